@@ -1,0 +1,32 @@
+"""Attention on any array library: one algebra, written once; plugins bring the libraries and the speed.
+
+Importing this package imports no array library and reads no plugin's metadata; both wait for the first need.
+"""
+
+from .algebra.biases import alibi, relative_bias
+from .algebra.masks import array_mask, causal, chunks, key_lengths, packed, prefix, segments, window
+from .algebra.state import AttentionState
+from .dispatch.errors import (
+    BackendMismatch,
+    BackendUnavailable,
+    KernelUnsupported,
+    MhaError,
+    PluginApiMismatch,
+    UnknownBackend,
+)
+from .dispatch.selection import backends, set_default_backend, use_backend
+from .layers.attention import MultiHeadAttention
+from .layers.encoder import Encoder, EncoderLayer
+from .layers.feed_forward import FeedForward
+from .layers.norm import LayerNorm
+from .ops.attention import (
+    attention_state,
+    attention_weights,
+    merge_states,
+    scaled_dot_product_attention,
+    self_attention,
+)
+from .ops.multi_head import multi_head_attention
+from .ops.pieces import embedding, feed_forward, gelu, layer_norm, linear, relu, rms_norm, silu, sinusoidal_positions
+
+__version__ = "0.1.0"

@@ -1,0 +1,84 @@
+"""Activations, in array-API calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .arrays import Array, Namespace, compute_dtype
+
+# Chebyshev coefficients in y = 2t - 1 of log(Q(a) / t) + a^2 / 2, with t = T / (T + a) and Q the upper tail of the
+# normal distribution. One smooth function for all a >= 0, so one branch serves all; fitted with mpmath at 60 digits
+# (tests/test_activations.py fits them again).
+_T = 3.2
+_TAIL = (
+    -1.4269255855545503,
+    0.7018267213162713,
+    0.041015264299237100,
+    -0.0075321430426317386,
+    -0.0017927255620759912,
+    1.8285406949663842e-4,
+    8.9473814047836350e-5,
+    -6.6949459964417313e-6,
+    -4.9636855414230390e-6,
+    3.6960281494495390e-7,
+    2.9119365542941923e-7,
+    -2.7980406990651549e-8,
+    -1.7214126225109355e-8,
+    2.3932372591164910e-9,
+    9.7060220346637682e-10,
+    -2.0234976150945999e-10,
+    -4.8120287985759916e-11,
+    1.5792888153896172e-11,
+    1.7314924292016872e-12,
+    -1.0823643672063541e-12,
+    -3.7253569231781947e-15,
+    6.0686469325773338e-14,
+    -6.0693153731196082e-15,
+    -2.3344072810239114e-15,
+    5.6063030054997061e-16,
+)
+_TERMS = {"float32": 12, "float64": len(_TAIL)}  # the first term left out is below 2e-8, and 2e-17
+
+
+def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
+    """x Phi(x) (Hendrycks and Gimpel 2016, section 2), or its tanh form."""
+    wide = compute_dtype(xp, x.dtype)
+    y = xp.astype(x, wide, copy=False)
+    if approximate == "tanh":
+        inner = math.sqrt(2 / math.pi) * (y + 0.044715 * (y * y * y))
+        return xp.astype(0.5 * y * (1 + xp.tanh(inner)), x.dtype, copy=False)
+    a = xp.abs(y)
+    tail = _upper_tail(xp, a, _TERMS["float64" if wide == xp.float64 else "float32"])
+    return xp.astype(xp.where(y > 0, y, 0) - xp.where(tail > 0, a * tail, 0), x.dtype, copy=False)
+
+
+def _upper_tail(xp: Namespace, a: Array, terms: int) -> Array:
+    """Q(a) = 1 - Phi(a) for a >= 0, by Clenshaw's recurrence."""
+    t = _T / (_T + a)
+    y2 = 4 * t - 2
+    b1, b2 = 0.0, 0.0
+    for c in reversed(_TAIL[1:terms]):
+        b1, b2 = y2 * b1 - b2 + c, b1
+    return t * xp.exp(0.5 * (y2 * b1) - b2 + _TAIL[0] - 0.5 * (a * a))
+
+
+def relu(xp: Namespace, x: Array) -> Array:
+    """max(x, 0); NaN stays NaN."""
+    return xp.where(x < 0, 0, x)
+
+
+def silu(xp: Namespace, x: Array) -> Array:
+    """x / (1 + exp(-x)) (Hendrycks and Gimpel 2016, section 4)."""
+    y = xp.astype(x, compute_dtype(xp, x.dtype), copy=False)
+    e = xp.exp(-xp.abs(y))  # never overflows
+    return xp.astype(y * xp.where(y < 0, e, 1) / (1 + e), x.dtype, copy=False)
+
+
+ACTIVATIONS: dict[str, Callable[[Namespace, Array], Array]] = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": lambda xp, x: gelu(xp, x, approximate="tanh"),
+    "silu": silu,
+}
+"""What feed-forward layers may be asked for, by name."""

@@ -1,0 +1,105 @@
+"""What the algebra asks of an array, and the two or three things the standard leaves to us.
+
+Every function of the algebra takes the array-API namespace ``xp`` first (https://data-apis.org/array-api);
+no array library is ever named or looked up here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+
+Namespace: TypeAlias = Any
+"""An array-API namespace: a module, or anything else that has its functions."""
+
+Index: TypeAlias = range | tuple[int, ...]
+"""Which queries or keys, by their index."""
+
+
+@runtime_checkable
+class Array(Protocol):
+    """The part of an array-API array that the algebra uses."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def dtype(self) -> Any: ...
+    @property
+    def device(self) -> Any: ...
+    def __getitem__(self, key: Any, /) -> Self: ...
+    def __add__(self, other: Any, /) -> Self: ...
+    def __radd__(self, other: Any, /) -> Self: ...
+    def __sub__(self, other: Any, /) -> Self: ...
+    def __rsub__(self, other: Any, /) -> Self: ...
+    def __mul__(self, other: Any, /) -> Self: ...
+    def __rmul__(self, other: Any, /) -> Self: ...
+    def __truediv__(self, other: Any, /) -> Self: ...
+    def __rtruediv__(self, other: Any, /) -> Self: ...
+    def __floordiv__(self, other: Any, /) -> Self: ...
+    def __matmul__(self, other: Any, /) -> Self: ...
+    def __neg__(self) -> Self: ...
+    def __and__(self, other: Any, /) -> Self: ...
+    def __or__(self, other: Any, /) -> Self: ...
+    def __invert__(self) -> Self: ...
+    def __lt__(self, other: Any, /) -> Self: ...
+    def __le__(self, other: Any, /) -> Self: ...
+    def __gt__(self, other: Any, /) -> Self: ...
+    def __ge__(self, other: Any, /) -> Self: ...
+
+
+def compute_dtype(xp: Namespace, dtype: Any) -> Any:
+    """float64 for float64, float32 for every narrower type (promises 2 and 9)."""
+    return xp.float64 if dtype == xp.float64 else xp.float32
+
+
+def bounds(index: Index) -> tuple[int, int]:
+    """Smallest and largest member of an index that is not empty."""
+    if isinstance(index, range):
+        return min(index[0], index[-1]), max(index[0], index[-1])
+    return min(index), max(index)
+
+
+def pick(xp: Namespace, x: Array, index: Index, axis: int) -> Array:
+    """``x`` at ``index`` along ``axis`` (counted from the end), as a view where the index is a range."""
+    if isinstance(index, range) and index.step > 0:
+        return x[(..., slice(index.start, index.stop, index.step), *(slice(None),) * (-axis - 1))]
+    return xp.take(x, xp.asarray(list(index), dtype=xp.int64, device=x.device), axis=axis)
+
+
+def at_least(xp: Namespace, x: Array, ndim: int) -> Array:
+    """``x`` with axes of length 1 in front, until it has ``ndim`` axes."""
+    return x if x.ndim >= ndim else xp.reshape(x, (1,) * (ndim - x.ndim) + tuple(x.shape))
+
+
+def pick_pairs(xp: Namespace, x: Array, rows: Index, cols: Index) -> Array:
+    """The block ``rows`` x ``cols`` of ``x``, which broadcasts to (..., L, S): an axis of length 1 goes on broadcasting."""
+    x = at_least(xp, x, 2)
+    x = x if x.shape[-2] == 1 else pick(xp, x, rows, -2)
+    return x if x.shape[-1] == 1 else pick(xp, x, cols, -1)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that all of ``shapes`` broadcast to, by NumPy's rules; ValueError if there is none."""
+    ndim = max(map(len, shapes), default=0)
+    padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
+    result = []
+    for sizes in zip(*padded, strict=True):
+        wide = {size for size in sizes if size != 1}
+        if len(wide) > 1:
+            raise ValueError(f"shapes {', '.join(str(tuple(s)) for s in shapes)} do not broadcast together")
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def split_axis(xp: Namespace, x: Array, axis: int, sizes: tuple[int, ...]) -> Array:
+    """``x`` with one axis (counted from the end) reshaped into several."""
+    at = x.ndim + axis
+    return xp.reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]))
+
+
+def default_scale(head_dim: int) -> float:
+    """1 / sqrt(head_dim), and 1 for heads of no width (promise 8)."""
+    return 1.0 / math.sqrt(head_dim) if head_dim else 1.0

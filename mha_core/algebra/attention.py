@@ -1,0 +1,186 @@
+"""Attention, in array-API calls (Vaswani et al. 2017, equation 1; order of work as promised in docs/design.md).
+
+    s = softcap(scale q k^T) + bias, -inf where masked      softcap(s) = c tanh(s / c)
+    lse = log sum_j e^s_j        out = sum_j e^(s_j - lse) v_j
+
+Heads that share keys stand as (K, G): H = K * G query heads read K key heads, so no key is repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import reduce
+
+from .arrays import Array, Index, Namespace, pick, split_axis
+from .masks import Band, Relation
+from .problem import AttentionProblem
+from .state import AttentionState, identity, merge, runs
+
+_DENSE = 1 << 22  # scores computed at once without blocks: 16 MB in float32
+_BLOCK = 1 << 20  # scores in a block
+
+Block = tuple[int, int]
+
+
+def attention_state(problem: AttentionProblem, *, rows: range | None = None, block: Block | None = None) -> AttentionState:
+    """Attention over all keys: states of blocks of keys, merged; blocks that see nothing are never computed.
+
+    ``rows``: only these queries. ``block``: how many queries and keys at a time; the result does not depend on it
+    beyond rounding.
+    """
+    p = problem
+    if rows is None and block is None and p.structure.packed and p.structure.rest is None and _only_packed(p):
+        return _packed_state(p)
+    rows = range(p.query.shape[-2]) if rows is None else rows
+    num_rows, num_cols = block or _block_shape(p, len(rows))
+    parts = [_rows_state(p, part, num_cols) for part in _split(rows, num_rows)]
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return _as_asked(p, identity(p.xp, (*p.rows_shape[:-1], 0), p.value.shape[-1], dtype=p.compute_dtype, device=p.query.device))
+    return AttentionState(
+        p.xp.concat([part.out for part in parts], axis=-2), p.xp.concat([part.lse for part in parts], axis=-1)
+    )
+
+
+def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index, cols: Index) -> Array:
+    """e^(s - lse) for ``rows`` and ``cols``, in the query's dtype: exactly 0 where masked and in a row that sees nothing."""
+    p, xp = problem, problem.xp
+    lse = attention_state(p).lse if lse is None else lse
+    lse = _group(p, pick(xp, lse[..., None], rows, -2))
+    if not len(p.structure.keys) or not len(cols) or not len(rows):
+        shape = (*p.rows_shape[:-1], len(rows), len(cols))
+        return xp.zeros(shape, dtype=p.query.dtype, device=p.query.device)
+    s = _scores(p, rows, cols)
+    empty = lse == -math.inf
+    weights = xp.exp(xp.where(empty, -math.inf, s - xp.where(empty, 0, lse)))
+    return xp.astype(_ungroup(p, weights), p.query.dtype, copy=False)
+
+
+def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionState:
+    xp = p.xp
+    state = identity(xp, (*p.rows_shape[:-1], len(rows)), p.value.shape[-1], dtype=p.compute_dtype, device=p.query.device)
+    blocks = (_block_state(p, rows, cols, relation) for cols, relation in _visible_blocks(p, rows, num_cols))
+    first = next(blocks, None)
+    if first is not None:
+        state = reduce(lambda a, b: merge(xp, a, b), blocks, first)
+    if p.sink is not None:
+        sink = xp.broadcast_to(xp.astype(p.sink, p.compute_dtype, copy=False)[:, None], state.lse.shape)
+        state = merge(xp, state, AttentionState(xp.zeros_like(state.out), sink))
+    return _as_asked(p, state)
+
+
+def _visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator[tuple[range, Relation]]:
+    for cols in _split(p.structure.keys, num_cols):
+        relation = Relation.ALL if p.mask is None else p.mask.relation(p.grid(rows, cols))
+        if relation is not Relation.NONE:
+            yield cols, relation
+
+
+def _block_state(p: AttentionProblem, rows: range, cols: range, relation: Relation) -> AttentionState:
+    """The state of one block, in the compute dtype: scores are shifted by their maximum, so nothing overflows."""
+    xp = p.xp
+    s = _scores(p, rows, cols, masked=relation is Relation.SOME)
+    top = xp.max(s, axis=-1, keepdims=True)
+    empty = top == -math.inf
+    shift = xp.where(empty, 0, top)
+    weights = xp.exp(s - shift)
+    total = xp.where(empty, 1, xp.sum(weights, axis=-1, keepdims=True))
+    value = _wide(p, pick(xp, p.value, _local(p, cols), -2))
+    out = xp.where(empty, 0, xp.matmul(weights, value[..., :, None, :, :]) / total)
+    lse = xp.where(empty, -math.inf, shift + xp.log(total))
+    return AttentionState(_ungroup(p, out), _ungroup(p, lse)[..., 0])
+
+
+def _scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True) -> Array:
+    """(..., K, G, rows, cols) in the compute dtype; ``masked=False`` where every pair is known to attend."""
+    xp = p.xp
+    query = _group(p, _wide(p, pick(xp, p.query, rows, -2))) * p.scale
+    key = _wide(p, pick(xp, p.key, _local(p, cols), -2))[..., :, None, :, :]
+    s = xp.matmul(query, xp.matrix_transpose(key))
+    if p.softcap is not None:
+        s = p.softcap * xp.tanh(s / p.softcap)
+    grid = p.grid(rows, cols)
+    if p.bias is not None:
+        s = s + xp.astype(_group(p, p.bias.block(grid)), s.dtype, copy=False)
+    if masked and p.mask is not None:
+        s = xp.where(_group(p, p.mask.block(grid)), s, -math.inf)
+    return s
+
+
+def _local(p: AttentionProblem, cols: Index) -> Index:
+    """The caller's key indices, in the keys that remain; a dropped key, whose weight is 0, borrows a neighbour's place."""
+    keys = p.structure.keys
+    if isinstance(cols, range) and cols.step == 1 and keys.start <= cols.start and cols.stop <= keys.stop:
+        return range(cols.start - keys.start, cols.stop - keys.start)
+    return tuple(min(max(col, keys.start), keys.stop - 1) - keys.start for col in cols)
+
+
+def _wide(p: AttentionProblem, x: Array) -> Array:
+    return p.xp.astype(x, p.compute_dtype, copy=False)
+
+
+def _group(p: AttentionProblem, x: Array) -> Array:
+    """(..., H, l, s) -> (..., K, G, l, s); an axis that broadcasts goes on broadcasting."""
+    if x.ndim < 3:
+        return x
+    if x.shape[-3] == 1 and p.query.shape[-3] != 1:
+        return x[..., None, :, :]
+    return split_axis(p.xp, x, -3, (x.shape[-3] // p.num_groups, p.num_groups))
+
+
+def _ungroup(p: AttentionProblem, x: Array) -> Array:
+    """(..., K, G, l, s) -> (..., H, l, s)."""
+    return p.xp.reshape(x, (*x.shape[:-4], x.shape[-4] * x.shape[-3], *x.shape[-2:]))
+
+
+def _as_asked(p: AttentionProblem, state: AttentionState) -> AttentionState:
+    return AttentionState(p.xp.astype(state.out, p.query.dtype, copy=False), state.lse)
+
+
+def _split(index: range, size: int) -> Iterator[range]:
+    return (index[at : at + size] for at in range(0, len(index), size))
+
+
+def _block_shape(p: AttentionProblem, num_rows: int) -> Block:
+    """Everything at once where the scores are few; else blocks with twice as many keys as queries."""
+    heads = max(1, math.prod(p.rows_shape[:-1]))
+    num_cols = len(p.structure.keys)
+    if heads * num_rows * num_cols <= _DENSE:
+        return max(1, num_rows), max(1, num_cols)
+    side = max(64, math.isqrt(_BLOCK // heads // 2))
+    return side, 2 * side
+
+
+def _only_packed(p: AttentionProblem) -> bool:
+    """Sequences laid end to end are independent problems where all else looks at distances only."""
+    s = p.structure
+    return p.bias is None and s.key_lengths is None and s.array is None and isinstance(p.offset, int)
+
+
+def _packed_state(p: AttentionProblem) -> AttentionState:
+    """A problem for each run of sequences of one length, the sequences its batch: no work on pairs apart."""
+    xp = p.xp
+    low, high = p.structure.band
+
+    def stack(x: Array, start: int, count: int, length: int) -> Array:
+        # (..., H, L, D) -> (..., count, H, length, D), a view
+        part = x[..., start : start + count * length, :]
+        return xp.moveaxis(split_axis(xp, part, -2, (count, length)), -3, -4)
+
+    states = []
+    for run in runs(p.structure.packed or ()):
+        _, count, length = run
+        if not count * length:
+            continue
+        structure = type(p.structure)(keys=range(length), band=(low, high))
+        band = None if (low, high) == (None, None) else Band(low, high)
+        arrays = (stack(x, *run) for x in (p.query, p.key, p.value))
+        out, lse = attention_state(p.with_arrays(*arrays, structure=structure, mask=band, offset=0))
+        out = xp.reshape(xp.moveaxis(out, -4, -3), (*out.shape[:-4], out.shape[-3], count * length, out.shape[-1]))
+        lse = xp.reshape(xp.moveaxis(lse, -3, -2), (*lse.shape[:-3], lse.shape[-2], count * length))
+        states.append(AttentionState(out, lse))
+    return AttentionState(
+        xp.concat([state.out for state in states], axis=-2), xp.concat([state.lse for state in states], axis=-1)
+    )

@@ -1,0 +1,107 @@
+"""A block of queries and keys, and the positions in it that masks and biases are functions of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from .arrays import Array, Index, Namespace, bounds
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Query indices ``rows`` against key indices ``cols``.
+
+    A key's position is its index. A query's position is its index plus ``offset``, an int or integers of the
+    batch shape. The arrays below broadcast to ``(..., H, len(rows), len(cols))``.
+    """
+
+    xp: Namespace
+    device: Any
+    rows: Index
+    cols: Index
+    offset: int | Array = 0
+
+    def _indices(self, index: Index) -> Array:
+        if isinstance(index, range):
+            return self.xp.arange(index.start, index.stop, index.step, device=self.device)
+        return self.xp.asarray(list(index), device=self.device)
+
+    @cached_property
+    def query_index(self) -> Array:
+        return self._indices(self.rows)[:, None]
+
+    @cached_property
+    def key_index(self) -> Array:
+        return self._indices(self.cols)[None, :]
+
+    @cached_property
+    def query_position(self) -> Array:
+        if isinstance(self.offset, int):
+            return self.query_index + self.offset
+        return over_heads(self.offset) + self.query_index
+
+    @property
+    def query_bounds(self) -> tuple[int, int] | None:
+        """Smallest and largest query position; None where only the device knows the offset."""
+        if not isinstance(self.offset, int):
+            return None
+        low, high = bounds(self.rows)
+        return low + self.offset, high + self.offset
+
+    @property
+    def key_bounds(self) -> tuple[int, int]:
+        return bounds(self.cols)
+
+
+def over_heads(per_batch: Array) -> Array:
+    """``(...)`` -> ``(..., 1, 1, 1)``: a number for each batch element, against heads, queries and keys."""
+    return per_batch[(..., None, None, None)]
+
+
+class Term:
+    """A function of (query, key) pairs that is evaluated a block at a time: a mask, or a bias."""
+
+    reads_query_position = False
+
+    def block(self, grid: Grid) -> Array:
+        """Values that broadcast to ``(..., H, len(grid.rows), len(grid.cols))``."""
+        raise NotImplementedError
+
+    def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
+        """Raise TypeError or ValueError unless this very term fits scores of ``shape`` (..., H, L, S)."""
+
+    def walk(self) -> Iterator[Term]:
+        """This term and every term inside it."""
+        yield self
+        for _, value in self._fields():
+            if isinstance(value, Term):
+                yield from value.walk()
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Every array that the term holds, with its name in an error message."""
+        for term in self.walk():
+            for name, value in term._fields():
+                if isinstance(value, Array):
+                    yield f"{type(term).__name__}.{name}", value
+
+    def _fields(self) -> Iterator[tuple[str, Any]]:
+        return ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
+
+
+def check_broadcast(name: str, shape: Sequence[int], target: Sequence[int], meaning: str) -> None:
+    """ValueError unless ``shape`` broadcasts to ``target``."""
+    aligned = zip(reversed(shape), reversed(target), strict=False)
+    if len(shape) > len(target) or any(size not in (1, wanted) for size, wanted in aligned):
+        raise ValueError(f"{name} has shape {tuple(shape)}; expected a shape that broadcasts to {meaning} = {tuple(target)}")
+
+
+def check_integers(xp: Namespace, name: str, x: Array, shape: Sequence[int], meaning: str) -> None:
+    """TypeError unless ``x`` holds integers, ValueError unless it broadcasts to ``shape``."""
+    if not isinstance(x, Array):
+        raise TypeError(f"{name} is {type(x).__name__}; expected integers, as an array of the query's library")
+    if not xp.isdtype(x.dtype, "integral"):
+        raise TypeError(f"{name} has dtype {x.dtype}; expected integers")
+    check_broadcast(name, x.shape, shape, meaning)

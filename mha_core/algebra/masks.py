@@ -1,0 +1,297 @@
+"""Masks: predicates over a query's position and a key's index, combined with ``&``, ``|`` and ``~``.
+
+True means "attend" (promise 4). Of a whole block of queries and keys a mask can say, without looking at a
+single pair, that NONE, SOME or ALL of the pairs may attend. That logic has three values: ``&`` is min, ``|`` is
+max, ``~`` is ``2 - x`` (Kleene 1952); it lets blocks be skipped, or computed without masking, for every
+expression. A mask that holds arrays answers SOME: to look would be to wait for a device.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from itertools import accumulate
+from operator import index as as_index
+from numbers import Integral
+from typing import Any
+
+from .arrays import Array, Index, Namespace, bounds, pick_pairs
+from .grid import Grid, Term, check_broadcast, check_integers, over_heads
+
+
+class Relation(IntEnum):
+    """How many pairs of a block may attend."""
+
+    NONE = 0
+    SOME = 1
+    ALL = 2
+
+
+class Mask(Term):
+    """A predicate over (query, key) pairs. Combine masks with ``& | ~``."""
+
+    __array_ufunc__ = None  # so that `numpy_array & mask` comes to __rand__
+
+    def relation(self, grid: Grid) -> Relation:
+        """NONE, SOME or ALL of the pairs of a block that has at least one."""
+        return Relation.SOME
+
+    def __and__(self, other: Mask | Array) -> Mask:
+        return And(self, as_mask(other))
+
+    def __or__(self, other: Mask | Array) -> Mask:
+        return Or(self, as_mask(other))
+
+    __rand__ = __and__
+    __ror__ = __or__
+
+    def __invert__(self) -> Mask:
+        return Not(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a mask is neither true nor false: combine masks with & | ~, not with and, or, not")
+
+
+@dataclass(frozen=True, eq=False)
+class And(Mask):
+    left: Mask
+    right: Mask
+
+    def block(self, grid: Grid) -> Array:
+        return self.left.block(grid) & self.right.block(grid)
+
+    def relation(self, grid: Grid) -> Relation:
+        return min(self.left.relation(grid), self.right.relation(grid))
+
+
+@dataclass(frozen=True, eq=False)
+class Or(Mask):
+    left: Mask
+    right: Mask
+
+    def block(self, grid: Grid) -> Array:
+        return self.left.block(grid) | self.right.block(grid)
+
+    def relation(self, grid: Grid) -> Relation:
+        return max(self.left.relation(grid), self.right.relation(grid))
+
+
+@dataclass(frozen=True, eq=False)
+class Not(Mask):
+    mask: Mask
+
+    def block(self, grid: Grid) -> Array:
+        return ~self.mask.block(grid)
+
+    def relation(self, grid: Grid) -> Relation:
+        return Relation(2 - self.mask.relation(grid))
+
+
+@dataclass(frozen=True, eq=False)
+class Band(Mask):
+    """low <= key position - query position <= high; None is no limit."""
+
+    low: int | None
+    high: int | None
+    reads_query_position = True
+
+    def block(self, grid: Grid) -> Array:
+        q, k = grid.query_position, grid.key_index
+        if self.low is None and self.high is None:
+            return q == q
+        if self.low is None:
+            return k <= q + self.high
+        if self.high is None:
+            return k >= q + self.low
+        return (k >= q + self.low) & (k <= q + self.high)
+
+    def relation(self, grid: Grid) -> Relation:
+        if grid.query_bounds is None:
+            return Relation.SOME
+        (q_min, q_max), (k_min, k_max) = grid.query_bounds, grid.key_bounds
+        least, most = k_min - q_max, k_max - q_min
+        if (self.low is not None and most < self.low) or (self.high is not None and least > self.high):
+            return Relation.NONE
+        inside = (self.low is None or least >= self.low) and (self.high is None or most <= self.high)
+        return Relation.ALL if inside else Relation.SOME
+
+
+@dataclass(frozen=True, eq=False)
+class Chunks(Mask):
+    """The same chunk of ``size`` positions."""
+
+    size: int
+    reads_query_position = True
+
+    def block(self, grid: Grid) -> Array:
+        return grid.query_position // self.size == grid.key_index // self.size
+
+    def relation(self, grid: Grid) -> Relation:
+        if grid.query_bounds is None:
+            return Relation.SOME
+        q, k = ({p // self.size for p in pair} for pair in (grid.query_bounds, grid.key_bounds))
+        return _same_run(q, k)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyLengths(Mask):
+    """key index < n, with n one number or one for each batch element."""
+
+    n: int | Array
+
+    def block(self, grid: Grid) -> Array:
+        return grid.key_index < (self.n if isinstance(self.n, int) else over_heads(self.n))
+
+    def relation(self, grid: Grid) -> Relation:
+        if not isinstance(self.n, int):
+            return Relation.SOME
+        low, high = grid.key_bounds
+        return Relation.ALL if high < self.n else Relation.NONE if low >= self.n else Relation.SOME
+
+    def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
+        if not isinstance(self.n, int):
+            check_integers(xp, "key_lengths(n)", self.n, shape[:-3], "the batch shape")
+
+
+@dataclass(frozen=True, eq=False)
+class Segments(Mask):
+    """The query's id equals the key's; ids are ``(..., L)`` and ``(..., S)``."""
+
+    query_ids: Array
+    key_ids: Array
+
+    def block(self, grid: Grid) -> Array:
+        q = pick_pairs(grid.xp, self.query_ids[..., None, :, None], grid.rows, range(1))
+        return q == pick_pairs(grid.xp, self.key_ids[..., None, None, :], range(1), grid.cols)
+
+    def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
+        *batch, _, queries, keys = shape
+        check_integers(xp, "segments(query_ids)", self.query_ids, (*batch, queries), "(..., L)")
+        check_integers(xp, "segments(key_ids)", self.key_ids, (*batch, keys), "(..., S)")
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Mask):
+    """Sequences laid end to end; only pairs of the same sequence attend."""
+
+    lengths: tuple[int, ...]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        return list(accumulate(self.lengths))
+
+    def _ids(self, grid: Grid, index: Index) -> Array:
+        return grid.xp.asarray([bisect_right(self.ends, i) for i in index], device=grid.device)
+
+    def block(self, grid: Grid) -> Array:
+        return self._ids(grid, grid.rows)[:, None] == self._ids(grid, grid.cols)[None, :]
+
+    def relation(self, grid: Grid) -> Relation:
+        q, k = ({bisect_right(self.ends, i) for i in bounds(index)} for index in (grid.rows, grid.cols))
+        return _same_run(q, k)
+
+    def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
+        for name, size in (("queries", shape[-2]), ("keys", shape[-1])):
+            if sum(self.lengths) != size:
+                raise ValueError(f"packed(lengths): the lengths add up to {sum(self.lengths)}, but there are {size} {name}")
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayMask(Mask):
+    """A boolean array that broadcasts to ``(..., H, L, S)``."""
+
+    array: Array
+
+    def block(self, grid: Grid) -> Array:
+        return pick_pairs(grid.xp, self.array, grid.rows, grid.cols)
+
+    def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
+        if self.array.dtype != xp.bool:
+            raise TypeError(
+                f"mask has dtype {self.array.dtype}; expected a boolean array, True where a query may attend: "
+                "write mask != 0 for a mask of ones and zeros, or pass numbers to be added to the scores as bias="
+            )
+        check_broadcast("mask", self.array.shape, shape, "(..., H, L, S)")
+
+
+def _same_run(q: set[int], k: set[int]) -> Relation:
+    """Two intervals of run numbers: apart, one and the same single run, or neither."""
+    if max(q) < min(k) or max(k) < min(q):
+        return Relation.NONE
+    return Relation.ALL if q == k and len(q) == 1 else Relation.SOME
+
+
+def as_mask(mask: Mask | Array) -> Mask:
+    """A mask as it is, a boolean array as an array mask; anything else is a TypeError."""
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, Array):
+        return ArrayMask(mask)
+    raise TypeError(f"mask is {type(mask).__name__}; expected a mask such as causal(), or a boolean array")
+
+
+def _size(name: str, value: Any, least: int) -> int:
+    try:
+        size = as_index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {type(value).__name__}; expected an int") from None
+    if isinstance(value, bool) or size < least:
+        raise ValueError(f"{name} is {value!r}; expected an int of at least {least}")
+    return size
+
+
+def causal() -> Mask:
+    """Key position <= query position (Vaswani et al. 2017, section 3.2.3).
+
+    >>> import numpy as np, mha_core as mha
+    >>> x = np.ones((2, 4))
+    >>> mha.attention_weights(x, x, mask=mha.causal())
+    array([[1. , 0. ],
+           [0.5, 0.5]])
+    """
+    return Band(None, 0)
+
+
+def window(left: int | None, right: int | None) -> Mask:
+    """query - left <= key <= query + right, both inclusive; None: no limit on that side.
+
+    ``window(255, 0)`` is causal attention over the last 256 positions (Beltagy et al. 2020, section 3.1).
+    Raises ValueError for a negative size.
+    """
+    low = None if left is None else -_size("window(left)", left, 0)
+    return Band(low, None if right is None else _size("window(right)", right, 0))
+
+
+def chunks(size: int) -> Mask:
+    """Query and key positions in the same chunk of ``size`` positions, chunk 0 starting at position 0."""
+    return Chunks(_size("chunks(size)", size, 1))
+
+
+def prefix(n: int) -> Mask:
+    """Key index < n. ``prefix(n) | causal()`` is the prefix language model of Raffel et al. 2020, section 3.2.1."""
+    return KeyLengths(_size("prefix(n)", n, 0))
+
+
+def key_lengths(n: int | Array) -> Mask:
+    """Key index < n, for padded batches: ``n`` is an int, or integers of the batch shape."""
+    if isinstance(n, Array) and not isinstance(n, Integral):
+        return KeyLengths(n)
+    return KeyLengths(_size("key_lengths(n)", n, 0))
+
+
+def segments(query_ids: Array, key_ids: Array) -> Mask:
+    """A query attends to the keys that carry its own id: integers ``(..., L)`` and ``(..., S)``."""
+    return Segments(query_ids, key_ids)
+
+
+def packed(lengths: Iterable[int]) -> Mask:
+    """Sequences laid end to end without padding; ``lengths`` are host integers that add up to L and to S."""
+    return Packed(tuple(_size("packed(lengths)", n, 0) for n in lengths))
+
+
+def array_mask(m: Array) -> Mask:
+    """What a boolean array becomes: it broadcasts to ``(..., H, L, S)``, True where a query may attend."""
+    return as_mask(m)

@@ -1,0 +1,74 @@
+"""One attention call, prepared: what the algebra and every kernel receive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .arrays import Array, Index, Namespace, broadcast_shapes, compute_dtype
+from .biases import Alibi, ArrayBias, Bias, RelativeBias
+from .grid import Grid
+from .masks import Mask
+from .structure import Structure
+
+_BIAS_FEATURES: dict[type[Bias], str] = {ArrayBias: "bias", Alibi: "alibi", RelativeBias: "relative_bias"}
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionProblem:
+    """A valid attention call whose unseen keys are gone.
+
+    query (..., H, L, D), key (..., K, S, D) and value (..., K, S, E) have a head axis each, one dtype and one device; H is a
+    multiple of K. Keys that no query may see are dropped or zero, in key and value alike (promise 7). Kernels read the mask
+    from ``structure``; ``mask`` and ``bias`` are functions of the caller's indices, evaluated through ``grid``.
+    """
+
+    xp: Namespace
+    query: Array
+    key: Array
+    value: Array
+    structure: Structure
+    scale: float
+    mask: Mask | None = None
+    bias: Bias | None = None
+    softcap: float | None = None
+    sink: Array | None = None
+    offset: int | Array = 0
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return broadcast_shapes(self.query.shape[:-3], self.key.shape[:-3], self.value.shape[:-3])
+
+    @property
+    def rows_shape(self) -> tuple[int, ...]:
+        """(..., H, L)."""
+        return (*self.batch_shape, *self.query.shape[-3:-1])
+
+    @property
+    def num_groups(self) -> int:
+        """How many query heads read one key head."""
+        return self.query.shape[-3] // max(1, self.key.shape[-3])
+
+    @property
+    def compute_dtype(self) -> Any:
+        return compute_dtype(self.xp, self.query.dtype)
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The names that a kernel must declare to be given this call."""
+        parts = {
+            "softcap": self.softcap is not None,
+            "sink": self.sink is not None,
+            "grouped_query": self.num_groups > 1,
+            "value_dim": self.query.shape[-1] != self.value.shape[-1],
+            "broadcast": len({x.shape[:-3] for x in (self.query, self.key, self.value)}) > 1,
+        }
+        bias = frozenset() if self.bias is None else frozenset({_BIAS_FEATURES.get(type(self.bias), "bias_term")})
+        return self.structure.features | bias | frozenset(name for name, present in parts.items() if present)
+
+    def grid(self, rows: Index, cols: Index) -> Grid:
+        """A block of ``rows`` and ``cols``, both the caller's indices."""
+        return Grid(self.xp, self.query.device, rows, cols, self.offset)
+
+    def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
+        return replace(self, query=query, key=key, value=value, **changes)

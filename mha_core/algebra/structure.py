@@ -1,0 +1,133 @@
+"""What a mask comes down to: the form in which kernels read it.
+
+The masks that stand in one conjunction are gathered by kind. Keys that no query can reach are dropped before anything
+is computed; the rest is described in the indices of the keys that remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+
+from .arrays import Array, Namespace, pick_pairs
+from .grid import Grid
+from .masks import And, ArrayMask, Band, KeyLengths, Mask, Not, Or, Packed, Relation
+
+Limits = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """A mask as the conjunction of its parts; a part that restrains nothing is absent.
+
+    Query i and key j are counted in the arrays that the kernel receives: its key j is the caller's ``keys.start + j``.
+    """
+
+    keys: range
+    """The caller's keys that remain; no query may see any other."""
+    band: Limits = (None, None)
+    """low <= j - i <= high, with the query offset already in it; None: no limit."""
+    key_lengths: Array | None = None
+    """Integers of the batch shape: j < key_lengths."""
+    packed: tuple[int, ...] | None = None
+    """Lengths of sequences laid end to end, in queries and keys alike."""
+    array: Array | None = None
+    """Booleans that broadcast to (..., H, L, S)."""
+    rest: Mask | None = None
+    """Any other expression, in the caller's indices."""
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What a kernel must declare to be given this mask."""
+        low, high = self.band
+        parts = {
+            "causal": low is None and high is not None,
+            "window": low is not None,
+            "key_lengths": self.key_lengths is not None,
+            "packed": self.packed is not None,
+            "array_mask": self.array is not None,
+            "mask": self.rest is not None,
+        }
+        return frozenset(name for name, present in parts.items() if present)
+
+
+def conjuncts(mask: Mask | None) -> Iterator[Mask]:
+    """The parts of the outermost ``&``, by De Morgan's laws also where it stands as ``~(a | b)``."""
+    match mask:
+        case None:
+            return
+        case And(left, right):
+            yield from conjuncts(left)
+            yield from conjuncts(right)
+        case Not(Or(left, right)):
+            yield from conjuncts(Not(left))
+            yield from conjuncts(Not(right))
+        case Not(Not(inner)):
+            yield from conjuncts(inner)
+        case _:
+            yield mask
+
+
+def structure_of(
+    xp: Namespace, mask: Mask | None, *, num_queries: int, num_keys: int, offset: int | Array
+) -> Structure:
+    """Reduce ``mask`` over ``num_queries`` x ``num_keys`` pairs to its structure."""
+    low: int | None = None
+    high: int | None = None
+    stop = num_keys
+    lengths: Array | None = None
+    packed: tuple[int, ...] | None = None
+    array: Array | None = None
+    rest: list[Mask] = []
+    for part in conjuncts(mask):
+        match part:
+            case Band(part_low, part_high) if isinstance(offset, int):
+                low, high = _tightest(max, low, part_low), _tightest(min, high, part_high)
+            case KeyLengths(int(n)):
+                stop = min(stop, n)
+            case KeyLengths(n) if lengths is None:
+                lengths = n  # type: ignore[assignment]
+            case Packed(n) if packed is None:
+                packed = n
+            case ArrayMask(m) if array is None:
+                array = m
+            case _:
+                rest.append(part)
+
+    if num_queries and num_keys:
+        everything = Grid(xp, None, range(num_queries), range(num_keys), offset)
+        relations = [(part, part.relation(everything)) for part in rest]
+        rest = [part for part, relation in relations if relation is not Relation.ALL]
+        stop = 0 if any(relation is Relation.NONE for _, relation in relations) else stop
+
+    shift = offset if isinstance(offset, int) else 0
+    start = 0 if low is None else max(0, low + shift)
+    if high is not None:
+        stop = min(stop, num_queries + high + shift)
+    if stop <= start or (low is not None and high is not None and low > high):
+        return Structure(range(0))
+
+    if packed is not None and (len(packed) - packed.count(0) < 2 or (start, stop) != (0, num_keys)):
+        rest += [Packed(packed)] if len(packed) - packed.count(0) > 1 else []
+        packed = None
+    return Structure(
+        keys=range(start, stop),
+        band=_local_band(low, high, shift - start, num_queries, stop - start),
+        key_lengths=lengths if lengths is None or start == 0 else lengths - start,
+        packed=packed,
+        array=None if array is None else pick_pairs(xp, array, range(num_queries), range(start, stop)),
+        rest=reduce(and_, rest) if rest else None,
+    )
+
+
+def _tightest(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else choose(a, b)
+
+
+def _local_band(low: int | None, high: int | None, shift: int, num_queries: int, num_keys: int) -> Limits:
+    """The band with ``shift`` in it, less the limits that no pair reaches."""
+    low = None if low is None or low + shift <= 1 - num_queries else low + shift
+    high = None if high is None or high + shift >= num_keys - 1 else high + shift
+    return low, high

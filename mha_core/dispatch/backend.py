@@ -1,0 +1,122 @@
+"""A backend in use: its namespace, its converters, and which kernel each call was given."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .contract import Backend, Call, Kernel
+from .errors import BackendUnavailable
+from .registry import Plugin, on_change, registry
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The kernel that a call was given, None for the algebra, and why every other was not."""
+
+    kernel: Kernel | None
+    rejected: tuple[tuple[Kernel, str], ...] = ()
+
+
+@dataclass(eq=False)
+class LoadedBackend:
+    """One backend whose library is imported. The hot path needs no more than this object."""
+
+    record: Backend
+    xp: Any
+    _decisions: dict[Call, tuple[Decision, Callable[..., Any] | None]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    def from_numpy(self, array: Any, device: Any = None) -> Any:
+        """A NumPy array in this backend's library, copied only if it must be."""
+        convert = self.record.from_numpy
+        return convert(array, device) if convert else self.xp.asarray(array, device=device)
+
+    def to_numpy(self, array: Any) -> Any:
+        """The reverse."""
+        import numpy
+
+        convert = self.record.to_numpy
+        return convert(array) if convert else numpy.from_dlpack(array)
+
+    def is_floating(self, dtype: Any) -> bool:
+        ask = self.record.is_floating
+        return ask(dtype) if ask else self.xp.isdtype(dtype, "real floating")
+
+    def parallel(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        """``map(function, items)``, on all cores where the library does not use them by itself."""
+        ask = self.record.parallel
+        return ask(function, items) if ask else map(function, items)
+
+    def has_kernels(self, op: str) -> bool:
+        return bool(registry().kernels.get((self.name, op)))
+
+    def kernel(self, call: Call) -> Callable[..., Any] | None:
+        """The function of the kernel that takes this call; None where the algebra does."""
+        known = self._decisions.get(call)
+        if known is None:
+            decision = decide(self.name, call)
+            known = self._decisions[call] = (decision, _load(decision.kernel) if decision.kernel else None)
+        return known[1]
+
+    def forget(self) -> None:
+        self._decisions.clear()
+
+
+def decide(backend: str, call: Call) -> Decision:
+    """The first kernel, by priority, that declares every feature of the call and has nothing against it."""
+    rejected = []
+    for kernel in registry().kernels.get((backend, call.op), ()):
+        missing = sorted(call.features - kernel.handles)
+        reason = f"does not handle {', '.join(missing)}" if missing else kernel.supports(call) if kernel.supports else None
+        if reason is None:
+            return Decision(kernel, tuple(rejected))
+        rejected.append((kernel, reason))
+    return Decision(None, tuple(rejected))
+
+
+def _load(kernel: Kernel) -> Callable[..., Any]:
+    module, _, function = kernel.load.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+_loaded: dict[str, LoadedBackend] = {}
+_lock = threading.RLock()
+
+
+def load(name: str) -> LoadedBackend:
+    """The backend of this name, its library imported on the first call. Raises BackendUnavailable with the cause."""
+    known = _loaded.get(name)
+    if known is not None:
+        return known
+    with _lock:
+        record, plugin = registry().backends[name]
+        if name not in _loaded:
+            try:
+                namespace = record.namespace()
+            except Exception as cause:
+                raise _unavailable(record, plugin, cause) from cause
+            _loaded[name] = LoadedBackend(record, namespace)
+    return _loaded[name]
+
+
+def _unavailable(record: Backend, plugin: Plugin, cause: Exception) -> BackendUnavailable:
+    owner = f" (from {plugin.distribution} {plugin.version})" if plugin.distribution else ""
+    remedy = f"; install it with: {record.install}" if record.install else ""
+    return BackendUnavailable(f"backend {record.name!r}{owner} cannot be used: {type(cause).__name__}: {cause}{remedy}")
+
+
+@on_change
+def _forget() -> None:
+    with _lock:
+        for name in [name for name in _loaded if name not in registry().backends]:
+            del _loaded[name]
+        for backend in _loaded.values():
+            backend.forget()

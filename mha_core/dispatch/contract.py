@@ -1,0 +1,86 @@
+"""What a plugin yields, and what a kernel is asked: plain frozen records.
+
+A backend alone is complete: the whole algebra runs on it. Kernels make single operations faster, and fail closed: one
+that does not declare a feature is never given a call that uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+API = 1
+"""The version of this contract. A plugin that names another is refused."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An array library.
+
+    name: what users write in ``use_backend``.
+    api: the version of the contract that the plugin was written for, 1.
+    types: ``"module:qualname"`` of the array types; a subclass belongs too.
+    namespace: returns the array-API namespace; called once, on first need, and the only place to import the library.
+    devices: the devices that can be named. from_numpy(array, device): a NumPy array in the backend's library.
+    to_numpy(array): the reverse, copied from a device if it must. Both default to the namespace's ``asarray`` and DLPack.
+    is_floating(dtype): defaults to the namespace's ``isdtype(dtype, "real floating")``.
+    parallel(function, items): yields the results in order, computed on all cores; defaults to one after another, for
+    libraries that use all cores by themselves. synchronize(): waits for the device.
+    versions: names and versions of the libraries. install: the command that installs what is missing.
+    """
+
+    name: str
+    api: int
+    types: tuple[str, ...]
+    namespace: Callable[[], Any]
+    devices: Callable[[], Sequence[Any]] | None = None
+    from_numpy: Callable[[Any, Any], Any] | None = None
+    to_numpy: Callable[[Any], Any] | None = None
+    is_floating: Callable[[Any], bool] | None = None
+    parallel: Callable[[Callable[[Any], Any], Any], Any] | None = None
+    synchronize: Callable[[], None] | None = None
+    versions: Callable[[], Mapping[str, str]] | None = None
+    install: str = ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is known of a call without looking at a number: hashable, so that decisions can be kept."""
+
+    op: str
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    dtype: Any
+    device: Any
+    features: frozenset[str] = frozenset()
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of an argument, None where it was not given."""
+        return dict(self.shapes).get(name)
+
+    def option(self, name: str) -> Any:
+        """The value of an option, such as ``approximate`` of gelu."""
+        return dict(self.options).get(name)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A faster way to compute one operation on one backend.
+
+    backend: whose arrays; it may be someone else's backend. op: the operation, such as ``"attention"`` or ``"gelu"``.
+    name: what users write in ``use_kernel``. api: as in ``Backend``.
+    load: ``"module:function"``, imported on first use; ``"attention"`` receives an ``AttentionProblem`` and returns an
+    ``AttentionState``, every other operation the arguments of the public function of its name.
+    priority: higher is asked first. handles: the features that it honours; a call with any other goes elsewhere.
+    supports: Call -> None, or the reason against.
+    """
+
+    backend: str
+    op: str
+    name: str
+    api: int
+    load: str
+    priority: int = 0
+    handles: frozenset[str] = frozenset()
+    supports: Callable[[Call], str | None] | None = None

@@ -1,0 +1,25 @@
+"""What can go wrong on the way to a backend. Every message says what to type next."""
+
+
+class MhaError(Exception):
+    """The base of all errors of this package's own."""
+
+
+class UnknownBackend(MhaError, LookupError):
+    """No installed plugin brings a backend of this name."""
+
+
+class BackendUnavailable(MhaError, ImportError):
+    """The backend is registered, but its library cannot be used; the original cause is chained."""
+
+
+class BackendMismatch(MhaError, TypeError):
+    """Arrays of another library, or another device, than the call's. Nothing is ever converted silently."""
+
+
+class KernelUnsupported(MhaError, NotImplementedError):
+    """A kernel was asked for by name and cannot do the call."""
+
+
+class PluginApiMismatch(MhaError, ImportError):
+    """A plugin was written for another version of the contract."""

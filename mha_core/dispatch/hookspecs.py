@@ -1,0 +1,25 @@
+"""The two hooks. pluggy registers plugins and calls these once each; no number ever passes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pluggy
+
+from .contract import Backend, Kernel
+
+PROJECT = "mha_core"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def mha_backends() -> Iterable[Backend]:
+    """Yield the backends that this plugin brings. Must not import an array library."""
+    raise NotImplementedError
+
+
+@hookspec
+def mha_kernels() -> Iterable[Kernel]:
+    """Yield the kernels that this plugin brings, for its own backends or for others'."""
+    raise NotImplementedError

@@ -1,0 +1,142 @@
+"""Which backend a call runs on.
+
+Demand: the ``backend=`` argument, then the innermost ``use_backend``. Fact: the arrays' own type; all must agree.
+Preference, only where there are no arrays: ``set_default_backend``, then ``MHA_BACKEND``, then ``numpy``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from .backend import LoadedBackend, load
+from .errors import BackendMismatch, UnknownBackend
+from .registry import on_change, registry
+
+_demand: ContextVar[str | None] = ContextVar("mha_core.use_backend", default=None)
+_default: str | None = None
+_by_type: dict[type, LoadedBackend] = {}
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """A row of ``mha.backends()``. state: ``"registered"``, or ``"broken"`` with the reason."""
+
+    name: str
+    distribution: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+def backends() -> list[BackendInfo]:
+    """Every registered backend, ready or not, and every plugin that broke; imports plugin modules, no array library.
+
+    >>> import mha_core as mha
+    >>> [backend.state for backend in mha.backends() if backend.name == "numpy"]
+    ['registered']
+    """
+    rows = []
+    for plugin in registry().plugins:
+        owner = (plugin.distribution, plugin.version)
+        if plugin.error is not None:
+            rows.append(BackendInfo(plugin.name, *owner, "broken", f"{type(plugin.error).__name__}: {plugin.error}"))
+        rows += [BackendInfo(backend.name, *owner, "registered") for backend in plugin.backends]
+    return rows
+
+
+def check_name(name: str) -> str:
+    """The name of a registered backend. Raises UnknownBackend, with what is installed and what was probably meant."""
+    known = registry().backends
+    if name in known:
+        return name
+    guess = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {guess[0]!r}?" if guess else ""
+    broken = [plugin for plugin in registry().plugins if plugin.name == name and plugin.error is not None]
+    if broken:
+        hint = f"; its plugin {broken[0].distribution} {broken[0].version} is broken: {broken[0].error}"
+    raise UnknownBackend(f"no backend is named {name!r}; installed are {', '.join(sorted(known)) or 'none'}{hint}")
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Demand a backend for all calls of this context; arrays of another library then raise BackendMismatch.
+
+    Raises UnknownBackend, or BackendUnavailable with the cause.
+
+    >>> import mha_core as mha
+    >>> with mha.use_backend("numpy"):
+    ...     type(mha.sinusoidal_positions(4, 8)).__name__
+    'ndarray'
+    """
+    load(check_name(name))
+    token = _demand.set(name)
+    try:
+        yield
+    finally:
+        _demand.reset(token)
+
+
+def set_default_backend(name: str | None) -> None:
+    """The backend of calls without arrays, for the whole process; None: MHA_BACKEND decides again, then numpy."""
+    global _default
+    if name is not None:
+        load(check_name(name))
+    _default = name
+
+
+def backend_without_arrays(name: str | None = None) -> LoadedBackend:
+    """Demand, then preference."""
+    if name is None:
+        name = _demand.get() or _default or os.environ.get("MHA_BACKEND") or "numpy"
+    return load(check_name(name))
+
+
+def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
+    """The one backend that all these named arrays belong to. Raises TypeError or BackendMismatch, naming the argument."""
+    found: LoadedBackend | None = None
+    first = ""
+    for name, x in arrays.items():
+        backend = _by_type.get(type(x)) or _learn(name, x)
+        if found is None:
+            found, first = backend, name
+        elif backend is not found:
+            raise BackendMismatch(
+                f"{name} is a {_type_name(x)}, but {first} is a {_type_name(arrays[first])}: "
+                f"write {name} = {found.xp.__name__}.from_dlpack({name})"
+            )
+    assert found is not None
+    demand = _demand.get()
+    if demand is not None and demand != found.name:
+        raise BackendMismatch(
+            f"use_backend({demand!r}) is in force, but {first} is a {_type_name(arrays[first])} of backend {found.name!r}: "
+            f"write {first} = {load(demand).xp.__name__}.from_dlpack({first}), or leave use_backend out"
+        )
+    return found
+
+
+def _learn(name: str, x: Any) -> LoadedBackend:
+    mro = {_qualified(cls) for cls in type(x).__mro__}
+    for backend, _ in registry().backends.values():
+        if mro.intersection(backend.types):
+            loaded = _by_type[type(x)] = load(backend.name)
+            return loaded
+    known = ", ".join(sorted(registry().backends))
+    raise TypeError(f"{name} is {_type_name(x)}; expected an array of an installed backend ({known}), such as numpy.asarray({name})")
+
+
+def _qualified(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _type_name(x: Any) -> str:
+    cls = type(x)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+on_change(_by_type.clear)

@@ -1,0 +1,1 @@
+"""Floor 4: layers as frozen dataclasses of arrays. Call them."""

@@ -1,0 +1,97 @@
+"""Multi-head attention with its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self, Unpack
+
+from ..algebra.arrays import Array
+from ..ops.multi_head import multi_head_attention
+from ..ops.prepare import Options
+from .base import Layer
+from .init import Weights, heads_of
+
+
+@dataclass(frozen=True, eq=False)
+class MultiHeadAttention(Layer):
+    """w_q (d_model, h d_k), w_k (d_context, kv d_k), w_v (d_context, kv d_v), w_o (h d_v, d_model), as in ``multi_head_attention``.
+
+    Source: Vaswani et al. 2017, section 3.2.2.
+
+    >>> import numpy as np, mha_core as mha
+    >>> attention = mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=0)
+    >>> attention(np.ones((3, 8), dtype=np.float32)).shape
+    (3, 8)
+    """
+
+    w_q: Array
+    w_k: Array
+    w_v: Array
+    w_o: Array
+    num_heads: int
+    b_q: Array | None = None
+    b_k: Array | None = None
+    b_v: Array | None = None
+    b_o: Array | None = None
+    num_kv_heads: int | None = None
+
+    @classmethod
+    def init(
+        cls,
+        *,
+        d_model: int = 512,
+        num_heads: int = 8,
+        num_kv_heads: int | None = None,
+        d_context: int | None = None,
+        seed: int,
+        backend: str | None = None,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> Self:
+        """Weights after Glorot and Bengio, biases 0. ``d_context``: the width of what is attended to, default d_model."""
+        weights = Weights(seed, backend, dtype, device)
+        return cls.make(weights, d_model, num_heads, num_kv_heads=num_kv_heads, d_context=d_context)
+
+    @classmethod
+    def make(
+        cls,
+        weights: Weights,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        d_context: int | None = None,
+    ) -> Self:
+        head_dim = heads_of(d_model, num_heads)
+        source = d_model if d_context is None else d_context
+        kv_width = head_dim * (num_heads if num_kv_heads is None else num_kv_heads)
+        return cls(
+            w_q=weights.glorot(d_model, d_model),
+            w_k=weights.glorot(source, kv_width),
+            w_v=weights.glorot(source, kv_width),
+            w_o=weights.glorot(d_model, d_model),
+            num_heads=num_heads,
+            b_q=weights.zeros(d_model),
+            b_k=weights.zeros(kv_width),
+            b_v=weights.zeros(kv_width),
+            b_o=weights.zeros(d_model),
+            num_kv_heads=num_kv_heads,
+        )
+
+    def __call__(self, x: Array, *, context: Array | None = None, **options: Unpack[Options]) -> Array:
+        """x (..., L, d_model), context (..., S, d_context) -> (..., L, d_model)."""
+        return multi_head_attention(
+            x,
+            self.w_q,
+            self.w_k,
+            self.w_v,
+            self.w_o,
+            self.num_heads,
+            context=context,
+            num_kv_heads=self.num_kv_heads,
+            b_q=self.b_q,
+            b_k=self.b_k,
+            b_v=self.b_v,
+            b_o=self.b_o,
+            **options,
+        )

@@ -1,0 +1,74 @@
+"""What all layers share: a tree of arrays that can be listed, mapped and moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from ..algebra.arrays import Array
+from ..dispatch.backend import load
+from ..dispatch.selection import backend_of, check_name
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A frozen dataclass of arrays, other layers, tuples of layers, and plain settings."""
+
+    def arrays(self) -> dict[str, Array]:
+        """Every array by its dotted name, such as ``layers.0.attention.w_q``.
+
+        >>> import mha_core as mha
+        >>> list(mha.LayerNorm.init(d_model=4).arrays())
+        ['weight', 'bias']
+        """
+        return dict(_walk("", self))
+
+    def map(self, function: Callable[[Array], Array]) -> Self:
+        """The same layer with ``function`` applied to every array."""
+        changes = {field.name: _map(getattr(self, field.name), function) for field in fields(self)}
+        return replace(self, **changes)
+
+    def to(self, backend: str, *, device: Any = None, dtype: Any = None) -> Self:
+        """The same layer with its arrays in another library, on another device, or of another dtype.
+
+        ``dtype`` is the target library's, or its name. Raises UnknownBackend, BackendUnavailable.
+        """
+        target = load(check_name(backend))
+        wanted = as_dtype(target.xp, dtype)
+
+        def move(x: Array) -> Array:
+            source = backend_of({"array": x})
+            y = x if source is target and device is None else target.from_numpy(source.to_numpy(x), device)
+            return y if wanted is None else target.xp.astype(y, wanted, copy=False)
+
+        return self.map(move)
+
+
+def as_dtype(xp: Any, dtype: Any) -> Any:
+    """A dtype of the namespace, from itself or from its name. Raises TypeError for a name that it has not."""
+    if not isinstance(dtype, str):
+        return dtype
+    found = getattr(xp, dtype, None)
+    if found is None:
+        raise TypeError(f"dtype is {dtype!r}, which {xp.__name__} does not have; expected float32, float64 or the like")
+    return found
+
+
+def _walk(name: str, value: Any) -> Iterator[tuple[str, Array]]:
+    if isinstance(value, Layer):
+        for field in fields(value):
+            yield from _walk(f"{name}.{field.name}" if name else field.name, getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for at, item in enumerate(value):
+            yield from _walk(f"{name}.{at}", item)
+    elif isinstance(value, Array):
+        yield name, value
+
+
+def _map(value: Any, function: Callable[[Array], Array]) -> Any:
+    if isinstance(value, Layer):
+        return value.map(function)
+    if isinstance(value, tuple):
+        return tuple(_map(item, function) for item in value)
+    return function(value) if isinstance(value, Array) else value

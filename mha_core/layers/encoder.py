@@ -1,0 +1,112 @@
+"""The Transformer encoder (Vaswani et al. 2017, section 3.1), post-norm as there, or pre-norm (Xiong et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self, Unpack
+
+from ..algebra.arrays import Array
+from ..ops.prepare import Options
+from .attention import MultiHeadAttention
+from .base import Layer
+from .feed_forward import FeedForward
+from .init import Weights
+from .norm import LayerNorm
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderLayer(Layer):
+    """y = LayerNorm(x + MultiHead(x)), z = LayerNorm(y + FeedForward(y)).
+
+    With ``norm_first``: y = x + MultiHead(LayerNorm(x)), z = y + FeedForward(LayerNorm(y)).
+    """
+
+    attention: MultiHeadAttention
+    norm_1: LayerNorm
+    feed_forward: FeedForward
+    norm_2: LayerNorm
+    norm_first: bool = False
+
+    @classmethod
+    def init(
+        cls,
+        *,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        activation: str = "relu",
+        norm_first: bool = False,
+        eps: float = 1e-5,
+        seed: int,
+        backend: str | None = None,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> Self:
+        """The defaults are the base model of Vaswani et al. 2017, table 3."""
+        weights = Weights(seed, backend, dtype, device)
+        return cls.make(weights, d_model, num_heads, d_ff, activation=activation, norm_first=norm_first, eps=eps)
+
+    @classmethod
+    def make(
+        cls, weights: Weights, d_model: int, num_heads: int, d_ff: int, *, activation: str, norm_first: bool, eps: float
+    ) -> Self:
+        return cls(
+            attention=MultiHeadAttention.make(weights, d_model, num_heads),
+            norm_1=LayerNorm.make(weights, d_model, eps),
+            feed_forward=FeedForward.make(weights, d_model, d_ff, activation),
+            norm_2=LayerNorm.make(weights, d_model, eps),
+            norm_first=norm_first,
+        )
+
+    def __call__(self, x: Array, **options: Unpack[Options]) -> Array:
+        """x (..., L, d_model) -> (..., L, d_model); options as ``scaled_dot_product_attention``."""
+        if self.norm_first:
+            x = x + self.attention(self.norm_1(x), **options)
+            return x + self.feed_forward(self.norm_2(x))
+        x = self.norm_1(x + self.attention(x, **options))
+        return self.norm_2(x + self.feed_forward(x))
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder(Layer):
+    """Encoder layers one after another, and a last norm where one is given, as pre-norm wants.
+
+    >>> import numpy as np, mha_core as mha
+    >>> encoder = mha.Encoder.init(d_model=8, num_heads=2, d_ff=16, num_layers=2, seed=0)
+    >>> x = np.ones((3, 8), dtype=np.float32) + mha.sinusoidal_positions(3, 8)
+    >>> encoder(x, mask=mha.causal()).shape
+    (3, 8)
+    """
+
+    layers: tuple[EncoderLayer, ...]
+    norm: LayerNorm | None = None
+
+    @classmethod
+    def init(
+        cls,
+        *,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        num_layers: int = 6,
+        activation: str = "relu",
+        norm_first: bool = False,
+        eps: float = 1e-5,
+        seed: int,
+        backend: str | None = None,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> Self:
+        """The defaults are the base model of Vaswani et al. 2017, table 3; pre-norm ends with a norm."""
+        weights = Weights(seed, backend, dtype, device)
+        layers = tuple(
+            EncoderLayer.make(weights, d_model, num_heads, d_ff, activation=activation, norm_first=norm_first, eps=eps)
+            for _ in range(num_layers)
+        )
+        return cls(layers, LayerNorm.make(weights, d_model, eps) if norm_first else None)
+
+    def __call__(self, x: Array, **options: Unpack[Options]) -> Array:
+        """x (..., L, d_model) -> (..., L, d_model); ``mask`` and the other options go to every layer."""
+        for layer in self.layers:
+            x = layer(x, **options)
+        return x if self.norm is None else self.norm(x)

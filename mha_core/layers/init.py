@@ -1,0 +1,44 @@
+"""Fresh weights: the same numbers from the same seed on every backend."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+from ..algebra.arrays import Array, compute_dtype
+from ..dispatch.selection import backend_without_arrays
+from .base import as_dtype
+
+
+class Weights:
+    """A source of weights for one backend, dtype and device. Weights made one after another differ."""
+
+    def __init__(self, seed: int, backend: str | None, dtype: Any, device: Any) -> None:
+        self.backend = backend_without_arrays(backend)
+        self.dtype = as_dtype(self.backend.xp, "float32" if dtype is None else dtype)
+        self.device = device
+        self._random = random.Random(seed)
+
+    def glorot(self, rows: int, columns: int) -> Array:
+        """(rows, columns), uniform within sqrt(6 / (rows + columns)) of 0 (Glorot and Bengio 2010, equation 16)."""
+        import numpy  # the bytes travel as an array; the arithmetic below is the backend's
+
+        xp, count = self.backend.xp, rows * columns
+        integers = numpy.frombuffer(bytearray(self._random.randbytes(4 * count)), dtype="<i4").reshape(rows, columns)
+        wide = compute_dtype(xp, self.dtype)
+        bound = math.sqrt(6 / (rows + columns)) / 2**31
+        return xp.astype(xp.astype(self.backend.from_numpy(integers, self.device), wide) * bound, self.dtype, copy=False)
+
+    def zeros(self, size: int) -> Array:
+        return self.backend.xp.zeros((size,), dtype=self.dtype, device=self.device)
+
+    def ones(self, size: int) -> Array:
+        return self.backend.xp.ones((size,), dtype=self.dtype, device=self.device)
+
+
+def heads_of(d_model: int, num_heads: int) -> int:
+    """Features of a head. Raises ValueError where d_model does not divide."""
+    if num_heads < 1 or d_model % num_heads:
+        raise ValueError(f"d_model is {d_model}, which {num_heads} heads do not divide")
+    return d_model // num_heads

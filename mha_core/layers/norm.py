@@ -1,0 +1,35 @@
+"""Layer normalisation with its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ..algebra.arrays import Array
+from ..ops.pieces import layer_norm
+from .base import Layer
+from .init import Weights
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm(Layer):
+    """(x - mean) / sqrt(var + eps) * weight + bias; weight and bias are (d_model,) (Ba, Kiros and Hinton 2016, equation 4)."""
+
+    weight: Array
+    bias: Array | None
+    eps: float = 1e-5
+
+    @classmethod
+    def init(
+        cls, *, d_model: int = 512, eps: float = 1e-5, backend: str | None = None, dtype: Any = None, device: Any = None
+    ) -> Self:
+        """Weight 1, bias 0."""
+        return cls.make(Weights(0, backend, dtype, device), d_model, eps)
+
+    @classmethod
+    def make(cls, weights: Weights, d_model: int, eps: float) -> Self:
+        return cls(weights.ones(d_model), weights.zeros(d_model), eps)
+
+    def __call__(self, x: Array) -> Array:
+        """x (..., d_model) -> (..., d_model)."""
+        return layer_norm(x, self.weight, self.bias, eps=self.eps)

@@ -1,0 +1,190 @@
+"""Attention: the public operations on queries, keys and values."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from ..algebra import attention as algebra
+from ..algebra import state as states
+from ..algebra.arrays import Array, Index
+from ..algebra.state import AttentionState
+from . import check
+from .dispatch import run_attention
+from .prepare import Options, prepare
+
+
+def scaled_dot_product_attention(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> Array:
+    """softmax(q k^T / sqrt(D)) v.
+
+    Parameters
+    ----------
+    query : (..., H, L, D)
+    key : (..., K, S, D), H a multiple of K; query head i reads key head i // (H / K)
+    value : (..., K, S, E)
+        With two axes there is no head axis. Batch axes broadcast.
+    mask : Mask or boolean array, broadcast to (..., H, L, S); True: may attend
+    bias : Bias or floating array, broadcast likewise; added to the scores
+    scale : float, default 1 / sqrt(D)
+    softcap : float > 0; scores become softcap * tanh(score / softcap)
+    sink : (H,); one more score for each head, without a value
+    query_offset : int, or integers of the batch shape; the position of query 0
+
+    Returns
+    -------
+    (..., H, L, E), in the library, on the device and of the dtype of the query; 0 for a query that sees no key.
+
+    Raises
+    ------
+    TypeError, for integers, mixed dtypes, libraries or devices; ValueError, for shapes that do not fit, and where a mask or
+    bias looks at positions, L != S and no ``query_offset`` says how they align.
+
+    Source: Vaswani et al. 2017, equation 1.
+
+    >>> import numpy as np, mha_core as mha
+    >>> x = np.eye(2)
+    >>> mha.scaled_dot_product_attention(x, x, x, mask=mha.causal()).round(3)
+    array([[1.  , 0.  ],
+           [0.33, 0.67]])
+    """
+    return attention_state(query, key, value, **options).out
+
+
+def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
+    """Attention with the logarithm of its normaliser, so that states over disjoint keys can be merged.
+
+    Parameters, errors: as ``scaled_dot_product_attention``.
+
+    Returns
+    -------
+    AttentionState: ``out`` (..., H, L, E), and ``lse`` (..., H, L), a natural logarithm, float32, or float64 for float64 input;
+    -inf for a query that sees no key.
+
+    Source: Rabe and Staats 2021, section 2.
+
+    >>> import numpy as np, mha_core as mha
+    >>> x = np.zeros((1, 4))
+    >>> float(mha.attention_state(x, x, x).lse[0])
+    0.0
+    """
+    backend, problem = prepare(query, key, value, **options)
+    state: AttentionState = run_attention(backend, "attention", algebra.attention_state, problem)
+    return AttentionState(_without_head(state.out, query, key, value), _without_head(state.lse, query, key, value))
+
+
+def merge_states(*states_: AttentionState) -> AttentionState:
+    """The state over the union of disjoint sets of keys: associative, commutative, with identity (0, -inf).
+
+    Parameters
+    ----------
+    *states : AttentionState, or pairs (out (..., L, E), lse (..., L)), all of one shape
+
+    Returns
+    -------
+    AttentionState, in the dtypes of the first. Raises TypeError without any state, ValueError for shapes that differ.
+
+    Source: Milakov and Gimelshein 2018, section 3.1.
+
+    >>> import numpy as np, mha_core as mha
+    >>> q, k, v = np.ones((1, 4)), np.eye(4), np.eye(4)
+    >>> halves = [mha.attention_state(q, k[s], v[s]) for s in (slice(0, 2), slice(2, 4))]
+    >>> mha.merge_states(*halves).out
+    array([[0.25, 0.25, 0.25, 0.25]])
+    """
+    if not states_:
+        raise TypeError("merge_states: expected at least one state")
+    given = [AttentionState(*state) for state in states_]
+    backend = check.arrays(**{f"states[{i}].out": state.out for i, state in enumerate(given)})
+    check.arrays(**{f"states[{i}].lse": state.lse for i, state in enumerate(given)})
+    for i, state in enumerate(given):
+        check.shape(f"states[{i}].out", state.out, tuple(given[0].out.shape), "the shape of states[0].out")
+        check.shape(f"states[{i}].lse", state.lse, tuple(state.out.shape[:-1]), "the shape of out without its last axis")
+    return states.merge_states(backend.xp, given)
+
+
+def attention_weights(
+    query: Array,
+    key: Array,
+    lse: Array | None = None,
+    *,
+    rows: slice | Index = slice(None),
+    cols: slice | Index = slice(None),
+    **options: Unpack[Options],
+) -> Array:
+    """The weights softmax(q k^T / sqrt(D)), whole or only some rows and columns of them.
+
+    Parameters
+    ----------
+    query, key, options : as ``scaled_dot_product_attention``; mask, bias and offset describe the whole problem
+    lse : (..., H, L), from ``attention_state``, a sink included; without it, it is computed
+    rows, cols : slices or sequences of indices of queries and keys; they only select
+
+    Returns
+    -------
+    (..., H, rows, cols), in the query's dtype: exactly 0 where masked, and in the row of a query that sees no key.
+
+    >>> import numpy as np, mha_core as mha
+    >>> x = np.zeros((3, 4))
+    >>> mha.attention_weights(x, x, mask=mha.causal(), rows=[1])
+    array([[0.5, 0.5, 0. ]])
+    """
+    backend, problem = prepare(query, key, None, **options)
+    num_queries, num_keys = query.shape[-2], key.shape[-2]
+    chosen_rows, chosen_cols = _index("rows", rows, num_queries), _index("cols", cols, num_keys)
+    if lse is None:
+        lse = run_attention(backend, "attention", algebra.attention_state, problem).lse
+    else:
+        check.companions(backend, query, {"lse": lse})
+        expected = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
+        check.shape("lse", lse, expected, "(..., H, L)")
+        lse = lse[None] if lse.ndim < len(problem.rows_shape) else lse
+    weights = algebra.attention_weights(problem, lse, chosen_rows, chosen_cols)
+    return _without_head(weights, query, key)
+
+
+def self_attention(
+    x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]
+) -> tuple[Array, Array]:
+    """One head of attention of a sequence to itself: q = x w_q, k = x w_k, v = x w_v.
+
+    Parameters
+    ----------
+    x : (..., L, d_model)
+    w_q, w_k : (d_model, d_k)
+    w_v : (d_model, d_v)
+    options : as ``scaled_dot_product_attention``, with H = 1
+
+    Returns
+    -------
+    out (..., L, d_v) and weights (..., L, L).
+
+    Source: Vaswani et al. 2017, equation 1.
+
+    >>> import numpy as np, mha_core as mha
+    >>> x, w = np.eye(2), np.eye(2)
+    >>> out, weights = mha.self_attention(x, w, w, w)
+    >>> bool((out == weights).all())
+    True
+    """
+    check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v)
+    check.ndim("x", x, 2, "(..., length, d_model)")
+    for name, w in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
+        if w.ndim != 2 or w.shape[0] != x.shape[-1]:
+            raise ValueError(f"{name} has shape {tuple(w.shape)}; expected (d_model, d) with d_model = {x.shape[-1]}, as x has")
+    q, k, v = ((x @ w)[..., None, :, :] for w in (w_q, w_k, w_v))
+    out, lse = attention_state(q, k, v, **options)
+    weights = attention_weights(q, k, lse, **options)
+    return out[..., 0, :, :], weights[..., 0, :, :]
+
+
+def _without_head(x: Array, *inputs: Array) -> Array:
+    """Without the head axis that ``prepare`` gave to inputs of two axes."""
+    return x[0, ...] if all(given.ndim == 2 for given in inputs) else x
+
+
+def _index(name: str, index: slice | Index, length: int) -> Index:
+    if isinstance(index, slice):
+        return range(length)[index]
+    chosen = tuple(int(i) for i in index)
+    if any(not -length <= i < length for i in chosen):
+        raise IndexError(f"{name} holds an index out of range: there are {length}")
+    return tuple(i % length for i in chosen)

@@ -1,0 +1,69 @@
+"""What is asked of arguments before any work is done (promises 10 and 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..algebra.arrays import Array
+from ..dispatch.backend import LoadedBackend
+from ..dispatch.errors import BackendMismatch
+from ..dispatch.selection import backend_of
+
+
+def arrays(**named: Array | None) -> LoadedBackend:
+    """The backend of these arrays: floating, all of one library, one device and one dtype. None is left out."""
+    given = {name: x for name, x in named.items() if x is not None}
+    backend = backend_of(given)
+    names = iter(given)
+    first = next(names)
+    like = given[first]
+    if not backend.is_floating(like.dtype):
+        raise TypeError(
+            f"{first} has dtype {like.dtype}; expected a floating dtype: write {backend.xp.__name__}.astype({first}, {backend.xp.__name__}.float32)"
+        )
+    for name in names:
+        x = given[name]
+        if x.dtype != like.dtype:
+            raise TypeError(
+                f"{name} has dtype {x.dtype}, but {first} has {like.dtype}: write {backend.xp.__name__}.astype({name}, {first}.dtype)"
+            )
+        same_device(name, x, first, like)
+    return backend
+
+
+def same_device(name: str, x: Array, first: str, like: Array) -> None:
+    """Raise BackendMismatch where two arrays live on different devices."""
+    if x.device != like.device:
+        raise BackendMismatch(
+            f"{name} is on device {x.device}, but {first} is on {like.device}: move it there first, nothing is copied silently"
+        )
+
+
+def companions(backend: LoadedBackend, like: Array, named: Mapping[str, Array]) -> None:
+    """The arrays inside masks, biases and options: of the query's library and device."""
+    if named:
+        backend_of({"query": like, **named})
+        for name, x in named.items():
+            same_device(name, x, "query", like)
+
+
+def ndim(name: str, x: Array, least: int, layout: str) -> None:
+    """Raise ValueError where an array has too few axes."""
+    if x.ndim < least:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected at least {least} axes, {layout}")
+
+
+def shape(name: str, x: Array | None, expected: tuple[int, ...], meaning: str) -> None:
+    """Raise ValueError where an array that was given has not the very shape expected."""
+    if x is not None and tuple(x.shape) != expected:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {meaning} = {expected}")
+
+
+def number(name: str, value: Any, *, above_zero: bool = False) -> float:
+    """A host number as float. Raises TypeError for anything else, ValueError for NaN, or where it must be above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is {type(value).__name__}; expected a float")
+    if value != value or (above_zero and value <= 0):
+        raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a number'}")
+    return float(value)

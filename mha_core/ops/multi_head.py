@@ -1,0 +1,92 @@
+"""Multi-head attention from weights, as the papers write it."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from ..algebra.arrays import Array, split_axis
+from . import check
+from .attention import scaled_dot_product_attention
+from .pieces import linear
+from .prepare import Options
+
+
+def multi_head_attention(
+    x: Array,
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    w_o: Array,
+    num_heads: int,
+    *,
+    context: Array | None = None,
+    num_kv_heads: int | None = None,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    b_v: Array | None = None,
+    b_o: Array | None = None,
+    **options: Unpack[Options],
+) -> Array:
+    """Concat(head_1, ..., head_h) w_o, with head_i = Attention(x w_q_i, c w_k_i, c w_v_i) and c = ``context``, or x itself.
+
+    Parameters
+    ----------
+    x : (..., L, d_model)
+    w_q : (d_model, h * d_k);  w_k : (d_context, kv * d_k);  w_v : (d_context, kv * d_v);  w_o : (h * d_v, d_out)
+        The columns of head i are the i-th of h equal parts.
+    num_heads : h
+    context : (..., S, d_context), for cross-attention
+    num_kv_heads : kv, a divisor of h, default h
+    b_q, b_k, b_v, b_o : biases of the four products
+    options : as ``scaled_dot_product_attention``
+
+    Returns
+    -------
+    (..., L, d_out). Raises ValueError for weights that do not divide into heads.
+
+    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, section 2.2, for ``num_kv_heads``.
+
+    >>> import numpy as np, mha_core as mha
+    >>> mha.multi_head_attention(np.ones((2, 3)), np.ones((3, 6)), np.ones((3, 6)), np.ones((3, 6)), np.eye(6), num_heads=2)
+    array([[3., 3., 3., 3., 3., 3.],
+           [3., 3., 3., 3., 3., 3.]])
+    """
+    backend = check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, context=context, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o)
+    check.ndim("x", x, 2, "(..., length, d_model)")
+    source, source_name = (x, "x") if context is None else (context, "context")
+    check.ndim(source_name, source, 2, "(..., length, d_context)")
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    for name, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise TypeError(f"{name} is {type(count).__name__}; expected an int")
+        if count < 1 or num_heads % count:
+            raise ValueError(f"{name} is {count}; expected an int of at least 1 that divides num_heads = {num_heads}")
+
+    def heads(y: Array, count: int) -> Array:
+        """(..., length, count * d) -> (..., count, length, d)."""
+        return backend.xp.moveaxis(split_axis(backend.xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
+
+    for name, w, inputs, inputs_name, count in (
+        ("w_q", w_q, x, "x", num_heads),
+        ("w_k", w_k, source, source_name, num_kv_heads),
+        ("w_v", w_v, source, source_name, num_kv_heads),
+    ):
+        if w.ndim != 2 or w.shape[0] != inputs.shape[-1] or w.shape[1] % count:
+            raise ValueError(
+                f"{name} has shape {tuple(w.shape)}; expected ({inputs.shape[-1]}, {count} * d): a row for each feature of "
+                f"{inputs_name}, and columns that divide into {count} heads"
+            )
+    if w_q.shape[1] // num_heads != w_k.shape[1] // num_kv_heads:
+        raise ValueError(
+            f"w_q gives heads of {w_q.shape[1] // num_heads}, but w_k of {w_k.shape[1] // num_kv_heads}: "
+            f"w_q {tuple(w_q.shape)} for {num_heads} heads, w_k {tuple(w_k.shape)} for {num_kv_heads}"
+        )
+    joined = num_heads * (w_v.shape[1] // num_kv_heads)
+    if w_o.ndim != 2 or w_o.shape[0] != joined:
+        raise ValueError(f"w_o has shape {tuple(w_o.shape)}; expected ({joined}, d_out): a row for each of the {num_heads} heads' values")
+
+    q = heads(linear(x, w_q, b_q), num_heads)
+    k = heads(linear(source, w_k, b_k), num_kv_heads)
+    v = heads(linear(source, w_v, b_v), num_kv_heads)
+    out = backend.xp.moveaxis(scaled_dot_product_attention(q, k, v, **options), -3, -2)
+    return linear(backend.xp.reshape(out, (*out.shape[:-2], joined)), w_o, b_o)

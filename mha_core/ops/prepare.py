@@ -1,0 +1,136 @@
+"""The one step of preparation: a call of attention is validated, its unseen keys dropped or zeroed, its mask reduced.
+
+The algebra and every kernel receive the record that comes out, so the promises hold for all of them.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any, TypedDict
+
+from ..algebra.arrays import Array, broadcast_shapes, compute_dtype, default_scale
+from ..algebra.biases import Bias, as_bias
+from ..algebra.grid import check_integers
+from ..algebra.masks import Mask, as_mask
+from ..algebra.problem import AttentionProblem
+from ..algebra.structure import structure_of
+from ..algebra.visibility import without_unseen_keys
+from ..dispatch.backend import LoadedBackend
+from . import check
+
+
+class Options(TypedDict, total=False):
+    """The options of every operation of attention; all combine with all."""
+
+    mask: Mask | Array | None
+    bias: Bias | Array | None
+    scale: float | None
+    softcap: float | None
+    sink: Array | None
+    query_offset: int | Array | None
+
+
+def prepare(
+    query: Array,
+    key: Array,
+    value: Array | None,
+    *,
+    mask: Mask | Array | None = None,
+    bias: Bias | Array | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Array | None = None,
+    query_offset: int | Array | None = None,
+) -> tuple[LoadedBackend, AttentionProblem]:
+    """A valid problem with a head axis in every array; ``value=None`` stands for values of no width."""
+    backend = check.arrays(query=query, key=key, value=value)
+    xp = backend.xp
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x is not None:
+            check.ndim(name, x, 2, "(..., heads, length, head_dim)")
+    value = key[..., :0] if value is None else value
+    query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
+    shape = _scores_shape(query, key, value)
+
+    mask = None if mask is None else as_mask(mask)
+    bias = None if bias is None else as_bias(bias)
+    offset = _offset(backend, query, query_offset, shape)
+    for name, term in (("mask", mask), ("bias", bias)):
+        if term is not None:
+            check.companions(backend, query, dict(term.arrays()))
+            for part in term.walk():
+                part.check(xp, shape)
+                _check_aligned(name, part, query_offset, shape)
+    if bias is not None:
+        for name, x in bias.arrays():
+            _check_score_dtype(backend, name, x, query)
+    if sink is not None:
+        check.companions(backend, query, {"sink": sink})
+        _check_score_dtype(backend, "sink", sink, query)
+        check.shape("sink", sink, (shape[-3],), "(H,)")
+
+    structure = structure_of(xp, mask, num_queries=shape[-2], num_keys=shape[-1], offset=offset)
+    whole = len(structure.keys) == shape[-1]
+    kept = slice(structure.keys.start, structure.keys.stop)
+    problem = AttentionProblem(
+        xp=xp,
+        query=query,
+        key=key if whole else key[..., kept, :],
+        value=value if whole else value[..., kept, :],
+        structure=structure,
+        scale=default_scale(query.shape[-1]) if scale is None else check.number("scale", scale),
+        mask=mask,
+        bias=bias,
+        softcap=None if softcap is None else check.number("softcap", softcap, above_zero=True),
+        sink=sink,
+        offset=offset,
+    )
+    return backend, problem if mask is None else without_unseen_keys(problem)
+
+
+def _scores_shape(query: Array, key: Array, value: Array) -> tuple[int, ...]:
+    """(..., H, L, S), or a ValueError that names the argument that does not fit."""
+    heads, key_heads = query.shape[-3], key.shape[-3]
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(f"key has head_dim {key.shape[-1]}, but query has {query.shape[-1]}: {_shapes(query, key, value)}")
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(f"value has length {value.shape[-2]}, but key has {key.shape[-2]}: {_shapes(query, key, value)}")
+    if value.shape[-3] != key_heads:
+        raise ValueError(f"value has {value.shape[-3]} heads, but key has {key_heads}: {_shapes(query, key, value)}")
+    if heads != key_heads and (key_heads == 0 or heads % key_heads):
+        raise ValueError(f"query has {heads} heads, which is no multiple of the {key_heads} of key: {_shapes(query, key, value)}")
+    try:
+        batch = broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    except ValueError:
+        raise ValueError(f"query, key and value have batch axes that do not broadcast: {_shapes(query, key, value)}") from None
+    return (*batch, heads, query.shape[-2], key.shape[-2])
+
+
+def _shapes(query: Array, key: Array, value: Array) -> str:
+    return f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}, as (..., heads, length, head_dim)"
+
+
+def _offset(backend: LoadedBackend, query: Array, offset: int | Array | None, shape: tuple[int, ...]) -> int | Array:
+    if offset is None:
+        return 0
+    if isinstance(offset, Integral) and not isinstance(offset, bool):
+        return int(offset)
+    check_integers(backend.xp, "query_offset", offset, shape[:-3], "the batch shape")
+    check.companions(backend, query, {"query_offset": offset})
+    return offset
+
+
+def _check_aligned(name: str, part: Any, offset: object, shape: tuple[int, ...]) -> None:
+    """Promise 5: alignment is never guessed."""
+    queries, keys = shape[-2:]
+    if part.reads_query_position and offset is None and queries != keys:
+        raise ValueError(
+            f"{name} looks at the position of the query, and there are {queries} queries and {keys} keys: say where they align, "
+            f"query_offset=0 (at the start) or query_offset={keys - queries} (at the end)"
+        )
+
+
+def _check_score_dtype(backend: LoadedBackend, name: str, x: Array, query: Array) -> None:
+    """A number that joins the scores has the query's dtype, or the one in which scores are computed."""
+    if x.dtype != query.dtype and x.dtype != compute_dtype(backend.xp, query.dtype):
+        raise TypeError(f"{name} has dtype {x.dtype}, but query has {query.dtype}: write {backend.xp.__name__}.astype({name}, query.dtype)")
