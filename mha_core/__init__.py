@@ -19,6 +19,8 @@ from .layers.attention import MultiHeadAttention
 from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
 from .layers.norm import LayerNorm
+from .models.files import ModelError, ModelNotFound
+from .models.text_encoder import TextEncoder, TruncationWarning
 from .ops.attention import (
     attention_state,
     attention_weights,

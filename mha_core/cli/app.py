@@ -1,0 +1,94 @@
+"""The commands of ``mha``, their arguments and their exit codes: 0 done, 1 could not be done, 2 asked wrongly."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import mha_core
+
+from . import encode as encoding
+from .backends import backends_table
+
+app = typer.Typer(
+    name="mha",
+    help="Attention on any array library: text vectors, backends, and what runs where.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"mha-core {mha_core.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    pass
+
+
+@contextmanager
+def _failing_clearly() -> Iterator[None]:
+    """One line for what a user can mend: the message on standard error, and exit code 1. Warnings are one line too."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        console.print("[yellow]warning:[/yellow]", str(message), markup=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show  # type: ignore[assignment]
+        try:
+            yield
+        except BrokenPipeError:
+            raise  # click ends quietly when a reader such as head has gone
+        except (mha_core.MhaError, OSError, UnicodeError, ModuleNotFoundError) as error:
+            console.print("[red]error:[/red]", _message(error), markup=True)
+            raise typer.Exit(1) from error
+
+
+def _message(error: BaseException) -> str:
+    from rich.markup import escape
+
+    missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+    return escape(f"{error}: pip install 'mha-core[cli]'" if missing in ("safetensors", "tokenizers", "tqdm", "huggingface_hub") else str(error))
+
+
+@app.command(
+    epilog="Example:  mha encode --model path/to/all-MiniLM-L6-v2 sentences.txt --similar 3",
+)
+def encode(
+    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE...|-]", help="Files of one text per line, UTF-8; - is standard input.", allow_dash=True, exists=True, dir_okay=False)] = None,
+    model: Annotated[str, typer.Option("--model", "-m", metavar="DIR|REPO", envvar="MHA_MODEL", help="A model's directory, or a repository id.")] = ...,  # type: ignore[assignment]
+    text: Annotated[list[str] | None, typer.Option("--text", "-t", help="A text; may be given again.")] = None,
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help="numpy, torch, cupy, or any that is installed.")] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="x.npy|-", help="Write an (n, d) array; - prints a JSON list per text, as is done without this option.")] = None,
+    similar: Annotated[int | None, typer.Option("--similar", "-k", min=1, metavar="K", help="Print the K texts nearest to each instead.")] = None,
+) -> None:
+    """Turn texts into vectors with a pretrained encoder; or, with --similar, find the nearest texts to each."""
+    if not files and not text:
+        raise typer.BadParameter("give FILE..., - for standard input, or --text T", param_hint="FILE")
+    if output not in (None, "-") and not str(output).endswith(".npy"):
+        raise typer.BadParameter(f"{output!r} does not end in .npy; give x.npy, or - for JSON lines", param_hint="--output")
+    if output == "-" and similar:
+        raise typer.BadParameter("--similar prints to standard output too: give a file", param_hint="--output")
+    with _failing_clearly():
+        encoding.run(files or [], text or [], model, backend, output, similar)
+
+
+@app.command(epilog="Example:  mha backends")
+def backends() -> None:
+    """List the installed backends, each probed in a process of its own."""
+    with _failing_clearly():
+        Console().print(backends_table())

@@ -1,0 +1,117 @@
+"""``mha encode``: texts stream in, vectors stream out; memory does not grow with their number."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ..dispatch.errors import MhaError
+from ..models.text_encoder import TextEncoder
+from .similar import print_nearest
+
+
+class BadText(MhaError, ValueError):
+    """A line that is no UTF-8."""
+
+
+def run(
+    files: Sequence[Path], texts: Sequence[str], model: str, backend: str | None, output: str | None, similar: int | None
+) -> None:
+    """Encode, then write or print. The output is opened first: what cannot be written costs no work."""
+    every: Iterable[str] = chain(_lines(files), texts)
+    with contextlib.ExitStack() as stack:
+        sinks: list[Callable[[Any], None]] = []
+        if output not in (None, "-"):
+            sinks.append(stack.enter_context(_npy(Path(str(output)))))
+        elif not similar:
+            sinks.append(_print_json)
+        encoder = TextEncoder.from_pretrained(model, backend=backend)
+        xp = encoder.backend.xp
+        for sink in sinks:  # no rows yet, but their length
+            sink(encoder.backend.to_numpy(xp.zeros((0, encoder.dim), dtype=xp.float32)))
+        kept: list[str] = []
+        parts = []
+        for part in encoder.stream(_keep(every, kept) if similar else every):
+            vectors = encoder.backend.to_numpy(part)
+            for sink in sinks:
+                sink(vectors)
+            if similar:
+                parts.append(part)
+        if similar and parts:
+            print_nearest(xp, kept, parts, similar)
+
+
+def _keep(texts: Iterable[str], kept: list[str]) -> Iterator[str]:
+    for text in texts:
+        kept.append(text)
+        yield text
+
+
+def _lines(files: Sequence[Path]) -> Iterator[str]:
+    for path in files:
+        with contextlib.nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
+            name = "standard input" if str(path) == "-" else str(path)
+            for number, line in enumerate(file, start=1):
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise BadText(f"{name}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line: {error.reason})") from error
+                yield text.rstrip("\r\n")
+
+
+def _print_json(vectors: Any) -> None:
+    for row in vectors:
+        print("[" + ", ".join(f"{number:.9g}" for number in row) + "]")
+
+
+@contextlib.contextmanager
+def _npy(path: Path) -> Iterator[Callable[[Any], None]]:
+    """A function that appends rows to ``path``; the file appears whole at the end, or not at all."""
+    import numpy
+
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; expected the name of a file")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:
+        raise type(error)(f"{path} cannot be written: {error.strerror}") from error
+    shape = [0, 0]
+    dtype = "<f4"
+
+    def header(file: Any) -> None:
+        # the format leaves room for the first axis to grow, so that the header can be written again in place
+        numpy.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": tuple(shape)})
+
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            header(file)
+            start = file.tell()
+
+            def append(rows: Any) -> None:
+                shape[0], shape[1] = shape[0] + rows.shape[0], rows.shape[1]
+                file.write(numpy.ascontiguousarray(rows, dtype=dtype))
+
+            yield append
+            file.seek(0)
+            header(file)
+            if file.tell() != start:
+                raise AssertionError("the header of the .npy file grew beyond its room")
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

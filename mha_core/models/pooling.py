@@ -1,0 +1,80 @@
+"""From hidden states to one vector a text, as sentence-transformers' Pooling and Normalize modules do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from ..algebra.arrays import Array, Namespace
+from ..algebra.state import runs
+from .files import ModelError, one_of, read_json
+
+# a stack of hidden states (n, length, d) to (n, d), in the order in which several are concatenated
+_MODES: dict[str, Callable[[Namespace, Array], Array]] = {
+    "cls": lambda xp, x: x[:, 0, :],
+    "max": lambda xp, x: xp.max(x, axis=1),
+    "mean": lambda xp, x: xp.mean(x, axis=1),
+    "mean_sqrt_len": lambda xp, x: xp.sum(x, axis=1) / x.shape[1] ** 0.5,
+}
+_KEYS = {"cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len"}
+_MODULES = ("Transformer", "Pooling", "Normalize")
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Which modes, concatenated, and whether the result has length 1."""
+
+    modes: tuple[str, ...] = ("mean",)
+    normalize: bool = False
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """From modules.json and the Pooling module's config.json; without modules.json, the mean, as sentence-transformers does.
+
+        Raises ModelError for a module or a mode that is not supported, by name.
+        """
+        path = folder / "modules.json"
+        if not path.exists():
+            return cls()
+        modules = {}
+        for module in read_json(path, list):
+            kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
+            modules[one_of(kind, _MODULES, path, "module type")] = module
+        if "Pooling" not in modules:
+            raise ModelError(f"{path} has no Pooling module: its model gives no vector for a text")
+        return cls(_read_modes(folder / str(modules["Pooling"].get("path", "")) / "config.json"), "Normalize" in modules)
+
+    def __call__(self, xp: Namespace, hidden: Array, lengths: Sequence[int]) -> Array:
+        """Hidden states of texts laid end to end, (sum of lengths, d) -> (n, d * number of modes), in float32 at least."""
+        width = hidden.shape[-1]
+        pooled = []
+        for start, count, length in runs(lengths):
+            stack = xp.reshape(hidden[start : start + count * length, :], (count, length, width))
+            if length == 0:  # a tokenizer without special tokens, and an empty text
+                pooled.append(xp.zeros((count, width * len(self.modes)), dtype=hidden.dtype, device=hidden.device))
+            else:
+                pooled.append(xp.concat([_MODES[mode](xp, stack) for mode in self.modes], axis=-1))
+        return xp.concat(pooled, axis=0)
+
+
+def unit(xp: Namespace, x: Array) -> Array:
+    """Rows of length 1; a row of zeros stays."""
+    norm = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
+    return x / xp.where(norm < 1e-12, 1e-12, norm)
+
+
+def _read_modes(path: Path) -> tuple[str, ...]:
+    config: dict[str, Any] = read_json(path)
+    named = config.get("pooling_mode")
+    if named is not None:  # newer files name the mode, or several
+        asked = [named] if isinstance(named, str) else list(named)
+    else:
+        asked = [key.removeprefix("pooling_mode_") for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
+        asked = [_KEYS.get(key, key) for key in asked]
+    for mode in asked:
+        one_of(mode, _MODES, path, "pooling mode")
+    if not asked:
+        raise ModelError(f"{path} names no pooling mode; supported: {', '.join(_MODES)}")
+    return tuple(mode for mode in _MODES if mode in asked)

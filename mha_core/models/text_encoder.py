@@ -1,0 +1,159 @@
+"""Pretrained text encoders: texts in, vectors out, on any backend."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+from ..algebra.arrays import Array
+from ..algebra.masks import packed
+from ..dispatch.backend import LoadedBackend
+from ..dispatch.selection import backend_without_arrays
+from ..layers.base import as_dtype
+from .bert import MODEL_TYPES, Bert
+from .files import field, locate, one_of, read_json
+from .pooling import Pooling, unit
+from .tokens import Tokenizer
+
+_WINDOW = 4096  # texts that are sorted by length together; what is in flight does not grow beyond them
+_TOKENS = 2048  # tokens in one matrix
+
+
+class TruncationWarning(UserWarning):
+    """Some texts were longer than the model's limit."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextEncoder:
+    """A pretrained encoder of the BERT family with its tokenizer and pooling.
+
+    >>> import mha_core as mha
+    >>> encoder = mha.TextEncoder.from_pretrained("path/to/all-MiniLM-L6-v2")  # doctest: +SKIP
+    >>> encoder.encode(["a text", "another"]).shape  # doctest: +SKIP
+    (2, 384)
+    """
+
+    model: Bert
+    tokenizer: Tokenizer
+    pooling: Pooling
+    backend: LoadedBackend
+    device: Any = None
+
+    @classmethod
+    def from_pretrained(
+        cls, path_or_repo: str | Path, *, backend: str | None = None, device: Any = None, dtype: Any = None
+    ) -> Self:
+        """Read a directory as sentence-transformers lays it out, or a repository through huggingface_hub.
+
+        ``dtype``: what to compute in, the backend's or its name; float32 by default.
+
+        Raises ModelNotFound where there is no such model; ModelError for what is missing, corrupt, unsupported or does not fit,
+        naming the file; UnknownBackend and BackendUnavailable.
+        """
+        loaded = backend_without_arrays(backend)
+        folder = locate(path_or_repo)
+        wanted = as_dtype(loaded.xp, "float32" if dtype is None else dtype)
+        path = folder / "config.json"
+        kind = one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")
+        pooling = Pooling.read(folder)
+        model = MODEL_TYPES[kind].read(
+            folder, lambda array: loaded.xp.astype(loaded.from_numpy(array, device), wanted, copy=False)
+        )
+        tokenizer = Tokenizer.read(folder, vocabulary=model.words.shape[0], max_positions=model.positions.shape[0])
+        return cls(model, tokenizer, pooling, loaded, device)
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return self.model.words.shape[1] * len(self.pooling.modes)
+
+    @property
+    def max_seq_length(self) -> int:
+        """Longest text, in tokens; what is beyond is cut, with one warning that counts the texts."""
+        return self.tokenizer.max_seq_length
+
+    def encode(self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None) -> Array:
+        """Vectors of texts, (n, d) in float32, in the order given.
+
+        Parameters
+        ----------
+        texts : strings; "" is encoded as its special tokens
+        normalize : whether vectors have length 1; None follows the model's modules.json
+        progress : whether to show a bar on standard error; None: on a terminal, once the work takes more than a second
+
+        Raises TypeError for a bare string, and for texts that are no strings. Warns once, with TruncationWarning, of texts
+        that are longer than ``max_seq_length``.
+        """
+        parts = list(self.stream(texts, normalize=normalize, progress=progress))
+        xp = self.backend.xp
+        if not parts:
+            return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)  # type: ignore[no-any-return]
+        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)  # type: ignore[no-any-return]
+
+    def stream(
+        self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None
+    ) -> Iterator[Array]:
+        """As ``encode``, some thousand texts at a time, so that memory does not grow with their number."""
+        if isinstance(texts, str | bytes):
+            raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
+        from tqdm import tqdm
+
+        total = len(texts) if hasattr(texts, "__len__") else None
+        disable = None if progress is None else not progress
+        count = cut = 0
+        with tqdm(total=total, unit=" texts", disable=disable, delay=1.0 if progress is None else 0.0) as bar:
+            for window in _windows(texts):
+                for at, text in enumerate(window, start=count):
+                    if not isinstance(text, str):
+                        raise TypeError(f"texts[{at}] is {type(text).__name__}; expected str")
+                ids, cut_here = self.tokenizer(window)
+                yield self._encode_window(ids, self.pooling.normalize if normalize is None else normalize, bar)
+                count, cut = count + len(window), cut + cut_here
+        if cut:
+            message = f"{cut} of {count} texts are longer than {self.max_seq_length} tokens, and were cut there"
+            warnings.warn(message, TruncationWarning, stacklevel=3)
+
+    def _encode_window(self, ids: list[list[int]], normalize: bool, bar: Any) -> Array:
+        """Longest first, packed into matrices of about as many tokens each, and put back in order."""
+        xp = self.backend.xp
+        order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
+        parts = []
+        for part in self.backend.parallel(self._encode_packed, list(_batches([ids[at] for at in order]))):
+            parts.append(part)
+            bar.update(part.shape[0])
+        places = sorted(range(len(order)), key=order.__getitem__)
+        vectors = xp.take(xp.concat(parts, axis=0), xp.asarray(places, device=self.device), axis=0)
+        return unit(xp, vectors) if normalize else vectors
+
+    def _encode_packed(self, ids: list[list[int]]) -> Array:
+        """Texts laid end to end in one matrix, without padding."""
+        xp = self.backend.xp
+        lengths = [len(text) for text in ids]
+        tokens = xp.asarray([token for text in ids for token in text], dtype=xp.int64, device=self.device)
+        places = xp.asarray([at for length in lengths for at in range(length)], dtype=xp.int64, device=self.device)
+        hidden = self.model(tokens, places, mask=packed(lengths))
+        return self.pooling(xp, xp.astype(hidden, xp.float32, copy=False), lengths)
+
+
+def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(texts)
+    while window := list(islice(rest, _WINDOW)):
+        yield window
+
+
+def _batches(ids: list[list[int]]) -> Iterator[list[list[int]]]:
+    """Neighbours, until they hold ``_TOKENS`` tokens; a longer text goes alone."""
+    batch: list[list[int]] = []
+    tokens = 0
+    for text in ids:
+        if batch and tokens + len(text) > _TOKENS:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(text)
+        tokens += len(text)
+    if batch:
+        yield batch

