@@ -12,9 +12,9 @@ os.environ.pop("MHA_MODEL", None)
 
 import numpy as np
 import pytest
-import strict_plugin
 
 import mha_core as mha
+import strict_plugin
 from mha_core.dispatch.backend import load
 from mha_core.plugin import register
 
@@ -117,7 +117,12 @@ def write_tiny_model(folder, *, config=CONFIG, weights=None, pooling=None, modul
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 8, "do_lower_case": False}))
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     (folder / "modules.json").write_text(
-        json.dumps([{"idx": at, "path": paths.get(kind, kind), "type": f"sentence_transformers.models.{kind}"} for at, kind in enumerate(modules)])
+        json.dumps(
+            [
+                {"idx": at, "path": paths.get(kind, kind), "type": f"sentence_transformers.models.{kind}"}
+                for at, kind in enumerate(modules)
+            ]
+        )
     )
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling or {"pooling_mode_mean_tokens": True}))
     return folder

@@ -23,7 +23,7 @@ def attention(query, key, value, *, allowed=None, bias=None, scale=None, softcap
     lse = np.full((*batch, heads, length), -np.inf)
     weights = np.zeros(shape)
     for at in np.ndindex(*batch, heads, length):
-        *element, head, row = at
+        *element, head, _ = at
         where = (*element, head // groups)
         seen = np.flatnonzero(allowed[at])
         scores = key[where][seen] @ query[at] * scale

@@ -1,32 +1,31 @@
 """NumPy, as a plugin like anyone's. NumPy 2 is a conforming array-API namespace itself."""
 
-from mha_core.plugin import Backend, Kernel, hookimpl
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from mha_core.plugin import Backend, Call, Kernel, hookimpl
 
 
-def _namespace():
+def _namespace() -> Any:
     import numpy
 
     return numpy
 
 
-def _versions():
-    return {"numpy": _namespace().__version__}
-
-
-def _parallel(function, items):
+def _parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     from .threads import parallel
 
     return parallel(function, items)
 
 
-def _gelu_supports(call):
+def _gelu_supports(call: Call) -> str | None:
     from .gelu import supports
 
     return supports(call)
 
 
 @hookimpl
-def mha_backends():
+def mha_backends() -> Iterable[Backend]:
     yield Backend(
         name="numpy",
         api=1,
@@ -34,11 +33,11 @@ def mha_backends():
         namespace=_namespace,
         parallel=_parallel,
         devices=lambda: ["cpu"],
-        versions=_versions,
+        versions=lambda: {"numpy": _namespace().__version__},
         install="pip install numpy",
     )
 
 
 @hookimpl
-def mha_kernels():
+def mha_kernels() -> Iterable[Kernel]:
     yield Kernel(backend="numpy", op="gelu", name="tiles", api=1, load="mha_numpy.gelu:gelu", supports=_gelu_supports)

@@ -48,16 +48,16 @@ def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (y + 0.044715 * (y * y * y))
         return xp.astype(0.5 * y * (1 + xp.tanh(inner)), x.dtype, copy=False)
-    a = xp.abs(y)
+    a = xp.minimum(xp.abs(y), 40)  # beyond, the tail is 0, and would meet an infinity
     tail = _upper_tail(xp, a, _TERMS["float64" if wide == xp.float64 else "float32"])
-    return xp.astype(xp.where(y > 0, y, 0) - xp.where(tail > 0, a * tail, 0), x.dtype, copy=False)
+    return xp.astype(xp.where(y > 0, y, 0) - a * tail, x.dtype, copy=False)
 
 
 def _upper_tail(xp: Namespace, a: Array, terms: int) -> Array:
     """Q(a) = 1 - Phi(a) for a >= 0, by Clenshaw's recurrence."""
     t = _T / (_T + a)
     y2 = 4 * t - 2
-    b1, b2 = 0.0, 0.0
+    b1 = b2 = 0 * t
     for c in reversed(_TAIL[1:terms]):
         b1, b2 = y2 * b1 - b2 + c, b1
     return t * xp.exp(0.5 * (y2 * b1) - b2 + _TAIL[0] - 0.5 * (a * a))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from functools import reduce
 
-from .arrays import Array, Index, Namespace, pick, split_axis
+from .arrays import Array, Index, pick, split_axis
 from .masks import Band, Relation
 from .problem import AttentionProblem
 from .state import AttentionState, identity, merge, runs
@@ -38,7 +38,9 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return _as_asked(p, identity(p.xp, (*p.rows_shape[:-1], 0), p.value.shape[-1], dtype=p.compute_dtype, device=p.query.device))
+        return _as_asked(
+            p, identity(p.xp, (*p.rows_shape[:-1], 0), p.value.shape[-1], dtype=p.compute_dtype, device=p.query.device)
+        )
     return AttentionState(
         p.xp.concat([part.out for part in parts], axis=-2), p.xp.concat([part.lse for part in parts], axis=-1)
     )

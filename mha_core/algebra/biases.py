@@ -18,6 +18,7 @@ class ArrayBias(Bias):
     """A floating array that broadcasts to ``(..., H, L, S)``."""
 
     array: Array
+    label = "bias"
 
     def block(self, grid: Grid) -> Array:
         return pick_pairs(grid.xp, self.array, grid.rows, grid.cols)
@@ -58,6 +59,7 @@ class RelativeBias(Bias):
     table: Array
     bidirectional: bool
     max_distance: int
+    label = "relative_bias"
     reads_query_position = True
 
     def block(self, grid: Grid) -> Array:

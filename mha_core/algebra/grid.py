@@ -65,6 +65,8 @@ class Term:
     """A function of (query, key) pairs that is evaluated a block at a time: a mask, or a bias."""
 
     reads_query_position = False
+    label = ""
+    """What users call it, in error messages."""
 
     def block(self, grid: Grid) -> Array:
         """Values that broadcast to ``(..., H, len(grid.rows), len(grid.cols))``."""
@@ -85,7 +87,7 @@ class Term:
         for term in self.walk():
             for name, value in term._fields():
                 if isinstance(value, Array):
-                    yield f"{type(term).__name__}.{name}", value
+                    yield term.label if name == "array" else f"{term.label}({name})", value
 
     def _fields(self) -> Iterator[tuple[str, Any]]:
         return ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]

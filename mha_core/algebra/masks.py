@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import accumulate
-from operator import index as as_index
 from numbers import Integral
+from operator import index as as_index
 from typing import Any
 
 from .arrays import Array, Index, Namespace, bounds, pick_pairs
@@ -141,6 +141,7 @@ class KeyLengths(Mask):
     """key index < n, with n one number or one for each batch element."""
 
     n: int | Array
+    label = "key_lengths"
 
     def block(self, grid: Grid) -> Array:
         return grid.key_index < (self.n if isinstance(self.n, int) else over_heads(self.n))
@@ -162,6 +163,7 @@ class Segments(Mask):
 
     query_ids: Array
     key_ids: Array
+    label = "segments"
 
     def block(self, grid: Grid) -> Array:
         q = pick_pairs(grid.xp, self.query_ids[..., None, :, None], grid.rows, range(1))
@@ -204,6 +206,7 @@ class ArrayMask(Mask):
     """A boolean array that broadcasts to ``(..., H, L, S)``."""
 
     array: Array
+    label = "mask"
 
     def block(self, grid: Grid) -> Array:
         return pick_pairs(grid.xp, self.array, grid.rows, grid.cols)

@@ -70,9 +70,7 @@ def conjuncts(mask: Mask | None) -> Iterator[Mask]:
             yield mask
 
 
-def structure_of(
-    xp: Namespace, mask: Mask | None, *, num_queries: int, num_keys: int, offset: int | Array
-) -> Structure:
+def structure_of(xp: Namespace, mask: Mask | None, *, num_queries: int, num_keys: int, offset: int | Array) -> Structure:
     """Reduce ``mask`` over ``num_queries`` x ``num_keys`` pairs to its structure."""
     low: int | None = None
     high: int | None = None

@@ -67,7 +67,7 @@ def _seen_block(p: AttentionProblem, cols: range) -> Array | None:
 
 
 def _for_keys(p: AttentionProblem, seen: Array, shape: tuple[int, ...]) -> Array:
-    """(..., H, 1, S) -> what broadcasts to ``shape`` (..., K, S): a key is seen where any head or element that shares it sees it."""
+    """(..., H, 1, S) -> what broadcasts to ``shape`` (..., K, S): seen by any head or batch element that shares the key."""
     xp = p.xp
     seen = seen[..., 0, :]
     if seen.shape[-2] > 1 and p.num_groups > 1:

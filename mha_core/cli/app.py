@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import mha_core
 
@@ -45,36 +45,66 @@ def _failing_clearly() -> Iterator[None]:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        console.print("[yellow]warning:[/yellow]", str(message), markup=True)
+        console.print("[yellow]warning:[/yellow]", escape(str(message)))
 
     with warnings.catch_warnings():
-        warnings.showwarning = show  # type: ignore[assignment]
+        warnings.showwarning = show
         try:
             yield
         except BrokenPipeError:
             raise  # click ends quietly when a reader such as head has gone
         except (mha_core.MhaError, OSError, UnicodeError, ModuleNotFoundError) as error:
-            console.print("[red]error:[/red]", _message(error), markup=True)
+            console.print("[red]error:[/red]", _message(error))
             raise typer.Exit(1) from error
 
 
 def _message(error: BaseException) -> str:
-    from rich.markup import escape
+    if isinstance(error, ModuleNotFoundError):
+        return escape(f"{error}: pip install 'mha-core[cli]'")
+    return escape(str(error))
 
-    missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-    return escape(f"{error}: pip install 'mha-core[cli]'" if missing in ("safetensors", "tokenizers", "tqdm", "huggingface_hub") else str(error))
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FILE|-",
+        help="Files of one text per line, UTF-8; - is standard input.",
+        allow_dash=True,
+        exists=True,
+        dir_okay=False,
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option("--model", "-m", metavar="DIR|REPO", envvar="MHA_MODEL", help="A model's directory, or a repository id."),
+]
+Texts = Annotated[list[str] | None, typer.Option("--text", "-t", metavar="T", help="A text; may be given again.")]
+Name = Annotated[
+    str | None, typer.Option("--backend", "-b", metavar="NAME", help="numpy, or any other that `mha backends` lists.")
+]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="x.npy|-",
+        help="Write an (n, d) array; - prints a JSON list per text, as is done without this option.",
+    ),
+]
+Similar = Annotated[
+    int | None, typer.Option("--similar", "-k", min=1, metavar="K", help="Print the K texts nearest to each instead.")
+]
 
 
-@app.command(
-    epilog="Example:  mha encode --model path/to/all-MiniLM-L6-v2 sentences.txt --similar 3",
-)
+@app.command(epilog="Example:  mha encode --model DIR sentences.txt --similar 3")
 def encode(
-    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE...|-]", help="Files of one text per line, UTF-8; - is standard input.", allow_dash=True, exists=True, dir_okay=False)] = None,
-    model: Annotated[str, typer.Option("--model", "-m", metavar="DIR|REPO", envvar="MHA_MODEL", help="A model's directory, or a repository id.")] = ...,  # type: ignore[assignment]
-    text: Annotated[list[str] | None, typer.Option("--text", "-t", help="A text; may be given again.")] = None,
-    backend: Annotated[str | None, typer.Option("--backend", "-b", help="numpy, torch, cupy, or any that is installed.")] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="x.npy|-", help="Write an (n, d) array; - prints a JSON list per text, as is done without this option.")] = None,
-    similar: Annotated[int | None, typer.Option("--similar", "-k", min=1, metavar="K", help="Print the K texts nearest to each instead.")] = None,
+    *,
+    model: Model,
+    files: Files = None,
+    text: Texts = None,
+    backend: Name = None,
+    output: Output = None,
+    similar: Similar = None,
 ) -> None:
     """Turn texts into vectors with a pretrained encoder; or, with --similar, find the nearest texts to each."""
     if not files and not text:

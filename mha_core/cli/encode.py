@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import tempfile
@@ -62,7 +61,9 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
                 try:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    raise BadText(f"{name}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line: {error.reason})") from error
+                    raise BadText(
+                        f"{name}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line: {error.reason})"
+                    ) from error
                 yield text.rstrip("\r\n")
 
 
@@ -96,7 +97,7 @@ def _npy(path: Path) -> Iterator[Callable[[Any], None]]:
 
             def append(rows: Any) -> None:
                 shape[0], shape[1] = shape[0] + rows.shape[0], rows.shape[1]
-                file.write(numpy.ascontiguousarray(rows, dtype=dtype))
+                file.write(numpy.ascontiguousarray(rows, dtype=dtype).data)
 
             yield append
             file.seek(0)

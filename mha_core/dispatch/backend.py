@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,7 +75,7 @@ class LoadedBackend:
 
 def decide(backend: str, call: Call) -> Decision:
     """The first kernel, by priority, that declares every feature of the call and has nothing against it."""
-    rejected = []
+    rejected: list[tuple[Kernel, str]] = []
     for kernel in registry().kernels.get((backend, call.op), ()):
         missing = sorted(call.features - kernel.handles)
         reason = f"does not handle {', '.join(missing)}" if missing else kernel.supports(call) if kernel.supports else None

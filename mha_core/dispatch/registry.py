@@ -97,7 +97,9 @@ class Registry:
         if backend.name in self.backends:
             other = self.backends[backend.name][1]
             owner = other.distribution or other.name
-            raise ValueError(f"a backend named {backend.name!r} is already registered by {owner}: give this one a name of its own")
+            raise ValueError(
+                f"a backend named {backend.name!r} is already registered by {owner}: give this one a name of its own"
+            )
 
 
 def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel]]:

@@ -127,7 +127,9 @@ def _learn(name: str, x: Any) -> LoadedBackend:
             loaded = _by_type[type(x)] = load(backend.name)
             return loaded
     known = ", ".join(sorted(registry().backends))
-    raise TypeError(f"{name} is {_type_name(x)}; expected an array of an installed backend ({known}), such as numpy.asarray({name})")
+    raise TypeError(
+        f"{name} is {_type_name(x)}; expected an array of an installed backend ({known}), such as numpy.asarray({name})"
+    )
 
 
 def _qualified(cls: type) -> str:

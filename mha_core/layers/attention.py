@@ -14,7 +14,9 @@ from .init import Weights, heads_of
 
 @dataclass(frozen=True, eq=False)
 class MultiHeadAttention(Layer):
-    """w_q (d_model, h d_k), w_k (d_context, kv d_k), w_v (d_context, kv d_v), w_o (h d_v, d_model), as in ``multi_head_attention``.
+    """w_q (d_model, h d_k), w_k (d_context, kv d_k), w_v (d_context, kv d_v), w_o (h d_v, d_model).
+
+    What they do: ``multi_head_attention``.
 
     Source: Vaswani et al. 2017, section 3.2.2.
 

@@ -70,9 +70,7 @@ class Bert(Layer):
         def layer(at: int) -> EncoderLayer:
             base = f"encoder.layer.{at}"
             query, key, value = (f"{base}.attention.self.{name}" for name in ("query", "key", "value"))
-            attended, widened, narrowed = (
-                f"{base}.{name}.dense" for name in ("attention.output", "intermediate", "output")
-            )
+            attended, widened, narrowed = (f"{base}.{name}.dense" for name in ("attention.output", "intermediate", "output"))
             return EncoderLayer(
                 attention=MultiHeadAttention(
                     w_q=matrix(query, d_model, d_model),

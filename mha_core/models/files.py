@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ class WeightsFile:
         if found != shape:
             self.wrong.append(f"{self.prefix}{name} has shape {found}, expected {shape}")
             return numpy.zeros(shape, dtype=numpy.float32)
-        return _READERS.get(part.get_dtype(), self._refuse)(self, self.prefix + name)
+        return self._read(part.get_dtype(), self.prefix + name)
 
     def finish(self) -> None:
         """Raise ModelError if anything was missing or of a wrong shape, listing the first few."""
@@ -116,36 +116,28 @@ class WeightsFile:
             tail = [f"and {more} more"] if more > 0 else []
             raise ModelError(f"{self.path} does not fit its config.json: " + "; ".join(shown + tail))
 
-    def _plain(self, name: str) -> Any:
-        import numpy
-
-        array = self._file.get_tensor(name)
-        return array.astype(numpy.float32) if array.dtype.itemsize < 4 else array
-
-    def _bfloat16(self, name: str) -> Any:
-        """bfloat16 is the upper half of float32, and NumPy has no name for it: read the bits."""
+    def _read(self, kind: str, name: str) -> Any:
         import numpy
         from safetensors import deserialize
 
+        if kind not in _KINDS:
+            raise ModelError(f"{self.path}: {name} is stored as {kind}; supported: {', '.join(_KINDS)}")
+        if kind != "BF16":
+            array = self._file.get_tensor(name)
+            return array.astype(numpy.float32) if kind == "F16" else array
+        # NumPy has no name for bfloat16, but it is the upper half of float32
         stored = dict(deserialize(self.path.read_bytes()))[name]
         bits = numpy.frombuffer(stored["data"], dtype="<u2").astype(numpy.uint32) << 16
         return bits.view(numpy.float32).reshape(stored["shape"])
 
-    def _refuse(self, _: Any, name: str) -> Any:
-        kind = self._file.get_slice(name).get_dtype()
-        raise ModelError(f"{self.path}: {name} is stored as {kind}; supported: {', '.join(_READERS)}")
 
-
-_READERS: dict[str, Callable[[WeightsFile, str], Any]] = {
-    "F64": WeightsFile._plain,
-    "F32": WeightsFile._plain,
-    "F16": WeightsFile._plain,
-    "BF16": WeightsFile._bfloat16,
-}
+_KINDS = ("F64", "F32", "F16", "BF16")
 
 
 def _what_is_there(folder: Path) -> str:
     if not folder.is_dir():
         return f"there is no directory {folder}"
     names = sorted(entry.name for entry in folder.iterdir())
-    return f"the directory holds {', '.join(names[:12])}{', …' if len(names) > 12 else ''}" if names else "the directory is empty"
+    return (
+        f"the directory holds {', '.join(names[:12])}{', …' if len(names) > 12 else ''}" if names else "the directory is empty"
+    )

@@ -31,7 +31,7 @@ class Pooling:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """From modules.json and the Pooling module's config.json; without modules.json, the mean, as sentence-transformers does.
+        """From modules.json and the Pooling module's config.json; without modules.json, the mean.
 
         Raises ModelError for a module or a mode that is not supported, by name.
         """
@@ -71,7 +71,9 @@ def _read_modes(path: Path) -> tuple[str, ...]:
     if named is not None:  # newer files name the mode, or several
         asked = [named] if isinstance(named, str) else list(named)
     else:
-        asked = [key.removeprefix("pooling_mode_") for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
+        asked = [
+            key.removeprefix("pooling_mode_") for key, on in config.items() if key.startswith("pooling_mode_") and on is True
+        ]
         asked = [_KEYS.get(key, key) for key in asked]
     for mode in asked:
         one_of(mode, _MODES, path, "pooling mode")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -91,18 +91,16 @@ class TextEncoder:
         parts = list(self.stream(texts, normalize=normalize, progress=progress))
         xp = self.backend.xp
         if not parts:
-            return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)  # type: ignore[no-any-return]
-        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)  # type: ignore[no-any-return]
+            return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)
+        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
 
-    def stream(
-        self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None
-    ) -> Iterator[Array]:
+    def stream(self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None) -> Iterator[Array]:
         """As ``encode``, some thousand texts at a time, so that memory does not grow with their number."""
         if isinstance(texts, str | bytes):
             raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
         from tqdm import tqdm
 
-        total = len(texts) if hasattr(texts, "__len__") else None
+        total = len(texts) if isinstance(texts, Sized) else None
         disable = None if progress is None else not progress
         count = cut = 0
         with tqdm(total=total, unit=" texts", disable=disable, delay=1.0 if progress is None else 0.0) as bar:

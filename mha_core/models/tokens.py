@@ -34,9 +34,13 @@ class Tokenizer:
         settings = _read_if_there(folder / "sentence_bert_config.json")
         limit = settings.get("max_seq_length")
         if limit is None:
-            limit = min(max_positions, _read_if_there(folder / "tokenizer_config.json").get("model_max_length") or max_positions)
+            limit = min(
+                max_positions, _read_if_there(folder / "tokenizer_config.json").get("model_max_length") or max_positions
+            )
         if not isinstance(limit, int) or not 0 < limit <= max_positions:
-            raise ModelError(f"{folder / 'sentence_bert_config.json'}: max_seq_length is {limit!r}; expected 1 to {max_positions}")
+            raise ModelError(
+                f"{folder / 'sentence_bert_config.json'}: max_seq_length is {limit!r}; expected 1 to {max_positions}"
+            )
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit)
         return cls(tokenizer, limit, settings.get("do_lower_case", False) is True)

@@ -6,7 +6,7 @@ from typing import Unpack
 
 from ..algebra import attention as algebra
 from ..algebra import state as states
-from ..algebra.arrays import Array, Index
+from ..algebra.arrays import Array, Index, at_least
 from ..algebra.state import AttentionState
 from . import check
 from .dispatch import run_attention
@@ -136,14 +136,12 @@ def attention_weights(
         check.companions(backend, query, {"lse": lse})
         expected = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
         check.shape("lse", lse, expected, "(..., H, L)")
-        lse = lse[None] if lse.ndim < len(problem.rows_shape) else lse
+        lse = at_least(backend.xp, lse, len(problem.rows_shape))
     weights = algebra.attention_weights(problem, lse, chosen_rows, chosen_cols)
     return _without_head(weights, query, key)
 
 
-def self_attention(
-    x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]
-) -> tuple[Array, Array]:
+def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:
     """One head of attention of a sequence to itself: q = x w_q, k = x w_k, v = x w_v.
 
     Parameters

@@ -19,17 +19,20 @@ def arrays(**named: Array | None) -> LoadedBackend:
     first = next(names)
     like = given[first]
     if not backend.is_floating(like.dtype):
-        raise TypeError(
-            f"{first} has dtype {like.dtype}; expected a floating dtype: write {backend.xp.__name__}.astype({first}, {backend.xp.__name__}.float32)"
-        )
+        wanted = cast(backend, first, f"{backend.xp.__name__}.float32")
+        raise TypeError(f"{first} has dtype {like.dtype}; expected a floating dtype: write {wanted}")
     for name in names:
         x = given[name]
         if x.dtype != like.dtype:
-            raise TypeError(
-                f"{name} has dtype {x.dtype}, but {first} has {like.dtype}: write {backend.xp.__name__}.astype({name}, {first}.dtype)"
-            )
+            wanted = cast(backend, name, f"{first}.dtype")
+            raise TypeError(f"{name} has dtype {x.dtype}, but {first} has {like.dtype}: write {wanted}")
         same_device(name, x, first, like)
     return backend
+
+
+def cast(backend: LoadedBackend, name: str, dtype: str) -> str:
+    """The conversion to write."""
+    return f"{name} = {backend.xp.__name__}.astype({name}, {dtype})"
 
 
 def same_device(name: str, x: Array, first: str, like: Array) -> None:

@@ -31,5 +31,7 @@ def run_attention(backend: LoadedBackend, op: str, algebra: Callable[..., Any], 
         return algebra(problem)
     p = problem
     shapes = tuple((name, tuple(x.shape)) for name, x in (("query", p.query), ("key", p.key), ("value", p.value)))
-    call = Call(op, shapes, p.query.dtype, p.query.device, p.features, (("band", p.structure.band), ("packed", p.structure.packed)))
+    call = Call(
+        op, shapes, p.query.dtype, p.query.device, p.features, (("band", p.structure.band), ("packed", p.structure.packed))
+    )
     return (backend.kernel(call) or algebra)(problem)

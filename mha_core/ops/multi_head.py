@@ -83,7 +83,9 @@ def multi_head_attention(
         )
     joined = num_heads * (w_v.shape[1] // num_kv_heads)
     if w_o.ndim != 2 or w_o.shape[0] != joined:
-        raise ValueError(f"w_o has shape {tuple(w_o.shape)}; expected ({joined}, d_out): a row for each of the {num_heads} heads' values")
+        raise ValueError(
+            f"w_o has shape {tuple(w_o.shape)}; expected ({joined}, d_out): a row for each of the {num_heads} heads' values"
+        )
 
     q = heads(linear(x, w_q, b_q), num_heads)
     k = heads(linear(source, w_k, b_k), num_kv_heads)

@@ -58,12 +58,12 @@ def prepare(
     for name, term in (("mask", mask), ("bias", bias)):
         if term is not None:
             check.companions(backend, query, dict(term.arrays()))
+            if isinstance(term, Bias):
+                for part_name, x in term.arrays():
+                    _check_score_dtype(backend, part_name, x, query)
             for part in term.walk():
                 part.check(xp, shape)
                 _check_aligned(name, part, query_offset, shape)
-    if bias is not None:
-        for name, x in bias.arrays():
-            _check_score_dtype(backend, name, x, query)
     if sink is not None:
         check.companions(backend, query, {"sink": sink})
         _check_score_dtype(backend, "sink", sink, query)
@@ -98,7 +98,9 @@ def _scores_shape(query: Array, key: Array, value: Array) -> tuple[int, ...]:
     if value.shape[-3] != key_heads:
         raise ValueError(f"value has {value.shape[-3]} heads, but key has {key_heads}: {_shapes(query, key, value)}")
     if heads != key_heads and (key_heads == 0 or heads % key_heads):
-        raise ValueError(f"query has {heads} heads, which is no multiple of the {key_heads} of key: {_shapes(query, key, value)}")
+        raise ValueError(
+            f"query has {heads} heads, which is no multiple of the {key_heads} of key: {_shapes(query, key, value)}"
+        )
     try:
         batch = broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     except ValueError:
@@ -113,8 +115,11 @@ def _shapes(query: Array, key: Array, value: Array) -> str:
 def _offset(backend: LoadedBackend, query: Array, offset: int | Array | None, shape: tuple[int, ...]) -> int | Array:
     if offset is None:
         return 0
-    if isinstance(offset, Integral) and not isinstance(offset, bool):
+    if isinstance(offset, bool):
+        raise TypeError("query_offset is bool; expected an int, or integers of the batch shape")
+    if isinstance(offset, Integral):
         return int(offset)
+    assert not isinstance(offset, int)
     check_integers(backend.xp, "query_offset", offset, shape[:-3], "the batch shape")
     check.companions(backend, query, {"query_offset": offset})
     return offset
@@ -125,12 +130,13 @@ def _check_aligned(name: str, part: Any, offset: object, shape: tuple[int, ...])
     queries, keys = shape[-2:]
     if part.reads_query_position and offset is None and queries != keys:
         raise ValueError(
-            f"{name} looks at the position of the query, and there are {queries} queries and {keys} keys: say where they align, "
-            f"query_offset=0 (at the start) or query_offset={keys - queries} (at the end)"
+            f"{name} looks at the position of the query, and there are {queries} queries and {keys} keys: "
+            f"say how they align, query_offset=0 (at the start) or query_offset={keys - queries} (at the end)"
         )
 
 
 def _check_score_dtype(backend: LoadedBackend, name: str, x: Array, query: Array) -> None:
     """A number that joins the scores has the query's dtype, or the one in which scores are computed."""
     if x.dtype != query.dtype and x.dtype != compute_dtype(backend.xp, query.dtype):
-        raise TypeError(f"{name} has dtype {x.dtype}, but query has {query.dtype}: write {backend.xp.__name__}.astype({name}, query.dtype)")
+        wanted = check.cast(backend, name, "query.dtype")
+        raise TypeError(f"{name} has dtype {x.dtype}, but query has {query.dtype}: write {wanted}")

@@ -1,0 +1,104 @@
+"""Kernels for tests/test_kernels.py that keep what they are given and answer as no algebra would, and calls for them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+import mha_core as mha
+from mha_core.algebra.biases import Bias
+from mha_core.plugin import AttentionState, Kernel, hookimpl
+
+BATCH, HEADS, LENGTH, WIDTH = 2, 4, 6, 8
+ANSWER = 7.0
+received = []
+"""(op, arguments, options) of each call of a kernel, the last one last; tests clear it."""
+
+
+def attention(problem):
+    received.append(("attention", (problem,), {}))
+    return _attention(problem, ANSWER)
+
+
+def other_attention(problem):
+    received.append(("other_attention", (problem,), {}))
+    return _attention(problem, -ANSWER)
+
+
+def _attention(problem, answer):
+    xp, query, rows = problem.xp, problem.query, problem.rows_shape
+    out = xp.full((*rows, problem.value.shape[-1]), answer, dtype=query.dtype, device=query.device)
+    return AttentionState(out, xp.zeros(rows, dtype=problem.compute_dtype, device=query.device))
+
+
+def _first_argument(op):
+    def kernel(*arguments, **options):
+        received.append((op, arguments, options))
+        return arguments[0]
+
+    return kernel
+
+
+gelu = _first_argument("gelu")
+linear = _first_argument("linear")
+layer_norm = _first_argument("layer_norm")
+rms_norm = _first_argument("rms_norm")
+relu = _first_argument("relu")
+silu = _first_argument("silu")
+
+
+@dataclass(frozen=True, eq=False)
+class KeyBias(Bias):
+    """A bias that core does not know."""
+
+    slope: float
+
+    def block(self, grid):
+        return self.slope * grid.xp.astype(grid.key_index, grid.xp.float64)
+
+
+FEATURES = {
+    "causal": lambda normal: {"mask": mha.causal()},
+    "window": lambda normal: {"mask": mha.window(2, 1)},
+    "key_lengths": lambda normal: {"mask": mha.key_lengths(np.asarray([3, LENGTH]))},
+    "packed": lambda normal: {"mask": mha.packed([2, 4])},
+    "array_mask": lambda normal: {"mask": normal(LENGTH, LENGTH) < 0.5},
+    "mask": lambda normal: {"mask": mha.causal() | mha.prefix(3)},
+    "bias": lambda normal: {"bias": normal(HEADS, LENGTH, LENGTH)},
+    "alibi": lambda normal: {"bias": mha.alibi(HEADS)},
+    "relative_bias": lambda normal: {"bias": mha.relative_bias(normal(8, HEADS), bidirectional=True, max_distance=5)},
+    "bias_term": lambda normal: {"bias": KeyBias(0.5)},
+    "softcap": lambda normal: {"softcap": 0.5},
+    "sink": lambda normal: {"sink": normal(HEADS)},
+    "grouped_query": lambda normal: {name: normal(BATCH, 2, LENGTH, WIDTH) for name in ("key", "value")},
+    "value_dim": lambda normal: {"value": normal(BATCH, HEADS, LENGTH, 3)},
+    "broadcast": lambda normal: {name: normal(1, HEADS, LENGTH, WIDTH) for name in ("key", "value")},
+}
+"""What turns a plain call of attention into one that uses this feature and no other."""
+
+A, W, B = np.ones((2, 3)), np.eye(3), np.zeros(3)
+OPERATIONS = {
+    "gelu": (lambda: mha.gelu(A), [A], {"approximate": "none"}),
+    "gelu tanh": (lambda: mha.gelu(A, approximate="tanh"), [A], {"approximate": "tanh"}),
+    "linear": (lambda: mha.linear(A, W, B), [A, W, B], {}),
+    "linear without b": (lambda: mha.linear(A, w=W), [A, W, None], {}),
+    "layer_norm": (lambda: mha.layer_norm(A, bias=B, eps=0.5), [A, None, B], {"eps": 0.5}),
+    "rms_norm": (lambda: mha.rms_norm(A, B), [A, B], {"eps": 1e-5}),
+    "relu": (lambda: mha.relu(A), [A], {}),
+    "silu": (lambda: mha.silu(A), [A], {}),
+}
+"""An operation called, and the arguments and options that its kernel must receive."""
+
+
+class Plugin:
+    def __init__(self, kernels):
+        self.kernels = kernels
+
+    @hookimpl
+    def mha_kernels(self):
+        yield from self.kernels
+
+
+def a_kernel(op="attention", **changes):
+    """A kernel that is asked before any other, and declares every feature there is."""
+    settings = {"backend": "numpy", "name": "sample", "api": 1, "load": f"sample_kernels:{op}", "priority": 100}
+    return Kernel(**{**settings, "op": op, "handles": frozenset(FEATURES) if op == "attention" else frozenset(), **changes})

@@ -1,0 +1,132 @@
+"""The house of docs/design.md, read from the source: imports go down the floors, and array libraries have no name here."""
+
+import ast
+import importlib
+import inspect
+from functools import cache
+
+import pytest
+
+import mha_core
+from conftest import ROOT
+
+# what each floor may import of mha_core beside itself; "" is the package itself, whose roof nobody below may touch
+BELOW = {
+    "algebra": set(),
+    "dispatch": {"algebra"},
+    "ops": {"algebra", "dispatch"},
+    "layers": {"algebra", "dispatch", "ops"},
+    "models": {"algebra", "dispatch", "ops", "layers"},
+    "cli": {"algebra", "dispatch", "ops", "layers", "models", ""},
+    "plugin": {"algebra", "dispatch"},
+    "__init__": {"algebra", "dispatch", "ops", "layers", "models"},
+}
+FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}
+# NumPy arrays are what converters give, and what weights and vectors are stored as: there it is imported, on need
+NUMPY_IN = {
+    "mha_core/dispatch/backend.py",
+    "mha_core/layers/init.py",
+    "mha_core/models/files.py",
+    "mha_core/cli/encode.py",
+}
+CORE = sorted((ROOT / "mha_core").rglob("*.py"))
+SOURCE = CORE + sorted((ROOT / "backends").rglob("*.py"))
+PUBLIC = sorted(name for name in dir(mha_core) if not name.startswith("_") and not inspect.ismodule(getattr(mha_core, name)))
+
+
+def name_of(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+each_core_file = pytest.mark.parametrize("path", CORE, ids=name_of)
+
+
+@cache
+def imports(path):
+    """Every name that a file imports, absolute and dotted, with the innermost function around it: None at module level."""
+    package = path.relative_to(ROOT).parent.parts
+
+    def absolute(node):
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        above = package[: len(package) - node.level + 1] if node.level else ()
+        return [".".join((*above, *filter(None, [node.module]), alias.name)) for alias in node.names]
+
+    def walk(node, function):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((name, function) for name in absolute(node))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, function)
+
+    return list(walk(ast.parse(path.read_text(encoding="utf-8")), None))
+
+
+def floors_used(path):
+    parts = [name.split(".") for name, _ in imports(path)]
+    inside = [part[1:] for part in parts if part[0] == "mha_core"]
+    return {part[0] if part and part[0] in BELOW else "" for part in inside}
+
+
+@each_core_file
+def test_imports_go_down_the_floors_only(path):
+    floor = path.relative_to(ROOT / "mha_core").parts[0].removesuffix(".py")
+    assert floor in BELOW, f"{floor} stands on no floor: say in BELOW and in docs/design.md what it may import"
+    assert floors_used(path) <= BELOW[floor] | {floor}
+
+
+@each_core_file
+def test_core_names_no_foreign_array_library(path):
+    assert FOREIGN.isdisjoint(name.partition(".")[0] for name, _ in imports(path))
+
+
+@each_core_file
+def test_core_imports_numpy_only_where_arrays_enter_or_leave_and_on_need(path):
+    inside = [function for name, function in imports(path) if name.partition(".")[0] == "numpy"]
+    assert None not in inside
+    assert not inside or name_of(path) in NUMPY_IN
+
+
+def test_dispatch_imports_numpy_only_to_give_a_numpy_array():
+    files = (ROOT / "mha_core" / "dispatch").glob("*.py")
+    assert {function for path in files for name, function in imports(path) if name == "numpy"} <= {"to_numpy"}
+
+
+def test_plugin_modules_import_their_library_on_need_only():
+    files = sorted((ROOT / "backends").glob("*/__init__.py"))
+    assert files
+    for path in files:
+        at_module_level = {name.partition(".")[0] for name, function in imports(path) if function is None}
+        assert at_module_level.isdisjoint(FOREIGN | {"numpy"}), name_of(path)
+
+
+def test_no_backend_folder_is_named_like_a_library():
+    assert all(path.parent.name.startswith("mha_") for path in (ROOT / "backends").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("path", SOURCE, ids=name_of)
+def test_no_file_is_longer_than_350_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 350
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_has_a_docstring_of_its_own(name):
+    doc = inspect.getdoc(getattr(mha_core, name)) or ""
+    assert doc.strip()
+    assert not doc.startswith(f"{name}("), "this is the signature that dataclass or NamedTuple writes where there is none"
+
+
+def test_all_lists_every_public_name_and_nothing_else():
+    assert sorted(mha_core.__all__) == PUBLIC
+
+
+@each_core_file
+def test_every_module_says_what_it_is_for(path):
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_what_plugin_authors_import_is_listed():
+    plugin = importlib.import_module("mha_core.plugin")
+    assert {"AttentionProblem", "Backend", "Call", "Kernel", "hookimpl"} <= set(plugin.__all__)
+    assert all(inspect.getdoc(getattr(plugin, name)) for name in plugin.__all__)

@@ -1,0 +1,109 @@
+"""Every option with every other, on every path, against the float64 oracle."""
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+import oracle
+from mha_core.algebra import attention as algebra
+from mha_core.ops.prepare import prepare
+from problems import random_problem
+
+CASES = 150
+
+
+@pytest.fixture
+def problems(rng):
+    return (random_problem(rng) for _ in range(CASES))
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(
+        actual,
+        expected,
+        rtol=0,
+        atol=2e-14 * max(1.0, np.abs(expected, where=np.isfinite(expected), out=np.zeros(np.shape(expected))).max(initial=0)),
+    )
+
+
+def test_attention_state_equals_the_oracle(backend, problems):
+    for p in problems:
+        out, lse, _ = oracle.attention(p.query, p.key, p.value, **p.oracle)
+        state = mha.attention_state(*map(backend.from_numpy, (p.query, p.key, p.value)), **p.options(backend.from_numpy))
+        close(backend.to_numpy(state.out), out)
+        close(backend.to_numpy(state.lse), lse)
+
+
+def test_any_block_size_gives_the_same(backend, problems, rng):
+    for p in problems:
+        out, lse, _ = oracle.attention(p.query, p.key, p.value, **p.oracle)
+        _, problem = prepare(*map(backend.from_numpy, (p.query, p.key, p.value)), **p.options(backend.from_numpy))
+        block = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
+        state = algebra.attention_state(problem, block=block)
+        close(backend.to_numpy(state.out), out)
+        close(backend.to_numpy(state.lse), lse)
+
+
+def test_weights_equal_the_oracle_whole_and_in_part(backend, problems, rng):
+    for p in problems:
+        _, _, weights = oracle.attention(p.query, p.key, p.value, **p.oracle)
+        query, key, value = map(backend.from_numpy, (p.query, p.key, p.value))
+        options = p.options(backend.from_numpy)
+        close(backend.to_numpy(mha.attention_weights(query, key, **options)), weights)
+        lse = mha.attention_state(query, key, value, **options).lse
+        queries, keys = weights.shape[-2:]
+        if queries and keys:
+            rows, cols = slice(None, None, 2), [int(at) for at in rng.integers(-keys, keys, size=3)]
+            if key.shape[0] == query.shape[0]:
+                part = mha.attention_weights(query, key, lse, rows=rows, cols=cols, **options)
+                close(backend.to_numpy(part), weights[..., rows, :][..., cols])
+            part = mha.attention_weights(query, key, rows=slice(None, None, -1), cols=slice(1, None), **options)
+            close(backend.to_numpy(part), weights[..., ::-1, 1:])
+
+
+def test_long_problems_run_by_blocks_and_give_the_same(backend, rng, monkeypatch):
+    """The limits are lowered so that every kind of block is met: skipped, whole and partly masked."""
+    monkeypatch.setattr(algebra, "_DENSE", 1 << 10)
+    monkeypatch.setattr(algebra, "_BLOCK", 1 << 10)
+    query, key, value = rng.normal(size=(3, 1, 2, 300, 4))
+    q, k = np.arange(300)[:, None], np.arange(300)[None, :]
+    for mask, allowed in [
+        (None, None),
+        (mha.causal(), k <= q),
+        (mha.window(20, 3), (k >= q - 20) & (k <= q + 3)),
+        (~mha.chunks(128), q // 128 != k // 128),
+        (mha.prefix(70) | mha.causal(), (k < 70) | (k <= q)),
+        (
+            mha.packed([100, 0, 50, 50, 100]) & mha.causal(),
+            (np.digitize(q, [100, 150, 200]) == np.digitize(k, [100, 150, 200])) & (k <= q),
+        ),
+    ]:
+        state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), mask=mask)
+        out, lse, _ = oracle.attention(query, key, value, allowed=allowed)
+        close(backend.to_numpy(state.out), out)
+        close(backend.to_numpy(state.lse), lse)
+
+
+def test_two_axes_stand_for_one_head(backend, rng):
+    query, key, value = (rng.normal(size=(length, 4)) for length in (3, 5, 5))
+    out, lse, weights = oracle.attention(query[None], key[None], value[None])
+    q, k, v = map(backend.from_numpy, (query, key, value))
+    state = mha.attention_state(q, k, v)
+    assert state.out.shape == (3, 4)
+    assert state.lse.shape == (3,)
+    close(backend.to_numpy(state.out), out[0])
+    close(backend.to_numpy(state.lse), lse[0])
+    close(backend.to_numpy(mha.attention_weights(q, k, state.lse)), weights[0])
+    close(backend.to_numpy(mha.scaled_dot_product_attention(q, k, v)), out[0])
+
+
+def test_an_offset_for_each_batch_element(backend, rng):
+    query, key, value = rng.normal(size=(2, 1, 3, 4)), rng.normal(size=(2, 1, 5, 4)), rng.normal(size=(2, 1, 5, 4))
+    offsets = np.asarray([0, 2])
+    q, k = np.arange(3)[:, None] + offsets[:, None, None, None], np.arange(5)[None, :]
+    bias = -np.abs(q - k) * 2.0**-8
+    options = {"mask": mha.causal() & mha.window(1, None), "bias": mha.alibi(1), "query_offset": backend.from_numpy(offsets)}
+    state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), **options)
+    out, lse, _ = oracle.attention(query, key, value, allowed=(k <= q) & (k >= q - 1), bias=bias)
+    close(backend.to_numpy(state.out), out)
+    close(backend.to_numpy(state.lse), lse)

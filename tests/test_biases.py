@@ -1,0 +1,88 @@
+"""Biases by block equal biases written out whole."""
+
+import math
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+import oracle
+
+
+def whole(backend, bias, queries, keys, heads, rng, **options):
+    """The bias as attention applies it, read off the logarithm of the weights."""
+    query, key = np.zeros((heads, queries, 2)), np.zeros((heads, keys, 2))
+    weights = mha.attention_weights(backend.from_numpy(query), backend.from_numpy(key), bias=bias, **options)
+    logs = np.log(backend.to_numpy(weights))
+    return logs - logs[..., :1]
+
+
+def test_alibi_slopes_are_the_paper_s():
+    assert mha.alibi(8).slopes == [2.0**-i for i in range(1, 9)]
+    assert mha.alibi(1).slopes == [2.0**-8]
+    six = mha.alibi(6).slopes
+    assert six[:4] == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
+    assert six[4:] == pytest.approx([2.0**-1, 2.0**-3])
+
+
+def test_alibi_is_linear_in_the_distance(backend, rng):
+    q, k = np.arange(4)[:, None] + 2, np.arange(6)[None, :]
+    expected = -np.asarray([2.0**-4, 2.0**-8])[:, None, None] * np.abs(q - k)
+    logs = whole(backend, mha.alibi(2), 4, 6, 2, rng, query_offset=2)
+    np.testing.assert_allclose(logs, expected - expected[..., :1], atol=1e-12)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_relative_bias_reads_the_table_by_bucket(backend, rng, bidirectional):
+    heads, buckets, farthest, length = 3, 8, 20, 30
+    table = rng.normal(size=(buckets, heads))
+    expected = np.empty((heads, length, length))
+    for q in range(length):
+        for k in range(length):
+            # Raffel et al. 2020: half of the buckets for one distance each, the rest logarithmic
+            side, count = (buckets // 2 if bidirectional and k > q else 0), buckets // 2 if bidirectional else buckets
+            distance, exact = (abs(k - q) if bidirectional else max(q - k, 0)), count // 2
+            if distance >= exact:
+                step = math.log(distance / exact) / math.log(farthest / exact) * (count - exact)
+                distance = min(exact + math.floor(step), count - 1)
+            expected[:, q, k] = table[side + distance]
+    bias = mha.relative_bias(backend.from_numpy(table), bidirectional=bidirectional, max_distance=farthest)
+    np.testing.assert_allclose(whole(backend, bias, length, length, heads, rng), expected - expected[..., :1], atol=1e-12)
+
+
+def test_relative_bias_takes_an_offset_for_each_batch_element(backend, rng):
+    table, query, key = rng.normal(size=(8, 2)), rng.normal(size=(2, 2, 3, 4)), rng.normal(size=(2, 2, 5, 4))
+    offsets = np.asarray([0, 2])
+    bias = mha.relative_bias(backend.from_numpy(table), bidirectional=True, max_distance=6)
+    together = mha.scaled_dot_product_attention(
+        *map(backend.from_numpy, (query, key, key)), bias=bias, query_offset=backend.from_numpy(offsets)
+    )
+    for at, offset in enumerate(offsets):
+        alone = mha.scaled_dot_product_attention(
+            *map(backend.from_numpy, (query[at], key[at], key[at])), bias=bias, query_offset=int(offset)
+        )
+        np.testing.assert_allclose(backend.to_numpy(together)[at], backend.to_numpy(alone), atol=1e-14)
+
+
+def test_a_bias_of_minus_infinity_hides_a_key(backend, rng):
+    query, key, value = rng.normal(size=(1, 2, 4)), rng.normal(size=(1, 3, 4)), rng.normal(size=(1, 3, 4))
+    bias = np.asarray([[0, 0, -np.inf], [-np.inf] * 3])
+    out = mha.scaled_dot_product_attention(*map(backend.from_numpy, (query, key, value)), bias=backend.from_numpy(bias))
+    expected, _, _ = oracle.attention(query, key, value, allowed=np.isfinite(bias))
+    np.testing.assert_allclose(backend.to_numpy(out), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: mha.alibi(0), ValueError, "alibi(num_heads) is 0; expected at least 1"),
+        (lambda: mha.alibi(2.0), TypeError, "alibi(num_heads) is float; expected an int"),
+        (lambda: mha.relative_bias([1.0], bidirectional=True, max_distance=9), TypeError, "relative_bias(table) is list"),
+        (lambda: mha.relative_bias(np.ones(3), bidirectional=True, max_distance=9), ValueError, "expected (buckets, H)"),
+        (lambda: mha.relative_bias(np.ones((8, 2)), bidirectional=False, max_distance=4), ValueError, "a max_distance above 4"),
+    ],
+)
+def test_bad_biases_say_what_was_expected(make, error, message):
+    with pytest.raises(error) as raised:
+        make()
+    assert message in str(raised.value)

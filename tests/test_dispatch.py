@@ -1,0 +1,347 @@
+"""Which backend a call runs on, and how plugins come and go: section 5 of docs/design.md."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import array_api_strict as strict
+import numpy as np
+import pluggy
+import pytest
+
+import mha_core as mha
+from mha_core.plugin import Backend, Kernel, hookimpl, register, unregister
+
+X = np.asarray([[1.0, -2.0], [0.5, 3.0]])
+
+
+class Plugin:
+    """A plugin in memory: an object whose hooks yield these records, or raise."""
+
+    def __init__(self, backends=(), kernels=()):
+        self.backends, self.kernels = backends, kernels
+
+    @hookimpl
+    def mha_backends(self):
+        yield from self.backends
+
+    @hookimpl
+    def mha_kernels(self):
+        yield from self.kernels
+
+
+def a_backend(name="sample", **changes):
+    return Backend(**{"name": name, "api": 1, "types": ("nowhere:Array",), "namespace": lambda: np, **changes})
+
+
+@pytest.fixture(autouse=True)
+def default_restored(monkeypatch):
+    monkeypatch.delenv("MHA_BACKEND", raising=False)
+    yield
+    mha.set_default_backend(None)
+
+
+@pytest.fixture
+def registered():
+    """Register a plugin for the time of one test."""
+    plugins = []
+
+    def add(*args, **kwargs):
+        plugins.append(Plugin(*args, **kwargs))
+        register(plugins[-1])
+        return plugins[-1]
+
+    yield add
+    for plugin in plugins:
+        unregister(plugin)
+
+
+def library():
+    """The library that a call without arrays runs on now."""
+    return type(mha.sinusoidal_positions(2, 4)).__module__.partition(".")[0]
+
+
+def names():
+    return [backend.name for backend in mha.backends()]
+
+
+# fact: the arrays decide
+
+
+def test_the_type_of_the_arrays_decides(backend):
+    x = backend.from_numpy(X)
+    assert type(mha.relu(x)) is type(x)
+    np.testing.assert_array_equal(backend.to_numpy(mha.relu(x)), np.maximum(X, 0))
+
+
+def test_a_subclass_of_an_array_type_belongs_to_its_backend():
+    class Named(np.ndarray):
+        pass
+
+    assert isinstance(mha.relu(X.view(Named)), np.ndarray)
+    np.testing.assert_array_equal(mha.linear(X, X.view(Named)), X @ X)
+
+
+def test_a_type_belongs_to_a_backend_only_while_its_plugin_is_registered():
+    class Foreign:
+        dtype = np.dtype("int64")
+
+    plugin = Plugin([a_backend(types=(f"{Foreign.__module__}:{Foreign.__qualname__}",))])
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"^x is .*Foreign; expected an array of an installed backend \(.*numpy.*\)"):
+            mha.relu(Foreign())
+        register(plugin)
+        try:
+            with pytest.raises(TypeError, match=r"^x has dtype int64"):
+                mha.relu(Foreign())
+        finally:
+            unregister(plugin)
+
+
+def conversion(error):
+    """The line of code that a message tells one to write."""
+    return str(error.value).partition("write ")[2].partition(", or ")[0]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("order", [(np, strict), (strict, np)], ids=["numpy first", "strict first"])
+def test_mixed_libraries_name_both_arguments_and_the_conversion(order, at):
+    most, other = order
+    arguments = {name: most.asarray(X) for name in ("query", "key", "value")}
+    odd = ["query", "key", "value"][at]
+    arguments[odd] = other.asarray(X)
+    with pytest.raises(mha.BackendMismatch, match=rf"^{odd} is .*{other.__name__}.*query is .*{most.__name__}") as error:
+        mha.scaled_dot_product_attention(**arguments)
+    exec(conversion(error), {"numpy": np, "array_api_strict": strict}, arguments)
+    mha.scaled_dot_product_attention(**arguments)
+
+
+@pytest.mark.parametrize(("name", "of"), [("mask", np.ones((2, 2), dtype=bool)), ("bias", X), ("sink", X[0, :1])])
+def test_an_option_of_another_library_names_the_argument_and_the_conversion(name, of):
+    options = {name: strict.asarray(of)}
+    with pytest.raises(mha.BackendMismatch, match=r"query is .*numpy") as error:
+        mha.scaled_dot_product_attention(X, X, X, **options)
+    exec(conversion(error), {"numpy": np}, options)
+    mha.scaled_dot_product_attention(X, X, X, **options)
+
+
+CALLS = {
+    mha.relu: ["x"],
+    mha.linear: ["x", "w"],
+    mha.scaled_dot_product_attention: ["query", "key", "value"],
+    mha.embedding: ["ids", "table"],
+}
+
+
+@pytest.mark.parametrize("operation", CALLS, ids=lambda operation: operation.__name__)
+@pytest.mark.parametrize("x", [None, [1.0], "abc", 1.0, np.float64(1.0)], ids=repr)
+def test_what_is_no_array_is_a_type_error_that_names_the_argument(operation, x):
+    for name in CALLS[operation]:
+        with pytest.raises(TypeError, match=rf"^{name} is .*{type(x).__name__}"):
+            operation(**dict.fromkeys(CALLS[operation], X) | {name: x})
+
+
+# demand: use_backend
+
+
+def test_use_backend_chooses_where_there_are_no_arrays():
+    assert library() == "numpy"
+    with mha.use_backend("array_api_strict"):
+        assert library() == "array_api_strict"
+        weights = mha.Encoder.init(d_model=4, num_heads=2, d_ff=8, num_layers=1, seed=0).arrays().values()
+        assert {type(w) for w in weights} == {type(strict.asarray(0))}
+    assert library() == "numpy"
+
+
+def test_the_innermost_use_backend_wins_and_the_outer_one_returns():
+    with mha.use_backend("array_api_strict"):
+        with mha.use_backend("numpy"):
+            assert library() == "numpy"
+        assert library() == "array_api_strict"
+
+
+def test_use_backend_ends_with_an_exception_too():
+    with mha.use_backend("array_api_strict"):
+        with pytest.raises(ZeroDivisionError), mha.use_backend("numpy"):
+            raise ZeroDivisionError
+        assert library() == "array_api_strict"
+    assert library() == "numpy"
+
+
+def test_an_argument_wins_over_use_backend():
+    with mha.use_backend("array_api_strict"):
+        assert isinstance(mha.sinusoidal_positions(2, 4, backend="numpy"), np.ndarray)
+
+
+def test_a_demand_that_contradicts_the_arrays_raises_and_writes_the_conversion():
+    arguments = {"x": X}
+    with mha.use_backend("array_api_strict"):
+        with pytest.raises(mha.BackendMismatch, match=r"use_backend\('array_api_strict'\).* x is a numpy\.ndarray") as error:
+            mha.relu(**arguments)
+        exec(conversion(error), {"array_api_strict": strict}, arguments)
+        assert isinstance(mha.relu(**arguments), type(strict.asarray(0)))
+
+
+def test_new_threads_start_clean():
+    with mha.use_backend("array_api_strict"), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(library).result() == "numpy"
+        assert library() == "array_api_strict"
+
+
+# preference: only where there are no arrays
+
+
+def test_the_default_is_numpy_then_the_environment_then_the_set_one(monkeypatch):
+    assert library() == "numpy"
+    monkeypatch.setenv("MHA_BACKEND", "array_api_strict")
+    assert library() == "array_api_strict"
+    mha.set_default_backend("numpy")
+    assert library() == "numpy"
+    mha.set_default_backend(None)
+    assert library() == "array_api_strict"
+    monkeypatch.setenv("MHA_BACKEND", "")
+    assert library() == "numpy"
+
+
+@pytest.mark.parametrize("by", ["set_default_backend", "MHA_BACKEND"])
+def test_a_preference_decides_nothing_where_there_are_arrays(monkeypatch, by):
+    if by == "MHA_BACKEND":
+        monkeypatch.setenv(by, "array_api_strict")
+    else:
+        mha.set_default_backend("array_api_strict")
+    assert isinstance(mha.relu(X), np.ndarray)
+    assert not isinstance(mha.LayerNorm.init(d_model=4).weight, np.ndarray)
+
+
+def test_the_set_default_is_that_of_every_thread_and_use_backend_wins_over_it():
+    mha.set_default_backend("array_api_strict")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(library).result() == "array_api_strict"
+    with mha.use_backend("numpy"):
+        assert library() == "numpy"
+
+
+# names that do not work
+
+
+ASKING = {
+    "argument": lambda name: mha.sinusoidal_positions(2, 4, backend=name),
+    "use_backend": lambda name: mha.use_backend(name).__enter__(),
+    "set_default_backend": mha.set_default_backend,
+    "layer": lambda name: mha.LayerNorm.init(d_model=4).to(name),
+}
+each_way_to_ask = pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+
+
+@each_way_to_ask
+def test_an_unknown_name_lists_what_is_installed_and_what_was_meant(ask):
+    with pytest.raises(
+        mha.UnknownBackend, match=r"'nunpy'.*installed are array_api_strict, .*numpy.*did you mean 'numpy'"
+    ) as error:
+        ask("nunpy")
+    assert isinstance(error.value, LookupError)
+    with pytest.raises(mha.UnknownBackend, match="'qqq'") as error:
+        ask("qqq")
+    assert "mean" not in str(error.value)
+    assert library() == "numpy"
+
+
+def test_an_unknown_name_in_the_environment_never_falls_back(monkeypatch):
+    monkeypatch.setenv("MHA_BACKEND", "nunpy")
+    with pytest.raises(mha.UnknownBackend, match="'nunpy'"):
+        library()
+
+
+@each_way_to_ask
+def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line(registered, ask):
+    def fails():
+        raise OSError("libsample.so is not there")
+
+    registered([a_backend(namespace=fails, install="pip install sample")])
+    assert "sample" in names()
+    with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*libsample\.so is not there.*pip install sample") as error:
+        ask("sample")
+    assert isinstance(error.value, ImportError)
+    assert isinstance(error.value.__cause__, OSError)
+    assert library() == "numpy"
+
+
+def test_a_library_is_loaded_once_and_asked_again_only_after_a_failure(registered):
+    asked = []
+
+    def namespace():
+        asked.append(1)
+        if len(asked) == 1:
+            raise ImportError
+        return np
+
+    registered([a_backend(namespace=namespace)])
+    assert not asked
+    with pytest.raises(mha.BackendUnavailable):
+        mha.sinusoidal_positions(2, 4, backend="sample")
+    for _ in range(2):
+        assert mha.sinusoidal_positions(2, 4, backend="sample").shape == (2, 4)
+    assert len(asked) == 2
+
+
+# plugins come and go
+
+
+def test_a_registered_backend_computes_and_is_gone_after_unregister():
+    plugin = Plugin([a_backend()])
+    register(plugin)
+    try:
+        assert "sample" in names()
+        assert mha.sinusoidal_positions(2, 4, backend="sample").shape == (2, 4)
+    finally:
+        unregister(plugin)
+    assert "sample" not in names()
+    with pytest.raises(mha.UnknownBackend):
+        mha.sinusoidal_positions(2, 4, backend="sample")
+    with pytest.raises(ValueError, match="not registered"):
+        unregister(plugin)
+
+
+class Raises:
+    @hookimpl
+    def mha_backends(self):
+        yield a_backend()
+        raise RuntimeError("out of luck")
+
+
+class NoHook:
+    def mha_backends(self):
+        """Not marked with @hookimpl."""
+
+
+class UnknownHook:
+    @hookimpl
+    def mha_backend(self):
+        """A letter is missing."""
+
+
+A_KERNEL = Kernel(backend="numpy", op="relu", name="sample", api=1, load="nowhere:relu")
+BROKEN = {
+    "raises": (Raises(), RuntimeError, "out of luck"),
+    "no hook": (NoHook(), TypeError, "no hook.*@hookimpl"),
+    "unknown hook": (UnknownHook(), pluggy.PluginValidationError, "mha_backend"),
+    "rubbish": (Plugin([a_backend(), "rubbish"]), TypeError, "'rubbish'.*expected a Backend"),
+    "kernel as backend": (Plugin([A_KERNEL]), TypeError, "expected a Backend"),
+    "backend as kernel": (Plugin(kernels=[A_KERNEL, a_backend()]), TypeError, "expected a Kernel"),
+    "api of backend": (Plugin([a_backend(), a_backend("other", api=99)]), mha.PluginApiMismatch, "'other'.*api 99.*api 1"),
+    "api of kernel": (Plugin([a_backend()], [Kernel("numpy", "relu", "k", 2, "m:f")]), mha.PluginApiMismatch, "'k'.*api 2"),
+    "name taken": (Plugin([a_backend(), a_backend("numpy")]), ValueError, "'numpy' is already registered by mha-core"),
+    "name twice": (Plugin([a_backend(), a_backend()]), ValueError, "'sample'"),
+}
+
+
+@pytest.mark.parametrize(("plugin", "error", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_plugin_is_refused_and_leaves_no_trace(plugin, error, message):
+    before = mha.backends()
+    try:
+        with pytest.raises(error, match=message):
+            register(plugin)
+        assert mha.backends() == before
+    finally:
+        if mha.backends() != before:
+            unregister(plugin)
+    np.testing.assert_array_equal(mha.relu(X), np.maximum(X, 0))
+    assert library() == "numpy"

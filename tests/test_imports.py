@@ -1,0 +1,172 @@
+"""What a fresh interpreter loads: nothing but the standard library until something is asked for; then every plugin, apart."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "array_api_compat", "array_api_strict")
+PLUGINS = ("mha_numpy", "pluggy", "importlib.metadata", "importlib_metadata")
+MODELS_AND_CLI = ("safetensors", "tokenizers", "huggingface_hub", "tqdm", "typer", "rich")
+
+
+def run(program, *path):
+    """What a Python program prints, as JSON; ``path`` are more directories to import from."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def imported(code):
+    """The modules that ``code`` adds to those of a bare interpreter."""
+    return set(
+        run(f"import json, sys\nbefore = set(sys.modules)\n{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))")
+    )
+
+
+@pytest.fixture(scope="module")
+def by_the_package():
+    return imported("import mha_core")
+
+
+@pytest.mark.parametrize("library", ARRAY_LIBRARIES)
+def test_import_loads_no_array_library(by_the_package, library):
+    assert library not in by_the_package
+
+
+@pytest.mark.parametrize("module", PLUGINS)
+def test_import_reads_no_plugin_metadata(by_the_package, module):
+    assert module not in by_the_package
+
+
+@pytest.mark.parametrize("module", MODELS_AND_CLI)
+def test_import_loads_nothing_of_the_extras(by_the_package, module):
+    assert module not in by_the_package
+
+
+def test_import_loads_only_itself_and_the_standard_library(by_the_package):
+    assert {name.partition(".")[0] for name in by_the_package} <= sys.stdlib_module_names | {"mha_core"}
+
+
+def test_the_plugin_module_of_the_contract_loads_no_array_library():
+    assert imported("import mha_core.plugin").isdisjoint(ARRAY_LIBRARIES)
+
+
+def test_listing_backends_imports_plugin_modules_and_no_array_library():
+    found = imported("import mha_core\nassert mha_core.backends()")
+    assert "mha_numpy" in found
+    assert found.isdisjoint(ARRAY_LIBRARIES)
+
+
+def test_the_numpy_backend_imports_numpy_and_no_other_library():
+    found = imported("import mha_core\nmha_core.sinusoidal_positions(2, 4, backend='numpy')")
+    assert found.intersection(ARRAY_LIBRARIES) == {"numpy"}
+
+
+def test_a_mask_or_bias_without_arrays_imports_nothing():
+    code = "import mha_core as mha\nmha.causal() & ~mha.window(3, 0) | mha.packed([1, 2])\nmha.alibi(4)"
+    assert imported(code).isdisjoint((*ARRAY_LIBRARIES, *PLUGINS))
+
+
+def test_the_layers_of_a_numpy_user_run_without_the_extras():
+    code = (
+        "import mha_core as mha, numpy\n"
+        "layer = mha.EncoderLayer.init(d_model=4, num_heads=2, d_ff=8, activation='gelu', seed=0)\n"
+        "assert layer(numpy.ones((3, 4), dtype='float32')).shape == (3, 4)"
+    )
+    assert imported(code).isdisjoint(MODELS_AND_CLI)
+
+
+# plugins from entry points, in distributions laid out by hand
+
+CRASHING = {
+    "crash": ("raise RuntimeError('out of luck')", "RuntimeError: out of luck"),
+    "absent": (None, "ModuleNotFoundError: No module named 'absent_plugin'"),
+    "syntax": ("def f(:", "SyntaxError: "),
+    "leave": ("import sys\nsys.exit('left on import')", "SystemExit: left on import"),
+    "hookless": ("def mha_backends(): ...", "TypeError: hookless has no hook"),
+}
+LAME = """
+from mha_core.plugin import Backend, hookimpl
+
+@hookimpl
+def mha_backends():
+    yield Backend("lame", 1, ("lame:Array",), lambda: __import__("no_such_library"), install="pip install lame-library")
+"""
+PROGRAM = """
+import json, numpy, mha_core as mha
+def error(name):
+    try:
+        mha.sinusoidal_positions(2, 4, backend=name)
+    except mha.MhaError as e:
+        return f"{type(e).__name__}: {e}"
+rows = {row.name: {**vars(row), "error": error(row.name)} for row in mha.backends()}
+print(json.dumps([rows, mha.relu(numpy.asarray([-1.0, 2.0])).tolist()]))
+"""
+
+
+def install(site, name, source):
+    """A distribution with one plugin module, as an installer leaves it; without a source the module is missing."""
+    if source is not None:
+        (site / f"{name}_plugin.py").write_text(source, encoding="utf-8")
+    info = site / f"mha_{name}-1.{len(name)}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mha-{name}\nVersion: 1.{len(name)}\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(f"[mha_core.plugins]\n{name} = {name}_plugin\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CRASHING)
+def test_a_plugin_that_breaks_on_import_is_listed_with_its_reason_and_harms_nobody(tmp_path, name):
+    source, reason = CRASHING[name]
+    install(tmp_path, name, source)
+    rows, relu = run(PROGRAM, tmp_path)
+    row = rows[name]
+    assert (row["distribution"], row["version"], row["state"]) == (f"mha-{name}", f"1.{len(name)}", "broken")
+    assert row["reason"].startswith(reason)
+    assert row["error"].startswith(f"UnknownBackend: no backend is named {name!r}")
+    assert f"plugin mha-{name} 1.{len(name)} is broken: " in row["error"]
+    assert rows["numpy"]["state"] == "registered"
+    assert rows["numpy"]["error"] is None
+    assert relu == [0.0, 2.0]
+
+
+def test_several_broken_plugins_stand_apart(tmp_path):
+    for name in ("crash", "absent", "hookless"):
+        install(tmp_path, name, CRASHING[name][0])
+    install(tmp_path, "lame", LAME)
+    rows, relu = run(PROGRAM, tmp_path)
+    states = {name: row["state"] for name, row in rows.items()}
+    assert (
+        states | {"crash": "broken", "absent": "broken", "hookless": "broken", "lame": "registered", "numpy": "registered"}
+        == states
+    )
+    assert relu == [0.0, 2.0]
+
+
+def test_a_library_that_is_missing_is_named_with_its_plugin_and_its_install_line(tmp_path):
+    install(tmp_path, "lame", LAME)
+    row = run(PROGRAM, tmp_path)[0]["lame"]
+    assert row["state"] == "registered"
+    for part in (
+        "BackendUnavailable",
+        "'lame'",
+        "mha-lame 1.4",
+        "No module named 'no_such_library'",
+        "pip install lame-library",
+    ):
+        assert part in row["error"]
+
+
+def test_the_traceback_of_a_broken_plugin_is_kept(tmp_path):
+    install(tmp_path, "crash", CRASHING["crash"][0])
+    program = """
+import json
+from mha_core.dispatch.registry import registry
+print(json.dumps({plugin.name: plugin.traceback for plugin in registry().plugins}))
+"""
+    tracebacks = run(program, tmp_path)
+    assert "crash_plugin.py" in tracebacks["crash"]
+    assert tracebacks["numpy"] == ""

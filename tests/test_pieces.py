@@ -1,0 +1,129 @@
+"""The pieces: norms, activations, positions, embeddings, linear maps."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+import mha_core as mha
+from mha_core.algebra import activations
+
+WIDE = np.concatenate([np.linspace(-40, 40, 4001), np.geomspace(1e-30, 1, 200), -np.geomspace(1e-30, 1, 200), [0.0]])
+
+
+def phi(x):
+    """The distribution function of the normal, without cancellation."""
+    return np.asarray([0.5 * math.erfc(-value / math.sqrt(2)) for value in np.ravel(x)]).reshape(np.shape(x))
+
+
+def test_gelu_is_exact_in_float64(backend):
+    got = backend.to_numpy(mha.gelu(backend.from_numpy(WIDE)))
+    exact = WIDE * phi(WIDE)
+    np.testing.assert_allclose(got, exact, rtol=1e-12, atol=1e-300)
+    assert (np.abs(got - exact) <= 4e-16 * np.maximum(np.abs(WIDE), 1e-300)).all()
+
+
+def test_gelu_in_float32_is_within_a_few_roundoffs():
+    x = WIDE.astype(np.float32)
+    got = activations.gelu(np, x)
+    assert got.dtype == np.float32
+    assert (np.abs(got - x.astype(np.float64) * phi(x)) <= 4 * 2.0**-24 * np.abs(x)).all()
+
+
+def test_gelu_of_what_is_no_number(backend):
+    got = backend.to_numpy(mha.gelu(backend.from_numpy(np.asarray([np.inf, -np.inf, np.nan]))))
+    assert got[0] == np.inf and got[1] == 0 and np.isnan(got[2])
+
+
+def test_the_coefficients_of_gelu_are_those_of_its_formula():
+    """Fit the Chebyshev series again, at 40 digits."""
+    with mpmath.workdps(40):
+        t0, n = mpmath.mpf("3.2"), 80
+        nodes = [mpmath.cos(mpmath.pi * (k + mpmath.mpf(1) / 2) / n) for k in range(n)]
+
+        def function(y):
+            t = (y + 1) / 2
+            a = t0 / t - t0
+            return mpmath.log(mpmath.erfc(a / mpmath.sqrt(2)) / 2) + a**2 / 2 - mpmath.log(t)
+
+        values = [function(y) for y in nodes]
+        for j, coefficient in enumerate(activations._TAIL):
+            waves = [mpmath.cos(mpmath.pi * j * (k + mpmath.mpf(1) / 2) / n) for k in range(n)]
+            fitted = mpmath.fsum(v * w for v, w in zip(values, waves, strict=True)) * (2 if j else 1) / n
+            assert abs(fitted - coefficient) < 1e-16
+
+
+def test_gelu_tanh_is_the_paper_s(backend):
+    got = backend.to_numpy(mha.gelu(backend.from_numpy(WIDE), approximate="tanh"))
+    np.testing.assert_allclose(
+        got, 0.5 * WIDE * (1 + np.tanh(math.sqrt(2 / math.pi) * (WIDE + 0.044715 * WIDE**3))), atol=1e-14
+    )
+    with pytest.raises(ValueError, match="approximate is 'erf'; expected 'none' or 'tanh'"):
+        mha.gelu(WIDE, approximate="erf")
+
+
+def test_relu_and_silu(backend):
+    x = np.asarray([-800.0, -1.0, 0.0, 2.0, 800.0])
+    assert (backend.to_numpy(mha.relu(backend.from_numpy(x))) == np.maximum(x, 0)).all()
+    expected = [value / (1 + math.exp(-value)) if value > -700 else 0.0 for value in x]
+    np.testing.assert_allclose(backend.to_numpy(mha.silu(backend.from_numpy(x))), expected, rtol=1e-15, atol=1e-300)
+    assert np.isnan(mha.relu(np.asarray([np.nan])))[0]
+
+
+def test_layer_norm_and_rms_norm(backend, rng):
+    x, weight, bias = rng.normal(size=(2, 3, 5)), rng.normal(size=5), rng.normal(size=5)
+    got = mha.layer_norm(*map(backend.from_numpy, (x, weight, bias)), eps=0.1)
+    expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 0.1) * weight + bias
+    np.testing.assert_allclose(backend.to_numpy(got), expected, atol=1e-14)
+    got = mha.rms_norm(*map(backend.from_numpy, (x, weight)), eps=0.1)
+    np.testing.assert_allclose(backend.to_numpy(got), x / np.sqrt((x**2).mean(-1, keepdims=True) + 0.1) * weight, atol=1e-14)
+
+
+def test_norms_of_half_precision_are_computed_in_float32():
+    x = np.asarray([[300.0, -300.0, 200.0, 100.0]], dtype=np.float16)  # 300^2 overflows float16
+    for got, expected in [(mha.layer_norm(x), [0.98, -1.66, 0.54, 0.11]), (mha.rms_norm(x), [1.25, -1.25, 0.83, 0.42])]:
+        assert got.dtype == np.float16
+        np.testing.assert_allclose(got[0], expected, atol=0.03)
+
+
+def test_layer_norm_of_a_large_common_shift_keeps_its_digits(rng):
+    x = rng.normal(size=(4, 64))
+    np.testing.assert_allclose(mha.layer_norm(x + 1e6), mha.layer_norm(x), atol=1e-8)
+
+
+def test_linear_and_embedding(backend, rng):
+    x, w, b = rng.normal(size=(2, 3, 4)), rng.normal(size=(4, 5)), rng.normal(size=5)
+    np.testing.assert_allclose(backend.to_numpy(mha.linear(*map(backend.from_numpy, (x, w, b)))), x @ w + b, atol=1e-14)
+    ids = np.asarray([[3, 0], [1, 1]])
+    assert (backend.to_numpy(mha.embedding(backend.from_numpy(ids), backend.from_numpy(w))) == w[ids]).all()
+    with pytest.raises(TypeError, match=r"ids has dtype .*float64; expected integers"):
+        mha.embedding(backend.from_numpy(ids.astype(float)), backend.from_numpy(w))
+    with pytest.raises(ValueError, match=r"w has shape \(5, 4\); expected \(n, m\) with n = 4"):
+        mha.linear(x, w.T)
+    with pytest.raises(ValueError, match=r"b has shape \(4,\); expected \(m,\) = \(5,\)"):
+        mha.linear(x, w, b[:4])
+
+
+def test_an_unknown_activation_is_named():
+    with pytest.raises(ValueError, match="activation is 'elu'; expected one of relu, gelu, gelu_tanh, silu"):
+        mha.feed_forward(np.ones((1, 2)), np.eye(2), None, np.eye(2), None, activation="elu")
+
+
+@pytest.mark.parametrize("d_model", [6, 7])
+def test_sinusoidal_positions_are_the_paper_s(backend, d_model):
+    got = backend.to_numpy(mha.sinusoidal_positions(50, d_model, backend=backend.name))
+    expected = np.empty((50, d_model))
+    for pos in range(50):
+        for i in range(d_model):
+            angle = pos / 10000 ** ((i - i % 2) / d_model)
+            expected[pos, i] = math.cos(angle) if i % 2 else math.sin(angle)
+    assert (got == expected.astype(np.float32)).all()  # bit for bit
+
+
+def test_sinusoidal_positions_far_out_keep_their_digits():
+    got = mha.sinusoidal_positions(100_001, 2)
+    assert got[100_000, 0] == np.float32(math.sin(100_000))
+    assert mha.sinusoidal_positions(0, 4).shape == (0, 4)
+    with pytest.raises(ValueError, match="length is -1; expected an int of at least 0"):
+        mha.sinusoidal_positions(-1, 4)

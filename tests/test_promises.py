@@ -1,0 +1,287 @@
+"""The fifteen promises of docs/design.md, each by its number, on every backend."""
+
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+import oracle
+from problems import random_problem
+
+
+@pytest.fixture
+def xyz(rng):
+    """query (2, 4, 5, 6), key and value (2, 2, 7, ...), float64."""
+    return rng.normal(size=(2, 4, 5, 6)), rng.normal(size=(2, 2, 7, 6)), rng.normal(size=(2, 2, 7, 3))
+
+
+def state_of(backend, query, key, value, **options):
+    state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), **options)
+    return backend.to_numpy(state.out), backend.to_numpy(state.lse)
+
+
+def test_1_fully_masked_row_is_zero(backend, xyz):
+    allowed = np.ones((5, 7), dtype=bool)
+    allowed[3] = False
+    mask = backend.from_numpy(allowed)
+    out, lse = state_of(backend, *xyz, mask=mask)
+    assert (out[..., 3, :] == 0).all() and (lse[..., 3] == -np.inf).all()
+    assert np.isfinite(lse[..., :3]).all() and (out[..., :3, :] != 0).all()
+    weights = mha.attention_weights(*map(backend.from_numpy, xyz[:2]), mask=mask)
+    assert (backend.to_numpy(weights)[..., 3, :] == 0).all()
+
+
+def test_1_with_a_sink_the_lse_of_a_fully_masked_row_is_the_sink(backend, xyz, rng):
+    sink = rng.normal(size=4)
+    out, lse = state_of(backend, *xyz, mask=mha.prefix(0), sink=backend.from_numpy(sink))
+    assert (out == 0).all()
+    assert (lse == sink[:, None]).all()
+
+
+def test_1_a_value_of_nan_that_others_see_stays_out_of_a_fully_masked_row(backend, xyz):
+    query, key, value = xyz
+    value[..., 0, :] = np.nan
+    allowed = np.ones((5, 7), dtype=bool)
+    allowed[3] = False
+    out, _ = state_of(backend, query, key, value, mask=backend.from_numpy(allowed))
+    assert (out[..., 3, :] == 0).all() and np.isnan(out[..., 2, :]).all()
+
+
+def test_2_lse_is_a_natural_logarithm_in_float32_at_least(backend, xyz):
+    for dtype, expected in [(np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64)]:
+        if dtype is np.float16 and backend.name == "array_api_strict":
+            continue  # the strict namespace has no float16
+        arrays = [x.astype(dtype) for x in xyz]
+        out, lse = state_of(backend, *arrays)
+        assert out.dtype == dtype and lse.dtype == expected
+        np.testing.assert_allclose(lse, oracle.attention(*arrays)[1], atol=1e-14 if dtype is np.float64 else 2e-6)
+
+
+def test_3_a_finite_bias_is_only_a_bias(backend, xyz):
+    """A row of the lowest float32 is a row like any other: the common shift cancels."""
+    query, key, value = (x.astype(np.float32) for x in xyz)
+    lowest = np.full((5, 7), -1e38, dtype=np.float32)
+    out, lse = state_of(backend, query * 0, key, value, bias=backend.from_numpy(lowest))
+    groups = np.repeat(value.mean(axis=-2, keepdims=True), 2, axis=1)
+    np.testing.assert_allclose(out, np.broadcast_to(groups, out.shape), atol=1e-6)
+    assert np.isfinite(lse).all()
+
+
+def test_4_true_means_attend_and_an_integer_mask_is_refused(backend, xyz):
+    allowed = np.zeros((5, 7), dtype=bool)
+    allowed[:, 2] = True
+    out, _ = state_of(backend, *xyz, mask=backend.from_numpy(allowed))
+    expected = np.repeat(xyz[2][:, :, 2:3], 2, axis=1)
+    np.testing.assert_allclose(out, np.broadcast_to(expected, out.shape), rtol=1e-12)
+    with pytest.raises(TypeError, match=r"mask has dtype .*int64; expected a boolean array.*write mask != 0"):
+        state_of(backend, *xyz, mask=backend.from_numpy(allowed.astype(np.int64)))
+
+
+@pytest.mark.parametrize("mask", [mha.causal(), mha.window(1, 1), mha.chunks(2), ~mha.causal() | mha.prefix(1)])
+def test_5_alignment_is_never_guessed(backend, xyz, mask):
+    with pytest.raises(
+        ValueError, match=r"5 queries and 7 keys.*query_offset=0 \(at the start\) or query_offset=2 \(at the end\)"
+    ):
+        state_of(backend, *xyz, mask=mask)
+    state_of(backend, *xyz, mask=mask, query_offset=2)
+    state_of(backend, *xyz, mask=mha.prefix(3), bias=None)
+    with pytest.raises(ValueError, match="bias looks at the position of the query"):
+        state_of(backend, *xyz, bias=mha.alibi(4))
+
+
+def test_6_options_compose(backend, rng):
+    """All at once; tests/test_attention.py tries every combination at random."""
+    query, key, value = rng.normal(size=(1, 2, 4, 4)), rng.normal(size=(1, 1, 6, 4)), rng.normal(size=(1, 1, 6, 4))
+    q, k = np.arange(4)[:, None] + 2, np.arange(6)[None, :]
+    bias, sink = rng.normal(size=(2, 4, 6)), rng.normal(size=2)
+    out, lse = state_of(
+        backend, query, key, value, mask=mha.causal() & ~mha.prefix(1), bias=backend.from_numpy(bias), scale=0.7, softcap=1.5,
+        sink=backend.from_numpy(sink), query_offset=2,
+    )  # fmt: skip
+    expected, expected_lse, _ = oracle.attention(
+        query, key, value, allowed=(k <= q) & (k >= 1), bias=bias, scale=0.7, softcap=1.5, sink=sink
+    )
+    np.testing.assert_allclose(out, expected, atol=1e-14)
+    np.testing.assert_allclose(lse, expected_lse, atol=1e-14)
+
+
+def test_7_poison_changes_no_bit(backend, rng):
+    for _ in range(150):
+        p = random_problem(rng)
+        clean = state_of(backend, p.query, p.key, p.value, **p.options(backend.from_numpy))
+        poisoned = state_of(backend, p.query, *p.poisoned(), **p.options(backend.from_numpy))
+        for a, b in zip(clean, poisoned, strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+def test_8_empty_axes_work(backend, rng):
+    out, lse = state_of(backend, rng.normal(size=(2, 3, 4)), np.zeros((2, 0, 4)), np.zeros((2, 0, 5)))
+    assert out.shape == (2, 3, 5) and (out == 0).all() and (lse == -np.inf).all()
+    out, lse = state_of(
+        backend, np.zeros((2, 0, 4)), np.zeros((2, 3, 4)), np.zeros((2, 3, 5)), mask=mha.causal(), query_offset=0
+    )
+    assert out.shape == (2, 0, 5) and lse.shape == (2, 0)
+    out, lse = state_of(backend, np.zeros((0, 2, 3, 4)), np.zeros((0, 2, 3, 4)), np.zeros((0, 2, 3, 4)), mask=mha.causal())
+    assert out.shape == (0, 2, 3, 4) and lse.shape == (0, 2, 3)
+    value = rng.normal(size=(1, 3, 2))
+    out, lse = state_of(backend, np.zeros((1, 2, 0)), np.zeros((1, 3, 0)), value)
+    np.testing.assert_allclose(out, np.broadcast_to(value.mean(axis=1, keepdims=True), out.shape))
+    np.testing.assert_allclose(lse, np.log(3))
+
+
+def test_9_float16_scores_do_not_overflow():
+    query, key = np.full((1, 2, 64), 300, dtype=np.float16), np.full((1, 3, 64), 300, dtype=np.float16)
+    value = np.asarray([[[1.0], [2.0], [3.0]]], dtype=np.float16)
+    state = mha.attention_state(query, key, value)
+    assert state.out.dtype == np.float16
+    np.testing.assert_allclose(state.out, 2.0)
+    np.testing.assert_allclose(state.lse, 300 * 300 * 64 / 8 + np.log(3))
+
+
+def test_10_wrong_dtypes_are_type_errors_that_name_the_argument(backend, xyz):
+    query, key, value = map(backend.from_numpy, xyz)
+    integers = backend.from_numpy(np.ones((2, 4, 5, 6), dtype=np.int64))
+    narrow = backend.from_numpy(xyz[1].astype(np.float32))
+    with pytest.raises(
+        TypeError, match=r"query has dtype .*int64; expected a floating dtype: write query = \w+\.astype\(query, \w+\.float32\)"
+    ):
+        mha.scaled_dot_product_attention(integers, key, value)
+    with pytest.raises(
+        TypeError, match=r"key has dtype .*float32, but query has .*float64: write key = \w+\.astype\(key, query\.dtype\)"
+    ):
+        mha.scaled_dot_product_attention(query, narrow, value)
+    for name in ("bias", "sink"):
+        with pytest.raises(TypeError, match=f"{name}.* has dtype .*float32, but query has"):
+            mha.scaled_dot_product_attention(query, key, value, **{name: backend.from_numpy(np.ones(4, dtype=np.float32))})
+
+
+def test_10_mixed_libraries_are_type_errors(xyz):
+    import array_api_strict
+
+    query, key, value = xyz
+    with pytest.raises(
+        mha.BackendMismatch,
+        match=r"key is a array_api_strict.*, but query is a numpy\.ndarray: write key = numpy\.from_dlpack\(key\)",
+    ):
+        mha.scaled_dot_product_attention(query, array_api_strict.asarray(key), value)
+    with pytest.raises(mha.BackendMismatch, match="mask is a array_api_strict"):
+        mha.scaled_dot_product_attention(query, key, value, mask=array_api_strict.ones((5, 7), dtype=array_api_strict.bool))
+
+
+def test_11_masks_and_biases_broadcast(backend, xyz, rng):
+    for shape in [(), (7,), (5, 1), (1, 7), (4, 1, 7), (2, 1, 5, 7), (2, 4, 1, 1), (1, 1, 1, 1)]:
+        allowed, bias = rng.random(shape) < 0.7, rng.normal(size=shape)
+        out, _ = state_of(
+            backend, *xyz, mask=backend.from_numpy(np.asarray(allowed)), bias=backend.from_numpy(np.asarray(bias))
+        )
+        expected, _, _ = oracle.attention(*xyz, allowed=allowed, bias=bias)
+        np.testing.assert_allclose(out, expected, atol=1e-14)
+    for shape in [(6,), (2, 7), (3, 5, 7), (1, 2, 4, 5, 7)]:
+        with pytest.raises(
+            ValueError, match=r"mask has shape .*; expected a shape that broadcasts to \(\.\.\., H, L, S\) = \(2, 4, 5, 7\)"
+        ):
+            state_of(backend, *xyz, mask=backend.from_numpy(np.ones(shape, dtype=bool)))
+        with pytest.raises(ValueError, match="bias has shape"):
+            state_of(backend, *xyz, bias=backend.from_numpy(np.ones(shape)))
+
+
+def test_12_strides_do_not_matter_and_inputs_are_never_written(xyz):
+    expected = mha.attention_state(*xyz, mask=mha.prefix(6))
+    permuted = [np.moveaxis(np.moveaxis(x, -2, 0).copy(), 0, -2) for x in xyz]
+    stepped = [np.repeat(x, 2, axis=-1)[..., ::2] for x in xyz]
+    reversed_ = [x[..., ::-1, ::-1].copy()[..., ::-1, ::-1] for x in xyz]
+    read_only = [x.copy() for x in xyz]
+    for x in read_only:
+        x.flags.writeable = False
+    for arrays in (permuted, stepped, reversed_, read_only):
+        before = [x.copy() for x in arrays]
+        state = mha.attention_state(*arrays, mask=mha.prefix(6))
+        np.testing.assert_allclose(state.out, expected.out, rtol=1e-13)
+        assert all((a == b).all() for a, b in zip(arrays, before, strict=True))
+    one = np.broadcast_to(xyz[1][:1], xyz[1].shape)
+    np.testing.assert_allclose(
+        mha.attention_state(xyz[0], one, xyz[2]).out, oracle.attention(xyz[0], one, xyz[2])[0], atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("mask", [None, mha.causal(), mha.window(64, 0), mha.prefix(10) | mha.causal()])
+def test_13_memory_grows_with_the_length_not_its_square(rng, mask):
+    def peak(length):
+        arrays = [rng.normal(size=(1, length, 8)).astype(np.float32) for _ in range(3)]
+        tracemalloc.start()
+        try:
+            mha.scaled_dot_product_attention(*arrays, mask=mask)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(64)
+    small, large = peak(4096), peak(8192)
+    assert large < 1.5 * small + 8192 * 8 * 4 * 4
+    assert large < 8192 * 8192 * 4 / 4
+
+
+def test_13_an_array_mask_makes_only_blocks(rng):
+    length = 3000
+    arrays = [rng.normal(size=(4, length, 8)).astype(np.float32) for _ in range(3)]
+    mask = rng.random((length, length)) < 0.5
+    tracemalloc.start()
+    try:
+        mha.scaled_dot_product_attention(*arrays, mask=mask)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * length * length * 4 / 4
+
+
+def test_14_threads_give_the_same_bits(xyz):
+    expected = mha.scaled_dot_product_attention(*xyz, mask=mha.prefix(5)).tobytes()
+    results = []
+    together = threading.Barrier(8)
+
+    def work():
+        together.wait()
+        results.extend(mha.scaled_dot_product_attention(*xyz, mask=mha.prefix(5)).tobytes() for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 160 and set(results) == {expected}
+
+
+BAD = [
+    ({"query": np.ones(4)}, ValueError, "query has shape (4,); expected at least 2 axes"),
+    ({"key": np.ones((2, 2, 7, 5))}, ValueError, "key has head_dim 5, but query has 6"),
+    ({"value": np.ones((2, 2, 6, 3))}, ValueError, "value has length 6, but key has 7"),
+    ({"value": np.ones((2, 1, 7, 3))}, ValueError, "value has 1 heads, but key has 2"),
+    ({"key": np.ones((2, 3, 7, 6)), "value": np.ones((2, 3, 7, 3))}, ValueError, "query has 4 heads, which is no multiple of the 3"),
+    ({"key": np.ones((3, 2, 7, 6))}, ValueError, "batch axes that do not broadcast: query (2, 4, 5, 6), key (3, 2, 7, 6)"),
+    ({"query": [[1.0]]}, TypeError, "query is list; expected an array of an installed backend"),
+    ({"scale": "1"}, TypeError, "scale is str; expected a float"),
+    ({"scale": float("nan")}, ValueError, "scale is nan; expected a number"),
+    ({"softcap": 0.0}, ValueError, "softcap is 0.0; expected a float above zero"),
+    ({"softcap": True}, TypeError, "softcap is bool; expected a float"),
+    ({"sink": np.ones(3)}, ValueError, "sink has shape (3,); expected (H,) = (4,)"),
+    ({"mask": "causal"}, TypeError, "mask is str; expected a mask such as causal(), or a boolean array"),
+    ({"bias": 1.0}, TypeError, "bias is float; expected a bias such as alibi(num_heads), or a floating array"),
+    ({"bias": np.ones((5, 7), dtype=int)}, TypeError, "bias"),
+    ({"query_offset": 1.5}, TypeError, "query_offset is float; expected integers"),
+    ({"query_offset": True}, TypeError, "query_offset is bool"),
+    ({"query_offset": np.ones(3, dtype=int)}, ValueError, "query_offset has shape (3,); expected a shape that broadcasts"),
+    ({"mask": mha.key_lengths(np.ones(3, dtype=int))}, ValueError, "key_lengths(n) has shape (3,)"),
+    ({"mask": mha.key_lengths(np.ones(2))}, TypeError, "key_lengths(n) has dtype float64; expected integers"),
+    ({"mask": mha.packed([3, 4])}, ValueError, "packed(lengths): the lengths add up to 7, but there are 5 queries"),
+    ({"bias": mha.alibi(3), "query_offset": 0}, ValueError, "alibi(num_heads=3): the query has 4 heads"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[message[:40] for *_, message in BAD])
+def test_15_bad_input_names_the_argument(xyz, change, error, message):
+    arguments = dict(zip(("query", "key", "value"), xyz, strict=True)) | change
+    with pytest.raises(error) as raised:
+        mha.attention_state(**arguments)
+    assert message in str(raised.value)

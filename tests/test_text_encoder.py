@@ -1,0 +1,284 @@
+"""Texts to vectors: the real all-MiniLM-L6-v2 against the reference in float64, and what encode and stream promise."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from conftest import WORDS, mha
+from reference_encoder import ReferenceEncoder
+
+import mha_core.models.text_encoder as module
+
+ODD = [
+    "",
+    "   ",
+    "Attention",
+    "IS ALL you NEED?!",
+    "a\ttab, a\nnewline and \r\n both",
+    "[SEP] in the [MASK] text [PAD]",
+    "Ünïcødé, ﬁne naïve café",
+    "日本語のテキスト и русский",
+    "😀👍🏽 smileys",
+    "3,14 € ... don't stop-now",
+    "x" * 150,  # longer than any word the tokenizer takes
+]
+
+
+@pytest.fixture(scope="session")
+def encoder(minilm):
+    return mha.TextEncoder.from_pretrained(minilm, backend="numpy")
+
+
+@pytest.fixture(scope="session")
+def reference(minilm):
+    return ReferenceEncoder(minilm)
+
+
+@pytest.fixture(scope="session")
+def texts(sentences):
+    """Odd ones, the four longest of the demo, and some of its others."""
+    longest = sorted(sentences, key=len)[-4:]
+    return [*ODD, *longest, *sentences[3::24]]
+
+
+@pytest.fixture(scope="session")
+def expected(reference, texts):
+    return np.stack([reference(text) for text in texts])
+
+
+@pytest.fixture
+def tiny(tiny_model):
+    return mha.TextEncoder.from_pretrained(tiny_model, backend="numpy")
+
+
+def all_close(found, expected, tolerance=1e-6):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def test_vectors_equal_the_reference(encoder, texts, expected):
+    vectors = encoder.encode(texts)
+    assert len(texts) >= 25
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (len(texts), encoder.dim) == (len(texts), 384)
+    all_close(vectors, expected, 1e-5)
+
+
+def test_similarities_are_those_that_sentence_transformers_publishes(encoder):
+    # https://sbert.net/docs/quickstart.html, to the four decimals printed there
+    vectors = encoder.encode(["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."])
+    published = [[1.0, 0.6660, 0.1046], [0.6660, 1.0, 0.1411], [0.1046, 0.1411, 1.0]]
+    all_close(vectors @ vectors.T, published, 0.6e-4)
+
+
+def test_the_strict_array_api_gives_the_same_vectors(minilm, sentences, reference):
+    encoder = mha.TextEncoder.from_pretrained(minilm, backend="array_api_strict")
+    texts = ["", sentences[0], sentences[7]]
+    vectors = encoder.encode(texts)
+    assert vectors.dtype == encoder.backend.xp.float32
+    all_close(encoder.backend.to_numpy(vectors), [reference(text) for text in texts], 1e-5)
+
+
+def test_float64_computes_in_float64_and_returns_float32(minilm, texts, expected):
+    vectors = mha.TextEncoder.from_pretrained(minilm, dtype="float64").encode(texts[::3])
+    assert vectors.dtype == np.float32
+    all_close(vectors, expected[::3].astype(np.float32), 1e-8)
+
+
+def test_order_is_kept(encoder, texts, expected, rng):
+    order = rng.permutation(len(texts))
+    all_close(encoder.encode([texts[at] for at in order]), encoder.encode(texts)[order])
+    all_close(encoder.encode([texts[at] for at in order]), expected[order], 1e-5)
+
+
+def test_a_text_alone_equals_the_text_among_others(encoder, texts):
+    among = encoder.encode(texts)
+    for at in (0, 5, 12, 20):
+        all_close(encoder.encode([texts[at]])[0], among[at])
+
+
+def test_equal_texts_have_equal_vectors(encoder, sentences):
+    vectors = encoder.encode([sentences[0], sentences[1], sentences[0]])
+    all_close(vectors[0], vectors[2])
+
+
+def test_the_batch_size_does_not_matter(encoder, texts, monkeypatch):
+    expected = encoder.encode(texts)
+    for tokens in (1, 100, 10**6):
+        monkeypatch.setattr(module, "_TOKENS", tokens)
+        all_close(encoder.encode(texts), expected)
+
+
+def test_no_texts_give_no_rows(encoder):
+    for nothing in ([], (), iter([])):
+        vectors = encoder.encode(nothing)
+        assert vectors.shape == (0, 384)
+        assert vectors.dtype == np.float32
+
+
+def test_empty_text_is_its_special_tokens(encoder, reference):
+    ids = reference.ids("")
+    assert [reference.tokenizer.id_to_token(token) for token in ids] == ["[CLS]", "[SEP]"]
+    all_close(encoder.encode([""])[0], reference(""), 1e-5)
+
+
+@pytest.mark.parametrize(("normalize", "unit"), [(None, True), (True, True), (False, False)])
+def test_normalize_follows_the_model_unless_told(encoder, reference, normalize, unit):
+    found = encoder.encode(["a text of some length"], normalize=normalize)
+    expected = reference("a text of some length", normalize=unit)
+    assert abs(np.linalg.norm(expected) - 1) > 0.1 or unit
+    all_close(found[0], expected, 1e-5)
+
+
+def test_generators_tuples_and_arrays_of_strings_are_texts(tiny):
+    expected = tiny.encode(["a", "bird"])
+    for texts in (("a", "bird"), (word for word in ("a", "bird")), {"a": 1, "bird": 2}, np.array(["a", "bird"])):
+        np.testing.assert_array_equal(tiny.encode(texts), expected)
+
+
+@pytest.mark.parametrize("text", ["a bird", b"a bird"])
+def test_a_bare_string_is_refused_with_the_fix(tiny, text):
+    with pytest.raises(TypeError, match=rf"texts is one {type(text).__name__}.*write \[text\]"):
+        tiny.encode(text)
+    with pytest.raises(TypeError, match=r"write \[text\]"):
+        next(tiny.stream(text))
+
+
+def test_what_is_no_string_is_refused_by_its_index(tiny, monkeypatch):
+    monkeypatch.setattr(module, "_WINDOW", 2)
+    for odd in (3, None, b"bird", ["bird"]):
+        with pytest.raises(TypeError, match=rf"texts\[4\] is {type(odd).__name__}; expected str"):
+            tiny.encode(["a", "a", "a", "a", odd, "a"])
+
+
+def test_a_string_that_is_no_text_is_refused_by_its_index(tiny):
+    with pytest.raises((TypeError, ValueError), match=r"texts\[1\].*surrogate"):
+        tiny.encode(["a", "\ud800"])  # half of a surrogate pair, as os.fsdecode leaves it
+
+
+def test_long_texts_are_cut_with_one_warning_that_counts_them(encoder, reference, sentences):
+    long, longer = " ".join(sentences[:14]), " ".join(sentences[:40])
+    assert encoder.max_seq_length == 256
+    assert 256 < len(reference.tokenizer.encode(long).ids) < len(reference.tokenizer.encode(longer).ids)
+    with pytest.warns(mha.TruncationWarning, match="^2 of 3 texts are longer than 256 tokens, and were cut there$") as caught:
+        vectors = encoder.encode([long, "short", longer])
+    assert len(caught) == 1
+    assert caught[0].filename == __file__  # it points at the caller
+    all_close(vectors, [reference(text) for text in (long, "short", longer)], 1e-5)
+
+
+def test_a_text_of_just_the_limit_is_not_cut(tiny):
+    longest = " ".join(["bird"] * (tiny.max_seq_length - 2))
+    tiny.encode([longest])  # a warning would be an error
+    with pytest.warns(mha.TruncationWarning, match="1 of 1"):
+        cut = tiny.encode([longest + " tree"])
+    np.testing.assert_array_equal(cut, tiny.encode([longest]))
+
+
+def test_the_warning_counts_over_all_windows_and_comes_once(tiny, monkeypatch):
+    monkeypatch.setattr(module, "_WINDOW", 2)
+    long = "bird " * 20
+    with pytest.warns(mha.TruncationWarning, match="^3 of 7 texts ") as caught:
+        tiny.encode([long, "a", long, "a", "a", "a", long])
+    assert len(caught) == 1
+
+
+def test_stream_yields_windows_that_together_are_encode(tiny, monkeypatch, rng):
+    texts = [" ".join(rng.choice(WORDS[4:], size=rng.integers(0, 7))) for _ in range(11)]
+    expected = tiny.encode(texts)
+    monkeypatch.setattr(module, "_WINDOW", 4)
+    parts = list(tiny.stream(texts))
+    assert [part.shape for part in parts] == [(4, 8), (4, 8), (3, 8)]
+    all_close(np.concatenate(parts), expected)
+    all_close(tiny.encode(texts), expected)
+
+
+def test_stream_reads_one_window_ahead_and_no_more(tiny, monkeypatch):
+    monkeypatch.setattr(module, "_WINDOW", 4)
+    read = itertools.count(1)
+    last = 0
+
+    def endless():
+        nonlocal last
+        for last in read:  # noqa: B007
+            yield "a bird"
+
+    stream = tiny.stream(endless())
+    assert last == 0
+    for windows in range(1, 6):
+        assert next(stream).shape == (4, 8)
+        assert last == 4 * windows
+    stream.close()
+
+
+def test_progress_is_a_bar_only_when_asked_for_or_on_a_terminal(tiny, capsys):
+    for silent in (None, False):
+        tiny.encode(["a", "bird"], progress=silent)
+        assert capsys.readouterr() == ("", "")
+    tiny.encode(["a", "bird"], progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "2/2" in err
+    assert "texts" in err
+
+
+def test_from_pretrained_follows_the_demand_then_the_preference(tiny_model, monkeypatch):
+    def chosen(**options):
+        return mha.TextEncoder.from_pretrained(tiny_model, **options).backend.name
+
+    assert chosen() == "numpy"
+    monkeypatch.setenv("MHA_BACKEND", "array_api_strict")
+    assert chosen() == "array_api_strict"
+    with mha.use_backend("numpy"):
+        assert chosen() == "numpy"
+        assert chosen(backend="array_api_strict") == "array_api_strict"
+    mha.set_default_backend("numpy")
+    try:
+        assert chosen() == "numpy"
+    finally:
+        mha.set_default_backend(None)
+
+
+def test_vectors_are_arrays_of_the_chosen_backend(tiny_model, tiny):
+    encoder = mha.TextEncoder.from_pretrained(tiny_model, backend="array_api_strict")
+    texts = ["a bird sings", "", "the tree"]
+    for part, expected in ((texts, tiny.encode(texts)), ([], np.zeros((0, 8)))):
+        vectors = encoder.encode(part)
+        assert vectors.__array_namespace__() is encoder.backend.xp
+        all_close(encoder.backend.to_numpy(vectors), expected)
+
+
+def test_unknown_backends_are_refused_before_the_model_is_read():
+    with pytest.raises(mha.UnknownBackend, match="did you mean 'numpy'"):
+        mha.TextEncoder.from_pretrained("no/such/directory", backend="nunpy")
+
+
+def test_unknown_dtypes_are_refused_by_name(tiny_model):
+    for wrong in ("float31", "int32"):
+        with pytest.raises(TypeError, match=f"dtype is '{wrong}'.*expected float32"):
+            mha.TextEncoder.from_pretrained(tiny_model, dtype=wrong)
+
+
+def test_vectors_do_not_change_from_call_to_call(tiny):
+    texts = ["a bird", "the tree at dawn", ""] * 50
+    with warnings.catch_warnings():
+        np.testing.assert_array_equal(tiny.encode(texts), tiny.encode(texts))
+
+
+def test_a_repository_comes_from_the_cache_of_the_hub(tiny_model, tiny, tmp_path):
+    home = tmp_path / "hub-home"
+    repository = home / "hub" / "models--org--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0123456789abcdef0123456789abcdef01234567")
+    shutil.copytree(tiny_model, repository / "snapshots" / "0123456789abcdef0123456789abcdef01234567")
+    code = "import mha_core as mha; print(mha.TextEncoder.from_pretrained('org/tiny').encode(['a bird']).tolist())"
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE_"))}
+    settings |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}  # read when huggingface_hub is imported: another process
+    done = subprocess.run([sys.executable, "-c", code], env=settings, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.array(json.loads(done.stdout), dtype=np.float32), tiny.encode(["a bird"]))
