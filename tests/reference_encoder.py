@@ -1,7 +1,7 @@
 """A BERT sentence encoder in NumPy float64, one text at a time and without padding, written apart from mha_core.
 
-Sources: Devlin et al. 2019 (embeddings, post-norm encoder, GELU by the error function), Vaswani et al. 2017 (attention), and the
-model card of sentence-transformers/all-MiniLM-L6-v2 (mean over the tokens, then length 1).
+Sources: Devlin et al. 2019 (embeddings, post-norm encoder, GELU by the error function), Vaswani et al. 2017 (attention),
+and the model card of sentence-transformers/all-MiniLM-L6-v2 (mean over the tokens, then length 1).
 """
 
 import json
@@ -13,14 +13,19 @@ import numpy as np
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 
+def gelu(x):
+    return x * (1 + _erf(x / math.sqrt(2)).astype(np.float64)) / 2
+
+
 class ReferenceEncoder:
     """``encoder(text)`` is the text's vector. ``weights`` stands in for the arrays of model.safetensors."""
 
-    def __init__(self, folder, weights=None):
+    def __init__(self, folder, weights=None, activation=gelu):
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
         folder = Path(folder)
+        self.activation = activation
         self.config = json.loads((folder / "config.json").read_text())
         self.limit = json.loads((folder / "sentence_bert_config.json").read_text())["max_seq_length"]
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -50,8 +55,7 @@ class ReferenceEncoder:
         for at in range(self.config["num_hidden_layers"]):
             layer = f"encoder.layer.{at}"
             x = self._norm(x + self._attention(x, f"{layer}.attention"), f"{layer}.attention.output.LayerNorm")
-            inner = self._linear(x, f"{layer}.intermediate.dense")
-            inner = inner * (1 + _erf(inner / math.sqrt(2)).astype(np.float64)) / 2
+            inner = self.activation(self._linear(x, f"{layer}.intermediate.dense"))
             x = self._norm(x + self._linear(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
         return x
 

@@ -276,15 +276,20 @@ def test_a_reason_against_sends_the_call_elsewhere(installed, arguments):
 
 def test_supports_is_told_what_is_known_without_looking_at_a_number(installed, arguments):
     calls = []
-    installed(*(a_kernel(op, supports=calls.append) for op in ("attention", "gelu", "linear")))
+    installed(*(a_kernel(op, supports=calls.append) for op in ("attention", "gelu")))
     mha.scaled_dot_product_attention(**arguments("causal", "value_dim"))
     mha.gelu(A, approximate="tanh")
-    mha.linear(A, W)
-    attention, gelu, linear = calls
+    attention, gelu = calls
     assert (attention.op, attention.features) == ("attention", {"causal", "value_dim"})
     assert [attention.shape(name) for name in ("query", "value", "sink")] == [(2, 4, 6, 8), (2, 4, 6, 3), None]
     assert (gelu.op, gelu.dtype, gelu.device, gelu.option("approximate")) == ("gelu", np.dtype("float64"), "cpu", "tanh")
-    assert [linear.shape(name) for name in ("x", "w", "b")] == [(2, 3), (3, 3), None]
+
+
+def test_supports_reads_shapes_by_the_names_of_the_arguments(installed):
+    calls = []
+    installed(a_kernel("linear", supports=calls.append))
+    mha.linear(A, W)
+    assert [calls[0].shape(name) for name in ("x", "w", "b")] == [(2, 3), (3, 3), None]
 
 
 def test_supports_is_asked_once_for_calls_that_look_alike(installed, arguments):

@@ -1,4 +1,4 @@
-"""Positions: the sinusoids of the original Transformer."""
+"""Positions: the sinusoids of the original Transformer, and rotary embedding."""
 
 from __future__ import annotations
 
@@ -10,9 +10,43 @@ from .arrays import Array, Namespace, compute_dtype
 
 def sinusoidal_positions(xp: Namespace, length: int, d_model: int, *, dtype: Any, device: Any) -> Array:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
-    # on the host, where it is float64 whatever the device can do: the same bits on every backend, however far out
     rates = [10000 ** (-2 * (i // 2) / d_model) for i in range(d_model)]
     waves = [math.cos if i % 2 else math.sin for i in range(d_model)]
     rows = [[wave(position * rate) for wave, rate in zip(waves, rates, strict=True)] for position in range(length)]
+    return _table(xp, rows, (length, d_model), dtype, device)
+
+
+def rotary_tables(xp: Namespace, length: int, dim: int, base: float, *, dtype: Any, device: Any) -> tuple[Array, Array]:
+    """cos and sin of pos * base^(-2i / dim), each (length, dim / 2) (Su et al. 2021, section 3.2.2)."""
+    rates = [base ** (-2 * i / dim) for i in range(dim // 2)]
+    cos, sin = (
+        _table(xp, [[wave(pos * rate) for rate in rates] for pos in range(length)], (length, dim // 2), dtype, device)
+        for wave in (math.cos, math.sin)
+    )
+    return cos, sin
+
+
+def _table(xp: Namespace, rows: list[list[float]], shape: tuple[int, int], dtype: Any, device: Any) -> Array:
+    # made on the host, where it is float64 whatever the device can do: the same bits on every backend, however far out
     table = xp.asarray(rows, dtype=compute_dtype(xp, dtype), device=device)
-    return xp.astype(xp.reshape(table, (length, d_model)), dtype, copy=False)
+    return xp.astype(xp.reshape(table, shape), dtype, copy=False)
+
+
+def rotary(xp: Namespace, x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
+    """(a, b) -> (a cos - b sin, a sin + b cos) for each pair of features; features beyond the pairs pass through.
+
+    Pairs are neighbours (x_0, x_1), (x_2, x_3), ... where ``interleaved``, else a feature and its match in the second half.
+    """
+    half = cos.shape[-1]
+    wide = compute_dtype(xp, x.dtype)
+    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    turned = xp.astype(turned, wide, copy=False)
+    cos, sin = (xp.astype(table, wide, copy=False) for table in (cos, sin))
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    a, b = a * cos - b * sin, a * sin + b * cos
+    if interleaved:
+        turned = xp.stack([a, b], axis=-1)
+        turned = xp.reshape(turned, (*turned.shape[:-2], 2 * half))
+    else:
+        turned = xp.concat([a, b], axis=-1)
+    return xp.concat([xp.astype(turned, x.dtype, copy=False), rest], axis=-1)

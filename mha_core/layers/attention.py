@@ -9,7 +9,9 @@ from ..algebra.arrays import Array
 from ..ops.multi_head import multi_head_attention
 from ..ops.prepare import Options
 from .base import Layer
+from .cache import KeyValueCache
 from .init import Weights, heads_of
+from .rotary import Rotary
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,7 @@ class MultiHeadAttention(Layer):
     b_v: Array | None = None
     b_o: Array | None = None
     num_kv_heads: int | None = None
+    rotary: Rotary | None = None
 
     @classmethod
     def init(
@@ -66,6 +69,8 @@ class MultiHeadAttention(Layer):
     ) -> Self:
         head_dim = heads_of(d_model, num_heads)
         source = d_model if d_context is None else d_context
+        if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
+            raise ValueError(f"num_kv_heads is {num_kv_heads}; expected a divisor of num_heads = {num_heads}")
         kv_width = head_dim * (num_heads if num_kv_heads is None else num_kv_heads)
         return cls(
             w_q=weights.glorot(d_model, d_model),
@@ -80,7 +85,15 @@ class MultiHeadAttention(Layer):
             num_kv_heads=num_kv_heads,
         )
 
-    def __call__(self, x: Array, *, context: Array | None = None, **options: Unpack[Options]) -> Array:
+    def __call__(
+        self,
+        x: Array,
+        *,
+        context: Array | None = None,
+        value_context: Array | None = None,
+        cache: KeyValueCache | None = None,
+        **options: Unpack[Options],
+    ) -> Array:
         """x (..., L, d_model), context (..., S, d_context) -> (..., L, d_model)."""
         return multi_head_attention(
             x,
@@ -90,10 +103,13 @@ class MultiHeadAttention(Layer):
             self.w_o,
             self.num_heads,
             context=context,
+            value_context=value_context,
             num_kv_heads=self.num_kv_heads,
             b_q=self.b_q,
             b_k=self.b_k,
             b_v=self.b_v,
             b_o=self.b_o,
+            rotary=self.rotary,
+            cache=cache,
             **options,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
@@ -11,7 +12,8 @@ from .attention import MultiHeadAttention
 from .base import Layer
 from .feed_forward import FeedForward
 from .init import Weights
-from .norm import LayerNorm
+from .norm import LayerNorm, Norm
+from .residual import Dropout, per_layer, residual
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +24,12 @@ class EncoderLayer(Layer):
     """
 
     attention: MultiHeadAttention
-    norm_1: LayerNorm
+    norm_1: Norm
     feed_forward: FeedForward
-    norm_2: LayerNorm
+    norm_2: Norm
     norm_first: bool = False
+
+    sublayers = ("attention", "feed_forward")
 
     @classmethod
     def init(
@@ -58,13 +62,15 @@ class EncoderLayer(Layer):
             norm_first=norm_first,
         )
 
-    def __call__(self, x: Array, **options: Unpack[Options]) -> Array:
-        """x (..., L, d_model) -> (..., L, d_model); options as ``scaled_dot_product_attention``."""
-        if self.norm_first:
-            x = x + self.attention(self.norm_1(x), **options)
-            return x + self.feed_forward(self.norm_2(x))
-        x = self.norm_1(x + self.attention(x, **options))
-        return self.norm_2(x + self.feed_forward(x))
+    def __call__(self, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
+        """x (..., L, d_model) -> (..., L, d_model); options as ``scaled_dot_product_attention``.
+
+        ``dropout`` may name ``"attention"`` and ``"feed_forward"``.
+        """
+        if dropout is not None:
+            dropout.check(self.sublayers)
+        x = residual("attention", x, partial(self.attention, **options), self.norm_1, self.norm_first, dropout)
+        return residual("feed_forward", x, self.feed_forward, self.norm_2, self.norm_first, dropout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +85,7 @@ class Encoder(Layer):
     """
 
     layers: tuple[EncoderLayer, ...]
-    norm: LayerNorm | None = None
+    norm: Norm | None = None
 
     @classmethod
     def init(
@@ -105,8 +111,11 @@ class Encoder(Layer):
         )
         return cls(layers, LayerNorm.make(weights, d_model, eps) if norm_first else None)
 
-    def __call__(self, x: Array, **options: Unpack[Options]) -> Array:
-        """x (..., L, d_model) -> (..., L, d_model); ``mask`` and the other options go to every layer."""
-        for layer in self.layers:
-            x = layer(x, **options)
+    def __call__(self, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
+        """x (..., L, d_model) -> (..., L, d_model); ``mask`` and the other options go to every layer.
+
+        ``dropout`` may name ``"layers.0.attention"``, ``"layers.0.feed_forward"``, and so on.
+        """
+        for layer, part in per_layer(self.layers, dropout):
+            x = layer(x, dropout=part, **options)
         return x if self.norm is None else self.norm(x)

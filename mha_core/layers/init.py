@@ -17,6 +17,8 @@ class Weights:
     def __init__(self, seed: int, backend: str | None, dtype: Any, device: Any) -> None:
         self.backend = backend_without_arrays(backend)
         self.dtype = as_dtype(self.backend.xp, "float32" if dtype is None else dtype)
+        if not self.backend.is_floating(self.dtype):
+            raise TypeError(f"dtype is {dtype}; expected a floating dtype: weights are no integers")
         self.device = device
         self._random = random.Random(seed)
 
@@ -24,6 +26,8 @@ class Weights:
         """(rows, columns), uniform within sqrt(6 / (rows + columns)) of 0 (Glorot and Bengio 2010, equation 16)."""
         import numpy  # the bytes travel as an array; the arithmetic below is the backend's
 
+        if rows < 1 or columns < 1:
+            raise ValueError(f"a weight of shape ({rows}, {columns}) was asked for; expected sizes of at least 1")
         xp, count = self.backend.xp, rows * columns
         integers = numpy.frombuffer(bytearray(self._random.randbytes(4 * count)), dtype="<i4").reshape(rows, columns)
         wide = compute_dtype(xp, self.dtype)
@@ -39,6 +43,6 @@ class Weights:
 
 def heads_of(d_model: int, num_heads: int) -> int:
     """Features of a head. Raises ValueError where d_model does not divide."""
-    if num_heads < 1 or d_model % num_heads:
-        raise ValueError(f"d_model is {d_model}, which {num_heads} heads do not divide")
+    if d_model < 1 or num_heads < 1 or d_model % num_heads:
+        raise ValueError(f"d_model is {d_model}, which does not divide into {num_heads} heads")
     return d_model // num_heads

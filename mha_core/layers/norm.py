@@ -1,12 +1,12 @@
-"""Layer normalisation with its weights."""
+"""Norms with their weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from ..algebra.arrays import Array
-from ..ops.pieces import layer_norm
+from ..ops.pieces import layer_norm, rms_norm
 from .base import Layer
 from .init import Weights
 
@@ -15,7 +15,7 @@ from .init import Weights
 class LayerNorm(Layer):
     """(x - mean) / sqrt(var + eps) * weight + bias; weight and bias are (d_model,) (Ba, Kiros and Hinton 2016, equation 4)."""
 
-    weight: Array
+    weight: Array | None
     bias: Array | None
     eps: float = 1e-5
 
@@ -33,3 +33,25 @@ class LayerNorm(Layer):
     def __call__(self, x: Array) -> Array:
         """x (..., d_model) -> (..., d_model)."""
         return layer_norm(x, self.weight, self.bias, eps=self.eps)
+
+
+@dataclass(frozen=True, eq=False)
+class RMSNorm(Layer):
+    """x / sqrt(mean(x^2) + eps) * weight; weight is (d_model,) (Zhang and Sennrich 2019, equation 4)."""
+
+    weight: Array | None
+    eps: float = 1e-5
+
+    @classmethod
+    def init(
+        cls, *, d_model: int = 512, eps: float = 1e-5, backend: str | None = None, dtype: Any = None, device: Any = None
+    ) -> Self:
+        """Weight 1."""
+        return cls(Weights(0, backend, dtype, device).ones(d_model), eps)
+
+    def __call__(self, x: Array) -> Array:
+        """x (..., d_model) -> (..., d_model)."""
+        return rms_norm(x, self.weight, eps=self.eps)
+
+
+Norm: TypeAlias = LayerNorm | RMSNorm

@@ -133,7 +133,7 @@ def attention_weights(
     if lse is None:
         lse = run_attention(backend, "attention", algebra.attention_state, problem).lse
     else:
-        check.companions(backend, query, {"lse": lse})
+        check.companions(query, {"lse": lse})
         expected = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
         check.shape("lse", lse, expected, "(..., H, L)")
         lse = at_least(backend.xp, lse, len(problem.rows_shape))

@@ -43,12 +43,12 @@ def same_device(name: str, x: Array, first: str, like: Array) -> None:
         )
 
 
-def companions(backend: LoadedBackend, like: Array, named: Mapping[str, Array]) -> None:
-    """The arrays inside masks, biases and options: of the query's library and device."""
+def companions(like: Array, named: Mapping[str, Array], *, first: str = "query") -> None:
+    """The arrays inside masks, biases and options: of the library and on the device of another, the query."""
     if named:
-        backend_of({"query": like, **named})
+        backend_of({first: like, **named})
         for name, x in named.items():
-            same_device(name, x, "query", like)
+            same_device(name, x, first, like)
 
 
 def ndim(name: str, x: Array, least: int, layout: str) -> None:
@@ -61,6 +61,14 @@ def shape(name: str, x: Array | None, expected: tuple[int, ...], meaning: str) -
     """Raise ValueError where an array that was given has not the very shape expected."""
     if x is not None and tuple(x.shape) != expected:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {meaning} = {expected}")
+
+
+def size(name: str, value: Any) -> None:
+    """Raise TypeError where a size is no int, ValueError where it is negative."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {type(value).__name__}; expected an int")
+    if value < 0:
+        raise ValueError(f"{name} is {value}; expected an int of at least 0")
 
 
 def number(name: str, value: Any, *, above_zero: bool = False) -> float:

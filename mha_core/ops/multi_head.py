@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, Unpack
 
 from ..algebra.arrays import Array, split_axis
 from . import check
 from .attention import scaled_dot_product_attention
 from .pieces import linear
 from .prepare import Options
+
+Turn: TypeAlias = Callable[[Array, int | Array], Array]
+
+
+class Cache(Protocol):
+    """What is asked of a cache of keys and values."""
+
+    context: Array | None
+
+    @property
+    def length(self) -> int: ...
+    def append(self, key: Array, value: Array) -> tuple[Array, Array]: ...
+    def of_context(self, context: Array) -> tuple[Array, Array] | None: ...
 
 
 def multi_head_attention(
@@ -20,11 +34,14 @@ def multi_head_attention(
     num_heads: int,
     *,
     context: Array | None = None,
+    value_context: Array | None = None,
     num_kv_heads: int | None = None,
     b_q: Array | None = None,
     b_k: Array | None = None,
     b_v: Array | None = None,
     b_o: Array | None = None,
+    rotary: Turn | None = None,
+    cache: Cache | None = None,
     **options: Unpack[Options],
 ) -> Array:
     """Concat(head_1, ..., head_h) w_o, with head_i = Attention(x w_q_i, c w_k_i, c w_v_i) and c = ``context``, or x itself.
@@ -36,13 +53,16 @@ def multi_head_attention(
         The columns of head i are the i-th of h equal parts.
     num_heads : h
     context : (..., S, d_context), for cross-attention
+    value_context : (..., S, d), what values are made of where it is not what keys are made of
     num_kv_heads : kv, a divisor of h, default h
     b_q, b_k, b_v, b_o : biases of the four products
+    rotary : (heads (..., h, L, d_k), offset) -> the same, turned by position, as the layer ``Rotary`` does
+    cache : ``KeyValueCache``: keys and values are appended to it, and the offset of the query follows from it
     options : as ``scaled_dot_product_attention``
 
     Returns
     -------
-    (..., L, d_out). Raises ValueError for weights that do not divide into heads.
+    (..., L, d_out). Raises ValueError for weights that do not divide into heads, and for options that contradict.
 
     Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, section 2.2, for ``num_kv_heads``.
 
@@ -51,30 +71,80 @@ def multi_head_attention(
     array([[3., 3., 3., 3., 3., 3.],
            [3., 3., 3., 3., 3., 3.]])
     """
-    backend = check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, context=context, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o)
-    check.ndim("x", x, 2, "(..., length, d_model)")
-    source, source_name = (x, "x") if context is None else (context, "context")
-    check.ndim(source_name, source, 2, "(..., length, d_context)")
+    backend = check.arrays(
+        x=x,
+        w_q=w_q,
+        w_k=w_k,
+        w_v=w_v,
+        w_o=w_o,
+        context=context,
+        value_context=value_context,
+        b_q=b_q,
+        b_k=b_k,
+        b_v=b_v,
+        b_o=b_o,
+    )
+    if context is None and value_context is not None:
+        raise ValueError("value_context is given without context: keys need theirs")
+    if context is not None and rotary is not None:
+        raise ValueError("rotary turns the positions of one sequence, and context is another: give one of them")
+    if cache is not None and options.get("query_offset") is not None:
+        raise ValueError("query_offset is given with cache, which knows it: leave query_offset out")
+    keys_of = ("x", x) if context is None else ("context", context)
+    values_of = keys_of if value_context is None else ("value_context", value_context)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    _check_weights(("x", x), keys_of, values_of, w_q, w_k, w_v, w_o, num_heads, num_kv_heads)
+    xp = backend.xp
+
+    def heads(y: Array, count: int) -> Array:
+        """(..., length, count * d) -> (..., count, length, d)."""
+        return xp.moveaxis(split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
+
+    q = heads(linear(x, w_q, b_q), num_heads)
+    known = cache.of_context(context) if cache is not None and context is not None else None
+    if known is None:
+        k = heads(linear(keys_of[1], w_k, b_k), num_kv_heads)
+        v = heads(linear(values_of[1], w_v, b_v), num_kv_heads)
+    else:
+        k, v = known
+    if cache is not None and context is None:
+        options["query_offset"] = cache.length
+    if rotary is not None:
+        offset = options.get("query_offset")
+        q, k = (rotary(y, 0 if offset is None else offset) for y in (q, k))
+    if cache is not None and known is None:
+        k, v = cache.append(k, v)
+        cache.context = context
+    out = xp.moveaxis(scaled_dot_product_attention(q, k, v, **options), -3, -2)
+    return linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
+
+
+def _check_weights(
+    x: tuple[str, Array],
+    keys_of: tuple[str, Array],
+    values_of: tuple[str, Array],
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    w_o: Array,
+    num_heads: int,
+    num_kv_heads: int,
+) -> None:
     for name, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
         if isinstance(count, bool) or not isinstance(count, int):
             raise TypeError(f"{name} is {type(count).__name__}; expected an int")
         if count < 1 or num_heads % count:
             raise ValueError(f"{name} is {count}; expected an int of at least 1 that divides num_heads = {num_heads}")
-
-    def heads(y: Array, count: int) -> Array:
-        """(..., length, count * d) -> (..., count, length, d)."""
-        return backend.xp.moveaxis(split_axis(backend.xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
-
-    for name, w, inputs, inputs_name, count in (
-        ("w_q", w_q, x, "x", num_heads),
-        ("w_k", w_k, source, source_name, num_kv_heads),
-        ("w_v", w_v, source, source_name, num_kv_heads),
+    for w_name, w, (name, inputs), count in (
+        ("w_q", w_q, x, num_heads),
+        ("w_k", w_k, keys_of, num_kv_heads),
+        ("w_v", w_v, values_of, num_kv_heads),
     ):
+        check.ndim(name, inputs, 2, "(..., length, features)")
         if w.ndim != 2 or w.shape[0] != inputs.shape[-1] or w.shape[1] % count:
             raise ValueError(
-                f"{name} has shape {tuple(w.shape)}; expected ({inputs.shape[-1]}, {count} * d): a row for each feature of "
-                f"{inputs_name}, and columns that divide into {count} heads"
+                f"{w_name} has shape {tuple(w.shape)}; expected ({inputs.shape[-1]}, {count} * d): a row for each feature of "
+                f"{name}, and columns that divide into {count} heads"
             )
     if w_q.shape[1] // num_heads != w_k.shape[1] // num_kv_heads:
         raise ValueError(
@@ -84,11 +154,5 @@ def multi_head_attention(
     joined = num_heads * (w_v.shape[1] // num_kv_heads)
     if w_o.ndim != 2 or w_o.shape[0] != joined:
         raise ValueError(
-            f"w_o has shape {tuple(w_o.shape)}; expected ({joined}, d_out): a row for each of the {num_heads} heads' values"
+            f"w_o has shape {tuple(w_o.shape)}; expected ({joined}, d_out): a row for each feature of {num_heads} heads"
         )
-
-    q = heads(linear(x, w_q, b_q), num_heads)
-    k = heads(linear(source, w_k, b_k), num_kv_heads)
-    v = heads(linear(source, w_v, b_v), num_kv_heads)
-    out = backend.xp.moveaxis(scaled_dot_product_attention(q, k, v, **options), -3, -2)
-    return linear(backend.xp.reshape(out, (*out.shape[:-2], joined)), w_o, b_o)

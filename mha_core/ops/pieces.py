@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from ..algebra import activations, norms, positions
+from ..algebra import activations, norms
 from ..algebra.arrays import Array, Namespace
-from ..dispatch.selection import backend_of, backend_without_arrays
+from ..algebra.grid import check_broadcast
 from . import check
 from .dispatch import run
 
@@ -112,16 +112,56 @@ def activate(name: str, x: Array) -> Array:
     return ACTIVATIONS[name](x)
 
 
-def feed_forward(x: Array, w_1: Array, b_1: Array | None, w_2: Array, b_2: Array | None, *, activation: str = "relu") -> Array:
-    """f(x w_1 + b_1) w_2 + b_2: x (..., d_model), w_1 (d_model, d_ff), w_2 (d_ff, d_model).
+def feed_forward(
+    x: Array,
+    w_1: Array,
+    b_1: Array | None,
+    w_2: Array,
+    b_2: Array | None,
+    *,
+    activation: str = "relu",
+    w_g: Array | None = None,
+    b_g: Array | None = None,
+) -> Array:
+    """f(x w_1 + b_1) w_2 + b_2, or with a gate (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2.
 
-    ``activation``: relu, gelu, gelu_tanh or silu. Source: Vaswani et al. 2017, equation 2.
+    x (..., d_model), w_1 and w_g (d_model, d_ff), w_2 (d_ff, d_model). ``activation``: relu, gelu, gelu_tanh or silu.
+
+    Source: Vaswani et al. 2017, equation 2; Shazeer 2020, equation 6, for the gate.
 
     >>> import numpy as np, mha_core as mha
     >>> mha.feed_forward(np.asarray([[1.0, -1.0]]), np.eye(2), None, np.eye(2), None)
     array([[1., 0.]])
     """
-    return linear(activate(activation, linear(x, w_1, b_1)), w_2, b_2)
+    hidden = activate(activation, linear(x, w_1, b_1))
+    if w_g is not None:
+        check.shape("w_g", w_g, tuple(w_1.shape), "the shape of w_1")
+        hidden = hidden * linear(x, w_g, b_g)
+    elif b_g is not None:
+        raise ValueError("b_g is given without w_g: a gate needs its weights")
+    return linear(hidden, w_2, b_2)
+
+
+def dropout(x: Array, keep: Array, *, rate: float) -> Array:
+    """x / (1 - rate) where ``keep`` is true, 0 elsewhere.
+
+    The choice is the caller's, so that results repeat, on every backend alike: keep is boolean and broadcasts to x.
+
+    Source: Srivastava et al. 2014, section 10 (scaled while training). Raises TypeError for a keep that is not boolean,
+    ValueError for a rate outside [0, 1).
+
+    >>> import numpy as np, mha_core as mha
+    >>> mha.dropout(np.ones(2), np.asarray([True, False]), rate=0.5)
+    array([2., 0.])
+    """
+    backend = check.arrays(x=x)
+    check.companions(x, {"keep": keep}, first="x")
+    if keep.dtype != backend.xp.bool:
+        raise TypeError(f"keep has dtype {keep.dtype}; expected a boolean array, True where x is kept")
+    check_broadcast("keep", keep.shape, x.shape, "the shape of x")
+    if not 0 <= check.number("rate", rate) < 1:
+        raise ValueError(f"rate is {rate}; expected at least 0 and below 1")
+    return backend.xp.where(keep, x / (1 - rate), 0)
 
 
 def embedding(ids: Array, table: Array) -> Array:
@@ -136,32 +176,10 @@ def embedding(ids: Array, table: Array) -> Array:
     """
     backend = check.arrays(table=table)
     xp = backend.xp
-    backend_of({"table": table, "ids": ids})
-    check.same_device("ids", ids, "table", table)
+    check.companions(table, {"ids": ids}, first="table")
     if not xp.isdtype(ids.dtype, "integral"):
         raise TypeError(f"ids has dtype {ids.dtype}; expected integers")
     if table.ndim != 2:
         raise ValueError(f"table has shape {tuple(table.shape)}; expected (vocabulary, d)")
     rows = xp.take(table, xp.reshape(ids, (-1,)), axis=0)
     return xp.reshape(rows, (*ids.shape, table.shape[1]))
-
-
-def sinusoidal_positions(
-    length: int, d_model: int, *, backend: str | None = None, dtype: Any = None, device: Any = None
-) -> Array:
-    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i + 1) = cos of the same: (length, d_model).
-
-    ``dtype`` is the backend's, its float32 by default. Source: Vaswani et al. 2017, section 3.5.
-    Raises ValueError for negative sizes.
-
-    >>> import mha_core as mha
-    >>> mha.sinusoidal_positions(2, 4).round(2)
-    array([[0.  , 1.  , 0.  , 1.  ],
-           [0.84, 0.54, 0.01, 1.  ]], dtype=float32)
-    """
-    for name, size in (("length", length), ("d_model", d_model)):
-        if not isinstance(size, int) or size < 0:
-            raise ValueError(f"{name} is {size!r}; expected an int of at least 0")
-    xp = backend_without_arrays(backend).xp
-    dtype = xp.float32 if dtype is None else dtype
-    return positions.sinusoidal_positions(xp, length, d_model, dtype=dtype, device=device)

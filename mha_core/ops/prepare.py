@@ -57,7 +57,7 @@ def prepare(
     offset = _offset(backend, query, query_offset, shape)
     for name, term in (("mask", mask), ("bias", bias)):
         if term is not None:
-            check.companions(backend, query, dict(term.arrays()))
+            check.companions(query, dict(term.arrays()))
             if isinstance(term, Bias):
                 for part_name, x in term.arrays():
                     _check_score_dtype(backend, part_name, x, query)
@@ -65,7 +65,7 @@ def prepare(
                 part.check(xp, shape)
                 _check_aligned(name, part, query_offset, shape)
     if sink is not None:
-        check.companions(backend, query, {"sink": sink})
+        check.companions(query, {"sink": sink})
         _check_score_dtype(backend, "sink", sink, query)
         check.shape("sink", sink, (shape[-3],), "(H,)")
 
@@ -121,7 +121,7 @@ def _offset(backend: LoadedBackend, query: Array, offset: int | Array | None, sh
         return int(offset)
     assert not isinstance(offset, int)
     check_integers(backend.xp, "query_offset", offset, shape[:-3], "the batch shape")
-    check.companions(backend, query, {"query_offset": offset})
+    check.companions(query, {"query_offset": offset})
     return offset
 
 

@@ -1,0 +1,84 @@
+"""Keys and values kept between the steps of decoding.
+
+A cache is the one thing here that changes: each call appends to it. A decode with a cache gives the numbers of one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..algebra.arrays import Array
+from ..dispatch.selection import backend_of
+
+
+@dataclass(eq=False)
+class KeyValueCache:
+    """Keys (..., K, S, D) and values (..., K, S, E) of one attention layer; empty at first.
+
+    Self-attention appends its new positions. Cross-attention fills it once, and refuses another context later.
+    """
+
+    key: Array | None = None
+    value: Array | None = None
+    context: Array | None = None
+
+    @property
+    def length(self) -> int:
+        """S, how many positions are kept."""
+        return 0 if self.key is None else self.key.shape[-2]
+
+    def append(self, key: Array, value: Array) -> tuple[Array, Array]:
+        """The kept positions with the new ones behind them. Raises ValueError where the batch or the heads differ."""
+        if self.key is not None and self.value is not None:
+            xp = backend_of({"key": key, "cache.key": self.key}).xp
+            if key.shape[:-2] != self.key.shape[:-2]:
+                raise ValueError(
+                    f"the cache holds keys {tuple(self.key.shape)}, the new ones are {tuple(key.shape)}: "
+                    "expected the same batch and heads; start another sequence with an empty cache"
+                )
+            key, value = xp.concat([self.key, key], axis=-2), xp.concat([self.value, value], axis=-2)
+        self.key, self.value = key, value
+        return key, value
+
+    def of_context(self, context: Array) -> tuple[Array, Array] | None:
+        """What was kept of this very context, None before anything was. Raises ValueError for another one."""
+        if self.key is None or self.value is None:
+            return None
+        if self.context is not context:
+            raise ValueError("the cache holds the keys of another context: start another sequence with an empty cache")
+        return self.key, self.value
+
+
+@dataclass(eq=False)
+class DecoderCache:
+    """The caches of a decoder: for each layer, one of its own positions and one of the memory; empty at first.
+
+    >>> import numpy as np, mha_core as mha
+    >>> decoder = mha.Decoder.init(d_model=8, num_heads=2, d_ff=16, num_layers=1, seed=0)
+    >>> memory, cache = np.ones((5, 8), dtype=np.float32), mha.DecoderCache()
+    >>> steps = [decoder(np.ones((1, 8), dtype=np.float32), memory, cache=cache) for _ in range(3)]
+    >>> cache.length
+    3
+    """
+
+    layers: list[tuple[KeyValueCache, KeyValueCache]] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """How many positions have been decoded."""
+        return self.layers[0][0].length if self.layers else 0
+
+    @contextmanager
+    def step(self, num_layers: int) -> Iterator[list[tuple[KeyValueCache, KeyValueCache]]]:
+        """The caches of ``num_layers`` layers; a step that fails leaves them as they were."""
+        if self.layers and len(self.layers) != num_layers:
+            raise ValueError(f"the cache is of a decoder of {len(self.layers)} layers, this one has {num_layers}")
+        saved = [tuple(vars(cache).copy() for cache in pair) for pair in self.layers]
+        self.layers = self.layers or [(KeyValueCache(), KeyValueCache()) for _ in range(num_layers)]
+        try:
+            yield self.layers
+        except BaseException:
+            self.layers = [(KeyValueCache(**own), KeyValueCache(**memory)) for own, memory in saved]
+            raise

@@ -1,0 +1,65 @@
+"""The connection around every sublayer, and dropout at its one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from ..algebra.arrays import Array
+from ..ops.pieces import dropout as drop
+
+
+@dataclass(frozen=True, eq=False)
+class Dropout:
+    """Dropout whose choices are given, so that results repeat on every backend: no random numbers are drawn here.
+
+    rate: the share that the caller dropped. keeps: booleans by the name of the sublayer whose output they are for, such as
+    ``"feed_forward"`` of a layer or ``"layers.0.feed_forward"`` of a stack; a sublayer without a name here is left whole.
+
+    Source: Vaswani et al. 2017, section 5.4.
+    """
+
+    rate: float
+    keeps: Mapping[str, Array] = field(default_factory=dict)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise ValueError for a name that is no sublayer's."""
+        known = list(names)
+        if unknown := sorted(set(self.keeps) - set(known)):
+            raise ValueError(f"dropout has keeps for {', '.join(unknown)}; expected some of {', '.join(known)}")
+
+    def within(self, prefix: str) -> Dropout:
+        """The part whose names start with a prefix, without it."""
+        return Dropout(self.rate, {name.removeprefix(prefix): x for name, x in self.keeps.items() if name.startswith(prefix)})
+
+
+def residual(
+    name: str,
+    x: Array,
+    sublayer: Callable[[Array], Array],
+    norm: Callable[[Array], Array],
+    norm_first: bool,
+    dropout: Dropout | None,
+) -> Array:
+    """Norm(x + Dropout(Sublayer(x))), or x + Dropout(Sublayer(Norm(x))) with ``norm_first``."""
+    y = sublayer(norm(x) if norm_first else x)
+    if dropout is not None and name in dropout.keeps:
+        y = drop(y, dropout.keeps[name], rate=dropout.rate)
+    return x + y if norm_first else norm(x + y)
+
+
+class _Stackable(Protocol):
+    @property
+    def sublayers(self) -> tuple[str, ...]: ...
+
+
+L = TypeVar("L", bound=_Stackable)
+
+
+def per_layer(layers: Sequence[L], dropout: Dropout | None) -> Iterator[tuple[L, Dropout | None]]:
+    """Each layer of a stack with its own part of the dropout."""
+    if dropout is not None:
+        dropout.check(f"layers.{at}.{name}" for at, layer in enumerate(layers) for name in layer.sublayers)
+    for at, layer in enumerate(layers):
+        yield layer, None if dropout is None else dropout.within(f"layers.{at}.")

@@ -1,0 +1,58 @@
+"""Rotary positions as a part of attention layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ..algebra.arrays import Array
+from ..dispatch.selection import backend_of
+from ..ops.pieces import embedding
+from ..ops.positions import rotary, rotary_tables
+from .base import Layer
+
+
+@dataclass(frozen=True, eq=False)
+class Rotary(Layer):
+    """cos and sin of positions 0 to max_length - 1, (max_length, r / 2), and the pairing of ``rotary``.
+
+    Source: Su et al. 2021, section 3.2.2.
+
+    >>> import mha_core as mha
+    >>> mha.Rotary.init(max_length=16, dim=8, interleaved=False).cos.shape
+    (16, 4)
+    """
+
+    cos: Array
+    sin: Array
+    interleaved: bool
+
+    @classmethod
+    def init(
+        cls,
+        *,
+        max_length: int,
+        dim: int,
+        interleaved: bool,
+        base: float = 10000.0,
+        backend: str | None = None,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> Self:
+        """``dim``: how many features of a head turn, the others pass through."""
+        cos, sin = rotary_tables(max_length, dim, base=base, backend=backend, dtype=dtype, device=device)
+        return cls(cos, sin, interleaved)
+
+    def __call__(self, x: Array, offset: int | Array = 0) -> Array:
+        """x (..., heads, L, head_dim) turned as positions offset to offset + L - 1; an int, or integers of the batch shape."""
+        length = x.shape[-2]
+        if isinstance(offset, int):
+            if offset < 0 or offset + length > self.cos.shape[0]:
+                asked, known = f"{offset} to {offset + length - 1}", f"0 to {self.cos.shape[0] - 1}"
+                raise ValueError(f"positions {asked} are outside the rotary tables, which hold {known}")
+            cos, sin = (table[offset : offset + length, :] for table in (self.cos, self.sin))
+        else:
+            xp = backend_of({"query_offset": offset}).xp
+            ids = offset[..., None] + xp.arange(length, dtype=offset.dtype, device=offset.device)
+            cos, sin = (embedding(ids, table)[..., None, :, :] for table in (self.cos, self.sin))
+        return rotary(x, cos, sin, interleaved=self.interleaved)

@@ -1,0 +1,83 @@
+"""Positions: sinusoids and rotary embedding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..algebra import positions as algebra
+from ..algebra.arrays import Array
+from ..algebra.grid import check_broadcast
+from ..dispatch.selection import backend_without_arrays
+from . import check
+from .dispatch import run
+
+
+def sinusoidal_positions(
+    length: int, d_model: int, *, backend: str | None = None, dtype: Any = None, device: Any = None
+) -> Array:
+    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i + 1) = cos of the same: (length, d_model).
+
+    ``dtype`` is the backend's, its float32 by default. Source: Vaswani et al. 2017, section 3.5.
+    Raises ValueError for negative sizes.
+
+    >>> import mha_core as mha
+    >>> mha.sinusoidal_positions(2, 4).round(2)
+    array([[0.  , 1.  , 0.  , 1.  ],
+           [0.84, 0.54, 0.01, 1.  ]], dtype=float32)
+    """
+    check.size("length", length)
+    check.size("d_model", d_model)
+    xp = backend_without_arrays(backend).xp
+    return algebra.sinusoidal_positions(xp, length, d_model, dtype=xp.float32 if dtype is None else dtype, device=device)
+
+
+def rotary_tables(
+    length: int, dim: int, *, base: float = 10000.0, backend: str | None = None, dtype: Any = None, device: Any = None
+) -> tuple[Array, Array]:
+    """cos and sin for ``rotary`` at positions 0 to length - 1: cos and sin of pos * base^(-2i / dim), each (length, dim / 2).
+
+    Rows for other positions: ``embedding(position_ids, cos)``. Source: Su et al. 2021, section 3.2.2.
+    Raises ValueError for negative sizes, and for a ``dim`` that is odd.
+
+    >>> import mha_core as mha
+    >>> cos, sin = mha.rotary_tables(3, 4)
+    >>> cos.shape
+    (3, 2)
+    """
+    check.size("length", length)
+    check.size("dim", dim)
+    if dim % 2:
+        raise ValueError(f"dim is {dim}; expected an even number: features turn in pairs")
+    xp = backend_without_arrays(backend).xp
+    dtype = xp.float32 if dtype is None else dtype
+    return algebra.rotary_tables(xp, length, dim, check.number("base", base, above_zero=True), dtype=dtype, device=device)
+
+
+def rotary(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
+    """Turn pairs of features by angles that grow with the position, so that q . k depends on distances only.
+
+    Parameters
+    ----------
+    x : (..., L, head_dim)
+    cos, sin : broadcast to (..., L, r / 2), with r <= head_dim; features beyond r pass through
+    interleaved : which features are pairs: neighbours (GPT-J), or a feature and its match in the second half of r (GPT-NeoX)
+
+    Returns
+    -------
+    As x. Raises ValueError for tables that do not fit. Source: Su et al. 2021, equation 34.
+
+    >>> import numpy as np, mha_core as mha
+    >>> quarter_turn = np.zeros((1, 1)), np.ones((1, 1))
+    >>> mha.rotary(np.asarray([[1.0, 0.0, 7.0]]), *quarter_turn, interleaved=True)
+    array([[0., 1., 7.]])
+    """
+    backend = check.arrays(x=x, cos=cos, sin=sin)
+    check.ndim("x", x, 2, "(..., length, head_dim)")
+    half = cos.shape[-1] if cos.ndim else 0
+    if 2 * half > x.shape[-1]:
+        raise ValueError(f"cos has {half} angles, which turn {2 * half} features; x has {x.shape[-1]}")
+    for name, table in (("cos", cos), ("sin", sin)):
+        check_broadcast(name, table.shape, (*x.shape[:-1], half), "(..., L, r / 2)")
+    if sin.shape[-1:] != cos.shape[-1:]:
+        raise ValueError(f"sin has shape {tuple(sin.shape)}, but cos has {tuple(cos.shape)}: expected as many angles")
+    return run(backend, "rotary", algebra.rotary, x, cos, sin, interleaved=interleaved)

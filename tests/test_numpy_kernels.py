@@ -1,0 +1,264 @@
+"""What the NumPy backend computes faster than the algebra: GELU in tiles, and independent parts on all cores."""
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+import mha_numpy.gelu as tiles
+from mha_core.dispatch.backend import load
+from mha_numpy import threads
+
+# GELU
+
+UNIT = 2.0**-24  # the unit roundoff of float32
+HALF_SUBNORMAL = 2.0**-150  # rounding where numbers have no more bits to lose
+
+
+def exact_gelu(x):
+    """x Phi(x) in float64, right to its last digits also where Phi(x) is tiny."""
+    x = np.asarray(x, dtype=np.float64)
+    return np.asarray([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.ravel()]).reshape(x.shape)
+
+
+def assert_close(y, x):
+    """Within 1.6 unit roundoffs of x."""
+    error = np.abs(y.astype(np.float64) - exact_gelu(x))
+    allowed = 1.6 * UNIT * np.abs(x.astype(np.float64)) + HALF_SUBNORMAL
+    wrong = error > allowed
+    assert not wrong.any(), f"at x = {x[wrong][:5]}: off by {error[wrong][:5]}, allowed are {allowed[wrong][:5]}"
+
+
+RANGES = {
+    "middle": np.linspace(-6, 6, 200_001),
+    "tails": np.linspace(-16, 16, 50_001),
+    "small": np.geomspace(1e-30, 1, 20_001),
+    "large": np.geomspace(6, 3e38, 5_001),
+    "subnormal": np.arange(200) * 2.0**-149,
+    "every float near the end of the fit": np.float32(9) + np.arange(-5000, 5000) * np.float32(2**-20),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gelu_is_within_1_6_unit_roundoffs_of_x(name, sign):
+    x = (sign * RANGES[name]).astype(np.float32)
+    assert_close(mha.gelu(x), x)
+
+
+def test_gelu_is_within_1_6_unit_roundoffs_of_random_numbers(rng):
+    x = (rng.normal(size=200_000) * 3).astype(np.float32)
+    assert_close(mha.gelu(x), x)
+
+
+def test_gelu_of_what_is_no_number():
+    y = mha.gelu(np.asarray([np.inf, -np.inf, np.nan, 0.0, -3e38], dtype=np.float32))
+    assert y[0] == np.inf
+    assert abs(y[1]) < 1e-15
+    assert np.isnan(y[2])
+    assert y[3] == 0
+    assert abs(y[4]) < 1e-15
+
+
+def test_one_poisoned_number_spoils_no_other(rng):
+    x = rng.normal(size=3 * tiles._TILE).astype(np.float32)
+    expected = mha.gelu(x)
+    for at, poison in ((0, np.nan), (tiles._TILE, np.inf), (x.size - 1, -np.inf)):
+        x[at] = poison
+    clean = np.isfinite(x)
+    assert clean.sum() == x.size - 3
+    np.testing.assert_array_equal(mha.gelu(x)[clean], expected[clean])
+
+
+def test_float32_gelu_runs_the_tiles(rng):
+    x = rng.normal(size=1000).astype(np.float32)
+    np.testing.assert_array_equal(mha.gelu(x), tiles.gelu(x, approximate="none"))
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (tiles._TILE,), (2, tiles._TILE + 1), (5, 7, 1001)], ids=str
+)
+def test_gelu_keeps_the_shape_and_gives_a_contiguous_array(rng, shape):
+    x = np.asarray(rng.normal(size=shape), dtype=np.float32)
+    y = mha.gelu(x)
+    assert isinstance(y, np.ndarray)
+    assert (y.shape, y.dtype, y.flags.c_contiguous) == (shape, np.float32, True)
+    assert not np.shares_memory(x, y)
+    assert_close(y, x)
+
+
+ACTIVATIONS = {"gelu": mha.gelu, "tanh": partial(mha.gelu, approximate="tanh"), "silu": mha.silu, "relu": mha.relu}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("activate", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_an_array_without_axes_gives_an_array_and_no_scalar(dtype, activate):
+    y = activate(np.asarray(1.5, dtype=dtype))
+    assert isinstance(y, np.ndarray)
+    assert (y.shape, y.dtype) == ((), dtype)
+
+
+VIEWS = {
+    "stepped": lambda x: x[::3, 1::2],
+    "transposed": lambda x: x.T,
+    "reversed": lambda x: x[::-1, ::-1],
+    "in Fortran order": np.asfortranarray,
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+    "unaligned": lambda x: np.frombuffer(b"\0" + x.tobytes(), dtype=np.uint8)[1:].view(np.float32).reshape(x.shape),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_strides_do_not_matter_to_gelu(rng, view):
+    x = view(rng.normal(size=(150, 301)).astype(np.float32))
+    y = mha.gelu(x)
+    assert y.flags.c_contiguous
+    np.testing.assert_array_equal(y, mha.gelu(x.copy(order="C")))
+
+
+def test_gelu_never_writes_its_input(rng):
+    x = rng.normal(size=(3, tiles._TILE)).astype(np.float32)
+    before = x.copy()
+    expected = mha.gelu(x)
+    x.flags.writeable = False
+    np.testing.assert_array_equal(mha.gelu(x), expected)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_gelu_in_float64_is_the_algebra_s(rng):
+    x = np.concatenate([np.linspace(-40, 40, 20_001), rng.normal(size=20_000)])
+    y = mha.gelu(x)
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y, exact_gelu(x), rtol=0, atol=2e-15)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-14)])
+def test_the_tanh_form_of_gelu_is_the_algebra_s(rng, dtype, tolerance):
+    x = rng.normal(size=10_000).astype(dtype) * 3
+    wide = x.astype(np.float64)
+    expected = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
+    y = mha.gelu(x, approximate="tanh")
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, expected, rtol=0, atol=tolerance)
+
+
+def test_half_precision_gelu_is_rounded_once_from_float32(rng):
+    x = rng.normal(size=10_000).astype(np.float16)
+    y = mha.gelu(x)
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, exact_gelu(x), rtol=2**-10, atol=2.0**-24)
+
+
+# parts on all cores
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Four threads, whatever the machine has, and a BLAS that starts with two; both as they were afterwards."""
+    if threads._blas() is None:
+        pytest.skip("this NumPy's BLAS does not say how many threads it takes")
+    monkeypatch.setattr(threads, "num_threads", lambda: 4)
+    read, write = threads._blas()
+    before = read()
+    write(2)
+    yield read
+    write(before)
+
+
+def test_results_keep_the_order_of_the_items(cores):
+    items = list(range(100))
+    assert list(threads.parallel(lambda n: n * n, items)) == [n * n for n in items]
+    assert list(threads.parallel(str, iter("abc"))) == ["a", "b", "c"]
+    assert list(threads.parallel(str, [])) == []
+    assert list(threads.parallel(str, [7])) == ["7"]
+
+
+def test_parts_run_side_by_side_with_one_blas_thread_each(cores):
+    meeting = threading.Barrier(4, timeout=30)
+
+    def part(_):
+        meeting.wait()
+        return cores()
+
+    assert list(threads.parallel(part, range(4))) == [1] * 4
+    assert cores() == 2
+
+
+def test_an_exception_in_a_part_is_raised_and_the_blas_restored(cores):
+    with pytest.raises(ZeroDivisionError):
+        list(threads.parallel(lambda n: 1 / n, [2, 1, 0, 3]))
+    assert cores() == 2
+
+
+def test_results_left_unread_restore_the_blas_too(cores):
+    results = threads.parallel(str, range(10))
+    assert next(results) == "0"
+    results.close()
+    assert cores() == 2
+
+
+def test_a_call_from_inside_a_part_runs_its_own_parts_in_turn(cores):
+    def inner(pair):
+        return (*pair, threading.get_ident())
+
+    def outer(n):
+        return list(threads.parallel(inner, [(n, m) for m in range(5)])), threading.get_ident()
+
+    for n, (parts, thread) in enumerate(threads.parallel(outer, range(8))):
+        assert parts == [(n, m, thread) for m in range(5)]
+    assert cores() == 2
+
+
+def test_callers_in_several_threads_restore_the_blas_when_the_last_one_ends(cores):
+    both_inside = threading.Barrier(2, timeout=30)
+    first_is_done = threading.Event()
+
+    def part(name, n):
+        if n == 0:
+            both_inside.wait()
+        if name == "second":
+            assert first_is_done.wait(30)
+        return cores()
+
+    def call(name):
+        return list(threads.parallel(partial(part, name), range(3)))
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(call, name) for name in ("first", "second"))
+        assert first.result() == [1] * 3
+        first_is_done.set()
+        assert second.result() == [1] * 3
+    assert cores() == 2
+
+
+def test_the_caller_s_context_reaches_every_part(cores):
+    def part(length):
+        return type(mha.sinusoidal_positions(length, 4)).__module__.partition(".")[0]
+
+    backend = load("numpy")
+    assert set(backend.parallel(part, range(8))) == {"numpy"}
+    with mha.use_backend("array_api_strict"):
+        assert set(backend.parallel(part, range(8))) == {"array_api_strict"}
+
+
+def test_a_part_that_changes_its_context_changes_no_other_s(cores):
+    all_inside = threading.Barrier(4, timeout=30)
+
+    def part(n):
+        with mha.use_backend("array_api_strict" if n % 2 else "numpy"):
+            all_inside.wait()
+            return type(mha.sinusoidal_positions(n, 4)).__module__.partition(".")[0]
+
+    assert list(load("numpy").parallel(part, range(8))) == ["numpy", "array_api_strict"] * 4
+
+
+def test_a_backend_without_threads_of_its_own_runs_parts_in_turn():
+    assert list(load("array_api_strict").parallel(str, range(3))) == ["0", "1", "2"]
+
+
+def test_the_cores_are_those_this_process_may_use():
+    assert threads.num_threads() >= 1
