@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the tests run beside each other: more would only spin
 os.environ.pop("MHA_BACKEND", None)
 os.environ.pop("MHA_MODEL", None)
 

@@ -44,6 +44,7 @@ layer_norm = _first_argument("layer_norm")
 rms_norm = _first_argument("rms_norm")
 relu = _first_argument("relu")
 silu = _first_argument("silu")
+rotary = _first_argument("rotary")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ FEATURES = {
 }
 """What turns a plain call of attention into one that uses this feature and no other."""
 
-A, W, B = np.ones((2, 3)), np.eye(3), np.zeros(3)
+A, W, B, TABLE = np.ones((2, 3)), np.eye(3), np.zeros(3), np.ones((2, 1))
 OPERATIONS = {
     "gelu": (lambda: mha.gelu(A), [A], {"approximate": "none"}),
     "gelu tanh": (lambda: mha.gelu(A, approximate="tanh"), [A], {"approximate": "tanh"}),
@@ -85,6 +86,7 @@ OPERATIONS = {
     "rms_norm": (lambda: mha.rms_norm(A, B), [A, B], {"eps": 1e-5}),
     "relu": (lambda: mha.relu(A), [A], {}),
     "silu": (lambda: mha.silu(A), [A], {}),
+    "rotary": (lambda: mha.rotary(A, TABLE, TABLE, interleaved=True), [A, TABLE, TABLE], {"interleaved": True}),
 }
 """An operation called, and the arguments and options that its kernel must receive."""
 

@@ -105,10 +105,28 @@ def test_lines_are_read_as_people_write_them(encode, expected, tmp_path):
         np.testing.assert_array_equal(rows(ok(*encode, tmp_path / "texts")), expected(texts))
 
 
+def test_the_end_of_a_line_is_no_part_of_its_text(encode, tiny_model, expected, tmp_path):
+    path = tiny_model / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": None}))  # a line is a word, spaces and all
+    (tmp_path / "texts").write_bytes(b"bird\r\ndawn\n bird")
+    vectors = rows(ok(*encode, tmp_path / "texts"))
+    np.testing.assert_allclose(vectors, expected(["bird", "dawn", "?"]), rtol=0, atol=1e-6)
+
+
 def test_each_file_may_have_its_byte_order_mark(encode, expected, tmp_path):
     (tmp_path / "texts").write_bytes(b"\xef\xbb\xbfbird")
     out = ok(*encode, tmp_path / "texts", tmp_path / "texts")
     np.testing.assert_array_equal(rows(out), expected(["bird", "bird"]))
+
+
+def test_a_pipe_is_a_file(encode, expected):
+    read, write = os.pipe()
+    os.write(write, b"a bird\ndawn\n")
+    os.close(write)
+    try:  # what a shell gives for <(command)
+        np.testing.assert_array_equal(rows(ok(*encode, f"/dev/fd/{read}")), expected(["a bird", "dawn"]))
+    finally:
+        os.close(read)
 
 
 def test_the_model_and_the_backend_by_environment(tiny_model, monkeypatch):

@@ -37,9 +37,9 @@ def test_the_model_that_these_tests_break_is_right(tiny_model):
 
 @pytest.mark.parametrize("name", ["nowhere/at/all", "../nowhere", ".nowhere", "a name with spaces", "~/nowhere/at/all"])
 def test_missing_directory(name):
-    path = Path(name).expanduser()
-    for asked in (name, Path(name), path.absolute()):
-        assert str(path) in refused(asked, "no directory ", error=mha.ModelNotFound)
+    for asked in (name, Path(name), Path(name).expanduser().absolute()):
+        message = refused(asked, "no directory ", error=mha.ModelNotFound)
+        assert str(asked) in message or str(Path(asked).expanduser()) in message
 
 
 def test_empty_name():
@@ -262,7 +262,7 @@ def test_more_tokens_than_vectors(tmp_path):
     weights = tiny_weights()
     weights["embeddings.word_embeddings.weight"] = weights["embeddings.word_embeddings.weight"][:8]
     folder = write_tiny_model(tmp_path / "m", config=CONFIG | {"vocab_size": 8}, weights=weights)
-    refused(folder, f"{folder / 'tokenizer.json'} has ", "12", "the model has vectors for 8")
+    refused(folder, f"{folder / 'tokenizer.json'} has ", "11", "the model has vectors for 8")
 
 
 def test_a_token_id_beyond_the_vectors(tiny_model):

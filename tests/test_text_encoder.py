@@ -46,11 +46,6 @@ def texts(sentences):
     return [*ODD, *longest, *sentences[3::24]]
 
 
-@pytest.fixture(scope="session")
-def expected(reference, texts):
-    return np.stack([reference(text) for text in texts])
-
-
 @pytest.fixture
 def tiny(tiny_model):
     return mha.TextEncoder.from_pretrained(tiny_model, backend="numpy")
@@ -60,12 +55,12 @@ def all_close(found, expected, tolerance=1e-6):
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
 
 
-def test_vectors_equal_the_reference(encoder, texts, expected):
+def test_vectors_equal_the_reference(encoder, reference, texts):
     vectors = encoder.encode(texts)
     assert len(texts) >= 25
     assert vectors.dtype == np.float32
     assert vectors.shape == (len(texts), encoder.dim) == (len(texts), 384)
-    all_close(vectors, expected, 1e-5)
+    all_close(vectors, [reference(text) for text in texts], 1e-5)
 
 
 def test_similarities_are_those_that_sentence_transformers_publishes(encoder):
@@ -83,18 +78,17 @@ def test_the_strict_array_api_gives_the_same_vectors(minilm, sentences, referenc
     all_close(encoder.backend.to_numpy(vectors), [reference(text) for text in texts], 1e-5)
 
 
-def test_float64_computes_in_float64_and_returns_float32(minilm, texts, expected):
+def test_float64_computes_in_float64_and_returns_float32(minilm, reference):
     encoder = mha.TextEncoder.from_pretrained(minilm, dtype="float64")
     assert {array.dtype.name for array in encoder.model.arrays().values()} == {"float64"}
-    vectors = encoder.encode(texts[::3])
+    vectors = encoder.encode(ODD[:5])
     assert vectors.dtype == np.float32
-    all_close(vectors, expected[::3], 1e-7)
+    all_close(vectors, [reference(text) for text in ODD[:5]], 1e-7)
 
 
-def test_order_is_kept(encoder, texts, expected, rng):
+def test_order_is_kept(encoder, texts, rng):
     order = rng.permutation(len(texts))
     all_close(encoder.encode([texts[at] for at in order]), encoder.encode(texts)[order])
-    all_close(encoder.encode([texts[at] for at in order]), expected[order], 1e-5)
 
 
 def test_a_text_alone_equals_the_text_among_others(encoder, texts):

@@ -70,8 +70,6 @@ Files = Annotated[
         metavar="FILE|-",
         help="Files of one text per line, UTF-8; - is standard input.",
         allow_dash=True,
-        exists=True,
-        dir_okay=False,
     ),
 ]
 Model = Annotated[
@@ -109,6 +107,10 @@ def encode(
     """Turn texts into vectors with a pretrained encoder; or, with --similar, find the nearest texts to each."""
     if not files and not text:
         raise typer.BadParameter("give FILE..., - for standard input, or --text T", param_hint="FILE")
+    for file in files or []:
+        if str(file) != "-" and (file.is_dir() or not file.exists()):
+            found = "is a directory" if file.is_dir() else "does not exist"
+            raise typer.BadParameter(f"file {str(file)!r} {found}", param_hint="FILE")
     if output not in (None, "-") and not str(output).endswith(".npy"):
         raise typer.BadParameter(f"{output!r} does not end in .npy; give x.npy, or - for JSON lines", param_hint="--output")
     if output == "-" and similar:

@@ -65,11 +65,11 @@ class Registry:
         try:
             module = load()
             backends, kernels = _records(module, plugin.name)
-            for backend in backends:
-                self._check_backend(backend)
+            for at, backend in enumerate(backends):
+                self._check_backend(backend, backends[:at])
             for kernel in kernels:
                 _check(kernel, Kernel)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # whatever a plugin does, the others must not notice
             plugin.error = error
             return plugin
         plugin.module, plugin.backends, plugin.kernels = module, backends, kernels
@@ -92,8 +92,10 @@ class Registry:
             for kernel in plugin.kernels:
                 self.kernels[kernel.backend, kernel.op].remove(kernel)
 
-    def _check_backend(self, backend: Backend) -> None:
+    def _check_backend(self, backend: Backend, before: list[Backend]) -> None:
         _check(backend, Backend)
+        if backend.name in {other.name for other in before}:
+            raise ValueError(f"two backends of one plugin are named {backend.name!r}: give each a name of its own")
         if backend.name in self.backends:
             other = self.backends[backend.name][1]
             owner = other.distribution or other.name

@@ -41,22 +41,21 @@ class Bert(Layer):
     def read(cls, folder: Path, make: Callable[[Any], Array]) -> Self:
         """From config.json and model.safetensors; ``make`` turns a NumPy array into the backend's.
 
-        Raises ModelError for another model type, an unsupported setting, and weights that are missing or do not fit.
+        Raises ModelError for an unsupported setting, and for weights that are missing or do not fit.
         """
         path = folder / "config.json"
         config = read_json(path)
-        if (found := field(config, path, "model_type", str)) not in MODEL_TYPES:
-            raise ModelError(f"{path}: model_type {found!r} is not supported; supported: {', '.join(MODEL_TYPES)}")
         d_model, d_ff = field(config, path, "hidden_size"), field(config, path, "intermediate_size")
         num_heads, num_layers = field(config, path, "num_attention_heads"), field(config, path, "num_hidden_layers")
         if num_heads < 1 or d_model % num_heads:
             raise ModelError(f"{path}: hidden_size {d_model} does not divide into num_attention_heads {num_heads}")
+        token_types = field({"type_vocab_size": 2} | config, path, "type_vocab_size")
         activation = _ACTIVATIONS[one_of(config.get("hidden_act", "gelu"), _ACTIVATIONS, path, "hidden_act")]
         one_of(config.get("position_embedding_type", "absolute"), ["absolute"], path, "position_embedding_type")
-        eps = float(config.get("layer_norm_eps", 1e-12))
+        eps = field({"layer_norm_eps": 1e-12} | config, path, "layer_norm_eps", float)
 
         file = WeightsFile(folder / "model.safetensors")
-        file.prefix = "bert." if "bert.embeddings.word_embeddings.weight" in file else ""
+        file.use_prefix("bert.")
 
         def take(name: str, *shape: int) -> Array:
             return make(file.take(name, shape))
@@ -97,7 +96,7 @@ class Bert(Layer):
         model = cls(
             words=take("embeddings.word_embeddings.weight", field(config, path, "vocab_size"), d_model),
             positions=take("embeddings.position_embeddings.weight", field(config, path, "max_position_embeddings"), d_model),
-            token_types=take("embeddings.token_type_embeddings.weight", config.get("type_vocab_size", 2), d_model),
+            token_types=take("embeddings.token_type_embeddings.weight", token_types, d_model),
             norm=norm("embeddings.LayerNorm"),
             encoder=Encoder(tuple(layer(at) for at in range(num_layers))),
         )

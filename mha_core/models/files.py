@@ -24,14 +24,16 @@ class ModelNotFound(MhaError, FileNotFoundError):
 
 def locate(path_or_repo: str | Path) -> Path:
     """The directory of a model: a local path as it is, a repository id through huggingface_hub and its cache."""
+    if not isinstance(path_or_repo, str | Path):
+        raise TypeError(f"path_or_repo is {type(path_or_repo).__name__}; expected the path of a directory, or a repository id")
     path = Path(path_or_repo).expanduser()
-    if path.is_dir():
-        return path
     name = str(path_or_repo)
-    if path.exists():
+    if name and path.is_dir():
+        return path
+    if name and path.exists():
         raise ModelError(f"{path} is a file; expected the directory of a model, with config.json and model.safetensors")
     if isinstance(path_or_repo, Path) or not _REPOSITORY.fullmatch(name) or name.startswith("."):
-        raise ModelNotFound(f"no directory {path}")
+        raise ModelNotFound(f"no directory {path}" if name else f"path_or_repo is {name!r}; expected the path of a directory")
     import huggingface_hub
 
     try:
@@ -49,6 +51,8 @@ def read_json(path: Path, kind: type = dict) -> Any:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as cause:
         raise ModelError(f"{path} is missing: {_what_is_there(path.parent)}") from cause
+    except OSError as cause:
+        raise ModelError(f"{path} cannot be read: {cause.strerror}") from cause
     except ValueError as cause:
         raise ModelError(f"{path} is no valid JSON: {cause}") from cause
     if not isinstance(found, kind):
@@ -60,14 +64,18 @@ def field(config: Mapping[str, Any], path: Path, name: str, kind: type = int) ->
     """A field of a configuration; raises ModelError where it is missing or of another kind."""
     if name not in config:
         raise ModelError(f"{path} has no {name!r}")
-    if not isinstance(config[name], kind) or isinstance(config[name], bool) != (kind is bool):
-        raise ModelError(f"{path}: {name} is {config[name]!r}; expected {kind.__name__}")
-    return config[name]
+    value = config[name]
+    kinds = (int, float) if kind is float else kind
+    if not isinstance(value, kinds) or isinstance(value, bool) != (kind is bool):
+        raise ModelError(f"{path}: {name} is {value!r}; expected {kind.__name__}")
+    if isinstance(value, int) and kind is int and value < 1:
+        raise ModelError(f"{path}: {name} is {value}; expected at least 1")
+    return value
 
 
 def one_of(value: Any, choices: Sequence[Any] | Mapping[Any, Any], path: Path, name: str) -> Any:
     """A value that must be one of several; raises ModelError that lists them."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ModelError(f"{path}: {name} is {value!r}; supported: {', '.join(map(str, choices))}")
     return value
 
@@ -92,22 +100,22 @@ class WeightsFile:
             raise ModelError(f"{path} is truncated or corrupt: {cause}") from cause
         self.prefix = ""
 
-    def __contains__(self, name: str) -> bool:
-        return self.prefix + name in self._names
+    def use_prefix(self, prefix: str) -> None:
+        """Read names below ``prefix``, if any starts so: files of a whole model carry it, files of the encoder alone do not."""
+        self.prefix = prefix if any(name.startswith(prefix) for name in self._names) else ""
 
     def take(self, name: str, shape: tuple[int, ...]) -> Any:
-        """The array, as float32 where it is stored narrower; zeros stand in for one that ``finish`` will report."""
+        """The array, as float32 where it is stored narrower; an empty one stands in for what ``finish`` will report."""
         import numpy
 
-        if name not in self:
-            self.wrong.append(f"{self.prefix}{name} is missing (expected shape {shape})")
-            return numpy.zeros(shape, dtype=numpy.float32)
-        part = self._file.get_slice(self.prefix + name)
-        found = tuple(part.get_shape())
-        if found != shape:
-            self.wrong.append(f"{self.prefix}{name} has shape {found}, expected {shape}")
-            return numpy.zeros(shape, dtype=numpy.float32)
-        return self._read(part.get_dtype(), self.prefix + name)
+        name = self.prefix + name
+        part = self._file.get_slice(name) if name in self._names else None
+        found = None if part is None else tuple(part.get_shape())
+        if part is not None and found == shape:
+            return self._read(part.get_dtype(), name)
+        wrong = f"is missing (expected shape {shape})" if found is None else f"has shape {found}, expected {shape}"
+        self.wrong.append(f"{name} {wrong}")
+        return numpy.zeros((0,) * len(shape), dtype=numpy.float32)
 
     def finish(self) -> None:
         """Raise ModelError if anything was missing or of a wrong shape, listing the first few."""
@@ -118,7 +126,6 @@ class WeightsFile:
 
     def _read(self, kind: str, name: str) -> Any:
         import numpy
-        from safetensors import deserialize
 
         if kind not in _KINDS:
             raise ModelError(f"{self.path}: {name} is stored as {kind}; supported: {', '.join(_KINDS)}")
@@ -126,9 +133,12 @@ class WeightsFile:
             array = self._file.get_tensor(name)
             return array.astype(numpy.float32) if kind == "F16" else array
         # NumPy has no name for bfloat16, but it is the upper half of float32
-        stored = dict(deserialize(self.path.read_bytes()))[name]
-        bits = numpy.frombuffer(stored["data"], dtype="<u2").astype(numpy.uint32) << 16
-        return bits.view(numpy.float32).reshape(stored["shape"])
+        with self.path.open("rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+            stored = json.loads(file.read(header))[name]
+        start, stop = stored["data_offsets"]
+        bits = numpy.fromfile(self.path, dtype="<u2", count=(stop - start) // 2, offset=8 + header + start)
+        return (bits.astype(numpy.uint32) << 16).view(numpy.float32).reshape(stored["shape"])
 
 
 _KINDS = ("F64", "F32", "F16", "BF16")

@@ -16,9 +16,9 @@ _MODES: dict[str, Callable[[Namespace, Array], Array]] = {
     "cls": lambda xp, x: x[:, 0, :],
     "max": lambda xp, x: xp.max(x, axis=1),
     "mean": lambda xp, x: xp.mean(x, axis=1),
-    "mean_sqrt_len": lambda xp, x: xp.sum(x, axis=1) / x.shape[1] ** 0.5,
+    "mean_sqrt_len_tokens": lambda xp, x: xp.sum(x, axis=1) / x.shape[1] ** 0.5,
 }
-_KEYS = {"cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len"}
+_KEYS = {"cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens"}
 _MODULES = ("Transformer", "Pooling", "Normalize")
 
 
@@ -66,17 +66,17 @@ def unit(xp: Namespace, x: Array) -> Array:
 
 
 def _read_modes(path: Path) -> tuple[str, ...]:
+    """Flags, which older files have, in the order of _MODES; or names, in the order given."""
     config: dict[str, Any] = read_json(path)
-    named = config.get("pooling_mode")
-    if named is not None:  # newer files name the mode, or several
-        asked = [named] if isinstance(named, str) else list(named)
+    if "pooling_mode" in config:
+        named = config["pooling_mode"]
+        asked = list(named) if isinstance(named, list) else [named]
     else:
-        asked = [
+        flags = [
             key.removeprefix("pooling_mode_") for key, on in config.items() if key.startswith("pooling_mode_") and on is True
         ]
-        asked = [_KEYS.get(key, key) for key in asked]
-    for mode in asked:
-        one_of(mode, _MODES, path, "pooling mode")
+        order = list(_KEYS)
+        asked = [_KEYS.get(flag, flag) for flag in sorted(flags, key=lambda flag: order.index(flag) if flag in order else -1)]
     if not asked:
         raise ModelError(f"{path} names no pooling mode; supported: {', '.join(_MODES)}")
-    return tuple(mode for mode in _MODES if mode in asked)
+    return tuple(one_of(mode, _MODES, path, "pooling mode") for mode in asked)

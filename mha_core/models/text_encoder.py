@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, compute_dtype
 from ..algebra.masks import packed
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import backend_without_arrays
@@ -57,6 +57,8 @@ class TextEncoder:
         loaded = backend_without_arrays(backend)
         folder = locate(path_or_repo)
         wanted = as_dtype(loaded.xp, "float32" if dtype is None else dtype)
+        if not loaded.is_floating(wanted):
+            raise TypeError(f"dtype is {dtype}; expected float32 or another floating dtype")
         path = folder / "config.json"
         kind = one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")
         pooling = Pooling.read(folder)
@@ -98,6 +100,9 @@ class TextEncoder:
         """As ``encode``, some thousand texts at a time, so that memory does not grow with their number."""
         if isinstance(texts, str | bytes):
             raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
+        return self._stream(texts, self.pooling.normalize if normalize is None else normalize, progress)
+
+    def _stream(self, texts: Iterable[str], normalize: bool, progress: bool | None) -> Iterator[Array]:
         from tqdm import tqdm
 
         total = len(texts) if isinstance(texts, Sized) else None
@@ -106,10 +111,9 @@ class TextEncoder:
         with tqdm(total=total, unit=" texts", disable=disable, delay=1.0 if progress is None else 0.0) as bar:
             for window in _windows(texts):
                 for at, text in enumerate(window, start=count):
-                    if not isinstance(text, str):
-                        raise TypeError(f"texts[{at}] is {type(text).__name__}; expected str")
+                    _check_text(at, text)
                 ids, cut_here = self.tokenizer(window)
-                yield self._encode_window(ids, self.pooling.normalize if normalize is None else normalize, bar)
+                yield self._encode_window(ids, normalize, bar)
                 count, cut = count + len(window), cut + cut_here
         if cut:
             message = f"{cut} of {count} texts are longer than {self.max_seq_length} tokens, and were cut there"
@@ -125,7 +129,7 @@ class TextEncoder:
             bar.update(part.shape[0])
         places = sorted(range(len(order)), key=order.__getitem__)
         vectors = xp.take(xp.concat(parts, axis=0), xp.asarray(places, device=self.device), axis=0)
-        return unit(xp, vectors) if normalize else vectors
+        return xp.astype(unit(xp, vectors) if normalize else vectors, xp.float32, copy=False)
 
     def _encode_packed(self, ids: list[list[int]]) -> Array:
         """Texts laid end to end in one matrix, without padding."""
@@ -134,7 +138,17 @@ class TextEncoder:
         tokens = xp.asarray([token for text in ids for token in text], dtype=xp.int64, device=self.device)
         places = xp.asarray([at for length in lengths for at in range(length)], dtype=xp.int64, device=self.device)
         hidden = self.model(tokens, places, mask=packed(lengths))
-        return self.pooling(xp, xp.astype(hidden, xp.float32, copy=False), lengths)
+        wide = compute_dtype(xp, hidden.dtype)
+        return self.pooling(xp, xp.astype(hidden, wide, copy=False), lengths)
+
+
+def _check_text(at: int, text: object) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"texts[{at}] is {type(text).__name__}; expected str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnicodeError(f"texts[{at}] cannot be written as UTF-8: {error.reason} at character {error.start}") from error
 
 
 def _windows(texts: Iterable[str]) -> Iterator[list[str]]:

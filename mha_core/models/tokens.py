@@ -29,18 +29,11 @@ class Tokenizer:
             tokenizer = Library.from_file(str(path))
         except Exception as cause:  # the library raises plain Exception
             raise ModelError(f"{path} cannot be read by tokenizers: {cause}") from cause
-        if tokenizer.get_vocab_size() > vocabulary:
-            raise ModelError(f"{path} has {tokenizer.get_vocab_size()} tokens, but the model has vectors for {vocabulary}")
+        last = max(tokenizer.get_vocab().values(), default=-1)
+        if last >= vocabulary:
+            raise ModelError(f"{path} has token ids up to {last}, but the model has vectors for {vocabulary} tokens")
         settings = _read_if_there(folder / "sentence_bert_config.json")
-        limit = settings.get("max_seq_length")
-        if limit is None:
-            limit = min(
-                max_positions, _read_if_there(folder / "tokenizer_config.json").get("model_max_length") or max_positions
-            )
-        if not isinstance(limit, int) or not 0 < limit <= max_positions:
-            raise ModelError(
-                f"{folder / 'sentence_bert_config.json'}: max_seq_length is {limit!r}; expected 1 to {max_positions}"
-            )
+        limit = _limit(folder, settings, tokenizer.num_special_tokens_to_add(is_pair=False), max_positions)
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit)
         return cls(tokenizer, limit, settings.get("do_lower_case", False) is True)
@@ -50,6 +43,19 @@ class Tokenizer:
         texts = [text.lower() for text in texts] if self.lower_case else list(texts)
         encodings = self.tokenizer.encode_batch(texts)
         return [encoding.ids for encoding in encodings], sum(bool(encoding.overflowing) for encoding in encodings)
+
+
+def _limit(folder: Path, settings: dict[str, Any], special: int, max_positions: int) -> int:
+    """The first that is given of max_seq_length, model_max_length (as far as there are positions), and the positions."""
+    path, name, limit = folder / "sentence_bert_config.json", "max_seq_length", settings.get("max_seq_length")
+    if limit is None:
+        path, name = folder / "tokenizer_config.json", "model_max_length"
+        limit = _read_if_there(path).get(name)
+        limit = max_positions if limit is None else min(limit, max_positions) if isinstance(limit, int | float) else limit
+    least = max(1, special)
+    if isinstance(limit, bool) or not isinstance(limit, int) or not least <= limit <= max_positions:
+        raise ModelError(f"{path}: {name} is {limit!r}; expected {least} to {max_positions}")
+    return limit
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:

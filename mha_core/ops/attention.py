@@ -93,8 +93,8 @@ def merge_states(*states_: AttentionState) -> AttentionState:
     if not states_:
         raise TypeError("merge_states: expected at least one state")
     given = [AttentionState(*state) for state in states_]
-    backend = check.arrays(**{f"states[{i}].out": state.out for i, state in enumerate(given)})
-    check.arrays(**{f"states[{i}].lse": state.lse for i, state in enumerate(given)})
+    backend = check.arrays(**{f"states[{i}].out": state.out for i, state in enumerate(given)})  # type: ignore[arg-type]
+    check.arrays(**{f"states[{i}].lse": state.lse for i, state in enumerate(given)})  # type: ignore[arg-type]
     for i, state in enumerate(given):
         check.shape(f"states[{i}].out", state.out, tuple(given[0].out.shape), "the shape of states[0].out")
         check.shape(f"states[{i}].lse", state.lse, tuple(state.out.shape[:-1]), "the shape of out without its last axis")
@@ -127,7 +127,9 @@ def attention_weights(
     >>> mha.attention_weights(x, x, mask=mha.causal(), rows=[1])
     array([[0.5, 0.5, 0. ]])
     """
-    backend, problem = prepare(query, key, None, **options)
+    backend = check.arrays(query=query, key=key)
+    check.ndim("key", key, 2, "(..., heads, length, head_dim)")
+    _, problem = prepare(query, key, key[..., :0], **options)  # values of no width: only the scores matter
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     chosen_rows, chosen_cols = _index("rows", rows, num_queries), _index("cols", cols, num_keys)
     if lse is None:

@@ -11,9 +11,9 @@ from ..dispatch.errors import BackendMismatch
 from ..dispatch.selection import backend_of
 
 
-def arrays(**named: Array | None) -> LoadedBackend:
-    """The backend of these arrays: floating, all of one library, one device and one dtype. None is left out."""
-    given = {name: x for name, x in named.items() if x is not None}
+def arrays(*, optional: Mapping[str, Array | None] | None = None, **named: Array) -> LoadedBackend:
+    """The backend of these arrays: floating, all of one library, one device and one dtype; an optional one may be None."""
+    given = named | {name: x for name, x in (optional or {}).items() if x is not None}
     backend = backend_of(given)
     names = iter(given)
     first = next(names)

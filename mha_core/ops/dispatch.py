@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,17 +12,21 @@ from ..dispatch.backend import LoadedBackend
 from ..dispatch.contract import Call
 
 
-def run(backend: LoadedBackend, op: str, algebra: Callable[..., Array], /, *args: Array | None, **options: Any) -> Array:
-    """``algebra(xp, *args, **options)``, or the kernel that takes this call; a kernel is called without ``xp``."""
+def run(
+    backend: LoadedBackend, op: str, algebra: Callable[..., Array], arrays: Mapping[str, Array | None], **options: Any
+) -> Array:
+    """``algebra(xp, *arrays, **options)``, or the kernel that takes this call; a kernel is called without ``xp``."""
     compute: Callable[..., Any] = partial(algebra, backend.xp)
+    name, first = next(iter(arrays.items()))
+    assert first is not None
+    if first.ndim == 0:  # NumPy's functions answer an array without axes with a scalar, which is no array
+        one = backend.xp.reshape(first, (1,))
+        return backend.xp.reshape(run(backend, op, algebra, {**arrays, name: one}, **options), ())
     if backend.has_kernels(op):
-        first = args[0]
-        assert first is not None
-        shapes = tuple((f"{at}", tuple(x.shape)) for at, x in enumerate(args) if x is not None)
+        shapes = tuple((name, tuple(x.shape)) for name, x in arrays.items() if x is not None)
         call = Call(op, shapes, first.dtype, first.device, frozenset(), tuple(options.items()))
         compute = backend.kernel(call) or compute
-    result: Array = compute(*args, **options)
-    return result
+    return compute(*arrays.values(), **options)
 
 
 def run_attention(backend: LoadedBackend, op: str, algebra: Callable[..., Any], problem: AttentionProblem) -> Any:

@@ -71,19 +71,8 @@ def multi_head_attention(
     array([[3., 3., 3., 3., 3., 3.],
            [3., 3., 3., 3., 3., 3.]])
     """
-    backend = check.arrays(
-        x=x,
-        w_q=w_q,
-        w_k=w_k,
-        w_v=w_v,
-        w_o=w_o,
-        context=context,
-        value_context=value_context,
-        b_q=b_q,
-        b_k=b_k,
-        b_v=b_v,
-        b_o=b_o,
-    )
+    optional = {"context": context, "value_context": value_context, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+    backend = check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, optional=optional)
     if context is None and value_context is not None:
         raise ValueError("value_context is given without context: keys need theirs")
     if context is not None and rotary is not None:

@@ -20,12 +20,12 @@ def linear(x: Array, w: Array, b: Array | None = None) -> Array:
     >>> mha.linear(np.ones((1, 2)), np.eye(2), np.ones(2))
     array([[2., 2.]])
     """
-    backend = check.arrays(x=x, w=w, b=b)
+    backend = check.arrays(x=x, w=w, optional={"b": b})
     check.ndim("x", x, 1, "(..., features)")
     if w.ndim != 2 or w.shape[0] != x.shape[-1]:
         raise ValueError(f"w has shape {tuple(w.shape)}; expected (n, m) with n = {x.shape[-1]}, the features of x")
     check.shape("b", b, (w.shape[1],), "(m,)")
-    return run(backend, "linear", _linear, x, w, b)
+    return run(backend, "linear", _linear, {"x": x, "w": w, "b": b})
 
 
 def _linear(xp: Namespace, x: Array, w: Array, b: Array | None) -> Array:
@@ -44,11 +44,11 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
     >>> mha.layer_norm(np.asarray([1.0, 3.0]), eps=0.0)
     array([-1.,  1.])
     """
-    backend = check.arrays(x=x, weight=weight, bias=bias)
+    backend = check.arrays(x=x, optional={"weight": weight, "bias": bias})
     check.ndim("x", x, 1, "(..., features)")
     check.shape("weight", weight, tuple(x.shape[-1:]), "the last axis of x")
     check.shape("bias", bias, tuple(x.shape[-1:]), "the last axis of x")
-    return run(backend, "layer_norm", norms.layer_norm, x, weight, bias, eps=check.number("eps", eps))
+    return run(backend, "layer_norm", norms.layer_norm, {"x": x, "weight": weight, "bias": bias}, eps=check.number("eps", eps))
 
 
 def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Array:
@@ -60,10 +60,10 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Arr
     >>> mha.rms_norm(np.asarray([3.0, 3.0]), eps=0.0)
     array([1., 1.])
     """
-    backend = check.arrays(x=x, weight=weight)
+    backend = check.arrays(x=x, optional={"weight": weight})
     check.ndim("x", x, 1, "(..., features)")
     check.shape("weight", weight, tuple(x.shape[-1:]), "the last axis of x")
-    return run(backend, "rms_norm", norms.rms_norm, x, weight, eps=check.number("eps", eps))
+    return run(backend, "rms_norm", norms.rms_norm, {"x": x, "weight": weight}, eps=check.number("eps", eps))
 
 
 def gelu(x: Array, *, approximate: Literal["none", "tanh"] = "none") -> Array:
@@ -77,7 +77,7 @@ def gelu(x: Array, *, approximate: Literal["none", "tanh"] = "none") -> Array:
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is {approximate!r}; expected 'none' or 'tanh'")
-    return run(check.arrays(x=x), "gelu", activations.gelu, x, approximate=approximate)
+    return run(check.arrays(x=x), "gelu", activations.gelu, {"x": x}, approximate=approximate)
 
 
 def relu(x: Array) -> Array:
@@ -87,7 +87,7 @@ def relu(x: Array) -> Array:
     >>> mha.relu(np.asarray([-1.0, 2.0]))
     array([0., 2.])
     """
-    return run(check.arrays(x=x), "relu", activations.relu, x)
+    return run(check.arrays(x=x), "relu", activations.relu, {"x": x})
 
 
 def silu(x: Array) -> Array:
@@ -99,7 +99,7 @@ def silu(x: Array) -> Array:
     >>> mha.silu(np.asarray([0.0, 1.0])).round(4)
     array([0.    , 0.7311])
     """
-    return run(check.arrays(x=x), "silu", activations.silu, x)
+    return run(check.arrays(x=x), "silu", activations.silu, {"x": x})
 
 
 ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh"), "silu": silu}

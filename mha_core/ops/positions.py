@@ -80,4 +80,4 @@ def rotary(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
         check_broadcast(name, table.shape, (*x.shape[:-1], half), "(..., L, r / 2)")
     if sin.shape[-1:] != cos.shape[-1:]:
         raise ValueError(f"sin has shape {tuple(sin.shape)}, but cos has {tuple(cos.shape)}: expected as many angles")
-    return run(backend, "rotary", algebra.rotary, x, cos, sin, interleaved=interleaved)
+    return run(backend, "rotary", algebra.rotary, {"x": x, "cos": cos, "sin": sin}, interleaved=interleaved)

@@ -33,7 +33,7 @@ class Options(TypedDict, total=False):
 def prepare(
     query: Array,
     key: Array,
-    value: Array | None,
+    value: Array,
     *,
     mask: Mask | Array | None = None,
     bias: Bias | Array | None = None,
@@ -42,13 +42,11 @@ def prepare(
     sink: Array | None = None,
     query_offset: int | Array | None = None,
 ) -> tuple[LoadedBackend, AttentionProblem]:
-    """A valid problem with a head axis in every array; ``value=None`` stands for values of no width."""
+    """A valid problem, with a head axis in every array."""
     backend = check.arrays(query=query, key=key, value=value)
     xp = backend.xp
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if x is not None:
-            check.ndim(name, x, 2, "(..., heads, length, head_dim)")
-    value = key[..., :0] if value is None else value
+        check.ndim(name, x, 2, "(..., heads, length, head_dim)")
     query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
     shape = _scores_shape(query, key, value)
 

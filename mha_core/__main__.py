@@ -1,0 +1,5 @@
+"""``python -m mha_core`` is the command ``mha``."""
+
+from .cli import main
+
+main()
