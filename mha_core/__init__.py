@@ -20,6 +20,7 @@ from .layers.cache import DecoderCache, KeyValueCache
 from .layers.decoder import Decoder, DecoderLayer
 from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
+from .layers.files import LayerFileError
 from .layers.norm import LayerNorm, RMSNorm
 from .layers.residual import Dropout
 from .layers.rotary import Rotary
@@ -91,6 +92,7 @@ __all__ = [
     "BackendMismatch",
     "KernelUnsupported",
     "PluginApiMismatch",
+    "LayerFileError",
     "ModelError",
     "ModelNotFound",
 ]

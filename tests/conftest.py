@@ -20,7 +20,7 @@ from mha_core.dispatch.backend import load
 from mha_core.plugin import register
 
 ROOT = Path(__file__).parent.parent
-BACKENDS = ["numpy", "array_api_strict"]
+BACKENDS = ["numpy", "torch", "array_api_strict"]
 
 register(strict_plugin)
 

@@ -16,9 +16,9 @@ def _devices() -> list[str]:
     import torch
 
     found = ["cpu"]
-    if torch.accelerator.is_available():
-        kind = torch.accelerator.current_accelerator().type
-        found += [f"{kind}:{at}" for at in range(torch.accelerator.device_count())]
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
+        found += [f"{accelerator.type}:{at}" for at in range(torch.accelerator.device_count())]
     return found
 
 

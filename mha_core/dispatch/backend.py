@@ -13,6 +13,8 @@ from .contract import Backend, Call, Kernel
 from .errors import BackendUnavailable
 from .registry import Plugin, on_change, registry
 
+_DECISIONS = 4096  # kept at most, some 2 MB
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -65,6 +67,8 @@ class LoadedBackend:
         """The function of the kernel that takes this call; None where the algebra does."""
         known = self._decisions.get(call)
         if known is None:
+            if len(self._decisions) >= _DECISIONS:  # shapes may go on changing for ever
+                self._decisions.clear()
             decision = decide(self.name, call)
             known = self._decisions[call] = (decision, _load(decision.kernel) if decision.kernel else None)
         return known[1]

@@ -82,7 +82,7 @@ class Registry:
         return plugin
 
     def remove(self, module: Any) -> None:
-        mine = [plugin for plugin in self.plugins if plugin.module is module]
+        mine = [plugin for plugin in self.plugins if plugin.error is None and plugin.module is module]
         if not mine:
             raise ValueError(f"{module!r} is not registered")
         for plugin in mine:

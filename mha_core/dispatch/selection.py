@@ -121,11 +121,11 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
 
 
 def _learn(name: str, x: Any) -> LoadedBackend:
-    mro = {_qualified(cls) for cls in type(x).__mro__}
-    for backend, _ in registry().backends.values():
-        if mro.intersection(backend.types):
-            loaded = _by_type[type(x)] = load(backend.name)
-            return loaded
+    for cls in type(x).__mro__:  # the nearest class that any backend names
+        for backend, _ in registry().backends.values():
+            if _qualified(cls) in backend.types:
+                loaded = _by_type[type(x)] = load(backend.name)
+                return loaded
     known = ", ".join(sorted(registry().backends))
     raise TypeError(
         f"{name} is {_type_name(x)}; expected an array of an installed backend ({known}), such as numpy.asarray({name})"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Self
 
 from ..algebra.arrays import Array
 from ..dispatch.backend import load
 from ..dispatch.selection import backend_of, check_name
+from . import files
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,44 @@ class Layer:
             return y if wanted is None else target.xp.astype(y, wanted, copy=False)
 
         return self.map(move)
+
+    @classmethod
+    def from_torch(cls, source: Any, **settings: Any) -> Self:
+        """The same layer as torch's: a module, or its state dict with ``num_heads``, ``activation`` and ``norm_first``.
+
+        nn.MultiheadAttention (a state dict of it needs only ``num_heads``), nn.TransformerEncoderLayer, nn.TransformerEncoder,
+        nn.TransformerDecoderLayer, nn.TransformerDecoder. Inputs are batch first here, whatever the module says, and there
+        is no dropout.
+
+        Raises ValueError for keys that are missing or unknown, listing them, and for what has no counterpart; TypeError for
+        settings that are absent, or that the module tells itself.
+        """
+        from .from_torch import read  # it knows every layer, and this is the base of them
+
+        return read(cls, source, settings)
+
+    def save(self, path: str | Path) -> None:
+        """Write the layer as a safetensors file, with what is needed to build it again in the metadata."""
+        files.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, backend: str | None = None, device: Any = None) -> Self:
+        """The layer that ``save`` wrote, in any backend.
+
+        Raises FileNotFoundError; LayerFileError where the file is corrupt, holds another layer, or does not fit.
+        """
+        found = files.load(path, _known(Layer), backend=backend, device=device)
+        if not isinstance(found, cls):
+            raise files.LayerFileError(f"{path} holds a {type(found).__name__}; expected a {cls.__name__}")
+        return found
+
+
+def _known(cls: type[Any]) -> dict[str, type[Any]]:
+    """Every layer class, by name."""
+    found: dict[str, type[Any]] = {}
+    for kind in cls.__subclasses__():
+        found |= {kind.__name__: kind, **_known(kind)}
+    return found
 
 
 def as_dtype(xp: Any, dtype: Any) -> Any:

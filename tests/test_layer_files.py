@@ -1,0 +1,112 @@
+"""Layers go to safetensors files and come back, in any backend."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+import mha_core as mha
+
+SMALL = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 2}
+
+
+def same(a, b, backend):
+    assert list(a.arrays()) == list(b.arrays())
+    for name, x in a.arrays().items():
+        y = b.arrays()[name]
+        assert x.dtype == y.dtype
+        assert (backend.to_numpy(x) == backend.to_numpy(y)).all()
+
+
+@pytest.mark.parametrize("cls", [mha.Encoder, mha.Decoder])
+def test_a_layer_comes_back_as_it_was(backend, tmp_path, rng, cls):
+    layer = cls.init(**SMALL, activation="gelu", norm_first=True, eps=1e-3, seed=0, backend=backend.name)
+    layer.save(tmp_path / "layer.safetensors")
+    back = cls.load(tmp_path / "layer.safetensors", backend=backend.name)
+    assert type(back) is cls
+    assert back.layers[1].norm_first and back.layers[1].norm_1.eps == 1e-3
+    assert back.layers[0].feed_forward.activation == "gelu"
+    same(layer, back, backend)
+    x = backend.from_numpy(rng.normal(size=(3, 8)).astype(np.float32))
+    inputs = (x,) if cls is mha.Encoder else (x, x)
+    assert (backend.to_numpy(layer(*inputs)) == backend.to_numpy(back(*inputs))).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["layer.safetensors"]
+
+
+def test_a_layer_comes_back_in_another_library(tmp_path):
+    layer = mha.Encoder.init(**SMALL, seed=0, backend="torch")
+    layer.save(tmp_path / "layer.safetensors")
+    with mha.use_backend("numpy"):
+        back = mha.Encoder.load(tmp_path / "layer.safetensors")
+    assert all(type(x) is np.ndarray for x in back.arrays().values())
+    assert (back.layers[0].attention.w_q == layer.layers[0].attention.w_q.numpy()).all()
+
+
+def test_any_layer_with_its_settings(tmp_path):
+    rotary = mha.Rotary.init(max_length=4, dim=2, interleaved=True)
+    attention = mha.MultiHeadAttention.init(d_model=8, num_heads=4, num_kv_heads=2, seed=0)
+    layer = mha.EncoderLayer(
+        type(attention)(**{**vars(attention), "rotary": rotary, "b_q": None}),
+        mha.RMSNorm.init(d_model=8),
+        mha.FeedForward.init(d_model=8, d_ff=4, activation="silu", gated=True, seed=0),
+        mha.LayerNorm(None, None),
+    )
+    layer.save(tmp_path / "x")
+    back = mha.EncoderLayer.load(tmp_path / "x")
+    assert back.attention.num_kv_heads == 2 and back.attention.b_q is None and back.attention.rotary.interleaved is True
+    assert type(back.norm_1) is mha.RMSNorm and back.norm_2.weight is None
+    x = np.ones((3, 8), dtype=np.float32)
+    assert (layer(x) == back(x)).all()
+
+
+def test_bfloat16_comes_back_bit_for_bit(tmp_path):
+    import torch
+
+    layer = mha.FeedForward.init(d_model=4, d_ff=6, seed=0, backend="torch", dtype="bfloat16")
+    layer.save(tmp_path / "x")
+    back = mha.FeedForward.load(tmp_path / "x", backend="torch")
+    assert back.w_1.dtype == torch.bfloat16 and torch.equal(back.w_1, layer.w_1)
+    with pytest.raises(mha.LayerFileError, match="w_1 is bfloat16, which numpy does not have"):
+        mha.FeedForward.load(tmp_path / "x", backend="numpy")
+
+
+def test_what_does_not_fit_is_listed(tmp_path):
+    path = tmp_path / "x"
+    mha.LayerNorm.init(d_model=4).save(path)
+    with pytest.raises(mha.LayerFileError, match="holds a LayerNorm; expected a Encoder"):
+        mha.Encoder.load(path)
+    with safe_open(path, framework="numpy") as file:
+        metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in ("weight", "bias")}
+    save_file({"weight": arrays["weight"]}, path, metadata)
+    with pytest.raises(mha.LayerFileError, match="x lacks bias"):
+        mha.LayerNorm.load(path)
+    save_file({**arrays, "gain": arrays["bias"]}, path, metadata)
+    with pytest.raises(mha.LayerFileError, match="holds arrays that its layer does not have: gain"):
+        mha.LayerNorm.load(path)
+    save_file(arrays, path)
+    with pytest.raises(mha.LayerFileError, match="without the metadata of a layer"):
+        mha.LayerNorm.load(path)
+    plan = json.loads(metadata["mha_core.layer"])
+    save_file(arrays, path, {"mha_core.layer": json.dumps({**plan, "format": 2})})
+    with pytest.raises(mha.LayerFileError, match="has format 2; this mha-core reads format 1"):
+        mha.LayerNorm.load(path)
+    plan["layer"]["class"] = "Norm"
+    save_file(arrays, path, {"mha_core.layer": json.dumps(plan)})
+    with pytest.raises(mha.LayerFileError, match="holds a 'Norm', which this mha-core does not know"):
+        mha.LayerNorm.load(path)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(mha.LayerFileError, match="truncated or corrupt"):
+        mha.LayerNorm.load(path)
+    with pytest.raises(FileNotFoundError):
+        mha.LayerNorm.load(tmp_path / "nowhere")
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        mha.LayerNorm.init(d_model=4).save(tmp_path / "nowhere" / "x")
+    (tmp_path / "d").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        mha.LayerNorm.init(d_model=4).save(tmp_path / "d")
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]

@@ -1,0 +1,150 @@
+"""Layers read from torch give torch's numbers, in float64, to 1e-12."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mha_core as mha
+
+D, HEADS, FF = 12, 3, 20
+
+
+def randomised(module, seed=0):
+    """Every parameter random, the norms' too, and no dropout."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype) * 0.5)
+    return module.double().eval()
+
+
+def tensors(rng, *shapes):
+    return [torch.asarray(rng.normal(size=shape)) for shape in shapes]
+
+
+def close(ours, theirs):
+    np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("widths", [{}, {"kdim": 7, "vdim": 5}, {"kdim": 7, "vdim": 7}])
+def test_multi_head_attention(rng, bias, widths):
+    module = randomised(nn.MultiheadAttention(D, HEADS, bias=bias, batch_first=True, **widths))
+    x, keys, values = tensors(rng, (2, 4, D), (2, 6, widths.get("kdim", D)), (2, 6, widths.get("vdim", D)))
+    ours = mha.MultiHeadAttention.from_torch(module)
+    expected, _ = module(x, keys, values)
+    close(ours(x, context=keys, value_context=values), expected)
+    hidden = torch.asarray(rng.random((2, 6)) < 0.4)
+    hidden[:, 0] = False
+    expected, weights = module(x, keys, values, key_padding_mask=hidden, average_attn_weights=False)
+    mask = ~hidden[:, None, None, :]
+    close(ours(x, context=keys, value_context=values, mask=mask), expected)
+    q, k = x @ ours.w_q, keys @ ours.w_k
+    if bias:
+        q, k = q + ours.b_q, k + ours.b_k
+    q, k = (y.reshape(2, -1, HEADS, D // HEADS).swapaxes(1, 2) for y in (q, k))
+    close(mha.attention_weights(q, k, mask=mask), weights)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "gelu", nn.GELU(approximate="tanh"), nn.SiLU()], ids=str)
+def test_encoder_layer(rng, norm_first, activation):
+    module = randomised(nn.TransformerEncoderLayer(D, HEADS, FF, 0.1, activation, 1e-3, batch_first=True, norm_first=norm_first))
+    ours = mha.EncoderLayer.from_torch(module)
+    (x,) = tensors(rng, (2, 5, D))
+    close(ours(x), module(x))
+    hidden = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+    close(ours(x, mask=mha.causal()), module(x, src_mask=hidden))
+
+
+@pytest.mark.parametrize("norm", [None, nn.LayerNorm(D)])
+def test_encoder(rng, norm):
+    layer = nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True, norm_first=True)
+    module = randomised(nn.TransformerEncoder(layer, 3, norm, enable_nested_tensor=False))
+    (x,) = tensors(rng, (2, 5, D))
+    close(mha.Encoder.from_torch(module)(x), module(x))
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_decoder_layer_and_decoder(rng, norm_first):
+    layer = nn.TransformerDecoderLayer(D, HEADS, FF, batch_first=True, norm_first=norm_first, activation="gelu")
+    y, memory = tensors(rng, (2, 5, D), (2, 7, D))
+    hidden = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
+    padded = torch.arange(7) >= torch.asarray([[4], [7]])
+    memory_mask = mha.key_lengths(torch.asarray([4, 7]))
+    module = randomised(layer)
+    expected = module(y, memory, tgt_mask=hidden, memory_key_padding_mask=padded)
+    close(mha.DecoderLayer.from_torch(module)(y, memory, memory_mask=memory_mask), expected)
+    module = randomised(nn.TransformerDecoder(layer, 2, nn.LayerNorm(D)), seed=1)
+    expected = module(y, memory, tgt_mask=hidden, memory_key_padding_mask=padded)
+    ours = mha.Decoder.from_torch(module)
+    close(ours(y, memory, memory_mask=memory_mask), expected)
+    cache = mha.DecoderCache()
+    steps = [ours(y[:, at : at + 1], memory, memory_mask=memory_mask, cache=cache) for at in range(5)]
+    close(torch.cat(steps, dim=1), expected)
+
+
+def test_a_state_dict_with_what_it_cannot_tell(rng):
+    module = randomised(nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True, activation="gelu", norm_first=True))
+    (x,) = tensors(rng, (2, 5, D))
+    settings = {"num_heads": HEADS, "activation": "gelu", "norm_first": True}
+    close(mha.EncoderLayer.from_torch(module.state_dict(), **settings)(x), module(x))
+    attention = mha.MultiHeadAttention.from_torch(module.self_attn.state_dict(), num_heads=HEADS)
+    close(attention(x), module.self_attn(x, x, x)[0])
+
+
+def test_the_arrays_go_to_another_library(rng):
+    module = randomised(nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True))
+    x = rng.normal(size=(2, 5, D))
+    ours = mha.EncoderLayer.from_torch(module).to("numpy")
+    np.testing.assert_allclose(ours(x), module(torch.asarray(x)).detach().numpy(), rtol=0, atol=1e-12)
+
+
+def test_gradients_are_torch_s_own(rng):
+    query, key, value = (x.requires_grad_() for x in tensors(rng, (2, 3, 4), (2, 5, 4), (2, 5, 4)))
+
+    def attend(q, k, v):
+        return mha.scaled_dot_product_attention(q, k, v, mask=mha.window(0, 2) & mha.prefix(4), softcap=2.0, query_offset=1)
+
+    assert torch.autograd.gradcheck(attend, (query, key, value))
+    layer = mha.EncoderLayer.init(d_model=4, num_heads=2, d_ff=6, activation="gelu", seed=0, backend="torch", dtype="float64")
+    assert torch.autograd.gradcheck(layer, (query,))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda m, s: mha.EncoderLayer.from_torch({**s, "extra": s["norm1.bias"]}, **SET), ValueError, "unknown extra"),
+        (
+            lambda m, s: mha.EncoderLayer.from_torch({k: v for k, v in s.items() if "linear1" not in k}, **SET),
+            ValueError,
+            "the state dict does not fit EncoderLayer: missing linear1.weight",
+        ),
+        (lambda m, s: mha.DecoderLayer.from_torch(s, **SET), ValueError, "missing multihead_attn.in_proj_weight"),
+        (lambda m, s: mha.Encoder.from_torch({}, **SET), ValueError, "missing layers.0.self_attn.in_proj_weight"),
+        (lambda m, s: mha.EncoderLayer.from_torch(s, num_heads=3), TypeError, "give activation=, norm_first="),
+        (lambda m, s: mha.EncoderLayer.from_torch(m, num_heads=3), TypeError, "the module itself tells num_heads: leave that out"),
+        (lambda m, s: mha.EncoderLayer.from_torch(s, **SET, heads=1), TypeError, "from_torch has no option heads"),
+        (lambda m, s: mha.EncoderLayer.from_torch("x", **SET), TypeError, "from_torch was given a str"),
+        (lambda m, s: mha.FeedForward.from_torch(s), TypeError, "FeedForward has no counterpart in torch"),
+        (
+            lambda m, s: mha.MultiHeadAttention.from_torch(nn.MultiheadAttention(D, HEADS, add_bias_kv=True)),
+            ValueError,
+            "add_bias_kv and add_zero_attn have no counterpart here",
+        ),
+        (
+            lambda m, s: mha.EncoderLayer.from_torch(nn.TransformerEncoderLayer(D, HEADS, FF, activation=nn.Tanh())),
+            ValueError,
+            "activation Tanh has no counterpart here; known: gelu, relu, silu",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_listed(make, error, message):
+    module = nn.TransformerEncoderLayer(D, HEADS, FF)
+    with pytest.raises(error) as raised:
+        make(module, module.state_dict())
+    assert message in str(raised.value)
+
+
+SET = {"num_heads": HEADS, "activation": "relu", "norm_first": False}
