@@ -20,7 +20,6 @@ BELOW = {
     "cli": {"algebra", "dispatch", "ops", "layers", "models", ""},
     "__main__": {"cli"},
     "plugin": {"algebra", "dispatch"},
-    "__main__": {"cli"},
     "__init__": {"algebra", "dispatch", "ops", "layers", "models"},
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}

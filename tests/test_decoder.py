@@ -124,7 +124,9 @@ def test_rotary_attention_with_a_cache_and_offsets(backend, rng):
 
 
 def test_gated_feed_forward_and_rms_norm(backend, rng):
-    layer = mha.FeedForward.init(d_model=4, d_ff=6, activation="silu", gated=True, seed=0, backend=backend.name, dtype="float64")
+    layer = mha.FeedForward.init(
+        d_model=4, d_ff=6, activation="silu", gated=True, seed=0, backend=backend.name, dtype="float64"
+    )
     (x,) = arrays(backend, rng, (3, 4))
     w_1, w_2, w_g = (backend.to_numpy(w) for w in (layer.w_1, layer.w_2, layer.w_g))
     hidden = backend.to_numpy(x) @ w_1
@@ -166,7 +168,10 @@ def test_bad_rotary_tables_are_named(backend):
     x, table = (backend.from_numpy(np.ones(shape)) for shape in [(2, 3, 4), (3, 2)])
     for change, message in [
         ({"cos": backend.from_numpy(np.ones((3, 3)))}, "cos has 3 angles, which turn 6 features; x has 4"),
-        ({"cos": backend.from_numpy(np.ones((4, 2)))}, "cos has shape (4, 2); expected a shape that broadcasts to (..., L, r / 2)"),
+        (
+            {"cos": backend.from_numpy(np.ones((4, 2)))},
+            "cos has shape (4, 2); expected a shape that broadcasts to (..., L, r / 2)",
+        ),
         ({"sin": backend.from_numpy(np.ones((3, 1)))}, "sin has shape (3, 1), but cos has (3, 2)"),
     ]:
         with pytest.raises(ValueError) as raised:  # noqa: PT011 - the text is asserted

@@ -145,7 +145,8 @@ def test_10_wrong_dtypes_are_type_errors_that_name_the_argument(backend, xyz):
     integers = backend.from_numpy(np.ones((2, 4, 5, 6), dtype=np.int64))
     narrow = backend.from_numpy(xyz[1].astype(np.float32))
     with pytest.raises(
-        TypeError, match=r"query has dtype .*int64; expected a floating dtype: write query = [\w.]+\.astype\(query, [\w.]+\.float32\)"
+        TypeError,
+        match=r"query has dtype .*int64; expected a floating dtype: write query = [\w.]+\.astype\(query, [\w.]+\.float32\)",
     ):
         mha.scaled_dot_product_attention(integers, key, value)
     with pytest.raises(

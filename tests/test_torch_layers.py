@@ -50,7 +50,9 @@ def test_multi_head_attention(rng, bias, widths):
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu", nn.GELU(approximate="tanh"), nn.SiLU()], ids=str)
 def test_encoder_layer(rng, norm_first, activation):
-    module = randomised(nn.TransformerEncoderLayer(D, HEADS, FF, 0.1, activation, 1e-3, batch_first=True, norm_first=norm_first))
+    module = randomised(
+        nn.TransformerEncoderLayer(D, HEADS, FF, 0.1, activation, 1e-3, batch_first=True, norm_first=norm_first)
+    )
     ours = mha.EncoderLayer.from_torch(module)
     (x,) = tensors(rng, (2, 5, D))
     close(ours(x), module(x))
@@ -124,7 +126,11 @@ def test_gradients_are_torch_s_own(rng):
         (lambda m, s: mha.DecoderLayer.from_torch(s, **SET), ValueError, "missing multihead_attn.in_proj_weight"),
         (lambda m, s: mha.Encoder.from_torch({}, **SET), ValueError, "missing layers.0.self_attn.in_proj_weight"),
         (lambda m, s: mha.EncoderLayer.from_torch(s, num_heads=3), TypeError, "give activation=, norm_first="),
-        (lambda m, s: mha.EncoderLayer.from_torch(m, num_heads=3), TypeError, "the module itself tells num_heads: leave that out"),
+        (
+            lambda m, s: mha.EncoderLayer.from_torch(m, num_heads=3),
+            TypeError,
+            "the module itself tells num_heads: leave that out",
+        ),
         (lambda m, s: mha.EncoderLayer.from_torch(s, **SET, heads=1), TypeError, "from_torch has no option heads"),
         (lambda m, s: mha.EncoderLayer.from_torch("x", **SET), TypeError, "from_torch was given a str"),
         (lambda m, s: mha.FeedForward.from_torch(s), TypeError, "FeedForward has no counterpart in torch"),

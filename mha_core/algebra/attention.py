@@ -46,17 +46,33 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     )
 
 
-def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index, cols: Index) -> Array:
-    """e^(s - lse) for ``rows`` and ``cols``, in the query's dtype: exactly 0 where masked and in a row that sees nothing."""
+def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index, cols: Index, num_keys: int) -> Array:
+    """e^(s - lse) for ``rows`` and ``cols``, in the query's dtype: exactly 0 where masked and in a row that sees nothing.
+
+    Without ``lse`` and with all columns it is e^(s - max) / sum: the rounding of a large lse stays out.
+    """
     p, xp = problem, problem.xp
-    lse = attention_state(p).lse if lse is None else lse
-    lse = _group(p, pick(xp, lse[..., None], rows, -2))
     if not len(p.structure.keys) or not len(cols) or not len(rows):
         shape = (*p.rows_shape[:-1], len(rows), len(cols))
         return xp.zeros(shape, dtype=p.query.dtype, device=p.query.device)
     s = _scores(p, rows, cols)
-    empty = lse == -math.inf
-    weights = xp.exp(xp.where(empty, -math.inf, s - xp.where(empty, 0, lse)))
+    if lse is None and cols == range(num_keys):
+        sink = None if p.sink is None else _group(p, _wide(p, p.sink)[:, None, None])
+        top = xp.max(s, axis=-1, keepdims=True)
+        top = top if sink is None else xp.maximum(top, sink)
+        shift = xp.where(top == -math.inf, 0, top)
+        weights = xp.exp(s - shift)
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        total = total if sink is None else total + xp.exp(sink - shift)
+        weights = weights / xp.where(top == -math.inf, 1, total)
+    else:
+        if lse is None:
+            some = rows if isinstance(rows, range) else None
+            lse = attention_state(p, rows=some).lse
+            rows = rows if some is None else range(len(some))
+        lse = _group(p, pick(xp, lse[..., None], rows, -2))
+        empty = lse == -math.inf
+        weights = xp.exp(xp.where(empty, -math.inf, s - xp.where(empty, 0, lse)))
     return xp.astype(_ungroup(p, weights), p.query.dtype, copy=False)
 
 

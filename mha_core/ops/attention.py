@@ -132,14 +132,12 @@ def attention_weights(
     _, problem = prepare(query, key, key[..., :0], **options)  # values of no width: only the scores matter
     num_queries, num_keys = query.shape[-2], key.shape[-2]
     chosen_rows, chosen_cols = _index("rows", rows, num_queries), _index("cols", cols, num_keys)
-    if lse is None:
-        lse = run_attention(backend, "attention", algebra.attention_state, problem).lse
-    else:
+    if lse is not None:
         check.companions(query, {"lse": lse})
         expected = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
         check.shape("lse", lse, expected, "(..., H, L)")
         lse = at_least(backend.xp, lse, len(problem.rows_shape))
-    weights = algebra.attention_weights(problem, lse, chosen_rows, chosen_cols)
+    weights = algebra.attention_weights(problem, lse, chosen_rows, chosen_cols, num_keys)
     return _without_head(weights, query, key)
 
 
