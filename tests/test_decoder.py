@@ -144,7 +144,7 @@ def test_dropout_keeps_what_it_is_told_to(backend, rng):
     keep = rng.random((3, 4)) < 0.5
     got = mha.dropout(backend.from_numpy(x), backend.from_numpy(keep), rate=0.2)
     np.testing.assert_allclose(backend.to_numpy(got), np.where(keep, x / 0.8, 0))
-    with pytest.raises(TypeError, match="keep has dtype .*float64; expected a boolean array"):
+    with pytest.raises(TypeError, match=r"keep has dtype .*float64; expected a boolean array"):
         mha.dropout(backend.from_numpy(x), backend.from_numpy(x), rate=0.2)
     with pytest.raises(ValueError, match="rate is 1; expected at least 0 and below 1"):
         mha.dropout(backend.from_numpy(x), backend.from_numpy(keep), rate=1)

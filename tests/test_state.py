@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 
 import mha_core as mha
 import oracle
+from mha_core.algebra import attention as algebra
+from mha_core.ops.prepare import prepare
+from problems import random_problem
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -53,6 +56,35 @@ def test_the_order_of_the_keys_does_not_matter(seed):
     query, key, value = (rng.normal(size=(2, length, 4)) for length in (3, 9, 9))
     order = rng.permutation(9)
     same(mha.attention_state(query, key[:, order], value[:, order]), mha.attention_state(query, key, value))
+
+
+@given(seeds, st.integers(1, 6), st.integers(1, 12))
+def test_any_block_sizes_give_the_same(seed, rows, cols):
+    rng = np.random.default_rng(seed)
+    p = random_problem(rng)
+    _, problem = prepare(p.query, p.key, p.value, **p.options(np.asarray))
+    same(algebra.attention_state(problem, block=(rows, cols)), algebra.attention_state(problem))
+
+
+@given(seeds)
+def test_a_sink_is_one_more_key_without_a_value(seed):
+    rng = np.random.default_rng(seed)
+    query, key, value = (rng.normal(size=(2, length, 4)) for length in (3, 9, 9))
+    sink = rng.normal(size=2) * 3
+    state = mha.attention_state(query, key, value)
+    alone = mha.AttentionState(np.zeros_like(state.out), np.repeat(sink[:, None], 3, axis=1))
+    same(mha.merge_states(state, alone), mha.attention_state(query, key, value, sink=sink))
+
+
+@given(seeds, st.lists(st.integers(1, 3), min_size=1, max_size=4))
+def test_a_cached_decode_is_the_whole_pass(seed, steps):
+    rng = np.random.default_rng(seed)
+    decoder = mha.Decoder.init(d_model=4, num_heads=2, d_ff=6, num_layers=2, seed=seed, dtype="float64")
+    y, memory, cache, at, parts = rng.normal(size=(sum(steps), 4)), rng.normal(size=(3, 4)), mha.DecoderCache(), 0, []
+    for size in steps:
+        parts.append(decoder(y[at : at + size], memory, cache=cache))
+        at += size
+    np.testing.assert_allclose(np.concatenate(parts), decoder(y, memory), atol=1e-12)
 
 
 def test_a_sink_is_a_state_without_value(backend, rng):
