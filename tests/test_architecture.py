@@ -26,6 +26,7 @@ FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "a
 # NumPy arrays are what converters give, and what weights and vectors are stored as: there it is imported, on need
 NUMPY_IN = {
     "mha_core/dispatch/backend.py",
+    "mha_core/layers/files.py",
     "mha_core/layers/init.py",
     "mha_core/models/files.py",
     "mha_core/cli/encode.py",

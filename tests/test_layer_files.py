@@ -61,6 +61,13 @@ def test_any_layer_with_its_settings(tmp_path):
     assert (layer(x) == back(x)).all()
 
 
+def test_arrays_that_are_views_keep_their_order(tmp_path):
+    layer = mha.FeedForward.init(d_model=4, d_ff=6, seed=0).map(lambda x: x.T.copy().T if x.ndim == 2 else x)
+    assert not layer.w_1.flags.c_contiguous
+    layer.save(tmp_path / "x")
+    assert (mha.FeedForward.load(tmp_path / "x").w_1 == layer.w_1).all()
+
+
 def test_bfloat16_comes_back_bit_for_bit(tmp_path):
     import torch
 

@@ -112,6 +112,7 @@ def _build(plan: Any, known: Mapping[str, type], make: Callable[[str], Array], p
 
 
 def _contiguous(x: Any) -> Any:
+    """safetensors writes the memory of an array as it lies, whatever its strides."""
     import numpy
 
     return numpy.ascontiguousarray(x)
