@@ -328,3 +328,23 @@ def test_the_program_is_installed_and_answers(tiny_model, expected):
     done = subprocess.run(args, input=b"a bird\ndawn", capture_output=True, check=True)
     assert done.stderr == b""
     np.testing.assert_array_equal(rows(done.stdout.decode()), expected(["a bird", "dawn"]))
+
+
+def test_backends_that_cannot_be_used_say_why_and_what_to_type(tmp_path):
+    """A distribution whose library is missing, and an install line with brackets, which are no markup."""
+    (tmp_path / "gone_plugin.py").write_text(
+        "from mha_core.plugin import Backend, hookimpl\n"
+        "def namespace():\n    import gone_library\n"
+        "@hookimpl\ndef mha_backends():\n"
+        "    yield Backend('gone', 1, ('gone:Array',), namespace, install=\"pip install 'gone[all]'\")\n"
+    )
+    info = tmp_path / "gone-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mha_core.plugins]\ngone = gone_plugin\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, "-m", "mha_core", "backends"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0
+    row = next(line for line in done.stdout.splitlines() if "gone" in line)
+    assert "unavailable: ModuleNotFoundError: No module named 'gone_library'; pip install 'gone[all]'" in row
+    assert "gone 1.0" in row and "ready" in next(line for line in done.stdout.splitlines() if "numpy" in line)

@@ -8,17 +8,23 @@ import sys
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from ..dispatch.selection import BackendInfo, backends
 
 _PROBE = """
 import json, sys
 from mha_core.dispatch.backend import load
-record = load(sys.argv[1]).record
-print(json.dumps({
-    "versions": dict(record.versions()) if record.versions else {},
-    "devices": [str(device) for device in record.devices()] if record.devices else [],
-}))
+from mha_core.dispatch.errors import BackendUnavailable
+try:
+    record = load(sys.argv[1]).record
+    found = {
+        "versions": dict(record.versions()) if record.versions else {},
+        "devices": [str(device) for device in record.devices()] if record.devices else [],
+    }
+except BackendUnavailable as error:
+    found = {"error": f"{type(error.__cause__).__name__}: {error.__cause__}", "install": error.install}
+print(json.dumps(found))
 """
 
 
@@ -38,7 +44,7 @@ def backends_table() -> Table:
     for column in ("backend", "state", "library", "devices", "from"):
         table.add_column(column, overflow="fold")
     for backend in backends():
-        table.add_row(*_row(backend))
+        table.add_row(*map(Text, _row(backend)))  # no markup: brackets of an install line are meant
     return table
 
 
@@ -48,6 +54,7 @@ def _row(backend: BackendInfo) -> tuple[str, ...]:
         return backend.name, f"broken: {backend.reason}", "", "", owner
     found = probe(backend.name)
     if "error" in found:
-        return backend.name, f"unavailable: {found['error']}", "", "", owner
+        remedy = f"; {found['install']}" if found.get("install") else ""
+        return backend.name, f"unavailable: {found['error']}{remedy}", "", "", owner
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     return backend.name, "ready", versions, ", ".join(found["devices"]), owner

@@ -118,7 +118,9 @@ def load(name: str) -> LoadedBackend:
 def _unavailable(record: Backend, plugin: Plugin, cause: Exception) -> BackendUnavailable:
     owner = f" (from {plugin.distribution} {plugin.version})" if plugin.distribution else ""
     remedy = f"; install it with: {record.install}" if record.install else ""
-    return BackendUnavailable(f"backend {record.name!r}{owner} cannot be used: {type(cause).__name__}: {cause}{remedy}")
+    error = BackendUnavailable(f"backend {record.name!r}{owner} cannot be used: {type(cause).__name__}: {cause}{remedy}")
+    error.install = record.install
+    return error
 
 
 @on_change

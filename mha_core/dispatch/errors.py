@@ -10,7 +10,12 @@ class UnknownBackend(MhaError, LookupError):
 
 
 class BackendUnavailable(MhaError, ImportError):
-    """The backend is registered, but its library cannot be used; the original cause is chained."""
+    """The backend is registered, but its library cannot be used; the original cause is chained.
+
+    install: the command that may mend it, or nothing.
+    """
+
+    install = ""
 
 
 class BackendMismatch(MhaError, TypeError):
