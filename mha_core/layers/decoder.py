@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from ..algebra.arrays import Array
 from ..algebra.masks import Mask, as_mask, causal
 from .attention import MultiHeadAttention
-from .base import Layer
 from .cache import DecoderCache, KeyValueCache
 from .feed_forward import FeedForward
 from .init import Weights
 from .norm import LayerNorm, Norm
-from .residual import Dropout, per_layer, residual
+from .residual import Dropout, residual
+from .stack import Block, Stack
 
 
 @dataclass(frozen=True, eq=False)
-class DecoderLayer(Layer):
+class DecoderLayer(Block):
     """Causal self-attention, attention to the memory, feed-forward, each in its residual connection."""
 
     self_attention: MultiHeadAttention
@@ -30,25 +30,6 @@ class DecoderLayer(Layer):
     norm_first: bool = False
 
     sublayers = ("self_attention", "cross_attention", "feed_forward")
-
-    @classmethod
-    def init(
-        cls,
-        *,
-        d_model: int = 512,
-        num_heads: int = 8,
-        d_ff: int = 2048,
-        activation: str = "relu",
-        norm_first: bool = False,
-        eps: float = 1e-5,
-        seed: int,
-        backend: str | None = None,
-        dtype: Any = None,
-        device: Any = None,
-    ) -> Self:
-        """The defaults are the base model of Vaswani et al. 2017, table 3."""
-        weights = Weights(seed, backend, dtype, device)
-        return cls.make(weights, d_model, num_heads, d_ff, activation=activation, norm_first=norm_first, eps=eps)
 
     @classmethod
     def make(
@@ -90,7 +71,7 @@ class DecoderLayer(Layer):
 
 
 @dataclass(frozen=True, eq=False)
-class Decoder(Layer):
+class Decoder(Stack[DecoderLayer]):
     """Decoder layers one after another, and a last norm where one is given, as pre-norm wants.
 
     >>> import numpy as np, mha_core as mha
@@ -99,32 +80,7 @@ class Decoder(Layer):
     (3, 8)
     """
 
-    layers: tuple[DecoderLayer, ...]
-    norm: Norm | None = None
-
-    @classmethod
-    def init(
-        cls,
-        *,
-        d_model: int = 512,
-        num_heads: int = 8,
-        d_ff: int = 2048,
-        num_layers: int = 6,
-        activation: str = "relu",
-        norm_first: bool = False,
-        eps: float = 1e-5,
-        seed: int,
-        backend: str | None = None,
-        dtype: Any = None,
-        device: Any = None,
-    ) -> Self:
-        """The defaults are the base model of Vaswani et al. 2017, table 3; pre-norm ends with a norm."""
-        weights = Weights(seed, backend, dtype, device)
-        layers = tuple(
-            DecoderLayer.make(weights, d_model, num_heads, d_ff, activation=activation, norm_first=norm_first, eps=eps)
-            for _ in range(num_layers)
-        )
-        return cls(layers, LayerNorm.make(weights, d_model, eps) if norm_first else None)
+    block = DecoderLayer
 
     def __call__(
         self,
@@ -141,7 +97,7 @@ class Decoder(Layer):
         With a cache, y holds the positions after those decoded before; it gives the numbers of one pass over all of them,
         and a step that fails leaves it as it was. ``mask`` then spans the positions of y and all keys so far.
         """
-        parts = per_layer(self.layers, dropout)
+        parts = self.each(dropout)
         if cache is None:
             for layer, part in parts:
                 y = layer(y, memory, mask=mask, memory_mask=memory_mask, dropout=part)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from ..algebra.arrays import Array
 from ..ops.prepare import Options
 from .attention import MultiHeadAttention
-from .base import Layer
 from .feed_forward import FeedForward
 from .init import Weights
 from .norm import LayerNorm, Norm
-from .residual import Dropout, per_layer, residual
+from .residual import Dropout, residual
+from .stack import Block, Stack
 
 
 @dataclass(frozen=True, eq=False)
-class EncoderLayer(Layer):
+class EncoderLayer(Block):
     """y = LayerNorm(x + MultiHead(x)), z = LayerNorm(y + FeedForward(y)).
 
     With ``norm_first``: y = x + MultiHead(LayerNorm(x)), z = y + FeedForward(LayerNorm(y)).
@@ -30,25 +30,6 @@ class EncoderLayer(Layer):
     norm_first: bool = False
 
     sublayers = ("attention", "feed_forward")
-
-    @classmethod
-    def init(
-        cls,
-        *,
-        d_model: int = 512,
-        num_heads: int = 8,
-        d_ff: int = 2048,
-        activation: str = "relu",
-        norm_first: bool = False,
-        eps: float = 1e-5,
-        seed: int,
-        backend: str | None = None,
-        dtype: Any = None,
-        device: Any = None,
-    ) -> Self:
-        """The defaults are the base model of Vaswani et al. 2017, table 3."""
-        weights = Weights(seed, backend, dtype, device)
-        return cls.make(weights, d_model, num_heads, d_ff, activation=activation, norm_first=norm_first, eps=eps)
 
     @classmethod
     def make(
@@ -74,7 +55,7 @@ class EncoderLayer(Layer):
 
 
 @dataclass(frozen=True, eq=False)
-class Encoder(Layer):
+class Encoder(Stack[EncoderLayer]):
     """Encoder layers one after another, and a last norm where one is given, as pre-norm wants.
 
     >>> import numpy as np, mha_core as mha
@@ -84,38 +65,13 @@ class Encoder(Layer):
     (3, 8)
     """
 
-    layers: tuple[EncoderLayer, ...]
-    norm: Norm | None = None
-
-    @classmethod
-    def init(
-        cls,
-        *,
-        d_model: int = 512,
-        num_heads: int = 8,
-        d_ff: int = 2048,
-        num_layers: int = 6,
-        activation: str = "relu",
-        norm_first: bool = False,
-        eps: float = 1e-5,
-        seed: int,
-        backend: str | None = None,
-        dtype: Any = None,
-        device: Any = None,
-    ) -> Self:
-        """The defaults are the base model of Vaswani et al. 2017, table 3; pre-norm ends with a norm."""
-        weights = Weights(seed, backend, dtype, device)
-        layers = tuple(
-            EncoderLayer.make(weights, d_model, num_heads, d_ff, activation=activation, norm_first=norm_first, eps=eps)
-            for _ in range(num_layers)
-        )
-        return cls(layers, LayerNorm.make(weights, d_model, eps) if norm_first else None)
+    block = EncoderLayer
 
     def __call__(self, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
         """x (..., L, d_model) -> (..., L, d_model); ``mask`` and the other options go to every layer.
 
         ``dropout`` may name ``"layers.0.attention"``, ``"layers.0.feed_forward"``, and so on.
         """
-        for layer, part in per_layer(self.layers, dropout):
+        for layer, part in self.each(dropout):
             x = layer(x, dropout=part, **options)
         return x if self.norm is None else self.norm(x)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 from ..algebra.arrays import Array
 from ..ops.pieces import dropout as drop
@@ -47,19 +46,3 @@ def residual(
     if dropout is not None and name in dropout.keeps:
         y = drop(y, dropout.keeps[name], rate=dropout.rate)
     return x + y if norm_first else norm(x + y)
-
-
-class _Stackable(Protocol):
-    @property
-    def sublayers(self) -> tuple[str, ...]: ...
-
-
-L = TypeVar("L", bound=_Stackable)
-
-
-def per_layer(layers: Sequence[L], dropout: Dropout | None) -> Iterator[tuple[L, Dropout | None]]:
-    """Each layer of a stack with its own part of the dropout."""
-    if dropout is not None:
-        dropout.check(f"layers.{at}.{name}" for at, layer in enumerate(layers) for name in layer.sublayers)
-    for at, layer in enumerate(layers):
-        yield layer, None if dropout is None else dropout.within(f"layers.{at}.")

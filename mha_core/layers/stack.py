@@ -1,0 +1,87 @@
+"""What encoders and decoders share: a layer of sublayers, and a stack of such layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from .base import Layer
+from .init import Weights
+from .norm import LayerNorm, Norm
+from .residual import Dropout
+
+
+@dataclass(frozen=True, eq=False)
+class Block(Layer):
+    """Sublayers, each in its residual connection; dropout may name them."""
+
+    sublayers: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def init(
+        cls,
+        *,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        activation: str = "relu",
+        norm_first: bool = False,
+        eps: float = 1e-5,
+        seed: int,
+        backend: str | None = None,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> Self:
+        """The defaults are the base model of Vaswani et al. 2017, table 3."""
+        weights = Weights(seed, backend, dtype, device)
+        return cls.make(weights, d_model, num_heads, d_ff, activation=activation, norm_first=norm_first, eps=eps)
+
+    @classmethod
+    def make(
+        cls, weights: Weights, d_model: int, num_heads: int, d_ff: int, *, activation: str, norm_first: bool, eps: float
+    ) -> Self:
+        raise NotImplementedError
+
+
+B = TypeVar("B", bound=Block)
+
+
+@dataclass(frozen=True, eq=False)
+class Stack(Layer, Generic[B]):
+    """Layers one after another, and a last norm where one is given, as pre-norm wants."""
+
+    block: ClassVar[type[Block]]
+    layers: tuple[B, ...]
+    norm: Norm | None = None
+
+    @classmethod
+    def init(
+        cls,
+        *,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        num_layers: int = 6,
+        activation: str = "relu",
+        norm_first: bool = False,
+        eps: float = 1e-5,
+        seed: int,
+        backend: str | None = None,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> Self:
+        """The defaults are the base model of Vaswani et al. 2017, table 3; pre-norm ends with a norm."""
+        weights = Weights(seed, backend, dtype, device)
+        layers: Any = tuple(
+            cls.block.make(weights, d_model, num_heads, d_ff, activation=activation, norm_first=norm_first, eps=eps)
+            for _ in range(num_layers)
+        )
+        return cls(layers, LayerNorm.make(weights, d_model, eps) if norm_first else None)
+
+    def each(self, dropout: Dropout | None) -> Iterator[tuple[B, Dropout | None]]:
+        """Each layer with its own part of the dropout."""
+        if dropout is not None:
+            dropout.check(f"layers.{at}.{name}" for at, layer in enumerate(self.layers) for name in layer.sublayers)
+        for at, layer in enumerate(self.layers):
+            yield layer, None if dropout is None else dropout.within(f"layers.{at}.")
