@@ -284,3 +284,22 @@ def test_a_repository_that_is_not_in_the_cache_is_not_found(name):
         mha.TextEncoder.from_pretrained(name)
     with pytest.raises(FileNotFoundError):  # what callers may expect of a name
         mha.TextEncoder.from_pretrained(name)
+
+
+def test_attention_maps_are_the_weights_of_every_head(minilm, encoder):
+    """Fed back, they give the attention of the layer that they come from."""
+    text = "Swifts sleep on the wing."
+    maps, tokens = encoder.attention_maps(text)
+    assert tokens == ["[CLS]", "swift", "##s", "sleep", "on", "the", "wing", ".", "[SEP]"]
+    assert maps.shape == (6, 12, 9, 9)
+    np.testing.assert_allclose(maps.sum(axis=-1), 1, atol=1e-6)
+    ids = np.asarray(encoder.tokenizer([text])[0][0])
+    x = encoder.model.embed(ids, np.arange(9))
+    for layer, weights in zip(encoder.model.encoder.layers, maps, strict=True):
+        a = layer.attention
+        values = (x @ a.w_v + a.b_v).reshape(9, 12, 32).swapaxes(0, 1)
+        heads = (weights @ values).swapaxes(0, 1).reshape(9, 384)
+        np.testing.assert_allclose(heads @ a.w_o + a.b_o, a(x), atol=2e-6)
+        x = layer(x)
+    with pytest.raises(TypeError, match=r"texts\[0\] is int; expected str"):
+        encoder.attention_maps(3)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
-from ..ops.multi_head import multi_head_attention
+from ..ops.multi_head import multi_head_attention, multi_head_weights
 from ..ops.prepare import Options
 from .base import Layer
 from .cache import KeyValueCache
@@ -111,5 +111,20 @@ class MultiHeadAttention(Layer):
             b_o=self.b_o,
             rotary=self.rotary,
             cache=cache,
+            **options,
+        )
+
+    def weights(self, x: Array, *, context: Array | None = None, **options: Unpack[Options]) -> Array:
+        """The weights with which each head looks: (..., h, L, S)."""
+        return multi_head_weights(
+            x,
+            self.w_q,
+            self.w_k,
+            self.num_heads,
+            context=context,
+            num_kv_heads=self.num_kv_heads,
+            b_q=self.b_q,
+            b_k=self.b_k,
+            rotary=self.rotary,
             **options,
         )

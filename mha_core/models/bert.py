@@ -104,9 +104,20 @@ class Bert(Layer):
         return model
 
     def __call__(self, ids: Array, positions: Array, *, mask: Mask | None = None) -> Array:
-        """Token ids and their positions, both (..., L) -> hidden states (..., L, d_model); all tokens are of type 0."""
-        x = embedding(ids, self.words) + embedding(positions, self.positions) + self.token_types[0, :]
-        return self.encoder(self.norm(x), mask=mask)
+        """Token ids and their positions, both (..., L) -> hidden states (..., L, d_model)."""
+        return self.encoder(self.embed(ids, positions), mask=mask)
+
+    def embed(self, ids: Array, positions: Array) -> Array:
+        """What the encoder receives; all tokens are of type 0."""
+        return self.norm(embedding(ids, self.words) + embedding(positions, self.positions) + self.token_types[0, :])
+
+    def attention_maps(self, ids: Array, positions: Array) -> list[Array]:
+        """The weights of each layer, (heads, L, L)."""
+        x, maps = self.embed(ids, positions), []
+        for layer in self.encoder.layers:
+            maps.append(layer.attention.weights(x))
+            x = layer(x)
+        return maps
 
 
 MODEL_TYPES: dict[str, type[Bert]] = {"bert": Bert}

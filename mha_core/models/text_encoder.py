@@ -102,6 +102,19 @@ class TextEncoder:
             raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
         return self._stream(texts, self.pooling.normalize if normalize is None else normalize, progress)
 
+    def attention_maps(self, text: str) -> tuple[Array, list[str]]:
+        """What each head looks at: weights (layers, heads, L, L) and the L tokens of the text, special ones included.
+
+        Raises TypeError for what is no string. Warns with TruncationWarning where the text is longer than ``max_seq_length``.
+        """
+        xp = self.backend.xp
+        _check_text(0, text)
+        (ids,), cut = self.tokenizer([text])
+        self._warn(cut, 1, stacklevel=3)
+        tokens = xp.asarray(ids, dtype=xp.int64, device=self.device)
+        maps = self.model.attention_maps(tokens, xp.arange(len(ids), dtype=xp.int64, device=self.device))
+        return xp.stack(maps), self.tokenizer.tokens(ids)
+
     def _stream(self, texts: Iterable[str], normalize: bool, progress: bool | None) -> Iterator[Array]:
         from tqdm import tqdm
 
@@ -115,9 +128,12 @@ class TextEncoder:
                 ids, cut_here = self.tokenizer(window)
                 yield self._encode_window(ids, normalize, bar)
                 count, cut = count + len(window), cut + cut_here
+        self._warn(cut, count, stacklevel=4)
+
+    def _warn(self, cut: int, count: int, *, stacklevel: int) -> None:
         if cut:
             message = f"{cut} of {count} texts are longer than {self.max_seq_length} tokens, and were cut there"
-            warnings.warn(message, TruncationWarning, stacklevel=3)
+            warnings.warn(message, TruncationWarning, stacklevel=stacklevel)
 
     def _encode_window(self, ids: list[list[int]], normalize: bool, bar: Any) -> Array:
         """Longest first, packed into matrices of about as many tokens each, and put back in order."""

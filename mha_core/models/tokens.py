@@ -44,6 +44,10 @@ class Tokenizer:
         encodings = self.tokenizer.encode_batch(texts)
         return [encoding.ids for encoding in encodings], sum(bool(encoding.overflowing) for encoding in encodings)
 
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """The tokens of ids, as the vocabulary spells them."""
+        return [self.tokenizer.id_to_token(token) for token in ids]
+
 
 def _limit(folder: Path, settings: dict[str, Any], special: int, max_positions: int) -> int:
     """The first that is given of max_seq_length, model_max_length (as far as there are positions), and the positions."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias, Unpack
 
-from ..algebra.arrays import Array, split_axis
+from ..algebra.arrays import Array, Namespace, split_axis
 from . import check
-from .attention import scaled_dot_product_attention
+from .attention import attention_weights, scaled_dot_product_attention
 from .pieces import linear
 from .prepare import Options
 
@@ -82,25 +82,29 @@ def multi_head_attention(
     keys_of = ("x", x) if context is None else ("context", context)
     values_of = keys_of if value_context is None else ("value_context", value_context)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    _check_weights(("x", x), keys_of, values_of, w_q, w_k, w_v, w_o, num_heads, num_kv_heads)
+    projections = (
+        ("w_q", w_q, ("x", x), num_heads),
+        ("w_k", w_k, keys_of, num_kv_heads),
+        ("w_v", w_v, values_of, num_kv_heads),
+    )
+    _check_projections(projections, num_heads)
+    joined = num_heads * (w_v.shape[1] // num_kv_heads)
+    if w_o.ndim != 2 or w_o.shape[0] != joined:
+        expected = f"({joined}, d_out): a row for each feature of {num_heads} heads"
+        raise ValueError(f"w_o has shape {tuple(w_o.shape)}; expected {expected}")
     xp = backend.xp
 
-    def heads(y: Array, count: int) -> Array:
-        """(..., length, count * d) -> (..., count, length, d)."""
-        return xp.moveaxis(split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
-
-    q = heads(linear(x, w_q, b_q), num_heads)
+    q = _heads(xp, linear(x, w_q, b_q), num_heads)
     known = cache.of_context(context) if cache is not None and context is not None else None
     if known is None:
-        k = heads(linear(keys_of[1], w_k, b_k), num_kv_heads)
-        v = heads(linear(values_of[1], w_v, b_v), num_kv_heads)
+        k = _heads(xp, linear(keys_of[1], w_k, b_k), num_kv_heads)
+        v = _heads(xp, linear(values_of[1], w_v, b_v), num_kv_heads)
     else:
         k, v = known
     if cache is not None and context is None:
         options["query_offset"] = cache.length
     if rotary is not None:
-        offset = options.get("query_offset")
-        q, k = (rotary(y, 0 if offset is None else offset) for y in (q, k))
+        q, k = (rotary(y, _start(options)) for y in (q, k))
     if cache is not None and known is None:
         k, v = cache.append(k, v)
         cache.context = context
@@ -108,40 +112,63 @@ def multi_head_attention(
     return linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
 
 
-def _check_weights(
-    x: tuple[str, Array],
-    keys_of: tuple[str, Array],
-    values_of: tuple[str, Array],
+def multi_head_weights(
+    x: Array,
     w_q: Array,
     w_k: Array,
-    w_v: Array,
-    w_o: Array,
     num_heads: int,
-    num_kv_heads: int,
-) -> None:
-    for name, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
+    *,
+    context: Array | None = None,
+    num_kv_heads: int | None = None,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    rotary: Turn | None = None,
+    **options: Unpack[Options],
+) -> Array:
+    """The weights with which each head of ``multi_head_attention`` looks: (..., h, L, S). Arguments and errors as there."""
+    backend = check.arrays(x=x, w_q=w_q, w_k=w_k, optional={"context": context, "b_q": b_q, "b_k": b_k})
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    keys_of = ("x", x) if context is None else ("context", context)
+    _check_projections((("w_q", w_q, ("x", x), num_heads), ("w_k", w_k, keys_of, num_kv_heads)), num_heads)
+    q = _heads(backend.xp, linear(x, w_q, b_q), num_heads)
+    k = _heads(backend.xp, linear(keys_of[1], w_k, b_k), num_kv_heads)
+    if rotary is not None:
+        q, k = (rotary(y, _start(options)) for y in (q, k))
+    return attention_weights(q, k, **options)
+
+
+def _heads(xp: Namespace, y: Array, count: int) -> Array:
+    """(..., length, count * d) -> (..., count, length, d)."""
+    return xp.moveaxis(split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
+
+
+def _start(options: Options) -> int | Array:
+    """The position of the first query, and of the first new key."""
+    offset = options.get("query_offset")
+    return 0 if offset is None else offset
+
+
+Projection: TypeAlias = tuple[str, Array, tuple[str, Array], int]
+"""Name, weight, what it projects, and into how many heads."""
+
+
+def _check_projections(projections: tuple[Projection, ...], num_heads: int) -> None:
+    """Weights of queries, keys, and values if they are there, in this order."""
+    for name, count in zip(("num_heads", "num_kv_heads"), (num_heads, projections[1][3]), strict=True):
         if isinstance(count, bool) or not isinstance(count, int):
             raise TypeError(f"{name} is {type(count).__name__}; expected an int")
         if count < 1 or num_heads % count:
             raise ValueError(f"{name} is {count}; expected an int of at least 1 that divides num_heads = {num_heads}")
-    for w_name, w, (name, inputs), count in (
-        ("w_q", w_q, x, num_heads),
-        ("w_k", w_k, keys_of, num_kv_heads),
-        ("w_v", w_v, values_of, num_kv_heads),
-    ):
+    for w_name, w, (name, inputs), count in projections:
         check.ndim(name, inputs, 2, "(..., length, features)")
         if w.ndim != 2 or w.shape[0] != inputs.shape[-1] or w.shape[1] % count:
             raise ValueError(
                 f"{w_name} has shape {tuple(w.shape)}; expected ({inputs.shape[-1]}, {count} * d): a row for each feature of "
                 f"{name}, and columns that divide into {count} heads"
             )
+    (_, w_q, _, _), (_, w_k, _, num_kv_heads), *_ = projections
     if w_q.shape[1] // num_heads != w_k.shape[1] // num_kv_heads:
         raise ValueError(
             f"w_q gives heads of {w_q.shape[1] // num_heads}, but w_k of {w_k.shape[1] // num_kv_heads}: "
             f"w_q {tuple(w_q.shape)} for {num_heads} heads, w_k {tuple(w_k.shape)} for {num_kv_heads}"
-        )
-    joined = num_heads * (w_v.shape[1] // num_kv_heads)
-    if w_o.ndim != 2 or w_o.shape[0] != joined:
-        raise ValueError(
-            f"w_o has shape {tuple(w_o.shape)}; expected ({joined}, d_out): a row for each feature of {num_heads} heads"
         )
