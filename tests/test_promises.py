@@ -184,6 +184,16 @@ def test_10_mixed_libraries_are_type_errors(xyz):
         mha.scaled_dot_product_attention(query, key, value, mask=array_api_strict.ones((5, 7), dtype=array_api_strict.bool))
 
 
+def test_10_mixed_devices_are_type_errors():
+    import torch
+
+    here, elsewhere = torch.ones(2, 3), torch.ones(2, 3, device="meta")
+    with pytest.raises(mha.BackendMismatch, match="key is on device meta, but query is on cpu: move it there first"):
+        mha.scaled_dot_product_attention(here, elsewhere, here)
+    with pytest.raises(mha.BackendMismatch, match="mask is on device meta, but query is on cpu"):
+        mha.scaled_dot_product_attention(here, here, here, mask=torch.ones(2, 2, dtype=torch.bool, device="meta"))
+
+
 def test_11_masks_and_biases_broadcast(backend, xyz, rng):
     for shape in [(), (7,), (5, 1), (1, 7), (4, 1, 7), (2, 1, 5, 7), (2, 4, 1, 1), (1, 1, 1, 1)]:
         allowed, bias = rng.random(shape) < 0.7, rng.normal(size=shape)

@@ -68,6 +68,20 @@ def test_encoder(rng, norm):
     close(mha.Encoder.from_torch(module)(x), module(x))
 
 
+def test_every_norm_keeps_its_own_eps(rng):
+    layer = nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True)
+    module = randomised(nn.TransformerEncoder(layer, 2, nn.LayerNorm(D, eps=0.1), enable_nested_tensor=False))
+    module.layers[0].norm2.eps, module.layers[1].norm1.eps = 0.5, 0.2
+    (x,) = tensors(rng, (2, 5, D))
+    close(mha.Encoder.from_torch(module)(x), module(x))
+
+
+def changed(module):
+    """With another activation in its second layer."""
+    module.layers[1].activation = nn.functional.gelu
+    return module
+
+
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_decoder_layer_and_decoder(rng, norm_first):
     layer = nn.TransformerDecoderLayer(D, HEADS, FF, batch_first=True, norm_first=norm_first, activation="gelu")
@@ -133,11 +147,27 @@ def test_gradients_are_torch_s_own(rng):
         ),
         (lambda m, s: mha.EncoderLayer.from_torch(s, **SET, heads=1), TypeError, "from_torch has no option heads"),
         (lambda m, s: mha.EncoderLayer.from_torch("x", **SET), TypeError, "from_torch was given a str"),
-        (lambda m, s: mha.FeedForward.from_torch(s), TypeError, "FeedForward has no counterpart in torch"),
+        (
+            lambda m, s: mha.FeedForward.from_torch(s),
+            TypeError,
+            "a FeedForward is not read from torch by itself; these are: MultiHeadAttention",
+        ),
         (
             lambda m, s: mha.MultiHeadAttention.from_torch(nn.MultiheadAttention(D, HEADS, add_bias_kv=True)),
             ValueError,
             "add_bias_kv and add_zero_attn have no counterpart here",
+        ),
+        (lambda m, s: mha.Encoder.from_torch(nn.Linear(3, 3)), TypeError, "from_torch was given a Linear, which is not"),
+        (lambda m, s: mha.EncoderLayer.from_torch(s, **{**SET, "activation": "elu"}), ValueError, "activation is 'elu'"),
+        (
+            lambda m, s: mha.Encoder.from_torch(nn.TransformerEncoder(m, 2, nn.RMSNorm(D), enable_nested_tensor=False)),
+            ValueError,
+            "norm is RMSNorm((12,), eps=None, elementwise_affine=True), which has no counterpart here",
+        ),
+        (
+            lambda m, s: mha.Encoder.from_torch(changed(nn.TransformerEncoder(m, 2, enable_nested_tensor=False))),
+            ValueError,
+            "the layers of TransformerEncoder differ in their settings",
         ),
         (
             lambda m, s: mha.EncoderLayer.from_torch(nn.TransformerEncoderLayer(D, HEADS, FF, activation=nn.Tanh())),

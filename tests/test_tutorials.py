@@ -105,7 +105,7 @@ def test_the_encoder_of_the_original_paper(backend):
         ({"num_heads": 0}, ValueError, "num_heads is 0"),
         ({"num_heads": 2.0}, TypeError, "num_heads is float; expected an int"),
         ({"num_kv_heads": 3}, ValueError, "num_kv_heads is 3; expected an int of at least 1 that divides num_heads = 2"),
-        ({"b_q": np.ones(5)}, ValueError, "b has shape (5,)"),
+        ({"b_q": np.ones(5)}, ValueError, "b_q has shape (5,); expected a number for each column"),
         ({"x": np.ones(3)}, ValueError, "x has shape (3,); expected at least 2 axes"),
         ({"w_v": np.ones((3, 6), dtype=np.float32)}, TypeError, "w_v has dtype float32, but x has float64"),
     ],

@@ -22,6 +22,14 @@ def _devices() -> list[str]:
     return found
 
 
+def _from_numpy(array: Any, device: Any) -> Any:
+    import torch
+
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()  # torch has neither read-only tensors nor negative strides
+    return torch.asarray(array, device=device)
+
+
 def _to_numpy(array: Any) -> Any:
     return array.detach().cpu().numpy()
 
@@ -40,6 +48,7 @@ def mha_backends() -> Iterable[Backend]:
         api=1,
         types=("torch:Tensor",),
         namespace=_namespace,
+        from_numpy=_from_numpy,
         to_numpy=_to_numpy,
         devices=_devices,
         versions=_versions,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from .arrays import Array, Namespace, compute_dtype
 
 # Chebyshev coefficients in y = 2t - 1 of log(Q(a) / t) + a^2 / 2, with t = T / (T + a) and Q the upper tail of the
 # normal distribution. One smooth function for all a >= 0, so one branch serves all; fitted with mpmath at 60 digits
-# (tests/test_activations.py fits them again).
+# (tests/test_pieces.py fits them again).
 _T = 3.2
 _TAIL = (
     -1.4269255855545503,
@@ -73,12 +72,3 @@ def silu(xp: Namespace, x: Array) -> Array:
     y = xp.astype(x, compute_dtype(xp, x.dtype), copy=False)
     e = xp.exp(-xp.abs(y))  # never overflows
     return xp.astype(y * xp.where(y < 0, e, 1) / (1 + e), x.dtype, copy=False)
-
-
-ACTIVATIONS: dict[str, Callable[[Namespace, Array], Array]] = {
-    "relu": relu,
-    "gelu": gelu,
-    "gelu_tanh": lambda xp, x: gelu(xp, x, approximate="tanh"),
-    "silu": silu,
-}
-"""What feed-forward layers may be asked for, by name."""

@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterator
 from functools import reduce
 
-from .arrays import Array, Index, pick, split_axis
+from .arrays import Array, Index, bounds, pick, split_axis
 from .masks import Band, Relation
 from .problem import AttentionProblem
 from .state import AttentionState, identity, merge, runs
+from .structure import Structure
 
 _DENSE = 1 << 22  # scores computed at once without blocks: 16 MB in float32
 _BLOCK = 1 << 20  # scores in a block
@@ -30,8 +31,11 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     beyond rounding.
     """
     p = problem
-    if rows is None and block is None and p.structure.packed and p.structure.rest is None and _only_packed(p):
-        return _packed_state(p)
+    if rows is None and block is None:
+        if _only_packed(p):
+            return _packed_state(p)
+        if (size := _elements_at_once(p)) is not None:
+            return _batch_state(p, size)
     rows = range(p.query.shape[-2]) if rows is None else rows
     num_rows, num_cols = block or _block_shape(p, len(rows))
     parts = [_rows_state(p, part, num_cols) for part in _split(rows, num_rows)]
@@ -67,9 +71,8 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
         weights = weights / xp.where(top == -math.inf, 1, total)
     else:
         if lse is None:
-            some = rows if isinstance(rows, range) else None
-            lse = attention_state(p, rows=some).lse
-            rows = rows if some is None else range(len(some))
+            low, high = bounds(rows)
+            lse, rows = attention_state(p, rows=range(low, high + 1)).lse, tuple(row - low for row in rows)
         lse = _group(p, pick(xp, lse[..., None], rows, -2))
         empty = lse == -math.inf
         weights = xp.exp(xp.where(empty, -math.inf, s - xp.where(empty, 0, lse)))
@@ -108,7 +111,8 @@ def _block_state(p: AttentionProblem, rows: range, cols: range, relation: Relati
     value = _wide(p, pick(xp, p.value, _local(p, cols), -2))
     out = xp.where(empty, 0, xp.matmul(weights, value[..., :, None, :, :]) / total)
     lse = xp.where(empty, -math.inf, shift + xp.log(total))
-    return AttentionState(_ungroup(p, out), _ungroup(p, lse)[..., 0])
+    # values may have more batch axes than the scores
+    return AttentionState(_ungroup(p, out), xp.broadcast_to(_ungroup(p, lse)[..., 0], (*p.rows_shape[:-1], len(rows))))
 
 
 def _scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True) -> Array:
@@ -167,14 +171,40 @@ def _block_shape(p: AttentionProblem, num_rows: int) -> Block:
     num_cols = len(p.structure.keys)
     if heads * num_rows * num_cols <= _DENSE:
         return max(1, num_rows), max(1, num_cols)
-    side = max(64, math.isqrt(_BLOCK // heads // 2))
-    return side, 2 * side
+    rows = min(num_rows, max(64, math.isqrt(_BLOCK // heads // 2)))
+    return rows, max(128, _BLOCK // heads // rows)
+
+
+def _elements_at_once(p: AttentionProblem) -> int | None:
+    """How many elements of the first batch axis make a block where many problems are small; None where all at once will do."""
+    if not p.batch_shape or not isinstance(p.offset, int):
+        return None
+    if any(True for term in (p.mask, p.bias) if term is not None for _ in term.arrays()):
+        return None  # arrays may have batch axes of their own
+    each = math.prod(p.rows_shape[1:-1]) * min(p.query.shape[-2], 64) * min(len(p.structure.keys), 128)
+    size = max(1, _DENSE // max(1, each))
+    return size if size < p.batch_shape[0] else None
+
+
+def _batch_state(p: AttentionProblem, size: int) -> AttentionState:
+    """Slices of the first batch axis, one after another."""
+    ndim = len(p.batch_shape) + 3
+
+    def part(x: Array, start: int) -> Array:
+        return x if x.ndim < ndim or x.shape[0] == 1 else x[start : start + size, ...]
+
+    parts = [
+        attention_state(p.with_arrays(*(part(x, start) for x in (p.query, p.key, p.value))))
+        for start in range(0, p.batch_shape[0], size)
+    ]
+    return AttentionState(*(p.xp.concat(list(arrays), axis=0) for arrays in zip(*parts, strict=True)))
 
 
 def _only_packed(p: AttentionProblem) -> bool:
     """Sequences laid end to end are independent problems where all else looks at distances only."""
     s = p.structure
-    return p.bias is None and s.key_lengths is None and s.array is None and isinstance(p.offset, int)
+    plain = p.bias is None and s.key_lengths is None and s.array is None and s.rest is None
+    return s.packed is not None and plain and isinstance(p.offset, int)
 
 
 def _packed_state(p: AttentionProblem) -> AttentionState:
@@ -192,7 +222,7 @@ def _packed_state(p: AttentionProblem) -> AttentionState:
         _, count, length = run
         if not count * length:
             continue
-        structure = type(p.structure)(keys=range(length), band=(low, high))
+        structure = Structure(keys=range(length), band=(low, high))
         band = None if (low, high) == (None, None) else Band(low, high)
         arrays = (stack(x, *run) for x in (p.query, p.key, p.value))
         out, lse = attention_state(p.with_arrays(*arrays, structure=structure, mask=band, offset=0))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
-from .arrays import Array, Namespace, pick_pairs
+from .arrays import Array, Namespace, is_array, pick_pairs
 from .grid import Grid, Term, check_broadcast
 
 
@@ -44,8 +45,8 @@ class Alibi(Bias):
     def block(self, grid: Grid) -> Array:
         xp = grid.xp
         distance = xp.abs(grid.query_position - grid.key_index)
-        slopes = xp.asarray(self.slopes, dtype=xp.float32, device=grid.device)[:, None, None]
-        return -slopes * xp.astype(distance, xp.float32)
+        slopes = xp.asarray(self.slopes, dtype=grid.dtype, device=grid.device)[:, None, None]
+        return -slopes * xp.astype(distance, grid.dtype)
 
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         if shape[-3] != self.num_heads:
@@ -93,7 +94,7 @@ def as_bias(bias: Bias | Array) -> Bias:
     """A bias as it is, an array as an array bias; anything else is a TypeError."""
     if isinstance(bias, Bias):
         return bias
-    if isinstance(bias, Array):
+    if is_array(bias):
         return ArrayBias(bias)
     raise TypeError(f"bias is {type(bias).__name__}; expected a bias such as alibi(num_heads), or a floating array")
 
@@ -104,11 +105,11 @@ def alibi(num_heads: int) -> Bias:
     Source: Press, Smith and Lewis 2022, section 3 (they attend causally, where the distance is never negative).
     Raises ValueError for fewer than one head.
     """
-    if isinstance(num_heads, bool) or not isinstance(num_heads, int):
+    if isinstance(num_heads, bool) or not isinstance(num_heads, Integral):
         raise TypeError(f"alibi(num_heads) is {type(num_heads).__name__}; expected an int")
     if num_heads < 1:
         raise ValueError(f"alibi(num_heads) is {num_heads}; expected at least 1")
-    return Alibi(num_heads)
+    return Alibi(int(num_heads))
 
 
 def relative_bias(table: Array, *, bidirectional: bool, max_distance: int) -> Bias:
@@ -119,10 +120,12 @@ def relative_bias(table: Array, *, bidirectional: bool, max_distance: int) -> Bi
 
     Source: Raffel et al. 2020, section 2.1. Raises ValueError where the buckets do not suffice.
     """
-    if not isinstance(table, Array):
+    if not is_array(table):
         raise TypeError(f"relative_bias(table) is {type(table).__name__}; expected a floating array (buckets, H)")
     if table.ndim != 2:
         raise ValueError(f"relative_bias(table) has shape {tuple(table.shape)}; expected (buckets, H)")
+    if isinstance(max_distance, bool) or not isinstance(max_distance, Integral):
+        raise TypeError(f"relative_bias(max_distance) is {type(max_distance).__name__}; expected an int")
     exact = table.shape[0] // (4 if bidirectional else 2)
     if exact < 1 or max_distance <= exact:
         raise ValueError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from .arrays import Array, Index, Namespace, bounds
+from .arrays import Array, Index, Namespace, as_integers, bounds, is_array
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Grid:
     rows: Index
     cols: Index
     offset: int | Array = 0
+    dtype: Any = None
+    """What scores, and so biases, are computed in."""
 
     def _indices(self, index: Index) -> Array:
         if isinstance(index, range):
@@ -41,7 +43,7 @@ class Grid:
     def query_position(self) -> Array:
         if isinstance(self.offset, int):
             return self.query_index + self.offset
-        return over_heads(self.offset) + self.query_index
+        return over_heads(as_integers(self.xp, self.offset)) + self.query_index
 
     @property
     def query_bounds(self) -> tuple[int, int] | None:
@@ -86,7 +88,7 @@ class Term:
         """Every array that the term holds, with its name in an error message."""
         for term in self.walk():
             for name, value in term._fields():
-                if isinstance(value, Array):
+                if is_array(value):
                     yield term.label if name == "array" else f"{term.label}({name})", value
 
     def _fields(self) -> Iterator[tuple[str, Any]]:
@@ -102,7 +104,7 @@ def check_broadcast(name: str, shape: Sequence[int], target: Sequence[int], mean
 
 def check_integers(xp: Namespace, name: str, x: Array, shape: Sequence[int], meaning: str) -> None:
     """TypeError unless ``x`` holds integers, ValueError unless it broadcasts to ``shape``."""
-    if not isinstance(x, Array):
+    if not is_array(x):
         raise TypeError(f"{name} is {type(x).__name__}; expected integers, as an array of the query's library")
     if not xp.isdtype(x.dtype, "integral"):
         raise TypeError(f"{name} has dtype {x.dtype}; expected integers")

@@ -18,7 +18,7 @@ from numbers import Integral
 from operator import index as as_index
 from typing import Any
 
-from .arrays import Array, Index, Namespace, bounds, pick_pairs
+from .arrays import Array, Index, Namespace, as_integers, bounds, is_array, pick_pairs
 from .grid import Grid, Term, check_broadcast, check_integers, over_heads
 
 
@@ -144,7 +144,7 @@ class KeyLengths(Mask):
     label = "key_lengths"
 
     def block(self, grid: Grid) -> Array:
-        return grid.key_index < (self.n if isinstance(self.n, int) else over_heads(self.n))
+        return grid.key_index < (self.n if isinstance(self.n, int) else over_heads(as_integers(grid.xp, self.n)))
 
     def relation(self, grid: Grid) -> Relation:
         if not isinstance(self.n, int):
@@ -166,8 +166,9 @@ class Segments(Mask):
     label = "segments"
 
     def block(self, grid: Grid) -> Array:
-        q = pick_pairs(grid.xp, self.query_ids[..., None, :, None], grid.rows, range(1))
-        return q == pick_pairs(grid.xp, self.key_ids[..., None, None, :], range(1), grid.cols)
+        q, k = (as_integers(grid.xp, ids) for ids in (self.query_ids, self.key_ids))
+        rows = pick_pairs(grid.xp, q[..., None, :, None], grid.rows, range(1))
+        return rows == pick_pairs(grid.xp, k[..., None, None, :], range(1), grid.cols)
 
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         *batch, _, queries, keys = shape
@@ -231,16 +232,16 @@ def as_mask(mask: Mask | Array) -> Mask:
     """A mask as it is, a boolean array as an array mask; anything else is a TypeError."""
     if isinstance(mask, Mask):
         return mask
-    if isinstance(mask, Array):
+    if is_array(mask):
         return ArrayMask(mask)
     raise TypeError(f"mask is {type(mask).__name__}; expected a mask such as causal(), or a boolean array")
 
 
-def _size(name: str, value: Any, least: int) -> int:
+def _size(name: str, value: Any, least: int, or_array: str = "") -> int:
     try:
         size = as_index(value)
     except TypeError:
-        raise TypeError(f"{name} is {type(value).__name__}; expected an int") from None
+        raise TypeError(f"{name} is {type(value).__name__}; expected an int{or_array}") from None
     if isinstance(value, bool) or size < least:
         raise ValueError(f"{name} is {value!r}; expected an int of at least {least}")
     return size
@@ -280,9 +281,9 @@ def prefix(n: int) -> Mask:
 
 def key_lengths(n: int | Array) -> Mask:
     """Key index < n, for padded batches: ``n`` is an int, or integers of the batch shape."""
-    if isinstance(n, Array) and not isinstance(n, Integral):
+    if is_array(n) and not isinstance(n, Integral):
         return KeyLengths(n)
-    return KeyLengths(_size("key_lengths(n)", n, 0))
+    return KeyLengths(_size("key_lengths(n)", n, 0, ", or an array of integers"))
 
 
 def segments(query_ids: Array, key_ids: Array) -> Mask:

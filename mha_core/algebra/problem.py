@@ -47,7 +47,7 @@ class AttentionProblem:
     @property
     def num_groups(self) -> int:
         """How many query heads read one key head."""
-        return self.query.shape[-3] // max(1, self.key.shape[-3])
+        return max(1, self.query.shape[-3] // max(1, self.key.shape[-3]))
 
     @property
     def compute_dtype(self) -> Any:
@@ -68,7 +68,7 @@ class AttentionProblem:
 
     def grid(self, rows: Index, cols: Index) -> Grid:
         """A block of ``rows`` and ``cols``, both the caller's indices."""
-        return Grid(self.xp, self.query.device, rows, cols, self.offset)
+        return Grid(self.xp, self.query.device, rows, cols, self.offset, self.compute_dtype)
 
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
         return replace(self, query=query, key=key, value=value, **changes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
-from .arrays import Array, Namespace, pick_pairs
+from .arrays import Array, Namespace, as_integers, pick_pairs
 from .grid import Grid
 from .masks import And, ArrayMask, Band, KeyLengths, Mask, Not, Or, Packed, Relation
 
@@ -113,7 +113,7 @@ def structure_of(xp: Namespace, mask: Mask | None, *, num_queries: int, num_keys
     return Structure(
         keys=range(start, stop),
         band=_local_band(low, high, shift - start, num_queries, stop - start),
-        key_lengths=lengths if lengths is None or start == 0 else lengths - start,
+        key_lengths=None if lengths is None else as_integers(xp, lengths) - start,
         packed=packed,
         array=None if array is None else pick_pairs(xp, array, range(num_queries), range(start, stop)),
         rest=reduce(and_, rest) if rest else None,

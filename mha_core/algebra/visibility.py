@@ -75,7 +75,7 @@ def _for_keys(p: AttentionProblem, seen: Array, shape: tuple[int, ...]) -> Array
         seen = xp.any(xp.reshape(seen, (*seen.shape[:-2], keys, p.num_groups, seen.shape[-1])), axis=-2)
     for axis in range(seen.ndim):
         from_end = seen.ndim - axis
-        if seen.shape[axis] > 1 and (from_end > len(shape) or shape[-from_end] == 1) and from_end > 1:
+        if seen.shape[axis] != 1 and (from_end > len(shape) or shape[-from_end] == 1) and from_end > 1:
             seen = xp.any(seen, axis=axis, keepdims=True)
     return xp.reshape(seen, seen.shape[max(0, seen.ndim - len(shape)) :])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
@@ -13,4 +14,6 @@ def main() -> None:
         if missing.name not in ("typer", "rich"):
             raise
         sys.exit(f"mha: the command needs {missing.name}: pip install 'mha-core[cli]'")
+    # what ends a process in an orderly way must also end what it was writing
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     app()

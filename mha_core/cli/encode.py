@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ..dispatch.errors import MhaError
+from ..layers.atomic import atomic_file
 from ..models.text_encoder import TextEncoder
 from .similar import print_nearest
 
@@ -77,12 +76,6 @@ def _npy(path: Path) -> Iterator[Callable[[Any], None]]:
     """A function that appends rows to ``path``; the file appears whole at the end, or not at all."""
     import numpy
 
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a directory; expected the name of a file")
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise type(error)(f"{path} cannot be written: {error.strerror}") from error
     shape = [0, 0]
     dtype = "<f4"
 
@@ -90,29 +83,16 @@ def _npy(path: Path) -> Iterator[Callable[[Any], None]]:
         # the format leaves room for the first axis to grow, so that the header can be written again in place
         numpy.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": tuple(shape)})
 
-    try:
-        with os.fdopen(handle, "w+b") as file:
-            header(file)
-            start = file.tell()
+    with atomic_file(path) as file:
+        header(file)
+        start = file.tell()
 
-            def append(rows: Any) -> None:
-                shape[0], shape[1] = shape[0] + rows.shape[0], rows.shape[1]
-                file.write(numpy.ascontiguousarray(rows, dtype=dtype).data)
+        def append(rows: Any) -> None:
+            shape[0], shape[1] = shape[0] + rows.shape[0], rows.shape[1]
+            file.write(numpy.ascontiguousarray(rows, dtype=dtype).data)
 
-            yield append
-            file.seek(0)
-            header(file)
-            if file.tell() != start:
-                raise AssertionError("the header of the .npy file grew beyond its room")
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        yield append
+        file.seek(0)
+        header(file)
+        if file.tell() != start:
+            raise AssertionError("the header of the .npy file grew beyond its room")

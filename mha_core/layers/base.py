@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, is_array
 from ..dispatch.backend import load
 from ..dispatch.selection import backend_of, check_name
+from ..ops import check
 from . import files
 
 
@@ -37,12 +38,18 @@ class Layer:
         ``dtype`` is the target library's, or its name. Raises UnknownBackend, BackendUnavailable.
         """
         target = load(check_name(backend))
-        wanted = as_dtype(target.xp, dtype)
+        wanted = check.floating(target, dtype, default=None)
 
         def move(x: Array) -> Array:
             source = backend_of({"array": x})
-            y = x if source is target and device is None else target.from_numpy(source.to_numpy(x), device)
-            return y if wanted is None else target.xp.astype(y, wanted, copy=False)
+            if source is target:
+                y = x if device is None else target.xp.asarray(x, device=device)
+                return y if wanted is None else target.xp.astype(y, wanted, copy=False)
+            # bfloat16 has no name in NumPy, through which arrays travel: float32 holds it exactly
+            name = str(x.dtype).rpartition(".")[2]
+            same = wanted if wanted is not None else check.floating(target, name)
+            y = source.xp.astype(x, source.xp.float32) if name == "bfloat16" else x
+            return target.xp.astype(target.from_numpy(source.to_numpy(y), device), same, copy=False)
 
         return self.map(move)
 
@@ -85,16 +92,6 @@ def _known(cls: type[Any]) -> dict[str, type[Any]]:
     return found
 
 
-def as_dtype(xp: Any, dtype: Any) -> Any:
-    """A dtype of the namespace, from itself or from its name. Raises TypeError for a name that it has not."""
-    if not isinstance(dtype, str):
-        return dtype
-    found = getattr(xp, dtype, None)
-    if found is None:
-        raise TypeError(f"dtype is {dtype!r}, which {xp.__name__} does not have; expected float32, float64 or the like")
-    return found
-
-
 def _walk(name: str, value: Any) -> Iterator[tuple[str, Array]]:
     if isinstance(value, Layer):
         for field in fields(value):
@@ -102,7 +99,7 @@ def _walk(name: str, value: Any) -> Iterator[tuple[str, Array]]:
     elif isinstance(value, tuple):
         for at, item in enumerate(value):
             yield from _walk(f"{name}.{at}", item)
-    elif isinstance(value, Array):
+    elif is_array(value):
         yield name, value
 
 
@@ -111,4 +108,4 @@ def _map(value: Any, function: Callable[[Array], Array]) -> Any:
         return value.map(function)
     if isinstance(value, tuple):
         return tuple(_map(item, function) for item in value)
-    return function(value) if isinstance(value, Array) else value
+    return function(value) if is_array(value) else value

@@ -29,18 +29,24 @@ class KeyValueCache:
         """S, how many positions are kept."""
         return 0 if self.key is None else self.key.shape[-2]
 
+    def joined(self, key: Array, value: Array) -> tuple[Array, Array]:
+        """The kept positions with new ones behind them; nothing is changed. Raises ValueError where batch or heads differ."""
+        if self.key is None or self.value is None:
+            return key, value
+        if self.context is not None:
+            raise ValueError("the cache holds the keys of a context: self-attention needs a cache of its own")
+        xp = backend_of({"key": key, "cache.key": self.key}).xp
+        if key.shape[:-2] != self.key.shape[:-2]:
+            raise ValueError(
+                f"the cache holds keys {tuple(self.key.shape)}, the new ones are {tuple(key.shape)}: "
+                "expected the same batch and heads; start another sequence with an empty cache"
+            )
+        return xp.concat([self.key, key], axis=-2), xp.concat([self.value, value], axis=-2)
+
     def append(self, key: Array, value: Array) -> tuple[Array, Array]:
-        """The kept positions with the new ones behind them. Raises ValueError where the batch or the heads differ."""
-        if self.key is not None and self.value is not None:
-            xp = backend_of({"key": key, "cache.key": self.key}).xp
-            if key.shape[:-2] != self.key.shape[:-2]:
-                raise ValueError(
-                    f"the cache holds keys {tuple(self.key.shape)}, the new ones are {tuple(key.shape)}: "
-                    "expected the same batch and heads; start another sequence with an empty cache"
-                )
-            key, value = xp.concat([self.key, key], axis=-2), xp.concat([self.value, value], axis=-2)
-        self.key, self.value = key, value
-        return key, value
+        """Keep new positions behind the others, and return all of them."""
+        self.key, self.value = self.joined(key, value)
+        return self.key, self.value
 
     def of_context(self, context: Array) -> tuple[Array, Array] | None:
         """What was kept of this very context, None before anything was. Raises ValueError for another one."""
@@ -75,10 +81,23 @@ class DecoderCache:
         """The caches of ``num_layers`` layers; a step that fails leaves them as they were."""
         if self.layers and len(self.layers) != num_layers:
             raise ValueError(f"the cache is of a decoder of {len(self.layers)} layers, this one has {num_layers}")
-        saved = [tuple(vars(cache).copy() for cache in pair) for pair in self.layers]
+        started = bool(self.layers)
         self.layers = self.layers or [(KeyValueCache(), KeyValueCache()) for _ in range(num_layers)]
         try:
-            yield self.layers
+            with unchanged_on_error(*(cache for pair in self.layers for cache in pair)):
+                yield self.layers
         except BaseException:
-            self.layers = [(KeyValueCache(**own), KeyValueCache(**memory)) for own, memory in saved]
+            self.layers = self.layers if started else []
             raise
+
+
+@contextmanager
+def unchanged_on_error(*caches: KeyValueCache) -> Iterator[None]:
+    """Caches are as they were if anything is raised."""
+    saved = [vars(cache).copy() for cache in caches]
+    try:
+        yield
+    except BaseException:
+        for cache, before in zip(caches, saved, strict=True):
+            vars(cache).update(before)
+        raise

@@ -9,7 +9,7 @@ from typing import Self
 from ..algebra.arrays import Array
 from ..algebra.masks import Mask, as_mask, causal
 from .attention import MultiHeadAttention
-from .cache import DecoderCache, KeyValueCache
+from .cache import DecoderCache, KeyValueCache, unchanged_on_error
 from .feed_forward import FeedForward
 from .init import Weights
 from .norm import LayerNorm, Norm
@@ -65,9 +65,10 @@ class DecoderLayer(Block):
         own, of_memory = (None, None) if cache is None else cache
         attend = partial(self.self_attention, mask=causal() if mask is None else causal() & as_mask(mask), cache=own)
         look = partial(self.cross_attention, context=memory, mask=memory_mask, cache=of_memory)
-        y = residual("self_attention", y, attend, self.norm_1, self.norm_first, dropout)
-        y = residual("cross_attention", y, look, self.norm_2, self.norm_first, dropout)
-        return residual("feed_forward", y, self.feed_forward, self.norm_3, self.norm_first, dropout)
+        with unchanged_on_error(*(cache or ())):
+            y = residual("self_attention", y, attend, self.norm_1, self.norm_first, dropout)
+            y = residual("cross_attention", y, look, self.norm_2, self.norm_first, dropout)
+            return residual("feed_forward", y, self.feed_forward, self.norm_3, self.norm_first, dropout)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ..algebra.arrays import Array
-from ..ops.pieces import feed_forward
+from ..ops.pieces import check_activation, feed_forward
 from .base import Layer
 from .init import Weights
 
@@ -46,6 +46,7 @@ class FeedForward(Layer):
 
     @classmethod
     def make(cls, weights: Weights, d_model: int, d_ff: int, activation: str, *, gated: bool = False) -> Self:
+        check_activation(activation)
         w_1, w_2 = weights.glorot(d_model, d_ff), weights.glorot(d_ff, d_model)
         plain = cls(w_1, weights.zeros(d_ff), w_2, weights.zeros(d_model), activation)
         return replace(plain, w_g=weights.glorot(d_model, d_ff), b_g=weights.zeros(d_ff)) if gated else plain

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, is_array
 from ..dispatch.errors import MhaError
 from ..dispatch.selection import backend_of, backend_without_arrays
+from .atomic import atomic_file
 
 _KEY = "mha_core.layer"
 
@@ -32,18 +30,9 @@ def save(layer: Any, path: str | Path) -> None:
         dtypes[name] = str(x.dtype).rpartition(".")[2]
         narrow = dtypes[name] == "bfloat16"  # NumPy has no name for it: stored as float32, which holds it exactly
         arrays[name] = _contiguous(backend.to_numpy(backend.xp.astype(x, backend.xp.float32) if narrow else x))
-    plan = json.dumps({"format": 1, "layer": _plan("", layer), "dtypes": dtypes})
-    contents = to_bytes(arrays, metadata={_KEY: plan})
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(contents)
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    plan = json.dumps({"format": 1, "layer": _plan("", layer), "dtypes": dtypes}, default=_plain)
+    with atomic_file(Path(path)) as file:
+        file.write(to_bytes(arrays, metadata={_KEY: plan}))
 
 
 def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, device: Any) -> Any:
@@ -51,6 +40,8 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
     from safetensors import SafetensorError, safe_open
 
     target = backend_without_arrays(backend)
+    if Path(path).is_dir():
+        raise LayerFileError(f"{path} is a directory; expected a file that .save(path) wrote")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -61,14 +52,23 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
         raise LayerFileError(f"{path} is truncated or corrupt: {cause}") from cause
     if _KEY not in metadata:
         raise LayerFileError(f"{path} is a safetensors file without the metadata of a layer: write it with .save(path)")
-    plan = json.loads(metadata[_KEY])
-    if plan.get("format") != 1:
-        raise LayerFileError(f"{path} has format {plan.get('format')!r}; this mha-core reads format 1")
-    names = set(_names(plan["layer"]))
+    try:
+        plan = json.loads(metadata[_KEY])
+        found = plan.get("format")
+        shapes = dict(_shapes(plan["layer"])) if found == 1 else {}
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise LayerFileError(f"{path} has metadata that describe no layer: {cause!r}") from cause
+    if found != 1:
+        raise LayerFileError(f"{path} has format {found!r}; this mha-core reads format 1")
+    names = set(shapes)
     if missing := sorted(names - set(stored)):
         raise LayerFileError(f"{path} lacks {', '.join(missing)}")
     if unknown := sorted(set(stored) - names):
         raise LayerFileError(f"{path} holds arrays that its layer does not have: {', '.join(unknown)}")
+
+    for name, shape in shapes.items():
+        if stored[name].shape != shape:
+            raise LayerFileError(f"{path}: {name} has shape {stored[name].shape}, expected {shape}")
 
     def make(name: str) -> Array:
         x = target.from_numpy(stored[name], device)
@@ -77,7 +77,10 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
             raise LayerFileError(f"{path}: {name} is {plan['dtypes'][name]}, which {target.name} does not have")
         return target.xp.astype(x, wanted, copy=False)
 
-    return _build(plan["layer"], known, make, path)
+    try:
+        return _build(plan["layer"], known, make, path)
+    except (KeyError, TypeError) as cause:
+        raise LayerFileError(f"{path} does not fit the layers of this mha-core: {cause}") from cause
 
 
 def _plan(name: str, value: Any) -> Any:
@@ -87,15 +90,23 @@ def _plan(name: str, value: Any) -> Any:
         return {"class": type(value).__name__, **inner}
     if isinstance(value, tuple):
         return [_plan(f"{name}.{at}", item) for at, item in enumerate(value)]
-    return {"array": name} if isinstance(value, Array) else value
+    return {"array": name, "shape": list(value.shape)} if is_array(value) else value
 
 
-def _names(plan: Any) -> list[str]:
-    if isinstance(plan, list):
-        return [name for item in plan for name in _names(item)]
-    if not isinstance(plan, dict):
-        return []
-    return [plan["array"]] if "array" in plan else [name for item in plan.values() for name in _names(item)]
+def _plain(value: Any) -> Any:
+    """A NumPy number as Python's."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"a layer's setting is {value!r}, which no file can hold; expected a number, a string or a bool")
+
+
+def _shapes(plan: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every array of a plan, with its shape."""
+    if isinstance(plan, dict) and "array" in plan:
+        yield plan["array"], tuple(plan["shape"])
+    elif isinstance(plan, dict | list):
+        for item in plan.values() if isinstance(plan, dict) else plan:
+            yield from _shapes(item)
 
 
 def _build(plan: Any, known: Mapping[str, type], make: Callable[[str], Array], path: str | Path) -> Any:

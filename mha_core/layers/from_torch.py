@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..algebra.arrays import Array
+from ..ops.pieces import check_activation
 from .attention import MultiHeadAttention
 from .decoder import Decoder, DecoderLayer
 from .encoder import Encoder, EncoderLayer
@@ -22,8 +23,9 @@ _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "ReLU": "relu", 
 class StateDict:
     """A state dict that knows which of its keys were taken."""
 
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, arrays: Mapping[str, Array], eps: Mapping[str, float] | float) -> None:
         self.arrays = dict(arrays)
+        self.eps = eps
         self.taken: set[str] = set()
         self.missing: list[str] = []
 
@@ -51,12 +53,27 @@ class StateDict:
 def read(cls: type, source: Any, given: Mapping[str, Any]) -> Any:
     """A layer of ``cls`` from a torch module or its state dict."""
     if cls not in _READERS:
-        raise TypeError(f"{cls.__name__} has no counterpart in torch; known: {', '.join(kind.__name__ for kind in _READERS)}")
-    state = StateDict(arrays_of(source))
-    settings = settings_of(source, given, cls is MultiHeadAttention)
-    layer = _READERS[cls](state, "", **settings)
+        raise TypeError(
+            f"a {cls.__name__} is not read from torch by itself; these are: {', '.join(kind.__name__ for kind in _READERS)}"
+        )
+    given = dict(given)
+    only_attention = cls is MultiHeadAttention
+    eps = given.pop("eps", 1e-5) if not only_attention and not hasattr(source, "state_dict") else norms_of(source)
+    state = StateDict(arrays_of(source), eps)
+    layer = _READERS[cls](state, "", **settings_of(source, given, only_attention))
     state.finish(cls.__name__)
     return layer
+
+
+def norms_of(source: Any) -> Mapping[str, float]:
+    """The eps of every norm of a module, by name. Raises ValueError for a norm that is no LayerNorm with weights."""
+    if not hasattr(source, "named_modules"):
+        return {}
+    norms = {name: module for name, module in source.named_modules() if "Norm" in type(module).__name__}
+    for name, module in norms.items():
+        if type(module).__name__ != "LayerNorm" or module.weight is None:
+            raise ValueError(f"{name} is {module}, which has no counterpart here; expected a LayerNorm with weights")
+    return {name: module.eps for name, module in norms.items()}
 
 
 def arrays_of(source: Any) -> Mapping[str, Array]:
@@ -79,27 +96,35 @@ def activation_of(module: Any) -> str:
 def settings_of(source: Any, given: Mapping[str, Any], only_attention: bool) -> dict[str, Any]:
     """What a state dict cannot tell: read from the module, or given with the state dict."""
     needed = ("num_heads",) if only_attention else ("num_heads", "activation", "norm_first")
-    known = needed if only_attention else (*needed, "eps")
-    if strange := sorted(set(given) - set(known)):
-        raise TypeError(f"from_torch has no option {', '.join(strange)}; expected {', '.join(known)}")
+    if strange := sorted(set(given) - set(needed)):
+        raise TypeError(
+            f"from_torch has no option {', '.join(strange)}; expected {', '.join(needed)}, and eps with a state dict"
+        )
     if not hasattr(source, "state_dict"):
         if absent := [name for name in needed if name not in given]:
             raise TypeError(f"a state dict does not tell {', '.join(absent)}: give {', '.join(f'{name}=' for name in absent)}")
+        if not only_attention:
+            check_activation(given["activation"])
         return dict(given)
     if given:
         raise TypeError(f"the module itself tells {', '.join(given)}: leave that out")
-    layer = source.layers[0] if hasattr(source, "layers") else source
-    attention = getattr(layer, "self_attn", layer)
-    if attention.bias_k is not None or attention.add_zero_attn:
-        raise ValueError("add_bias_kv and add_zero_attn have no counterpart here")
-    if only_attention:
-        return {"num_heads": attention.num_heads}
-    return {
-        "num_heads": attention.num_heads,
-        "activation": activation_of(layer.activation),
-        "norm_first": layer.norm_first,
-        "eps": layer.norm1.eps,
-    }
+    layers = list(getattr(source, "layers", [source]))
+    told = [_told(source, layer, only_attention) for layer in layers]
+    if any(other != told[0] for other in told):
+        raise ValueError(f"the layers of {type(source).__name__} differ in their settings: {told}")
+    return told[0]
+
+
+def _told(source: Any, layer: Any, only_attention: bool) -> dict[str, Any]:
+    """What one layer of a module tells of itself."""
+    attention = layer if only_attention else getattr(layer, "self_attn", None)
+    if not hasattr(attention, "in_proj_weight"):
+        raise TypeError(f"from_torch was given a {type(source).__name__}, which is not the module that this layer stands for")
+    for part in (attention, getattr(layer, "multihead_attn", attention)):
+        if part.bias_k is not None or part.add_zero_attn:
+            raise ValueError("add_bias_kv and add_zero_attn have no counterpart here")
+    heads = {"num_heads": attention.num_heads}
+    return heads if only_attention else heads | {"activation": activation_of(layer.activation), "norm_first": layer.norm_first}
 
 
 def attention_from(state: StateDict, prefix: str, num_heads: int) -> MultiHeadAttention:
@@ -115,8 +140,9 @@ def attention_from(state: StateDict, prefix: str, num_heads: int) -> MultiHeadAt
     return MultiHeadAttention(w_q, w_k, w_v, w_o, num_heads, b_q, b_k, b_v, b_o)
 
 
-def norm_from(state: StateDict, prefix: str, eps: float) -> LayerNorm:
+def norm_from(state: StateDict, prefix: str) -> LayerNorm:
     """nn.LayerNorm."""
+    eps = state.eps if isinstance(state.eps, float) else state.eps.get(prefix.removesuffix("."), 1e-5)
     return LayerNorm(state.take(f"{prefix}weight"), state.optional(f"{prefix}bias"), eps)
 
 
@@ -131,30 +157,26 @@ def feed_forward_from(state: StateDict, prefix: str, activation: str) -> FeedFor
     )
 
 
-def encoder_layer_from(
-    state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool, eps: float = 1e-5
-) -> EncoderLayer:
+def encoder_layer_from(state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> EncoderLayer:
     """nn.TransformerEncoderLayer."""
     return EncoderLayer(
         attention=attention_from(state, f"{prefix}self_attn.", num_heads),
-        norm_1=norm_from(state, f"{prefix}norm1.", eps),
+        norm_1=norm_from(state, f"{prefix}norm1."),
         feed_forward=feed_forward_from(state, prefix, activation),
-        norm_2=norm_from(state, f"{prefix}norm2.", eps),
+        norm_2=norm_from(state, f"{prefix}norm2."),
         norm_first=norm_first,
     )
 
 
-def decoder_layer_from(
-    state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool, eps: float = 1e-5
-) -> DecoderLayer:
+def decoder_layer_from(state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> DecoderLayer:
     """nn.TransformerDecoderLayer."""
     return DecoderLayer(
         self_attention=attention_from(state, f"{prefix}self_attn.", num_heads),
-        norm_1=norm_from(state, f"{prefix}norm1.", eps),
+        norm_1=norm_from(state, f"{prefix}norm1."),
         cross_attention=attention_from(state, f"{prefix}multihead_attn.", num_heads),
-        norm_2=norm_from(state, f"{prefix}norm2.", eps),
+        norm_2=norm_from(state, f"{prefix}norm2."),
         feed_forward=feed_forward_from(state, prefix, activation),
-        norm_3=norm_from(state, f"{prefix}norm3.", eps),
+        norm_3=norm_from(state, f"{prefix}norm3."),
         norm_first=norm_first,
     )
 
@@ -165,7 +187,7 @@ def _layers(
     """The layers of a stack, counted by their keys, and its last norm."""
     places = [name.split(".")[1] for name in state.arrays if name.startswith("layers.")]
     count = 1 + max((int(place) for place in places if place.isdigit()), default=0)
-    norm = norm_from(state, "norm.", settings.get("eps", 1e-5)) if "norm.weight" in state else None
+    norm = norm_from(state, "norm.") if "norm.weight" in state else None
     return tuple(make(state, f"layers.{at}.", **settings) for at in range(count)), norm
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..algebra.arrays import Array, compute_dtype
 from ..dispatch.selection import backend_without_arrays
-from .base import as_dtype
+from ..ops import check
 
 
 class Weights:
@@ -16,11 +16,9 @@ class Weights:
 
     def __init__(self, seed: int, backend: str | None, dtype: Any, device: Any) -> None:
         self.backend = backend_without_arrays(backend)
-        self.dtype = as_dtype(self.backend.xp, "float32" if dtype is None else dtype)
-        if not self.backend.is_floating(self.dtype):
-            raise TypeError(f"dtype is {dtype}; expected a floating dtype: weights are no integers")
+        self.dtype = check.floating(self.backend, dtype)
         self.device = device
-        self._random = random.Random(seed)
+        self._random = random.Random(check.integer("seed", seed, 0))
 
     def glorot(self, rows: int, columns: int) -> Array:
         """(rows, columns), uniform within sqrt(6 / (rows + columns)) of 0 (Glorot and Bengio 2010, equation 16)."""
@@ -43,6 +41,9 @@ class Weights:
 
 def heads_of(d_model: int, num_heads: int) -> int:
     """Features of a head. Raises ValueError where d_model does not divide."""
+    for name, value in (("d_model", d_model), ("num_heads", num_heads)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} is {type(value).__name__}; expected an int")
     if d_model < 1 or num_heads < 1 or d_model % num_heads:
         raise ValueError(f"d_model is {d_model}, which does not divide into {num_heads} heads")
     return d_model // num_heads

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Self
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, is_array
 from ..dispatch.selection import backend_of
 from ..ops.pieces import embedding
 from ..ops.positions import rotary, rotary_tables
@@ -44,15 +46,23 @@ class Rotary(Layer):
         return cls(cos, sin, interleaved)
 
     def __call__(self, x: Array, offset: int | Array = 0) -> Array:
-        """x (..., heads, L, head_dim) turned as positions offset to offset + L - 1; an int, or integers of the batch shape."""
+        """x (..., heads, L, head_dim) turned as positions offset to offset + L - 1; an int, or integers of the batch shape.
+
+        Raises ValueError for an int whose positions are outside the tables; integers of an array give NaN there.
+        """
         length = x.shape[-2]
-        if isinstance(offset, int):
+        if isinstance(offset, Integral):
+            offset = int(offset)
             if offset < 0 or offset + length > self.cos.shape[0]:
                 asked, known = f"{offset} to {offset + length - 1}", f"0 to {self.cos.shape[0] - 1}"
                 raise ValueError(f"positions {asked} are outside the rotary tables, which hold {known}")
             cos, sin = (table[offset : offset + length, :] for table in (self.cos, self.sin))
         else:
+            assert is_array(offset)
             xp = backend_of({"query_offset": offset}).xp
             ids = offset[..., None] + xp.arange(length, dtype=offset.dtype, device=offset.device)
-            cos, sin = (embedding(ids, table)[..., None, :, :] for table in (self.cos, self.sin))
+            # where the tables end is known here, where the positions end only to the device: what is outside becomes NaN
+            known = ((ids >= 0) & (ids < self.cos.shape[0]))[..., None]
+            ids = xp.where(known[..., 0], ids, 0)
+            cos, sin = (xp.where(known, embedding(ids, table), math.nan)[..., None, :, :] for table in (self.cos, self.sin))
         return rotary(x, cos, sin, interleaved=self.interleaved)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from ..ops import check
 from .base import Layer
 from .init import Weights
 from .norm import LayerNorm, Norm
@@ -72,6 +73,7 @@ class Stack(Layer, Generic[B]):
         device: Any = None,
     ) -> Self:
         """The defaults are the base model of Vaswani et al. 2017, table 3; pre-norm ends with a norm."""
+        num_layers = check.integer("num_layers", num_layers, 0)
         weights = Weights(seed, backend, dtype, device)
         layers: Any = tuple(
             cls.block.make(weights, d_model, num_heads, d_ff, activation=activation, norm_first=norm_first, eps=eps)

@@ -13,7 +13,7 @@ from ..algebra.arrays import Array, compute_dtype
 from ..algebra.masks import packed
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import backend_without_arrays
-from ..layers.base import as_dtype
+from ..ops import check
 from .bert import MODEL_TYPES, Bert
 from .files import field, locate, one_of, read_json
 from .pooling import Pooling, unit
@@ -56,9 +56,7 @@ class TextEncoder:
         """
         loaded = backend_without_arrays(backend)
         folder = locate(path_or_repo)
-        wanted = as_dtype(loaded.xp, "float32" if dtype is None else dtype)
-        if not loaded.is_floating(wanted):
-            raise TypeError(f"dtype is {dtype}; expected float32 or another floating dtype")
+        wanted = check.floating(loaded, dtype)
         path = folder / "config.json"
         kind = one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")
         pooling = Pooling.read(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Unpack
 
 from ..algebra import attention as algebra
@@ -31,7 +32,8 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
 
     Returns
     -------
-    (..., H, L, E), in the library, on the device and of the dtype of the query; 0 for a query that sees no key.
+    (..., H, L, E), in the library, on the device and of the dtype of the query; 0 for a query that sees no key. A key that no
+    query may see leaves no trace, whatever it holds; NaN in a value that some queries see may reach the others.
 
     Raises
     ------
@@ -134,8 +136,11 @@ def attention_weights(
     chosen_rows, chosen_cols = _index("rows", rows, num_queries), _index("cols", cols, num_keys)
     if lse is not None:
         check.companions(query, {"lse": lse})
-        expected = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
-        check.shape("lse", lse, expected, "(..., H, L)")
+        rows_shape = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
+        if tuple(lse.shape[-len(rows_shape) :]) != rows_shape:  # values may have had batch axes in front
+            check.shape("lse", lse, rows_shape, "(..., H, L)")
+        if not backend.is_floating(lse.dtype):
+            raise TypeError(f"lse has dtype {lse.dtype}; expected the lse of attention_state")
         lse = at_least(backend.xp, lse, len(problem.rows_shape))
     weights = algebra.attention_weights(problem, lse, chosen_rows, chosen_cols, num_keys)
     return _without_head(weights, query, key)
@@ -182,7 +187,9 @@ def _without_head(x: Array, *inputs: Array) -> Array:
 def _index(name: str, index: slice | Index, length: int) -> Index:
     if isinstance(index, slice):
         return range(length)[index]
-    chosen = tuple(int(i) for i in index)
+    if isinstance(index, str) or not isinstance(index, Iterable):
+        raise TypeError(f"{name} is {type(index).__name__}; expected a slice, or a sequence of ints such as [{index}]")
+    chosen = tuple(check.integer(f"{name}[{at}]", i, -length) for at, i in enumerate(index))
     if any(not -length <= i < length for i in chosen):
         raise IndexError(f"{name} holds an index out of range: there are {length}")
     return tuple(i % length for i in chosen)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 
 from ..algebra.arrays import Array
@@ -63,18 +65,41 @@ def shape(name: str, x: Array | None, expected: tuple[int, ...], meaning: str) -
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {meaning} = {expected}")
 
 
-def size(name: str, value: Any) -> None:
-    """Raise TypeError where a size is no int, ValueError where it is negative."""
-    if isinstance(value, bool) or not isinstance(value, int):
+def integer(name: str, value: Any, least: int) -> int:
+    """A host integer as int. Raises TypeError for anything else, ValueError below ``least``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} is {type(value).__name__}; expected an int")
-    if value < 0:
-        raise ValueError(f"{name} is {value}; expected an int of at least 0")
+    if value < least:
+        raise ValueError(f"{name} is {value}; expected an int of at least {least}")
+    return int(value)
 
 
 def number(name: str, value: Any, *, above_zero: bool = False) -> float:
-    """A host number as float. Raises TypeError for anything else, ValueError for NaN, or where it must be above zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A host number as float. Raises TypeError for anything else, ValueError where it is not finite, or must be above zero."""
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} is {type(value).__name__}; expected a float")
-    if value != value or (above_zero and value <= 0):
+    if not math.isfinite(value) or (above_zero and value < TINY):
         raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a number'}")
     return float(value)
+
+
+TINY = 2.0**-126  # the smallest normal float32: one divides by such a number
+
+
+def floating(backend: LoadedBackend, dtype: Any, default: str | None = "float32") -> Any:
+    """A floating dtype of the backend, from itself or its name; None stands for the default.
+
+    Raises TypeError for a name that the backend does not have, and for a dtype that is not floating.
+    """
+    dtype = default if dtype is None else dtype
+    found = getattr(backend.xp, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is not None and (found is None or not _is_floating(backend, found)):
+        raise TypeError(f"dtype is {dtype!r}; expected float32, float64 or another floating dtype of {backend.xp.__name__}")
+    return found
+
+
+def _is_floating(backend: LoadedBackend, dtype: Any) -> bool:
+    try:
+        return backend.is_floating(dtype)
+    except TypeError:  # what is no dtype at all
+        return False

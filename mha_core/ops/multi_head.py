@@ -17,11 +17,13 @@ Turn: TypeAlias = Callable[[Array, int | Array], Array]
 class Cache(Protocol):
     """What is asked of a cache of keys and values."""
 
+    key: Array | None
+    value: Array | None
     context: Array | None
 
     @property
     def length(self) -> int: ...
-    def append(self, key: Array, value: Array) -> tuple[Array, Array]: ...
+    def joined(self, key: Array, value: Array) -> tuple[Array, Array]: ...
     def of_context(self, context: Array) -> tuple[Array, Array] | None: ...
 
 
@@ -75,8 +77,7 @@ def multi_head_attention(
     backend = check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, optional=optional)
     if context is None and value_context is not None:
         raise ValueError("value_context is given without context: keys need theirs")
-    if context is not None and rotary is not None:
-        raise ValueError("rotary turns the positions of one sequence, and context is another: give one of them")
+    _check_rotary(context, rotary)
     if cache is not None and options.get("query_offset") is not None:
         raise ValueError("query_offset is given with cache, which knows it: leave query_offset out")
     keys_of = ("x", x) if context is None else ("context", context)
@@ -88,6 +89,8 @@ def multi_head_attention(
         ("w_v", w_v, values_of, num_kv_heads),
     )
     _check_projections(projections, num_heads)
+    for name, b, w in (("b_q", b_q, w_q), ("b_k", b_k, w_k), ("b_v", b_v, w_v), ("b_o", b_o, w_o)):
+        check.shape(name, b, tuple(w.shape[1:]), "a number for each column of its weight")
     joined = num_heads * (w_v.shape[1] // num_kv_heads)
     if w_o.ndim != 2 or w_o.shape[0] != joined:
         expected = f"({joined}, d_out): a row for each feature of {num_heads} heads"
@@ -106,10 +109,12 @@ def multi_head_attention(
     if rotary is not None:
         q, k = (rotary(y, _start(options)) for y in (q, k))
     if cache is not None and known is None:
-        k, v = cache.append(k, v)
-        cache.context = context
+        k, v = cache.joined(k, v)
     out = xp.moveaxis(scaled_dot_product_attention(q, k, v, **options), -3, -2)
-    return linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
+    out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
+    if cache is not None:  # last: a call that fails leaves the cache as it was
+        cache.key, cache.value, cache.context = k, v, context
+    return out
 
 
 def multi_head_weights(
@@ -127,6 +132,7 @@ def multi_head_weights(
 ) -> Array:
     """The weights with which each head of ``multi_head_attention`` looks: (..., h, L, S). Arguments and errors as there."""
     backend = check.arrays(x=x, w_q=w_q, w_k=w_k, optional={"context": context, "b_q": b_q, "b_k": b_k})
+    _check_rotary(context, rotary)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     keys_of = ("x", x) if context is None else ("context", context)
     _check_projections((("w_q", w_q, ("x", x), num_heads), ("w_k", w_k, keys_of, num_kv_heads)), num_heads)
@@ -135,6 +141,11 @@ def multi_head_weights(
     if rotary is not None:
         q, k = (rotary(y, _start(options)) for y in (q, k))
     return attention_weights(q, k, **options)
+
+
+def _check_rotary(context: Array | None, rotary: Turn | None) -> None:
+    if context is not None and rotary is not None:
+        raise ValueError("rotary turns the positions of one sequence, and context is another: give one of them")
 
 
 def _heads(xp: Namespace, y: Array, count: int) -> Array:

@@ -105,11 +105,16 @@ def silu(x: Array) -> Array:
 ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh"), "silu": silu}
 
 
-def activate(name: str, x: Array) -> Array:
-    """An activation by name. Raises ValueError for any other than relu, gelu, gelu_tanh and silu."""
+def check_activation(name: str) -> str:
+    """The name of an activation. Raises ValueError for any other than relu, gelu, gelu_tanh and silu."""
     if name not in ACTIVATIONS:
         raise ValueError(f"activation is {name!r}; expected one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name](x)
+    return name
+
+
+def activate(name: str, x: Array) -> Array:
+    """An activation by name."""
+    return ACTIVATIONS[check_activation(name)](x)
 
 
 def feed_forward(
@@ -133,6 +138,10 @@ def feed_forward(
     >>> mha.feed_forward(np.asarray([[1.0, -1.0]]), np.eye(2), None, np.eye(2), None)
     array([[1., 0.]])
     """
+    check.shape("b_1", b_1, tuple(w_1.shape[1:]), "a number for each column of w_1")
+    check.shape("b_2", b_2, tuple(w_2.shape[1:]), "a number for each column of w_2")
+    if w_2.ndim != 2 or w_2.shape[:1] != w_1.shape[1:]:
+        raise ValueError(f"w_2 has shape {tuple(w_2.shape)}; expected ({', '.join(map(str, w_1.shape[1:]))}, d_out)")
     hidden = activate(activation, linear(x, w_1, b_1))
     if w_g is not None:
         check.shape("w_g", w_g, tuple(w_1.shape), "the shape of w_1")
@@ -167,7 +176,8 @@ def dropout(x: Array, keep: Array, *, rate: float) -> Array:
 def embedding(ids: Array, table: Array) -> Array:
     """Rows of a table: ids (...) integers, table (vocabulary, d); gives (..., d).
 
-    Raises TypeError for ids that are no integers. Ids outside the table are the library's to judge.
+    Raises TypeError for ids that are no integers. Ids outside the table are the library's to judge: NumPy and torch raise,
+    but count negative ones from the end.
 
     >>> import numpy as np, mha_core as mha
     >>> mha.embedding(np.asarray([1, 0]), np.eye(2))

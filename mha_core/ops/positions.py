@@ -17,7 +17,7 @@ def sinusoidal_positions(
 ) -> Array:
     """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)) and PE(pos, 2i + 1) = cos of the same: (length, d_model).
 
-    ``dtype`` is the backend's, its float32 by default. Source: Vaswani et al. 2017, section 3.5.
+    ``dtype`` is the backend's or its name, float32 by default. Source: Vaswani et al. 2017, section 3.5.
     Raises ValueError for negative sizes.
 
     >>> import mha_core as mha
@@ -25,10 +25,11 @@ def sinusoidal_positions(
     array([[0.  , 1.  , 0.  , 1.  ],
            [0.84, 0.54, 0.01, 1.  ]], dtype=float32)
     """
-    check.size("length", length)
-    check.size("d_model", d_model)
-    xp = backend_without_arrays(backend).xp
-    return algebra.sinusoidal_positions(xp, length, d_model, dtype=xp.float32 if dtype is None else dtype, device=device)
+    length = check.integer("length", length, 0)
+    d_model = check.integer("d_model", d_model, 0)
+    loaded = backend_without_arrays(backend)
+    wanted = check.floating(loaded, dtype)
+    return algebra.sinusoidal_positions(loaded.xp, length, d_model, dtype=wanted, device=device)
 
 
 def rotary_tables(
@@ -44,13 +45,13 @@ def rotary_tables(
     >>> cos.shape
     (3, 2)
     """
-    check.size("length", length)
-    check.size("dim", dim)
+    length = check.integer("length", length, 0)
+    dim = check.integer("dim", dim, 0)
     if dim % 2:
         raise ValueError(f"dim is {dim}; expected an even number: features turn in pairs")
-    xp = backend_without_arrays(backend).xp
-    dtype = xp.float32 if dtype is None else dtype
-    return algebra.rotary_tables(xp, length, dim, check.number("base", base, above_zero=True), dtype=dtype, device=device)
+    loaded = backend_without_arrays(backend)
+    wanted, base = check.floating(loaded, dtype), check.number("base", base, above_zero=True)
+    return algebra.rotary_tables(loaded.xp, length, dim, base, dtype=wanted, device=device)
 
 
 def rotary(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:

@@ -5,10 +5,11 @@ The algebra and every kernel receive the record that comes out, so the promises 
 
 from __future__ import annotations
 
+import math
 from numbers import Integral
 from typing import Any, TypedDict
 
-from ..algebra.arrays import Array, broadcast_shapes, compute_dtype, default_scale
+from ..algebra.arrays import Array, broadcast_shapes, compute_dtype
 from ..algebra.biases import Bias, as_bias
 from ..algebra.grid import check_integers
 from ..algebra.masks import Mask, as_mask
@@ -41,8 +42,12 @@ def prepare(
     softcap: float | None = None,
     sink: Array | None = None,
     query_offset: int | Array | None = None,
+    **unknown: Any,
 ) -> tuple[LoadedBackend, AttentionProblem]:
     """A valid problem, with a head axis in every array."""
+    if unknown:
+        hint = "; for causal attention write mask=causal()" if "is_causal" in unknown else ""
+        raise TypeError(f"there is no option {', '.join(unknown)}; expected {', '.join(Options.__annotations__)}{hint}")
     backend = check.arrays(query=query, key=key, value=value)
     xp = backend.xp
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -76,7 +81,7 @@ def prepare(
         key=key if whole else key[..., kept, :],
         value=value if whole else value[..., kept, :],
         structure=structure,
-        scale=default_scale(query.shape[-1]) if scale is None else check.number("scale", scale),
+        scale=_default_scale(query.shape[-1]) if scale is None else check.number("scale", scale),
         mask=mask,
         bias=bias,
         softcap=None if softcap is None else check.number("softcap", softcap, above_zero=True),
@@ -84,6 +89,11 @@ def prepare(
         offset=offset,
     )
     return backend, problem if mask is None else without_unseen_keys(problem)
+
+
+def _default_scale(head_dim: int) -> float:
+    """1 / sqrt(head_dim), and 1 for heads of no width (promise 8)."""
+    return 1.0 / math.sqrt(head_dim) if head_dim else 1.0
 
 
 def _scores_shape(query: Array, key: Array, value: Array) -> tuple[int, ...]:

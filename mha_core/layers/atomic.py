@@ -1,0 +1,40 @@
+"""Files that appear whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of ``path`` at the end, and is gone if anything is raised.
+
+    A link stays a link: what it points to is written. Raises OSError that names ``path``.
+    """
+    target = path.resolve()
+    if target.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; expected the name of a file")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    except OSError as error:
+        raise type(error)(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
