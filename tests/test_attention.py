@@ -107,3 +107,74 @@ def test_an_offset_for_each_batch_element(backend, rng):
     out, lse, _ = oracle.attention(query, key, value, allowed=(k <= q) & (k >= q - 1), bias=bias)
     close(backend.to_numpy(state.out), out)
     close(backend.to_numpy(state.lse), lse)
+
+
+def test_values_may_have_batch_axes_of_their_own(backend, rng, monkeypatch):
+    query, key, value = rng.normal(size=(1, 2, 30, 4)), rng.normal(size=(1, 2, 30, 4)), rng.normal(size=(5, 2, 30, 4))
+    q, k = np.arange(30)[:, None] + 20, np.arange(30)[None, :]
+    allowed = (k >= q - 2) & (k <= q + 2)  # the last queries see nothing
+    out, lse, weights = oracle.attention(query, key, value, allowed=allowed)
+    options = {"mask": mha.window(2, 2), "query_offset": 20}
+    arrays = [backend.from_numpy(x) for x in (query, key, value)]
+    for dense in (1 << 22, 1 << 8):
+        monkeypatch.setattr(algebra, "_DENSE", dense)
+        state = mha.attention_state(*arrays, **options)
+        close(backend.to_numpy(state.out), out)
+        close(backend.to_numpy(state.lse), lse)
+        close(backend.to_numpy(mha.merge_states(state, state).out), out)
+        close(backend.to_numpy(mha.attention_weights(*arrays[:2], state.lse, **options)), weights)
+
+
+def test_many_small_problems_run_in_slices_of_the_batch(backend, rng, monkeypatch):
+    monkeypatch.setattr(algebra, "_DENSE", 1 << 8)
+    query, key, value = rng.normal(size=(7, 2, 3, 6, 4)), rng.normal(size=(1, 2, 3, 6, 4)), rng.normal(size=(2, 3, 6, 4))
+    state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), mask=mha.causal())
+    out, lse, _ = oracle.attention(query, key, value[None], allowed=np.tri(6, dtype=bool))
+    close(backend.to_numpy(state.out), out)
+    close(backend.to_numpy(state.lse), lse)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
+def test_integers_of_any_width_say_positions(dtype, rng):
+    query, key, value = rng.normal(size=(2, 1, 4, 4)), rng.normal(size=(2, 1, 600, 4)), rng.normal(size=(2, 1, 600, 4))
+    lengths, offsets = np.asarray([100, 50], dtype=dtype), np.asarray([120, 90], dtype=dtype)
+    k = np.arange(600)
+    q = np.arange(4)[:, None] + 596
+    allowed = (k >= q - 550) & (k < lengths.astype(int)[:, None, None, None])
+    state = mha.attention_state(query, key, value, mask=mha.key_lengths(lengths) & mha.window(550, None), query_offset=596)
+    close(state.out, oracle.attention(query, key, value, allowed=allowed)[0])
+    q = np.arange(4)[:, None] + offsets.astype(int)[:, None, None, None]
+    mask = mha.window(100, 0) & mha.segments(np.ones((2, 4), dtype=dtype), np.ones(600, dtype=dtype))
+    state = mha.attention_state(query, key, value, mask=mask, query_offset=offsets)
+    close(state.out, oracle.attention(query, key, value, allowed=(k <= q) & (k >= q - 100))[0])
+
+
+def test_wider_and_swapped_dtypes_are_not_computed_in_float32(rng):
+    query, key, value = rng.normal(size=(3, 2, 5, 4))
+    expected = oracle.attention(query, key, value)
+    for dtype in (">f8", np.longdouble):
+        state = mha.attention_state(*(x.astype(dtype) for x in (query, key, value)))
+        assert state.lse.dtype == np.float64
+        close(np.asarray(state.out, dtype=np.float64), expected[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([True, False, True], TypeError, "rows[0] is bool; expected an int"),
+        ([0.7], TypeError, "rows[0] is float; expected an int"),
+        (1, TypeError, "rows is int; expected a slice, or a sequence of ints such as [1]"),
+        ([3], IndexError, "rows holds an index out of range: there are 3"),
+    ],
+)
+def test_bad_rows_are_named(rows, error, message):
+    x = np.ones((3, 4))
+    with pytest.raises(error) as raised:
+        mha.attention_weights(x, x, rows=rows)
+    assert message in str(raised.value)
+
+
+def test_an_unknown_option_is_answered_with_those_there_are():
+    x = np.ones((3, 4))
+    with pytest.raises(TypeError, match=r"no option is_causal; expected mask, bias, scale.*write mask=causal\(\)"):
+        mha.scaled_dot_product_attention(x, x, x, is_causal=True)

@@ -25,6 +25,15 @@ def test_alibi_slopes_are_the_paper_s():
     assert six[4:] == pytest.approx([2.0**-1, 2.0**-3])
 
 
+def test_alibi_of_float64_is_float64(backend):
+    """Slopes of 16 heads are no powers of two."""
+    q, k = np.arange(50)[:, None], np.arange(50)[None, :]
+    slopes = np.asarray([2 ** (-0.5 * h) for h in range(1, 17)])[:, None, None]
+    logs = whole(backend, mha.alibi(16), 50, 50, 16, None)
+    expected = -slopes * np.abs(q - k)
+    np.testing.assert_allclose(logs, expected - expected[..., :1], atol=1e-12)
+
+
 def test_alibi_is_linear_in_the_distance(backend, rng):
     q, k = np.arange(4)[:, None] + 2, np.arange(6)[None, :]
     expected = -np.asarray([2.0**-4, 2.0**-8])[:, None, None] * np.abs(q - k)

@@ -56,6 +56,24 @@ def test_a_failed_step_leaves_the_cache_as_it_was(backend, rng):
     close(backend, backend.xp.concat([first, decoder(y[2:, :], memory, cache=cache)], axis=0), decoder(y, memory))
 
 
+def test_a_failed_call_leaves_every_kind_of_cache_as_it_was(backend, rng):
+    layer = mha.DecoderLayer.init(**SMALL, seed=0, backend=backend.name, dtype="float64")
+    y, memory, other = arrays(backend, rng, (2, 8), (5, 8), (5, 8))
+    bad = backend.from_numpy(np.ones((1, 9), dtype=bool))
+    own, of_memory = mha.KeyValueCache(), mha.KeyValueCache()
+    with pytest.raises(ValueError, match="mask has shape"):
+        layer.self_attention(y, cache=own, mask=bad)
+    with pytest.raises(ValueError, match="mask has shape"):
+        layer.cross_attention(y, context=memory, cache=of_memory, mask=bad)
+    with pytest.raises(ValueError, match="mask has shape"):
+        layer(y, memory, cache=(own, of_memory), memory_mask=bad)
+    assert own.length == of_memory.length == 0
+    layer(y, other, cache=(own, of_memory))
+    assert (own.length, of_memory.length) == (2, 5)
+    with pytest.raises(ValueError, match="the cache holds the keys of a context"):
+        layer.self_attention(y, cache=of_memory)
+
+
 def test_a_cache_refuses_another_sequence(backend, rng):
     decoder = mha.Decoder.init(**SMALL, num_layers=1, seed=0, backend=backend.name, dtype="float64")
     y, pair, memory, other = arrays(backend, rng, (2, 8), (2, 2, 8), (5, 8), (5, 8))
@@ -117,6 +135,12 @@ def test_rotary_attention_with_a_cache_and_offsets(backend, rng):
     turned = turning(heads, offsets)
     close(backend, turned[0, ...], turning(heads[0, ...], 0))
     close(backend, turned[1, ...], turning(heads[1, ...], 3))
+    outside = backend.to_numpy(turning(heads, backend.from_numpy(np.asarray([-1, 8]))))
+    assert np.isnan(outside[0, :, 0, :4]).all() and np.isfinite(outside[0, :, 1:]).all() and np.isfinite(outside[..., 4:]).all()
+    assert np.isfinite(outside[1, :, 0]).all() and np.isnan(outside[1, :, 1:, :4]).all()
+    close(backend, turning(heads[0, ...], np.int64(3)), turning(heads[0, ...], 3), atol=0)
+    with pytest.raises(ValueError, match="rotary turns the positions of one sequence"):
+        attention.weights(x, context=x)
     with pytest.raises(ValueError, match="positions 6 to 11 are outside the rotary tables, which hold 0 to 8"):
         turning(heads, 6)
     with pytest.raises(ValueError, match="rotary turns the positions of one sequence, and context is another"):

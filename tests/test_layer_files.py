@@ -99,6 +99,20 @@ def test_what_does_not_fit_is_listed(tmp_path):
     save_file(arrays, path, {"mha_core.layer": json.dumps({**plan, "format": 2})})
     with pytest.raises(mha.LayerFileError, match="has format 2; this mha-core reads format 1"):
         mha.LayerNorm.load(path)
+    save_file({**arrays, "weight": np.ones(7, dtype=np.float32)}, path, metadata)
+    with pytest.raises(mha.LayerFileError, match=r"weight has shape \(7,\), expected \(4,\)"):
+        mha.LayerNorm.load(path)
+    for broken in ("{", "[]", '{"format": 1}', '{"format": 1, "layer": {"weight": {"array": "weight"}}, "dtypes": {}}'):
+        save_file(arrays, path, {"mha_core.layer": broken})
+        with pytest.raises(mha.LayerFileError, match="x has metadata that describe no layer"):
+            mha.LayerNorm.load(path)
+    strange = json.loads(metadata["mha_core.layer"])
+    strange["layer"]["gain"] = 3
+    save_file(arrays, path, {"mha_core.layer": json.dumps(strange)})
+    with pytest.raises(mha.LayerFileError, match="does not fit the layers of this mha-core"):
+        mha.LayerNorm.load(path)
+    with pytest.raises(mha.LayerFileError, match="is a directory; expected a file"):
+        mha.LayerNorm.load(tmp_path)
     plan["layer"]["class"] = "Norm"
     save_file(arrays, path, {"mha_core.layer": json.dumps(plan)})
     with pytest.raises(mha.LayerFileError, match="holds a 'Norm', which this mha-core does not know"):
@@ -117,3 +131,30 @@ def test_a_write_that_fails_leaves_nothing(tmp_path):
     with pytest.raises(OSError, match="directory"):
         mha.LayerNorm.init(d_model=4).save(tmp_path / "d")
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+def test_a_file_has_the_mode_of_any_other_and_a_link_stays_one(tmp_path):
+    layer = mha.LayerNorm.init(d_model=4, eps=np.float32(0.5))
+    (tmp_path / "plain").touch()
+    layer.save(tmp_path / "x")
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    (tmp_path / "link").symlink_to(tmp_path / "plain")
+    layer.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert mha.LayerNorm.load(tmp_path / "plain").eps == 0.5
+
+
+def test_layers_move_whatever_their_dtype_and_strides():
+    import torch
+
+    half = mha.FeedForward.init(d_model=4, d_ff=6, seed=0, backend="torch", dtype="bfloat16")
+    assert torch.equal(half.to("torch", device="cpu").w_1, half.w_1)
+    assert (half.to("numpy", dtype="float32").w_1 == half.w_1.float().numpy()).all()
+    with pytest.raises(TypeError, match="dtype is 'bfloat16'; expected float32, float64 or another floating dtype of numpy"):
+        half.to("numpy")
+    with pytest.raises(TypeError, match="dtype is 'int32'"):
+        half.to("numpy", dtype="int32")
+    weight = np.arange(4, dtype=np.float32)
+    weight.flags.writeable = False
+    assert mha.LayerNorm(weight[::-1], None).to("torch").weight.tolist() == [3, 2, 1, 0]
+    assert mha.LayerNorm(weight, None).to("torch").weight.tolist() == [0, 1, 2, 3]

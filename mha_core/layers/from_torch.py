@@ -53,9 +53,8 @@ class StateDict:
 def read(cls: type, source: Any, given: Mapping[str, Any]) -> Any:
     """A layer of ``cls`` from a torch module or its state dict."""
     if cls not in _READERS:
-        raise TypeError(
-            f"a {cls.__name__} is not read from torch by itself; these are: {', '.join(kind.__name__ for kind in _READERS)}"
-        )
+        known = ", ".join(kind.__name__ for kind in _READERS)
+        raise TypeError(f"a {cls.__name__} is not read from torch by itself; these are: {known}")
     given = dict(given)
     only_attention = cls is MultiHeadAttention
     eps = given.pop("eps", 1e-5) if not only_attention and not hasattr(source, "state_dict") else norms_of(source)
@@ -97,9 +96,8 @@ def settings_of(source: Any, given: Mapping[str, Any], only_attention: bool) -> 
     """What a state dict cannot tell: read from the module, or given with the state dict."""
     needed = ("num_heads",) if only_attention else ("num_heads", "activation", "norm_first")
     if strange := sorted(set(given) - set(needed)):
-        raise TypeError(
-            f"from_torch has no option {', '.join(strange)}; expected {', '.join(needed)}, and eps with a state dict"
-        )
+        expected = f"{', '.join(needed)}, and eps with a state dict"
+        raise TypeError(f"from_torch has no option {', '.join(strange)}; expected {expected}")
     if not hasattr(source, "state_dict"):
         if absent := [name for name in needed if name not in given]:
             raise TypeError(f"a state dict does not tell {', '.join(absent)}: give {', '.join(f'{name}=' for name in absent)}")
@@ -117,10 +115,11 @@ def settings_of(source: Any, given: Mapping[str, Any], only_attention: bool) -> 
 
 def _told(source: Any, layer: Any, only_attention: bool) -> dict[str, Any]:
     """What one layer of a module tells of itself."""
-    attention = layer if only_attention else getattr(layer, "self_attn", None)
+    attention: Any = layer if only_attention else getattr(layer, "self_attn", None)
     if not hasattr(attention, "in_proj_weight"):
         raise TypeError(f"from_torch was given a {type(source).__name__}, which is not the module that this layer stands for")
-    for part in (attention, getattr(layer, "multihead_attn", attention)):
+    parts: tuple[Any, ...] = (attention, getattr(layer, "multihead_attn", attention))
+    for part in parts:
         if part.bias_k is not None or part.add_zero_attn:
             raise ValueError("add_bias_kv and add_zero_attn have no counterpart here")
     heads = {"num_heads": attention.num_heads}

@@ -7,7 +7,7 @@ from typing import Unpack
 
 from ..algebra import attention as algebra
 from ..algebra import state as states
-from ..algebra.arrays import Array, Index, at_least
+from ..algebra.arrays import Array, Index, at_least, broadcast_shapes
 from ..algebra.state import AttentionState
 from . import check
 from .dispatch import run_attention
@@ -137,8 +137,9 @@ def attention_weights(
     if lse is not None:
         check.companions(query, {"lse": lse})
         rows_shape = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
-        if tuple(lse.shape[-len(rows_shape) :]) != rows_shape:  # values may have had batch axes in front
-            check.shape("lse", lse, rows_shape, "(..., H, L)")
+        tail = rows_shape[-2:]
+        if tuple(lse.shape[-len(tail) :]) != tail or not _broadcast(lse.shape, rows_shape):
+            check.shape("lse", lse, rows_shape, "(..., H, L)")  # values may have had more batch axes, and so may lse
         if not backend.is_floating(lse.dtype):
             raise TypeError(f"lse has dtype {lse.dtype}; expected the lse of attention_state")
         lse = at_least(backend.xp, lse, len(problem.rows_shape))
@@ -177,6 +178,14 @@ def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpa
     out, lse = attention_state(q, k, v, **options)
     weights = attention_weights(q, k, lse, **options)
     return out[..., 0, :, :], weights[..., 0, :, :]
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> bool:
+    try:
+        broadcast_shapes(*shapes)
+    except ValueError:
+        return False
+    return True
 
 
 def _without_head(x: Array, *inputs: Array) -> Array:

@@ -101,5 +101,5 @@ def floating(backend: LoadedBackend, dtype: Any, default: str | None = "float32"
 def _is_floating(backend: LoadedBackend, dtype: Any) -> bool:
     try:
         return backend.is_floating(dtype)
-    except TypeError:  # what is no dtype at all
+    except (TypeError, AttributeError):  # what is no dtype at all
         return False
