@@ -1,0 +1,89 @@
+"""Promises 13 and 14 of docs/design.md: memory and threads. The others: tests/test_promises.py."""
+
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+from mha_core.dispatch.backend import load
+
+
+@pytest.mark.parametrize("mask", [None, mha.causal(), mha.window(64, 0), mha.prefix(10) | mha.causal()])
+@pytest.mark.parametrize("library", ["numpy", "array_api_strict"])
+def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library):
+    make = load(library).from_numpy
+
+    def peak(length):
+        arrays = [make(rng.normal(size=(1, length, 8)).astype(np.float32)) for _ in range(3)]
+        tracemalloc.start()
+        try:
+            mha.scaled_dot_product_attention(*arrays, mask=mask)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(64)
+    small, large = peak(4096), peak(8192)
+    assert large < 1.5 * small + 8192 * 8 * 4 * 4
+    assert large < 8192 * 8192 * 4 / 4
+
+
+def test_13_an_array_mask_makes_only_blocks(rng):
+    length = 3000
+    arrays = [rng.normal(size=(4, length, 8)).astype(np.float32) for _ in range(3)]
+    mask = rng.random((length, length)) < 0.5
+    tracemalloc.start()
+    try:
+        mha.scaled_dot_product_attention(*arrays, mask=mask)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * length * length * 4 / 4
+
+
+def test_13_no_array_of_a_long_problem_is_as_large_as_its_scores():
+    """On torch, where every result of every operation is looked at."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                self.elements = max(self.elements, result.untyped_storage().nbytes() // result.element_size())
+            return result
+
+    query, key, value = torch.randn(3, 1, 4096, 8)
+    hides = torch.rand(4096, 4096) < 0.5
+    for options in ({}, {"mask": mha.causal()}, {"mask": mha.window(9, 0), "bias": mha.alibi(1)}):
+        with Largest() as largest:
+            mha.scaled_dot_product_attention(query, key, value, **options)
+        assert largest.elements <= 1 << 20
+    with Largest() as largest:
+        mha.scaled_dot_product_attention(query, key, value, mask=hides)
+    assert largest.elements == 4096 * 4096  # views of the mask itself, and nothing else of that size
+
+
+def test_14_threads_give_the_same_bits(backend, rng):
+    xyz = rng.normal(size=(2, 4, 5, 6)), rng.normal(size=(2, 2, 7, 6)), rng.normal(size=(2, 2, 7, 3))
+    arrays, results, together = [backend.from_numpy(x) for x in xyz], [], threading.Barrier(8)
+
+    def bits():
+        return backend.to_numpy(mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(5))).tobytes()
+
+    expected = bits()
+
+    def work():
+        together.wait()
+        results.extend(bits() for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 160 and set(results) == {expected}
