@@ -84,7 +84,7 @@ def _attention(
     if "past_key" in x:
         past = x["past_key"].shape[-2]
         cache = mha.KeyValueCache(x["past_key"], x["past_value"])
-        key, value = cache.append(key, value)
+        key, value = cache.joined(key, value)
     queries, keys = query.shape[-2], key.shape[-2]
     offset, mask, bias = past, None, None
     lengths = x.get("nonpad_kv_seqlen")

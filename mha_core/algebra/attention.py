@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterator
 from functools import reduce
 
-from .arrays import Array, Index, bounds, pick, split_axis
-from .masks import Band, Relation
+from .arrays import Array, Index, Namespace, bounds, pick, split_axis
+from .masks import Band, Relation, runs
 from .problem import AttentionProblem
-from .state import AttentionState, identity, merge, runs
+from .state import AttentionState, identity, merge
 from .structure import Structure
 
 _DENSE = 1 << 22  # scores computed at once without blocks: 16 MB in float32
@@ -42,9 +42,7 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return _as_asked(
-            p, identity(p.xp, (*p.rows_shape[:-1], 0), p.value.shape[-1], dtype=p.compute_dtype, device=p.query.device)
-        )
+        return _as_asked(p, _nothing_seen(p, 0))
     return AttentionState(
         p.xp.concat([part.out for part in parts], axis=-2), p.xp.concat([part.lse for part in parts], axis=-1)
     )
@@ -62,13 +60,8 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
     s = _scores(p, rows, cols)
     if lse is None and cols == range(num_keys):
         sink = None if p.sink is None else _group(p, _wide(p, p.sink)[:, None, None])
-        top = xp.max(s, axis=-1, keepdims=True)
-        top = top if sink is None else xp.maximum(top, sink)
-        shift = xp.where(top == -math.inf, 0, top)
-        weights = xp.exp(s - shift)
-        total = xp.sum(weights, axis=-1, keepdims=True)
-        total = total if sink is None else total + xp.exp(sink - shift)
-        weights = weights / xp.where(top == -math.inf, 1, total)
+        weights, total, _, _ = _exponentials(xp, s, sink)
+        weights = weights / total
     else:
         if lse is None:
             low, high = bounds(rows)
@@ -81,7 +74,7 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
 
 def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionState:
     xp = p.xp
-    state = identity(xp, (*p.rows_shape[:-1], len(rows)), p.value.shape[-1], dtype=p.compute_dtype, device=p.query.device)
+    state = _nothing_seen(p, len(rows))
     blocks = (_block_state(p, rows, cols, relation) for cols, relation in _visible_blocks(p, rows, num_cols))
     first = next(blocks, None)
     if first is not None:
@@ -100,19 +93,35 @@ def _visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator
 
 
 def _block_state(p: AttentionProblem, rows: range, cols: range, relation: Relation) -> AttentionState:
-    """The state of one block, in the compute dtype: scores are shifted by their maximum, so nothing overflows."""
+    """The state of one block, in the compute dtype."""
     xp = p.xp
     s = _scores(p, rows, cols, masked=relation is Relation.SOME)
-    top = xp.max(s, axis=-1, keepdims=True)
-    empty = top == -math.inf
-    shift = xp.where(empty, 0, top)
-    weights = xp.exp(s - shift)
-    total = xp.where(empty, 1, xp.sum(weights, axis=-1, keepdims=True))
+    weights, total, shift, empty = _exponentials(xp, s)
     value = _wide(p, pick(xp, p.value, _local(p, cols), -2))
     out = xp.where(empty, 0, xp.matmul(weights, value[..., :, None, :, :]) / total)
     lse = xp.where(empty, -math.inf, shift + xp.log(total))
     # values may have more batch axes than the scores
     return AttentionState(_ungroup(p, out), xp.broadcast_to(_ungroup(p, lse)[..., 0], (*p.rows_shape[:-1], len(rows))))
+
+
+def _exponentials(xp: Namespace, s: Array, sink: Array | None = None) -> tuple[Array, Array, Array, Array]:
+    """e^(s - shift), their sum along keys with the sink's, the shift, and which rows are empty; their sum stands as 1.
+
+    The shift is the maximum, so nothing overflows.
+    """
+    top = xp.max(s, axis=-1, keepdims=True)
+    top = top if sink is None else xp.maximum(top, sink)
+    empty = top == -math.inf
+    shift = xp.where(empty, 0, top)
+    weights = xp.exp(s - shift)
+    total = xp.sum(weights, axis=-1, keepdims=True)
+    total = total if sink is None else total + xp.exp(sink - shift)
+    return weights, xp.where(empty, 1, total), shift, empty
+
+
+def _nothing_seen(p: AttentionProblem, num_rows: int) -> AttentionState:
+    shape = (*p.rows_shape[:-1], num_rows)
+    return identity(p.xp, shape, p.value.shape[-1], dtype=p.compute_dtype, device=p.query.device)
 
 
 def _scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True) -> Array:

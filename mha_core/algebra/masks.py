@@ -9,11 +9,11 @@ expression. A mask that holds arrays answers SOME: to look would be to wait for 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, groupby
 from numbers import Integral
 from operator import index as as_index
 from typing import Any
@@ -200,6 +200,15 @@ class Packed(Mask):
         for name, size in (("queries", shape[-2]), ("keys", shape[-1])):
             if sum(self.lengths) != size:
                 raise ValueError(f"packed(lengths): the lengths add up to {sum(self.lengths)}, but there are {size} {name}")
+
+
+def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Sequences laid end to end, gathered where neighbours have one length: (start, how many, length)."""
+    start = 0
+    for length, group in groupby(lengths):
+        count = len(list(group))
+        yield start, count, length
+        start += count * length
 
 
 @dataclass(frozen=True, eq=False)

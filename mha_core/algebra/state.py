@@ -8,9 +8,8 @@ Rabe and Staats 2021, section 2).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from itertools import groupby
 from typing import NamedTuple
 
 from .arrays import Array, Namespace
@@ -54,12 +53,3 @@ def identity(xp: Namespace, rows_shape: tuple[int, ...], value_dim: int, *, dtyp
     """The state over no keys: ``rows_shape`` is (..., H, L)."""
     out = xp.zeros((*rows_shape, value_dim), dtype=dtype, device=device)
     return AttentionState(out, xp.full(rows_shape, -math.inf, dtype=dtype, device=device))
-
-
-def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Sequences laid end to end, gathered where neighbours have one length: (start, how many, length)."""
-    start = 0
-    for length, group in groupby(lengths):
-        count = len(list(group))
-        yield start, count, length
-        start += count * length

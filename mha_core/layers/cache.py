@@ -43,11 +43,6 @@ class KeyValueCache:
             )
         return xp.concat([self.key, key], axis=-2), xp.concat([self.value, value], axis=-2)
 
-    def append(self, key: Array, value: Array) -> tuple[Array, Array]:
-        """Keep new positions behind the others, and return all of them."""
-        self.key, self.value = self.joined(key, value)
-        return self.key, self.value
-
     def of_context(self, context: Array) -> tuple[Array, Array] | None:
         """What was kept of this very context, None before anything was. Raises ValueError for another one."""
         if self.key is None or self.value is None:

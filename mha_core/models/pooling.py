@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..algebra.arrays import Array, Namespace
-from ..algebra.state import runs
+from ..algebra.masks import runs
 from .files import ModelError, one_of, read_json
 
 # a stack of hidden states (n, length, d) to (n, d), in the order in which several are concatenated
