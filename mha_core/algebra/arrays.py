@@ -6,7 +6,7 @@ no array library is ever named or looked up here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Number
 from typing import Any, Protocol, Self, TypeAlias, TypeGuard
 
@@ -26,8 +26,6 @@ class Array(Protocol):
     def ndim(self) -> int: ...
     @property
     def dtype(self) -> Any: ...
-    @property
-    def device(self) -> Any: ...
     def __getitem__(self, key: Any, /) -> Self: ...
     def __add__(self, other: Any, /) -> Self: ...
     def __radd__(self, other: Any, /) -> Self: ...
@@ -55,6 +53,11 @@ def is_array(x: object) -> TypeGuard[Array]:
     return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, Number)  # NumPy's scalars are numbers
 
 
+def device_of(x: Array) -> Any:
+    """The device of an array; None for one that has none, such as a tracer, which stands for arrays of any device."""
+    return getattr(x, "device", None)
+
+
 def compute_dtype(xp: Namespace, dtype: Any) -> Any:
     """float64 for float64 and wider, float32 for every narrower type (promises 2 and 9)."""
     if dtype == xp.float32:
@@ -64,7 +67,12 @@ def compute_dtype(xp: Namespace, dtype: Any) -> Any:
 
 def as_integers(xp: Namespace, x: Array) -> Array:
     """In the namespace's default integer type: sums with positions then neither overflow nor meet unsigned numbers."""
-    return xp.astype(x, xp.arange(0, device=x.device).dtype, copy=False)
+    return xp.astype(x, xp.arange(0).dtype, copy=False)
+
+
+def integers(xp: Namespace, values: Iterable[int], device: Any) -> Array:
+    """Host integers as an array of the namespace's default integer type; also where there are none."""
+    return xp.asarray(list(values), dtype=xp.arange(0).dtype, device=device)
 
 
 def bounds(index: Index) -> tuple[int, int]:
@@ -78,7 +86,7 @@ def pick(xp: Namespace, x: Array, index: Index, axis: int) -> Array:
     """``x`` at ``index`` along ``axis`` (counted from the end), as a view where the index is a range."""
     if isinstance(index, range) and index.step > 0:
         return x[(..., slice(index.start, index.stop, index.step), *(slice(None),) * (-axis - 1))]
-    return xp.take(x, xp.asarray(list(index), dtype=xp.int64, device=x.device), axis=axis)
+    return xp.take(x, integers(xp, index, device_of(x)), axis=axis)
 
 
 def at_least(xp: Namespace, x: Array, ndim: int) -> Array:

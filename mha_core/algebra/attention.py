@@ -56,7 +56,7 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
     p, xp = problem, problem.xp
     if not len(p.structure.keys) or not len(cols) or not len(rows):
         shape = (*p.rows_shape[:-1], len(rows), len(cols))
-        return xp.zeros(shape, dtype=p.query.dtype, device=p.query.device)
+        return xp.zeros(shape, dtype=p.query.dtype, device=p.device)
     s = _scores(p, rows, cols)
     if lse is None and cols == range(num_keys):
         sink = None if p.sink is None else _group(p, _wide(p, p.sink)[:, None, None])
@@ -121,7 +121,7 @@ def _exponentials(xp: Namespace, s: Array, sink: Array | None = None) -> tuple[A
 
 def _nothing_seen(p: AttentionProblem, num_rows: int) -> AttentionState:
     shape = (*p.rows_shape[:-1], num_rows)
-    return identity(p.xp, shape, p.value.shape[-1], dtype=p.compute_dtype, device=p.query.device)
+    return identity(p.xp, shape, p.value.shape[-1], dtype=p.compute_dtype, device=p.device)
 
 
 def _scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .arrays import Array, Index, Namespace, broadcast_shapes, compute_dtype
+from .arrays import Array, Index, Namespace, broadcast_shapes, compute_dtype, device_of
 from .biases import Alibi, ArrayBias, Bias, RelativeBias
 from .grid import Grid
 from .masks import Mask
@@ -50,6 +50,10 @@ class AttentionProblem:
         return max(1, self.query.shape[-3] // max(1, self.key.shape[-3]))
 
     @property
+    def device(self) -> Any:
+        return device_of(self.query)
+
+    @property
     def compute_dtype(self) -> Any:
         return compute_dtype(self.xp, self.query.dtype)
 
@@ -68,7 +72,7 @@ class AttentionProblem:
 
     def grid(self, rows: Index, cols: Index) -> Grid:
         """A block of ``rows`` and ``cols``, both the caller's indices."""
-        return Grid(self.xp, self.query.device, rows, cols, self.offset, self.compute_dtype)
+        return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
 
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
         return replace(self, query=query, key=key, value=value, **changes)

@@ -36,14 +36,14 @@ def _seen(p: AttentionProblem) -> Array | None:
         # a band that was cut to the keys it reaches misses none of them, nor does a diagonal in any sequence
         if s.key_lengths is None:
             return None
-        keys = xp.arange(len(s.keys), device=p.query.device)[None, :]
+        keys = xp.arange(len(s.keys), device=p.device)[None, :]
         return keys < over_heads(s.key_lengths)
     parts = [_seen_block(p, cols) for cols in _column_blocks(p)]
     if all(part is None for part in parts):
         return None
     shape = broadcast_shapes(*(part.shape[:-1] for part in parts if part is not None))
     whole = [
-        xp.ones((*shape, len(cols)), dtype=xp.bool, device=p.query.device)
+        xp.ones((*shape, len(cols)), dtype=xp.bool, device=p.device)
         if part is None
         else xp.broadcast_to(part, (*shape, len(cols)))
         for part, cols in zip(parts, _column_blocks(p), strict=True)
@@ -59,7 +59,7 @@ def _seen_block(p: AttentionProblem, cols: range) -> Array | None:
     relations = [p.mask.relation(grid) for grid in grids]
     if Relation.ALL in relations:
         return None
-    seen = xp.zeros((1, 1, len(cols)), dtype=xp.bool, device=p.query.device)
+    seen = xp.zeros((1, 1, len(cols)), dtype=xp.bool, device=p.device)
     for grid, relation in zip(grids, relations, strict=True):
         if relation is Relation.SOME:
             seen = seen | xp.any(at_least(xp, p.mask.block(grid), 3), axis=-2, keepdims=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from ..algebra.arrays import Array, Namespace
+from ..algebra.arrays import Array, Namespace, device_of
 from ..models.pooling import unit
 
 _ROWS = 512  # texts compared with all others at once
@@ -17,7 +17,7 @@ def nearest(xp: Namespace, vectors: Array, k: int) -> Iterator[list[tuple[int, f
     """For each row of (n, d), the ``k`` other rows of greatest cosine, nearest first: (row, cosine)."""
     vectors = unit(xp, vectors)
     count = vectors.shape[0]
-    index = xp.arange(count, device=vectors.device)
+    index = xp.arange(count, device=device_of(vectors))
     for start in range(0, count, _ROWS):
         rows = index[start : start + _ROWS]
         cosines = xp.matmul(vectors[start : start + _ROWS, :], xp.matrix_transpose(vectors))

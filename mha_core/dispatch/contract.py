@@ -20,19 +20,23 @@ class Backend:
 
     name: what users write in ``use_backend``.
     api: the version of the contract that the plugin was written for, 1.
-    types: ``"module:qualname"`` of the array types; a subclass belongs too.
+    types: ``"module:qualname"`` of the array types; a subclass belongs too. A predicate ``(array) -> bool`` may stand among
+    them, for arrays whose class says nothing, such as tracers; it is asked once for each class that no name fits, so it must
+    not import the library.
     namespace: returns the array-API namespace; called once, on first need, and the only place to import the library.
     devices: the devices that can be named. from_numpy(array, device): a NumPy array in the backend's library.
     to_numpy(array): the reverse, copied from a device if it must. Both default to the namespace's ``asarray`` and DLPack.
     is_floating(dtype): defaults to the namespace's ``isdtype(dtype, "real floating")``.
     parallel(function, items): yields the results in order, computed on all cores; defaults to one after another, for
     libraries that use all cores by themselves. synchronize(): waits for the device.
+    records_gradient(arrays): whether the library would record a gradient of what is computed from these; a call whose gradient
+    is recorded has the feature ``"gradient"``.
     versions: names and versions of the libraries. install: the command that installs what is missing.
     """
 
     name: str
     api: int
-    types: tuple[str, ...]
+    types: tuple[str | Callable[[Any], bool], ...]
     namespace: Callable[[], Any]
     devices: Callable[[], Sequence[Any]] | None = None
     from_numpy: Callable[[Any, Any], Any] | None = None
@@ -40,6 +44,7 @@ class Backend:
     is_floating: Callable[[Any], bool] | None = None
     parallel: Callable[[Callable[[Any], Any], Any], Any] | None = None
     synchronize: Callable[[], None] | None = None
+    records_gradient: Callable[[Sequence[Any]], bool] | None = None
     versions: Callable[[], Mapping[str, str]] | None = None
     install: str = ""
 
@@ -73,7 +78,7 @@ class Kernel:
     load: ``"module:function"``, imported on first use; ``"attention"`` receives an ``AttentionProblem`` and returns an
     ``AttentionState``, every other operation the arguments of the public function of its name.
     priority: higher is asked first. handles: the features that it honours; a call with any other goes elsewhere.
-    supports: Call -> None, or the reason against.
+    supports: Call -> None, or the reason against. opt_in: never chosen by itself, only by ``use_kernel``.
     """
 
     backend: str
@@ -84,3 +89,4 @@ class Kernel:
     priority: int = 0
     handles: frozenset[str] = frozenset()
     supports: Callable[[Call], str | None] | None = None
+    opt_in: bool = False

@@ -121,14 +121,17 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
 
 
 def _learn(name: str, x: Any) -> LoadedBackend:
+    known = [backend for backend, _ in registry().backends.values()]
     for cls in type(x).__mro__:  # the nearest class that any backend names
-        for backend, _ in registry().backends.values():
+        for backend in known:
             if _qualified(cls) in backend.types:
-                loaded = _by_type[type(x)] = load(backend.name)
-                return loaded
-    known = ", ".join(sorted(registry().backends))
+                return _by_type.setdefault(type(x), load(backend.name))
+    for backend in known:
+        if any(callable(belongs) and belongs(x) for belongs in backend.types):
+            return _by_type.setdefault(type(x), load(backend.name))
+    names = ", ".join(sorted(backend.name for backend in known))
     raise TypeError(
-        f"{name} is {_type_name(x)}; expected an array of an installed backend ({known}), such as numpy.asarray({name})"
+        f"{name} is {_type_name(x)}; expected an array of an installed backend ({names}), such as numpy.asarray({name})"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Self
 
-from ..algebra.arrays import Array, is_array
+from ..algebra.arrays import Array, device_of, is_array
 from ..dispatch.selection import backend_of
 from ..ops.pieces import embedding
 from ..ops.positions import rotary, rotary_tables
@@ -60,7 +60,7 @@ class Rotary(Layer):
         else:
             assert is_array(offset)
             xp = backend_of({"query_offset": offset}).xp
-            ids = offset[..., None] + xp.arange(length, dtype=offset.dtype, device=offset.device)
+            ids = offset[..., None] + xp.arange(length, dtype=offset.dtype, device=device_of(offset))
             # where the tables end is known here, where the positions end only to the device: what is outside becomes NaN
             known = ((ids >= 0) & (ids < self.cos.shape[0]))[..., None]
             ids = xp.where(known[..., 0], ids, 0)

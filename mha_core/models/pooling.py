@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ..algebra.arrays import Array, Namespace
+from ..algebra.arrays import Array, Namespace, device_of
 from ..algebra.masks import runs
 from .files import ModelError, one_of, read_json
 
@@ -53,7 +53,7 @@ class Pooling:
         for start, count, length in runs(lengths):
             stack = xp.reshape(hidden[start : start + count * length, :], (count, length, width))
             if length == 0:  # a tokenizer without special tokens, and an empty text
-                pooled.append(xp.zeros((count, width * len(self.modes)), dtype=hidden.dtype, device=hidden.device))
+                pooled.append(xp.zeros((count, width * len(self.modes)), dtype=hidden.dtype, device=device_of(hidden)))
             else:
                 pooled.append(xp.concat([_MODES[mode](xp, stack) for mode in self.modes], axis=-1))
         return xp.concat(pooled, axis=0)

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from ..algebra.arrays import Array, compute_dtype
+from ..algebra.arrays import Array, compute_dtype, integers
 from ..algebra.masks import packed
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import backend_without_arrays
@@ -109,8 +109,8 @@ class TextEncoder:
         _check_text(0, text)
         (ids,), cut = self.tokenizer([text])
         self._warn(cut, 1, stacklevel=3)
-        tokens = xp.asarray(ids, dtype=xp.int64, device=self.device)
-        maps = self.model.attention_maps(tokens, xp.arange(len(ids), dtype=xp.int64, device=self.device))
+        tokens = integers(xp, ids, self.device)
+        maps = self.model.attention_maps(tokens, integers(xp, range(len(ids)), self.device))
         return xp.stack(maps), self.tokenizer.tokens(ids)
 
     def _stream(self, texts: Iterable[str], normalize: bool, progress: bool | None) -> Iterator[Array]:
@@ -149,8 +149,8 @@ class TextEncoder:
         """Texts laid end to end in one matrix, without padding."""
         xp = self.backend.xp
         lengths = [len(text) for text in ids]
-        tokens = xp.asarray([token for text in ids for token in text], dtype=xp.int64, device=self.device)
-        places = xp.asarray([at for length in lengths for at in range(length)], dtype=xp.int64, device=self.device)
+        tokens = integers(xp, (token for text in ids for token in text), self.device)
+        places = integers(xp, (at for length in lengths for at in range(length)), self.device)
         hidden = self.model(tokens, places, mask=packed(lengths))
         wide = compute_dtype(xp, hidden.dtype)
         return self.pooling(xp, xp.astype(hidden, wide, copy=False), lengths)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, device_of
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.errors import BackendMismatch
 from ..dispatch.selection import backend_of
@@ -39,9 +39,10 @@ def cast(backend: LoadedBackend, name: str, dtype: str) -> str:
 
 def same_device(name: str, x: Array, first: str, like: Array) -> None:
     """Raise BackendMismatch where two arrays live on different devices."""
-    if x.device != like.device:
+    here, there = device_of(x), device_of(like)
+    if here != there and here is not None and there is not None:
         raise BackendMismatch(
-            f"{name} is on device {x.device}, but {first} is on {like.device}: move it there first, nothing is copied silently"
+            f"{name} is on device {here}, but {first} is on {there}: move it there first, nothing is copied silently"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, device_of
 from ..algebra.problem import AttentionProblem
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.contract import Call
@@ -24,7 +24,7 @@ def run(
         return backend.xp.reshape(run(backend, op, algebra, {**arrays, name: one}, **options), ())
     if backend.has_kernels(op):
         shapes = tuple((name, tuple(x.shape)) for name, x in arrays.items() if x is not None)
-        call = Call(op, shapes, first.dtype, first.device, frozenset(), tuple(options.items()))
+        call = Call(op, shapes, first.dtype, device_of(first), frozenset(), tuple(options.items()))
         compute = backend.kernel(call) or compute
     return compute(*arrays.values(), **options)
 
@@ -36,6 +36,6 @@ def run_attention(backend: LoadedBackend, op: str, algebra: Callable[..., Any], 
     p = problem
     shapes = tuple((name, tuple(x.shape)) for name, x in (("query", p.query), ("key", p.key), ("value", p.value)))
     call = Call(
-        op, shapes, p.query.dtype, p.query.device, p.features, (("band", p.structure.band), ("packed", p.structure.packed))
+        op, shapes, p.query.dtype, p.device, p.features, (("band", p.structure.band), ("packed", p.structure.packed))
     )
     return (backend.kernel(call) or algebra)(problem)
