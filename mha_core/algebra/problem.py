@@ -74,5 +74,11 @@ class AttentionProblem:
         """A block of ``rows`` and ``cols``, both the caller's indices."""
         return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
 
+    def again(self, query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
+        """The same problem with other arrays of the same shapes, several times faster than building it."""
+        other = object.__new__(AttentionProblem)
+        other.__dict__.update(self.__dict__, query=query, key=key, value=value, sink=sink)
+        return other
+
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
         return replace(self, query=query, key=key, value=value, **changes)
