@@ -77,7 +77,9 @@ class AttentionProblem:
     def again(self, query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
         """The same problem with other arrays of the same shapes, several times faster than building it."""
         other = object.__new__(AttentionProblem)
-        other.__dict__.update(self.__dict__, query=query, key=key, value=value, sink=sink)
+        fields = self.__dict__.copy()
+        fields["query"], fields["key"], fields["value"], fields["sink"] = query, key, value, sink
+        object.__setattr__(other, "__dict__", fields)
         return other
 
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:

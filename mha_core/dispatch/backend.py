@@ -19,14 +19,11 @@ class LoadedBackend:
 
     record: Backend
     xp: Any
+    records_gradient: Callable[[Sequence[Any]], bool] | None = None
 
     @property
     def name(self) -> str:
         return self.record.name
-
-    @property
-    def records_gradient(self) -> Callable[[Sequence[Any]], bool] | None:
-        return self.record.records_gradient
 
     def from_numpy(self, array: Any, device: Any = None) -> Any:
         """A NumPy array in this backend's library, copied only if it must be."""
@@ -69,7 +66,7 @@ def load(name: str) -> LoadedBackend:
                 namespace = record.namespace()
             except Exception as cause:
                 raise _unavailable(record, plugin, cause) from cause
-            _loaded[name] = LoadedBackend(record, namespace)
+            _loaded[name] = LoadedBackend(record, namespace, record.records_gradient)
     return _loaded[name]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ..algebra import attention as algebra
 from ..algebra.arrays import Array
-from ..algebra.grid import Term
 from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
 from ..algebra.visibility import without_unseen_keys
@@ -34,11 +33,12 @@ class Recipe:
     """The index of the keys that any query can reach; None for all."""
     zeroes: bool
     """Whether keys that no query sees remain, and must be zeroed."""
-    headless: bool
-    """Whether query, key and value have two axes each, and so the answer."""
+    axes: tuple[int, ...]
+    """How many query, key and value have."""
 
     def fill(self, query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
-        query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
+        if 2 in self.axes:
+            query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
         if self.kept is not None:
             key, value = key[self.kept], value[self.kept]
         problem = self.problem.again(query, key, value, sink)
@@ -55,69 +55,64 @@ def _forget() -> None:
 
 
 def attend(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: Any,
+    key: Any,
+    value: Any,
     *,
     lse: bool,
     mask: Any = None,
     bias: Any = None,
     scale: Any = None,
     softcap: Any = None,
-    sink: Array | None = None,
+    sink: Any = None,
     query_offset: Any = None,
     **unknown: Any,
 ) -> AttentionState:
     """Attention, validated and dispatched; without ``lse`` only ``out`` is sure to be there."""
     recipes, recipe, signature = _recipes, None, None
-    if (
-        not unknown
-        and _number(scale)
-        and _number(softcap)
-        and type(query_offset) in _OFFSETS
-        and _repeats(mask)
-        and _repeats(bias)
-    ):
+    if type(scale) in _NUMBERS and type(softcap) in _NUMBERS and type(query_offset) in _OFFSETS and not unknown:
         try:
-            arrays: Any = (query, key, value, sink)
             signature = (
                 lse,
                 demands.get(),
-                gradient_recorded(arrays),
-                None if mask is None else mask.key,
-                None if bias is None else bias.key,
-                *(scale, softcap, query_offset),
-                *[None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays],
+                gradient_recorded((query, key, value, sink)),
+                None if mask is None else _key(mask),
+                None if bias is None else _key(bias),
+                (scale, softcap, query_offset),
+                (type(query), query.shape, query.dtype, query.device),
+                (type(key), key.shape, key.dtype, key.device),
+                (type(value), value.shape, value.dtype, value.device),
+                None if sink is None else (type(sink), sink.shape, sink.dtype, sink.device),
             )
             recipe = recipes.get(signature)
-        except (AttributeError, TypeError):  # no arrays, or tracers, which have no device: prepared in full each time
+        except (AttributeError, TypeError):  # arrays in a mask, or tracers, which have no device: prepared in full each time
             signature = None
     if recipe is not None:
-        plan, problem, headless = recipe.plan, recipe.fill(query, key, value, sink), recipe.headless
+        plan, problem, axes = recipe.plan, recipe.fill(query, key, value, sink), recipe.axes
     else:
         options = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sink": sink, "query_offset": query_offset}
         backend, problem = prepare(query, key, value, **options, **unknown)
-        plan = _plan(backend, problem, lse)
-        headless = query.ndim == key.ndim == value.ndim == 2
+        plan, axes = _plan(backend, problem, lse), (query.ndim, key.ndim, value.ndim)
         if signature is not None:
-            recipes.keep(signature, _recipe(plan, problem, key, headless))
+            recipes.keep(signature, _recipe(plan, problem, key, axes))
     watch = watcher.get()
-    state = plan.compute(problem) if watch is None else watch(_run(plan, problem))
-    if not headless:
+    state: AttentionState = plan.compute(problem) if watch is None else watch(_run(plan, problem))
+    if axes != (2, 2, 2):
         return state
-    return AttentionState(state.out[0, ...], state.lse if state.lse is None else state.lse[0, ...])
+    out, log_sum = state
+    return AttentionState(out[0, ...], log_sum if log_sum is None else log_sum[0, ...])
 
 
-_OFFSETS = (type(None), int)  # and no bool: True and 1 are one key, but not one argument
+_NUMBERS = {type(None), float, int}  # and no bool: True and 1 are one key, but not one argument
+_OFFSETS = {type(None), int}
 
 
-def _number(option: Any) -> bool:
-    return option is None or type(option) is float or type(option) is int
-
-
-def _repeats(term: Any) -> bool:
-    """A mask or bias that says the same of every call: it holds no arrays."""
-    return term is None or (isinstance(term, Term) and term.key is not None)
+def _key(term: Any) -> Hashable:
+    """What a mask or bias is known by. Raises TypeError where it holds arrays, and AttributeError where it is one."""
+    key: Hashable = term.key
+    if key is None:
+        raise TypeError("it says something new in each call")
+    return key
 
 
 def _plan(backend: LoadedBackend, p: AttentionProblem, lse: bool) -> Plan:
@@ -133,12 +128,12 @@ def _plan(backend: LoadedBackend, p: AttentionProblem, lse: bool) -> Plan:
     return Plan(backend, call, decision, decision.run or algebra.attention_state)
 
 
-def _recipe(plan: Plan, p: AttentionProblem, key: Array, headless: bool) -> Recipe:
+def _recipe(plan: Plan, p: AttentionProblem, key: Array, axes: tuple[int, ...]) -> Recipe:
     keys, num_keys = p.structure.keys, key.shape[-2]
     kept = None if len(keys) == num_keys else (..., slice(keys.start, keys.stop), slice(None))
     bare: Any = dict.fromkeys(("query", "key", "value", "sink"))  # no array is kept
     zeroes = p.mask is not None and without_unseen_keys(p) is not p
-    return Recipe(plan, p.again(**bare), kept, zeroes, headless)
+    return Recipe(plan, p.again(**bare), kept, zeroes, axes)
 
 
 def _run(plan: Plan, p: AttentionProblem) -> Run:
