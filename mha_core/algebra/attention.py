@@ -9,7 +9,7 @@ Heads that share keys stand as (K, G): H = K * G query heads read K key heads, s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 from .arrays import Array, Index, Namespace, bounds, pick, split_axis
@@ -32,20 +32,14 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     """
     p = problem
     if rows is None and block is None:
-        if _only_packed(p):
-            return _packed_state(p)
+        if only_packed(p):
+            return by_sequence(p, attention_state)
         if (size := _elements_at_once(p)) is not None:
             return _batch_state(p, size)
     rows = range(p.query.shape[-2]) if rows is None else rows
     num_rows, num_cols = block or _block_shape(p, len(rows))
     parts = [_rows_state(p, part, num_cols) for part in split(rows, num_rows)]
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return _as_asked(p, _nothing_seen(p, 0))
-    return AttentionState(
-        p.xp.concat([part.out for part in parts], axis=-2), p.xp.concat([part.lse for part in parts], axis=-1)
-    )
+    return concat_queries(p.xp, parts or [_as_asked(p, _nothing_seen(p, 0))])
 
 
 def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index, cols: Index, num_keys: int) -> Array:
@@ -209,15 +203,18 @@ def _batch_state(p: AttentionProblem, size: int) -> AttentionState:
     return AttentionState(*(p.xp.concat(list(arrays), axis=0) for arrays in zip(*parts, strict=True)))
 
 
-def _only_packed(p: AttentionProblem) -> bool:
+def only_packed(p: AttentionProblem) -> bool:
     """Sequences laid end to end are independent problems where all else looks at distances only."""
     s = p.structure
     plain = p.bias is None and s.key_lengths is None and s.array is None and s.rest is None
     return s.packed is not None and plain and isinstance(p.offset, int)
 
 
-def _packed_state(p: AttentionProblem) -> AttentionState:
-    """A problem for each run of sequences of one length, the sequences its batch: no work on pairs apart."""
+def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:
+    """A problem for each run of sequences of one length, the sequences its batch: no work on pairs apart.
+
+    Where ``attend`` gives no lse, there is none.
+    """
     xp = p.xp
     low, high = p.structure.band
 
@@ -234,10 +231,17 @@ def _packed_state(p: AttentionProblem) -> AttentionState:
         structure = Structure(keys=range(length), band=(low, high))
         band = None if (low, high) == (None, None) else Band(low, high)
         arrays = (stack(x, *run) for x in (p.query, p.key, p.value))
-        out, lse = attention_state(p.with_arrays(*arrays, structure=structure, mask=band, offset=0))
+        out, lse = attend(p.with_arrays(*arrays, structure=structure, mask=band, offset=0))
         out = xp.reshape(xp.moveaxis(out, -4, -3), (*out.shape[:-4], out.shape[-3], count * length, out.shape[-1]))
-        lse = xp.reshape(xp.moveaxis(lse, -3, -2), (*lse.shape[:-3], lse.shape[-2], count * length))
+        if lse is not None:
+            lse = xp.reshape(xp.moveaxis(lse, -3, -2), (*lse.shape[:-3], lse.shape[-2], count * length))
         states.append(AttentionState(out, lse))
-    return AttentionState(
-        xp.concat([state.out for state in states], axis=-2), xp.concat([state.lse for state in states], axis=-1)
-    )
+    return concat_queries(xp, states)
+
+
+def concat_queries(xp: Namespace, states: Sequence[AttentionState]) -> AttentionState:
+    """States of successive queries as one; without lse where they have none."""
+    if len(states) == 1:
+        return states[0]
+    out = xp.concat([state.out for state in states], axis=-2)
+    return AttentionState(out, states[0].lse if states[0].lse is None else xp.concat([s.lse for s in states], axis=-1))

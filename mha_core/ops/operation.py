@@ -14,7 +14,7 @@ from typing import Any
 
 from ..algebra.arrays import Array, device_of
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.context import demands, watcher
+from ..dispatch.context import demands, watched_by, watcher
 from ..dispatch.contract import Call
 from ..dispatch.kernels import Decision, decide
 from ..dispatch.registry import on_change, registry
@@ -176,6 +176,9 @@ def run_parts(
     decision = decisions.get((demand, backend.name, call))
     if decision is None:
         decision = decide(backend.name, call, demand, parts=True)
+        if decision.kernel is not None:  # its parts would have checked the arguments: go through them, and compute nothing
+            with watched_by(_only_checks):
+                algebra()
         decisions.keep((demand, backend.name, call), decision)
     compute = algebra if decision.run is None else partial(decision.run, *arguments, **options)
     if watch is None:
@@ -184,6 +187,10 @@ def run_parts(
     blank = partial(empty, backend, shape, first)
     run = Run(backend, call, decision, given, dict(settings), compute, algebra, blank, parts=True)
     return watch(run)
+
+
+def _only_checks(run: Run) -> Any:
+    return run.algebra() if run.parts else run.empty()
 
 
 def describe(
