@@ -24,7 +24,7 @@ def run(
         return backend.xp.reshape(run(backend, op, algebra, {**arrays, name: one}, **options), ())
     if backend.has_kernels(op):
         shapes = tuple((name, tuple(x.shape)) for name, x in arrays.items() if x is not None)
-        call = Call(op, shapes, first.dtype, device_of(first), frozenset(), tuple(options.items()))
+        call = Call(op, shapes, first.dtype, _hashable(device_of(first)), frozenset(), tuple(options.items()))
         compute = backend.kernel(call) or compute
     return compute(*arrays.values(), **options)
 
@@ -36,6 +36,11 @@ def run_attention(backend: LoadedBackend, op: str, algebra: Callable[..., Any], 
     p = problem
     shapes = tuple((name, tuple(x.shape)) for name, x in (("query", p.query), ("key", p.key), ("value", p.value)))
     call = Call(
-        op, shapes, p.query.dtype, p.device, p.features, (("band", p.structure.band), ("packed", p.structure.packed))
+        op, shapes, p.query.dtype, _hashable(p.device), p.features, (("band", p.structure.band), ("packed", p.structure.packed))
     )
     return (backend.kernel(call) or algebra)(problem)
+
+
+def _hashable(device: Any) -> Any:
+    """A device as a ``Call`` can hold it: by its name where the library gave its devices no hash, as CuPy did."""
+    return str(device) if type(device).__hash__ is None else device
