@@ -8,6 +8,7 @@ from .algebra.masks import Relation
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, merge
 from .dispatch.contract import Backend, Call, Kernel
+from .dispatch.errors import NoDevice
 from .dispatch.hookspecs import hookimpl
 from .dispatch.registry import register, unregister
 
@@ -17,6 +18,7 @@ __all__ = [
     "Backend",
     "Call",
     "Kernel",
+    "NoDevice",
     "Relation",
     "by_sequence",
     "concat_queries",

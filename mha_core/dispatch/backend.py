@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .contract import Backend
-from .errors import BackendUnavailable
+from .errors import BackendUnavailable, NoDevice
 from .registry import Plugin, on_change, registry
 
 
@@ -72,9 +72,10 @@ def load(name: str) -> LoadedBackend:
 
 def _unavailable(record: Backend, plugin: Plugin, cause: Exception) -> BackendUnavailable:
     owner = f" (from {plugin.distribution} {plugin.version})" if plugin.distribution else ""
-    remedy = f"; install it with: {record.install}" if record.install else ""
+    install = "" if isinstance(cause, NoDevice) else record.install
+    remedy = f"; install it with: {install}" if install else ""
     error = BackendUnavailable(f"backend {record.name!r}{owner} cannot be used: {type(cause).__name__}: {cause}{remedy}")
-    error.install = record.install
+    error.install = install
     return error
 
 

@@ -23,6 +23,13 @@ class BackendUnavailable(MhaError, ImportError):
     install = ""
 
 
+class NoDevice(MhaError, RuntimeError):
+    """A library is installed, but finds no device to run on: installing it again would not help, and is not suggested.
+
+    The ``namespace`` of a plugin's backend raises it, in one line, with what was found and what is needed.
+    """
+
+
 class BackendMismatch(MhaError, TypeError):
     """Arrays of another library, or another device, than the call's. Nothing is ever converted silently."""
 

@@ -85,7 +85,7 @@ def attend(
                 None if sink is None else (type(sink), sink.shape, sink.dtype, sink.device),
             )
             recipe = recipes.get(signature)
-        except (AttributeError, TypeError):  # arrays in a mask, or tracers, which have no device: prepared in full each time
+        except (AttributeError, TypeError):  # arrays in a mask, and what Operation names: prepared in full each time
             signature = None
     if recipe is not None:
         plan, problem, axes = recipe.plan, recipe.fill(query, key, value, sink), recipe.axes

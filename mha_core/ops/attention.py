@@ -167,12 +167,12 @@ def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpa
     >>> bool((out == weights).all())
     True
     """
-    check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v)
+    xp = check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v).xp
     check.ndim("x", x, 2, "(..., length, d_model)")
     for name, w in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
         if w.ndim != 2 or w.shape[0] != x.shape[-1]:
             raise ValueError(f"{name} has shape {tuple(w.shape)}; expected (d_model, d) with d_model = {x.shape[-1]}, as x has")
-    q, k, v = ((x @ w)[..., None, :, :] for w in (w_q, w_k, w_v))
+    q, k, v = (xp.matmul(x, w)[..., None, :, :] for w in (w_q, w_k, w_v))
     out, lse = attention_state(q, k, v, **options)
     weights = attention_weights(q, k, lse, **options)
     return out[..., 0, :, :], weights[..., 0, :, :]

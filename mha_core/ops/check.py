@@ -23,6 +23,8 @@ def arrays(*, optional: Mapping[str, Array | None] | None = None, **named: Array
     if not backend.is_floating(like.dtype):
         wanted = cast(backend, first, f"{backend.xp.__name__}.float32")
         raise TypeError(f"{first} has dtype {like.dtype}; expected a floating dtype: write {wanted}")
+    if backend.record.current_device is not None:
+        current_device(backend.name, first, like, backend.record.current_device())
     for name in names:
         x = given[name]
         if x.dtype != like.dtype:
@@ -43,6 +45,16 @@ def same_device(name: str, x: Array, first: str, like: Array) -> None:
     if here != there and here is not None and there is not None:
         raise BackendMismatch(
             f"{name} is on device {here}, but {first} is on {there}: move it there first, nothing is copied silently"
+        )
+
+
+def current_device(backend: str, name: str, x: Array, current: Any) -> None:
+    """Raise BackendMismatch where a library computes on its current device, and an array lives on another."""
+    here = device_of(x)
+    if here != current and here is not None:
+        raise BackendMismatch(
+            f"{name} is on device {here}, but {backend} computes on its current device, {current}: "
+            f"make the device of {name} the current one first"
         )
 
 

@@ -99,7 +99,7 @@ class Operation:
             signature = [None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays]
             key = (demands.get(), gradient_recorded(arrays), *options.values(), *signature)
             plan = plans.get(key)
-        except (AttributeError, TypeError):  # no arrays, or tracers, which have no device: checked each time
+        except (AttributeError, TypeError):  # no arrays, tracers without a device, devices without a hash: checked each time
             key = plan = None
         if plan is None:
             plan = self._plan(arrays, options)
@@ -200,7 +200,12 @@ def describe(
     first = next(iter(given.values()))
     shapes = tuple((name, tuple(x.shape)) for name, x in given.items())
     every = frozenset(features) | ({GRADIENT} if gradient else frozenset())
-    return Call(op, shapes, first.dtype, device_of(first), every, tuple(options.items()))
+    return Call(op, shapes, first.dtype, _hashable(device_of(first)), every, tuple(options.items()))
+
+
+def _hashable(device: Any) -> Any:
+    """A device as a ``Call`` can hold it: by its name where the library gave its devices no hash, as CuPy did."""
+    return str(device) if type(device).__hash__ is None else device
 
 
 def gradient_recorded(arrays: tuple[Any, ...]) -> bool:

@@ -206,7 +206,8 @@ def dropout(x: Array, keep: Array, *, rate: float) -> Array:
     check_broadcast("keep", keep.shape, x.shape, "the shape of x")
     if not 0 <= check.number("rate", rate) < 1:
         raise ValueError(f"rate is {rate}; expected at least 0 and below 1")
-    return backend.xp.where(keep, x / (1 - rate), 0)
+    kept = backend.xp.astype(x / (1 - rate), x.dtype, copy=False)  # CuPy makes float32 of bfloat16 and a float
+    return backend.xp.where(keep, kept, 0)
 
 
 def embedding(ids: Array, table: Array) -> Array:
