@@ -1,15 +1,19 @@
 """torch, as a plugin: CPU, CUDA and whatever other devices it finds. Autograd passes through the algebra and every kernel."""
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mha_core.plugin import Backend, Call, Kernel, hookimpl
 
+_torch: Any = None  # once it is loaded: _features is asked in every call
+
 
 def _namespace() -> Any:
+    global _torch
     import array_api_compat.torch
+    import torch
 
+    _torch = torch
     return array_api_compat.torch
 
 
@@ -35,11 +39,19 @@ def _to_numpy(array: Any) -> Any:
     return array.detach().cpu().numpy()
 
 
-def _records_gradient(arrays: Sequence[Any]) -> bool:
+_PLAIN: frozenset[str] = frozenset()
+_GRADIENT = frozenset({"gradient"})
+_TANGENT = frozenset({"gradient", "forward_gradient"})
+
+
+def _features(arrays: Sequence[Any]) -> frozenset[str]:
+    """Whether autograd records: backwards, or forwards (torch.func.jvp), for which few fused kernels have a formula."""
+    if _torch.autograd.forward_ad._current_level >= 0:
+        return _TANGENT
     for x in arrays:
         if x is not None and x.requires_grad:
-            return bool(sys.modules["torch"].is_grad_enabled())
-    return False
+            return _GRADIENT if _torch.is_grad_enabled() else _PLAIN
+    return _PLAIN
 
 
 def _synchronize() -> None:
@@ -67,7 +79,7 @@ def mha_backends() -> Iterable[Backend]:
         to_numpy=_to_numpy,
         devices=_devices,
         synchronize=_synchronize,
-        records_gradient=_records_gradient,
+        features=_features,
         versions=_versions,
         install="pip install 'mha-core[torch]'",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  (torch's own name for it)
@@ -23,8 +25,9 @@ def rms_norm(x: Tensor, weight: Tensor | None, *, eps: float) -> Tensor:
 
 
 def gelu(x: Tensor, *, approximate: str) -> Tensor:
-    """Clamped where the result is 0 in any case: torch makes NaN of -inf."""
-    return F.gelu(x.clamp(min=-40), approximate=approximate)
+    """torch makes NaN of -inf, and on the CPU of inf: clamped where the result is 0 in any case, mended at the other end."""
+    y = F.gelu(x.clamp(min=-40), approximate=approximate)
+    return y.masked_fill(x == math.inf, math.inf)
 
 
 def silu(x: Tensor) -> Tensor:

@@ -62,11 +62,12 @@ def _attention_rows(p: AttentionProblem, y: AttentionState, rows: range) -> Atte
 
 
 def linear(xp: Namespace, y: Array, x: Array, w: Array, b: Array | None) -> Array:
-    """u (sqrt(n) + 3) (|x| |w| + |b|) + u_out |y|."""
+    """u (sqrt(n) + 3) (|x| |w| + |b|) + u_out (2 |y| + |b|): the product may be rounded before the bias is added."""
     wide = compute_dtype(xp, x.dtype)
     x, w = (xp.abs(xp.astype(a, wide)) for a in (x, w))
-    size = xp.matmul(x, w) if b is None else xp.matmul(x, w) + xp.abs(xp.astype(b, wide))
-    return _twice(xp, y, _roundoff(xp, wide) * (math.sqrt(x.shape[-1]) + 3) * size)
+    bias = 0.0 if b is None else xp.abs(xp.astype(b, wide))
+    error = _roundoff(xp, wide) * (math.sqrt(x.shape[-1]) + 3) * (xp.matmul(x, w) + bias)
+    return _twice(xp, y, error + _roundoff(xp, y.dtype) * (xp.abs(xp.astype(y, wide)) + bias))
 
 
 def activation(xp: Namespace, y: Array, x: Array, **options: Any) -> Array:

@@ -19,7 +19,7 @@ class LoadedBackend:
 
     record: Backend
     xp: Any
-    records_gradient: Callable[[Sequence[Any]], bool] | None = None
+    features: Callable[[Sequence[Any]], frozenset[str]] | None = None
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ def load(name: str) -> LoadedBackend:
                 namespace = record.namespace()
             except Exception as cause:
                 raise _unavailable(record, plugin, cause) from cause
-            _loaded[name] = LoadedBackend(record, namespace, record.records_gradient)
+            _loaded[name] = LoadedBackend(record, namespace, record.features)
     return _loaded[name]
 
 

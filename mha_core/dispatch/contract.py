@@ -30,8 +30,8 @@ class Backend:
     is_floating(dtype): defaults to the namespace's ``isdtype(dtype, "real floating")``.
     parallel(function, items): yields the results in order, computed on all cores; defaults to one after another, for
     libraries that use all cores by themselves. synchronize(): waits for the device.
-    records_gradient(arrays): whether the library would record a gradient of what is computed from these, where None stands
-    for an array that was not given; a call whose gradient is recorded has the feature ``"gradient"``.
+    features(arrays): what these arrays, or the state that the library is in, ask of a kernel beside the call's own features,
+    such as ``"gradient"`` where the library records one; None stands for an array that was not given.
     versions: names and versions of the libraries. install: the command that installs what is missing.
     current_device(): for a library that computes on its current device, wherever the arrays are: which one that is. Arrays of
     another are refused, since what is computed of them would not stay with them.
@@ -47,7 +47,7 @@ class Backend:
     is_floating: Callable[[Any], bool] | None = None
     parallel: Callable[[Callable[[Any], Any], Any], Any] | None = None
     synchronize: Callable[[], None] | None = None
-    records_gradient: Callable[[Sequence[Any]], bool] | None = None
+    features: Callable[[Sequence[Any]], frozenset[str]] | None = None
     versions: Callable[[], Mapping[str, str]] | None = None
     install: str = ""
     current_device: Callable[[], Any] | None = None

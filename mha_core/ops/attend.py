@@ -16,7 +16,7 @@ from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import demands, watcher
 from ..dispatch.kernels import decide
 from ..dispatch.registry import on_change
-from .operation import Kept, Plan, Run, describe, empty, gradient_recorded
+from .operation import Kept, Plan, Run, describe, empty, features_of
 from .prepare import prepare
 
 LSE = "lse"
@@ -75,7 +75,7 @@ def attend(
             signature = (
                 lse,
                 demands.get(),
-                gradient_recorded((query, key, value, sink)),
+                features_of((query, key, value, sink)),
                 None if mask is None else _key(mask),
                 None if bias is None else _key(bias),
                 (scale, softcap, query_offset),
@@ -119,11 +119,11 @@ def _plan(backend: LoadedBackend, p: AttentionProblem, lse: bool) -> Plan:
     given = {"query": p.query, "key": p.key, "value": p.value}
     optional = {} if p.sink is None else {"sink": p.sink}
     terms = [x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays()]
-    recorded = gradient_recorded((*given.values(), *optional.values(), *terms))
+    asked = features_of((*given.values(), *optional.values(), *terms))
     structure = p.structure
     options = {"band": structure.band, "packed": structure.packed, "scale": p.scale, "softcap": p.softcap}
-    features = p.features | ({LSE} if lse else frozenset())
-    call = describe("attention", given | optional, gradient=recorded, features=features, options=options)
+    features = p.features | asked | ({LSE} if lse else frozenset())
+    call = describe("attention", given | optional, features=features, options=options)
     decision = decide(backend.name, call)
     return Plan(backend, call, decision, decision.run or algebra.attention_state)
 

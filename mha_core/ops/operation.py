@@ -23,9 +23,6 @@ from . import check
 
 _KEPT = 4096  # plans of one operation, some 4 MB; shapes may go on changing for ever
 
-GRADIENT = "gradient"
-"""The feature of a call whose gradient the library records."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -97,7 +94,7 @@ class Operation:
         plan: Plan | None
         try:
             signature = [None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays]
-            key = (demands.get(), gradient_recorded(arrays), *options.values(), *signature)
+            key = (demands.get(), features_of(arrays), *options.values(), *signature)
             plan = plans.get(key)
         except (AttributeError, TypeError):  # no arrays, tracers without a device, devices without a hash: checked each time
             key = plan = None
@@ -123,7 +120,7 @@ class Operation:
                 return xp.reshape(plan.compute(xp.reshape(first, (1,)), *rest, **options), ())
 
             return Plan(backend, plan.call, plan.decision, compute)
-        call = describe(self.name, given, gradient=gradient_recorded(arrays), options=options)
+        call = describe(self.name, given, features=features_of(arrays), options=options)
         decision = decide(backend.name, call)
         return Plan(backend, call, decision, decision.run or partial(self.algebra, xp))
 
@@ -171,8 +168,7 @@ def run_parts(
         return algebra()
     decisions = _decisions
     given = {name: x for name, x in arrays.items() if x is not None}
-    recorded = gradient_recorded(tuple(given.values()))
-    call = describe(op, given, gradient=recorded, features=features, options=dict(settings))
+    call = describe(op, given, features=features_of(tuple(given.values())).union(features), options=dict(settings))
     decision = decisions.get((demand, backend.name, call))
     if decision is None:
         decision = decide(backend.name, call, demand, parts=True)
@@ -193,14 +189,11 @@ def _only_checks(run: Run) -> Any:
     return run.algebra() if run.parts else run.empty()
 
 
-def describe(
-    op: str, given: Mapping[str, Any], *, gradient: bool, features: Iterable[str] = (), options: Mapping[str, Any]
-) -> Call:
+def describe(op: str, given: Mapping[str, Any], *, features: frozenset[str], options: Mapping[str, Any]) -> Call:
     """The record by which kernels are chosen."""
     first = next(iter(given.values()))
     shapes = tuple((name, tuple(x.shape)) for name, x in given.items())
-    every = frozenset(features) | ({GRADIENT} if gradient else frozenset())
-    return Call(op, shapes, first.dtype, _hashable(device_of(first)), every, tuple(options.items()))
+    return Call(op, shapes, first.dtype, _hashable(device_of(first)), features, tuple(options.items()))
 
 
 def _hashable(device: Any) -> Any:
@@ -208,10 +201,13 @@ def _hashable(device: Any) -> Any:
     return str(device) if type(device).__hash__ is None else device
 
 
-def gradient_recorded(arrays: tuple[Any, ...]) -> bool:
-    """Whether a gradient of what is computed from these arrays is recorded; None stands for no array."""
+def features_of(arrays: tuple[Any, ...]) -> frozenset[str]:
+    """What the arrays and their library ask of a kernel, whatever the call; None stands for no array."""
     backend = backend_of_type(type(arrays[0]))
-    return backend is not None and backend.records_gradient is not None and backend.records_gradient(arrays)
+    return _NO_FEATURES if backend is None or backend.features is None else backend.features(arrays)
+
+
+_NO_FEATURES: frozenset[str] = frozenset()
 
 
 def empty(backend: LoadedBackend, shape: tuple[int, ...], like: Array) -> Array:

@@ -1,0 +1,320 @@
+"""torch's kernels: chosen by structure, right with every option, and refused wherever a promise would break."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import mha_core as mha
+import oracle
+from mha_core.ops.prepare import prepare
+from mha_torch import sdpa, varlen
+from problems import random_problem
+
+B, H, L, S, D = 2, 4, 9, 13, 8
+
+
+@pytest.fixture
+def qkv(rng):
+    def make(dtype=torch.float64, *, keys=S, key_heads=H, value_dim=D, grad=False):
+        shapes = (B, H, L, D), (B, key_heads, keys, D), (B, key_heads, keys, value_dim)
+        arrays = (torch.asarray(rng.normal(size=shape)).to(dtype) for shape in shapes)
+        return tuple(x.requires_grad_(grad) for x in arrays)
+
+    return make
+
+
+OPTIONS = {
+    "nothing": lambda t: {},
+    "causal at the start": lambda t: {"mask": mha.causal(), "query_offset": 0},
+    "causal at the end": lambda t: {"mask": mha.causal(), "query_offset": S - L},
+    "causal before the keys": lambda t: {"mask": mha.causal(), "query_offset": -3},
+    "window": lambda t: {"mask": mha.window(2, 1), "query_offset": 1},
+    "window of the past": lambda t: {"mask": mha.window(3, 0), "query_offset": S - L},
+    "chunks": lambda t: {"mask": mha.chunks(4), "query_offset": 2},
+    "lengths": lambda t: {"mask": mha.key_lengths(t([5, 13]))},
+    "lengths and causal": lambda t: {"mask": mha.key_lengths(t([5, 13])) & mha.causal(), "query_offset": 0},
+    "no key for one": lambda t: {"mask": mha.key_lengths(t([0, 7]))},
+    "array": lambda t: {"mask": t(np.random.default_rng(1).random((B, 1, L, S)) < 0.4)},
+    "array of heads": lambda t: {"mask": t(np.random.default_rng(2).random((H, L, S)) < 0.4)},
+    "bias": lambda t: {"bias": t(np.random.default_rng(3).normal(size=(H, L, S)))},
+    "bias of rows": lambda t: {"bias": t(np.random.default_rng(3).normal(size=(L, 1))), "mask": mha.prefix(11)},
+    "bias of -inf": lambda t: {"bias": t(np.where(np.arange(L) == 2, -np.inf, 0.0)[:, None] + np.zeros((L, S)))},
+    "alibi": lambda t: {"bias": mha.alibi(H), "mask": mha.causal(), "query_offset": S - L},
+    "sink": lambda t: {"sink": t(np.linspace(-1, 2, H)), "mask": mha.window(1, 0), "query_offset": -2},
+    "scale": lambda t: {"scale": 0.7},
+}
+each_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def like(x):
+    return lambda array: (
+        torch.asarray(array).to(x.dtype) if np.asarray(array).dtype.kind == "f" else torch.asarray(np.asarray(array))
+    )
+
+
+@each_option
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("form", ["plain", "grouped", "wide values", "narrow values"])
+def test_sdpa_is_chosen_and_is_the_algebra(qkv, options, dtype, form):
+    settings = {"grouped": {"key_heads": 2}, "wide values": {"value_dim": 11}, "narrow values": {"value_dim": 3}}
+    query, key, value = qkv(dtype, **settings.get(form, {}))
+    given = options(like(query))
+    assert mha.explain("attention_state", query, key, value, **given).kernel == "sdpa"
+    with mha.verify() as done:  # within the bounds of algebra/rounding.py
+        state = mha.attention_state(query, key, value, **given)
+    assert done.checked == {("attention", "sdpa"): 1}
+    assert state.out.dtype == dtype
+    assert not state.out.isnan().any()
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_random_problems_with_poison_are_the_oracle(rng, number):
+    problem = random_problem(rng)
+    key, value = problem.poisoned()
+    options = problem.options(torch.asarray)
+    out, lse, _ = oracle.attention(problem.query, problem.key, problem.value, **problem.oracle)
+    state = mha.attention_state(*map(torch.asarray, (problem.query, key, value)), **options)
+    np.testing.assert_allclose(state.out.numpy(), out, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(state.lse.numpy(), lse, rtol=0, atol=1e-12)
+
+
+def test_grouped_heads_are_contiguous_groups(qkv):
+    query, key, value = qkv(key_heads=2)
+    repeated = (x.repeat_interleave(2, dim=1) for x in (key, value))
+    torch.testing.assert_close(
+        mha.scaled_dot_product_attention(query, key, value), mha.scaled_dot_product_attention(query, *repeated)
+    )
+
+
+FLAGS = ["nothing", "causal at the start", "causal at the end", "scale"]
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_what_a_flag_says_is_not_said_by_a_mask(qkv, monkeypatch, name):
+    asked = []
+    monkeypatch.setattr(sdpa, "_mask", lambda *args: asked.append(args))
+    mha.attention_state(*qkv(), **OPTIONS[name](torch.asarray))
+    assert not asked
+
+
+def test_packed_sequences_are_views_without_masks(qkv, monkeypatch):
+    query, key, value = qkv(keys=L)
+    lengths = [2, 2, 0, 1, 4]
+    expected = mha.attention_state(query, key, value, mask=mha.packed(lengths) & (torch.ones(L, L) == 1) & mha.causal())
+    asked = []
+    monkeypatch.setattr(sdpa, "_mask", lambda *args: asked.append(args))
+    state = mha.attention_state(query, key, value, mask=mha.packed(lengths) & mha.causal())
+    assert not asked
+    torch.testing.assert_close(state.out, expected.out)
+    torch.testing.assert_close(state.lse, expected.lse)
+
+
+def test_long_masks_are_cut_into_blocks_of_queries(rng, monkeypatch):
+    query, key, value = (torch.asarray(rng.normal(size=(1, 2, 300, 4))) for _ in range(3))
+    mask = torch.asarray(rng.random((2, 300, 300)) < 0.1)
+    with mha.use_kernel("attention", "algebra"):
+        expected = mha.attention_state(query, key, value, mask=mask & mha.window(40, 10))
+    monkeypatch.setattr(sdpa, "_MASK", 1 << 12)
+    sizes = []
+    numbers = sdpa._mask
+    monkeypatch.setattr(sdpa, "_mask", lambda *args: sizes.append(numbers(*args)) or sizes[-1])
+    state = mha.attention_state(query, key, value, mask=mask & mha.window(40, 10))
+    assert len(sizes) > 5
+    assert max(x.numel() for x in sizes) <= 2 * 16 * 300
+    torch.testing.assert_close(state.out, expected.out)
+    torch.testing.assert_close(state.lse, expected.lse)
+
+
+# gradients
+
+
+@each_option
+def test_gradients_are_those_of_the_algebra(qkv, options):
+    given = options(torch.asarray)
+    query, key, value = qkv(grad=True, key_heads=2)
+    weight = torch.linspace(-1, 1, D, dtype=torch.float64)
+
+    def gradients():
+        out = mha.scaled_dot_product_attention(query, key, value, **given)
+        return torch.autograd.grad((out * weight).sum(), (query, key, value))
+
+    kernel = mha.explain("attention", query, key, value, **given).kernel
+    assert kernel == (None if "sink" in given else "sdpa")
+    actual = gradients()
+    with mha.use_kernel("attention", "algebra"):
+        expected = gradients()
+    for a, e in zip(actual, expected, strict=True):
+        assert a.isfinite().all()
+        torch.testing.assert_close(a, e)
+
+
+def test_the_gradient_of_a_bias_is_recorded(qkv):
+    query, key, value = qkv()
+    bias = torch.zeros(H, L, S, dtype=torch.float64, requires_grad=True)
+    explanation = mha.explain("attention", query, key, value, bias=bias)
+    assert "gradient" in explanation.features
+    (actual,) = torch.autograd.grad(mha.scaled_dot_product_attention(query, key, value, bias=bias).square().sum(), bias)
+    with mha.use_kernel("attention", "algebra"):
+        (expected,) = torch.autograd.grad(mha.scaled_dot_product_attention(query, key, value, bias=bias).square().sum(), bias)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_a_gradient_through_lse_is_left_to_the_algebra(qkv):
+    query, key, value = qkv(grad=True)
+    explanation = mha.explain("attention_state", query, key, value)
+    assert explanation.kernel is None
+    assert ("sdpa", "has a log-sum-exp without a gradient") in explanation.rejected
+    halves = [mha.attention_state(query, key[..., s, :], value[..., s, :]) for s in (slice(0, 5), slice(5, S))]
+    whole = mha.scaled_dot_product_attention(query, key, value)
+    for x in (query, key, value):
+        (actual,) = torch.autograd.grad(mha.merge_states(*halves).out.square().sum(), x, retain_graph=True)
+        (expected,) = torch.autograd.grad(whole.square().sum(), x, retain_graph=True)
+        torch.testing.assert_close(actual, expected)
+
+
+def test_without_grad_mode_nothing_is_recorded(qkv):
+    query, key, value = qkv(grad=True)
+    with torch.no_grad():
+        assert mha.explain("attention_state", query, key, value).features == {"lse"}
+        assert not mha.scaled_dot_product_attention(query, key, value).requires_grad
+    assert mha.scaled_dot_product_attention(query, key, value).requires_grad
+
+
+def test_forward_gradients_are_left_to_the_algebra(qkv):
+    query, key, value = qkv()
+
+    def attend(x):
+        return mha.scaled_dot_product_attention(x, key, value, mask=mha.causal(), query_offset=0)
+
+    with warnings.catch_warnings():  # torch's own, of its own code
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=r"`torch\.jit")
+        _, actual = torch.func.jvp(attend, (query,), (torch.ones_like(query),))
+    jacobian = torch.autograd.functional.jacobian(attend, query)
+    torch.testing.assert_close(actual, jacobian.flatten(4).sum(-1))
+
+
+# other kernels
+
+PIECES = {
+    "linear": lambda x: mha.linear(x, torch.ones(D, 3, dtype=x.dtype) / 3, torch.ones(3, dtype=x.dtype)),
+    "layer_norm": lambda x: mha.layer_norm(x, torch.linspace(1, 2, D, dtype=x.dtype), torch.ones(D, dtype=x.dtype)),
+    "rms_norm": lambda x: mha.rms_norm(x, torch.linspace(1, 2, D, dtype=x.dtype)),
+    "gelu": mha.gelu,
+    "gelu tanh": lambda x: mha.gelu(x, approximate="tanh"),
+    "silu": mha.silu,
+    "relu": mha.relu,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", PIECES)
+def test_a_piece_is_fused_and_is_the_algebra(rng, dtype, name):
+    x = torch.asarray(rng.normal(size=(5, 3, D)) * 4).to(dtype)
+    for view in (x, x.mT.contiguous().mT, x[:, ::2], x[:0]):
+        assert mha.explain(PIECES[name], view).kernel == "functional"
+        with mha.verify() as done:
+            y = PIECES[name](view)
+        assert done.checked == {(name.partition(" ")[0], "functional"): 1}
+        assert y.dtype == dtype
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_gradients_of_pieces_are_those_of_the_algebra(rng, name):
+    op = name.partition(" ")[0]
+    x = torch.asarray(rng.normal(size=(5, D)), dtype=torch.float32).requires_grad_()
+    (actual,) = torch.autograd.grad(PIECES[name](x).square().sum(), x)
+    with mha.use_kernel(op, "algebra"):
+        (expected,) = torch.autograd.grad(PIECES[name](x).square().sum(), x)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("activate", [mha.gelu, mha.silu, mha.relu])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_infinities_and_nan_pass_activations_as_in_the_algebra(activate, dtype):
+    y = activate(torch.tensor([math.inf, -math.inf, math.nan], dtype=dtype))
+    assert y[0] == math.inf
+    assert y[1] == 0
+    assert y[2].isnan()
+
+
+SETTINGS = [{"activation": a, "norm_first": first} for a in ("relu", "gelu", "gelu_tanh", "silu") for first in (False, True)]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_encoder_layer_is_one_kernel_and_is_the_algebra(rng, settings):
+    layer = mha.EncoderLayer.init(d_model=16, num_heads=4, d_ff=24, seed=1, backend="torch", **settings)
+    layer = layer.map(lambda w: w + torch.asarray(rng.normal(size=w.shape) * 0.1, dtype=torch.float32))
+    x = torch.asarray(rng.normal(size=(2, 7, 16)), dtype=torch.float32)
+    before = {name: array.clone() for name, array in {"x": x, **layer.arrays()}.items()}
+    for options in ({}, {"mask": mha.causal()}, {"mask": mha.key_lengths(torch.tensor([3, 7])), "bias": mha.alibi(4)}):
+        explanation = mha.explain(layer, x, **options)
+        assert (explanation.op, explanation.kernel) == ("encoder_layer", "functional")
+        with mha.verify() as done:
+            layer(x, **options)
+        assert done.checked == {("encoder_layer", "functional"): 1, ("attention", "sdpa"): 1}
+    for name, array in {"x": x, **layer.arrays()}.items():
+        assert torch.equal(array, before[name]), name
+
+
+def refused():
+    x = torch.ones(2, 8)
+    layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=8, seed=0, backend="torch")
+    double = layer.map(lambda w: w.double())
+    gated = mha.FeedForward.init(d_model=8, d_ff=8, gated=True, seed=0, backend="torch")
+    turning = replace(layer.attention, rotary=mha.Rotary.init(max_length=4, dim=4, backend="torch"))
+    keep = mha.Dropout(0.5, {"attention": torch.ones(2, 8) == 1})
+
+    return {
+        "rotary": (replace(layer, attention=turning), x, {}, "does not handle attention.rotary"),
+        "gate": (replace(layer, feed_forward=gated), x, {}, "does not handle feed_forward.b_g, feed_forward.w_g"),
+        "rms norm": (
+            replace(layer, norm_1=mha.RMSNorm.init(d_model=8, backend="torch")),
+            x,
+            {},
+            "does not handle norm_1=RMSNorm",
+        ),
+        "dropout": (layer, x, {"dropout": keep}, "does not handle dropout"),
+        "gradient": (layer, x.clone().requires_grad_(), {}, "does not handle gradient"),
+        "gradient of a weight": (layer.map(lambda w: w.clone().requires_grad_()), x, {}, "does not handle gradient"),
+        "float64": (double, x.double(), {}, "is for float32 and narrower"),
+    }
+
+
+@pytest.mark.parametrize("name", ["rotary", "gate", "rms norm", "dropout", "gradient", "gradient of a weight", "float64"])
+def test_the_encoder_layer_kernel_refuses_what_it_does_not_know(name):
+    layer, x, options, reason = refused()[name]
+    explanation = mha.explain(layer, x, **options)
+    assert explanation.kernel is None
+    assert explanation.rejected == (("functional", reason),)
+    assert len(explanation.calls) > 5
+
+
+def test_a_layer_that_does_not_fit_its_input_says_so_before_any_work():
+    layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=8, seed=0, backend="torch")
+    with pytest.raises(ValueError, match=r"w_q has shape \(8, 8\); expected \(6, 2 \* d\)"):
+        layer(torch.ones(3, 6))
+    with pytest.raises(TypeError, match=r"has dtype torch\.float32, but x has torch\.float64"):
+        layer(torch.ones(3, 8, dtype=torch.float64))
+
+
+# varlen: CUDA's; here its refusals, and its shapes on torch's meta device
+
+
+def test_varlen_is_chosen_by_name_only_and_refuses_the_cpu(qkv):
+    query, key, value = (x[0] for x in qkv(torch.float16, keys=L))
+    explanation = mha.explain("attention", query, key, value, mask=mha.packed([4, 5]))
+    assert ("varlen", "is chosen only by use_kernel('attention', 'varlen')") in explanation.rejected
+    with mha.use_kernel("attention", "varlen"), pytest.raises(mha.KernelUnsupported, match="it runs on CUDA, not on cpu"):
+        mha.scaled_dot_product_attention(query, key, value, mask=mha.packed([4, 5]))
+
+
+def test_varlen_gives_the_shapes_of_attention_on_the_meta_device():
+    query, key, value = (torch.empty(heads, 9, 16, dtype=torch.float16, device="meta") for heads in (4, 2, 2))
+    _, problem = prepare(query, key, value, mask=mha.packed([4, 5]) & mha.causal())
+    out = varlen.attention(problem).out
+    assert (out.shape, out.dtype) == ((4, 9, 16), torch.float16)
