@@ -8,6 +8,7 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the tests run beside each other: more would only spin
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX would take most of a GPU's memory for itself
 os.environ.pop("MHA_BACKEND", None)
 os.environ.pop("MHA_MODEL", None)
 
@@ -20,8 +21,12 @@ from mha_core.dispatch.backend import load
 from mha_core.plugin import register
 
 ROOT = Path(__file__).parent.parent
-BACKENDS = ["numpy", "torch", "array_api_strict"]
+THIRD_PARTY = ROOT / "build" / "third_party"
+BACKENDS = ["numpy", "torch", "array_api_strict", "frozen_v1"]
+collect_ignore = ["third_party"]  # distributions, which are tested as installed, not by their path
 
+if not (THIRD_PARTY / "ready").exists():
+    raise pytest.UsageError("the plugins in tests/third_party are not installed: run make third-party, as make test does")
 register(strict_plugin)
 
 
