@@ -4,6 +4,7 @@ JAX has 64-bit types only in a process that asks for them: JAX_ENABLE_X64=1 runs
 """
 
 import os
+import re
 import subprocess
 import sys
 
@@ -21,6 +22,7 @@ from test_pairs import NAMES, PAIRS, arguments
 
 X64 = jax.config.jax_enable_x64
 DTYPE, ATOL = (np.float64, 1e-12) if X64 else (np.float32, 3e-5)
+TRIED, SEEDS = (PAIRS[::4], range(12)) if X64 else ([(name,) for name in NAMES], range(8))
 in_float32 = pytest.mark.skipif(X64, reason="one precision is enough")
 
 
@@ -48,7 +50,7 @@ def traced(operation, query, key, value, make_options):
 # jit, against the oracle
 
 
-@pytest.mark.parametrize("pair", PAIRS[::2] if X64 else [(name,) for name in NAMES], ids=" and ".join)
+@pytest.mark.parametrize("pair", TRIED, ids=" and ".join)
 def test_every_option_holds_under_jit(rng, pair):
     arrays, _, expected = arguments(pair, rng, jnp.asarray)
     arrays = [x.astype(DTYPE) for x in arrays]
@@ -59,16 +61,13 @@ def test_every_option_holds_under_jit(rng, pair):
     close(state.lse, lse)
 
 
-@pytest.mark.parametrize("seed", range(20 if X64 else 8))
-def test_random_problems_hold_under_jit(rng, seed):
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_problems_hold_under_jit_whatever_unseen_keys_hold(rng, seed):
     problem = random_problem(rng, dtype=DTYPE)
-    arrays = problem.query, problem.key, problem.value
-    out, lse, _ = oracle.attention(*arrays, **problem.oracle)
-    state = traced(mha.attention_state, *arrays, problem.options)
+    out, lse, _ = oracle.attention(problem.query, problem.key, problem.value, **problem.oracle)
+    state = traced(mha.attention_state, problem.query, *problem.poisoned(), problem.options)
     close(state.out, out)
     close(state.lse, lse)
-    poisoned = traced(mha.scaled_dot_product_attention, problem.query, *problem.poisoned(), problem.options)
-    close(poisoned, out)
 
 
 @in_float32
@@ -193,7 +192,7 @@ def test_gradients_of_activations_hold_at_zero_too(op):
     assert float(jax.grad(op)(jnp.asarray(0.0))) == pytest.approx(0.5)
     x = np.asarray([-30.0, -1.0, 0.0, 1e-3, 1.0, 30.0])
     slopes = (op(x + 1e-6) - op(x - 1e-6)) / 2e-6
-    close(jax.vmap(jax.grad(op))(jnp.asarray(x, dtype=DTYPE)), slopes)
+    close(jax.jit(jax.vmap(jax.grad(op)))(jnp.asarray(x, dtype=DTYPE)), slopes)
 
 
 @in_float32
@@ -205,7 +204,7 @@ def test_vmap_over_everything_is_a_batch(rng):
         mask = mha.causal() & mha.key_lengths(n) & holes
         return mha.scaled_dot_product_attention(query, key, value, mask=mask, sink=sink)
 
-    got = jax.vmap(attend)(*map(jnp.asarray, (query, key, value, lengths, holes, sink)))
+    got = jax.jit(jax.vmap(attend))(*map(jnp.asarray, (query, key, value, lengths, holes, sink)))
     for at in range(3):
         allowed = np.tri(4, dtype=bool) & (np.arange(4) < lengths[at]) & holes[at]
         close(got[at], oracle.attention(query[at], key[at], value[at], allowed=allowed, sink=sink[at])[0])
@@ -310,10 +309,17 @@ def test_arrays_travel_both_ways():
 
 
 @in_float32
+def test_the_python_of_the_plugin_s_readme_runs():
+    text = (ROOT / "tests" / "third_party" / "mha-jax" / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(program, "README.md", "exec"), {})
+
+
+@in_float32
 def test_all_of_it_holds_in_float64():
     # the compiler's optimisations cost more than they save in calls as small as these
     environment = os.environ | {"JAX_ENABLE_X64": "1", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(PAIRS[::2]) + 20} passed" in done.stdout
+    assert f"{len(PAIRS[::4]) + 12} passed" in done.stdout
