@@ -29,8 +29,8 @@ class Backend:
     is_floating(dtype): defaults to the namespace's ``isdtype(dtype, "real floating")``.
     parallel(function, items): yields the results in order, computed on all cores; defaults to one after another, for
     libraries that use all cores by themselves. synchronize(): waits for the device.
-    records_gradient(arrays): whether the library would record a gradient of what is computed from these; a call whose gradient
-    is recorded has the feature ``"gradient"``.
+    records_gradient(arrays): whether the library would record a gradient of what is computed from these, where None stands
+    for an array that was not given; a call whose gradient is recorded has the feature ``"gradient"``.
     versions: names and versions of the libraries. install: the command that installs what is missing.
     """
 

@@ -77,7 +77,7 @@ def integer(name: str, value: Any, least: int) -> int:
 
 def number(name: str, value: Any, *, above_zero: bool = False) -> float:
     """A host number as float. Raises TypeError for anything else, ValueError where it is not finite, or must be above zero."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise TypeError(f"{name} is {type(value).__name__}; expected a float")
     if not math.isfinite(value) or (above_zero and value < TINY):
         raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a number'}")
