@@ -17,7 +17,9 @@ import mha_core as mha
 import oracle
 from conftest import ROOT, write_tiny_model
 from mha_core.dispatch.backend import load
+from mha_core.plugin import Kernel, register, unregister
 from problems import leaf_masks, random_problem
+from sample_kernels import Plugin
 from test_pairs import NAMES, PAIRS, arguments
 
 X64 = jax.config.jax_enable_x64
@@ -233,6 +235,20 @@ def test_the_operations_of_the_tutorials_under_jit(rng):
     got = jax.jit(everything)(*map(jnp.asarray, (x, w, ids, keep)))
     for actual, expected in zip(got, everything(x, w, ids, keep), strict=True):
         close(actual, expected)
+
+
+@in_float32
+def test_anyone_s_kernel_for_jax_is_chosen_under_jit_and_explained():
+    slope = jax.jit(jax.grad(mha.relu))
+    assert float(slope(jnp.asarray(0.0))) == 1  # the algebra's choice at the kink; jax.nn.relu has 0 there
+    plugin = Plugin([Kernel(backend="jax", op="relu", name="nn", api=1, load="jax.nn:relu", handles=frozenset({"gradient"}))])
+    register(plugin)
+    try:
+        assert mha.explain("relu", jnp.ones(2)).kernel == "nn"
+        assert float(jax.jit(jax.grad(lambda x: mha.relu(x)))(jnp.asarray(0.0))) == 0
+    finally:
+        unregister(plugin)
+    assert mha.explain("attention", *[jnp.ones((2, 3))] * 3).kernel is None
 
 
 @in_float32

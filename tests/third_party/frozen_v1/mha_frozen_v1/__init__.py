@@ -16,14 +16,14 @@ def _namespace():
 
 def _attention_supports(call: Call) -> str | None:
     if str(call.dtype) == "float64":
-        return "float64 is refused"
+        return "takes no float64"
     if call.shape("query")[-2] > 64:
-        return "row by row is too slow for more than 64 queries"
+        return "goes row by row, too slow for more than 64"
     return None
 
 
 def _gelu_supports(call: Call) -> str | None:
-    return None if call.option("approximate") == "none" else "only the exact gelu"
+    return None if call.option("approximate") == "none" else "computes the exact gelu only"
 
 
 @hookimpl
