@@ -271,7 +271,12 @@ def refused():
     keep = mha.Dropout(0.5, {"attention": torch.ones(2, 8) == 1})
 
     return {
-        "rotary": (replace(layer, attention=turning), x, {}, "does not handle attention.rotary.interleaved, attention.rotary=Rotary"),
+        "rotary": (
+            replace(layer, attention=turning),
+            x,
+            {},
+            "does not handle attention.rotary.interleaved, attention.rotary=Rotary",
+        ),
         "gate": (replace(layer, feed_forward=gated), x, {}, "does not handle feed_forward.b_g, feed_forward.w_g"),
         "rms norm": (replace(layer, norm_1=rms), x, {}, "does not handle norm_1=RMSNorm"),
         "dropout": (layer, x, {"dropout": keep}, "does not handle dropout"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from rich.markup import escape
 
 import mha_core
 
+from . import backends as listing
 from . import encode as encoding
-from .backends import backends_table
+from . import explain as explaining
 
 app = typer.Typer(
     name="mha",
@@ -120,7 +122,36 @@ def encode(
 
 
 @app.command(epilog="Example:  mha backends")
-def backends() -> None:
+def backends(
+    *,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Tell the whole of what is wrong.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print records for programs, tracebacks included.")] = False,
+) -> None:
     """List the installed backends, each probed in a process of its own."""
     with _failing_clearly():
-        Console().print(backends_table())
+        rows = listing.report()
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2))
+        else:
+            listing.show(rows, traceback=traceback)
+
+
+@app.command(epilog="Example:  mha explain attention query=1x8x2048x64 mask='causal() & window(255, 0)' --backend torch")
+def explain(
+    op: Annotated[str, typer.Argument(metavar="OP", help="An operation, such as attention, gelu or encoder_layer.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE...", help="A shape such as 8x512, a mask such as 'causal()', or a number."),
+    ] = None,
+    *,
+    backend: Name = None,
+    dtype: Annotated[str | None, typer.Option(metavar="NAME", help="float32, float16, and so on.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="One that `mha backends` lists.")] = None,
+) -> None:
+    """Tell which kernel a call would run on, and why every other would not; nothing is computed."""
+    with _failing_clearly():
+        try:
+            explanation = explaining.run(op, given or [], backend=backend, dtype=dtype, device=device)
+        except (ValueError, TypeError) as error:
+            raise typer.BadParameter(str(error), param_hint="NAME=VALUE") from error
+        explaining.show(explanation)

@@ -5,56 +5,108 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..dispatch.selection import BackendInfo, backends
 
 _PROBE = """
-import json, sys
+import json, sys, traceback
 from mha_core.dispatch.backend import load
 from mha_core.dispatch.errors import BackendUnavailable
+from mha_core.dispatch.kernels import broken_kernels
 try:
     record = load(sys.argv[1]).record
     found = {
-        "versions": dict(record.versions()) if record.versions else {},
+        "libraries": dict(record.versions()) if record.versions else {},
         "devices": [str(device) for device in record.devices()] if record.devices else [],
+        "broken_kernels": broken_kernels(sys.argv[1]),
     }
 except BackendUnavailable as error:
-    found = {"error": f"{type(error.__cause__).__name__}: {error.__cause__}", "install": error.install}
+    cause = error.__cause__
+    found = {"reason": f"{type(cause).__name__}: {cause}", "install": error.install}
+    found["traceback"] = "".join(traceback.format_exception(cause))
 print(json.dumps(found))
 """
+_PATIENCE = 300  # seconds; the slowest library seen took some ten
 
 
-def probe(name: str) -> dict[str, Any]:
-    """Versions and devices of a backend, or the error, from a process of its own: nothing is imported into this one."""
-    done = subprocess.run([sys.executable, "-c", _PROBE, name], capture_output=True, text=True, check=False)
+def report() -> list[dict[str, Any]]:
+    """A record of each registered backend and each plugin in trouble, probed side by side."""
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(_record, backends()))
+
+
+def show(rows: Iterable[dict[str, Any]], *, traceback: bool) -> None:
+    """A table for people; with ``traceback``, the whole story of what is wrong below it."""
+    console = Console()
+    table = Table()
+    for column in ("backend", "state", "library", "devices", "kernels", "from"):
+        table.add_column(column, overflow="fold")
+    rows = list(rows)
+    for row in rows:
+        table.add_row(*map(Text, _cells(row)))  # no markup: brackets of an install line are meant
+    console.print(table)
+    told = [row for row in rows if row["traceback"]]
+    for row in told if traceback else []:
+        console.print(Text(f"\n{row['name']} ({row['distribution']} {row['version']})", style="bold"))
+        console.print(Text(row["traceback"].rstrip()), soft_wrap=True)
+    if told and not traceback:
+        console.print(f"`mha backends --traceback` tells the whole of what is wrong with {_names(told)}.", highlight=False)
+
+
+def _record(backend: BackendInfo) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": backend.name,
+        "state": backend.state,
+        "reason": backend.reason,
+        "install": "",
+        "distribution": backend.distribution,
+        "version": backend.version,
+        "libraries": {},
+        "devices": [],
+        "kernels": list(backend.kernels),
+        "broken_kernels": {},
+        "traceback": backend.traceback,
+    }
+    if backend.state == "registered":
+        row |= _probe(backend.name)
+        row["state"] = "unavailable" if row["reason"] else "ready"
+    return row
+
+
+def _probe(name: str) -> dict[str, Any]:
+    """Libraries and devices of a backend, or the error, from a process of its own: nothing is imported into this one."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE, name], capture_output=True, text=True, check=False, timeout=_PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        return {"reason": f"its library was not loaded in {_PATIENCE} seconds"}
     if done.returncode == 0:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
     lines = done.stderr.strip().splitlines()
-    return {"error": lines[-1] if lines else f"the probe ended with status {done.returncode}"}
+    return {"reason": lines[-1] if lines else f"the probe ended with status {done.returncode}", "traceback": done.stderr}
 
 
-def backends_table() -> Table:
-    """A row for each registered backend and each broken plugin."""
-    table = Table(title=None)
-    for column in ("backend", "state", "library", "devices", "from"):
-        table.add_column(column, overflow="fold")
-    for backend in backends():
-        table.add_row(*map(Text, _row(backend)))  # no markup: brackets of an install line are meant
-    return table
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    remedy = f"; {row['install']}" if row["install"] else ""
+    state = f"{row['state']}: {row['reason']}{remedy}" if row["reason"] else row["state"]
+    for kernel, reason in row["broken_kernels"].items():
+        state += f"; kernel {kernel} {reason}"
+    libraries = ", ".join(f"{name} {version}" for name, version in row["libraries"].items())
+    by_op: dict[str, list[str]] = {}
+    for op, _, kernel in (each.partition(": ") for each in row["kernels"]):
+        by_op.setdefault(op, []).append(kernel)
+    kernels = "\n".join(f"{op}: {', '.join(names)}" for op, names in by_op.items())
+    return row["name"], state, libraries, ", ".join(row["devices"]), kernels, f"{row['distribution']} {row['version']}".strip()
 
 
-def _row(backend: BackendInfo) -> tuple[str, ...]:
-    owner = f"{backend.distribution} {backend.version}"
-    if backend.state == "broken":
-        return backend.name, f"broken: {backend.reason}", "", "", owner
-    found = probe(backend.name)
-    if "error" in found:
-        remedy = f"; {found['install']}" if found.get("install") else ""
-        return backend.name, f"unavailable: {found['error']}{remedy}", "", "", owner
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return backend.name, "ready", versions, ", ".join(found["devices"]), owner
+def _names(rows: list[dict[str, Any]]) -> str:
+    return ", ".join(row["name"] for row in rows)

@@ -103,6 +103,18 @@ def kernels_of(op: str) -> Iterator[Kernel]:
             yield from kernels
 
 
+def broken_kernels(backend: str) -> dict[str, str]:
+    """Each kernel of a backend that cannot be loaded, as "operation: name", with the reason; loads them all."""
+    found = {}
+    for (name, op), kernels in registry().kernels.items():
+        for kernel in kernels if name == backend else ():
+            try:
+                _load(kernel)
+            except Exception as error:
+                found[f"{op}: {kernel.name}"] = f"cannot be loaded: {type(error).__name__}: {error}"
+    return found
+
+
 @contextmanager
 def use_kernel(op: str, name: str) -> Iterator[None]:
     """Demand a kernel for all calls of one operation in this context; ``"algebra"`` demands that there be none.

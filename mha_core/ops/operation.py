@@ -180,8 +180,8 @@ def run_parts(
     if watch is None:
         return compute()
     first = next(iter(given.values()))
-    blank = partial(empty, backend, shape, first)
-    run = Run(backend, call, decision, given, dict(settings), compute, algebra, blank, parts=True)
+    zeros = partial(empty, backend, shape, first)
+    run = Run(backend, call, decision, given, dict(settings), compute, algebra, zeros, parts=True)
     return watch(run)
 
 
@@ -211,6 +211,10 @@ _NO_FEATURES: frozenset[str] = frozenset()
 
 
 def empty(backend: LoadedBackend, shape: tuple[int, ...], like: Array) -> Array:
+    """Zeros like another array that take the room of one."""
+    return blank(backend, shape, like.dtype, device_of(like))
+
+
+def blank(backend: LoadedBackend, shape: tuple[int, ...], dtype: Any, device: Any) -> Array:
     """Zeros of a shape that take the room of one."""
-    xp = backend.xp
-    return xp.broadcast_to(xp.zeros((), dtype=like.dtype, device=device_of(like)), shape)
+    return backend.xp.broadcast_to(backend.xp.zeros((), dtype=dtype, device=device), shape)

@@ -127,7 +127,8 @@ def _difference(xp: Namespace, actual: Array, expected: Array, bound: Array) -> 
     a, e = (xp.astype(x, bound.dtype) for x in (actual, expected))
     same = (a == e) | ((a != a) & (e != e))  # infinities, and NaN in both
     bound = xp.where(bound != bound, math.inf, bound)  # what meets NaN is not bounded
-    excess = xp.where(same | (bound == math.inf), 0.0, xp.abs(a - e) / bound)
+    apart = xp.abs(xp.where(same, 0.0, a) - xp.where(same, 0.0, e))
+    excess = xp.where(bound == math.inf, 0.0, apart / bound)
     excess = xp.where(excess != excess, math.inf, excess)
     flat = xp.reshape(excess, (-1,))
     worst = int(xp.argmax(flat))

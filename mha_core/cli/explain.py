@@ -1,0 +1,152 @@
+"""``mha explain``: an operation on arrays of given shapes, dry."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..algebra import biases, masks
+from ..algebra.arrays import integers
+from ..dispatch.backend import LoadedBackend
+from ..dispatch.context import ALGEBRA
+from ..dispatch.selection import backend_without_arrays
+from ..layers.encoder import EncoderLayer
+from ..ops import check
+from ..ops.explain import OPERATIONS, Explanation, explain
+from ..ops.operation import blank
+
+LAYER = "encoder_layer"
+_SHAPE = re.compile(r"\d+(x\d+)*")
+_NUMBERS = {"scale", "softcap", "query_offset", "eps", "num_heads", "num_kv_heads", "interleaved", "norm_first", "d_ff"}
+_WORDS = {"approximate", "activation"}
+_TERMS: Mapping[str, Callable[..., Any]] = {
+    "causal": masks.causal,
+    "window": masks.window,
+    "chunks": masks.chunks,
+    "prefix": masks.prefix,
+    "key_lengths": masks.key_lengths,
+    "packed": masks.packed,
+    "alibi": biases.alibi,
+}
+_OPERATORS: Mapping[type, Callable[..., Any]] = {
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.Invert: operator.invert,
+    ast.USub: operator.neg,
+}
+
+
+def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None, device: str | None) -> Explanation:
+    """What ``op`` would run on, with the arguments written as NAME=VALUE. Raises ValueError for what cannot be read."""
+    loaded = backend_without_arrays(backend)
+    wanted = check.floating(loaded, dtype)
+    written = dict(_split(each) for each in given)
+    values = {name: _value(loaded, name, text, wanted, device) for name, text in written.items()}
+    if op == LAYER:
+        return explain(*_layer(loaded, values, wanted, device), **values)
+    if op not in OPERATIONS:
+        raise ValueError(f"there is no operation {op!r}; expected one of {', '.join([*OPERATIONS, LAYER])}")
+    if "query" in values:
+        values = {"key": values["query"], "value": values.get("key", values["query"]), **values}
+    for name, parameter in inspect.signature(OPERATIONS[op]).parameters.items():
+        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name not in values:
+            if "None" not in str(parameter.annotation):
+                raise ValueError(f"{op} needs {name}=SHAPE, such as {name}=8x8x512x64")
+            values[name] = None
+    return explain(op, **values)
+
+
+def table(explanation: Explanation) -> Table:
+    """A row for each operation, the smaller ones below the larger; what is called again alike stands once, counted."""
+    rows = Table()
+    for column in ("operation", "runs", "arrays", "features", "not chosen"):
+        rows.add_column(column, overflow="fold")
+    _add(rows, explanation, 0, 1)
+    return rows
+
+
+def show(explanation: Explanation) -> None:
+    console = Console()
+    first = next((each for each in explanation.walk() if each.dtype), explanation)
+    console.print(f"on {explanation.backend}, {first.dtype}, {first.device}", highlight=False)
+    console.print(table(explanation))
+
+
+def _add(rows: Table, each: Explanation, depth: int, count: int) -> None:
+    name = "  " * depth + each.op + (f" x{count}" if count > 1 else "")
+    shown = each.shapes[:1] if each.calls else each.shapes  # weights stand where they are used
+    arrays = "\n".join(f"{array} {'x'.join(map(str, shape))}" for array, shape in shown)
+    refused = "\n".join(f"{kernel}: {reason}" for kernel, reason in each.rejected)
+    rows.add_row(*map(Text, (name, each.kernel or ALGEBRA, arrays, ", ".join(sorted(each.features)), refused)))
+    for call, same in groupby(each.calls):
+        _add(rows, call, depth + 1, len(list(same)))
+
+
+def _split(given: str) -> tuple[str, str]:
+    name, equals, text = given.partition("=")
+    if not (name and equals and text):
+        raise ValueError(f"{given!r} is no NAME=VALUE, such as query=8x8x512x64 or mask='causal()'")
+    return name, text
+
+
+def _value(backend: LoadedBackend, name: str, text: str, dtype: Any, device: Any) -> Any:
+    if name in _WORDS:
+        return text
+    is_shape = _SHAPE.fullmatch(text) and name not in _NUMBERS
+    if name == "mask" and is_shape:
+        return blank(backend, _sizes(text), backend.xp.bool, device)
+    if is_shape:
+        return blank(backend, _sizes(text), dtype, device)
+    if name in _NUMBERS or name in ("mask", "bias"):
+        return _evaluate(text, backend, device)
+    raise ValueError(f"{name}={text} is no shape; expected numbers joined by x, such as {name}=8x8x512x64")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("x")))
+
+
+def _evaluate(text: str, backend: LoadedBackend, device: Any) -> Any:
+    """A number, or an expression of masks or biases: names of ours, numbers and lists, joined by & | ~, and nothing else."""
+
+    def visit(node: Any) -> Any:
+        match node:
+            case ast.Expression(body):
+                return visit(body)
+            case ast.Constant(value):
+                return value
+            case ast.List(elts) | ast.Tuple(elts):
+                return [visit(each) for each in elts]
+            case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](visit(left), visit(right))
+            case ast.UnaryOp(op, operand) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](visit(operand))
+            case ast.Call(ast.Name("key_lengths"), [ast.List() as lengths], []):
+                return masks.key_lengths(integers(backend.xp, visit(lengths), device))
+            case ast.Call(ast.Name(name), arguments, []) if name in _TERMS:
+                return _TERMS[name](*map(visit, arguments))
+        raise ValueError(f"{text!r} cannot be read; expected a number, or {', '.join(_TERMS)} joined by & | ~")
+
+    try:
+        return visit(ast.parse(text, mode="eval"))
+    except SyntaxError as error:
+        raise ValueError(f"{text!r} cannot be read: {error.msg}") from error
+
+
+def _layer(backend: LoadedBackend, values: dict[str, Any], dtype: Any, device: Any) -> tuple[EncoderLayer, Any]:
+    """An encoder layer for x (..., d_model), and x; takes from ``values`` what is the layer's."""
+    if "x" not in values:
+        raise ValueError(f"{LAYER} needs x=SHAPE, such as x=8x128x512")
+    x = values.pop("x")
+    mine = {name: values.pop(name) for name in ("num_heads", "d_ff", "activation", "norm_first") if name in values}
+    layer = EncoderLayer.init(d_model=x.shape[-1], seed=0, backend=backend.name, **mine)
+    return layer.map(lambda w: blank(backend, tuple(w.shape), dtype, device)), x

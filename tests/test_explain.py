@@ -1,0 +1,200 @@
+"""explain: what would run and why nothing else, as a value, as text, and on the command line; nothing is computed."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+from mha_core.plugin import register, unregister
+from sample_kernels import FEATURES, OPERATIONS, Plugin, a_kernel, received
+
+X = np.ones((2, 3, 4), dtype=np.float32)
+
+
+@pytest.fixture
+def installed():
+    received.clear()
+    plugins = []
+
+    def add(*kernels):
+        plugins.append(Plugin(kernels))
+        register(plugins[-1])
+
+    yield add
+    for plugin in plugins:
+        unregister(plugin)
+    received.clear()
+
+
+def test_it_names_backend_and_kernel_and_what_the_call_is_made_of():
+    found = mha.explain("gelu", X)
+    assert found == mha.Explanation("gelu", "numpy", "tiles", (), frozenset(), (("x", (2, 3, 4)),), "float32", "cpu")
+
+
+def test_it_gives_every_rejected_kernel_with_its_reason(installed):
+    installed(
+        a_kernel(name="narrow", handles=frozenset({"causal"}), priority=300),
+        a_kernel(name="fussy", supports=lambda call: "it is Monday", priority=200),
+        a_kernel(name="by name", opt_in=True, priority=150),
+    )
+    found = mha.explain("attention", X, X, X, mask=mha.causal(), softcap=2.0)
+    assert found.kernel is None
+    assert found.features == {"causal", "softcap"}
+    assert found.rejected == (
+        ("narrow", "does not handle softcap"),
+        ("fussy", "it is Monday"),
+        ("by name", "is chosen only by use_kernel('attention', 'by name')"),
+    )
+    assert not received
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_kernel_is_run_and_the_same_one_is_named_that_runs(installed, name):
+    call, _, _ = OPERATIONS[name]
+    installed(a_kernel(name.partition(" ")[0]))
+    assert mha.explain(call).kernel == "sample"
+    assert not received
+    call()
+    assert received
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_are_those_of_the_call(rng, feature):
+    def normal(*shape):
+        return rng.normal(size=shape)
+
+    call = {name: normal(2, 4, 6, 8) for name in ("query", "key", "value")} | FEATURES[feature](normal)
+    assert mha.explain("attention", **call).features == {feature}
+    assert mha.explain("attention_state", **call).features == {feature, "lse"}
+
+
+def test_larger_operations_show_what_they_would_call():
+    layer = mha.EncoderLayer.init(d_model=4, num_heads=2, d_ff=8, activation="gelu", seed=0)
+    found = mha.explain(layer, X, mask=mha.causal())
+    ops = [each.op for each in found.walk()]
+    assert ops == [
+        *("encoder_layer", "multi_head_attention", "linear", "linear", "linear", "attention", "linear", "layer_norm"),
+        *("feed_forward", "linear", "gelu", "linear", "layer_norm"),
+    ]
+    kernels = {each.op: each.kernel for each in found.walk()}
+    assert kernels["gelu"] == "tiles"
+    assert kernels["linear"] is None
+
+
+def test_a_stack_shows_its_layers():
+    found = mha.explain(mha.Encoder.init(d_model=4, num_heads=2, d_ff=8, num_layers=3, seed=0), X)
+    assert (found.op, found.backend) == ("Encoder", "numpy")
+    assert [each.op for each in found.calls] == ["encoder_layer"] * 3
+    assert found.calls[0] == found.calls[2]
+    assert "encoder_layer x3: algebra (numpy, float32 on cpu)" in str(found)
+
+
+def test_nothing_is_computed(monkeypatch):
+    def fails(*args, **kwargs):
+        raise AssertionError("a product was computed")
+
+    layer = mha.EncoderLayer.init(d_model=4, num_heads=2, d_ff=8, seed=0)
+    monkeypatch.setattr(np, "matmul", fails)
+    mha.explain(layer, X)
+
+
+def test_the_text_is_a_table_for_people(installed):
+    installed(a_kernel("gelu", name="fussy", supports=lambda call: "it is Monday"))
+    assert str(mha.explain("gelu", X)).splitlines() == [
+        "gelu: tiles (numpy, float32 on cpu)",
+        "    arrays    x 2x3x4",
+        "    not fussy: it is Monday",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "error", "message"),
+    [
+        ("gelo", (X,), ValueError, r"op is 'gelo'; expected one of .*gelu.*, or a callable"),
+        ("linear", (X, np.ones((3, 2), np.float32)), ValueError, "w has shape"),
+        ("attention", (X, X.astype(float), X), TypeError, "key has dtype float64"),
+    ],
+)
+def test_arguments_are_checked_as_in_the_call(op, arguments, error, message):
+    with pytest.raises(error, match=message):
+        mha.explain(op, *arguments)
+
+
+def test_a_cache_is_refused_since_the_call_would_change_it():
+    decoder = mha.Decoder.init(d_model=4, num_heads=2, d_ff=8, num_layers=1, seed=0)
+    cache = mha.DecoderCache()
+    with pytest.raises(TypeError, match=r"explain takes no cache.*query_offset"):
+        mha.explain(decoder, X[0], X[0], cache=cache)
+    assert cache.length == 0
+
+
+# on the command line
+
+
+def mha_explain(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "mha_core", "explain", *arguments], capture_output=True, text=True, check=False, env=WIDE
+    )
+    return done.returncode, done.stdout, " ".join(done.stderr.replace("│", " ").split())
+
+
+WIDE = {**__import__("os").environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def test_the_command_prints_the_same():
+    code, out, _ = mha_explain(
+        *("attention", "query=1x4x9x8", "key=1x2x9x8", "mask=causal() & window(3, 0)", "softcap=2.5", "--backend", "torch")
+    )
+    assert code == 0
+    assert "on torch, float32, cpu" in out
+    assert "algebra" in out
+    assert "sdpa: does not handle softcap" in out
+    assert "grouped_query, softcap, window" in out
+
+
+def test_the_command_explains_a_layer_and_masks_with_arrays():
+    code, out, _ = mha_explain("encoder_layer", "x=2x9x16", "num_heads=4", "activation=gelu", "mask=key_lengths([3, 9])")
+    assert code == 0
+    assert "multi_head_attention" in out
+    assert "tiles" in out
+    assert "key_lengths" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gelo"], "there is no operation 'gelo'; expected one of"),
+        (["attention"], "attention needs query=SHAPE, such as query=8x8x512x64"),
+        (["gelu", "x"], "'x' is no NAME=VALUE"),
+        (["gelu", "x=two"], "x=two is no shape; expected numbers joined by x"),
+        (["attention", "query=3x4", "mask=open('x')"], "\"open('x')\" cannot be read; expected a number, or causal"),
+        (["attention", "query=3x4", "mask=causal("], "cannot be read"),
+        (["linear", "x=3x4", "w=5x6"], "w has shape (5, 6); expected (n, m) with n = 4"),
+        (["gelu", "x=3", "--dtype", "int8"], "dtype is 'int8'; expected float32"),
+    ],
+)
+def test_the_command_says_what_it_cannot_read(arguments, message):
+    code, out, err = mha_explain(*arguments)
+    assert code == 2
+    assert not out
+    assert message in err
+
+
+def test_the_command_names_what_is_installed_where_a_backend_is_unknown():
+    code, _, err = mha_explain("gelu", "x=3", "--backend", "torhc")
+    assert code == 1
+    assert "did you mean 'torch'" in err
+
+
+def test_the_records_of_backends_are_json():
+    done = subprocess.run([sys.executable, "-m", "mha_core", "backends", "--json"], capture_output=True, text=True, check=True)
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["numpy"]["state"] == "ready"
+    assert rows["numpy"]["kernels"] == ["gelu: tiles"]
+    assert rows["numpy"]["libraries"]["numpy"] == np.__version__
+    assert "attention: sdpa" in rows["torch"]["kernels"]
+    assert rows["torch"]["devices"][0] == "cpu"
+    assert {row["distribution"] for row in rows.values()} == {"mha-core"}
