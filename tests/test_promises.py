@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import oracle
-from problems import random_problem
+from mha_core.conformance import oracle
+from mha_core.conformance.problems import random_problem
 
 
 @pytest.fixture
