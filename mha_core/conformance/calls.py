@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -188,14 +189,15 @@ def with_features(call: AttentionCall, features: Iterable[str], rng: np.random.G
 
 def rounded(call: AttentionCall, to: Callable[[np.ndarray], np.ndarray]) -> AttentionCall:
     """Every floating array rounded by ``to``, and the floating options made of them."""
-    call = replace(
-        call,
-        **{name: to(getattr(call, name)) for name in ("query", "key", "value")},
-        floats={name: to(x) for name, x in call.floats.items()},
-    )
+    query, key, value = to(call.query), to(call.key), to(call.value)
+    call = replace(call, query=query, key=key, value=value, floats={name: to(x) for name, x in call.floats.items()})
     for name, x in call.floats.items():
-        call = _relative(call, x) if name == "table" else call.given(name, lambda make, x=x: make(x), x)
+        call = _relative(call, x) if name == "table" else call.given(name, partial(_made, x), x)
     return call
+
+
+def _made(x: np.ndarray, make: Make) -> Any:
+    return make(x)
 
 
 def _relative(call: AttentionCall, table: np.ndarray) -> AttentionCall:

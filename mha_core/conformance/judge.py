@@ -19,10 +19,10 @@ def state_of(subject: Subject, *arrays: np.ndarray, dtype: str, **options: Any) 
     return subject.numpy(state.out), subject.numpy(state.lse)
 
 
-def judge_problem(subject: Subject, problem: Problem, dtype: str, *, rounds_weights: bool = False) -> None:
-    """out and lse of a random problem; rounds_weights: as ``exact_attention``."""
+def judge_problem(subject: Subject, problem: Problem, dtype: str) -> None:
+    """out and lse of a random problem."""
     p = problem.map(lambda x: subject.rounded(x, dtype))
-    exact = tolerance.exact_attention(p.query, p.key, p.value, dtype=dtype, rounds_weights=rounds_weights, **p.oracle)
+    exact = tolerance.exact_attention(p.query, p.key, p.value, dtype=dtype, rounds_weights=subject.rounds_weights, **p.oracle)
     arrays = {name: subject.array(getattr(p, name), dtype) for name in ("query", "key", "value")}
     before = {name: subject.numpy(x).copy() for name, x in arrays.items()}
     state = mha.attention_state(*arrays.values(), **p.options(lambda x: subject.array(x, dtype)))
@@ -30,13 +30,11 @@ def judge_problem(subject: Subject, problem: Problem, dtype: str, *, rounds_weig
     unchanged(subject, arrays, before)
 
 
-def judge_call(
-    subject: Subject, call: calls.AttentionCall, dtype: str, *, wants_lse: bool, rounds_weights: bool = False
-) -> None:
+def judge_call(subject: Subject, call: calls.AttentionCall, dtype: str, *, wants_lse: bool) -> None:
     """A call of ``calls``: out, lse only where it is wanted, and that no input was written to."""
     call = calls.rounded(call, lambda x: subject.rounded(x, dtype))
     exact = tolerance.exact_attention(
-        call.query, call.key, call.value, dtype=dtype, rounds_weights=rounds_weights, **call.oracle
+        call.query, call.key, call.value, dtype=dtype, rounds_weights=subject.rounds_weights, **call.oracle
     )
     made: list[tuple[Any, np.ndarray]] = []
 

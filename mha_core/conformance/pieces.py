@@ -1,4 +1,4 @@
-"""Calls of the pieces (linear, norms, activations, rotary) with NumPy's answer and its bound; any kernel of theirs is judged by them.
+"""Calls of the pieces (linear, norms, activations, rotary) with NumPy's answer and its bound, for any kernel of theirs.
 
 Bounds are in unit roundoffs of the dtype of the arrays: half precision may be computed in half precision here, except in
 the norms. The constants leave room for two or three roundings beyond the least that the formula needs.
@@ -82,7 +82,9 @@ def piece_calls(rng: np.random.Generator, op: str) -> Iterator[PieceCall]:
         settings: list[dict[str, Any]] = [{"approximate": "none"}, {"approximate": "tanh"}] if op == "gelu" else [{}]
         for options in settings:
             for x in (3 * normal(4, 5), normal(0, 3), normal(3, 70, 100), np.asarray([0.0, -0.0, 1e-3, 30.0, -30.0])):
-                yield PieceCall(" ".join(options.values()), getattr(mha, op), getattr(reference, op), (x,), _activation, options)
+                yield PieceCall(
+                    " ".join(options.values()), getattr(mha, op), getattr(reference, op), (x,), _activation, options
+                )
     elif op == "rotary":
         for interleaved in (True, False):
             for length, width, half in [(4, 8, 4), (3, 10, 3), (1, 2, 1)]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import shlex
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
             *(config.getoption(name) for name in ("backend", "device", "dtype")),
             **{name: config.getoption(name) for name in ("quick", "seed")},
         )
-    except (MhaError, CannotJudge, ImportError, TypeError, ValueError) as error:  # the last two: a plugin that breaks the contract
+    except (
+        MhaError,
+        CannotJudge,
+        ImportError,
+        TypeError,
+        ValueError,
+    ) as error:  # the last two: a plugin that breaks the contract
         raise pytest.UsageError(" ".join(str(error).split())) from error
 
 
@@ -82,7 +88,7 @@ class Module(pytest.Module):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Iterator[Any]:
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
     found = yield
     if file_path.parent != HERE:
         return found
@@ -129,7 +135,7 @@ def rng(request: pytest.FixtureRequest, subject: Subject) -> np.random.Generator
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[Any]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report = yield
     if report.failed and item.path.parent == HERE:
         report.sections.append(("to reproduce", _command(item)))
@@ -169,4 +175,3 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         terminalreporter.write_line("ERROR: nothing was judged: no test that was selected applies to this backend", red=True)
-

@@ -45,7 +45,8 @@ class Problem:
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Problem:
         """The same problem with ``function`` applied to every floating array, such as rounding to another dtype."""
         names = ("query", "key", "value", "bias", "sink")
-        return replace(self, **{name: function(x) for name in names if (x := getattr(self, name)) is not None})
+        changes: dict[str, Any] = {name: function(x) for name in names if (x := getattr(self, name)) is not None}
+        return replace(self, **changes)
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
         """Which keys and which values any query may see, in the shapes of key and value without their last axis."""
@@ -55,8 +56,9 @@ class Problem:
         )
         allowed = np.broadcast_to(True if self.allowed is None else self.allowed, (*batch, heads, queries, keys))
         groups = heads // self.key.shape[-3]
-        seen = allowed.any(axis=-2).reshape(*batch, self.key.shape[-3], groups, keys).any(axis=-2)
-        key_seen = seen.any(axis=0, keepdims=True) if self.key.shape[0] == 1 else seen
+        seen: np.ndarray = np.any(allowed, axis=-2).reshape(*batch, self.key.shape[-3], groups, keys)
+        seen = np.any(seen, axis=-2)
+        key_seen: np.ndarray = np.any(seen, axis=0, keepdims=True) if self.key.shape[0] == 1 else seen
         return key_seen, seen
 
     def poisoned(self) -> tuple[np.ndarray, np.ndarray]:
@@ -75,16 +77,16 @@ def random_problem(
 
     ``times`` stands before the scores; lengths go up to ``longest``, widths up to ``widest``.
     """
-    batch, key_heads, groups = rng.integers(1, 3, size=3)
+    batch, key_heads, groups = (int(n) for n in rng.integers(1, 3, size=3))
     heads = key_heads * groups
     queries = int(rng.integers(0, longest + 1))
-    keys = int(rng.choice([queries, rng.integers(0, longest + 1)]))
+    keys = queries if rng.random() < 0.5 else int(rng.integers(0, longest + 1))
     width, value_width = int(rng.integers(0, widest + 1)), int(rng.integers(1, widest + 1))
     offset = int(rng.integers(-3, 4))
     mask, allowed = random_mask(rng, queries, keys, offset, batch, heads) if rng.random() < 0.9 else (None, None)
     return Problem(
         query=(rng.normal(size=(batch, heads, queries, width)) * times).astype(dtype),
-        key=rng.normal(size=(rng.choice([1, batch]), key_heads, keys, width)).astype(dtype),
+        key=rng.normal(size=(batch if rng.random() < 0.5 else 1, key_heads, keys, width)).astype(dtype),
         value=rng.normal(size=(batch, key_heads, keys, value_width)).astype(dtype),
         mask=mask,
         allowed=allowed,

@@ -32,7 +32,7 @@ def rms_norm(x: Floats, weight: Floats | None = None, *, eps: float = 1e-5) -> F
 def gelu(x: Floats, *, approximate: str = "none") -> Floats:
     if approximate == "tanh":
         return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
-    return x * (1 + _erf(x / math.sqrt(2)).astype(np.float64)) / 2
+    return x * (1 + np.asarray(_erf(x / math.sqrt(2)), dtype=np.float64)) / 2
 
 
 def relu(x: Floats) -> Floats:

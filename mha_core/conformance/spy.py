@@ -54,7 +54,7 @@ class Watch:
         )
         yield watched
         # a kernel that declares everything and takes nothing sees each call as core describes it
-        looks = {"name": "looks on", "priority": sys.maxsize, "handles": self.features, "supports": self._look}
+        looks: dict[str, Any] = {"name": "looks on", "priority": sys.maxsize, "handles": self.features, "supports": self._look}
         yield replace(watched, **looks)
 
     def assert_given_what_it_declares(self) -> None:

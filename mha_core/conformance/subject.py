@@ -41,6 +41,11 @@ class Subject:
     def xp(self) -> Any:
         return self.backend.xp
 
+    @property
+    def rounds_weights(self) -> bool:
+        """Whether probabilities may be rounded to half precision: fused kernels do, the algebra does not."""
+        return self.backend.has_kernels("attention")
+
     def count(self, full: int) -> int:
         """How many random problems to try: a sixth of them in a quick run."""
         return max(1, full // 6) if self.quick else full

@@ -5,6 +5,8 @@ Every mask with every option, grouped heads, broadcasting batches, empty axes; s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -22,13 +24,13 @@ TIMES = pytest.mark.parametrize("times", [1, 8])
 @TIMES
 def test_random_problems_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.Generator, times: int) -> None:
     for _ in range(subject.count(180)):
-        judge_problem(subject, random_problem(rng, times=times), dtype, rounds_weights=True)
+        judge_problem(subject, random_problem(rng, times=times), dtype)
 
 
 @TIMES
 def test_longer_problems_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.Generator, times: int) -> None:
     for _ in range(subject.count(24)):
-        judge_problem(subject, random_problem(rng, times=times, longest=40, widest=64), dtype, rounds_weights=True)
+        judge_problem(subject, random_problem(rng, times=times, longest=40, widest=64), dtype)
 
 
 @TIMES
@@ -37,7 +39,7 @@ def test_each_option_alone(subject: Subject, dtype: str, rng: np.random.Generato
     """In shapes that fast kernels like: as many queries as keys, a width of 64."""
     for wants_lse in (True, False):
         call = with_features(plain(rng, 33, 64, times=times), [feature], rng)
-        judge_call(subject, call, dtype, wants_lse=wants_lse, rounds_weights=True)
+        judge_call(subject, call, dtype, wants_lse=wants_lse)
 
 
 def test_options_together(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
@@ -45,15 +47,16 @@ def test_options_together(subject: Subject, dtype: str, rng: np.random.Generator
         chosen = [name for name in FEATURES if rng.random() < 0.4]
         if go_together(chosen):
             call = with_features(plain(rng, 9, 16), chosen, rng)
-            judge_call(subject, call, dtype, wants_lse=bool(rng.random() < 0.5), rounds_weights=True)
+            judge_call(subject, call, dtype, wants_lse=bool(rng.random() < 0.5))
 
 
 def test_one_query_at_a_time(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     """Decoding: a single query at the end of many keys, the shape with kernels of its own."""
     query, key, value = (subject.rounded(rng.normal(size=(2, 4, n, 64)), dtype) for n in (1, 200, 200))
-    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=True)
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights)
     arrays = [subject.array(x, dtype) for x in (query, key, value)]
-    for options in ({}, {"mask": mha.causal(), "query_offset": 199}):
+    decoding: list[dict[str, Any]] = [{}, {"mask": mha.causal(), "query_offset": 199}]
+    for options in decoding:
         out = mha.scaled_dot_product_attention(*arrays, **options)
         tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
 
@@ -76,7 +79,7 @@ def test_weights_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.G
 
 def test_states_over_parts_of_the_keys_merge(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     query, key, value = (subject.rounded(rng.normal(size=(2, 3, n, 8)), dtype) for n in (5, 12, 12))
-    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=True)
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights)
     q, k, v = (subject.array(x, dtype) for x in (query, key, value))
     parts = [mha.attention_state(q, k[..., s, :], v[..., s, :]) for s in (slice(0, 0), slice(0, 5), slice(5, 6), slice(6, 12))]
     merged = mha.merge_states(*parts)

@@ -29,7 +29,7 @@ SHAPES = [(6, 8), (48, 64)]  # (length, width): one for what is general, one for
 def judge(subject: Subject, kernel: Kernel, call: AttentionCall, dtype: str) -> Watch:
     """One call, with this kernel asked first; log-sum-exps are not asked of a kernel that does not declare them."""
     with watched(kernel, EVERY) as watch:
-        judge_call(subject, call, dtype, wants_lse="lse" in kernel.handles, rounds_weights=True)
+        judge_call(subject, call, dtype, wants_lse="lse" in kernel.handles)
     watch.assert_given_what_it_declares()
     return watch
 
@@ -84,7 +84,9 @@ def test_an_undeclared_feature_is_refused(
         pytest.skip(f"the kernel declares {feature}")
     beside = [name for name in FEATURES if name in attention_kernel.handles and go_together((name, feature))]
     for others in ([], *([name] for name in beside)):
-        watch = judge(subject, attention_kernel, with_features(plain(rng, *SHAPES[0]), [feature, *others], rng), subject.dtypes[0])
+        watch = judge(
+            subject, attention_kernel, with_features(plain(rng, *SHAPES[0]), [feature, *others], rng), subject.dtypes[0]
+        )
         assert any(feature in call.features for call in watch.seen), f"core did not name {feature}"
         assert not watch.runs, f"the kernel does not declare {feature}, and was called"
 
@@ -97,13 +99,15 @@ def test_random_problems_equal_the_oracle(
         pytest.skip("the kernel does not declare lse: it is judged by out alone, elsewhere in this module")
     with watched(attention_kernel, EVERY) as watch:
         for _ in range(subject.count(120)):
-            judge_problem(subject, random_problem(rng, times=1), dtype, rounds_weights=True)
+            judge_problem(subject, random_problem(rng, times=1), dtype)
     skip_if_never_run([watch])
 
 
 def test_a_kernel_of_another_operation(subject: Subject, other_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
     kernel = other_kernel
-    assert kernel.op in PIECES, f"no operation of core asks for kernels of {kernel.op!r}; known are attention, {', '.join(PIECES)}"
+    assert kernel.op in PIECES, (
+        f"no operation of core asks for kernels of {kernel.op!r}; known are attention, {', '.join(PIECES)}"
+    )
     watches = []
     for call in piece_calls(rng, kernel.op):
         given = [None if x is None else subject.rounded(x, dtype) for x in call.arrays]

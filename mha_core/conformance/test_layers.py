@@ -16,7 +16,7 @@ from . import reference
 from .subject import Subject
 from .tolerance import UNIT_ROUNDOFF
 
-SMALL = {"d_model": 16, "num_heads": 4, "d_ff": 24}
+SMALL: dict[str, Any] = {"d_model": 16, "num_heads": 4, "d_ff": 24}
 # what rounding was seen to do to these small layers is 5 to 25 unit roundoffs of the greatest number in them
 ROUNDINGS = 200
 
@@ -63,7 +63,9 @@ def test_encoder(subject: Subject, wide_dtype: str, rng: np.random.Generator, no
     x = subject.rounded(rng.normal(size=(6, 16)), wide_dtype)
     there = subject.array(x, wide_dtype)
     for mask, allowed in ((None, None), (mha.causal(), np.tri(6, dtype=bool))):
-        expected = reference.stack(x, exact, lambda y, layer, allowed=allowed: reference.encoder_layer(y, layer, allowed=allowed))
+        expected = reference.stack(
+            x, exact, lambda y, layer, allowed=allowed: reference.encoder_layer(y, layer, allowed=allowed)
+        )
         assert_close(subject, encoder(there, mask=mask), there, expected, wide_dtype)
 
 

@@ -60,7 +60,7 @@ def test_1_a_value_of_nan_that_others_see_stays_out_of_a_fully_masked_row(subjec
 
 def test_2_lse_is_a_natural_logarithm_in_float32_at_least(subject: Subject, dtype: str, xyz: Arrays) -> None:
     query, key, value = (subject.rounded(x, dtype) for x in xyz)
-    out, lse = state_of(subject, query, key, value, dtype=dtype)
+    _, lse = state_of(subject, query, key, value, dtype=dtype)
     exact = tolerance.exact_attention(query, key, value, dtype=dtype)
     assert lse.dtype == np.dtype(tolerance.compute_dtype(dtype))
     tolerance.assert_within("lse", lse, exact.lse, exact.lse_bound)
@@ -103,7 +103,7 @@ def test_5_alignment_is_never_guessed(subject: Subject, dtype: str, xyz: Arrays,
     with pytest.raises(ValueError, match="query_offset=0"):
         state_of(subject, query, key, value, dtype=dtype, mask=mask)
     allowed = sees(np.arange(5)[:, None] + 2, np.arange(7)[None, :])
-    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=True, allowed=allowed)
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, allowed=allowed)
     out, _ = state_of(subject, query, key, value, dtype=dtype, mask=mask, query_offset=2)
     tolerance.assert_within("out", out, exact.out, exact.out_bound)
 
@@ -192,7 +192,9 @@ def test_11_masks_and_biases_broadcast(
 ) -> None:
     query, key, value = (subject.rounded(x, dtype) for x in xyz)
     allowed, bias = np.asarray(rng.random(shape) < 0.7), subject.rounded(np.asarray(rng.normal(size=shape)), dtype)
-    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=True, allowed=allowed, bias=bias)
+    exact = tolerance.exact_attention(
+        query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, allowed=allowed, bias=bias
+    )
     options = {"mask": subject.array(allowed), "bias": subject.array(bias, dtype)}
     out, lse = state_of(subject, query, key, value, dtype=dtype, **options)
     tolerance.assert_within("out", out, exact.out, exact.out_bound)
@@ -218,7 +220,9 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("view", VIEWS)
 def test_12_strides_do_not_matter(subject: Subject, dtype: str, xyz: Arrays, view: str) -> None:
     query, key, value = (subject.rounded(x, dtype) for x in xyz)
-    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=True, allowed=np.arange(7) < 6)
+    exact = tolerance.exact_attention(
+        query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, allowed=np.arange(7) < 6
+    )
     plain = [subject.array(x, dtype) for x in (query, key, value)]
     arrays = [VIEWS[view](subject.xp, x) for x in plain]
     before = [subject.numpy(x).copy() for x in arrays]
@@ -231,7 +235,7 @@ def test_12_strides_do_not_matter(subject: Subject, dtype: str, xyz: Arrays, vie
 
 def test_12_an_expanded_array_is_an_array(subject: Subject, dtype: str, xyz: Arrays) -> None:
     query, key, value = (subject.rounded(x, dtype) for x in xyz)
-    exact = tolerance.exact_attention(query, key[:1], value, dtype=dtype, rounds_weights=True)
+    exact = tolerance.exact_attention(query, key[:1], value, dtype=dtype, rounds_weights=subject.rounds_weights)
     expanded = subject.xp.broadcast_to(subject.array(key[:1], dtype), key.shape)
     out = mha.scaled_dot_product_attention(subject.array(query, dtype), expanded, subject.array(value, dtype))
     tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)

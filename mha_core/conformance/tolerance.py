@@ -126,6 +126,6 @@ def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats) -> N
         excess = np.where(np.isnan(error), np.inf, error / np.maximum(bound, np.finfo(np.float64).tiny))
         at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
         raise AssertionError(
-            f"{name}{list(at)} is {wide[at]:.9g}; expected {exact[at]:.9g} within {bound[at]:.3g}, it is off by {error[at]:.3g} "
-            f"({excess[at]:.3g} times the bound); {int(wrong.sum())} of {wrong.size} elements are beyond their bound"
+            f"{name}{list(at)} is {wide[at]:.9g}; expected {exact[at]:.9g} within {bound[at]:.3g}, it is off by "
+            f"{error[at]:.3g} ({excess[at]:.3g} times the bound); {int(wrong.sum())} of {wrong.size} elements are too far off"
         )
