@@ -9,6 +9,7 @@ import pytest
 
 ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "array_api_compat", "array_api_strict")
 PLUGINS = ("mha_numpy", "pluggy", "importlib.metadata", "importlib_metadata")
+SUITE = ("pytest", "mha_core.conformance")
 MODELS_AND_CLI = ("safetensors", "tokenizers", "huggingface_hub", "tqdm", "typer", "rich")
 
 
@@ -42,7 +43,7 @@ def test_import_reads_no_plugin_metadata(by_the_package, module):
     assert module not in by_the_package
 
 
-@pytest.mark.parametrize("module", MODELS_AND_CLI)
+@pytest.mark.parametrize("module", MODELS_AND_CLI + SUITE)
 def test_import_loads_nothing_of_the_extras(by_the_package, module):
     assert module not in by_the_package
 

@@ -150,7 +150,7 @@ def conform(
         )
     if status == conformance.NOTHING_RUN:
         selected = "" if expression is None else f" that matches -k {expression!r}"
-        typer.echo(f"error: nothing was judged: there is no test{selected} for backend {name!r}", err=True)
+        typer.echo(f"error: nothing was judged: no test{selected} applies to backend {name!r}", err=True)
     raise typer.Exit(status)
 
 

@@ -164,14 +164,19 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _judged.append(report.nodeid)
 
 
+def _nothing_judged(config: pytest.Config, exitstatus: int) -> bool:
+    """A run in which every test was skipped is no success."""
+    in_worker = hasattr(config, "workerinput")  # of pytest-xdist: the reports are not for it
+    judging = not config.getoption("collectonly") and not in_worker
+    return judging and not _judged and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A run in which every test was skipped is no success: nothing was judged."""
-    in_worker = hasattr(session.config, "workerinput")
-    if exitstatus == pytest.ExitCode.OK and not _judged and not in_worker and not session.config.getoption("collectonly"):
+    if _nothing_judged(session.config, exitstatus):
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    if _nothing_judged(config, exitstatus):
         terminalreporter.write_line("ERROR: nothing was judged: no test that was selected applies to this backend", red=True)

@@ -47,8 +47,8 @@ class Subject:
         return self.backend.has_kernels("attention")
 
     def count(self, full: int) -> int:
-        """How many random problems to try: a sixth of them in a quick run."""
-        return max(1, full // 6) if self.quick else full
+        """How many random problems to try: a tenth of them in a quick run."""
+        return max(1, full // 10) if self.quick else full
 
     def array(self, x: Any, dtype: str | None = None) -> Any:
         """A NumPy array in the library, on the device; floating numbers rounded to ``dtype``, the first judged by default."""

@@ -23,13 +23,13 @@ TIMES = pytest.mark.parametrize("times", [1, 8])
 
 @TIMES
 def test_random_problems_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.Generator, times: int) -> None:
-    for _ in range(subject.count(180)):
+    for _ in range(subject.count(500)):
         judge_problem(subject, random_problem(rng, times=times), dtype)
 
 
 @TIMES
 def test_longer_problems_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.Generator, times: int) -> None:
-    for _ in range(subject.count(24)):
+    for _ in range(subject.count(100)):
         judge_problem(subject, random_problem(rng, times=times, longest=40, widest=64), dtype)
 
 
@@ -43,7 +43,7 @@ def test_each_option_alone(subject: Subject, dtype: str, rng: np.random.Generato
 
 
 def test_options_together(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
-    for _ in range(subject.count(60)):
+    for _ in range(subject.count(200)):
         chosen = [name for name in FEATURES if rng.random() < 0.4]
         if go_together(chosen):
             call = with_features(plain(rng, 9, 16), chosen, rng)
@@ -62,7 +62,7 @@ def test_one_query_at_a_time(subject: Subject, dtype: str, rng: np.random.Genera
 
 
 def test_weights_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
-    for _ in range(subject.count(60)):
+    for _ in range(subject.count(200)):
         p = random_problem(rng, times=1).map(lambda x: subject.rounded(x, dtype))
         p.value = p.value[: p.key.shape[0]]  # the batch of the values alone is not known to the weights
         if max(p.query.shape[0], p.key.shape[0]) != p.query.shape[0]:

@@ -112,9 +112,8 @@ def test_6_options_compose(subject: Subject, dtype: str, rng: np.random.Generato
     query, key, value = (subject.rounded(rng.normal(size=(1, h, n, 4)), dtype) for h, n in ((2, 4), (1, 6), (1, 6)))
     q, k = np.arange(4)[:, None] + 2, np.arange(6)[None, :]
     bias, sink = (subject.rounded(rng.normal(size=shape), dtype) for shape in ((2, 4, 6), (2,)))
-    exact = tolerance.exact_attention(
-        query, key, value, dtype=dtype, scale=0.7, allowed=(k <= q) & (k >= 1), bias=bias, softcap=1.5, sink=sink
-    )
+    given: dict[str, Any] = {"allowed": (k <= q) & (k >= 1), "bias": bias, "softcap": 1.5, "sink": sink, "scale": 0.7}
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, **given)
     out, lse = state_of(
         subject, query, key, value, dtype=dtype, mask=mha.causal() & ~mha.prefix(1), bias=subject.array(bias, dtype),
         scale=0.7, softcap=1.5, sink=subject.array(sink, dtype), query_offset=2,
@@ -124,7 +123,7 @@ def test_6_options_compose(subject: Subject, dtype: str, rng: np.random.Generato
 
 
 def test_7_poison_changes_no_bit(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
-    for _ in range(subject.count(120)):
+    for _ in range(subject.count(300)):
         p = random_problem(rng)
         options = p.options(lambda x: subject.array(x, dtype))
         clean = state_of(subject, p.query, p.key, p.value, dtype=dtype, **options)
