@@ -9,11 +9,15 @@ from .algebra.state import AttentionState
 from .dispatch.errors import (
     BackendMismatch,
     BackendUnavailable,
+    KernelDivergence,
     KernelUnsupported,
+    KernelWarning,
     MhaError,
     PluginApiMismatch,
     UnknownBackend,
+    UnknownKernel,
 )
+from .dispatch.kernels import use_kernel
 from .dispatch.selection import backends, set_default_backend, use_backend
 from .layers.attention import MultiHeadAttention
 from .layers.cache import DecoderCache, KeyValueCache
@@ -33,9 +37,11 @@ from .ops.attention import (
     scaled_dot_product_attention,
     self_attention,
 )
+from .ops.explain import Explanation, explain
 from .ops.multi_head import multi_head_attention
 from .ops.pieces import dropout, embedding, feed_forward, gelu, layer_norm, linear, relu, rms_norm, silu
 from .ops.positions import rotary, rotary_tables, sinusoidal_positions
+from .ops.verify import verify
 
 __version__ = "0.1.0"
 
@@ -86,11 +92,18 @@ __all__ = [
     "backends",
     "use_backend",
     "set_default_backend",
+    "use_kernel",
+    "explain",
+    "Explanation",
+    "verify",
     "MhaError",
     "UnknownBackend",
     "BackendUnavailable",
     "BackendMismatch",
     "KernelUnsupported",
+    "UnknownKernel",
+    "KernelDivergence",
+    "KernelWarning",
     "PluginApiMismatch",
     "LayerFileError",
     "ModelError",

@@ -3,10 +3,28 @@
 >>> from mha_core.plugin import Backend, Kernel, Call, hookimpl
 """
 
+from .algebra.attention import by_sequence, concat_queries, only_packed
+from .algebra.masks import Relation
 from .algebra.problem import AttentionProblem
-from .algebra.state import AttentionState
+from .algebra.state import AttentionState, merge
 from .dispatch.contract import Backend, Call, Kernel
+from .dispatch.errors import NoDevice
 from .dispatch.hookspecs import hookimpl
 from .dispatch.registry import register, unregister
 
-__all__ = ["AttentionProblem", "AttentionState", "Backend", "Call", "Kernel", "hookimpl", "register", "unregister"]
+__all__ = [
+    "AttentionProblem",
+    "AttentionState",
+    "Backend",
+    "Call",
+    "Kernel",
+    "NoDevice",
+    "Relation",
+    "by_sequence",
+    "concat_queries",
+    "hookimpl",
+    "merge",
+    "only_packed",
+    "register",
+    "unregister",
+]

@@ -103,4 +103,6 @@ class Plugin:
 def a_kernel(op="attention", **changes):
     """A kernel that is asked before any other, and declares every feature there is."""
     settings = {"backend": "numpy", "name": "sample", "api": 1, "load": f"sample_kernels:{op}", "priority": 100}
-    return Kernel(**{**settings, "op": op, "handles": frozenset(FEATURES) if op == "attention" else frozenset(), **changes})
+    return Kernel(
+        **{**settings, "op": op, "handles": frozenset(FEATURES) | {"lse"} if op == "attention" else frozenset(), **changes}
+    )

@@ -8,7 +8,7 @@ import pluggy
 import pytest
 
 import mha_core as mha
-from mha_core.plugin import Backend, Kernel, hookimpl, register, unregister
+from mha_core.plugin import Backend, Kernel, NoDevice, hookimpl, register, unregister
 
 X = np.asarray([[1.0, -2.0], [0.5, 3.0]])
 
@@ -264,6 +264,18 @@ def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line
     assert library() == "numpy"
 
 
+@each_way_to_ask
+def test_a_library_without_a_device_is_unavailable_and_nobody_is_told_to_install_it(registered, ask):
+    def namespace():
+        raise NoDevice("no sample device was found; a sample device is needed")
+
+    registered([a_backend(namespace=namespace, install="pip install sample")])
+    with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*a sample device is needed$") as error:
+        ask("sample")
+    assert error.value.install == ""
+    assert library() == "numpy"
+
+
 def test_a_library_is_loaded_once_and_asked_again_only_after_a_failure(registered):
     asked = []
 
@@ -280,6 +292,48 @@ def test_a_library_is_loaded_once_and_asked_again_only_after_a_failure(registere
     for _ in range(2):
         assert mha.sinusoidal_positions(2, 4, backend="sample").shape == (2, 4)
     assert len(asked) == 2
+
+
+# devices
+
+
+class Place(str):
+    """A device that compares but has no hash, as CuPy's; NumPy takes the one that is named cpu."""
+
+    __hash__ = None
+
+
+class Placed(np.ndarray):
+    device = Place("cpu")
+
+
+PLACED = f"{Placed.__module__}:{Placed.__qualname__}"
+
+
+def test_arrays_of_another_device_than_the_one_that_computes_are_refused(registered):
+    registered([a_backend(types=(PLACED,), current_device=lambda: current)])
+    x = X.view(Placed)
+    current = Place("elsewhere")
+    with pytest.raises(mha.BackendMismatch, match=r"^x is on device cpu, but sample computes on .* current device, elsewhere"):
+        mha.relu(x)
+    current = Place("cpu")
+    np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
+
+
+def test_devices_without_a_hash_find_their_kernel(registered):
+    asked = []
+
+    def supports(call):
+        asked.append(call.device)
+        return "not today"
+
+    kernels = [Kernel("sample", op, "never", 1, "nowhere:f", supports=supports) for op in ("relu", "attention")]
+    registered([a_backend(types=(PLACED,))], kernels)
+    x = X.view(Placed)
+    for _ in range(2):  # the second time by the decision that was kept
+        np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
+        mha.attention_state(x, x, x)
+    assert asked == ["cpu"] * 2
 
 
 # plugins come and go

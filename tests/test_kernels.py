@@ -14,7 +14,7 @@ import mha_core as mha
 from conftest import ROOT
 from mha_core.algebra import problem as problems
 from mha_core.algebra.structure import Structure
-from mha_core.dispatch.backend import decide
+from mha_core.dispatch.kernels import decide
 from mha_core.plugin import AttentionProblem, Call, register, unregister
 from sample_kernels import ANSWER, BATCH, FEATURES, HEADS, LENGTH, OPERATIONS, WIDTH, A, Plugin, W, a_kernel, received
 
@@ -78,8 +78,18 @@ def test_every_feature_that_core_can_name_is_tried_here():
 
 def test_a_plain_call_has_no_feature_and_goes_to_the_humblest_kernel(installed, arguments):
     installed(a_kernel(handles=frozenset()))
-    out, lse = mha.attention_state(**arguments())
+    assert (mha.scaled_dot_product_attention(**arguments()) == ANSWER).all()
     assert given().features == frozenset()
+
+
+def test_a_kernel_that_gives_no_lse_is_asked_only_where_none_is_wanted(installed, arguments):
+    call = arguments()
+    expected = mha.attention_state(**call)
+    installed(a_kernel(handles=frozenset()))
+    assert_equal(mha.attention_state(**call), expected)
+    assert (mha.scaled_dot_product_attention(**call) == ANSWER).all()
+    installed(a_kernel(name="with lse", handles=frozenset({"lse"})))
+    out, lse = mha.attention_state(**call)
     assert (out == ANSWER).all()
     assert (lse == 0).all()
 
@@ -250,7 +260,7 @@ def test_an_operation_gives_its_arguments_to_the_kernel_and_returns_its_answer(i
 
 def test_every_operation_that_asks_for_a_kernel_is_tried_here():
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "mha_core" / "ops").glob("*.py"))
-    assert set(re.findall(r'return run\([^"]*"(\w+)"', sources)) == {name.partition(" ")[0] for name in OPERATIONS}
+    assert set(re.findall(r'Operation\(\s*"(\w+)"', sources)) == {name.partition(" ")[0] for name in OPERATIONS}
 
 
 # choice

@@ -1,9 +1,10 @@
-"""torch, as a plugin: CPU, CUDA and whatever other devices it finds. Autograd passes through the whole algebra."""
+"""torch, as a plugin: CPU, CUDA and whatever other devices it finds. Autograd passes through the algebra and every kernel."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mha_core.plugin import Backend, hookimpl
+from mha_core.plugin import Backend, Call, Kernel, hookimpl
 
 
 def _namespace() -> Any:
@@ -34,6 +35,20 @@ def _to_numpy(array: Any) -> Any:
     return array.detach().cpu().numpy()
 
 
+def _records_gradient(arrays: Sequence[Any]) -> bool:
+    for x in arrays:
+        if x is not None and x.requires_grad:
+            return bool(sys.modules["torch"].is_grad_enabled())
+    return False
+
+
+def _synchronize() -> None:
+    import torch
+
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+
+
 def _versions() -> dict[str, str]:
     import array_api_compat
     import torch
@@ -51,6 +66,73 @@ def mha_backends() -> Iterable[Backend]:
         from_numpy=_from_numpy,
         to_numpy=_to_numpy,
         devices=_devices,
+        synchronize=_synchronize,
+        records_gradient=_records_gradient,
         versions=_versions,
         install="pip install 'mha-core[torch]'",
     )
+
+
+def _later(module: str) -> Callable[[Call], str | None]:
+    """``supports`` of a module that imports torch, which is imported only when a call of torch's asks."""
+
+    def supports(call: Call) -> str | None:
+        from importlib import import_module
+
+        reason: str | None = import_module(f"mha_torch.{module}").supports(call)
+        return reason
+
+    return supports
+
+
+_OPTIONS = ("mask", "bias", "scale", "softcap", "sink", "query_offset")
+_MASKS = ("causal", "window", "key_lengths", "packed", "array_mask", "mask")
+_BIASES = ("bias", "alibi", "relative_bias", "bias_term")
+_LAYER = (
+    *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm", "norm_first"),
+    *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o", "num_kv_heads")),
+    *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
+)
+
+
+@hookimpl
+def mha_kernels() -> Iterable[Kernel]:
+    yield Kernel(
+        backend="torch",
+        op="attention",
+        name="sdpa",
+        api=1,
+        load="mha_torch.sdpa:attention",
+        handles=frozenset({"lse", "gradient", "sink", "grouped_query", "value_dim", "broadcast", *_MASKS, *_BIASES}),
+        supports=_later("sdpa"),
+    )
+    yield Kernel(
+        backend="torch",
+        op="attention",
+        name="varlen",
+        api=1,
+        load="mha_torch.varlen:attention",
+        priority=1,
+        handles=frozenset({"gradient", "grouped_query", "packed", "causal", "window"}),
+        supports=_later("varlen"),
+        opt_in=True,  # until it has been run on a GPU
+    )
+    yield Kernel(
+        backend="torch",
+        op="encoder_layer",
+        name="functional",
+        api=1,
+        load="mha_torch.layers:encoder_layer",
+        handles=frozenset({*_OPTIONS, *_LAYER}),
+        supports=_later("layers"),
+    )
+    for op in ("linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"):
+        yield Kernel(
+            backend="torch",
+            op=op,
+            name="functional",
+            api=1,
+            load=f"mha_torch.pieces:{op}",
+            handles=frozenset({"gradient"}),
+            supports=_later("pieces") if op == "gelu" else None,
+        )

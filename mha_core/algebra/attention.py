@@ -9,7 +9,7 @@ Heads that share keys stand as (K, G): H = K * G query heads read K key heads, s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 from .arrays import Array, Index, Namespace, bounds, pick, split_axis
@@ -32,20 +32,14 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     """
     p = problem
     if rows is None and block is None:
-        if _only_packed(p):
-            return _packed_state(p)
+        if only_packed(p):
+            return by_sequence(p, attention_state)
         if (size := _elements_at_once(p)) is not None:
             return _batch_state(p, size)
     rows = range(p.query.shape[-2]) if rows is None else rows
     num_rows, num_cols = block or _block_shape(p, len(rows))
-    parts = [_rows_state(p, part, num_cols) for part in _split(rows, num_rows)]
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return _as_asked(p, _nothing_seen(p, 0))
-    return AttentionState(
-        p.xp.concat([part.out for part in parts], axis=-2), p.xp.concat([part.lse for part in parts], axis=-1)
-    )
+    parts = [_rows_state(p, part, num_cols) for part in split(rows, num_rows)]
+    return concat_queries(p.xp, parts or [_as_asked(p, _nothing_seen(p, 0))])
 
 
 def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index, cols: Index, num_keys: int) -> Array:
@@ -57,19 +51,19 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
     if not len(p.structure.keys) or not len(cols) or not len(rows):
         shape = (*p.rows_shape[:-1], len(rows), len(cols))
         return xp.zeros(shape, dtype=p.query.dtype, device=p.device)
-    s = _scores(p, rows, cols)
+    s = scores(p, rows, cols)
     if lse is None and cols == range(num_keys):
-        sink = None if p.sink is None else _group(p, _wide(p, p.sink)[:, None, None])
-        weights, total, _, _ = _exponentials(xp, s, sink)
+        sink = None if p.sink is None else grouped(p, wide(p, p.sink)[:, None, None])
+        weights, total, _, _ = exponentials(xp, s, sink)
         weights = weights / total
     else:
         if lse is None:
             low, high = bounds(rows)
             lse, rows = attention_state(p, rows=range(low, high + 1)).lse, tuple(row - low for row in rows)
-        lse = _group(p, pick(xp, lse[..., None], rows, -2))
+        lse = grouped(p, pick(xp, lse[..., None], rows, -2))
         empty = lse == -math.inf
         weights = xp.exp(xp.where(empty, -math.inf, s - xp.where(empty, 0, lse)))
-    return xp.astype(_ungroup(p, weights), p.query.dtype, copy=False)
+    return xp.astype(ungrouped(p, weights), p.query.dtype, copy=False)
 
 
 def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionState:
@@ -86,7 +80,7 @@ def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionSta
 
 
 def _visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator[tuple[range, Relation]]:
-    for cols in _split(p.structure.keys, num_cols):
+    for cols in split(p.structure.keys, num_cols):
         relation = Relation.ALL if p.mask is None else p.mask.relation(p.grid(rows, cols))
         if relation is not Relation.NONE:
             yield cols, relation
@@ -95,16 +89,16 @@ def _visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator
 def _block_state(p: AttentionProblem, rows: range, cols: range, relation: Relation) -> AttentionState:
     """The state of one block, in the compute dtype."""
     xp = p.xp
-    s = _scores(p, rows, cols, masked=relation is Relation.SOME)
-    weights, total, shift, empty = _exponentials(xp, s)
-    value = _wide(p, pick(xp, p.value, _local(p, cols), -2))
+    s = scores(p, rows, cols, masked=relation is Relation.SOME)
+    weights, total, shift, empty = exponentials(xp, s)
+    value = wide(p, pick(xp, p.value, _local(p, cols), -2))
     out = xp.where(empty, 0, xp.matmul(weights, value[..., :, None, :, :]) / total)
     lse = xp.where(empty, -math.inf, shift + xp.log(total))
     # values may have more batch axes than the scores
-    return AttentionState(_ungroup(p, out), xp.broadcast_to(_ungroup(p, lse)[..., 0], (*p.rows_shape[:-1], len(rows))))
+    return AttentionState(ungrouped(p, out), xp.broadcast_to(ungrouped(p, lse)[..., 0], (*p.rows_shape[:-1], len(rows))))
 
 
-def _exponentials(xp: Namespace, s: Array, sink: Array | None = None) -> tuple[Array, Array, Array, Array]:
+def exponentials(xp: Namespace, s: Array, sink: Array | None = None) -> tuple[Array, Array, Array, Array]:
     """e^(s - shift), their sum along keys with the sink's, the shift, and which rows are empty; their sum stands as 1.
 
     The shift is the maximum, so nothing overflows.
@@ -124,19 +118,19 @@ def _nothing_seen(p: AttentionProblem, num_rows: int) -> AttentionState:
     return identity(p.xp, shape, p.value.shape[-1], dtype=p.compute_dtype, device=p.device)
 
 
-def _scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True) -> Array:
+def scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True) -> Array:
     """(..., K, G, rows, cols) in the compute dtype; ``masked=False`` where every pair is known to attend."""
     xp = p.xp
-    query = _group(p, _wide(p, pick(xp, p.query, rows, -2))) * p.scale
-    key = _wide(p, pick(xp, p.key, _local(p, cols), -2))[..., :, None, :, :]
+    query = grouped(p, wide(p, pick(xp, p.query, rows, -2))) * p.scale
+    key = wide(p, pick(xp, p.key, _local(p, cols), -2))[..., :, None, :, :]
     s = xp.matmul(query, xp.matrix_transpose(key))
     if p.softcap is not None:
         s = p.softcap * xp.tanh(s / p.softcap)
     grid = p.grid(rows, cols)
     if p.bias is not None:
-        s = s + xp.astype(_group(p, p.bias.block(grid)), s.dtype, copy=False)
+        s = s + xp.astype(grouped(p, p.bias.block(grid)), s.dtype, copy=False)
     if masked and p.mask is not None:
-        s = xp.where(_group(p, p.mask.block(grid)), s, -math.inf)
+        s = xp.where(grouped(p, p.mask.block(grid)), s, -math.inf)
     return s
 
 
@@ -148,11 +142,11 @@ def _local(p: AttentionProblem, cols: Index) -> Index:
     return tuple(min(max(col, keys.start), keys.stop - 1) - keys.start for col in cols)
 
 
-def _wide(p: AttentionProblem, x: Array) -> Array:
+def wide(p: AttentionProblem, x: Array) -> Array:
     return p.xp.astype(x, p.compute_dtype, copy=False)
 
 
-def _group(p: AttentionProblem, x: Array) -> Array:
+def grouped(p: AttentionProblem, x: Array) -> Array:
     """(..., H, l, s) -> (..., K, G, l, s); an axis that broadcasts goes on broadcasting."""
     if x.ndim < 3:
         return x
@@ -161,7 +155,7 @@ def _group(p: AttentionProblem, x: Array) -> Array:
     return split_axis(p.xp, x, -3, (x.shape[-3] // p.num_groups, p.num_groups))
 
 
-def _ungroup(p: AttentionProblem, x: Array) -> Array:
+def ungrouped(p: AttentionProblem, x: Array) -> Array:
     """(..., K, G, l, s) -> (..., H, l, s)."""
     return p.xp.reshape(x, (*x.shape[:-4], x.shape[-4] * x.shape[-3], *x.shape[-2:]))
 
@@ -170,7 +164,7 @@ def _as_asked(p: AttentionProblem, state: AttentionState) -> AttentionState:
     return AttentionState(p.xp.astype(state.out, p.query.dtype, copy=False), state.lse)
 
 
-def _split(index: range, size: int) -> Iterator[range]:
+def split(index: range, size: int) -> Iterator[range]:
     return (index[at : at + size] for at in range(0, len(index), size))
 
 
@@ -209,15 +203,18 @@ def _batch_state(p: AttentionProblem, size: int) -> AttentionState:
     return AttentionState(*(p.xp.concat(list(arrays), axis=0) for arrays in zip(*parts, strict=True)))
 
 
-def _only_packed(p: AttentionProblem) -> bool:
+def only_packed(p: AttentionProblem) -> bool:
     """Sequences laid end to end are independent problems where all else looks at distances only."""
     s = p.structure
     plain = p.bias is None and s.key_lengths is None and s.array is None and s.rest is None
     return s.packed is not None and plain and isinstance(p.offset, int)
 
 
-def _packed_state(p: AttentionProblem) -> AttentionState:
-    """A problem for each run of sequences of one length, the sequences its batch: no work on pairs apart."""
+def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:
+    """A problem for each run of sequences of one length, the sequences its batch: no work on pairs apart.
+
+    Where ``attend`` gives no lse, there is none.
+    """
     xp = p.xp
     low, high = p.structure.band
 
@@ -234,10 +231,17 @@ def _packed_state(p: AttentionProblem) -> AttentionState:
         structure = Structure(keys=range(length), band=(low, high))
         band = None if (low, high) == (None, None) else Band(low, high)
         arrays = (stack(x, *run) for x in (p.query, p.key, p.value))
-        out, lse = attention_state(p.with_arrays(*arrays, structure=structure, mask=band, offset=0))
+        out, lse = attend(p.with_arrays(*arrays, structure=structure, mask=band, offset=0))
         out = xp.reshape(xp.moveaxis(out, -4, -3), (*out.shape[:-4], out.shape[-3], count * length, out.shape[-1]))
-        lse = xp.reshape(xp.moveaxis(lse, -3, -2), (*lse.shape[:-3], lse.shape[-2], count * length))
+        if lse is not None:
+            lse = xp.reshape(xp.moveaxis(lse, -3, -2), (*lse.shape[:-3], lse.shape[-2], count * length))
         states.append(AttentionState(out, lse))
-    return AttentionState(
-        xp.concat([state.out for state in states], axis=-2), xp.concat([state.lse for state in states], axis=-1)
-    )
+    return concat_queries(xp, states)
+
+
+def concat_queries(xp: Namespace, states: Sequence[AttentionState]) -> AttentionState:
+    """States of successive queries as one; without lse where they have none."""
+    if len(states) == 1:
+        return states[0]
+    out = xp.concat([state.out for state in states], axis=-2)
+    return AttentionState(out, states[0].lse if states[0].lse is None else xp.concat([s.lse for s in states], axis=-1))

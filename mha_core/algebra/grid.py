@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -77,6 +77,12 @@ class Term:
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         """Raise TypeError or ValueError unless this very term fits scores of ``shape`` (..., H, L, S)."""
 
+    @cached_property
+    def key(self) -> Hashable:
+        """What equal terms have in common, in constant time after the first; None for a term that holds arrays."""
+        values = [value.key if isinstance(value, Term) else _key(value) for _, value in self._fields()]
+        return None if any(value is None for value in values) else (type(self), *values)
+
     def walk(self) -> Iterator[Term]:
         """This term and every term inside it."""
         yield self
@@ -93,6 +99,12 @@ class Term:
 
     def _fields(self) -> Iterator[tuple[str, Any]]:
         return ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
+
+
+def _key(value: Any) -> Hashable:
+    """A host number, None, or a tuple of such, as the member of a key; None for anything else."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return parts if all(part is None or isinstance(part, int | float | str) for part in parts) else None
 
 
 def check_broadcast(name: str, shape: Sequence[int], target: Sequence[int], meaning: str) -> None:

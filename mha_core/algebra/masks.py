@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, groupby
 from numbers import Integral
 from operator import index as as_index
@@ -256,6 +256,7 @@ def _size(name: str, value: Any, least: int, or_array: str = "") -> int:
     return size
 
 
+@cache
 def causal() -> Mask:
     """Key position <= query position (Vaswani et al. 2017, section 3.2.3).
 

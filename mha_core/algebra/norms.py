@@ -1,8 +1,14 @@
-"""Normalisation over the last axis."""
+"""The linear map, and normalisation over the last axis."""
 
 from __future__ import annotations
 
 from .arrays import Array, Namespace, compute_dtype
+
+
+def linear(xp: Namespace, x: Array, w: Array, b: Array | None) -> Array:
+    """x w + b."""
+    y = xp.matmul(x, w)
+    return y if b is None else y + b
 
 
 def layer_norm(xp: Namespace, x: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:

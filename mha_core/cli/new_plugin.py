@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import re
 from collections.abc import Iterator
@@ -40,9 +39,7 @@ def check_name(name: str) -> str:
     known = registry().backends
     if name in known:
         owner = known[name][1].distribution or known[name][1].name
-        near = [other for other in difflib.get_close_matches(name, known) if other != name]
-        also = f" (installed too: {', '.join(near)})" if near else ""
-        raise BadName(f"a backend named {name!r} is already installed, from {owner}{also}: give another name")
+        raise BadName(f"a backend named {name!r} is already installed, from {owner}: give another name")
     return name
 
 

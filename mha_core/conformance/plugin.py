@@ -22,6 +22,7 @@ import mha_core
 from ..dispatch.contract import Kernel
 from ..dispatch.errors import MhaError
 from ..dispatch.registry import register, registry
+from .pieces import PIECES
 from .subject import CannotJudge, Subject, find
 
 HERE = Path(__file__).parent
@@ -107,11 +108,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subject = metafunc.config.stash[_SUBJECT]
     if "dtype" in metafunc.fixturenames:
         metafunc.parametrize("dtype", subject.dtypes)
-    for name, chosen in (("attention_kernel", True), ("other_kernel", False)):
+    for name in ("attention_kernel", "piece_kernel", "layer_kernel"):
         if name in metafunc.fixturenames:
-            found = [kernel for kernel in kernels_of(subject.name) if (kernel.op == "attention") is chosen]
+            found = [kernel for kernel in kernels_of(subject.name) if _kind(kernel) == name]
             none = pytest.param(None, id="none", marks=pytest.mark.skip(f"no such kernel is registered for {subject.name}"))
             metafunc.parametrize(name, [pytest.param(k, id=f"{k.op}-{k.name}".replace(" ", "_")) for k in found] or [none])
+
+
+def _kind(kernel: Kernel) -> str:
+    return "attention_kernel" if kernel.op == "attention" else "piece_kernel" if kernel.op in PIECES else "layer_kernel"
 
 
 def kernels_of(backend: str) -> list[Kernel]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..algebra.arrays import device_of
 from ..dispatch.backend import LoadedBackend, load
+from ..dispatch.registry import registry
 from ..dispatch.selection import backend_of, check_name
 from ..ops import check
 
@@ -44,7 +45,7 @@ class Subject:
     @property
     def rounds_weights(self) -> bool:
         """Whether probabilities may be rounded to half precision: fused kernels do, the algebra does not."""
-        return self.backend.has_kernels("attention")
+        return bool(registry().kernels.get((self.name, "attention")))
 
     def count(self, full: int) -> int:
         """How many random problems to try: a tenth of them in a quick run."""

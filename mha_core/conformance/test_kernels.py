@@ -16,6 +16,7 @@ import pytest
 from ..dispatch.contract import Kernel
 from .calls import BESIDE, FEATURES, AttentionCall, go_together, plain, with_features
 from .judge import judge_call, judge_problem
+from .layers import LAYERS, assert_close, layer_calls
 from .pieces import PIECES, piece_calls
 from .problems import random_problem
 from .spy import Watch, watched
@@ -103,11 +104,8 @@ def test_random_problems_equal_the_oracle(
     skip_if_never_run([watch])
 
 
-def test_a_kernel_of_another_operation(subject: Subject, other_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
-    kernel = other_kernel
-    assert kernel.op in PIECES, (
-        f"no operation of core asks for kernels of {kernel.op!r}; known are attention, {', '.join(PIECES)}"
-    )
+def test_a_kernel_of_a_piece(subject: Subject, piece_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
+    kernel = piece_kernel
     watches = []
     for call in piece_calls(rng, kernel.op):
         given = [None if x is None else subject.rounded(x, dtype) for x in call.arrays]
@@ -123,3 +121,17 @@ def test_a_kernel_of_another_operation(subject: Subject, other_kernel: Kernel, d
         assert_within(f"{kernel.op} {call.name}".strip(), subject.numpy(result), exact, call.bound(exact, tuple(given), dtype))
         unchanged(subject, named, before)
     skip_if_never_run(watches)
+
+
+def test_a_kernel_of_a_layer(subject: Subject, layer_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
+    """As it is chosen by itself, against NumPy; in float32 and float64, as layers are."""
+    op = layer_kernel.op
+    assert op in LAYERS, f"this suite knows no operation {op!r}; known are attention, {', '.join((*PIECES, *LAYERS))}"
+    if dtype not in ("float32", "float64"):
+        pytest.skip("layers are judged in float32 and float64")
+    with watched(layer_kernel, EVERY | layer_kernel.handles) as watch:
+        for result, given, expected in layer_calls(subject, op, dtype, rng):
+            assert_close(subject, result, given, expected, dtype)
+    undeclared = [sorted(call.features - layer_kernel.handles) for call in watch.asked]
+    assert not any(undeclared), f"the kernel was asked for {undeclared}, which it does not declare"
+    skip_if_never_run([watch])

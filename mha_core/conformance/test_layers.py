@@ -5,20 +5,14 @@ In float32 and float64 only: layers of half precision round at every step, and n
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 import mha_core as mha
 
 from . import reference
+from .layers import SMALL, assert_close, on
 from .subject import Subject
-from .tolerance import UNIT_ROUNDOFF
-
-SMALL: dict[str, Any] = {"d_model": 16, "num_heads": 4, "d_ff": 24}
-# what rounding was seen to do to these small layers is 5 to 25 unit roundoffs of the greatest number in them
-ROUNDINGS = 200
 
 
 @pytest.fixture
@@ -28,20 +22,6 @@ def wide_dtype(subject: Subject) -> str:
     if not found:
         pytest.skip("layers are judged in float32 and float64")
     return found[0]
-
-
-def on(subject: Subject, layer: Any, dtype: str, rng: np.random.Generator) -> tuple[Any, Any]:
-    """A layer with no bias 0 and no weight of a norm 1, so that forgetting one shows; and the same on the backend."""
-    exact = layer.map(lambda x: subject.rounded(x + 0.3 * rng.normal(size=x.shape), dtype))
-    return exact, exact.map(lambda x: subject.array(x, dtype))
-
-
-def assert_close(subject: Subject, result: Any, given: Any, expected: np.ndarray, dtype: str) -> None:
-    subject.assert_like(result, given)
-    got = subject.numpy(result)
-    assert got.shape == expected.shape
-    tolerance = ROUNDINGS * UNIT_ROUNDOFF[dtype] * max(1.0, float(np.abs(expected).max(initial=0)))
-    np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])

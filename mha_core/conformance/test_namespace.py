@@ -24,6 +24,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "abs": lambda xp, x, y, i: xp.abs(x),
     "any": lambda xp, x, y, i: xp.any(x > 1, axis=-1, keepdims=True),
     "arange": lambda xp, x, y, i: x[0, :] + xp.astype(xp.arange(3, device=device_of(x)), x.dtype),
+    "argmax": lambda xp, x, y, i: xp.argmax(x, axis=-1),
     "argsort": lambda xp, x, y, i: xp.argsort(-x, axis=-1),
     "asarray": lambda xp, x, y, i: xp.asarray([0.5, 1.5, 2.5], dtype=x.dtype, device=device_of(x)),
     "astype": lambda xp, x, y, i: xp.astype(xp.astype(x, xp.float32, copy=False), x.dtype),

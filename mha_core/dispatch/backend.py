@@ -1,27 +1,16 @@
-"""A backend in use: its namespace, its converters, and which kernel each call was given."""
+"""A backend in use: its namespace and its converters."""
 
 from __future__ import annotations
 
-import importlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from .contract import Backend, Call, Kernel
-from .errors import BackendUnavailable
+from .contract import Backend
+from .errors import BackendUnavailable, NoDevice
 from .registry import Plugin, on_change, registry
-
-_DECISIONS = 4096  # kept at most, some 2 MB
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The kernel that a call was given, None for the algebra, and why every other was not."""
-
-    kernel: Kernel | None
-    rejected: tuple[tuple[Kernel, str], ...] = ()
 
 
 @dataclass(eq=False)
@@ -30,7 +19,7 @@ class LoadedBackend:
 
     record: Backend
     xp: Any
-    _decisions: dict[Call, tuple[Decision, Callable[..., Any] | None]] = field(default_factory=dict)
+    records_gradient: Callable[[Sequence[Any]], bool] | None = None
 
     @property
     def name(self) -> str:
@@ -60,40 +49,6 @@ class LoadedBackend:
         context = copy_context()  # a new thread starts with none: each part gets a copy of the caller's
         return ask(lambda item: context.copy().run(function, item), items)
 
-    def has_kernels(self, op: str) -> bool:
-        return bool(registry().kernels.get((self.name, op)))
-
-    def kernel(self, call: Call) -> Callable[..., Any] | None:
-        """The function of the kernel that takes this call; None where the algebra does."""
-        known = self._decisions.get(call)
-        if known is None:
-            if len(self._decisions) >= _DECISIONS:  # shapes may go on changing for ever
-                self._decisions.clear()
-            decision = decide(self.name, call)
-            known = self._decisions[call] = (decision, _load(decision.kernel) if decision.kernel else None)
-        return known[1]
-
-    def forget(self) -> None:
-        self._decisions.clear()
-
-
-def decide(backend: str, call: Call) -> Decision:
-    """The first kernel, by priority, that declares every feature of the call and has nothing against it."""
-    rejected: list[tuple[Kernel, str]] = []
-    for kernel in registry().kernels.get((backend, call.op), ()):
-        missing = sorted(call.features - kernel.handles)
-        reason = f"does not handle {', '.join(missing)}" if missing else kernel.supports(call) if kernel.supports else None
-        if reason is None:
-            return Decision(kernel, tuple(rejected))
-        rejected.append((kernel, reason))
-    return Decision(None, tuple(rejected))
-
-
-def _load(kernel: Kernel) -> Callable[..., Any]:
-    module, _, function = kernel.load.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return found
-
 
 _loaded: dict[str, LoadedBackend] = {}
 _lock = threading.RLock()
@@ -111,15 +66,16 @@ def load(name: str) -> LoadedBackend:
                 namespace = record.namespace()
             except Exception as cause:
                 raise _unavailable(record, plugin, cause) from cause
-            _loaded[name] = LoadedBackend(record, namespace)
+            _loaded[name] = LoadedBackend(record, namespace, record.records_gradient)
     return _loaded[name]
 
 
 def _unavailable(record: Backend, plugin: Plugin, cause: Exception) -> BackendUnavailable:
     owner = f" (from {plugin.distribution} {plugin.version})" if plugin.distribution else ""
-    remedy = f"; install it with: {record.install}" if record.install else ""
+    install = "" if isinstance(cause, NoDevice) else record.install
+    remedy = f"; install it with: {install}" if install else ""
     error = BackendUnavailable(f"backend {record.name!r}{owner} cannot be used: {type(cause).__name__}: {cause}{remedy}")
-    error.install = record.install
+    error.install = install
     return error
 
 
@@ -128,5 +84,3 @@ def _forget() -> None:
     with _lock:
         for name in [name for name in _loaded if name not in registry().backends]:
             del _loaded[name]
-        for backend in _loaded.values():
-            backend.forget()

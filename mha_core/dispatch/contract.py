@@ -23,15 +23,18 @@ class Backend:
     types: ``"module:qualname"`` of the array types; a subclass belongs too. A predicate ``(array) -> bool`` may stand among
     them, for arrays whose class says nothing, such as tracers; it is asked once for each class that no name fits, so it must
     not import the library.
-    namespace: returns the array-API namespace; called once, on first need, and the only place to import the library.
+    namespace: returns the array-API namespace; called once, on first need, and the only place to import the library. Where the
+    library is installed but has no device to run on, it raises ``NoDevice``.
     devices: the devices that can be named. from_numpy(array, device): a NumPy array in the backend's library.
     to_numpy(array): the reverse, copied from a device if it must. Both default to the namespace's ``asarray`` and DLPack.
     is_floating(dtype): defaults to the namespace's ``isdtype(dtype, "real floating")``.
     parallel(function, items): yields the results in order, computed on all cores; defaults to one after another, for
     libraries that use all cores by themselves. synchronize(): waits for the device.
-    records_gradient(arrays): whether the library would record a gradient of what is computed from these; a call whose gradient
-    is recorded has the feature ``"gradient"``.
+    records_gradient(arrays): whether the library would record a gradient of what is computed from these, where None stands
+    for an array that was not given; a call whose gradient is recorded has the feature ``"gradient"``.
     versions: names and versions of the libraries. install: the command that installs what is missing.
+    current_device(): for a library that computes on its current device, wherever the arrays are: which one that is. Arrays of
+    another are refused, since what is computed of them would not stay with them.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Backend:
     records_gradient: Callable[[Sequence[Any]], bool] | None = None
     versions: Callable[[], Mapping[str, str]] | None = None
     install: str = ""
+    current_device: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,10 @@
 """What can go wrong on the way to a backend. Every message says what to type next."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 
 class MhaError(Exception):
     """The base of all errors of this package's own."""
@@ -18,12 +23,40 @@ class BackendUnavailable(MhaError, ImportError):
     install = ""
 
 
+class NoDevice(MhaError, RuntimeError):
+    """A library is installed, but finds no device to run on: installing it again would not help, and is not suggested.
+
+    The ``namespace`` of a plugin's backend raises it, in one line, with what was found and what is needed.
+    """
+
+
 class BackendMismatch(MhaError, TypeError):
     """Arrays of another library, or another device, than the call's. Nothing is ever converted silently."""
 
 
 class KernelUnsupported(MhaError, NotImplementedError):
     """A kernel was asked for by name and cannot do the call."""
+
+
+class UnknownKernel(KernelUnsupported, LookupError):
+    """No installed plugin brings a kernel of this name."""
+
+
+class KernelDivergence(MhaError, AssertionError):
+    """Under ``verify`` a kernel and the algebra disagree by more than rounding explains.
+
+    call: what was computed. arguments: its arrays, by name. options: the rest. actual, expected: the two results.
+    """
+
+    call: Any = None
+    arguments: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+    actual: Any = None
+    expected: Any = None
+
+
+class KernelWarning(RuntimeWarning):
+    """A kernel is broken, and another, or the algebra, computes instead."""
 
 
 class PluginApiMismatch(MhaError, ImportError):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .context import ALGEBRA
 from .contract import API, Backend, Kernel
 from .errors import PluginApiMismatch
 
@@ -33,6 +34,11 @@ class Plugin:
     error: BaseException | None = None
 
     @property
+    def owner(self) -> str:
+        """What it came from, for a message: distribution and version, or its own name."""
+        return f"{self.distribution} {self.version}" if self.distribution else self.name
+
+    @property
     def traceback(self) -> str:
         return "".join(traceback.format_exception(self.error)) if self.error else ""
 
@@ -49,7 +55,10 @@ class Registry:
         """Load every plugin that is installed."""
         from importlib.metadata import entry_points  # 50 ms, spent on first need only
 
-        for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        def ours_first(entry: EntryPoint) -> tuple[bool, str]:  # so that nobody can take the name of a backend of ours
+            return entry.dist is None or entry.dist.name != "mha-core", entry.name
+
+        for entry in sorted(entry_points(group=GROUP), key=ours_first):
             self.add_entry(entry)
 
     def add_entry(self, entry: EntryPoint) -> Plugin:
@@ -67,41 +76,55 @@ class Registry:
             backends, kernels = _records(module, plugin.name)
             for at, backend in enumerate(backends):
                 self._check_backend(backend, backends[:at])
-            for kernel in kernels:
-                _check(kernel, Kernel)
+            for at, kernel in enumerate(kernels):
+                self._check_kernel(kernel, kernels[:at])
         except (Exception, SystemExit) as error:  # whatever a plugin does, the others must not notice
             plugin.error = error
             return plugin
         plugin.module, plugin.backends, plugin.kernels = module, backends, kernels
-        for backend in backends:
-            self.backends[backend.name] = (backend, plugin)
-        for kernel in kernels:
-            rivals = self.kernels.setdefault((kernel.backend, kernel.op), [])
-            rivals.append(kernel)
-            rivals.sort(key=lambda k: (-k.priority, k.name))
+        self._index()
         return plugin
+
+    def _index(self) -> None:
+        """Anew and whole, so that whoever reads meanwhile sees the old or the new."""
+        kernels: dict[tuple[str, str], list[Kernel]] = {}
+        for kernel in sorted((k for p in self.plugins for k in p.kernels), key=lambda k: (-k.priority, k.name)):
+            kernels.setdefault((kernel.backend, kernel.op), []).append(kernel)
+        self.backends = {backend.name: (backend, plugin) for plugin in self.plugins for backend in plugin.backends}
+        self.kernels = kernels
 
     def remove(self, module: Any) -> None:
         mine = [plugin for plugin in self.plugins if plugin.error is None and plugin.module is module]
         if not mine:
             raise ValueError(f"{module!r} is not registered")
-        for plugin in mine:
-            self.plugins.remove(plugin)
-            for backend in plugin.backends:
-                del self.backends[backend.name]
-            for kernel in plugin.kernels:
-                self.kernels[kernel.backend, kernel.op].remove(kernel)
+        self.plugins = [plugin for plugin in self.plugins if plugin not in mine]
+        self._index()
+
+    def owner(self, kernel: Kernel) -> str:
+        """The distribution and version that a kernel came from, or the name of its plugin."""
+        return next((plugin.owner for plugin in self.plugins if kernel in plugin.kernels), "no plugin")
 
     def _check_backend(self, backend: Backend, before: list[Backend]) -> None:
         _check(backend, Backend)
         if backend.name in {other.name for other in before}:
             raise ValueError(f"two backends of one plugin are named {backend.name!r}: give each a name of its own")
         if backend.name in self.backends:
-            other = self.backends[backend.name][1]
-            owner = other.distribution or other.name
+            owner = self.backends[backend.name][1].owner
             raise ValueError(
                 f"a backend named {backend.name!r} is already registered by {owner}: give this one a name of its own"
             )
+
+    def _check_kernel(self, kernel: Kernel, before: list[Kernel]) -> None:
+        _check(kernel, Kernel)
+        if kernel.name == ALGEBRA:
+            raise ValueError(f"a kernel for {kernel.op} is named {ALGEBRA!r}, which stands for none: give it another name")
+        for other in (*before, *self.kernels.get((kernel.backend, kernel.op), ())):
+            if (other.backend, other.op, other.name) == (kernel.backend, kernel.op, kernel.name):
+                owner = "this plugin" if other in before else self.owner(other)
+                raise ValueError(
+                    f"a kernel named {kernel.name!r} for {kernel.op} on {kernel.backend} is already registered by {owner}: "
+                    "give this one a name of its own"
+                )
 
 
 def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel]]:
@@ -161,7 +184,7 @@ def register(module: Any, name: str = "") -> None:
     with _lock:
         plugin = registry().add_module(module, name)
         if plugin.error is not None:
-            registry().plugins.remove(plugin)
+            registry().plugins.remove(plugin)  # what is wrong is raised here, and need not be listed
             raise plugin.error
     for forget in _listeners:
         forget()

@@ -10,28 +10,33 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .backend import LoadedBackend, load
+from .context import demanding, demands
 from .errors import BackendMismatch, UnknownBackend
 from .registry import on_change, registry
 
-_demand: ContextVar[str | None] = ContextVar("mha_core.use_backend", default=None)
 _default: str | None = None
 _by_type: dict[type, LoadedBackend] = {}
 
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A row of ``mha.backends()``. state: ``"registered"``, or ``"broken"`` with the reason."""
+    """A row of ``mha.backends()``.
+
+    state: ``"registered"``; ``"broken"``, a plugin that could not be used, with the reason and its traceback; or ``"idle"``, a
+    plugin of kernels for a backend that is not there. kernels: ``"operation: name"`` of each, whichever plugin brought it.
+    """
 
     name: str
     distribution: str
     version: str
     state: str
     reason: str = ""
+    kernels: tuple[str, ...] = ()
+    traceback: str = field(default="", repr=False)
 
 
 def backends() -> list[BackendInfo]:
@@ -41,13 +46,23 @@ def backends() -> list[BackendInfo]:
     >>> [backend.state for backend in mha.backends() if backend.name == "numpy"]
     ['registered']
     """
+    found = registry()
     rows = []
-    for plugin in registry().plugins:
+    for plugin in found.plugins:
         owner = (plugin.distribution, plugin.version)
         if plugin.error is not None:
-            rows.append(BackendInfo(plugin.name, *owner, "broken", f"{type(plugin.error).__name__}: {plugin.error}"))
-        rows += [BackendInfo(backend.name, *owner, "registered") for backend in plugin.backends]
+            reason = f"{type(plugin.error).__name__}: {plugin.error}"
+            rows.append(BackendInfo(plugin.name, *owner, "broken", reason, traceback=plugin.traceback))
+        for name in sorted({kernel.backend for kernel in plugin.kernels} - set(found.backends)):
+            reason = f"it extends backend {name!r}, which no installed plugin brings"
+            rows.append(BackendInfo(plugin.name, *owner, "idle", reason))
+        rows += [BackendInfo(each.name, *owner, "registered", kernels=_kernels(each.name)) for each in plugin.backends]
     return rows
+
+
+def _kernels(backend: str) -> tuple[str, ...]:
+    every = registry().kernels.items()
+    return tuple(sorted(f"{op}: {kernel.name}" for (name, op), kernels in every if name == backend for kernel in kernels))
 
 
 def check_name(name: str) -> str:
@@ -75,11 +90,8 @@ def use_backend(name: str) -> Iterator[None]:
     'ndarray'
     """
     load(check_name(name))
-    token = _demand.set(name)
-    try:
+    with demanding(backend=name):
         yield
-    finally:
-        _demand.reset(token)
 
 
 def set_default_backend(name: str | None) -> None:
@@ -93,8 +105,13 @@ def set_default_backend(name: str | None) -> None:
 def backend_without_arrays(name: str | None = None) -> LoadedBackend:
     """Demand, then preference."""
     if name is None:
-        name = _demand.get() or _default or os.environ.get("MHA_BACKEND") or "numpy"
+        name = demands.get().backend or _default or os.environ.get("MHA_BACKEND") or "numpy"
     return load(check_name(name))
+
+
+def backend_of_type(cls: type) -> LoadedBackend | None:
+    """The backend of a type that was met before: one lookup, for the hot path."""
+    return _by_type.get(cls)
 
 
 def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
@@ -111,7 +128,7 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
                 f"write {name} = {found.xp.__name__}.from_dlpack({name})"
             )
     assert found is not None
-    demand = _demand.get()
+    demand = demands.get().backend
     if demand is not None and demand != found.name:
         raise BackendMismatch(
             f"use_backend({demand!r}) is in force, but {first} is a {_type_name(arrays[first])} of backend {found.name!r}: "
@@ -121,14 +138,15 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
 
 
 def _learn(name: str, x: Any) -> LoadedBackend:
+    learned = _by_type  # a change of plugins puts another in its place
     known = [backend for backend, _ in registry().backends.values()]
     for cls in type(x).__mro__:  # the nearest class that any backend names
         for backend in known:
             if _qualified(cls) in backend.types:
-                return _by_type.setdefault(type(x), load(backend.name))
+                return learned.setdefault(type(x), load(backend.name))
     for backend in known:
         if any(callable(belongs) and belongs(x) for belongs in backend.types):
-            return _by_type.setdefault(type(x), load(backend.name))
+            return learned.setdefault(type(x), load(backend.name))
     names = ", ".join(sorted(backend.name for backend in known))
     raise TypeError(
         f"{name} is {_type_name(x)}; expected an array of an installed backend ({names}), such as numpy.asarray({name})"
@@ -144,4 +162,7 @@ def _type_name(x: Any) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-on_change(_by_type.clear)
+@on_change
+def _forget() -> None:
+    global _by_type
+    _by_type = {}

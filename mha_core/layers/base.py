@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +27,24 @@ class Layer:
         ['weight', 'bias']
         """
         return dict(_walk("", self))
+
+    @cached_property
+    def features(self) -> frozenset[str]:
+        """What a kernel of the whole layer must declare, by dotted name.
+
+        ``name=Class`` of each layer inside, ``name=value`` of each setting that is a word, and the name alone of each setting
+        that is on and of each optional part that is there. Numbers are in ``settings``.
+
+        >>> import mha_core as mha
+        >>> sorted(mha.FeedForward.init(d_model=4, d_ff=8, seed=0).features)
+        ['activation=relu']
+        """
+        return frozenset(feature for feature in _features("", self))
+
+    @cached_property
+    def settings(self) -> dict[str, int | float]:
+        """Every setting that is a number, by dotted name."""
+        return {name: value for name, value, _ in _values("", self) if type(value) in (int, float)}
 
     def map(self, function: Callable[[Array], Array]) -> Self:
         """The same layer with ``function`` applied to every array."""
@@ -101,6 +120,25 @@ def _walk(name: str, value: Any) -> Iterator[tuple[str, Array]]:
             yield from _walk(f"{name}.{at}", item)
     elif is_array(value):
         yield name, value
+
+
+def _values(name: str, layer: Layer) -> Iterator[tuple[str, Any, bool]]:
+    """Each field with its dotted name, and whether it may be left out."""
+    for field in fields(layer):
+        value, dotted = getattr(layer, field.name), f"{name}.{field.name}" if name else field.name
+        yield dotted, value, field.default is None
+        if isinstance(value, Layer):
+            yield from _values(dotted, value)
+
+
+def _features(name: str, layer: Layer) -> Iterator[str]:
+    for dotted, value, optional in _values(name, layer):
+        if isinstance(value, Layer):
+            yield f"{dotted}={type(value).__name__}"
+        elif isinstance(value, str):
+            yield f"{dotted}={value}"
+        elif value is True or (optional and value is not None):
+            yield dotted
 
 
 def _map(value: Any, function: Callable[[Array], Array]) -> Any:

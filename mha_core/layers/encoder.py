@@ -7,6 +7,8 @@ from functools import partial
 from typing import Self, Unpack
 
 from ..algebra.arrays import Array
+from ..ops import check
+from ..ops.operation import run_parts
 from ..ops.prepare import Options
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
@@ -50,8 +52,24 @@ class EncoderLayer(Block):
         """
         if dropout is not None:
             dropout.check(self.sublayers)
-        x = residual("attention", x, partial(self.attention, **options), self.norm_1, self.norm_first, dropout)
-        return residual("feed_forward", x, self.feed_forward, self.norm_2, self.norm_first, dropout)
+        arrays = {"x": x, **self.arrays()}
+        given = {name: value for name, value in {**options, "dropout": dropout}.items() if value is not None}
+
+        def algebra() -> Array:
+            y = residual("attention", x, partial(self.attention, **options), self.norm_1, self.norm_first, dropout)
+            return residual("feed_forward", y, self.feed_forward, self.norm_2, self.norm_first, dropout)
+
+        return run_parts(
+            "encoder_layer",
+            check.arrays(x=x, optional=self.arrays()),
+            algebra,
+            arrays,
+            (self, x),
+            given,
+            shape=tuple(x.shape),
+            features=self.features.union(given),
+            settings=self.settings.items(),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from ..algebra import state as states
 from ..algebra.arrays import Array, Index, at_least, broadcast_shapes
 from ..algebra.state import AttentionState
 from . import check
-from .dispatch import run_attention
+from .attend import attend
 from .prepare import Options, prepare
 
 
@@ -48,7 +48,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     array([[1.  , 0.  ],
            [0.33, 0.67]])
     """
-    return attention_state(query, key, value, **options).out
+    return attend(query, key, value, lse=False, **options).out
 
 
 def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
@@ -68,9 +68,7 @@ def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Op
     >>> float(mha.attention_state(x, x, x).lse[0])
     0.0
     """
-    backend, problem = prepare(query, key, value, **options)
-    state: AttentionState = run_attention(backend, "attention", algebra.attention_state, problem)
-    return AttentionState(_without_head(state.out, query, key, value), _without_head(state.lse, query, key, value))
+    return attend(query, key, value, lse=True, **options)
 
 
 def merge_states(*states_: AttentionState) -> AttentionState:
@@ -144,7 +142,7 @@ def attention_weights(
             raise TypeError(f"lse has dtype {lse.dtype}; expected the lse of attention_state")
         lse = at_least(backend.xp, lse, len(problem.rows_shape))
     weights = algebra.attention_weights(problem, lse, chosen_rows, chosen_cols, num_keys)
-    return _without_head(weights, query, key)
+    return weights[0, ...] if query.ndim == key.ndim == 2 else weights  # the head axis that prepare gave them
 
 
 def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:
@@ -169,12 +167,12 @@ def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpa
     >>> bool((out == weights).all())
     True
     """
-    check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v)
+    xp = check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v).xp
     check.ndim("x", x, 2, "(..., length, d_model)")
     for name, w in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
         if w.ndim != 2 or w.shape[0] != x.shape[-1]:
             raise ValueError(f"{name} has shape {tuple(w.shape)}; expected (d_model, d) with d_model = {x.shape[-1]}, as x has")
-    q, k, v = ((x @ w)[..., None, :, :] for w in (w_q, w_k, w_v))
+    q, k, v = (xp.matmul(x, w)[..., None, :, :] for w in (w_q, w_k, w_v))
     out, lse = attention_state(q, k, v, **options)
     weights = attention_weights(q, k, lse, **options)
     return out[..., 0, :, :], weights[..., 0, :, :]
@@ -186,11 +184,6 @@ def _broadcast(*shapes: tuple[int, ...]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _without_head(x: Array, *inputs: Array) -> Array:
-    """Without the head axis that ``prepare`` gave to inputs of two axes."""
-    return x[0, ...] if all(given.ndim == 2 for given in inputs) else x
 
 
 def _index(name: str, index: slice | Index, length: int) -> Index:

@@ -23,6 +23,8 @@ def arrays(*, optional: Mapping[str, Array | None] | None = None, **named: Array
     if not backend.is_floating(like.dtype):
         wanted = cast(backend, first, f"{backend.xp.__name__}.float32")
         raise TypeError(f"{first} has dtype {like.dtype}; expected a floating dtype: write {wanted}")
+    if backend.record.current_device is not None:
+        current_device(backend.name, first, like, backend.record.current_device())
     for name in names:
         x = given[name]
         if x.dtype != like.dtype:
@@ -43,6 +45,16 @@ def same_device(name: str, x: Array, first: str, like: Array) -> None:
     if here != there and here is not None and there is not None:
         raise BackendMismatch(
             f"{name} is on device {here}, but {first} is on {there}: move it there first, nothing is copied silently"
+        )
+
+
+def current_device(backend: str, name: str, x: Array, current: Any) -> None:
+    """Raise BackendMismatch where a library computes on its current device, and an array lives on another."""
+    here = device_of(x)
+    if here != current and here is not None:
+        raise BackendMismatch(
+            f"{name} is on device {here}, but {backend} computes on its current device, {current}: "
+            f"make the device of {name} the current one first"
         )
 
 
@@ -77,7 +89,7 @@ def integer(name: str, value: Any, least: int) -> int:
 
 def number(name: str, value: Any, *, above_zero: bool = False) -> float:
     """A host number as float. Raises TypeError for anything else, ValueError where it is not finite, or must be above zero."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise TypeError(f"{name} is {type(value).__name__}; expected a float")
     if not math.isfinite(value) or (above_zero and value < TINY):
         raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a number'}")

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias, Unpack
 from ..algebra.arrays import Array, Namespace, split_axis
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
+from .operation import run_parts
 from .pieces import linear
 from .prepare import Options
 
@@ -97,24 +98,42 @@ def multi_head_attention(
         raise ValueError(f"w_o has shape {tuple(w_o.shape)}; expected {expected}")
     xp = backend.xp
 
-    q = _heads(xp, linear(x, w_q, b_q), num_heads)
-    known = cache.of_context(context) if cache is not None and context is not None else None
-    if known is None:
-        k = _heads(xp, linear(keys_of[1], w_k, b_k), num_kv_heads)
-        v = _heads(xp, linear(values_of[1], w_v, b_v), num_kv_heads)
-    else:
-        k, v = known
-    if cache is not None and context is None:
-        options["query_offset"] = cache.length
-    if rotary is not None:
-        q, k = (rotary(y, _start(options)) for y in (q, k))
-    if cache is not None and known is None:
-        k, v = cache.joined(k, v)
-    out = xp.moveaxis(scaled_dot_product_attention(q, k, v, **options), -3, -2)
-    out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
-    if cache is not None:  # last: a call that fails leaves the cache as it was
-        cache.key, cache.value, cache.context = k, v, context
-    return out
+    def algebra() -> Array:
+        q = _heads(xp, linear(x, w_q, b_q), num_heads)
+        known = cache.of_context(context) if cache is not None and context is not None else None
+        if known is None:
+            k = _heads(xp, linear(keys_of[1], w_k, b_k), num_kv_heads)
+            v = _heads(xp, linear(values_of[1], w_v, b_v), num_kv_heads)
+        else:
+            k, v = known
+        if cache is not None and context is None:
+            options["query_offset"] = cache.length
+        if rotary is not None:
+            q, k = (rotary(y, _start(options)) for y in (q, k))
+        if cache is not None and known is None:
+            k, v = cache.joined(k, v)
+        out = xp.moveaxis(scaled_dot_product_attention(q, k, v, **options), -3, -2)
+        out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
+        if cache is not None:  # last: a call that fails leaves the cache as it was
+            cache.key, cache.value, cache.context = k, v, context
+        return out
+
+    if cache is not None:  # it changes, and that is not for a kernel to do; the smaller operations have theirs
+        return algebra()
+    given = {"context": context, "value_context": value_context, "rotary": rotary, **options}
+    given = {name: value for name, value in given.items() if value is not None}
+    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+    return run_parts(
+        "multi_head_attention",
+        backend,
+        algebra,
+        {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o, **optional},
+        (x, w_q, w_k, w_v, w_o, num_heads),
+        {"num_kv_heads": num_kv_heads, **biases, **given},
+        shape=(*x.shape[:-1], w_o.shape[1]),
+        features=[*given, *(["grouped_query"] if num_kv_heads != num_heads else [])],
+        settings=[("num_heads", num_heads), ("num_kv_heads", num_kv_heads)],
+    )
 
 
 def multi_head_weights(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from ..algebra import activations, norms
-from ..algebra.arrays import Array, Namespace
+from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
 from . import check
-from .dispatch import run
+from .operation import Operation, run_parts
 
 
 def linear(x: Array, w: Array, b: Array | None = None) -> Array:
@@ -20,17 +20,24 @@ def linear(x: Array, w: Array, b: Array | None = None) -> Array:
     >>> mha.linear(np.ones((1, 2)), np.eye(2), np.ones(2))
     array([[2., 2.]])
     """
-    backend = check.arrays(x=x, w=w, optional={"b": b})
+    return _linear(x, w, b)
+
+
+def _check_linear(x: Array, w: Array, b: Array | None) -> None:
     check.ndim("x", x, 1, "(..., features)")
     if w.ndim != 2 or w.shape[0] != x.shape[-1]:
         raise ValueError(f"w has shape {tuple(w.shape)}; expected (n, m) with n = {x.shape[-1]}, the features of x")
     check.shape("b", b, (w.shape[1],), "(m,)")
-    return run(backend, "linear", _linear, {"x": x, "w": w, "b": b})
 
 
-def _linear(xp: Namespace, x: Array, w: Array, b: Array | None) -> Array:
-    y = xp.matmul(x, w)
-    return y if b is None else y + b
+_linear = Operation(
+    "linear",
+    ("x", "w", "b"),
+    norms.linear,
+    optional=["b"],
+    validate=_check_linear,
+    shape=lambda x, w, b: (*x.shape[:-1], w.shape[1]),
+)
 
 
 def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None, *, eps: float = 1e-5) -> Array:
@@ -44,11 +51,17 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
     >>> mha.layer_norm(np.asarray([1.0, 3.0]), eps=0.0)
     array([-1.,  1.])
     """
-    backend = check.arrays(x=x, optional={"weight": weight, "bias": bias})
+    return _layer_norm(x, weight, bias, eps=check.number("eps", eps))
+
+
+def _check_norm(x: Array, *parameters: Array | None) -> None:
     check.ndim("x", x, 1, "(..., features)")
-    check.shape("weight", weight, tuple(x.shape[-1:]), "the last axis of x")
-    check.shape("bias", bias, tuple(x.shape[-1:]), "the last axis of x")
-    return run(backend, "layer_norm", norms.layer_norm, {"x": x, "weight": weight, "bias": bias}, eps=check.number("eps", eps))
+    for name, parameter in zip(("weight", "bias"), parameters, strict=False):
+        check.shape(name, parameter, tuple(x.shape[-1:]), "the last axis of x")
+
+
+_NORM = ("x", "weight", "bias")
+_layer_norm = Operation("layer_norm", _NORM, norms.layer_norm, optional=_NORM[1:], validate=_check_norm)
 
 
 def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Array:
@@ -60,10 +73,10 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Arr
     >>> mha.rms_norm(np.asarray([3.0, 3.0]), eps=0.0)
     array([1., 1.])
     """
-    backend = check.arrays(x=x, optional={"weight": weight})
-    check.ndim("x", x, 1, "(..., features)")
-    check.shape("weight", weight, tuple(x.shape[-1:]), "the last axis of x")
-    return run(backend, "rms_norm", norms.rms_norm, {"x": x, "weight": weight}, eps=check.number("eps", eps))
+    return _rms_norm(x, weight, eps=check.number("eps", eps))
+
+
+_rms_norm = Operation("rms_norm", _NORM[:2], norms.rms_norm, optional=_NORM[1:2], validate=_check_norm)
 
 
 def gelu(x: Array, *, approximate: Literal["none", "tanh"] = "none") -> Array:
@@ -77,7 +90,7 @@ def gelu(x: Array, *, approximate: Literal["none", "tanh"] = "none") -> Array:
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is {approximate!r}; expected 'none' or 'tanh'")
-    return run(check.arrays(x=x), "gelu", activations.gelu, {"x": x}, approximate=approximate)
+    return _gelu(x, approximate=approximate)
 
 
 def relu(x: Array) -> Array:
@@ -87,7 +100,7 @@ def relu(x: Array) -> Array:
     >>> mha.relu(np.asarray([-1.0, 2.0]))
     array([0., 2.])
     """
-    return run(check.arrays(x=x), "relu", activations.relu, {"x": x})
+    return _relu(x)
 
 
 def silu(x: Array) -> Array:
@@ -99,8 +112,12 @@ def silu(x: Array) -> Array:
     >>> mha.silu(np.asarray([0.0, 1.0])).round(4)
     array([0.    , 0.7311])
     """
-    return run(check.arrays(x=x), "silu", activations.silu, {"x": x})
+    return _silu(x)
 
+
+_gelu = Operation("gelu", ("x",), activations.gelu)
+_relu = Operation("relu", ("x",), activations.relu)
+_silu = Operation("silu", ("x",), activations.silu)
 
 ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh"), "silu": silu}
 
@@ -138,17 +155,36 @@ def feed_forward(
     >>> mha.feed_forward(np.asarray([[1.0, -1.0]]), np.eye(2), None, np.eye(2), None)
     array([[1., 0.]])
     """
-    check.shape("b_1", b_1, tuple(w_1.shape[1:]), "a number for each column of w_1")
-    check.shape("b_2", b_2, tuple(w_2.shape[1:]), "a number for each column of w_2")
-    if w_2.ndim != 2 or w_2.shape[:1] != w_1.shape[1:]:
-        raise ValueError(f"w_2 has shape {tuple(w_2.shape)}; expected ({', '.join(map(str, w_1.shape[1:]))}, d_out)")
-    hidden = activate(activation, linear(x, w_1, b_1))
-    if w_g is not None:
-        check.shape("w_g", w_g, tuple(w_1.shape), "the shape of w_1")
-        hidden = hidden * linear(x, w_g, b_g)
-    elif b_g is not None:
+    check_activation(activation)
+    optional = {"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g}
+    backend = check.arrays(x=x, w_1=w_1, w_2=w_2, optional=optional)
+    check.ndim("x", x, 1, "(..., features)")
+    if w_1.ndim != 2 or w_1.shape[0] != x.shape[-1]:
+        raise ValueError(f"w_1 has shape {tuple(w_1.shape)}; expected ({x.shape[-1]}, d_ff), a row for each feature of x")
+    if w_2.ndim != 2 or w_2.shape[0] != w_1.shape[1]:
+        raise ValueError(f"w_2 has shape {tuple(w_2.shape)}; expected ({w_1.shape[1]}, d_out)")
+    check.shape("b_1", b_1, (w_1.shape[1],), "a number for each column of w_1")
+    check.shape("b_2", b_2, (w_2.shape[1],), "a number for each column of w_2")
+    check.shape("w_g", w_g, tuple(w_1.shape), "the shape of w_1")
+    check.shape("b_g", b_g, (w_1.shape[1],), "a number for each column of w_g")
+    if w_g is None and b_g is not None:
         raise ValueError("b_g is given without w_g: a gate needs its weights")
-    return linear(hidden, w_2, b_2)
+
+    def algebra() -> Array:
+        hidden = activate(activation, linear(x, w_1, b_1))
+        return linear(hidden if w_g is None else hidden * linear(x, w_g, b_g), w_2, b_2)
+
+    return run_parts(
+        "feed_forward",
+        backend,
+        algebra,
+        {"x": x, "w_1": w_1, "w_2": w_2, **optional},
+        (x, w_1, b_1, w_2, b_2),
+        {"activation": activation} | ({} if w_g is None else {"w_g": w_g, "b_g": b_g}),
+        shape=(*x.shape[:-1], w_2.shape[1]),
+        features=() if w_g is None else ("gate",),
+        settings=[("activation", activation)],
+    )
 
 
 def dropout(x: Array, keep: Array, *, rate: float) -> Array:
@@ -170,7 +206,8 @@ def dropout(x: Array, keep: Array, *, rate: float) -> Array:
     check_broadcast("keep", keep.shape, x.shape, "the shape of x")
     if not 0 <= check.number("rate", rate) < 1:
         raise ValueError(f"rate is {rate}; expected at least 0 and below 1")
-    return backend.xp.where(keep, x / (1 - rate), 0)
+    kept = backend.xp.astype(x / (1 - rate), x.dtype, copy=False)  # CuPy makes float32 of bfloat16 and a float
+    return backend.xp.where(keep, kept, 0)
 
 
 def embedding(ids: Array, table: Array) -> Array:

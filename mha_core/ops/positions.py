@@ -9,7 +9,7 @@ from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
 from ..dispatch.selection import backend_without_arrays
 from . import check
-from .dispatch import run
+from .operation import Operation
 
 
 def sinusoidal_positions(
@@ -72,7 +72,10 @@ def rotary(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
     >>> mha.rotary(np.asarray([[1.0, 0.0, 7.0]]), *quarter_turn, interleaved=True)
     array([[0., 1., 7.]])
     """
-    backend = check.arrays(x=x, cos=cos, sin=sin)
+    return _rotary(x, cos, sin, interleaved=bool(interleaved))
+
+
+def _check_rotary(x: Array, cos: Array, sin: Array) -> None:
     check.ndim("x", x, 2, "(..., length, head_dim)")
     half = cos.shape[-1] if cos.ndim else 0
     if 2 * half > x.shape[-1]:
@@ -81,4 +84,6 @@ def rotary(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
         check_broadcast(name, table.shape, (*x.shape[:-1], half), "(..., L, r / 2)")
     if sin.shape[-1:] != cos.shape[-1:]:
         raise ValueError(f"sin has shape {tuple(sin.shape)}, but cos has {tuple(cos.shape)}: expected as many angles")
-    return run(backend, "rotary", algebra.rotary, {"x": x, "cos": cos, "sin": sin}, interleaved=interleaved)
+
+
+_rotary = Operation("rotary", ("x", "cos", "sin"), algebra.rotary, validate=_check_rotary)

@@ -1,0 +1,83 @@
+"""CuPy, as a plugin: CUDA GPUs. Everything runs on CuPy's current device, in its current stream."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from mha_core.plugin import Backend, NoDevice, hookimpl
+
+
+def _namespace() -> Any:
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    try:
+        runtime.getDeviceCount()  # raises where there is none
+    except runtime.CUDARuntimeError as error:
+        found = f"no CUDA device can be used: {error}"
+        raise NoDevice(f"{found}; cupy {cupy.__version__} is installed, but needs a CUDA GPU and its driver") from error
+    from . import namespace
+
+    return namespace
+
+
+def _devices() -> list[Any]:
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError:
+        return []
+    return [cupy.cuda.Device(at) for at in range(count)]
+
+
+def _current_device() -> Any:
+    import cupy
+
+    return cupy.cuda.Device()
+
+
+def _from_numpy(array: Any, device: Any) -> Any:
+    import cupy
+
+    with cupy.cuda.Device(device):  # an index, a Device, or None: the current one
+        return cupy.array(array)
+
+
+def _to_numpy(array: Any) -> Any:
+    import cupy
+
+    with array.device:  # each device has a current stream of its own; the copy waits for what that one computes
+        return cupy.asnumpy(array)
+
+
+def _synchronize() -> None:
+    import cupy
+
+    cupy.cuda.get_current_stream().synchronize()
+
+
+def _versions() -> dict[str, str]:
+    import array_api_compat
+    import cupy
+    import ml_dtypes
+
+    libraries = {"cupy": cupy, "ml_dtypes": ml_dtypes, "array-api-compat": array_api_compat}
+    return {name: library.__version__ for name, library in libraries.items()}
+
+
+@hookimpl
+def mha_backends() -> Iterable[Backend]:
+    yield Backend(
+        name="cupy",
+        api=1,
+        types=("cupy:ndarray",),
+        namespace=_namespace,
+        devices=_devices,
+        current_device=_current_device,
+        from_numpy=_from_numpy,
+        to_numpy=_to_numpy,
+        synchronize=_synchronize,
+        versions=_versions,
+        install="pip install 'mha-core[cupy]'",
+    )

@@ -1,0 +1,179 @@
+"""Attention by torch's own fused kernels.
+
+What a flag can say is never said by a mask: keys without a mask, and causal attention aligned at the start. Causal attention
+aligned elsewhere is merged from two states that need none. Everything else goes through blocks of queries with the keys that
+they reach, and a mask of numbers for the block: torch expands a boolean mask in memory, and lets NaN through it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from mha_core.plugin import AttentionProblem, AttentionState, Call, Relation, by_sequence, concat_queries, merge, only_packed
+
+_MASK = 1 << 20  # numbers in the mask of a block: 4 MB in float32
+_ROWS = 512  # queries in a block at most: what a band leaves out is then worth leaving out
+_STEP = 128  # keys that are looked at together for whether a block needs them
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def supports(call: Call) -> str | None:
+    if 0 in (size for _, shape in call.shapes for size in shape):
+        return "has no empty axes"
+    on_cpu = call.device.type == "cpu"
+    if call.dtype not in (torch.float32, torch.float16, torch.bfloat16) and not (on_cpu and call.dtype == torch.float64):
+        return f"has no fused form for {call.dtype} on {call.device.type}"
+    wants_lse = call.features & {"lse", "sink"}
+    if wants_lse and "gradient" in call.features:
+        return "has a log-sum-exp without a gradient"
+    if wants_lse and not on_cpu:
+        return f"gives no log-sum-exp on {call.device.type}"
+    if not on_cpu and call.dtype != torch.float32 and call.features & {"bias", "alibi", "relative_bias", "bias_term"}:
+        return f"would round the bias to {call.dtype} on {call.device.type}"
+    return None
+
+
+def attention(p: AttentionProblem) -> AttentionState:
+    """out, and lse where the fused kernel gives it: on the CPU, where no gradient is recorded."""
+    state = by_sequence(p, _attention) if only_packed(p) else _attention(p)
+    return state if p.sink is None else _with_sink(p, state)
+
+
+def _attention(p: AttentionProblem) -> AttentionState:
+    low, high = p.structure.band
+    if high is not None and high >= p.key.shape[-2] - 1:
+        high = None  # a band of many sequences may be wider than this one
+    plain = p.bias is None and low is None and p.structure.features <= {"causal"}
+    if plain and high in (None, 0):
+        return _fused(p, p.query, p.key, p.value, causal=high == 0)
+    if plain and high is not None and high > 0 and not _lacks_lse(p):  # all see the first keys, and the rest is aligned
+        before = _fused(p, p.query, p.key[..., :high, :], p.value[..., :high, :])
+        after = _fused(p, p.query, p.key[..., high:, :], p.value[..., high:, :], causal=True)
+        merged: Any = merge(p.xp, *(AttentionState(_wide(p, x.out), x.lse) for x in (before, after)))
+        return AttentionState(merged.out.to(p.query.dtype), merged.lse)
+    return concat_queries(p.xp, [_block(p, rows) for rows in _row_blocks(p)])
+
+
+def _block(p: AttentionProblem, rows: range) -> AttentionState:
+    """The state of some queries: over the keys that any of them may see, with their mask as numbers."""
+    cols = _reached(p, rows)
+    query: Any = p.query[..., rows.start : rows.stop, :]
+    out: Any
+    lse: Any
+    if not len(cols):
+        shape = (*p.batch_shape, p.query.shape[-3], len(rows))
+        out = query.new_zeros((*shape, p.value.shape[-1]))
+        lse = None if _lacks_lse(p) else query.new_full(shape, -math.inf, dtype=p.compute_dtype)
+        return AttentionState(out, lse)
+    start = p.structure.keys.start
+    key, value = (x[..., cols.start - start : cols.stop - start, :] for x in (p.key, p.value))
+    numbers = _mask(p, rows, cols)
+    if numbers is None:
+        return _fused(p, query, key, value)
+    # a row that sees nothing is given all keys, and its answer is then taken away: no path of torch's has to know of it
+    empty = (numbers == -math.inf).all(dim=-1, keepdim=True)
+    out, lse = _fused(p, query, key, value, mask=torch.where(empty, 0, numbers))
+    lse = lse if lse is None else torch.where(empty[..., 0], -math.inf, lse)
+    return AttentionState(torch.where(empty, 0, out), lse)
+
+
+def _mask(p: AttentionProblem, rows: range, cols: range) -> Tensor | None:
+    """bias, and -inf where masked: what is added to the scores of a block."""
+    grid = p.grid(rows, cols)
+    allowed: Any = None
+    if p.mask is not None and p.mask.relation(grid) is Relation.SOME:
+        allowed = p.mask.block(grid)
+    if allowed is None and p.bias is None:
+        return None
+    numbers: Any = torch.zeros((), dtype=p.compute_dtype, device=p.device) if p.bias is None else _wide(p, p.bias.block(grid))
+    return numbers if allowed is None else torch.where(allowed, numbers, -math.inf)
+
+
+def _row_blocks(p: AttentionProblem) -> Iterator[range]:
+    """Blocks whose masks stay small; a mask or bias that holds arrays may have a row for each head and batch element."""
+    terms = [term for term in (p.mask, p.bias) if term is not None]
+    by_head = any(True for term in terms for _ in term.arrays()) or (p.bias is not None)
+    low, high = p.structure.band
+    reach = len(p.structure.keys) if low is None or high is None else min(len(p.structure.keys), high - low + _ROWS)
+    each = reach * (math.prod(p.rows_shape[:-1]) if by_head else 1)
+    size = min(_ROWS, max(16, _MASK // max(1, each)))
+    rows = range(p.query.shape[-2])
+    return (rows[at : at + size] for at in range(0, len(rows), size))
+
+
+def _reached(p: AttentionProblem, rows: range) -> range:
+    """The keys that some of these queries may see, in the caller's indices: one range around all of them."""
+    keys, (low, high) = p.structure.keys, p.structure.band
+    start = 0 if low is None else min(len(keys), max(0, rows.start + low))
+    stop = len(keys) if high is None else max(start, min(len(keys), rows.stop + high))
+    steps = [keys[start:stop][at : at + _STEP] for at in range(0, stop - start, _STEP)]
+    if p.mask is None:
+        return keys[start:stop]
+    while steps and p.mask.relation(p.grid(rows, steps[0])) is Relation.NONE:
+        del steps[0]
+    while steps and p.mask.relation(p.grid(rows, steps[-1])) is Relation.NONE:
+        del steps[-1]
+    return range(steps[0].start, steps[-1].stop) if steps else range(0)
+
+
+def _fused(
+    p: AttentionProblem, query: Any, key: Any, value: Any, *, causal: bool = False, mask: Tensor | None = None
+) -> AttentionState:
+    """One call of torch's, on four axes; a causal one is aligned at the start."""
+    batch, width = p.batch_shape, value.shape[-1]
+    widest = max(query.shape[-1], width)  # the fused kernels want heads of one width: zeros change no score
+    q, k, v = (_four_axes(_padded(x, widest), batch) for x in (query, key, value))
+    if mask is not None:
+        mask = _four_axes(mask.reshape((1,) * (3 - mask.ndim) + tuple(mask.shape)), batch if mask.ndim > 3 else ())
+    if _lacks_lse(p):
+        mask = mask if mask is None or p.device.type == "cpu" else mask.to(q.dtype)
+        grouped = p.num_groups > 1
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
+        return AttentionState(_unfolded(out, batch)[..., :width], None)  # type: ignore[arg-type]
+    out, lse = _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=p.scale)
+    return AttentionState(_unfolded(out, batch)[..., :width], _unfolded(lse, batch))
+
+
+def _padded(x: Tensor, width: int) -> Tensor:
+    x = F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _four_axes(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """(..., h, l, d) -> (batch, h, l, d), without a copy where there is one batch axis or none."""
+    return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
+
+
+def _unfolded(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    return x.reshape(*batch, *x.shape[1:])
+
+
+def _with_sink(p: AttentionProblem, state: AttentionState) -> AttentionState:
+    """One more score without a value: merging with the state (0, sink)."""
+    out = _wide(p, state.out)
+    sink = _wide(p, p.sink)[:, None].expand(state.lse.shape)
+    whole: Any = merge(p.xp, AttentionState(out, state.lse), AttentionState(torch.zeros_like(out), sink))
+    return AttentionState(whole.out.to(p.query.dtype), whole.lse)
+
+
+def _lacks_lse(p: AttentionProblem) -> bool:
+    return p.device.type != "cpu" or _records(p)
+
+
+def _records(p: AttentionProblem) -> bool:
+    """Whether autograd is to record this call."""
+    if not torch.is_grad_enabled():
+        return False
+    terms: Any = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
+    return any(x.requires_grad for x in (p.query, p.key, p.value, *terms))
+
+
+def _wide(p: AttentionProblem, x: Any) -> Any:
+    return x.to(p.compute_dtype)

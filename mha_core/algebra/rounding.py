@@ -1,0 +1,134 @@
+"""How far two right answers may lie apart: bounds from the arithmetic, element by element.
+
+Each function takes the arguments of the algebra's function of its name and an answer y, and gives the distance that rounding
+explains between y and another answer computed in the same precision: twice the error of one. u is the unit roundoff of what is
+computed in, u_out that of the result; sums of n terms are taken to err by sqrt(n) (Higham and Mary 2019, section 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from . import attention as algebra
+from .arrays import Array, Namespace, compute_dtype
+from .problem import AttentionProblem
+from .state import AttentionState
+
+_ROWS = 1 << 20  # scores looked at together
+
+
+def attention(p: AttentionProblem, y: AttentionState) -> AttentionState:
+    """The bounds of ``out`` and ``lse``, a block of queries at a time.
+
+    With weights w and scores s, ds = u ((sqrt(D) + 2) scale |q| |k|^T + |s| + 1 + max s - s) bounds the error of a score, and
+
+        sum w ds |v| + (sum w ds) (|y| + w |v|) + u (sqrt(S) + 3) w |v| + u_out (|y| + w |v|)
+
+    that of the output: the last term where a kernel rounds weights to the precision of its input.
+    """
+    xp, rows = p.xp, range(p.query.shape[-2])
+    size = max(1, _ROWS // max(1, math.prod(p.rows_shape[:-1]) * len(p.structure.keys)))
+    parts = [_attention_rows(p, y, part) for part in algebra.split(rows, size)]
+    if not parts or not len(p.structure.keys):
+        return AttentionState(xp.zeros_like(y.out), xp.zeros_like(y.lse))
+    return AttentionState(*(xp.concat(list(part), axis=-at) for part, at in zip(zip(*parts, strict=True), (2, 1), strict=True)))
+
+
+def _attention_rows(p: AttentionProblem, y: AttentionState, rows: range) -> AttentionState:
+    xp, keys = p.xp, p.structure.keys
+    s = algebra.scores(p, rows, keys)
+    sink = None if p.sink is None else algebra.grouped(p, algebra.wide(p, p.sink)[:, None, None])
+    weights, total, _, _ = algebra.exponentials(xp, s, sink)
+    weights = weights / total
+    positive = weights > 0
+    query = xp.abs(algebra.grouped(p, algebra.wide(p, p.query[..., rows.start : rows.stop, :])))
+    key, value = (xp.abs(algebra.wide(p, x))[..., :, None, :, :] for x in (p.key, p.value))
+    reach = (math.sqrt(p.query.shape[-1]) + 2) * abs(p.scale) * xp.matmul(query, xp.matrix_transpose(key))
+    top = xp.max(xp.where(positive, s, -math.inf), axis=-1, keepdims=True)
+    u = _roundoff(xp, p.compute_dtype)
+    ds = xp.where(positive, weights * (u * (reach + xp.abs(s) + 1 + top - s)), 0)
+    seen = xp.matmul(weights, value)
+    moved = xp.sum(ds, axis=-1, keepdims=True)
+    out, lse = y.out[..., rows.start : rows.stop, :], y.lse[..., rows.start : rows.stop]
+    spread = algebra.ungrouped(p, xp.matmul(ds, value) + moved * seen + u * (math.sqrt(len(keys)) + 3) * seen)
+    whole = xp.abs(algebra.wide(p, out))
+    u_out = _roundoff(xp, p.query.dtype)
+    bound = spread + algebra.ungrouped(p, moved) * whole + u_out * (whole + algebra.ungrouped(p, seen))
+    finite = xp.where(lse == -math.inf, 0, xp.abs(lse))
+    shift = algebra.ungrouped(p, moved)[..., 0] + u * (math.sqrt(len(keys)) + 3 + finite)
+    return AttentionState(2 * bound + _tiny(xp, p.query.dtype), 2 * shift)
+
+
+def linear(xp: Namespace, y: Array, x: Array, w: Array, b: Array | None) -> Array:
+    """u (sqrt(n) + 3) (|x| |w| + |b|) + u_out |y|."""
+    wide = compute_dtype(xp, x.dtype)
+    x, w = (xp.abs(xp.astype(a, wide)) for a in (x, w))
+    size = xp.matmul(x, w) if b is None else xp.matmul(x, w) + xp.abs(xp.astype(b, wide))
+    return _twice(xp, y, _roundoff(xp, wide) * (math.sqrt(x.shape[-1]) + 3) * size)
+
+
+def activation(xp: Namespace, y: Array, x: Array, **options: Any) -> Array:
+    """8 u |x| + u_out |y|."""
+    wide = compute_dtype(xp, x.dtype)
+    return _twice(xp, y, 8 * _roundoff(xp, wide) * xp.abs(xp.astype(x, wide)))
+
+
+def layer_norm(xp: Namespace, y: Array, x: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
+    """u (sqrt(n) + 8) (|x| + mean |x|) / sqrt(var + eps) |weight| + u_out |y|; the bias is within |y| and the rest."""
+    wide = compute_dtype(xp, x.dtype)
+    x = xp.astype(x, wide)
+    centred = x - xp.mean(x, axis=-1, keepdims=True)
+    return _norm(xp, y, x, centred, weight, bias, eps)
+
+
+def rms_norm(xp: Namespace, y: Array, x: Array, weight: Array | None, eps: float) -> Array:
+    """u (sqrt(n) + 8) (|x| + mean |x|) / sqrt(mean x^2 + eps) |weight| + u_out |y|."""
+    x = xp.astype(x, compute_dtype(xp, x.dtype))
+    return _norm(xp, y, x, x, weight, None, eps)
+
+
+def _norm(xp: Namespace, y: Array, x: Array, centred: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
+    size = xp.abs(x) + xp.mean(xp.abs(x), axis=-1, keepdims=True)
+    size = size / xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True) + eps)
+    size = size if weight is None else size * xp.abs(xp.astype(weight, x.dtype))
+    size = size if bias is None else size + xp.abs(xp.astype(bias, x.dtype))
+    return _twice(xp, y, _roundoff(xp, x.dtype) * (math.sqrt(x.shape[-1]) + 8) * size)
+
+
+def rotary(xp: Namespace, y: Array, x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
+    """8 u_out of the largest feature."""
+    return 8 * by_row(xp, y) / 64
+
+
+def by_row(xp: Namespace, y: Array) -> Array:
+    """For operations made of several: 64 u_out of the largest number of a row."""
+    wide = xp.abs(xp.astype(y, compute_dtype(xp, y.dtype)))
+    wide = xp.where(wide < math.inf, wide, 0)
+    return 0 * wide + 64 * _roundoff(xp, y.dtype) * xp.max(wide, axis=-1, keepdims=True)
+
+
+BOUNDS: dict[str, Callable[..., Array]] = {
+    "linear": linear,
+    "gelu": activation,
+    "relu": activation,
+    "silu": activation,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "rotary": rotary,
+}
+"""By operation; any other is made of several, and bounded by the row."""
+
+
+def _twice(xp: Namespace, y: Array, error: Array) -> Array:
+    return 2 * (error + _roundoff(xp, y.dtype) * xp.abs(xp.astype(y, error.dtype))) + _tiny(xp, y.dtype)
+
+
+def _roundoff(xp: Namespace, dtype: Any) -> float:
+    return float(xp.finfo(dtype).eps) / 2
+
+
+def _tiny(xp: Namespace, dtype: Any) -> float:
+    """The smallest normal number: below it, rounding is absolute."""
+    return float(xp.finfo(dtype).smallest_normal)

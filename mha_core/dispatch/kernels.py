@@ -1,0 +1,134 @@
+"""Which kernel a call is given: fail closed, and say why."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .context import ALGEBRA, Demands, demanding, demands
+from .contract import Call, Kernel
+from .errors import KernelUnsupported, KernelWarning, UnknownKernel
+from .registry import registry
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The kernel that a call was given, None for the algebra, and why every other was not."""
+
+    kernel: Kernel | None
+    rejected: tuple[tuple[Kernel, str], ...] = ()
+    run: Callable[..., Any] | None = None
+
+
+def decide(backend: str, call: Call, demand: Demands | None = None, *, parts: bool = False) -> Decision:
+    """The first kernel, by priority, that declares every feature of the call and has nothing against it.
+
+    ``parts``: the operation is made of smaller ones, which a kernel of it would compute itself. Raises KernelUnsupported where
+    ``use_kernel`` names a kernel that cannot do the call.
+    """
+    demand = demands.get() if demand is None else demand
+    wanted = demand.kernel(call.op)
+    rejected: list[tuple[Kernel, str]] = []
+    for kernel in registry().kernels.get((backend, call.op), ()):
+        reason = _passed_over(kernel, demand, wanted, parts) or _unfit(kernel, call)
+        if reason is None:
+            try:
+                return Decision(kernel, tuple(rejected), _load(kernel))
+            except Exception as error:  # its module is broken: the others must not notice, but the user must
+                reason = _broken(kernel, "cannot be loaded", error)
+        rejected.append((kernel, reason))
+    if wanted not in (None, ALGEBRA):
+        raise _unsupported(backend, call, str(wanted), rejected)
+    return Decision(None, tuple(rejected))
+
+
+def _passed_over(kernel: Kernel, demand: Demands, wanted: str | None, parts: bool) -> str | None:
+    """Why a kernel that might do the call is not asked."""
+    if wanted is not None:
+        return None if kernel.name == wanted else f"use_kernel asks for {wanted!r}"
+    if kernel.opt_in:
+        return f"is chosen only by use_kernel({kernel.op!r}, {kernel.name!r})"
+    if parts and demand.kernels:
+        return f"use_kernel is in force for {demand.kernels[-1][0]!r}, which it may compute itself"
+    return None
+
+
+def _unfit(kernel: Kernel, call: Call) -> str | None:
+    missing = sorted(call.features - kernel.handles)
+    if missing:
+        return f"does not handle {', '.join(missing)}"
+    if kernel.supports is None:
+        return None
+    try:
+        return kernel.supports(call)
+    except Exception as error:
+        return _broken(kernel, "cannot say whether it supports the call", error)
+
+
+def _broken(kernel: Kernel, what: str, error: Exception) -> str:
+    reason = f"{what}: {type(error).__name__}: {error}"
+    owner = registry().owner(kernel)
+    warnings.warn(f"kernel {kernel.name!r} for {kernel.op} on {kernel.backend} ({owner}) {reason}", KernelWarning, stacklevel=2)
+    return reason
+
+
+def _load(kernel: Kernel) -> Callable[..., Any]:
+    module, _, function = kernel.load.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _unsupported(backend: str, call: Call, wanted: str, rejected: Iterable[tuple[Kernel, str]]) -> KernelUnsupported:
+    for kernel, reason in rejected:
+        if kernel.name == wanted:
+            return KernelUnsupported(
+                f"use_kernel asks for {wanted!r} for {call.op} on {backend}, which cannot do this call: it {reason}; "
+                f"leave use_kernel out, or write use_kernel({call.op!r}, {ALGEBRA!r})"
+            )
+    theirs = sorted({kernel.backend for kernel in kernels_of(call.op) if kernel.name == wanted})
+    return KernelUnsupported(
+        f"use_kernel asks for {wanted!r} for {call.op}, a kernel of {', '.join(theirs)}, but the arrays are {backend}'s"
+    )
+
+
+def kernels_of(op: str) -> Iterator[Kernel]:
+    """Every registered kernel of an operation, on any backend."""
+    for (_, name), kernels in registry().kernels.items():
+        if name == op:
+            yield from kernels
+
+
+@contextmanager
+def use_kernel(op: str, name: str) -> Iterator[None]:
+    """Demand a kernel for all calls of one operation in this context; ``"algebra"`` demands that there be none.
+
+    A call that the kernel cannot do raises KernelUnsupported with the reason. Raises UnknownKernel for a name that no plugin
+    brings.
+
+    >>> import numpy as np, mha_core as mha
+    >>> with mha.use_kernel("gelu", "algebra"):
+    ...     mha.gelu(np.asarray([0.0]))
+    array([0.])
+    """
+    known = {kernel.name: kernel for kernel in kernels_of(op)}
+    if name != ALGEBRA and name not in known:
+        raise UnknownKernel(_unknown(op, name, [*known, ALGEBRA]))
+    rest = tuple(pair for pair in demands.get().kernels if pair[0] != op)
+    with demanding(kernels=(*rest, (op, name))):
+        yield
+
+
+def _unknown(op: str, name: str, known: list[str]) -> str:
+    ops = sorted({each for _, each in registry().kernels})
+    if op not in ops:
+        guess = difflib.get_close_matches(str(op), ops, n=1)
+        hint = f"; did you mean {guess[0]!r}?" if guess else ""
+        return f"no kernel is registered for {op!r}; there are kernels for {', '.join(ops) or 'nothing'}{hint}"
+    guess = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {guess[0]!r}?" if guess else ""
+    return f"no kernel for {op!r} is named {name!r}; there are {', '.join(known)}{hint}"

@@ -1,0 +1,150 @@
+"""What would run, and why nothing else: ``explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from ..dispatch.context import ALGEBRA, watched_by
+from . import attention, multi_head, pieces, positions
+from .operation import Run
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        attention.scaled_dot_product_attention,
+        attention.attention_state,
+        attention.attention_weights,
+        attention.self_attention,
+        multi_head.multi_head_attention,
+        pieces.feed_forward,
+        pieces.linear,
+        pieces.layer_norm,
+        pieces.rms_norm,
+        pieces.gelu,
+        pieces.relu,
+        pieces.silu,
+        positions.rotary,
+    )
+} | {"attention": attention.scaled_dot_product_attention}
+"""What ``explain`` knows by name; it takes any callable, a layer too."""
+
+
+class Rejection(NamedTuple):
+    """A kernel that was not chosen, and why."""
+
+    kernel: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one operation would run on, and the smaller operations that it would call, in their order.
+
+    kernel: its name, None for the algebra. features: what a kernel had to declare. shapes: of the arrays, by name.
+    ``str`` of it is a table for people; equal ones have all of this in common.
+    """
+
+    op: str
+    backend: str
+    kernel: str | None = None
+    rejected: tuple[Rejection, ...] = ()
+    features: frozenset[str] = frozenset()
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    dtype: str = ""
+    device: str = ""
+    calls: tuple[Explanation, ...] = ()
+
+    def walk(self) -> Iterator[Explanation]:
+        """This operation and all that it would call."""
+        yield self
+        for call in self.calls:
+            yield from call.walk()
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines(""))
+
+    def _lines(self, indent: str, count: int = 1) -> Iterator[str]:
+        times = f" x{count}" if count > 1 else ""
+        where = f", {self.dtype} on {self.device}" if self.dtype else ""
+        yield f"{indent}{self.op}{times}: {self.kernel or ALGEBRA} ({self.backend}{where})"
+        if self.shapes:
+            yield f"{indent}    arrays    " + ", ".join(f"{name} {_by(shape)}" for name, shape in self.shapes)
+        if self.features:
+            yield f"{indent}    features  " + ", ".join(sorted(self.features))
+        for kernel, reason in self.rejected:
+            yield f"{indent}    not {kernel}: {reason}"
+        for call, same in groupby(self.calls):
+            yield from call._lines(indent + "  ", len(list(same)))
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "()"
+
+
+def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explanation:
+    """A dry run: which backend and kernel a call would run on, and why every other kernel would not.
+
+    Parameters
+    ----------
+    op : the name of an operation, such as ``"attention"`` or ``"gelu"``; or any callable made of operations, a layer too
+    *args, **options : those of the call; arguments are checked, kernels are chosen, and nothing is computed by them
+
+    Returns
+    -------
+    Explanation. Raises what the call would raise for its arguments, KernelUnsupported included; ValueError for an unknown name;
+    TypeError for a ``cache``, which a dry run would change.
+
+    >>> import numpy as np, mha_core as mha
+    >>> x = np.ones((2, 3), dtype=np.float32)
+    >>> print(mha.explain("gelu", x))
+    gelu: tiles (numpy, float32 on cpu)
+        arrays    x 2x3
+    >>> mha.explain("attention", x, x, x, mask=mha.causal()).features
+    frozenset({'causal'})
+    """
+    if isinstance(op, str):
+        if op not in OPERATIONS:
+            raise ValueError(f"op is {op!r}; expected one of {', '.join(OPERATIONS)}, or a callable such as a layer")
+        function = OPERATIONS[op]
+    else:
+        function = op
+    if options.get("cache") is not None:
+        raise TypeError("explain takes no cache, which the call would change: leave it out, and give query_offset")
+    found: list[Explanation] = []
+    with watched_by(_Recorder(found)):
+        function(*args, **options)
+    if len(found) == 1:
+        return found[0]
+    name = op if isinstance(op, str) else getattr(op, "__name__", type(op).__name__)
+    return Explanation(name, found[0].backend if found else "", calls=tuple(found))
+
+
+class _Recorder:
+    """Notes each operation; goes on into the parts of one that the algebra would compute, and computes nothing else."""
+
+    def __init__(self, found: list[Explanation]) -> None:
+        self.found = found
+
+    def __call__(self, run: Run) -> Any:
+        call, kernel = run.call, run.decision.kernel
+        noted = Explanation(
+            op=call.op,
+            backend=run.backend.name,
+            kernel=kernel.name if kernel else None,
+            rejected=tuple(Rejection(rejected.name, reason) for rejected, reason in run.decision.rejected),
+            features=call.features,
+            shapes=call.shapes,
+            dtype=str(call.dtype).rpartition(".")[2],
+            device=str(call.device),
+        )
+        if kernel is not None or not run.parts:
+            self.found.append(noted)
+            return run.empty()
+        inside: list[Explanation] = []
+        with watched_by(_Recorder(inside)):
+            result = run.algebra()
+        self.found.append(replace(noted, calls=tuple(inside)))
+        return result

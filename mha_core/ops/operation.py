@@ -1,0 +1,220 @@
+"""How an operation is called: its arguments are checked and a kernel chosen once for each signature, and then it runs.
+
+A signature is all that checks and choice depend on: types, shapes, dtypes and devices, options, what the caller demands, and
+whether a gradient is recorded. No number in an array is ever looked at, so a decision may be kept, and a call like an earlier
+one costs one lookup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..algebra.arrays import Array, device_of
+from ..dispatch.backend import LoadedBackend
+from ..dispatch.context import demands, watched_by, watcher
+from ..dispatch.contract import Call
+from ..dispatch.kernels import Decision, decide
+from ..dispatch.registry import on_change, registry
+from ..dispatch.selection import backend_of_type
+from . import check
+
+_KEPT = 4096  # plans of one operation, some 4 MB; shapes may go on changing for ever
+
+GRADIENT = "gradient"
+"""The feature of a call whose gradient the library records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was decided for a signature."""
+
+    backend: LoadedBackend
+    call: Call
+    decision: Decision
+    compute: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """An operation about to be computed, as ``explain`` and ``verify`` are told of it.
+
+    arguments: its arrays by name. compute, algebra: what was chosen, and the algebra, ready to be called. empty: a result of
+    the right shape that costs nothing. parts: whether the algebra goes through smaller operations.
+    """
+
+    backend: LoadedBackend
+    call: Call
+    decision: Decision
+    arguments: Mapping[str, Any]
+    options: Mapping[str, Any]
+    compute: Callable[[], Any]
+    algebra: Callable[[], Any]
+    empty: Callable[[], Any]
+    parts: bool = False
+
+
+class Kept(dict[Any, Any]):
+    """A mapping that forgets all where it has grown too large."""
+
+    def keep(self, key: Any, value: Any) -> None:
+        if len(self) >= _KEPT:
+            self.clear()
+        self[key] = value
+
+
+class Operation:
+    """A public operation on arrays that are all floating, of one library, dtype and device.
+
+    name: in ``Call.op``. arguments: their names, in order; those in ``optional`` may be None. algebra: ``algebra(xp, *arrays,
+    **options)``. A kernel is called without ``xp``. validate(*arrays): raises for shapes that do not fit. shape(*arrays): of
+    the result, that of the first array by default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: tuple[str, ...],
+        algebra: Callable[..., Array],
+        *,
+        optional: Iterable[str] = (),
+        validate: Callable[..., None] | None = None,
+        shape: Callable[..., tuple[int, ...]] | None = None,
+    ) -> None:
+        self.name, self.arguments, self.algebra, self.optional = name, arguments, algebra, frozenset(optional)
+        self._validate, self._shape = validate, shape
+        self._plans: Kept = Kept()
+        on_change(self._forget)
+
+    def _forget(self) -> None:
+        self._plans = Kept()
+
+    def __call__(self, *arrays: Any, **options: Any) -> Array:
+        plans = self._plans
+        key: tuple[Any, ...] | None
+        plan: Plan | None
+        try:
+            signature = [None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays]
+            key = (demands.get(), gradient_recorded(arrays), *options.values(), *signature)
+            plan = plans.get(key)
+        except (AttributeError, TypeError):  # no arrays, tracers without a device, devices without a hash: checked each time
+            key = plan = None
+        if plan is None:
+            plan = self._plan(arrays, options)
+            if key is not None:
+                plans.keep(key, plan)
+        watch = watcher.get()
+        if watch is not None:
+            return watch(self._run(plan, arrays, options))
+        return plan.compute(*arrays, **options)
+
+    def _plan(self, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
+        given = {name: x for name, x in zip(self.arguments, arrays, strict=True) if x is not None or name not in self.optional}
+        backend = check.arrays(**given)
+        if self._validate is not None:
+            self._validate(*arrays)
+        first, xp = arrays[0], backend.xp
+        if first.ndim == 0:  # NumPy's functions answer an array without axes with a scalar, which is no array
+            plan = self._plan((xp.reshape(first, (1,)), *arrays[1:]), options)
+
+            def compute(first: Array, *rest: Array, **options: Any) -> Array:
+                return xp.reshape(plan.compute(xp.reshape(first, (1,)), *rest, **options), ())
+
+            return Plan(backend, plan.call, plan.decision, compute)
+        call = describe(self.name, given, gradient=gradient_recorded(arrays), options=options)
+        decision = decide(backend.name, call)
+        return Plan(backend, call, decision, decision.run or partial(self.algebra, xp))
+
+    def _run(self, plan: Plan, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Run:
+        shape = self._shape(*arrays) if self._shape else tuple(arrays[0].shape)
+        return Run(
+            backend=plan.backend,
+            call=plan.call,
+            decision=plan.decision,
+            arguments=dict(zip(self.arguments, arrays, strict=True)),
+            options=options,
+            compute=partial(plan.compute, *arrays, **options),
+            algebra=partial(self.algebra, plan.backend.xp, *arrays, **options),
+            empty=partial(empty, plan.backend, shape, arrays[0]),
+        )
+
+
+_decisions: Kept = Kept()
+
+
+@on_change
+def _forget() -> None:
+    global _decisions
+    _decisions = Kept()
+
+
+def run_parts(
+    op: str,
+    backend: LoadedBackend,
+    algebra: Callable[[], Array],
+    arrays: Mapping[str, Array | None],
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+    *,
+    shape: tuple[int, ...],
+    features: Iterable[str] = (),
+    settings: Iterable[tuple[str, Any]] = (),
+) -> Array:
+    """A valid call of an operation that is made of smaller ones: ``algebra()``, or ``kernel(*arguments, **options)``.
+
+    ``arrays``, ``features`` and ``settings`` are what kernels are chosen by; ``shape`` is the result's.
+    """
+    watch, demand = watcher.get(), demands.get()
+    if watch is None and not demand.kernels and (backend.name, op) not in registry().kernels:
+        return algebra()
+    decisions = _decisions
+    given = {name: x for name, x in arrays.items() if x is not None}
+    recorded = gradient_recorded(tuple(given.values()))
+    call = describe(op, given, gradient=recorded, features=features, options=dict(settings))
+    decision = decisions.get((demand, backend.name, call))
+    if decision is None:
+        decision = decide(backend.name, call, demand, parts=True)
+        if decision.kernel is not None:  # its parts would have checked the arguments: go through them, and compute nothing
+            with watched_by(_only_checks):
+                algebra()
+        decisions.keep((demand, backend.name, call), decision)
+    compute = algebra if decision.run is None else partial(decision.run, *arguments, **options)
+    if watch is None:
+        return compute()
+    first = next(iter(given.values()))
+    blank = partial(empty, backend, shape, first)
+    run = Run(backend, call, decision, given, dict(settings), compute, algebra, blank, parts=True)
+    return watch(run)
+
+
+def _only_checks(run: Run) -> Any:
+    return run.algebra() if run.parts else run.empty()
+
+
+def describe(
+    op: str, given: Mapping[str, Any], *, gradient: bool, features: Iterable[str] = (), options: Mapping[str, Any]
+) -> Call:
+    """The record by which kernels are chosen."""
+    first = next(iter(given.values()))
+    shapes = tuple((name, tuple(x.shape)) for name, x in given.items())
+    every = frozenset(features) | ({GRADIENT} if gradient else frozenset())
+    return Call(op, shapes, first.dtype, _hashable(device_of(first)), every, tuple(options.items()))
+
+
+def _hashable(device: Any) -> Any:
+    """A device as a ``Call`` can hold it: by its name where the library gave its devices no hash, as CuPy did."""
+    return str(device) if type(device).__hash__ is None else device
+
+
+def gradient_recorded(arrays: tuple[Any, ...]) -> bool:
+    """Whether a gradient of what is computed from these arrays is recorded; None stands for no array."""
+    backend = backend_of_type(type(arrays[0]))
+    return backend is not None and backend.records_gradient is not None and backend.records_gradient(arrays)
+
+
+def empty(backend: LoadedBackend, shape: tuple[int, ...], like: Array) -> Array:
+    """Zeros of a shape that take the room of one."""
+    xp = backend.xp
+    return xp.broadcast_to(xp.zeros((), dtype=like.dtype, device=device_of(like)), shape)
