@@ -167,7 +167,7 @@ FEATURES: dict[str, Callable[[AttentionCall, np.random.Generator], AttentionCall
 }
 """What turns a plain call into one that uses this feature and no other."""
 BESIDE = frozenset({"gradient"})
-"""Features that core may name and that no call here uses yet."""
+"""Features that no call here uses: whether a gradient is recorded is a matter of the arrays."""
 _ALONE = [
     {"bias", "alibi", "relative_bias", "bias_term"},  # there is one bias
     {"causal", "window"},  # together they are a window

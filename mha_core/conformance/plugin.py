@@ -136,6 +136,15 @@ def rng(request: pytest.FixtureRequest, subject: Subject) -> np.random.Generator
     return np.random.default_rng([subject.seed, zlib.crc32(request.node.name.encode())])
 
 
+@pytest.fixture
+def wide_dtype(subject: Subject) -> str:
+    """The widest dtype that is judged."""
+    found = [dtype for dtype in ("float64", "float32") if dtype in subject.dtypes]
+    if not found:
+        pytest.skip("this is judged in float32 and float64")
+    return found[0]
+
+
 # What is said of a failure, and of a run that judged nothing.
 
 

@@ -13,15 +13,18 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+import mha_core as mha
+
 from ..dispatch.contract import Kernel
-from .calls import BESIDE, FEATURES, AttentionCall, go_together, plain, with_features
+from . import oracle
+from .calls import BESIDE, FEATURES, AttentionCall, go_together, plain, rounded, with_features
 from .judge import judge_call, judge_problem
 from .layers import LAYERS, assert_close, layer_calls
 from .pieces import PIECES, piece_calls
 from .problems import random_problem
 from .spy import Watch, watched
 from .subject import Subject, unchanged
-from .tolerance import assert_within
+from .tolerance import UNIT_ROUNDOFF, assert_within
 
 EVERY = frozenset(FEATURES) | BESIDE
 SHAPES = [(6, 8), (48, 64)]  # (length, width): one for what is general, one for what wants round numbers
@@ -90,6 +93,32 @@ def test_an_undeclared_feature_is_refused(
         )
         assert any(feature in call.features for call in watch.seen), f"core did not name {feature}"
         assert not watch.runs, f"the kernel does not declare {feature}, and was called"
+
+
+def test_a_gradient_is_right_whoever_computes_it(
+    subject: Subject, attention_kernel: Kernel, rng: np.random.Generator, wide_dtype: str
+) -> None:
+    """A kernel that does not declare ``gradient`` must not be called where one is recorded: it would cut it off."""
+    call = rounded(plain(rng, *SHAPES[0]), lambda x: subject.rounded(x, wide_dtype))
+    arrays = [subject.array(x, wide_dtype) for x in (call.query, call.key, call.value)]
+    records = subject.backend.record.records_gradient
+    if records is None or not all(hasattr(x, "requires_grad_") for x in arrays):
+        pytest.skip("the backend records no gradients, or not by requires_grad_ and backward")
+    arrays = [x.requires_grad_() for x in arrays]
+    towards = rng.normal(size=call.query.shape)
+    with watched(attention_kernel, EVERY) as watch:
+        out = mha.scaled_dot_product_attention(*arrays)
+        (out * subject.array(towards, wide_dtype)).sum().backward()
+    watch.assert_given_what_it_declares()
+    assert "gradient" in attention_kernel.handles or not watch.runs
+    scale = call.query.shape[-1] ** -0.5
+    y, _, p = oracle.attention(call.query, call.key, call.value)
+    d_scores = p * (towards @ np.swapaxes(call.value, -1, -2) - (towards * y).sum(axis=-1, keepdims=True)) * scale
+    turned = np.swapaxes(d_scores, -1, -2)
+    expected = (d_scores @ call.key, turned @ call.query, np.swapaxes(p, -1, -2) @ towards)
+    for name, x, exact in zip(("query", "key", "value"), arrays, expected, strict=True):
+        tolerance = 200 * UNIT_ROUNDOFF[wide_dtype] * max(1.0, float(np.abs(exact).max()))
+        np.testing.assert_allclose(subject.numpy(x.grad), exact, rtol=0, atol=tolerance, err_msg=f"gradient of {name}")
 
 
 def test_random_problems_equal_the_oracle(

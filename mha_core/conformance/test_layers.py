@@ -15,15 +15,6 @@ from .layers import SMALL, assert_close, on
 from .subject import Subject
 
 
-@pytest.fixture
-def wide_dtype(subject: Subject) -> str:
-    """The widest dtype that is judged."""
-    found = [dtype for dtype in ("float64", "float32") if dtype in subject.dtypes]
-    if not found:
-        pytest.skip("layers are judged in float32 and float64")
-    return found[0]
-
-
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_multi_head_attention(subject: Subject, wide_dtype: str, rng: np.random.Generator, kv_heads: int) -> None:
     made = mha.MultiHeadAttention.init(d_model=16, num_heads=4, num_kv_heads=kv_heads, d_context=12, seed=1)
