@@ -17,12 +17,16 @@ BELOW = {
     "ops": {"algebra", "dispatch"},
     "layers": {"algebra", "dispatch", "ops"},
     "models": {"algebra", "dispatch", "ops", "layers"},
+    # the suite judges all that stands below it, by way of the public names; of the command it knows nothing
+    "conformance": {"algebra", "dispatch", "ops", "layers", ""},
     "cli": {"algebra", "dispatch", "ops", "layers", "models", ""},
     "__main__": {"cli"},
     "plugin": {"algebra", "dispatch"},
     "__init__": {"algebra", "dispatch", "ops", "layers", "models"},
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}
+# the judge computes in NumPy float64 and is run by pytest: both at module level, for nothing else of core imports it
+CONFORMANCE = "mha_core/conformance/"
 # NumPy arrays are what converters give, and what weights and vectors are stored as: there it is imported, on need
 NUMPY_IN = {
     "mha_core/dispatch/backend.py",
@@ -85,9 +89,24 @@ def test_core_names_no_foreign_array_library(path):
 
 @each_core_file
 def test_core_imports_numpy_only_where_arrays_enter_or_leave_and_on_need(path):
+    if name_of(path).startswith(CONFORMANCE):
+        return
     inside = [function for name, function in imports(path) if name.partition(".")[0] == "numpy"]
     assert None not in inside
     assert not inside or name_of(path) in NUMPY_IN
+
+
+def test_the_oracle_knows_nothing_of_the_algebra():
+    """Nor do the formulas of pieces and layers, and the bound: what judges is written apart from what is judged."""
+    for name in ("oracle", "reference", "tolerance"):
+        path = ROOT / CONFORMANCE / f"{name}.py"
+        assert floors_used(path) <= {"conformance"}, name
+
+
+@each_core_file
+def test_only_the_suite_imports_pytest(path):
+    inside = {name for name, _ in imports(path) if name.partition(".")[0] == "pytest"}
+    assert not inside or name_of(path).startswith(CONFORMANCE)
 
 
 def test_dispatch_imports_numpy_only_to_give_a_numpy_array():

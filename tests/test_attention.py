@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import oracle
 from mha_core.algebra import attention as algebra
+from mha_core.conformance import oracle
+from mha_core.conformance.problems import random_problem
 from mha_core.ops.prepare import prepare
-from problems import random_problem
 
 CASES = 150
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import oracle
+from mha_core.conformance import oracle
 
 
 def whole(backend, bias, queries, keys, heads, rng, **options):

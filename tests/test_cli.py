@@ -345,6 +345,9 @@ def test_backends_that_cannot_be_used_say_why_and_what_to_type(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "200"}
     done = subprocess.run([sys.executable, "-m", "mha_core", "backends"], capture_output=True, text=True, env=environment)
     assert done.returncode == 0
-    row = next(line for line in done.stdout.splitlines() if "gone" in line)
-    assert "unavailable: ModuleNotFoundError: No module named 'gone_library'; pip install 'gone[all]'" in row
-    assert "gone 1.0" in row and "ready" in next(line for line in done.stdout.splitlines() if "numpy" in line)
+    row, line = (line for line in done.stdout.splitlines() if "gone" in line)
+    assert "unavailable" in row and "gone 1.0" in row
+    assert line == (
+        "gone (gone 1.0): unavailable: ModuleNotFoundError: No module named 'gone_library'; pip install 'gone[all]'"
+    )
+    assert "ready" in next(line for line in done.stdout.splitlines() if "numpy" in line)

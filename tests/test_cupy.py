@@ -11,7 +11,7 @@ import pytest
 import mha_core as mha
 import mha_cupy
 import mha_cupy.namespace as xp
-import oracle
+from mha_core.conformance import oracle
 from mha_core.dispatch.backend import load
 from test_cli import COMMAND, PLAIN
 
@@ -100,11 +100,11 @@ def test_the_command_says_in_one_line_that_there_is_no_gpu():
     environment = os.environ | PLAIN | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([COMMAND, "backends"], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    (row,) = (line for line in done.stdout.splitlines() if "cupy" in line)
-    assert "unavailable: NoDevice: no CUDA device can be used: cudaError" in row
-    assert "needs a CUDA GPU and its driver" in row
-    assert f"mha-core {mha.__version__}" in row
-    assert "pip install" not in row
+    row, line = (line for line in done.stdout.splitlines() if "cupy" in line)
+    assert "unavailable" in row
+    assert f"cupy (mha-core {mha.__version__}): unavailable: NoDevice: no CUDA device can be used: cudaError" in line
+    assert line.endswith("needs a CUDA GPU and its driver")
+    assert "pip install" not in line
 
 
 def test_neither_importing_nor_listing_imports_it():

@@ -9,6 +9,7 @@ import pytest
 
 ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "array_api_compat", "array_api_strict")
 PLUGINS = ("mha_numpy", "pluggy", "importlib.metadata", "importlib_metadata")
+SUITE = ("pytest", "mha_core.conformance")
 MODELS_AND_CLI = ("safetensors", "tokenizers", "huggingface_hub", "tqdm", "typer", "rich")
 
 
@@ -42,7 +43,7 @@ def test_import_reads_no_plugin_metadata(by_the_package, module):
     assert module not in by_the_package
 
 
-@pytest.mark.parametrize("module", MODELS_AND_CLI)
+@pytest.mark.parametrize("module", MODELS_AND_CLI + SUITE)
 def test_import_loads_nothing_of_the_extras(by_the_package, module):
     assert module not in by_the_package
 
@@ -170,3 +171,95 @@ print(json.dumps({plugin.name: plugin.traceback for plugin in registry().plugins
     tracebacks = run(program, tmp_path)
     assert "crash_plugin.py" in tracebacks["crash"]
     assert tracebacks["numpy"] == ""
+
+
+RECORD = """
+from mha_core.plugin import Backend, Kernel, hookimpl
+
+@hookimpl
+def mha_backends():
+    {backend}
+
+@hookimpl
+def mha_kernels():
+    {kernel}
+"""
+NO_BACKEND, NO_KERNEL = "return []", "return []"
+WRONG = {
+    "rubbish": (
+        RECORD.format(backend="yield 42", kernel=NO_KERNEL),
+        "TypeError: a plugin's hook yielded 42; expected a Backend",
+    ),
+    "future": (
+        RECORD.format(backend="yield Backend('future', 2, (), lambda: None)", kernel=NO_KERNEL),
+        "PluginApiMismatch: Backend 'future' was written for api 2, this mha-core has api 1: install a version",
+    ),
+    "a_thief": (  # whose name sorts before that of the owner
+        RECORD.format(backend="yield Backend('numpy', 1, (), lambda: None)", kernel=NO_KERNEL),
+        "ValueError: a backend named 'numpy' is already registered by mha-core ",
+    ),
+    "a_double": (
+        RECORD.format(backend=NO_BACKEND, kernel="yield Kernel('numpy', 'gelu', 'tiles', 1, 'a:b')"),
+        "ValueError: a kernel named 'tiles' for gelu on numpy is already registered by mha-core ",
+    ),
+    "nameless": (
+        RECORD.format(backend=NO_BACKEND, kernel="yield Kernel('numpy', 'gelu', 'algebra', 1, 'a:b')"),
+        "ValueError: a kernel for gelu is named 'algebra', which stands for none",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_plugin_that_breaks_the_contract_is_told_of_with_its_distribution_and_harms_nobody(tmp_path, name):
+    source, reason = WRONG[name]
+    install(tmp_path, name, source)
+    rows, relu = run(PROGRAM, tmp_path)
+    row = rows[name]
+    assert (row["distribution"], row["version"], row["state"]) == (f"mha-{name}", f"1.{len(name)}", "broken")
+    assert row["reason"].startswith(reason)
+    assert row["traceback"].rstrip().splitlines()[-1].endswith(row["reason"])
+    assert (rows["numpy"]["state"], rows["numpy"]["distribution"], rows["numpy"]["error"]) == ("registered", "mha-core", None)
+    assert relu == [0.0, 2.0]
+
+
+def test_a_plugin_that_brings_nothing_is_idle(tmp_path):
+    install(tmp_path, "nothing", RECORD.format(backend="return None", kernel=NO_KERNEL))
+    row = run(PROGRAM, tmp_path)[0]["nothing"]
+    assert (row["state"], row["reason"]) == ("idle", "its hooks yield neither a backend nor a kernel")
+
+
+def test_kernels_for_a_backend_that_is_not_there_are_idle(tmp_path):
+    kernel = "yield Kernel('absent', 'gelu', 'fast', 1, 'a:b')"
+    install(tmp_path, "lonely", RECORD.format(backend=NO_BACKEND, kernel=kernel))
+    row = run(PROGRAM, tmp_path)[0]["lonely"]
+    assert (row["state"], row["reason"]) == ("idle", "it extends backend 'absent', which no installed plugin brings")
+
+
+def test_the_command_says_what_is_wrong_and_where_it_came_from(tmp_path):
+    for name in ("crash", "a_thief"):
+        install(tmp_path, name, (CRASHING | WRONG)[name][0])
+    install(tmp_path, "lame", LAME)
+    kernel = "yield Kernel('numpy', 'silu', 'gone', 1, 'no_such_module:silu', priority=-1)"
+    install(tmp_path, "hollow", RECORD.format(backend=NO_BACKEND, kernel=kernel))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "160", "NO_COLOR": "1"}
+
+    def command(*options):
+        whole = [sys.executable, "-m", "mha_core", "backends", *options]
+        return subprocess.run(whole, capture_output=True, text=True, check=True, env=environment).stdout
+
+    out = command()
+    for line in (
+        "crash (mha-crash 1.5): broken: RuntimeError: out of luck",
+        "a_thief (mha-a_thief 1.7): broken: ValueError: a backend named 'numpy' is already registered by mha-core 0",
+        "lame (mha-lame 1.4): unavailable: ModuleNotFoundError: No module named 'no_such_library'; pip install lame-library",
+        "numpy (mha-core 0.1.0): kernel silu: gone cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'",
+    ):
+        assert line in out
+    assert "Traceback" not in out
+    whole = command("--traceback")
+    assert "crash_plugin.py" in whole
+    assert 'yield Backend("lame"' in whole or "no_such_library" in whole
+    rows = {row["name"]: row for row in json.loads(command("--json"))}
+    assert rows["crash"]["traceback"].startswith("Traceback")
+    assert rows["numpy"]["state"] == "ready"
+    assert rows["numpy"]["kernels"] == ["gelu: tiles", "silu: gone"]

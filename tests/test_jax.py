@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import oracle
 from conftest import ROOT, write_tiny_model
+from mha_core.conformance import oracle
+from mha_core.conformance.problems import leaf_masks, random_problem
 from mha_core.dispatch.backend import load
 from mha_core.plugin import Kernel, register, unregister
-from problems import leaf_masks, random_problem
 from sample_kernels import Plugin
 from test_pairs import NAMES, PAIRS, arguments
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import oracle
 from mha_core.algebra import attention as algebra
+from mha_core.conformance import oracle
 from mha_core.ops.prepare import prepare
 
 B, H, L, S = 2, 4, 6, 6

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mha_core as mha
-import oracle
 from mha_core.algebra import attention as algebra
+from mha_core.conformance import oracle
+from mha_core.conformance.problems import random_problem
 from mha_core.ops.prepare import prepare
-from problems import random_problem
 
 seeds = st.integers(0, 2**32 - 1)
 

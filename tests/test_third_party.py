@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import oracle
 from conftest import ROOT, THIRD_PARTY
+from mha_core.conformance import oracle
+from mha_core.conformance.problems import random_problem
 from mha_core.dispatch.backend import load
 from mha_core.dispatch.registry import registry
-from problems import random_problem
 from test_imports import ARRAY_LIBRARIES, run
 
 SOURCES = ROOT / "tests" / "third_party"

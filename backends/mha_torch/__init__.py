@@ -85,13 +85,13 @@ def mha_backends() -> Iterable[Backend]:
     )
 
 
-def _later(module: str) -> Callable[[Call], str | None]:
+def _later(module: str, function: str = "supports") -> Callable[[Call], str | None]:
     """``supports`` of a module that imports torch, which is imported only when a call of torch's asks."""
 
     def supports(call: Call) -> str | None:
         from importlib import import_module
 
-        reason: str | None = import_module(f"mha_torch.{module}").supports(call)
+        reason: str | None = getattr(import_module(f"mha_torch.{module}"), function)(call)
         return reason
 
     return supports
@@ -107,6 +107,9 @@ _LAYER = (
 )
 
 
+_ATTENTION = frozenset({"lse", "gradient", "sink", "grouped_query", "value_dim", "broadcast", *_MASKS, *_BIASES})
+
+
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
     yield Kernel(
@@ -115,8 +118,17 @@ def mha_kernels() -> Iterable[Kernel]:
         name="sdpa",
         api=1,
         load="mha_torch.sdpa:attention",
-        handles=frozenset({"lse", "gradient", "sink", "grouped_query", "value_dim", "broadcast", *_MASKS, *_BIASES}),
+        handles=_ATTENTION,
         supports=_later("sdpa"),
+    )
+    yield Kernel(
+        backend="torch",
+        op="attention",
+        name="sdpa_float32",
+        api=1,
+        load="mha_torch.sdpa:attention_float32",
+        handles=_ATTENTION,
+        supports=_later("sdpa", "supports_float32"),
     )
     yield Kernel(
         backend="torch",

@@ -16,8 +16,10 @@ from rich.markup import escape
 import mha_core
 
 from . import backends as listing
+from . import conform as conformance
 from . import encode as encoding
 from . import explain as explaining
+from . import new_plugin as plugins
 
 app = typer.Typer(
     name="mha",
@@ -155,3 +157,47 @@ def explain(
         except (ValueError, TypeError) as error:
             raise typer.BadParameter(str(error), param_hint="NAME=VALUE") from error
         explaining.show(explanation)
+
+
+@app.command(epilog="Example:  mha conform torch --device cuda --dtype float16")
+def conform(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The backend to judge: any that `mha backends` lists.")],
+    *,
+    device: Annotated[str | None, typer.Option("--device", metavar="D", help="One of its devices.")] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option("--dtype", metavar="T", help="Only this dtype; may be given again.")
+    ] = None,
+    plugin: Annotated[
+        list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Register a module that is not installed.")
+    ] = None,
+    expression: Annotated[str | None, typer.Option("-k", metavar="EXPRESSION", help="Only tests whose name matches.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer problems of each kind.")] = False,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the random problems.")] = 0,
+) -> None:
+    """Judge a backend and its kernels by the conformance suite; exit codes are pytest's, 0 where all is right."""
+    with _failing_clearly():
+        status = conformance.conform(
+            name, device=device, dtypes=dtype or (), plugins=plugin or (), expression=expression, quick=quick, seed=seed
+        )
+    if status == conformance.NOTHING_RUN:
+        selected = "" if expression is None else f" that matches -k {expression!r}"
+        typer.echo(f"error: nothing was judged: no test{selected} applies to backend {name!r}", err=True)
+    raise typer.Exit(status)
+
+
+@app.command(epilog="Example:  mha new-plugin mylibrary")
+def new_plugin(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the backend; lower-case letters, digits, underscores.")],
+    *,
+    directory: Annotated[Path, typer.Option("--directory", "-d", metavar="DIR", help="Where mha-NAME is made.")] = Path("."),
+) -> None:
+    """Write a plugin's distribution that installs and passes conformance as it is, with the lines to replace marked."""
+    try:
+        plugins.check_name(name)
+    except plugins.BadName as error:
+        raise typer.BadParameter(str(error), param_hint="NAME") from error
+    with _failing_clearly():
+        root = plugins.write(name, directory)
+        for path in plugins.written(root):
+            typer.echo(path)
+        typer.echo(f"\nnext:  cd {root} && pip install -e '.[test]' && python -m pytest tests")

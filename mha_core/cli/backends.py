@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -43,21 +43,22 @@ def report() -> list[dict[str, Any]]:
 
 
 def show(rows: Iterable[dict[str, Any]], *, traceback: bool) -> None:
-    """A table for people; with ``traceback``, the whole story of what is wrong below it."""
-    console = Console()
+    """A table for people, and below it a line for each that is in trouble; with ``traceback``, the whole story."""
+    console = Console(highlight=False, soft_wrap=True)
     table = Table()
     for column in ("backend", "state", "library", "devices", "kernels", "from"):
         table.add_column(column, overflow="fold")
     rows = list(rows)
     for row in rows:
         table.add_row(*map(Text, _cells(row)))  # no markup: brackets of an install line are meant
-    console.print(table)
-    told = [row for row in rows if row["traceback"]]
-    for row in told if traceback else []:
-        console.print(Text(f"\n{row['name']} ({row['distribution']} {row['version']})", style="bold"))
-        console.print(Text(row["traceback"].rstrip()), soft_wrap=True)
-    if told and not traceback:
-        console.print(f"`mha backends --traceback` tells the whole of what is wrong with {_names(told)}.", highlight=False)
+    console.print(table, soft_wrap=False)
+    for row in rows:
+        for line in _troubles(row):
+            console.print(Text(f"{row['name']} ({_owner(row)}): {line}"))
+        if traceback and row["traceback"]:
+            console.print(Text(row["traceback"]))
+    if not traceback and any(row["traceback"] for row in rows):
+        console.print(Text("mha backends --traceback tells the whole of it", style="dim"))
 
 
 def _record(backend: BackendInfo) -> dict[str, Any]:
@@ -96,17 +97,20 @@ def _probe(name: str) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    remedy = f"; {row['install']}" if row["install"] else ""
-    state = f"{row['state']}: {row['reason']}{remedy}" if row["reason"] else row["state"]
-    for kernel, reason in row["broken_kernels"].items():
-        state += f"; kernel {kernel} {reason}"
     libraries = ", ".join(f"{name} {version}" for name, version in row["libraries"].items())
     by_op: dict[str, list[str]] = {}
     for op, _, kernel in (each.partition(": ") for each in row["kernels"]):
         by_op.setdefault(op, []).append(kernel)
     kernels = "\n".join(f"{op}: {', '.join(names)}" for op, names in by_op.items())
-    return row["name"], state, libraries, ", ".join(row["devices"]), kernels, f"{row['distribution']} {row['version']}".strip()
+    return row["name"], row["state"], libraries, ", ".join(row["devices"]), kernels, _owner(row)
 
 
-def _names(rows: list[dict[str, Any]]) -> str:
-    return ", ".join(row["name"] for row in rows)
+def _troubles(row: dict[str, Any]) -> Iterator[str]:
+    if row["reason"]:
+        yield f"{row['state']}: {row['reason']}" + (f"; {row['install']}" if row["install"] else "")
+    for kernel, reason in row["broken_kernels"].items():
+        yield f"kernel {kernel} {reason}"
+
+
+def _owner(row: dict[str, Any]) -> str:
+    return f"{row['distribution']} {row['version']}".strip()

@@ -27,7 +27,7 @@ class BackendInfo:
     """A row of ``mha.backends()``.
 
     state: ``"registered"``; ``"broken"``, a plugin that could not be used, with the reason and its traceback; or ``"idle"``, a
-    plugin of kernels for a backend that is not there. kernels: ``"operation: name"`` of each, whichever plugin brought it.
+    plugin that brings nothing, or kernels for a backend that is not there. kernels: ``"operation: name"`` of each, whichever plugin brought it.
     """
 
     name: str
@@ -53,6 +53,8 @@ def backends() -> list[BackendInfo]:
         if plugin.error is not None:
             reason = f"{type(plugin.error).__name__}: {plugin.error}"
             rows.append(BackendInfo(plugin.name, *owner, "broken", reason, traceback=plugin.traceback))
+        elif not plugin.backends and not plugin.kernels:
+            rows.append(BackendInfo(plugin.name, *owner, "idle", "its hooks yield neither a backend nor a kernel"))
         for name in sorted({kernel.backend for kernel in plugin.kernels} - set(found.backends)):
             reason = f"it extends backend {name!r}, which no installed plugin brings"
             rows.append(BackendInfo(plugin.name, *owner, "idle", reason))

@@ -1,11 +1,26 @@
 """Attention in NumPy float64, written apart from the algebra: a loop over rows, one score at a time where it matters."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-def attention(query, key, value, *, allowed=None, bias=None, scale=None, softcap=None, sink=None):
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    allowed: Any = None,
+    bias: Any = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Any = None,
+) -> tuple[Floats, Floats, Floats]:
     """(out, lse, weights) with allowed and bias as whole arrays; query heads read contiguous groups of key heads."""
     query, key, value = (np.asarray(x, dtype=np.float64) for x in (query, key, value))
     heads, length, width = query.shape[-3:]

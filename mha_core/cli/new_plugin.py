@@ -1,0 +1,74 @@
+"""``mha new-plugin``: the files of a plugin's distribution, which installs and passes conformance as it is written."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from ..dispatch.errors import MhaError
+from ..dispatch.registry import registry
+
+
+class CannotWrite(MhaError):
+    """There is something in the way of the new distribution."""
+
+
+class BadName(MhaError, ValueError):
+    """No name for a backend, a module and a distribution at once."""
+
+
+_FILES = {
+    "pyproject.toml": "pyproject.toml.template",
+    "README.md": "README.md.template",
+    "mha_{name}.py": "plugin.py.template",
+    "mha_{name}_arrays.py": "arrays.py.template",
+    "tests/test_conformance.py": "test_conformance.py.template",
+}
+
+
+def check_name(name: str) -> str:
+    """A name that a module and a distribution can bear and that no backend has. Raises BadName."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
+        plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        hint = f", such as {plain}" if re.fullmatch(r"[a-z][a-z0-9_]*", plain) and not keyword.iskeyword(plain) else ""
+        raise BadName(f"{name!r} cannot name a module: give lower-case letters, digits and single underscores{hint}")
+    known = registry().backends
+    if name in known:
+        owner = known[name][1].distribution or known[name][1].name
+        raise BadName(f"a backend named {name!r} is already installed, from {owner}: give another name")
+    return name
+
+
+def write(name: str, directory: Path) -> Path:
+    """Write ``directory/mha-NAME`` and return it. Raises BadName, CannotWrite; nothing that is there is touched."""
+    words = {"name": check_name(name), "distribution": f"mha-{name.replace('_', '-')}", "Array": _class_name(name)}
+    root = directory / words["distribution"]
+    contents = {path: _render(template, words) for path, template in _FILES.items()}
+    if not directory.is_dir():
+        raise CannotWrite(f"{directory} is no directory: create it first, or give another --directory")
+    try:
+        root.mkdir()
+    except FileExistsError:
+        raise CannotWrite(f"{root} already exists: nothing was written") from None
+    for path, text in contents.items():
+        target = root / path.format(name=name)
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    return root
+
+
+def written(root: Path) -> Iterator[Path]:
+    """The files of a distribution, in order."""
+    return (path for path in sorted(root.rglob("*")) if path.is_file())
+
+
+def _class_name(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_")) + "Array"
+
+
+def _render(template: str, words: dict[str, str]) -> str:
+    return Template((files("mha_core.cli") / "templates" / template).read_text(encoding="utf-8")).substitute(words)

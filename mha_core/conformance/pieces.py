@@ -1,0 +1,97 @@
+"""Calls of the pieces (linear, norms, activations, rotary) with NumPy's answer and its bound, for any kernel of theirs.
+
+Bounds are in unit roundoffs of the dtype of the arrays: half precision may be computed in half precision here, except in
+the norms. The constants leave room for two or three roundings beyond the least that the formula needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import mha_core as mha
+
+from . import reference
+from .oracle import Floats
+from .tolerance import SMALLEST, UNIT_ROUNDOFF
+
+
+@dataclass(frozen=True)
+class PieceCall:
+    """``operation(*arrays, **options)``; an array may be None, where it was left out."""
+
+    name: str
+    operation: Callable[..., Any]
+    exact: Callable[..., Floats]
+    arrays: tuple[np.ndarray | None, ...]
+    magnitude: Callable[..., Any]
+    """The bound over u, from the same arrays: what the answer is a sum of, in absolute values, times the roundings."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def bound(self, exact: Floats, rounded: tuple[Floats | None, ...], dtype: str) -> Floats:
+        u = UNIT_ROUNDOFF[dtype]
+        both = 2.0 if dtype == "float64" else 1.0  # the reference itself computes in float64
+        return both * u * (self.magnitude(*rounded) + np.abs(exact)) + SMALLEST[dtype]
+
+
+def _linear(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
+    products = np.abs(x) @ np.abs(w) * (np.sqrt(w.shape[0]) + 2)
+    return products + (0.0 if b is None else np.abs(b))
+
+
+def _norm(x: Floats, weight: Floats | None = None, bias: Floats | None = None) -> Any:
+    """The roundings of mean and variance, of magnitude max |x| / rms of what is left after centring."""
+    deviation = np.sqrt(((x - x.mean(axis=-1, keepdims=True)) ** 2).mean(axis=-1, keepdims=True) + 1e-5)
+    size = (np.sqrt(x.shape[-1]) + 8) * np.abs(x).max(axis=-1, keepdims=True, initial=0) / deviation
+    size = size * (1 + np.abs(x) / deviation)
+    return size * (1.0 if weight is None else np.abs(weight)) + (0.0 if bias is None else np.abs(bias))
+
+
+def _rotary(x: Floats, cos: Floats, sin: Floats) -> Floats:
+    return 4 * np.abs(x).max(axis=-1, keepdims=True, initial=0) + 0 * x
+
+
+def _activation(x: Floats) -> Floats:
+    return 16 * np.abs(x)
+
+
+def piece_calls(rng: np.random.Generator, op: str) -> Iterator[PieceCall]:
+    """Every kind of call of one operation; none where this suite does not know it."""
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape)
+
+    if op == "linear":
+        for shape in [(3, 5), (2, 3, 16), (7,), (0, 4), (2, 130, 64)]:
+            w = normal(shape[-1], 6)
+            yield PieceCall("with b", mha.linear, reference.linear, (normal(*shape), w, normal(6)), _linear)
+            yield PieceCall("without b", mha.linear, reference.linear, (normal(*shape), w), _linear)
+    elif op in ("layer_norm", "rms_norm"):
+        operation, exact = getattr(mha, op), getattr(reference, op)
+        for shape in [(3, 5), (2, 3, 16), (7,), (0, 4), (2, 130, 64)]:
+            parts = [normal(shape[-1]) for _ in range(2 if op == "layer_norm" else 1)]
+            x = 3 * normal(*shape) + 1
+            yield PieceCall("plain", operation, exact, (x,), _norm)
+            yield PieceCall("affine", operation, exact, (x, *parts), _norm)
+            yield PieceCall("only the last", operation, exact, (x, *(None,) * (len(parts) - 1), parts[-1]), _norm)
+            yield PieceCall("eps", operation, exact, (x, *parts), _norm, {"eps": 0.5})
+    elif op in ("gelu", "relu", "silu"):
+        settings: list[dict[str, Any]] = [{"approximate": "none"}, {"approximate": "tanh"}] if op == "gelu" else [{}]
+        for options in settings:
+            for x in (3 * normal(4, 5), normal(0, 3), normal(3, 70, 100), np.asarray([0.0, -0.0, 1e-3, 30.0, -30.0])):
+                yield PieceCall(
+                    " ".join(options.values()), getattr(mha, op), getattr(reference, op), (x,), _activation, options
+                )
+    elif op == "rotary":
+        for interleaved in (True, False):
+            for length, width, half in [(4, 8, 4), (3, 10, 3), (1, 2, 1)]:
+                angles = 3 * normal(length, half)
+                arrays = (normal(2, 3, length, width), np.cos(angles), np.sin(angles))
+                name = "interleaved" if interleaved else "halves"
+                yield PieceCall(name, mha.rotary, reference.rotary, arrays, _rotary, {"interleaved": interleaved})
+
+
+PIECES = ("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary")

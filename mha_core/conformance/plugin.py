@@ -1,0 +1,196 @@
+"""The pytest plugin of the suite: its options, its fixtures, and what it does to keep the user's pytest settings out.
+
+    pytest -p mha_core.conformance.plugin --pyargs mha_core.conformance --backend NAME
+
+A conftest inside a package is not seen under ``--pyargs``, so everything stands here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import zlib
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mha_core
+
+from ..dispatch.contract import Kernel
+from ..dispatch.errors import MhaError
+from ..dispatch.registry import register, registry
+from .pieces import PIECES
+from .subject import CannotJudge, Subject, find
+
+HERE = Path(__file__).parent
+_SUBJECT = pytest.StashKey[Subject]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("mha-core conformance")
+    group.addoption("--backend", metavar="NAME", help="the backend to judge: any that `mha backends` lists")
+    group.addoption("--device", metavar="D", help="one of the backend's devices, default its own choice")
+    group.addoption("--dtype", metavar="T", action="append", help="judge only this dtype; may be given again")
+    group.addoption("--quick", action="store_true", help="fewer problems of each kind")
+    group.addoption("--seed", metavar="N", type=int, default=0, help="of the random problems, default 0")
+    group.addoption(
+        "--plugin", metavar="MODULE", action="append", default=[], help="register a module that no distribution announces"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("help") or config.getoption("version"):
+        return
+    if config.getoption("backend") is None:
+        raise pytest.UsageError("say which backend to judge: --backend NAME, one that `mha backends` lists")
+    try:
+        for module in config.getoption("plugin"):
+            register(importlib.import_module(module))
+        config.stash[_SUBJECT] = find(
+            *(config.getoption(name) for name in ("backend", "device", "dtype")),
+            **{name: config.getoption(name) for name in ("quick", "seed")},
+        )
+    except (
+        MhaError,
+        CannotJudge,
+        ImportError,
+        TypeError,
+        ValueError,
+    ) as error:  # the last two: a plugin that breaks the contract
+        raise pytest.UsageError(" ".join(str(error).split())) from error
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    subject = config.stash.get(_SUBJECT, None)
+    if subject is None:
+        return None
+    record = subject.backend.record
+    versions = ", ".join(f"{name} {version}" for name, version in (record.versions() if record.versions else {}).items())
+    return (
+        f"mha-core {mha_core.__version__} judges backend {subject.name} ({versions or 'versions unknown'}), "
+        f"device {subject.device or 'default'}, {', '.join(subject.dtypes)}; seed {subject.seed}{', quick' * subject.quick}"
+    )
+
+
+# The user's own settings of pytest may name other files and functions, run doctests, or make errors of warnings.
+
+
+class Module(pytest.Module):
+    """A module of this suite: its tests are the functions named ``test_``, whatever the settings say."""
+
+    def funcnamefilter(self, name: str) -> bool:
+        return name.startswith("test_")
+
+    def classnamefilter(self, name: str) -> bool:
+        return False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
+    found = yield
+    if file_path.parent != HERE:
+        return found
+    return [Module.from_parent(parent, path=file_path)] if file_path.name.startswith("test_") else []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.path.parent != HERE:
+        return
+    subject = metafunc.config.stash[_SUBJECT]
+    if "dtype" in metafunc.fixturenames:
+        metafunc.parametrize("dtype", subject.dtypes)
+    for name in ("attention_kernel", "piece_kernel", "layer_kernel"):
+        if name in metafunc.fixturenames:
+            found = [kernel for kernel in kernels_of(subject.name) if _kind(kernel) == name]
+            none = pytest.param(None, id="none", marks=pytest.mark.skip(f"no such kernel is registered for {subject.name}"))
+            metafunc.parametrize(name, [pytest.param(k, id=f"{k.op}-{k.name}".replace(" ", "_")) for k in found] or [none])
+
+
+def _kind(kernel: Kernel) -> str:
+    return "attention_kernel" if kernel.op == "attention" else "piece_kernel" if kernel.op in PIECES else "layer_kernel"
+
+
+def kernels_of(backend: str) -> list[Kernel]:
+    """Every kernel that any plugin brings for this backend."""
+    return [kernel for (owner, _), kernels in sorted(registry().kernels.items()) for kernel in kernels if owner == backend]
+
+
+@pytest.fixture(scope="session")
+def subject(pytestconfig: pytest.Config) -> Subject:
+    """The backend under test."""
+    return pytestconfig.stash[_SUBJECT]
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest, subject: Subject) -> np.random.Generator:
+    """Random numbers that depend on ``--seed`` and on the test's name only."""
+    return np.random.default_rng([subject.seed, zlib.crc32(request.node.name.encode())])
+
+
+@pytest.fixture
+def wide_dtype(subject: Subject) -> str:
+    """The widest dtype that is judged."""
+    found = [dtype for dtype in ("float64", "float32") if dtype in subject.dtypes]
+    if not found:
+        pytest.skip("this is judged in float32 and float64")
+    return found[0]
+
+
+# What is said of a failure, and of a run that judged nothing.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report = yield
+    if report.failed and item.path.parent == HERE:
+        report.sections.append(("to reproduce", _command(item)))
+    return report
+
+
+def _command(item: pytest.Item) -> str:
+    subject, option = item.config.stash[_SUBJECT], item.config.getoption
+    words = ["mha", "conform", subject.name]
+    for name in ("device", "dtype", "plugin"):
+        given = option(name) or []
+        words += [word for one in ([given] if isinstance(given, str) else given) for word in (f"--{name}", one)]
+    words += ["--quick"] * subject.quick + ["-k", item.name, "--seed", str(subject.seed)]
+    return shlex.join(words)
+
+
+_judged: list[str] = []
+
+
+def pytest_sessionstart() -> None:
+    _judged.clear()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" and not report.skipped:
+        _judged.append(report.nodeid)
+
+
+def _nothing_judged(config: pytest.Config, exitstatus: int) -> bool:
+    """A run in which every test was skipped is no success."""
+    in_worker = hasattr(config, "workerinput")  # of pytest-xdist: the reports are not for it
+    judging = not config.getoption("collectonly") and not in_worker
+    return judging and not _judged and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if _nothing_judged(session.config, exitstatus):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    if _nothing_judged(config, exitstatus):
+        terminalreporter.write_line("ERROR: nothing was judged: no test that was selected applies to this backend", red=True)

@@ -1,0 +1,110 @@
+"""The namespace: every array-API function that the algebra calls is there and gives NumPy's answer on small inputs.
+
+Where a test here fails, the others will too: read these first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ..algebra.arrays import device_of
+from .subject import Subject, dtype_name
+
+X = np.asarray([[1.5, -2.0, 0.25], [0.5, 4.0, -0.125]])
+Y = np.asarray([[2.0, 0.5, -1.0], [-0.5, 1.0, 8.0]])
+I = np.asarray([2, 0, 1])  # noqa: E741
+
+# name: (namespace, x, y, integers) -> result; NumPy is the judge, and x and y are exact in every dtype
+FUNCTIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "abs": lambda xp, x, y, i: xp.abs(x),
+    "any": lambda xp, x, y, i: xp.any(x > 1, axis=-1, keepdims=True),
+    "arange": lambda xp, x, y, i: x[0, :] + xp.astype(xp.arange(3, device=device_of(x)), x.dtype),
+    "argmax": lambda xp, x, y, i: xp.argmax(x, axis=-1),
+    "argsort": lambda xp, x, y, i: xp.argsort(-x, axis=-1),
+    "asarray": lambda xp, x, y, i: xp.asarray([0.5, 1.5, 2.5], dtype=x.dtype, device=device_of(x)),
+    "astype": lambda xp, x, y, i: xp.astype(xp.astype(x, xp.float32, copy=False), x.dtype),
+    "bool": lambda xp, x, y, i: xp.asarray([True, False], dtype=xp.bool, device=device_of(x)),
+    "broadcast_to": lambda xp, x, y, i: xp.broadcast_to(x[:, None, :], (2, 4, 3)),
+    "clip": lambda xp, x, y, i: xp.clip(i, 0, 1),
+    "concat": lambda xp, x, y, i: xp.concat([x, y], axis=-2),
+    "exp": lambda xp, x, y, i: xp.exp(x),
+    "full": lambda xp, x, y, i: xp.full((2, 3), -math.inf, dtype=x.dtype, device=device_of(x)),
+    "log": lambda xp, x, y, i: xp.log(xp.abs(x)),
+    "matmul": lambda xp, x, y, i: xp.matmul(x[:, None, None, :], y[None, :, :, None]),
+    "matrix_transpose": lambda xp, x, y, i: xp.matrix_transpose(x),
+    "max": lambda xp, x, y, i: xp.max(x, axis=-1, keepdims=True),
+    "maximum": lambda xp, x, y, i: xp.maximum(x, y),
+    "mean": lambda xp, x, y, i: xp.mean(x, axis=-1, keepdims=True),
+    "minimum": lambda xp, x, y, i: xp.minimum(xp.abs(x), 1),
+    "moveaxis": lambda xp, x, y, i: xp.moveaxis(x[:, None, :], -3, -2),
+    "ones": lambda xp, x, y, i: xp.ones((2, 3), dtype=x.dtype, device=device_of(x)),
+    "reshape": lambda xp, x, y, i: xp.reshape(x, (3, 1, 2)),
+    "sqrt": lambda xp, x, y, i: xp.sqrt(xp.abs(x)),
+    "stack": lambda xp, x, y, i: xp.stack([x, y], axis=-1),
+    "sum": lambda xp, x, y, i: xp.sum(x, axis=-1, keepdims=True),
+    "take": lambda xp, x, y, i: xp.take(x, i, axis=-1),
+    "tanh": lambda xp, x, y, i: xp.tanh(x),
+    "where": lambda xp, x, y, i: xp.where(x > y, x, -math.inf),
+    "zeros": lambda xp, x, y, i: xp.zeros((0, 3), dtype=x.dtype, device=device_of(x)),
+    "zeros_like": lambda xp, x, y, i: xp.zeros_like(x),
+    # operators and indexing
+    "arithmetic": lambda xp, x, y, i: (x + y) * 0.5 - x / y + (1 - x) - (-y) + 2 / y,
+    "matmul_operator": lambda xp, x, y, i: x @ xp.matrix_transpose(y),
+    "floor_division": lambda xp, x, y, i: i // 2,
+    "comparisons": lambda xp, x, y, i: (x < y) | ((x >= 1) & ~(x == y)) | (x > 3),
+    "ellipsis": lambda xp, x, y, i: x[..., 1:],
+    "new_axis": lambda xp, x, y, i: x[..., None, :],
+    "one_row": lambda xp, x, y, i: x[0, ...],
+    "stepped": lambda xp, x, y, i: x[..., ::2],
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_function(subject: Subject, dtype: str, function: str) -> None:
+    call = FUNCTIONS[function]
+    x, y, i = subject.array(X, dtype), subject.array(Y, dtype), subject.array(I)
+    result = call(subject.xp, x, y, i)
+    # NumPy has no bfloat16: float64 is exact for these inputs, and its answer is right in any dtype
+    expected = np.asarray(call(np, X, Y, I))
+    subject.assert_like(result, x, dtype=None if expected.dtype.kind == "f" else result.dtype)
+    unit = {"float64": 2.0**-50, "float32": 2.0**-21, "float16": 2.0**-8, "bfloat16": 2.0**-5}[dtype]
+    np.testing.assert_allclose(subject.numpy(result).astype(np.float64), expected.astype(np.float64), rtol=unit, atol=unit)
+    assert tuple(result.shape) == expected.shape and result.ndim == expected.ndim
+
+
+def test_dtypes_are_told_apart(subject: Subject, dtype: str) -> None:
+    xp, x = subject.xp, subject.array(X, dtype)
+    assert xp.isdtype(x.dtype, "real floating") and subject.backend.is_floating(x.dtype)
+    assert not subject.backend.is_floating(subject.array(I).dtype)
+    assert xp.isdtype(subject.array(I).dtype, "integral")
+    assert xp.finfo(x.dtype).bits == {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}[dtype]
+    assert dtype_name(x) == dtype and x.dtype == getattr(xp, dtype)
+
+
+def test_the_default_integers_hold_positions(subject: Subject) -> None:
+    assert subject.xp.isdtype(subject.xp.arange(3).dtype, "signed integer")
+
+
+def test_arrays_travel_to_numpy_and_back(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
+    for shape in [(), (3,), (2, 0, 4), (2, 3, 4)]:
+        x = subject.rounded(rng.normal(size=shape), dtype)
+        assert (subject.numpy(subject.array(x, dtype)) == x).all()
+    for x in (np.asarray([True, False]), np.arange(4), np.asarray([[3, -1]], dtype=np.int32)):
+        there = subject.numpy(subject.array(x))
+        assert there.dtype.kind == x.dtype.kind and (there == x).all()
+
+
+def test_special_numbers_travel(subject: Subject, dtype: str) -> None:
+    x = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0])
+    np.testing.assert_array_equal(subject.numpy(subject.array(x, dtype)).astype(np.float64), x)
+
+
+def test_read_only_arrays_can_come_in(subject: Subject) -> None:
+    x = np.ones((2, 3), dtype=np.float32)
+    x.flags.writeable = False
+    assert (subject.numpy(subject.backend.from_numpy(x, subject.device)) == 1).all()

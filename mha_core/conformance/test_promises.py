@@ -1,0 +1,285 @@
+"""The promises of docs/design.md, by their numbers, as far as one backend can keep or break them.
+
+5 (alignment) and 6 (options compose) are tried here and, for every option, in test_algebra; 13 (memory) is not judged yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+
+from . import tolerance
+from .judge import state_of
+from .problems import random_problem
+from .subject import Subject
+
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@pytest.fixture
+def xyz(rng: np.random.Generator) -> Arrays:
+    """query (2, 4, 5, 6), key and value (2, 2, 7, ...)."""
+    return rng.normal(size=(2, 4, 5, 6)), rng.normal(size=(2, 2, 7, 6)), rng.normal(size=(2, 2, 7, 3))
+
+
+def one_row_masked() -> np.ndarray:
+    allowed = np.ones((5, 7), dtype=bool)
+    allowed[3] = False
+    return allowed
+
+
+def test_1_a_fully_masked_row_is_zero(subject: Subject, dtype: str, xyz: Arrays) -> None:
+    mask = subject.array(one_row_masked())
+    out, lse = state_of(subject, *xyz, dtype=dtype, mask=mask)
+    assert (out[..., 3, :] == 0).all() and (lse[..., 3] == -np.inf).all()
+    assert np.isfinite(lse[..., :3]).all() and (out[..., :3, :] != 0).all()
+    weights = mha.attention_weights(*(subject.array(x, dtype) for x in xyz[:2]), mask=mask)
+    assert (subject.numpy(weights)[..., 3, :] == 0).all()
+
+
+def test_1_with_a_sink_the_lse_of_a_fully_masked_row_is_the_sink(
+    subject: Subject, dtype: str, xyz: Arrays, rng: np.random.Generator
+) -> None:
+    sink = subject.rounded(rng.normal(size=4), dtype)
+    out, lse = state_of(subject, *xyz, dtype=dtype, mask=mha.prefix(0), sink=subject.array(sink, dtype))
+    assert (out == 0).all() and (lse == sink[:, None]).all()
+
+
+def test_1_a_value_of_nan_that_others_see_stays_out_of_a_fully_masked_row(subject: Subject, dtype: str, xyz: Arrays) -> None:
+    query, key, value = xyz
+    value[..., 0, :] = np.nan
+    out, _ = state_of(subject, query, key, value, dtype=dtype, mask=subject.array(one_row_masked()))
+    assert (out[..., 3, :] == 0).all() and np.isnan(out[..., 2, :]).all()
+
+
+def test_2_lse_is_a_natural_logarithm_in_float32_at_least(subject: Subject, dtype: str, xyz: Arrays) -> None:
+    query, key, value = (subject.rounded(x, dtype) for x in xyz)
+    _, lse = state_of(subject, query, key, value, dtype=dtype)
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype)
+    assert lse.dtype == np.dtype(tolerance.compute_dtype(dtype))
+    tolerance.assert_within("lse", lse, exact.lse, exact.lse_bound)
+
+
+def test_3_a_finite_bias_is_only_a_bias(subject: Subject, xyz: Arrays) -> None:
+    """A row of the lowest float32 is a row like any other: the common shift cancels."""
+    if "float32" not in subject.dtypes:
+        pytest.skip("float32 is not judged")
+    query, key, value = xyz
+    lowest = subject.array(np.full((5, 7), -1e38), "float32")
+    out, lse = state_of(subject, query * 0, key, value, dtype="float32", bias=lowest)
+    groups = np.repeat(value.mean(axis=-2, keepdims=True), 2, axis=1)
+    np.testing.assert_allclose(out, np.broadcast_to(groups, out.shape), atol=1e-6)
+    assert np.isfinite(lse).all()
+
+
+def test_4_true_means_attend_and_an_integer_mask_is_refused(subject: Subject, dtype: str, xyz: Arrays) -> None:
+    allowed = np.zeros((5, 7), dtype=bool)
+    allowed[:, 2] = True
+    out, _ = state_of(subject, *xyz, dtype=dtype, mask=subject.array(allowed))
+    seen = np.repeat(subject.rounded(xyz[2][:, :, 2:3], dtype), 2, axis=1)
+    np.testing.assert_array_equal(out, np.broadcast_to(seen, out.shape))  # a weight of exactly 1
+    with pytest.raises(TypeError, match="mask has dtype"):
+        state_of(subject, *xyz, dtype=dtype, mask=subject.array(allowed.astype(np.int64)))
+
+
+# mask -> where it lets a query at position q see key k
+LOOKS_AT_POSITIONS: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "causal": (mha.causal(), lambda q, k: k <= q),
+    "window": (mha.window(1, 1), lambda q, k: abs(k - q) <= 1),
+    "not_causal": (~mha.causal(), lambda q, k: k > q),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS_AT_POSITIONS)
+def test_5_alignment_is_never_guessed(subject: Subject, dtype: str, xyz: Arrays, name: str) -> None:
+    mask, sees = LOOKS_AT_POSITIONS[name]
+    query, key, value = (subject.rounded(x, dtype) for x in xyz)
+    with pytest.raises(ValueError, match="query_offset=0"):
+        state_of(subject, query, key, value, dtype=dtype, mask=mask)
+    allowed = sees(np.arange(5)[:, None] + 2, np.arange(7)[None, :])
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, allowed=allowed)
+    out, _ = state_of(subject, query, key, value, dtype=dtype, mask=mask, query_offset=2)
+    tolerance.assert_within("out", out, exact.out, exact.out_bound)
+
+
+def test_6_options_compose(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
+    query, key, value = (subject.rounded(rng.normal(size=(1, h, n, 4)), dtype) for h, n in ((2, 4), (1, 6), (1, 6)))
+    q, k = np.arange(4)[:, None] + 2, np.arange(6)[None, :]
+    bias, sink = (subject.rounded(rng.normal(size=shape), dtype) for shape in ((2, 4, 6), (2,)))
+    given: dict[str, Any] = {"allowed": (k <= q) & (k >= 1), "bias": bias, "softcap": 1.5, "sink": sink, "scale": 0.7}
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, **given)
+    out, lse = state_of(
+        subject, query, key, value, dtype=dtype, mask=mha.causal() & ~mha.prefix(1), bias=subject.array(bias, dtype),
+        scale=0.7, softcap=1.5, sink=subject.array(sink, dtype), query_offset=2,
+    )  # fmt: skip
+    tolerance.assert_within("out", out, exact.out, exact.out_bound)
+    tolerance.assert_within("lse", lse, exact.lse, exact.lse_bound)
+
+
+def test_7_poison_changes_no_bit(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
+    for _ in range(subject.count(300)):
+        p = random_problem(rng)
+        options = p.options(lambda x: subject.array(x, dtype))
+        clean = state_of(subject, p.query, p.key, p.value, dtype=dtype, **options)
+        poisoned = state_of(subject, p.query, *p.poisoned(), dtype=dtype, **options)
+        for a, b in zip(clean, poisoned, strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+def test_8_empty_axes_work(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
+    def attend(*shapes: tuple[int, ...], **options: Any) -> tuple[np.ndarray, np.ndarray]:
+        return state_of(subject, *(np.ones(shape) for shape in shapes), dtype=dtype, **options)
+
+    out, lse = attend((2, 3, 4), (2, 0, 4), (2, 0, 5))
+    assert out.shape == (2, 3, 5) and (out == 0).all() and (lse == -np.inf).all()
+    out, lse = attend((2, 0, 4), (2, 3, 4), (2, 3, 5), mask=mha.causal(), query_offset=0)
+    assert out.shape == (2, 0, 5) and lse.shape == (2, 0)
+    out, lse = attend((0, 2, 3, 4), (0, 2, 3, 4), (0, 2, 3, 4), mask=mha.causal())
+    assert out.shape == (0, 2, 3, 4) and lse.shape == (0, 2, 3)
+    none = subject.array(np.zeros(0, dtype=np.int64))
+    out, _ = attend((0, 2, 3, 4), (2, 3, 4), (2, 3, 4), mask=mha.key_lengths(none))
+    assert out.shape == (0, 2, 3, 4)
+    out, lse = attend((1, 2, 0), (1, 3, 0), (1, 3, 2))
+    assert (out == 1).all()
+    np.testing.assert_allclose(lse, np.log(3), rtol=1e-6)
+
+
+def test_9_half_precision_accumulates_in_float32(subject: Subject) -> None:
+    for dtype in set(subject.dtypes) & {"float16", "bfloat16"}:
+        query, key = np.full((1, 2, 64), 300.0), np.full((1, 3, 64), 300.0)
+        out, lse = state_of(subject, query, key, np.asarray([[[1.0], [2.0], [3.0]]]), dtype=dtype)
+        np.testing.assert_allclose(out, 2.0, rtol=2**-7)
+        np.testing.assert_allclose(lse, 300 * 300 * 64 / 8 + np.log(3), rtol=1e-6)
+    if not set(subject.dtypes) & {"float16", "bfloat16"}:
+        pytest.skip("the backend has no half precision, or it is not judged")
+
+
+def test_10_integers_are_type_errors_that_name_the_argument(subject: Subject, dtype: str, xyz: Arrays) -> None:
+    given = dict(zip(("query", "key", "value"), (subject.array(x, dtype) for x in xyz), strict=True))
+    for name, x in zip(given, xyz, strict=True):
+        integers = subject.array(np.ones(x.shape, dtype=np.int64))
+        with pytest.raises(TypeError, match=f"{name} has dtype .*int64"):
+            mha.scaled_dot_product_attention(**{**given, name: integers})
+
+
+def test_10_mixed_dtypes_are_type_errors_that_name_the_argument(subject: Subject, xyz: Arrays) -> None:
+    if len(subject.dtypes) < 2:
+        pytest.skip("only one dtype is judged")
+    one, other = subject.dtypes[:2]
+    given = dict(zip(("query", "key", "value"), (subject.array(x, one) for x in xyz), strict=True))
+    for name, x in list(zip(given, xyz, strict=True))[1:]:
+        with pytest.raises(TypeError, match=f"{name} has dtype .*{other}, but query has"):
+            mha.scaled_dot_product_attention(**{**given, name: subject.array(x, other)})
+
+
+def test_10_arrays_of_another_library_are_refused(subject: Subject, dtype: str, xyz: Arrays) -> None:
+    query, key, value = (subject.array(x, dtype) for x in xyz)
+    foreign: Any = [[1.0]] if subject.name == "numpy" else np.asarray(subject.numpy(key))
+    with pytest.raises(TypeError, match="key is "):
+        mha.scaled_dot_product_attention(query, foreign, value)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (5, 1), (1, 7), (4, 1, 7), (2, 1, 5, 7), (2, 4, 1, 1)], ids=str)
+def test_11_masks_and_biases_broadcast(
+    subject: Subject, dtype: str, xyz: Arrays, rng: np.random.Generator, shape: tuple[int, ...]
+) -> None:
+    query, key, value = (subject.rounded(x, dtype) for x in xyz)
+    allowed, bias = np.asarray(rng.random(shape) < 0.7), subject.rounded(np.asarray(rng.normal(size=shape)), dtype)
+    exact = tolerance.exact_attention(
+        query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, allowed=allowed, bias=bias
+    )
+    options = {"mask": subject.array(allowed), "bias": subject.array(bias, dtype)}
+    out, lse = state_of(subject, query, key, value, dtype=dtype, **options)
+    tolerance.assert_within("out", out, exact.out, exact.out_bound)
+    tolerance.assert_within("lse", lse, exact.lse, exact.lse_bound)
+
+
+def test_11_what_does_not_broadcast_is_refused(subject: Subject, dtype: str, xyz: Arrays) -> None:
+    for shape in [(6,), (2, 7), (3, 5, 7), (1, 2, 4, 5, 7)]:
+        with pytest.raises(ValueError, match="mask has shape"):
+            state_of(subject, *xyz, dtype=dtype, mask=subject.array(np.ones(shape, dtype=bool)))
+        with pytest.raises(ValueError, match="bias has shape"):
+            state_of(subject, *xyz, dtype=dtype, bias=subject.array(np.ones(shape), dtype))
+
+
+VIEWS: dict[str, Callable[[Any, Any], Any]] = {
+    "permuted": lambda xp, x: xp.permute_dims(xp.permute_dims(x, (2, 0, 1, 3)) * 1, (1, 2, 0, 3)),
+    "stepped": lambda xp, x: xp.stack([x, 0 * x], axis=-2)[..., ::2, :][..., 0, :],
+    "sliced": lambda xp, x: xp.concat([0 * x, x, 0 * x], axis=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
+    "transposed": lambda xp, x: xp.matrix_transpose(xp.matrix_transpose(x) * 1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_12_strides_do_not_matter(subject: Subject, dtype: str, xyz: Arrays, view: str) -> None:
+    query, key, value = (subject.rounded(x, dtype) for x in xyz)
+    exact = tolerance.exact_attention(
+        query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, allowed=np.arange(7) < 6
+    )
+    plain = [subject.array(x, dtype) for x in (query, key, value)]
+    arrays = [VIEWS[view](subject.xp, x) for x in plain]
+    before = [subject.numpy(x).copy() for x in arrays]
+    out = mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(6))
+    subject.assert_like(out, plain[0])
+    tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
+    for x, old in zip(arrays, before, strict=True):
+        assert subject.numpy(x).tobytes() == old.tobytes(), "an input was written to"
+
+
+def test_12_an_expanded_array_is_an_array(subject: Subject, dtype: str, xyz: Arrays) -> None:
+    query, key, value = (subject.rounded(x, dtype) for x in xyz)
+    exact = tolerance.exact_attention(query, key[:1], value, dtype=dtype, rounds_weights=subject.rounds_weights)
+    expanded = subject.xp.broadcast_to(subject.array(key[:1], dtype), key.shape)
+    out = mha.scaled_dot_product_attention(subject.array(query, dtype), expanded, subject.array(value, dtype))
+    tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
+
+
+def test_14_threads_give_the_same_bits(subject: Subject, dtype: str, xyz: Arrays) -> None:
+    arrays, together = [subject.array(x, dtype) for x in xyz], threading.Barrier(4)
+    results: list[bytes] = []
+
+    def bits() -> bytes:
+        return subject.numpy(mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(5))).tobytes()
+
+    def work() -> None:
+        together.wait()
+        results.extend(bits() for _ in range(10))
+
+    expected = bits()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 40 and set(results) == {expected}
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "axes": ({"query": np.ones(4)}, ValueError, "query has shape (4,); expected at least 2 axes"),
+    "head_dim": ({"key": np.ones((2, 2, 7, 5))}, ValueError, "key has head_dim 5, but query has 6"),
+    "length": ({"value": np.ones((2, 2, 6, 3))}, ValueError, "value has length 6, but key has 7"),
+    "heads": ({"value": np.ones((2, 1, 7, 3))}, ValueError, "value has 1 heads, but key has 2"),
+    "batch": ({"key": np.ones((3, 2, 7, 6))}, ValueError, "batch axes that do not broadcast"),
+    "list": ({"query": [[1.0]]}, TypeError, "query is list"),
+    "scale": ({"scale": float("nan")}, ValueError, "scale is nan"),
+    "softcap": ({"softcap": 0.0}, ValueError, "softcap is 0.0"),
+    "sink": ({"sink": np.ones(3)}, ValueError, "sink has shape (3,)"),
+    "mask": ({"mask": "causal"}, TypeError, "mask is str"),
+    "offset": ({"query_offset": 1.5}, TypeError, "query_offset is float"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_15_bad_input_names_the_argument(subject: Subject, dtype: str, xyz: Arrays, case: str) -> None:
+    change, error, message = BAD[case]
+    arguments: dict[str, Any] = dict(zip(("query", "key", "value"), xyz, strict=True)) | change
+    made = {name: subject.array(x, dtype) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+    with pytest.raises(error) as raised:
+        mha.attention_state(**made)
+    assert message in str(raised.value)

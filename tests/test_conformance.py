@@ -1,0 +1,203 @@
+"""The conformance suite: our backends pass it, it finds planted faults, and asking for nothing is never green."""
+
+import ast
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+from faulty_plugins import FAULTS
+from mha_core.conformance import tolerance
+from mha_core.conformance.calls import BESIDE, FEATURES
+from mha_core.conformance.pieces import PIECES
+from mha_core.conformance.test_namespace import FUNCTIONS
+
+SUITE = [sys.executable, "-m", "pytest", "-p", "mha_core.conformance.plugin", "--pyargs", "mha_core.conformance"]
+MHA = [sys.executable, "-m", "mha_core"]
+
+
+def run(command, *arguments, cwd, **environment):
+    """A command in a process of its own and in an empty folder, where modules of tests/ can be imported."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "COLUMNS": "200", "TERM": "dumb", **environment}
+    return subprocess.run(
+        [*command, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def conform(*arguments, cwd, **environment):
+    return run(SUITE, "-p", "no:cacheprovider", "-q", "--backend", *arguments, cwd=cwd, **environment)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["numpy"], ["torch", "--quick"], ["array_api_strict", "--quick", "--plugin", "strict_plugin"]],
+    ids=lambda words: words[0],
+)
+def test_a_backend_of_ours_conforms(arguments, tmp_path):
+    done = conform(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_header_names_what_is_judged(tmp_path):
+    done = run(MHA, "conform", "numpy", "-k", "test_1", "--quick", "--seed", 7, "--dtype", "float32", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert f"judges backend numpy (numpy {np.__version__}), device default, float32; seed 7, quick" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+# planted faults
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault, tmp_path):
+    """By the tests of kernels alone, which bring each kernel to every call."""
+    chosen = ["-k", "test_kernels", "--quick", "--dtype", "float32"]
+    done = conform("numpy", "--plugin", "faulty_plugins", *chosen, cwd=tmp_path, MHA_FAULT=fault)
+    assert done.returncode == (0 if fault == "right" else 1), done.stdout + done.stderr
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert all("faulty" in line for line in failed), "the kernels of ours are right"
+    if fault != "right":
+        assert "mha conform numpy --dtype float32 --plugin faulty_plugins --quick -k 'test_" in done.stdout
+        assert "--seed 0" in done.stdout
+
+
+def test_the_line_that_reproduces_a_failure_does(tmp_path):
+    """Copied from the report, run as it stands."""
+    options = ["--plugin", "faulty_plugins", "-k", "test_plain_attention", "--seed", 5, "--quick"]
+    done = run(MHA, "conform", "numpy", *options, cwd=tmp_path, MHA_FAULT="scale")
+    assert done.returncode == 1
+    line = next(line for line in done.stdout.splitlines() if line.startswith("mha conform "))
+    again = run(["sh", "-c", line.replace("mha ", f"{sys.executable} -m mha_core ", 1)], cwd=tmp_path, MHA_FAULT="scale")
+    assert again.returncode == 1
+    assert "1 failed" in again.stdout
+    messages = [next(text for text in out.splitlines() if "times the bound" in text) for out in (done.stdout, again.stdout)]
+    assert messages[0] == messages[1]
+
+
+# what is not there
+
+
+def one_line(done, status, message):
+    assert done.returncode == status, done.stdout + done.stderr
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("ERROR: ")]
+    assert len(said) == 1
+    assert message in said[0]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nunpy"], "no backend is named 'nunpy'; installed are"),
+        (
+            ["lame", "--plugin", "faulty_plugins"],
+            "No module named 'no_such_library'; install it with: pip install lame-library",
+        ),
+        (["torch", "--device", "cuda:7"], "device 'cuda:7' of backend 'torch' cannot be used"),
+        (["numpy", "--device", "gpu"], "device 'gpu' of backend 'numpy' cannot be used"),
+        (["numpy", "--dtype", "float8"], "backend 'numpy' has no floating dtype 'float8'"),
+        (["numpy", "--dtype", "bfloat16"], "backend 'numpy' has no floating dtype 'bfloat16'"),
+        (["numpy", "--plugin", "no_such_module"], "No module named 'no_such_module'"),
+    ],
+)
+def test_what_is_not_there_is_an_error_in_one_line(arguments, message, tmp_path):
+    one_line(conform(*arguments, cwd=tmp_path), 4, message)
+    one_line(run(MHA, "conform", *arguments, cwd=tmp_path), 4, message)
+
+
+def test_a_backend_must_be_named(tmp_path):
+    one_line(run(SUITE, cwd=tmp_path), 4, "say which backend to judge: --backend NAME")
+    assert "--backend=NAME" in run(SUITE, "--help", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("selection", ["no_such_test", "test_kernels and declared and attention-none"])
+def test_a_selection_that_judges_nothing_is_an_error(selection, tmp_path):
+    assert conform("numpy", "-k", selection, cwd=tmp_path).returncode == 5
+    done = run(MHA, "conform", "numpy", "-k", selection, cwd=tmp_path)
+    assert done.returncode == 5
+    assert f"error: nothing was judged: no test that matches -k {selection!r} applies to backend 'numpy'" in done.stderr
+
+
+def test_a_run_in_which_every_test_is_skipped_is_an_error(tmp_path):
+    done = conform("array_api_strict", "--plugin", "strict_plugin", "-k", "test_kernels", cwd=tmp_path)
+    assert done.returncode == 5, done.stdout
+    assert "nothing was judged" in done.stdout
+
+
+# settings of others
+
+
+def test_settings_of_pytest_have_no_say(tmp_path):
+    """Other names of files and functions, doctests, warnings as errors: the same tests are run."""
+    chosen = ["-k", "test_1 or test_namespace", "--quick", "--dtype", "float64"]
+    expected = conform("numpy", *chosen, cwd=tmp_path).stdout.splitlines()[-1].partition(" in ")[0]
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = --doctest-modules --strict-markers -p no:cacheprovider\nfilterwarnings = error\n"
+        "python_files = check_*.py\npython_functions = check_*\nempty_parameter_set_mark = fail_at_collect\n"
+    )
+    (tmp_path / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--mine')\n")
+    done = conform("numpy", *chosen, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].partition(" in ")[0] == expected
+    (tmp_path / "conftest.py").write_text("raise RuntimeError('not asked for')\n")
+    assert run(MHA, "conform", "numpy", *chosen, cwd=tmp_path, PYTEST_ADDOPTS="--no-such-option").returncode == 0
+
+
+def test_workers_of_xdist_judge_alike(tmp_path):
+    done = conform("numpy", "-n", 2, "-k", "test_promises", "--quick", "--dtype", "float32", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+# completeness
+
+
+def test_every_function_that_core_calls_is_in_the_namespace_test():
+    called = set()
+    for path in (ROOT / "mha_core").rglob("*.py"):
+        if "conformance" not in path.parts:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute):
+                    owner = node.value
+                    name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+                    called |= {node.attr} if name == "xp" else set()
+    assert called - {"__name__", "float32", "float64", "finfo", "isdtype"} <= set(FUNCTIONS)  # those have tests of their own
+
+
+def test_every_feature_that_core_can_name_is_tried():
+    from sample_kernels import FEATURES as NAMED
+
+    assert set(NAMED) <= set(FEATURES) | BESIDE
+
+
+def test_every_operation_that_asks_for_a_kernel_is_tried():
+    from sample_kernels import OPERATIONS
+
+    assert {name.partition(" ")[0] for name in OPERATIONS} == set(PIECES)
+
+
+# the bound itself
+
+
+def test_the_bound_is_tight_enough_to_see_one_percent_of_scale_and_loose_enough_for_rounding(rng):
+    query, key, value = (rng.normal(size=(2, 3, n, 16)) for n in (6, 9, 9))
+    for dtype in ("float16", "float32", "float64"):
+        arrays = [x.astype(dtype).astype(np.float64) for x in (query, key, value)]
+        exact = tolerance.exact_attention(*arrays, dtype=dtype)
+        tolerance.assert_within("out", exact.out.astype(dtype), exact.out, exact.out_bound)
+        off = tolerance.exact_attention(*arrays, dtype=dtype, scale=0.25 * 1.01)
+        if dtype != "float16":
+            with pytest.raises(AssertionError, match="times the bound"):
+                tolerance.assert_within("out", off.out, exact.out, exact.out_bound)
+        with pytest.raises(AssertionError, match="times the bound"):
+            tolerance.assert_within("lse", off.lse, exact.lse, exact.lse_bound)
+    nan = np.where(exact.out == exact.out[0, 0, 0, 0], np.nan, exact.out)
+    with pytest.raises(AssertionError, match=r"out\[0, 0, 0, 0\] is nan"):
+        tolerance.assert_within("out", nan, exact.out, exact.out_bound)
+    with pytest.raises(AssertionError, match="has shape"):
+        tolerance.assert_within("out", exact.out[..., :1], exact.out, exact.out_bound)
