@@ -74,13 +74,5 @@ class AttentionProblem:
         """A block of ``rows`` and ``cols``, both the caller's indices."""
         return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
 
-    def again(self, query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
-        """The same problem with other arrays of the same shapes, several times faster than building it."""
-        other = object.__new__(AttentionProblem)
-        fields = self.__dict__.copy()
-        fields["query"], fields["key"], fields["value"], fields["sink"] = query, key, value, sink
-        object.__setattr__(other, "__dict__", fields)
-        return other
-
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
         return replace(self, query=query, key=key, value=value, **changes)

@@ -26,8 +26,9 @@ _by_type: dict[type, LoadedBackend] = {}
 class BackendInfo:
     """A row of ``mha.backends()``.
 
-    state: ``"registered"``; ``"broken"``, a plugin that could not be used, with the reason and its traceback; or ``"idle"``, a
-    plugin that brings nothing, or kernels for a backend that is not there. kernels: ``"operation: name"`` of each, whichever plugin brought it.
+    state: ``"registered"``; ``"broken"``, a plugin that could not be used, with the reason and its traceback; or ``"idle"``,
+    one that brings nothing, or kernels for a backend that is not there. kernels: ``"operation: name"`` of each, whichever
+    plugin brought it.
     """
 
     name: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from ..algebra import attention as algebra
 from ..algebra.arrays import Array
@@ -28,20 +28,26 @@ class Recipe:
     """A problem whose arrays are yet to come, and what was decided for it."""
 
     plan: Plan
-    problem: AttentionProblem
+    fields: dict[str, Any]
+    """The problem's own, without arrays."""
     kept: tuple[Any, ...] | None
     """The index of the keys that any query can reach; None for all."""
     zeroes: bool
     """Whether keys that no query sees remain, and must be zeroed."""
     axes: tuple[int, ...]
     """How many query, key and value have."""
+    two_axes: bool
+    """Whether any of them has only two, and is given one for heads."""
 
     def fill(self, query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
-        if 2 in self.axes:
+        if self.two_axes:
             query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
         if self.kept is not None:
             key, value = key[self.kept], value[self.kept]
-        problem = self.problem.again(query, key, value, sink)
+        fields = self.fields.copy()
+        fields["query"], fields["key"], fields["value"], fields["sink"] = query, key, value, sink
+        problem = object.__new__(AttentionProblem)  # several times faster than its __init__, which sets one field at a time
+        object.__setattr__(problem, "__dict__", fields)
         return without_unseen_keys(problem) if self.zeroes else problem
 
 
@@ -70,14 +76,14 @@ def attend(
 ) -> AttentionState:
     """Attention, validated and dispatched; without ``lse`` only ``out`` is sure to be there."""
     recipes, recipe, signature = _recipes, None, None
-    if type(scale) in _NUMBERS and type(softcap) in _NUMBERS and type(query_offset) in _OFFSETS and not unknown:
+    if (scale is softcap is query_offset is None or _known_types(scale, softcap, query_offset)) and not unknown:
         try:
             signature = (
                 lse,
                 demands.get(),
                 features_of((query, key, value, sink)),
-                None if mask is None else _key(mask),
-                None if bias is None else _key(bias),
+                None if mask is None else mask.key or _says_something_new(),
+                None if bias is None else bias.key or _says_something_new(),
                 (scale, softcap, query_offset),
                 (type(query), query.shape, query.dtype, query.device),
                 (type(key), key.shape, key.dtype, key.device),
@@ -103,16 +109,15 @@ def attend(
     return AttentionState(out[0, ...], log_sum if log_sum is None else log_sum[0, ...])
 
 
-_NUMBERS = {type(None), float, int}  # and no bool: True and 1 are one key, but not one argument
-_OFFSETS = {type(None), int}
+def _known_types(scale: Any, softcap: Any, query_offset: Any) -> bool:
+    """No bool, for True and 1 are one key but not one argument, nor an array, which may hold another number each time."""
+    numbers = {type(None), float, int}
+    return type(scale) in numbers and type(softcap) in numbers and type(query_offset) in {type(None), int}
 
 
-def _key(term: Any) -> Hashable:
-    """What a mask or bias is known by. Raises TypeError where it holds arrays, and AttributeError where it is one."""
-    key: Hashable = term.key
-    if key is None:
-        raise TypeError("it says something new in each call")
-    return key
+def _says_something_new() -> NoReturn:
+    """Of a mask or bias without a key: it holds arrays, which may be others in each call."""
+    raise TypeError
 
 
 def _plan(backend: LoadedBackend, p: AttentionProblem, lse: bool) -> Plan:
@@ -131,9 +136,9 @@ def _plan(backend: LoadedBackend, p: AttentionProblem, lse: bool) -> Plan:
 def _recipe(plan: Plan, p: AttentionProblem, key: Array, axes: tuple[int, ...]) -> Recipe:
     keys, num_keys = p.structure.keys, key.shape[-2]
     kept = None if len(keys) == num_keys else (..., slice(keys.start, keys.stop), slice(None))
-    bare: Any = dict.fromkeys(("query", "key", "value", "sink"))  # no array is kept
+    fields = vars(p) | dict.fromkeys(("query", "key", "value", "sink"))  # no array is kept
     zeroes = p.mask is not None and without_unseen_keys(p) is not p
-    return Recipe(plan, p.again(**bare), kept, zeroes, axes)
+    return Recipe(plan, fields, kept, zeroes, axes, 2 in axes)
 
 
 def _run(plan: Plan, p: AttentionProblem) -> Run:
