@@ -71,7 +71,8 @@ def assert_equal(state, expected):
 def test_every_feature_that_core_can_name_is_tried_here():
     named = {*problems._BIAS_FEATURES.values(), "bias_term"}
     for owner in (Structure, AttentionProblem):
-        source = ast.parse(textwrap.dedent(inspect.getsource(owner.features.fget)))
+        features = vars(owner)["features"]
+        source = ast.parse(textwrap.dedent(inspect.getsource(getattr(features, "func", None) or features.fget)))
         named |= {key.value for node in ast.walk(source) if isinstance(node, ast.Dict) for key in node.keys}
     assert named == frozenset(FEATURES)
 

@@ -150,32 +150,36 @@ def _fused(
     p: AttentionProblem, query: Any, key: Any, value: Any, *, causal: bool = False, mask: Tensor | None = None
 ) -> AttentionState:
     """One call of torch's, on four axes; a causal one is aligned at the start."""
-    batch, width = p.batch_shape, value.shape[-1]
-    widest = max(query.shape[-1], width)  # the fused kernels want heads of one width: zeros change no score
-    q, k, v = (_four_axes(_padded(x, widest), batch) for x in (query, key, value))
+    records = _records(p)
+    q, k, v = query, key, value
+    width, batch = value.shape[-1], None
+    if not (query.ndim == key.ndim == value.ndim == 4 and len(query) == len(key) == len(value) and width == query.shape[-1]):
+        batch = p.batch_shape
+        widest = max(query.shape[-1], width)  # the fused kernels want heads of one width: zeros change no score
+        q, k, v = (_four_axes(_padded(x, widest), batch) for x in (query, key, value))
     if mask is not None:
-        mask = _four_axes(mask.reshape((1,) * (3 - mask.ndim) + tuple(mask.shape)), batch if mask.ndim > 3 else ())
-    if _lacks_lse(p):
-        mask = mask if mask is None or p.device.type == "cpu" else mask.to(q.dtype)
-        grouped = p.num_groups > 1
+        mask = _four_axes(mask.reshape((1,) * (3 - mask.ndim) + tuple(mask.shape)), p.batch_shape if mask.ndim > 3 else ())
+    lse: Any = None
+    if records or not query.is_cpu:
+        mask = mask if mask is None or query.is_cpu else mask.to(q.dtype)
+        grouped = k.shape[1] != q.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
-        return AttentionState(_unfolded(out, batch)[..., :width], None)  # type: ignore[arg-type]
-    out, lse = _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=p.scale)
-    return AttentionState(_unfolded(out, batch)[..., :width], _unfolded(lse, batch))
+    else:
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+        out, lse = _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=p.scale)
+    if batch is None:
+        return AttentionState(out, lse)
+    lse = lse if lse is None else lse.reshape(*batch, *lse.shape[1:])
+    return AttentionState(out.reshape(*batch, *out.shape[1:])[..., :width], lse)
 
 
 def _padded(x: Tensor, width: int) -> Tensor:
-    x = F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
-    return x if x.stride(-1) == 1 else x.contiguous()
+    return F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
 
 
 def _four_axes(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     """(..., h, l, d) -> (batch, h, l, d), without a copy where there is one batch axis or none."""
     return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
-
-
-def _unfolded(x: Tensor, batch: tuple[int, ...]) -> Tensor:
-    return x.reshape(*batch, *x.shape[1:])
 
 
 def _with_sink(p: AttentionProblem, state: AttentionState) -> AttentionState:
@@ -194,8 +198,16 @@ def _records(p: AttentionProblem) -> bool:
     """Whether autograd is to record this call."""
     if not torch.is_grad_enabled():
         return False
+    q: Any
+    k: Any
+    v: Any
+    q, k, v = p.query, p.key, p.value
+    if q.requires_grad or k.requires_grad or v.requires_grad:
+        return True
+    if p.mask is None and p.bias is None:
+        return False
     terms: Any = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
-    return any(x.requires_grad for x in (p.query, p.key, p.value, *terms))
+    return any(x.requires_grad for x in terms)
 
 
 def _wide(p: AttentionProblem, x: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_
 
 from .arrays import Array, Namespace, as_integers, pick_pairs
@@ -38,7 +38,7 @@ class Structure:
     rest: Mask | None = None
     """Any other expression, in the caller's indices."""
 
-    @property
+    @cached_property
     def features(self) -> frozenset[str]:
         """What a kernel must declare to be given this mask."""
         low, high = self.band
