@@ -12,6 +12,7 @@ import mha_core as mha
 from mha_core.conformance import oracle
 from mha_core.conformance.problems import random_problem
 from mha_core.ops.prepare import prepare
+from mha_core.plugin import Call
 from mha_torch import sdpa, varlen
 
 B, H, L, S, D = 2, 4, 9, 13, 8
@@ -325,3 +326,30 @@ def test_varlen_gives_the_shapes_of_attention_on_the_meta_device():
     _, problem = prepare(query, key, value, mask=mha.packed([4, 5]) & mha.causal())
     out = varlen.attention(problem).out
     assert (out.shape, out.dtype) == ((4, 9, 16), torch.float16)
+    query, key, value = (torch.empty(2, 4, length, 16, dtype=torch.float16, device="meta") for length in (3, 9, 9))
+    _, problem = prepare(query, key, value, mask=mha.key_lengths(torch.empty(2, dtype=torch.int64, device="meta")))
+    out = varlen.attention(problem).out
+    assert (out.shape, out.dtype) == ((2, 4, 3, 16), torch.float16)
+
+
+VARLEN = {
+    "is for packed sequences, or else for key lengths": (frozenset(), (2, 4, 9, 16)),
+    "takes packed sequences without batch axes: they are the batch": (frozenset({"packed"}), (2, 4, 9, 16)),
+    "takes key lengths with one batch axis, not with 0": (frozenset({"key_lengths"}), (4, 9, 16)),
+    "aligns a band at the end of each length, not of the keys": (frozenset({"key_lengths", "causal"}), (2, 4, 9, 16)),
+    "takes key lengths where no gradient is recorded": (frozenset({"key_lengths", "gradient"}), (2, 4, 9, 16)),
+    "wants a head_dim that is a multiple of 8 up to 256, not 12": (frozenset({"packed"}), (4, 9, 12)),
+    "has no empty axes": (frozenset({"packed"}), (4, 0, 16)),
+}
+
+
+@pytest.mark.parametrize("reason", VARLEN)
+def test_varlen_says_what_it_refuses(reason):
+    features, shape = VARLEN[reason]
+    assert varlen.supports(Call("attention", (("query", shape),), torch.float16, torch.device("cuda"), features)) == reason
+
+
+def test_varlen_takes_what_it_is_for():
+    for features, shape in ((("packed", "causal", "gradient"), (4, 9, 16)), (("key_lengths",), (2, 4, 9, 16))):
+        call = Call("attention", (("query", shape),), torch.bfloat16, torch.device("cuda"), frozenset(features))
+        assert varlen.supports(call) is None

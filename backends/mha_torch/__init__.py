@@ -137,7 +137,7 @@ def mha_kernels() -> Iterable[Kernel]:
         api=1,
         load="mha_torch.varlen:attention",
         priority=1,
-        handles=frozenset({"gradient", "grouped_query", "packed", "causal", "window"}),
+        handles=frozenset({"gradient", "grouped_query", "packed", "key_lengths", "causal", "window"}),
         supports=_later("varlen"),
         opt_in=True,  # until it has been run on a GPU
     )
