@@ -18,7 +18,8 @@ import pytest
 import mha_core as mha
 import strict_plugin
 from mha_core.dispatch.backend import load
-from mha_core.plugin import NoDevice, register
+from mha_core.plugin import NoDevice, register, unregister
+from sample_kernels import Plugin, received
 
 ROOT = Path(__file__).parent.parent
 THIRD_PARTY = ROOT / "build" / "third_party"
@@ -46,6 +47,23 @@ def pytest_report_header():
 def backend(request):
     """Each backend that the algebra is tested on, loaded: ``backend.xp``, ``backend.from_numpy``, ``backend.to_numpy``."""
     return load(request.param)
+
+
+@pytest.fixture
+def installed():
+    """Register kernels for the time of one test."""
+    received.clear()
+    plugins = []
+
+    def add(*kernels):
+        plugins.append(Plugin(kernels))
+        register(plugins[-1])
+        return plugins[-1]
+
+    yield add
+    for plugin in plugins:
+        unregister(plugin)
+    received.clear()
 
 
 @pytest.fixture

@@ -8,25 +8,9 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-from mha_core.plugin import register, unregister
-from sample_kernels import FEATURES, OPERATIONS, Plugin, a_kernel, received
+from sample_kernels import FEATURES, OPERATIONS, a_kernel, received
 
 X = np.ones((2, 3, 4), dtype=np.float32)
-
-
-@pytest.fixture
-def installed():
-    received.clear()
-    plugins = []
-
-    def add(*kernels):
-        plugins.append(Plugin(kernels))
-        register(plugins[-1])
-
-    yield add
-    for plugin in plugins:
-        unregister(plugin)
-    received.clear()
 
 
 def test_it_names_backend_and_kernel_and_what_the_call_is_made_of():

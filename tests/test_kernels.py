@@ -18,24 +18,6 @@ from mha_core.dispatch.kernels import decide
 from mha_core.plugin import AttentionProblem, Call, register, unregister
 from sample_kernels import ANSWER, BATCH, FEATURES, HEADS, LENGTH, OPERATIONS, WIDTH, A, Plugin, W, a_kernel, received
 
-
-@pytest.fixture
-def installed():
-    """Register kernels for the time of one test."""
-    received.clear()
-    plugins = []
-
-    def add(*kernels):
-        plugins.append(Plugin(kernels))
-        register(plugins[-1])
-        return plugins[-1]
-
-    yield add
-    for plugin in plugins:
-        unregister(plugin)
-    received.clear()
-
-
 each_feature = pytest.mark.parametrize("feature", FEATURES)
 
 

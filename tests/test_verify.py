@@ -119,20 +119,6 @@ CALLS = {
 }
 
 
-@pytest.fixture
-def installed():
-    received.clear()
-    plugins = []
-
-    def add(*kernels):
-        plugins.append(Plugin(kernels))
-        register(plugins[-1])
-
-    yield add
-    for plugin in plugins:
-        unregister(plugin)
-
-
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_wrong_kernel_is_found_and_told_with_all_that_is_needed_to_see_it_again(installed, name):
     op, _ = FAULTS[name]

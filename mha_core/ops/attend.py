@@ -15,8 +15,7 @@ from ..algebra.visibility import without_unseen_keys
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import demands, watcher
 from ..dispatch.kernels import decide
-from ..dispatch.registry import on_change
-from .operation import Kept, Plan, Run, describe, empty, features_of
+from .operation import Kept, Plan, Run, describe, empty, features_of, keep
 from .prepare import prepare
 
 LSE = "lse"
@@ -51,13 +50,7 @@ class Recipe:
         return without_unseen_keys(problem) if self.zeroes else problem
 
 
-_recipes: Kept = Kept()
-
-
-@on_change
-def _forget() -> None:
-    global _recipes
-    _recipes = Kept()
+_recipes = Kept()
 
 
 def attend(
@@ -75,7 +68,7 @@ def attend(
     **unknown: Any,
 ) -> AttentionState:
     """Attention, validated and dispatched; without ``lse`` only ``out`` is sure to be there."""
-    recipes, recipe, signature = _recipes, None, None
+    recipes, recipe, signature = _recipes.now, None, None
     if (scale is softcap is query_offset is None or _known_types(scale, softcap, query_offset)) and not unknown:
         try:
             signature = (
@@ -100,7 +93,7 @@ def attend(
         backend, problem = prepare(query, key, value, **options, **unknown)
         plan, axes = _plan(backend, problem, lse), (query.ndim, key.ndim, value.ndim)
         if signature is not None:
-            recipes.keep(signature, _recipe(plan, problem, key, axes))
+            keep(recipes, signature, _recipe(plan, problem, key, axes))
     watch = watcher.get()
     state: AttentionState = plan.compute(problem) if watch is None else watch(_run(plan, problem))
     if axes != (2, 2, 2):

@@ -53,13 +53,25 @@ class Run:
     parts: bool = False
 
 
-class Kept(dict[Any, Any]):
-    """A mapping that forgets all where it has grown too large."""
+class Kept:
+    """Decisions by their key, forgotten when a plugin comes or goes.
 
-    def keep(self, key: Any, value: Any) -> None:
-        if len(self) >= _KEPT:
-            self.clear()
-        self[key] = value
+    ``now`` is replaced then, never emptied: what was decided before a change and comes late is kept where nobody looks.
+    """
+
+    def __init__(self) -> None:
+        self.now: dict[Any, Any] = {}
+        on_change(self._forget)
+
+    def _forget(self) -> None:
+        self.now = {}
+
+
+def keep(decisions: dict[Any, Any], key: Any, value: Any) -> None:
+    """Add to decisions; all are forgotten where they have become too many."""
+    if len(decisions) >= _KEPT:
+        decisions.clear()
+    decisions[key] = value
 
 
 class Operation:
@@ -82,14 +94,10 @@ class Operation:
     ) -> None:
         self.name, self.arguments, self.algebra, self.optional = name, arguments, algebra, frozenset(optional)
         self._validate, self._shape = validate, shape
-        self._plans: Kept = Kept()
-        on_change(self._forget)
-
-    def _forget(self) -> None:
         self._plans = Kept()
 
     def __call__(self, *arrays: Any, **options: Any) -> Array:
-        plans = self._plans
+        plans = self._plans.now
         key: tuple[Any, ...] | None
         plan: Plan | None
         try:
@@ -101,7 +109,7 @@ class Operation:
         if plan is None:
             plan = self._plan(arrays, options)
             if key is not None:
-                plans.keep(key, plan)
+                keep(plans, key, plan)
         watch = watcher.get()
         if watch is not None:
             return watch(self._run(plan, arrays, options))
@@ -138,13 +146,7 @@ class Operation:
         )
 
 
-_decisions: Kept = Kept()
-
-
-@on_change
-def _forget() -> None:
-    global _decisions
-    _decisions = Kept()
+_decisions = Kept()
 
 
 def run_parts(
@@ -166,7 +168,7 @@ def run_parts(
     watch, demand = watcher.get(), demands.get()
     if watch is None and not demand.kernels and (backend.name, op) not in registry().kernels:
         return algebra()
-    decisions = _decisions
+    decisions = _decisions.now
     given = {name: x for name, x in arrays.items() if x is not None}
     call = describe(op, given, features=features_of(tuple(given.values())).union(features), options=dict(settings))
     decision = decisions.get((demand, backend.name, call))
@@ -175,7 +177,7 @@ def run_parts(
         if decision.kernel is not None:  # its parts would have checked the arguments: go through them, and compute nothing
             with watched_by(_only_checks):
                 algebra()
-        decisions.keep((demand, backend.name, call), decision)
+        keep(decisions, (demand, backend.name, call), decision)
     compute = algebra if decision.run is None else partial(decision.run, *arguments, **options)
     if watch is None:
         return compute()
