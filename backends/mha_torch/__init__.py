@@ -45,9 +45,14 @@ _TANGENT = frozenset({"gradient", "forward_gradient"})
 
 
 def _features(arrays: Sequence[Any]) -> frozenset[str]:
-    """Whether autograd records: backwards, or forwards (torch.func.jvp), for which few fused kernels have a formula."""
+    """Whether autograd records: backwards, or forwards (torch.func.jvp), for which few fused kernels have a formula.
+
+    Inside a transform of torch.func an array does not tell whether what it stands for records, and is taken to.
+    """
     if _torch.autograd.forward_ad._current_level >= 0:
         return _TANGENT
+    if _torch._C._functorch.peek_interpreter_stack() is not None:
+        return _GRADIENT
     for x in arrays:
         if x is not None and x.requires_grad:
             return _GRADIENT if _torch.is_grad_enabled() else _PLAIN
@@ -85,13 +90,13 @@ def mha_backends() -> Iterable[Backend]:
     )
 
 
-def _later(module: str, function: str = "supports") -> Callable[[Call], str | None]:
+def _later(module: str) -> Callable[[Call], str | None]:
     """``supports`` of a module that imports torch, which is imported only when a call of torch's asks."""
 
     def supports(call: Call) -> str | None:
         from importlib import import_module
 
-        reason: str | None = getattr(import_module(f"mha_torch.{module}"), function)(call)
+        reason: str | None = import_module(f"mha_torch.{module}").supports(call)
         return reason
 
     return supports
@@ -107,9 +112,6 @@ _LAYER = (
 )
 
 
-_ATTENTION = frozenset({"lse", "gradient", "sink", "grouped_query", "value_dim", "broadcast", *_MASKS, *_BIASES})
-
-
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
     yield Kernel(
@@ -118,17 +120,8 @@ def mha_kernels() -> Iterable[Kernel]:
         name="sdpa",
         api=1,
         load="mha_torch.sdpa:attention",
-        handles=_ATTENTION,
+        handles=frozenset({"lse", "gradient", "sink", "grouped_query", "value_dim", "broadcast", *_MASKS, *_BIASES}),
         supports=_later("sdpa"),
-    )
-    yield Kernel(
-        backend="torch",
-        op="attention",
-        name="sdpa_float32",
-        api=1,
-        load="mha_torch.sdpa:attention_float32",
-        handles=_ATTENTION,
-        supports=_later("sdpa", "supports_float32"),
     )
     yield Kernel(
         backend="torch",
@@ -136,7 +129,7 @@ def mha_kernels() -> Iterable[Kernel]:
         name="varlen",
         api=1,
         load="mha_torch.varlen:attention",
-        priority=1,
+        priority=-1,
         handles=frozenset({"gradient", "grouped_query", "packed", "key_lengths", "causal", "window"}),
         supports=_later("varlen"),
         opt_in=True,  # until it has been run on a GPU

@@ -28,18 +28,6 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def supports(call: Call) -> str | None:
-    if call.dtype in _HALF and call.features & {"lse", "sink"}:  # seen: off by 7e-5 from 16 keys on
-        return "takes a fast exponential in half precision, and its log-sum-exp is not one of float32"
-    return _supports(call)
-
-
-def supports_float32(call: Call) -> str | None:
-    if call.dtype not in _HALF or not call.features & {"lse", "sink"}:
-        return "is for half precision whose log-sum-exp is wanted"
-    return _supports(call)
-
-
-def _supports(call: Call) -> str | None:
     if 0 in (size for _, shape in call.shapes for size in shape):
         return "has no empty axes"
     on_cpu = call.device.type == "cpu"
@@ -56,16 +44,19 @@ def _supports(call: Call) -> str | None:
 
 
 def attention(p: AttentionProblem) -> AttentionState:
-    """out, and lse where the fused kernel gives it: on the CPU, where no gradient is recorded."""
-    state = by_sequence(p, _attention) if only_packed(p) else _attention(p)
-    return state if p.sink is None else _with_sink(p, state)
+    """out; and lse where it, or a sink, is wanted.
 
-
-def attention_float32(p: AttentionProblem) -> AttentionState:
-    """The same through float32, rounded once at the end."""
-    query, key, value = (_wide(p, x) for x in (p.query, p.key, p.value))
-    out, lse = attention(p.with_arrays(query, key, value))
-    return AttentionState(out.to(p.query.dtype), lse)  # type: ignore[attr-defined]
+    In half precision torch takes a fast exponential, and its lse is not one of float32 (off by 7e-5 from 16 keys on): where the
+    lse is wanted, all is computed in float32 and rounded once.
+    """
+    dtype: Any = p.query.dtype
+    if dtype in _HALF and ("lse" in p.asked or p.sink is not None):
+        p = p.with_arrays(*(_wide(p, x) for x in (p.query, p.key, p.value)))
+    state: Any = by_sequence(p, _attention) if only_packed(p) else _attention(p)
+    if p.sink is not None:  # one more score without a value: merging with the state (0, sink)
+        sink = _wide(p, p.sink)[:, None].expand(state.lse.shape)
+        state = merge(p.xp, state, AttentionState(torch.zeros_like(state.out), sink))
+    return AttentionState(state.out.to(dtype), state.lse)
 
 
 def _attention(p: AttentionProblem) -> AttentionState:
@@ -75,13 +66,23 @@ def _attention(p: AttentionProblem) -> AttentionState:
     plain = p.bias is None and low is None and p.structure.features <= {"causal"}
     if plain and high in (None, 0):
         return _fused(p, p.query, p.key, p.value, causal=high == 0)
-    if plain and high is not None and high > 0 and not _lacks_lse(p) and p.query.dtype not in _HALF:
+    if plain and high is not None and high > 0 and _has_lse(p) and p.query.dtype not in _HALF:
         # all see the first keys, and the rest is aligned; half precision would be rounded before the two are merged
         before = _fused(p, p.query, p.key[..., :high, :], p.value[..., :high, :])
         after = _fused(p, p.query, p.key[..., high:, :], p.value[..., high:, :], causal=True)
-        merged: Any = merge(p.xp, *(AttentionState(_wide(p, x.out), x.lse) for x in (before, after)))
-        return AttentionState(merged.out.to(p.query.dtype), merged.lse)
-    return concat_queries(p.xp, [_block(p, rows) for rows in _row_blocks(p)])
+        return merge(p.xp, before, after)
+    blocks = ((rows, _block(p, rows)) for rows in _row_blocks(p))
+    if "gradient" in p.asked:
+        return concat_queries(p.xp, [state for _, state in blocks])
+    # written in place: small results kept between large temporaries would keep the memory of these from being used again
+    shape = (*p.batch_shape, *p.query.shape[-3:-1])
+    out: Any = torch.empty((*shape, p.value.shape[-1]), dtype=p.query.dtype, device=p.device)
+    lse: Any = torch.empty(shape, dtype=p.compute_dtype, device=p.device) if _has_lse(p) else None
+    for rows, state in blocks:
+        out[..., rows.start : rows.stop, :] = state.out
+        if lse is not None:
+            lse[..., rows.start : rows.stop] = state.lse
+    return AttentionState(out, lse)
 
 
 def _block(p: AttentionProblem, rows: range) -> AttentionState:
@@ -93,7 +94,7 @@ def _block(p: AttentionProblem, rows: range) -> AttentionState:
     if not len(cols):
         shape = (*p.batch_shape, p.query.shape[-3], len(rows))
         out = query.new_zeros((*shape, p.value.shape[-1]))
-        lse = None if _lacks_lse(p) else query.new_full(shape, -math.inf, dtype=p.compute_dtype)
+        lse = query.new_full(shape, -math.inf, dtype=p.compute_dtype) if _has_lse(p) else None
         return AttentionState(out, lse)
     start = p.structure.keys.start
     key, value = (x[..., cols.start - start : cols.stop - start, :] for x in (p.key, p.value))
@@ -150,7 +151,6 @@ def _fused(
     p: AttentionProblem, query: Any, key: Any, value: Any, *, causal: bool = False, mask: Tensor | None = None
 ) -> AttentionState:
     """One call of torch's, on four axes; a causal one is aligned at the start."""
-    records = _records(p)
     q, k, v = query, key, value
     width, batch = value.shape[-1], None
     if not (query.ndim == key.ndim == value.ndim == 4 and len(query) == len(key) == len(value) and width == query.shape[-1]):
@@ -160,7 +160,7 @@ def _fused(
     if mask is not None:
         mask = _four_axes(mask.reshape((1,) * (3 - mask.ndim) + tuple(mask.shape)), p.batch_shape if mask.ndim > 3 else ())
     lse: Any = None
-    if records or not query.is_cpu:
+    if not _has_lse(p):
         mask = mask if mask is None or query.is_cpu else mask.to(q.dtype)
         grouped = k.shape[1] != q.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
@@ -182,32 +182,9 @@ def _four_axes(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
 
 
-def _with_sink(p: AttentionProblem, state: AttentionState) -> AttentionState:
-    """One more score without a value: merging with the state (0, sink)."""
-    out = _wide(p, state.out)
-    sink = _wide(p, p.sink)[:, None].expand(state.lse.shape)
-    whole: Any = merge(p.xp, AttentionState(out, state.lse), AttentionState(torch.zeros_like(out), sink))
-    return AttentionState(whole.out.to(p.query.dtype), whole.lse)
-
-
-def _lacks_lse(p: AttentionProblem) -> bool:
-    return p.device.type != "cpu" or _records(p)
-
-
-def _records(p: AttentionProblem) -> bool:
-    """Whether autograd is to record this call."""
-    if not torch.is_grad_enabled():
-        return False
-    q: Any
-    k: Any
-    v: Any
-    q, k, v = p.query, p.key, p.value
-    if q.requires_grad or k.requires_grad or v.requires_grad:
-        return True
-    if p.mask is None and p.bias is None:
-        return False
-    terms: Any = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
-    return any(x.requires_grad for x in terms)
+def _has_lse(p: AttentionProblem) -> bool:
+    """Whether the fused kernel at hand gives the log-sum-exp: the CPU's does, but without a gradient."""
+    return p.device.type == "cpu" and "gradient" not in p.asked
 
 
 def _wide(p: AttentionProblem, x: Any) -> Any:

@@ -34,6 +34,8 @@ class AttentionProblem:
     softcap: float | None = None
     sink: Array | None = None
     offset: int | Array = 0
+    asked: frozenset[str] = frozenset()
+    """What the caller and the library ask beside it: ``"lse"`` where the log-sum-exp is wanted, ``"gradient"``, and so on."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -68,7 +70,7 @@ class AttentionProblem:
             "broadcast": len({x.shape[:-3] for x in (self.query, self.key, self.value)}) > 1,
         }
         bias = frozenset() if self.bias is None else frozenset({_BIAS_FEATURES.get(type(self.bias), "bias_term")})
-        return self.structure.features | bias | frozenset(name for name, present in parts.items() if present)
+        return self.asked | self.structure.features | bias | frozenset(name for name, present in parts.items() if present)
 
     def grid(self, rows: Index, cols: Index) -> Grid:
         """A block of ``rows`` and ``cols``, both the caller's indices."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -91,7 +91,8 @@ def attend(
     else:
         options = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sink": sink, "query_offset": query_offset}
         backend, problem = prepare(query, key, value, **options, **unknown)
-        plan, axes = _plan(backend, problem, lse), (query.ndim, key.ndim, value.ndim)
+        problem = replace(problem, asked=_asked(problem, lse))
+        plan, axes = _plan(backend, problem), (query.ndim, key.ndim, value.ndim)
         if signature is not None:
             keep(recipes, signature, _recipe(plan, problem, key, axes))
     watch = watcher.get()
@@ -113,15 +114,16 @@ def _says_something_new() -> NoReturn:
     raise TypeError
 
 
-def _plan(backend: LoadedBackend, p: AttentionProblem, lse: bool) -> Plan:
-    given = {"query": p.query, "key": p.key, "value": p.value}
-    optional = {} if p.sink is None else {"sink": p.sink}
-    terms = [x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays()]
-    asked = features_of((*given.values(), *optional.values(), *terms))
-    structure = p.structure
-    options = {"band": structure.band, "packed": structure.packed, "scale": p.scale, "softcap": p.softcap}
-    features = p.features | asked | ({LSE} if lse else frozenset())
-    call = describe("attention", given | optional, features=features, options=options)
+def _asked(p: AttentionProblem, lse: bool) -> frozenset[str]:
+    terms = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
+    asked = features_of((p.query, p.key, p.value, p.sink, *terms))
+    return asked | {LSE} if lse else asked
+
+
+def _plan(backend: LoadedBackend, p: AttentionProblem) -> Plan:
+    given = {"query": p.query, "key": p.key, "value": p.value} | ({} if p.sink is None else {"sink": p.sink})
+    options = {"band": p.structure.band, "packed": p.structure.packed, "scale": p.scale, "softcap": p.softcap}
+    call = describe("attention", given, features=p.features, options=options)
     decision = decide(backend.name, call)
     return Plan(backend, call, decision, decision.run or algebra.attention_state)
 
