@@ -107,12 +107,27 @@ def test_arguments_are_checked_as_in_the_call(op, arguments, error, message):
         mha.explain(op, *arguments)
 
 
-def test_a_cache_is_refused_since_the_call_would_change_it():
+def test_a_cache_stays_as_it_is():
     decoder = mha.Decoder.init(d_model=4, num_heads=2, d_ff=8, num_layers=1, seed=0)
     cache = mha.DecoderCache()
-    with pytest.raises(TypeError, match=r"explain takes no cache.*query_offset"):
-        mha.explain(decoder, X[0], X[0], cache=cache)
-    assert cache.length == 0
+    y = X[0]
+    decoder(y, y, cache=cache)
+    before = [vars(each).copy() for pair in cache.layers for each in pair]
+    for function in (decoder, lambda y, memory, cache: decoder(y, memory, cache=cache)):
+        found = mha.explain(function, y, y, cache=cache)
+        assert {"attention", "linear"} <= {each.op for each in found.walk()}
+    assert [vars(each) for pair in cache.layers for each in pair] == before
+
+
+def test_weights_are_an_operation_like_any_other():
+    found = mha.explain("self_attention", X, *np.ones((3, 4, 4), dtype=np.float32))
+    assert [each.op for each in found.calls] == ["linear", "linear", "linear", "attention", "attention_weights"]
+    assert mha.explain("attention_weights", X, X, mask=mha.causal()).features == {"causal"}
+
+
+def test_what_is_no_operation_is_told():
+    with pytest.raises(TypeError, match="op is int; expected the name of an operation, or a callable such as a layer"):
+        mha.explain(3, X)
 
 
 # on the command line

@@ -339,3 +339,29 @@ def test_weights_read_the_lse_that_a_kernel_gave_and_need_no_kernel_without(inst
     lse = mha.attention_state(x, x, x).lse
     np.testing.assert_array_equal(mha.attention_weights(x, x, lse), np.ones((1, 3, 3)))
     np.testing.assert_allclose(mha.attention_weights(x, x), np.full((1, 3, 3), 1 / 3))
+
+
+WRONG = {
+    "integer mask": ({"mask": np.ones((3, 3), dtype=np.int64)}, TypeError, "mask has dtype int64"),
+    "shape of a mask": ({"mask": np.ones((7, 9), dtype=bool)}, ValueError, r"mask has shape \(7, 9\)"),
+    "softcap": ({"softcap": -1.0}, ValueError, "softcap is -1.0"),
+    "softcap of true": ({"softcap": True}, TypeError, "softcap is bool"),
+    "sink": ({"sink": np.ones(5)}, ValueError, r"sink has shape \(5,\)"),
+    "alignment": ({"context": np.ones((5, 4)), "mask": mha.causal()}, ValueError, "say how they align"),
+}
+
+
+@pytest.mark.parametrize(("options", "error", "message"), WRONG.values(), ids=WRONG)
+def test_options_of_a_larger_kernel_are_checked_in_each_call(installed, options, error, message):
+    names = frozenset({"mask", "softcap", "sink", "context", "query_offset"})
+    installed(a_kernel("multi_head_attention", load="sample_kernels:linear", handles=names))
+    x, w = np.ones((3, 4)), np.eye(4)
+    right = {"mask": np.ones((3, 3), dtype=bool), "softcap": 1, "sink": np.ones(2)}
+    context = {"context": np.ones((5, 4)), "mask": mha.causal(), "query_offset": 0} if "context" in options else {}
+    for _ in range(2):
+        good = {**{name: right[name] for name in options if name in right}, **context}
+        assert mha.multi_head_attention(x, w, w, w, w, 2, **good) is x
+        with pytest.raises(error, match=message):
+            mha.multi_head_attention(x, w, w, w, w, 2, **options)
+        with pytest.raises(error, match=message):
+            mha.explain("multi_head_attention", x, w, w, w, w, 2, **options)

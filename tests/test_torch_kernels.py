@@ -1,6 +1,8 @@
 """torch's kernels: chosen by structure, right with every option, and refused wherever a promise would break."""
 
 import math
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 
@@ -201,6 +203,70 @@ def test_forward_gradients_are_left_to_the_algebra(qkv):
     torch.testing.assert_close(actual, jacobian.flatten(4).sum(-1))
 
 
+THROUGH_VMAP = {
+    "sink": lambda q, k: mha.scaled_dot_product_attention(q, k, k, sink=torch.ones(H, dtype=torch.float64)),
+    "two pieces": lambda q, k: mha.scaled_dot_product_attention(q, k, k, mask=mha.causal(), query_offset=2),
+    "lse": lambda q, k: mha.attention_state(q, k, k).lse,
+    "packed": lambda q, k: mha.scaled_dot_product_attention(q, k[:, :L], k[:, :L], mask=mha.packed([4, 5])),
+}
+
+
+@pytest.mark.parametrize("attend", THROUGH_VMAP.values(), ids=THROUGH_VMAP)
+def test_gradients_pass_through_vmap(qkv, attend):
+    query, key, _ = qkv()
+    query.requires_grad_()
+    whole = torch.func.vmap(lambda q: attend(q, key[0]))(query).square().sum()
+    one_by_one = torch.stack([attend(q, key[0]) for q in query]).square().sum()
+    for actual, expected in zip(*(torch.autograd.grad(y, query) for y in (whole, one_by_one)), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_vmap_passes_through_multi_head_attention(rng):
+    heads = mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=0, backend="torch")
+    x = torch.asarray(rng.normal(size=(3, 5, 8)), dtype=torch.float32)
+    torch.testing.assert_close(torch.func.vmap(heads)(x), heads(x))
+
+
+def test_second_derivatives_are_the_algebras():
+    x = torch.linspace(-1, 1, 12).reshape(1, 3, 4).requires_grad_()
+    with mha.use_kernel("attention", "algebra"):
+        (first,) = torch.autograd.grad(mha.scaled_dot_product_attention(x, x, x).square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert second.isfinite().all() and second.abs().max() > 0
+
+
+def test_weights_lost_in_float16_are_no_divergence():
+    query, key = torch.tensor([[[1.0, 0.0]]]), torch.zeros(1, 40, 2)
+    key[0, 0, 0] = 17.5
+    value = torch.full((1, 40, 2), 6e4)
+    value[0, 0] = 0
+    with mha.verify() as done:
+        mha.scaled_dot_product_attention(query.half(), key.half(), value.half(), scale=1.0)
+    assert done.checked == {("attention", "sdpa"): 1}
+
+
+PEAK = """
+import resource, sys
+import torch, mha_core as mha
+torch.set_num_threads(1)
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+mask, bias = eval(sys.argv[1])
+def run(length):
+    x = torch.ones(2, length, 16)
+    mha.scaled_dot_product_attention(x, x, x, mask=mask, bias=bias)
+run(512)
+before = peak()
+run(8192)
+print(peak() - before)
+"""
+
+
+@pytest.mark.parametrize("options", ["None, mha.alibi(2)", "mha.causal() | mha.prefix(10), None", "mha.chunks(3000), None"])
+def test_long_masked_attention_takes_little_memory(options):
+    done = subprocess.run([sys.executable, "-c", PEAK, options], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 128  # MB; the scores of the two heads would take 512
+
+
 # other kernels
 
 PIECES = {
@@ -298,6 +364,44 @@ def test_the_encoder_layer_kernel_refuses_what_it_does_not_know(name):
     assert len(list(explanation.walk())) > 8
 
 
+class Doubling:
+    """It has all that a layer norm has, and is none."""
+
+    weight = bias = None
+    eps = 1e-5
+
+    def __call__(self, x):
+        return 2 * x
+
+
+def test_a_member_that_is_no_layer_of_ours_is_called_as_it_is(rng):
+    layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=8, seed=0, backend="torch")
+    x = torch.asarray(rng.normal(size=(3, 8)), dtype=torch.float32)
+    changed = replace(layer, norm_2=Doubling(), feed_forward=lambda y: y)
+    found = mha.explain(changed, x)
+    assert found.kernel is None
+    assert "norm_2=test_torch_kernels.Doubling" in found.features
+    y = layer.norm_1(x + layer.attention(x))
+    torch.testing.assert_close(changed(x), 2 * (y + y))
+
+
+def test_a_gradient_through_an_option_is_seen(rng):
+    layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=8, seed=0, backend="torch")
+    x, bias = torch.ones(3, 8), torch.zeros(2, 3, 3, requires_grad=True)
+    found = mha.explain(layer, x, bias=bias)
+    assert "gradient" in found.features
+    assert found.kernel is None
+    (gradient,) = torch.autograd.grad(layer(x + torch.eye(3, 8), bias=bias).square().sum(), bias)
+    assert gradient.abs().max() > 0
+
+
+def test_a_sublayer_of_another_width_is_an_error():
+    layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=8, seed=0, backend="torch")
+    narrow = replace(layer, attention=replace(layer.attention, w_o=torch.zeros(8, 1), b_o=None))
+    with pytest.raises(ValueError, match="attention gives 1 features; expected 8"):
+        narrow(torch.ones(3, 8))
+
+
 def test_a_layer_that_does_not_fit_its_input_says_so_before_any_work():
     layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=8, seed=0, backend="torch")
     with pytest.raises(ValueError, match=r"w_q has shape \(8, 8\); expected \(6, 2 \* d\)"):
@@ -311,7 +415,7 @@ def test_a_layer_that_does_not_fit_its_input_says_so_before_any_work():
 
 def test_varlen_is_chosen_by_name_only_and_refuses_the_cpu(qkv):
     query, key, value = (x[0] for x in qkv(torch.float16, keys=L))
-    explanation = mha.explain("attention", query, key, value, mask=mha.packed([4, 5]))
+    explanation = mha.explain("attention", query, key, value, mask=mha.packed([4, 5]), softcap=2.0)
     assert ("varlen", "is chosen only by use_kernel('attention', 'varlen')") in explanation.rejected
     with mha.use_kernel("attention", "varlen"), pytest.raises(mha.KernelUnsupported, match="it runs on CUDA, not on cpu"):
         mha.scaled_dot_product_attention(query, key, value, mask=mha.packed([4, 5]))

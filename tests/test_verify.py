@@ -1,5 +1,6 @@
 """verify: kernels shadowed by the algebra, and use_kernel: kernels demanded by name."""
 
+import contextlib
 import math
 import re
 import threading
@@ -104,6 +105,11 @@ def activation_forgotten(x, w_1, b_1, w_2, b_2, *, activation):
     return (x @ w_1 + b_1) @ w_2 + b_2
 
 
+@fault("attention")
+def nothing_at_all(p):
+    return None
+
+
 for name, (_, function) in FAULTS.items():
     globals()[name] = function
 PERCENT = np.full((2, 3, 5, 2), 0.6, dtype=np.float32)
@@ -137,7 +143,7 @@ def test_a_wrong_kernel_is_found_and_told_with_all_that_is_needed_to_see_it_agai
     first = next(iter(error.value.arguments.values()))
     assert first.shape == (2, 3, 5, 4)
     assert error.value.expected is not None
-    assert error.value.actual is not None
+    assert error.value.actual is not None or name == "nothing_at_all"
 
 
 def test_the_place_and_both_numbers_are_told(installed):
@@ -210,6 +216,46 @@ def test_numbers_that_are_none_are_compared_as_such(installed):
     assert done.checked == {("gelu", "tiles"): 1}
 
 
+def spoilt(x, **options):
+    """What a kernel might make of what is no number."""
+    y = np.maximum(x, 0)
+    y[~np.isfinite(x)] = SPOILT[-1]
+    return y
+
+
+SPOILT = [0.0]
+
+
+@pytest.mark.parametrize("given", [np.inf, np.nan])
+@pytest.mark.parametrize("made", [0.0, np.inf, np.nan])
+def test_infinities_and_nan_must_be_where_the_algebra_has_them(installed, given, made):
+    installed(a_kernel("relu", load="test_verify:spoilt"))
+    SPOILT.append(made)
+    x = np.asarray([1.0, -2.0, given])
+    right = (made == given) or (np.isnan(made) and np.isnan(given))
+    with mha.verify(), contextlib.nullcontext() if right else pytest.raises(mha.KernelDivergence, match=r"\[2\] is"):
+        mha.relu(x)
+
+
+def test_a_finite_answer_over_an_infinite_value_is_found(installed):
+    installed(a_kernel(name="sample", load="sample_kernels:attention"))
+    value = np.ones((1, 3, 2))
+    value[0, 1, 0] = np.inf
+    with mha.verify(), pytest.raises(mha.KernelDivergence):
+        mha.scaled_dot_product_attention(np.ones((1, 3, 2)), np.ones((1, 3, 2)), value)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("gain", [1.0, 3.0, 6.0])
+def test_large_weights_amplify_rounding_and_are_no_divergence(rng, norm_first, gain):
+    layer = mha.EncoderLayer.init(d_model=64, num_heads=4, d_ff=128, norm_first=norm_first, seed=1, backend="torch")
+    layer = layer.map(lambda w: w * gain)
+    x = layer.norm_1.weight.new_tensor(rng.normal(size=(40, 64)))
+    with mha.verify() as done:
+        layer(x)
+    assert ("encoder_layer", "functional") in done.checked
+
+
 def test_all_the_threads_of_a_backend_are_watched():
     x = np.linspace(-3, 3, 101, dtype=np.float32)
     with mha.verify() as done:
@@ -260,7 +306,11 @@ def test_a_kernel_of_another_backend_is_no_kernel_of_this_one():
     ("op", "name", "message"),
     [
         ("attention", "sdap", r"no kernel for 'attention' is named 'sdap'; there are .*sdpa.*algebra.*did you mean 'sdpa'"),
-        ("atention", "sdpa", r"no kernel is registered for 'atention'; there are kernels for .*did you mean 'attention'"),
+        (
+            "atention",
+            "sdpa",
+            r"no operation that kernels compute is named 'atention'; expected one of .*did you mean 'attention'",
+        ),
     ],
 )
 def test_an_unknown_name_says_what_there_is(op, name, message):

@@ -42,17 +42,20 @@ def _to_numpy(array: Any) -> Any:
 _PLAIN: frozenset[str] = frozenset()
 _GRADIENT = frozenset({"gradient"})
 _TANGENT = frozenset({"gradient", "forward_gradient"})
+_VMAP = frozenset({"gradient", "vmap"})
 
 
 def _features(arrays: Sequence[Any]) -> frozenset[str]:
     """Whether autograd records: backwards, or forwards (torch.func.jvp), for which few fused kernels have a formula.
 
-    Inside a transform of torch.func an array does not tell whether what it stands for records, and is taken to.
+    Inside a transform of torch.func an array does not tell whether what it stands for records, and is taken to; under vmap
+    few fused kernels have a rule for a batch.
     """
     if _torch.autograd.forward_ad._current_level >= 0:
         return _TANGENT
     if _torch._C._functorch.peek_interpreter_stack() is not None:
-        return _GRADIENT
+        levels = _torch._C._functorch.get_interpreter_stack()
+        return _VMAP if any(level.key() == _torch._C._functorch.TransformType.Vmap for level in levels) else _GRADIENT
     for x in arrays:
         if x is not None and x.requires_grad:
             return _GRADIENT if _torch.is_grad_enabled() else _PLAIN
@@ -150,6 +153,6 @@ def mha_kernels() -> Iterable[Kernel]:
             name="functional",
             api=1,
             load=f"mha_torch.pieces:{op}",
-            handles=frozenset({"gradient"}),
+            handles=_VMAP,
             supports=_later("pieces") if op == "gelu" else None,
         )

@@ -114,6 +114,13 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     return tuple(result)
 
 
+def move_axis(xp: Namespace, x: Array, source: int, target: int) -> Array:
+    """``x`` with one axis moved, both places counted from the end; as a permutation, for which torch.func has a rule."""
+    axes = list(range(x.ndim))
+    axes.insert(x.ndim + target, axes.pop(x.ndim + source))
+    return xp.permute_dims(x, tuple(axes))
+
+
 def split_axis(xp: Namespace, x: Array, axis: int, sizes: tuple[int, ...]) -> Array:
     """``x`` with one axis (counted from the end) reshaped into several."""
     at = x.ndim + axis

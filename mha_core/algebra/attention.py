@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
-from .arrays import Array, Index, Namespace, bounds, pick, split_axis
+from .arrays import Array, Index, Namespace, bounds, move_axis, pick, split_axis
 from .masks import Band, Relation, runs
 from .problem import AttentionProblem
 from .state import AttentionState, identity, merge
@@ -221,7 +221,7 @@ def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], Attent
     def stack(x: Array, start: int, count: int, length: int) -> Array:
         # (..., H, L, D) -> (..., count, H, length, D), a view
         part = x[..., start : start + count * length, :]
-        return xp.moveaxis(split_axis(xp, part, -2, (count, length)), -3, -4)
+        return move_axis(xp, split_axis(xp, part, -2, (count, length)), -3, -4)
 
     states = []
     for run in runs(p.structure.packed or ()):
@@ -232,9 +232,9 @@ def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], Attent
         band = None if (low, high) == (None, None) else Band(low, high)
         arrays = (stack(x, *run) for x in (p.query, p.key, p.value))
         out, lse = attend(p.with_arrays(*arrays, structure=structure, mask=band, offset=0))
-        out = xp.reshape(xp.moveaxis(out, -4, -3), (*out.shape[:-4], out.shape[-3], count * length, out.shape[-1]))
+        out = xp.reshape(move_axis(xp, out, -4, -3), (*out.shape[:-4], out.shape[-3], count * length, out.shape[-1]))
         if lse is not None:
-            lse = xp.reshape(xp.moveaxis(lse, -3, -2), (*lse.shape[:-3], lse.shape[-2], count * length))
+            lse = xp.reshape(move_axis(xp, lse, -3, -2), (*lse.shape[:-3], lse.shape[-2], count * length))
         states.append(AttentionState(out, lse))
     return concat_queries(xp, states)
 

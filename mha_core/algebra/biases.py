@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from numbers import Integral
 
-from .arrays import Array, Namespace, is_array, pick_pairs
+from .arrays import Array, Namespace, is_array, move_axis, pick_pairs
 from .grid import Grid, Term, check_broadcast
 
 
@@ -72,7 +72,7 @@ class RelativeBias(Bias):
         values = xp.reshape(values, (*distance.shape, self.table.shape[1]))
         if distance.ndim > 2:  # (..., 1, l, s, H): the head axis that an offset for each batch element left open
             values = values[..., 0, :, :, :]
-        return xp.moveaxis(values, -1, -3)
+        return move_axis(xp, values, -1, -3)
 
     def bucket(self, distance: int) -> int:
         """Half of the buckets hold one distance each, the others grow by a constant ratio up to max_distance."""

@@ -26,7 +26,8 @@ def attention(p: AttentionProblem, y: AttentionState) -> AttentionState:
 
         sum w ds |v| + (sum w ds) (|y| + w |v|) + u (sqrt(S) + 3) w |v| + u_out (|y| + w |v|)
 
-    that of the output: the last term where a kernel rounds weights to the precision of its input.
+    that of the output: the last term where a kernel rounds weights to the precision of its input. There a weight below half the
+    smallest subnormal, beside the greatest of its row, is lost.
     """
     xp, rows = p.xp, range(p.query.shape[-2])
     size = max(1, _ROWS // max(1, math.prod(p.rows_shape[:-1]) * len(p.structure.keys)))
@@ -56,6 +57,9 @@ def _attention_rows(p: AttentionProblem, y: AttentionState, rows: range) -> Atte
     whole = xp.abs(algebra.wide(p, out))
     u_out = _roundoff(xp, p.query.dtype)
     bound = spread + algebra.ungrouped(p, moved) * whole + u_out * (whole + algebra.ungrouped(p, seen))
+    if u_out > u:  # a weight is rounded beside the greatest of its row, and may be subnormal there, or nothing
+        subnormal = _tiny(xp, p.query.dtype) * u_out * xp.max(weights, axis=-1, keepdims=True)
+        bound = bound + algebra.ungrouped(p, subnormal * xp.sum(value, axis=-2, keepdims=True))
     finite = xp.where(lse == -math.inf, 0, xp.abs(lse))
     shift = algebra.ungrouped(p, moved)[..., 0] + u * (math.sqrt(len(keys)) + 3 + finite)
     return AttentionState(2 * bound + _tiny(xp, p.query.dtype), 2 * shift)
@@ -100,14 +104,14 @@ def _norm(xp: Namespace, y: Array, x: Array, centred: Array, weight: Array | Non
 
 def rotary(xp: Namespace, y: Array, x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
     """8 u_out of the largest feature."""
-    return 8 * by_row(xp, y) / 64
+    return by_row(xp, y, 8)
 
 
-def by_row(xp: Namespace, y: Array) -> Array:
-    """For operations made of several: 64 u_out of the largest number of a row."""
+def by_row(xp: Namespace, y: Array, roundings: float) -> Array:
+    """So many u_out of the largest number of a row."""
     wide = xp.abs(xp.astype(y, compute_dtype(xp, y.dtype)))
-    wide = xp.where(wide < math.inf, wide, 0)
-    return 0 * wide + 64 * _roundoff(xp, y.dtype) * xp.max(wide, axis=-1, keepdims=True)
+    top = xp.max(xp.where(xp.isfinite(wide), wide, 0), axis=-1, keepdims=True)
+    return xp.broadcast_to(roundings * _roundoff(xp, y.dtype) * top + _tiny(xp, y.dtype), y.shape)
 
 
 BOUNDS: dict[str, Callable[..., Array]] = {
@@ -119,7 +123,7 @@ BOUNDS: dict[str, Callable[..., Array]] = {
     "rms_norm": rms_norm,
     "rotary": rotary,
 }
-"""By operation; any other is made of several, and bounded by the row."""
+"""By operation; attention stands apart, and the others are made of several."""
 
 
 def _twice(xp: Namespace, y: Array, error: Array) -> Array:

@@ -30,6 +30,20 @@ watcher: ContextVar[Callable[..., Any] | None] = ContextVar("mha_core.watcher", 
 """What is told of every dispatched operation instead of its being run: ``explain`` and ``verify``."""
 
 
+dry: ContextVar[bool] = ContextVar("mha_core.dry", default=False)
+"""Whether operations are only gone through, so that nothing that lasts may change: a cache, for one."""
+
+
+@contextmanager
+def dry_run() -> Iterator[None]:
+    """Go through operations of this context for their checks and choices only."""
+    token = dry.set(True)
+    try:
+        yield
+    finally:
+        dry.reset(token)
+
+
 @contextmanager
 def demanding(**changes: Any) -> Iterator[None]:
     """Change the demands of this context for a while."""

@@ -14,6 +14,13 @@ API = 1
 """The version of this contract. A plugin that names another is refused."""
 
 
+OPERATIONS = (
+    *("attention", "attention_weights", "linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary"),
+    *("feed_forward", "multi_head_attention", "encoder_layer"),
+)
+"""What kernels may compute. One for any other is never asked: of a version to come, or a slip of the pen."""
+
+
 @dataclass(frozen=True)
 class Backend:
     """An array library.

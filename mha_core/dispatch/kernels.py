@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .context import ALGEBRA, Demands, demanding, demands
-from .contract import Call, Kernel
+from .contract import OPERATIONS, Call, Kernel
 from .errors import KernelUnsupported, KernelWarning, UnknownKernel
 from .registry import registry
 
@@ -65,7 +65,10 @@ def _unfit(kernel: Kernel, call: Call) -> str | None:
     if kernel.supports is None:
         return None
     try:
-        return kernel.supports(call)
+        reason = kernel.supports(call)
+        if reason is None or (isinstance(reason, str) and reason):
+            return reason
+        raise TypeError(f"supports gave {reason!r}; expected None, or the reason against")
     except Exception as error:
         return _broken(kernel, "cannot say whether it supports the call", error)
 
@@ -128,7 +131,7 @@ def use_kernel(op: str, name: str) -> Iterator[None]:
     array([0.])
     """
     known = {kernel.name: kernel for kernel in kernels_of(op)}
-    if name != ALGEBRA and name not in known:
+    if op not in OPERATIONS or (name != ALGEBRA and name not in known):
         raise UnknownKernel(_unknown(op, name, [*known, ALGEBRA]))
     rest = tuple(pair for pair in demands.get().kernels if pair[0] != op)
     with demanding(kernels=(*rest, (op, name))):
@@ -136,11 +139,10 @@ def use_kernel(op: str, name: str) -> Iterator[None]:
 
 
 def _unknown(op: str, name: str, known: list[str]) -> str:
-    ops = sorted({each for _, each in registry().kernels})
-    if op not in ops:
-        guess = difflib.get_close_matches(str(op), ops, n=1)
+    if op not in OPERATIONS:
+        guess = difflib.get_close_matches(str(op), OPERATIONS, n=1)
         hint = f"; did you mean {guess[0]!r}?" if guess else ""
-        return f"no kernel is registered for {op!r}; there are kernels for {', '.join(ops) or 'nothing'}{hint}"
+        return f"no operation that kernels compute is named {op!r}; expected one of {', '.join(OPERATIONS)}{hint}"
     guess = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {guess[0]!r}?" if guess else ""
     return f"no kernel for {op!r} is named {name!r}; there are {', '.join(known)}{hint}"

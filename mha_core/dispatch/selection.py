@@ -15,6 +15,7 @@ from typing import Any
 
 from .backend import LoadedBackend, load
 from .context import demanding, demands
+from .contract import OPERATIONS
 from .errors import BackendMismatch, UnknownBackend
 from .registry import on_change, registry
 
@@ -59,6 +60,10 @@ def backends() -> list[BackendInfo]:
         for name in sorted({kernel.backend for kernel in plugin.kernels} - set(found.backends)):
             reason = f"it extends backend {name!r}, which no installed plugin brings"
             rows.append(BackendInfo(plugin.name, *owner, "idle", reason))
+        for kernel in plugin.kernels:
+            if kernel.op not in OPERATIONS:
+                reason = f"kernel {kernel.name!r} is for {kernel.op!r}; expected one of {', '.join(OPERATIONS)}"
+                rows.append(BackendInfo(plugin.name, *owner, "idle", reason))
         rows += [BackendInfo(each.name, *owner, "registered", kernels=_kernels(each.name)) for each in plugin.backends]
     return rows
 

@@ -133,12 +133,14 @@ def _values(name: str, layer: Layer) -> Iterator[tuple[str, Any, bool]]:
 
 def _features(name: str, layer: Layer) -> Iterator[str]:
     for dotted, value, optional in _values(name, layer):
-        if isinstance(value, Layer):
-            yield f"{dotted}={type(value).__name__}"
-        elif isinstance(value, str):
+        if isinstance(value, str):
             yield f"{dotted}={value}"
-        elif value is True or (optional and value is not None):
+        elif value is True or (optional and (is_array(value) or type(value) in (int, float))):
             yield dotted
+        elif value is not None and not is_array(value) and not isinstance(value, int | float | tuple):
+            kind = type(value)  # a layer of ours by its name; anything else by its whole name, which no kernel knows by chance
+            known = isinstance(value, Layer) and kind.__module__.startswith(f"{__package__}.")
+            yield f"{dotted}={kind.__name__ if known else f'{kind.__module__}.{kind.__qualname__}'}"
 
 
 def _map(value: Any, function: Callable[[Array], Array]) -> Any:

@@ -55,21 +55,22 @@ class EncoderLayer(Block):
         arrays = {"x": x, **self.arrays()}
         given = {name: value for name, value in {**options, "dropout": dropout}.items() if value is not None}
 
-        def algebra() -> Array:
-            y = residual("attention", x, partial(self.attention, **options), self.norm_1, self.norm_first, dropout)
-            return residual("feed_forward", y, self.feed_forward, self.norm_2, self.norm_first, dropout)
-
         return run_parts(
             "encoder_layer",
             check.arrays(x=x, optional=self.arrays()),
-            algebra,
-            arrays,
+            _encoder_layer,
             (self, x),
             given,
+            arrays=arrays,
             shape=tuple(x.shape),
             features=self.features.union(given),
             settings=self.settings.items(),
         )
+
+
+def _encoder_layer(layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
+    x = residual("attention", x, partial(layer.attention, **options), layer.norm_1, layer.norm_first, dropout)
+    return residual("feed_forward", x, layer.feed_forward, layer.norm_2, layer.norm_first, dropout)
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,6 +43,8 @@ def residual(
 ) -> Array:
     """Norm(x + Dropout(Sublayer(x))), or x + Dropout(Sublayer(Norm(x))) with ``norm_first``."""
     y = sublayer(norm(x) if norm_first else x)
+    if y.shape[-1:] != x.shape[-1:]:
+        raise ValueError(f"{name} gives {y.shape[-1]} features; expected {x.shape[-1]}, to be added to those of x")
     if dropout is not None and name in dropout.keeps:
         y = drop(y, dropout.keeps[name], rate=dropout.rate)
     return x + y if norm_first else norm(x + y)

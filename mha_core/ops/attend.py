@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ..algebra import attention as algebra
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, Index
 from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
 from ..algebra.visibility import without_unseen_keys
@@ -159,3 +159,21 @@ def _run(plan: Plan, p: AttentionProblem) -> Run:
         algebra=partial(algebra.attention_state, p),
         empty=blank,
     )
+
+
+def attend_weights(
+    backend: LoadedBackend, p: AttentionProblem, lse: Array | None, rows: Index, cols: Index, num_keys: int
+) -> Array:
+    """The weights of a prepared problem; a kernel receives the same four arguments and ``num_keys``, the caller's keys."""
+    given = {"query": p.query, "key": p.key} | ({} if lse is None else {"lse": lse})
+    asked = features_of((*given.values(), p.sink))
+    options = {"num_rows": len(rows), "num_cols": len(cols)}
+    call = describe("attention_weights", given, features=asked | (p.features - {"value_dim"}), options=options)
+    decision = decide(backend.name, call)
+    compute = partial(decision.run or algebra.attention_weights, p, lse, rows, cols, num_keys)
+    watch = watcher.get()
+    if watch is None:
+        return compute()
+    zeros = partial(empty, backend, (*p.rows_shape[:-1], len(rows), len(cols)), p.query)
+    plain = partial(algebra.attention_weights, p, lse, rows, cols, num_keys)
+    return watch(Run(backend, call, decision, given, {"mask": p.mask, "bias": p.bias}, compute, plain, zeros))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Unpack
 
-from ..algebra import attention as algebra
 from ..algebra import state as states
 from ..algebra.arrays import Array, Index, at_least, broadcast_shapes
 from ..algebra.state import AttentionState
 from . import check
-from .attend import attend
+from .attend import attend, attend_weights
+from .pieces import linear
 from .prepare import Options, prepare
 
 
@@ -127,6 +127,8 @@ def attention_weights(
     >>> mha.attention_weights(x, x, mask=mha.causal(), rows=[1])
     array([[0.5, 0.5, 0. ]])
     """
+    if "value" in options:
+        raise TypeError("attention_weights takes no value: weights are of queries and keys")
     backend = check.arrays(query=query, key=key)
     check.ndim("key", key, 2, "(..., heads, length, head_dim)")
     _, problem = prepare(query, key, key[..., :0], **options)  # values of no width: only the scores matter
@@ -141,7 +143,7 @@ def attention_weights(
         if not backend.is_floating(lse.dtype):
             raise TypeError(f"lse has dtype {lse.dtype}; expected the lse of attention_state")
         lse = at_least(backend.xp, lse, len(problem.rows_shape))
-    weights = algebra.attention_weights(problem, lse, chosen_rows, chosen_cols, num_keys)
+    weights = attend_weights(backend, problem, lse, chosen_rows, chosen_cols, num_keys)
     return weights[0, ...] if query.ndim == key.ndim == 2 else weights  # the head axis that prepare gave them
 
 
@@ -167,12 +169,12 @@ def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpa
     >>> bool((out == weights).all())
     True
     """
-    xp = check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v).xp
+    check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v)
     check.ndim("x", x, 2, "(..., length, d_model)")
     for name, w in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
         if w.ndim != 2 or w.shape[0] != x.shape[-1]:
             raise ValueError(f"{name} has shape {tuple(w.shape)}; expected (d_model, d) with d_model = {x.shape[-1]}, as x has")
-    q, k, v = (xp.matmul(x, w)[..., None, :, :] for w in (w_q, w_k, w_v))
+    q, k, v = (linear(x, w)[..., None, :, :] for w in (w_q, w_k, w_v))
     out, lse = attention_state(q, k, v, **options)
     weights = attention_weights(q, k, lse, **options)
     return out[..., 0, :, :], weights[..., 0, :, :]

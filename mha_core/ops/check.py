@@ -91,9 +91,13 @@ def number(name: str, value: Any, *, above_zero: bool = False) -> float:
     """A host number as float. Raises TypeError for anything else, ValueError where it is not finite, or must be above zero."""
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise TypeError(f"{name} is {type(value).__name__}; expected a float")
-    if not math.isfinite(value) or (above_zero and value < TINY):
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or (above_zero and number < TINY):
         raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a number'}")
-    return float(value)
+    return number
 
 
 TINY = 2.0**-126  # the smallest normal float32: one divides by such a number

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from ..dispatch.context import ALGEBRA, watched_by
+from ..dispatch.context import ALGEBRA, dry_run, watched_by
 from . import attention, multi_head, pieces, positions
 from .operation import Run
 
@@ -94,8 +94,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explana
 
     Returns
     -------
-    Explanation. Raises what the call would raise for its arguments, KernelUnsupported included; ValueError for an unknown name;
-    TypeError for a ``cache``, which a dry run would change.
+    Explanation. Raises what the call would raise for its arguments, KernelUnsupported included; ValueError for an unknown name.
+    A cache stays as it is.
 
     >>> import numpy as np, mha_core as mha
     >>> x = np.ones((2, 3), dtype=np.float32)
@@ -109,12 +109,12 @@ def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explana
         if op not in OPERATIONS:
             raise ValueError(f"op is {op!r}; expected one of {', '.join(OPERATIONS)}, or a callable such as a layer")
         function = OPERATIONS[op]
-    else:
+    elif callable(op):
         function = op
-    if options.get("cache") is not None:
-        raise TypeError("explain takes no cache, which the call would change: leave it out, and give query_offset")
+    else:
+        raise TypeError(f"op is {type(op).__name__}; expected the name of an operation, or a callable such as a layer")
     found: list[Explanation] = []
-    with watched_by(_Recorder(found)):
+    with watched_by(_Recorder(found)), dry_run():
         function(*args, **options)
     if len(found) == 1:
         return found[0]
@@ -140,7 +140,7 @@ class _Recorder:
             dtype=str(call.dtype).rpartition(".")[2],
             device=str(call.device),
         )
-        if kernel is not None or not run.parts:
+        if kernel is not None or run.again is None:
             self.found.append(noted)
             return run.empty()
         inside: list[Explanation] = []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, Unpack
+from functools import partial
+from typing import Any, Protocol, TypeAlias, Unpack
 
-from ..algebra.arrays import Array, Namespace, split_axis
+from ..algebra.arrays import Array, Namespace, move_axis, split_axis
+from ..dispatch.context import dry
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
 from .operation import run_parts
@@ -96,44 +98,67 @@ def multi_head_attention(
     if w_o.ndim != 2 or w_o.shape[0] != joined:
         expected = f"({joined}, d_out): a row for each feature of {num_heads} heads"
         raise ValueError(f"w_o has shape {tuple(w_o.shape)}; expected {expected}")
-    xp = backend.xp
-
-    def algebra() -> Array:
-        q = _heads(xp, linear(x, w_q, b_q), num_heads)
-        known = cache.of_context(context) if cache is not None and context is not None else None
-        if known is None:
-            k = _heads(xp, linear(keys_of[1], w_k, b_k), num_kv_heads)
-            v = _heads(xp, linear(values_of[1], w_v, b_v), num_kv_heads)
-        else:
-            k, v = known
-        if cache is not None and context is None:
-            options["query_offset"] = cache.length
-        if rotary is not None:
-            q, k = (rotary(y, _start(options)) for y in (q, k))
-        if cache is not None and known is None:
-            k, v = cache.joined(k, v)
-        out = xp.moveaxis(scaled_dot_product_attention(q, k, v, **options), -3, -2)
-        out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
-        if cache is not None:  # last: a call that fails leaves the cache as it was
-            cache.key, cache.value, cache.context = k, v, context
-        return out
-
-    if cache is not None:  # it changes, and that is not for a kernel to do; the smaller operations have theirs
-        return algebra()
+    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
     given = {"context": context, "value_context": value_context, "rotary": rotary, **options}
     given = {name: value for name, value in given.items() if value is not None}
-    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+    arguments = (x, w_q, w_k, w_v, w_o, num_heads)
+    keywords: dict[str, Any] = {"num_kv_heads": num_kv_heads, **biases, **given}
+    algebra = partial(_multi_head, backend.xp)
+    if cache is not None:  # it changes, and that is not for a kernel to do; the smaller operations have theirs
+        return algebra(*arguments, cache=cache, **keywords)
     return run_parts(
         "multi_head_attention",
         backend,
         algebra,
-        {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o, **optional},
-        (x, w_q, w_k, w_v, w_o, num_heads),
-        {"num_kv_heads": num_kv_heads, **biases, **given},
+        arguments,
+        keywords,
+        arrays={"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o, **optional},
         shape=(*x.shape[:-1], w_o.shape[1]),
         features=[*given, *(["grouped_query"] if num_kv_heads != num_heads else [])],
         settings=[("num_heads", num_heads), ("num_kv_heads", num_kv_heads)],
     )
+
+
+def _multi_head(
+    xp: Namespace,
+    x: Array,
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    w_o: Array,
+    num_heads: int,
+    *,
+    num_kv_heads: int,
+    b_q: Array | None,
+    b_k: Array | None,
+    b_v: Array | None,
+    b_o: Array | None,
+    context: Array | None = None,
+    value_context: Array | None = None,
+    rotary: Turn | None = None,
+    cache: Cache | None = None,
+    **options: Unpack[Options],
+) -> Array:
+    keys_of = x if context is None else context
+    values_of = keys_of if value_context is None else value_context
+    q = _heads(xp, linear(x, w_q, b_q), num_heads)
+    known = cache.of_context(context) if cache is not None and context is not None else None
+    if known is None:
+        k = _heads(xp, linear(keys_of, w_k, b_k), num_kv_heads)
+        v = _heads(xp, linear(values_of, w_v, b_v), num_kv_heads)
+    else:
+        k, v = known
+    if cache is not None and context is None:
+        options["query_offset"] = cache.length
+    if rotary is not None:
+        q, k = (rotary(y, _start(options)) for y in (q, k))
+    if cache is not None and known is None:
+        k, v = cache.joined(k, v)
+    out = move_axis(xp, scaled_dot_product_attention(q, k, v, **options), -3, -2)
+    out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
+    if cache is not None and not dry.get():  # last: a call that fails leaves the cache as it was
+        cache.key, cache.value, cache.context = k, v, context
+    return out
 
 
 def multi_head_weights(
@@ -169,7 +194,7 @@ def _check_rotary(context: Array | None, rotary: Turn | None) -> None:
 
 def _heads(xp: Namespace, y: Array, count: int) -> Array:
     """(..., length, count * d) -> (..., count, length, d)."""
-    return xp.moveaxis(split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
+    return move_axis(xp, split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
 
 
 def _start(options: Options) -> int | Array:

@@ -13,13 +13,15 @@ from functools import partial
 from typing import Any
 
 from ..algebra.arrays import Array, device_of
+from ..algebra.grid import Term
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.context import demands, watched_by, watcher
+from ..dispatch.context import Demands, demands, dry_run, watched_by, watcher
 from ..dispatch.contract import Call
 from ..dispatch.kernels import Decision, decide
 from ..dispatch.registry import on_change, registry
 from ..dispatch.selection import backend_of_type
 from . import check
+from .tree import arrays_in, map_arrays
 
 _KEPT = 4096  # plans of one operation, some 4 MB; shapes may go on changing for ever
 
@@ -39,7 +41,8 @@ class Run:
     """An operation about to be computed, as ``explain`` and ``verify`` are told of it.
 
     arguments: its arrays by name. compute, algebra: what was chosen, and the algebra, ready to be called. empty: a result of
-    the right shape that costs nothing. parts: whether the algebra goes through smaller operations.
+    the right shape that costs nothing. again(function): of an operation made of smaller ones, the algebra with a function
+    applied to every array.
     """
 
     backend: LoadedBackend
@@ -50,7 +53,7 @@ class Run:
     compute: Callable[[], Any]
     algebra: Callable[[], Any]
     empty: Callable[[], Any]
-    parts: bool = False
+    again: Callable[[Callable[[Any], Any]], Any] | None = None
 
 
 class Kept:
@@ -152,43 +155,65 @@ _decisions = Kept()
 def run_parts(
     op: str,
     backend: LoadedBackend,
-    algebra: Callable[[], Array],
-    arrays: Mapping[str, Array | None],
+    algebra: Callable[..., Array],
     arguments: tuple[Any, ...],
     options: Mapping[str, Any],
     *,
+    arrays: Mapping[str, Array | None],
     shape: tuple[int, ...],
     features: Iterable[str] = (),
     settings: Iterable[tuple[str, Any]] = (),
 ) -> Array:
-    """A valid call of an operation that is made of smaller ones: ``algebra()``, or ``kernel(*arguments, **options)``.
+    """An operation that is made of smaller ones: ``algebra(*arguments, **options)``, or a kernel called alike.
 
-    ``arrays``, ``features`` and ``settings`` are what kernels are chosen by; ``shape`` is the result's.
+    ``arrays``, ``features`` and ``settings`` are what kernels are chosen by; ``shape`` is the result's. Before a kernel runs,
+    the parts of the algebra check the arguments and compute nothing: once for options that say the same in each call, and
+    each time for those that hold arrays.
     """
     watch, demand = watcher.get(), demands.get()
     if watch is None and not demand.kernels and (backend.name, op) not in registry().kernels:
-        return algebra()
+        return algebra(*arguments, **options)
     decisions = _decisions.now
     given = {name: x for name, x in arrays.items() if x is not None}
-    call = describe(op, given, features=features_of(tuple(given.values())).union(features), options=dict(settings))
-    decision = decisions.get((demand, backend.name, call))
+    asked = features_of((*given.values(), *arrays_in(options)))
+    call = describe(op, given, features=asked.union(features), options=dict(settings))
+    key = _key(demand, backend.name, call, {name: value for name, value in options.items() if name not in arrays})
+    decision = decisions.get(key) if key is not None else None
     if decision is None:
         decision = decide(backend.name, call, demand, parts=True)
-        if decision.kernel is not None:  # its parts would have checked the arguments: go through them, and compute nothing
-            with watched_by(_only_checks):
-                algebra()
-        keep(decisions, (demand, backend.name, call), decision)
-    compute = algebra if decision.run is None else partial(decision.run, *arguments, **options)
+        if decision.kernel is not None:
+            with watched_by(_only_checks), dry_run():
+                algebra(*arguments, **options)
+        if key is not None:
+            keep(decisions, key, decision)
+    compute = partial(decision.run or algebra, *arguments, **options)
     if watch is None:
         return compute()
-    first = next(iter(given.values()))
-    zeros = partial(empty, backend, shape, first)
-    run = Run(backend, call, decision, given, dict(settings), compute, algebra, zeros, parts=True)
+    zeros = partial(empty, backend, shape, next(iter(given.values())))
+    again = partial(_again, algebra, arguments, options)
+    run = Run(backend, call, decision, given, options, compute, partial(algebra, *arguments, **options), zeros, again)
     return watch(run)
 
 
+def _again(
+    algebra: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any], function: Callable[[Any], Any]
+) -> Any:
+    return algebra(*map_arrays(arguments, function), **map_arrays(dict(options), function))
+
+
+def _key(demand: Demands, backend: str, call: Call, options: Mapping[str, Any]) -> Any:
+    """What equal calls have in common; None where an option holds arrays, which may be others in each."""
+    values: list[Any] = []
+    for name, value in options.items():
+        known = value.key if isinstance(value, Term) else (type(value), value)
+        if known is None or not isinstance(value, Term | int | float | str | None):
+            return None
+        values.append((name, known))
+    return demand, backend, call, tuple(values)
+
+
 def _only_checks(run: Run) -> Any:
-    return run.algebra() if run.parts else run.empty()
+    return run.empty() if run.again is None else run.algebra()
 
 
 def describe(op: str, given: Mapping[str, Any], *, features: frozenset[str], options: Mapping[str, Any]) -> Call:

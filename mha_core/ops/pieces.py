@@ -88,7 +88,7 @@ def gelu(x: Array, *, approximate: Literal["none", "tanh"] = "none") -> Array:
     >>> mha.gelu(np.asarray([-1.0, 0.0, 1.0])).round(4)
     array([-0.1587,  0.    ,  0.8413])
     """
-    if approximate not in ("none", "tanh"):
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is {approximate!r}; expected 'none' or 'tanh'")
     return _gelu(x, approximate=approximate)
 
@@ -169,22 +169,32 @@ def feed_forward(
     check.shape("b_g", b_g, (w_1.shape[1],), "a number for each column of w_g")
     if w_g is None and b_g is not None:
         raise ValueError("b_g is given without w_g: a gate needs its weights")
-
-    def algebra() -> Array:
-        hidden = activate(activation, linear(x, w_1, b_1))
-        return linear(hidden if w_g is None else hidden * linear(x, w_g, b_g), w_2, b_2)
-
     return run_parts(
         "feed_forward",
         backend,
-        algebra,
-        {"x": x, "w_1": w_1, "w_2": w_2, **optional},
+        _feed_forward,
         (x, w_1, b_1, w_2, b_2),
         {"activation": activation} | ({} if w_g is None else {"w_g": w_g, "b_g": b_g}),
+        arrays={"x": x, "w_1": w_1, "w_2": w_2, **optional},
         shape=(*x.shape[:-1], w_2.shape[1]),
         features=() if w_g is None else ("gate",),
         settings=[("activation", activation)],
     )
+
+
+def _feed_forward(
+    x: Array,
+    w_1: Array,
+    b_1: Array | None,
+    w_2: Array,
+    b_2: Array | None,
+    *,
+    activation: str,
+    w_g: Array | None = None,
+    b_g: Array | None = None,
+) -> Array:
+    hidden = activate(activation, linear(x, w_1, b_1))
+    return linear(hidden if w_g is None else hidden * linear(x, w_g, b_g), w_2, b_2)
 
 
 def dropout(x: Array, keep: Array, *, rate: float) -> Array:
