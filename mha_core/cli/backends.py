@@ -47,7 +47,7 @@ def show(rows: Iterable[dict[str, Any]], *, traceback: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     table = Table()
     for column in ("backend", "state", "library", "devices", "kernels", "from"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in ("backend", "state", "kernels"))
     rows = list(rows)
     for row in rows:
         table.add_row(*map(Text, _cells(row)))  # no markup: brackets of an install line are meant
@@ -97,12 +97,8 @@ def _probe(name: str) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    libraries = ", ".join(f"{name} {version}" for name, version in row["libraries"].items())
-    by_op: dict[str, list[str]] = {}
-    for op, _, kernel in (each.partition(": ") for each in row["kernels"]):
-        by_op.setdefault(op, []).append(kernel)
-    kernels = "\n".join(f"{op}: {', '.join(names)}" for op, names in by_op.items())
-    return row["name"], row["state"], libraries, ", ".join(row["devices"]), kernels, _owner(row)
+    libraries = "\n".join(f"{name} {version}" for name, version in row["libraries"].items())
+    return row["name"], row["state"], libraries, ", ".join(row["devices"]), "\n".join(row["kernels"]), _owner(row)
 
 
 def _troubles(row: dict[str, Any]) -> Iterator[str]:

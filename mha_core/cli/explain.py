@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ..algebra import biases, masks
 from ..algebra.arrays import integers
+from ..algebra.grid import Term
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import ALGEBRA
 from ..dispatch.selection import backend_without_arrays
@@ -27,6 +28,7 @@ from ..ops.operation import blank
 LAYER = "encoder_layer"
 _SHAPE = re.compile(r"\d+(x\d+)*")
 _NUMBERS = {"scale", "softcap", "query_offset", "eps", "num_heads", "num_kv_heads", "interleaved", "norm_first", "d_ff"}
+_BOOLEANS = {"true": True, "false": False}
 _WORDS = {"approximate", "activation"}
 _TERMS: Mapping[str, Callable[..., Any]] = {
     "causal": masks.causal,
@@ -49,19 +51,31 @@ def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None
     """What ``op`` would run on, with the arguments written as NAME=VALUE. Raises ValueError for what cannot be read."""
     loaded = backend_without_arrays(backend)
     wanted = check.floating(loaded, dtype)
-    written = dict(_split(each) for each in given)
+    try:
+        blank(loaded, (), wanted, device)
+    except Exception as error:  # whatever a library says of a device that is not there
+        raise ValueError(f"--device {device}: backend {loaded.name!r} cannot use it: {error}") from error
+    written: dict[str, str] = {}
+    for name, text in map(_split, given):
+        if name in written:
+            raise ValueError(f"{name} is given twice")
+        written[name] = text
     values = {name: _value(loaded, name, text, wanted, device) for name, text in written.items()}
     if op == LAYER:
         return explain(*_layer(loaded, values, wanted, device), **values)
     if op not in OPERATIONS:
         raise ValueError(f"there is no operation {op!r}; expected one of {', '.join([*OPERATIONS, LAYER])}")
+    parameters = inspect.signature(OPERATIONS[op]).parameters
     if "query" in values:
-        values = {"key": values["query"], "value": values.get("key", values["query"]), **values}
-    for name, parameter in inspect.signature(OPERATIONS[op]).parameters.items():
-        if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name not in values:
-            if "None" not in str(parameter.annotation):
-                raise ValueError(f"{op} needs {name}=SHAPE, such as {name}=8x8x512x64")
-            values[name] = None
+        alike = {"key": values["query"], "value": values.get("key", values["query"])}
+        values = {name: x for name, x in alike.items() if name in parameters} | values
+    for name, parameter in parameters.items():
+        if parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD or name in values:
+            continue
+        if "None" not in str(parameter.annotation):
+            wanted = f"{name}=8" if name in _NUMBERS else f"{name}=8x8x512x64"
+            raise ValueError(f"{op} needs {name}, such as {wanted}")
+        values[name] = None
     return explain(op, **values)
 
 
@@ -106,8 +120,11 @@ def _value(backend: LoadedBackend, name: str, text: str, dtype: Any, device: Any
         return blank(backend, _sizes(text), backend.xp.bool, device)
     if is_shape:
         return blank(backend, _sizes(text), dtype, device)
-    if name in _NUMBERS or name in ("mask", "bias"):
-        return _evaluate(text, backend, device)
+    if name in _NUMBERS:
+        number = _BOOLEANS.get(text.lower())
+        return _number(name, text) if number is None else number
+    if name in ("mask", "bias"):
+        return _evaluate(name, text, backend, device)
     raise ValueError(f"{name}={text} is no shape; expected numbers joined by x, such as {name}=8x8x512x64")
 
 
@@ -115,8 +132,17 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split("x")))
 
 
-def _evaluate(text: str, backend: LoadedBackend, device: Any) -> Any:
-    """A number, or an expression of masks or biases: names of ours, numbers and lists, joined by & | ~, and nothing else."""
+def _number(name: str, text: str) -> int | float:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    raise ValueError(f"{name}={text} is no number; expected one such as {name}=8, or true or false for a switch")
+
+
+def _evaluate(name: str, text: str, backend: LoadedBackend, device: Any) -> Any:
+    """An expression of masks or biases: names of ours, numbers and lists, joined by & | ~, and nothing else."""
 
     def visit(node: Any) -> Any:
         match node:
@@ -134,12 +160,17 @@ def _evaluate(text: str, backend: LoadedBackend, device: Any) -> Any:
                 return masks.key_lengths(integers(backend.xp, visit(lengths), device))
             case ast.Call(ast.Name(name), arguments, []) if name in _TERMS:
                 return _TERMS[name](*map(visit, arguments))
-        raise ValueError(f"{text!r} cannot be read; expected a number, or {', '.join(_TERMS)} joined by & | ~")
+        raise ValueError(f"{name}={text} cannot be read; expected a shape, or {', '.join(_TERMS)} joined by & | ~")
 
     try:
-        return visit(ast.parse(text, mode="eval"))
+        found = visit(ast.parse(text, mode="eval"))
     except SyntaxError as error:
-        raise ValueError(f"{text!r} cannot be read: {error.msg}") from error
+        raise ValueError(f"{name}={text} cannot be read: {error.msg}") from error
+    except TypeError as error:
+        raise ValueError(f"{name}={text}: {error}") from error
+    if not isinstance(found, Term):
+        raise ValueError(f"{name}={text} is no {name}; expected a shape, or {', '.join(_TERMS)} joined by & | ~")
+    return found
 
 
 def _layer(backend: LoadedBackend, values: dict[str, Any], dtype: Any, device: Any) -> tuple[EncoderLayer, Any]:
