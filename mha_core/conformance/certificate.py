@@ -127,8 +127,8 @@ def markdown(found: Mapping[str, Any]) -> str:
         for dtype, ratio in by_dtype.items()
     }
     kernels = [
-        (k["op"], k["name"] + " (opt-in)" * k["opt_in"], k["from"], str(k["runs"]) if k["runs"] else "refused every call")
-        for k in found["kernels"]
+        (kernel["op"], kernel["name"] + " (opt-in)" * kernel["opt_in"], kernel["from"], str(kernel["runs"]))
+        for kernel in found["kernels"]
     ]
     part = ", a part of the suite" if found["selection"] else ""
     parts = [

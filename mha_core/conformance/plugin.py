@@ -8,7 +8,6 @@ A conftest inside a package is not seen under ``--pyargs``, so everything stands
 from __future__ import annotations
 
 import importlib
-import shlex
 import zlib
 from collections.abc import Generator
 from pathlib import Path
@@ -24,7 +23,7 @@ from ..dispatch.errors import MhaError
 from ..dispatch.registry import register, registry
 from .evidence import evidence
 from .pieces import PIECES
-from .reporter import Reporter
+from .reporter import Reporter, command
 from .subject import CannotJudge, Subject, find
 from .tally import TO_REPRODUCE, attach_evidence, describe
 
@@ -169,15 +168,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         attach_evidence(item)
     report = yield
     if report.failed and ours:
-        report.sections.append((TO_REPRODUCE, _command(item)))
+        report.sections.append((TO_REPRODUCE, command(item.config, item.config.stash[_SUBJECT], item.name)))
     return report
-
-
-def _command(item: pytest.Item) -> str:
-    subject, option = item.config.stash[_SUBJECT], item.config.getoption
-    words = ["mha", "conform", subject.name]
-    for name in ("device", "dtype", "plugin"):
-        given = option(name) or []
-        words += [word for one in ([given] if isinstance(given, str) else given) for word in (f"--{name}", one)]
-    words += ["--quick"] * subject.quick + ["-k", item.name, "--seed", str(subject.seed)]
-    return shlex.join(words)

@@ -12,7 +12,7 @@ import pytest
 from ..dispatch.contract import Kernel
 from . import certificate, summary
 from .subject import Subject
-from .tally import Tally
+from .tally import TO_REPRODUCE, Tally, died
 
 PACKAGE = "mha_core.conformance"
 
@@ -24,6 +24,7 @@ class Reporter:
     """
 
     def __init__(self, config: pytest.Config, subject: Subject, kernels: Iterable[Kernel]) -> None:
+        self.config = config
         self.subject = subject
         self.tally = Tally()
         self.said: list[str] = []  # of the certificate
@@ -34,7 +35,10 @@ class Reporter:
             self.files = certificate.files(Path(folder), subject.name, config.getoption("device"))
             self.head = certificate.head(subject, kernels, _selection(config))
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if died(report):
+            report.sections.append((TO_REPRODUCE, command(self.config, self.subject, report.nodeid.partition("::")[2])))
         self.tally.add(report)
 
     def _nothing_judged(self, exitstatus: int) -> bool:
@@ -81,3 +85,13 @@ def _selection(config: pytest.Config) -> str:
     words = [word for option, expression in chosen if expression for word in (option, expression)]
     words += [word for one in config.getoption("deselect") or () for word in ("--deselect", one)]
     return shlex.join([*words, *(word for word in config.args if word != PACKAGE)])
+
+
+def command(config: pytest.Config, subject: Subject, name: str) -> str:
+    """The line that runs one test of this run again, by its name."""
+    words = ["mha", "conform", subject.name]
+    for option in ("device", "dtype", "plugin"):
+        given = config.getoption(option) or []
+        words += [word for one in ([given] if isinstance(given, str) else given) for word in (f"--{option}", one)]
+    words += ["--quick"] * subject.quick + ["-k", name, "--seed", str(subject.seed)]
+    return shlex.join(words)

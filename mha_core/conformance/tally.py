@@ -33,6 +33,11 @@ def attach_evidence(item: pytest.Item) -> None:
     item.user_properties += [("kernel runs", [[*key, count]]) for key, count in runs.items()]
 
 
+def died(report: pytest.TestReport) -> bool:
+    """Whether a test ended with the process that ran it; pytest-xdist then reports that, and nothing of the test."""
+    return report.when not in ("setup", "call", "teardown")
+
+
 @dataclass
 class Fate:
     """Of one test."""
@@ -50,19 +55,21 @@ class Tally:
     fates: dict[str, Fate] = field(default_factory=dict)
     errors: Errors = field(default_factory=dict)
     runs: Runs = field(default_factory=dict)
+    _started: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport) -> None:
         """Count one phase of a test; reports of tests that are not of this suite are passed over."""
         said: dict[str, Any] = dict(report.user_properties)
-        died = report.when not in ("setup", "call", "teardown")  # with the worker that ran it: pytest-xdist says no more
-        if not (died or "section" in said):
+        if died(report):  # all that is known of the test is what the report of its setup said
+            said = self._started.get(report.nodeid, {"section": section_named(report.nodeid)})
+        if "section" not in said:
             return
+        self._started[report.nodeid] = said
         outcome = outcome_of(report)
         before = self.fates.get(report.nodeid)
         if outcome is not None and (before is None or before.outcome != FAILED):
             reproduce = next((text for title, text in report.sections if title == TO_REPRODUCE), "")
-            section = said.get("section", section_named(report.nodeid))
-            self.fates[report.nodeid] = Fate(section, list(said.get("promises", [])), outcome, reproduce)
+            self.fates[report.nodeid] = Fate(said["section"], list(said.get("promises", [])), outcome, reproduce)
         if report.when == "call":
             self._add_evidence(report.user_properties)
 
