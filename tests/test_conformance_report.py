@@ -180,6 +180,14 @@ def test_a_listing_of_tests_leaves_none(tmp_path):
     assert "conformance of" not in done.stdout
 
 
+def test_a_run_that_is_cut_short_leaves_none(tmp_path):
+    for workers in (0, 2):
+        done, found = report(tmp_path, "-x", "-n", workers, fate="wrong")
+        assert done.returncode in (1, 2), done.stdout + done.stderr  # 2: pytest-xdist calls it an interruption
+        assert found is None and not list((tmp_path / "reports").iterdir())
+        assert "no report was written: the run did not come to its end" in done.stdout
+
+
 def bad_folders(folder):
     (folder / "file").write_text("")
     (folder / "taken" / "numpy.md").mkdir(parents=True)
