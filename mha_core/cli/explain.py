@@ -158,8 +158,8 @@ def _evaluate(name: str, text: str, backend: LoadedBackend, device: Any) -> Any:
                 return _OPERATORS[type(op)](visit(operand))
             case ast.Call(ast.Name("key_lengths"), [ast.List() as lengths], []):
                 return masks.key_lengths(integers(backend.xp, visit(lengths), device))
-            case ast.Call(ast.Name(name), arguments, []) if name in _TERMS:
-                return _TERMS[name](*map(visit, arguments))
+            case ast.Call(ast.Name(term), arguments, []) if term in _TERMS:
+                return _TERMS[term](*map(visit, arguments))
         raise ValueError(f"{name}={text} cannot be read; expected a shape, or {', '.join(_TERMS)} joined by & | ~")
 
     try:
