@@ -173,11 +173,21 @@ def conform(
     expression: Annotated[str | None, typer.Option("-k", metavar="EXPRESSION", help="Only tests whose name matches.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer problems of each kind.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the random problems.")] = 0,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="DIR", help="Write a certificate there: NAME[-DEVICE].json, and .md.")
+    ] = None,
 ) -> None:
     """Judge a backend and its kernels by the conformance suite; exit codes are pytest's, 0 where all is right."""
     with _failing_clearly():
         status = conformance.conform(
-            name, device=device, dtypes=dtype or (), plugins=plugin or (), expression=expression, quick=quick, seed=seed
+            name,
+            device=device,
+            dtypes=dtype or (),
+            plugins=plugin or (),
+            expression=expression,
+            quick=quick,
+            seed=seed,
+            report=report,
         )
     if status == conformance.NOTHING_RUN:
         selected = "" if expression is None else f" that matches -k {expression!r}"

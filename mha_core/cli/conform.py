@@ -28,8 +28,11 @@ def conform(
     expression: str | None = None,
     quick: bool = False,
     seed: int = 0,
+    report: Path | None = None,
 ) -> int:
     """Judge a backend and return pytest's exit status: 0 only where tests were run and all of them passed.
+
+    report: the folder for the certificate.
 
     Raises NoPytest.
     """
@@ -41,6 +44,7 @@ def conform(
     arguments += [word for module in plugins for word in ("--plugin", module)]
     arguments += [] if expression is None else ["-k", expression]
     arguments += ["--quick"] * quick + ["--seed", str(seed)]
+    arguments += [] if report is None else ["--report", str(report)]
     # a pytest.ini, conftest.py or PYTEST_ADDOPTS of the folder one happens to stand in has no say, and nothing is left there
     alone = ["-c", str(_SETTINGS), "--rootdir", str(Path.cwd()), "--noconftest", "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}

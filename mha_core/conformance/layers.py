@@ -12,7 +12,7 @@ import mha_core as mha
 from . import reference
 from .oracle import Floats
 from .subject import Subject
-from .tolerance import UNIT_ROUNDOFF
+from .tolerance import UNIT_ROUNDOFF, assert_within
 
 SMALL: dict[str, Any] = {"d_model": 16, "num_heads": 4, "d_ff": 24}
 # what rounding was seen to do to these small layers is 5 to 25 unit roundoffs of the greatest number in them
@@ -27,10 +27,8 @@ def on(subject: Subject, layer: Any, dtype: str, rng: np.random.Generator) -> tu
 
 def assert_close(subject: Subject, result: Any, given: Any, expected: np.ndarray, dtype: str) -> None:
     subject.assert_like(result, given)
-    got = subject.numpy(result)
-    assert got.shape == expected.shape
-    tolerance = ROUNDINGS * UNIT_ROUNDOFF[dtype] * max(1.0, float(np.abs(expected).max(initial=0)))
-    np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance)
+    bound = ROUNDINGS * UNIT_ROUNDOFF[dtype] * max(1.0, float(np.abs(expected).max(initial=0)))
+    assert_within("layers", subject.numpy(result), expected, np.full(expected.shape, bound))
 
 
 LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")

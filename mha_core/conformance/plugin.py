@@ -8,7 +8,6 @@ A conftest inside a package is not seen under ``--pyargs``, so everything stands
 from __future__ import annotations
 
 import importlib
-import shlex
 import zlib
 from collections.abc import Generator
 from pathlib import Path
@@ -22,8 +21,11 @@ import mha_core
 from ..dispatch.contract import Kernel
 from ..dispatch.errors import MhaError
 from ..dispatch.registry import register, registry
+from .evidence import evidence
 from .pieces import PIECES
+from .reporter import Reporter, command
 from .subject import CannotJudge, Subject, find
+from .tally import TO_REPRODUCE, attach_evidence, describe
 
 HERE = Path(__file__).parent
 _SUBJECT = pytest.StashKey[Subject]()
@@ -36,12 +38,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--dtype", metavar="T", action="append", help="judge only this dtype; may be given again")
     group.addoption("--quick", action="store_true", help="fewer problems of each kind")
     group.addoption("--seed", metavar="N", type=int, default=0, help="of the random problems, default 0")
+    group.addoption("--report", metavar="DIR", help="write the certificate NAME[-DEVICE].json there, and .md, its table")
     group.addoption(
         "--plugin", metavar="MODULE", action="append", default=[], help="register a module that no distribution announces"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "promise(number, ...): which promises of mha-core a test of its conformance suite holds")
     if config.getoption("help") or config.getoption("version"):
         return
     if config.getoption("backend") is None:
@@ -49,10 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         for module in config.getoption("plugin"):
             register(importlib.import_module(module))
-        config.stash[_SUBJECT] = find(
+        config.stash[_SUBJECT] = subject = find(
             *(config.getoption(name) for name in ("backend", "device", "dtype")),
             **{name: config.getoption(name) for name in ("quick", "seed")},
         )
+        if not hasattr(config, "workerinput"):  # a worker of pytest-xdist: its reports are sent on, and not for it
+            config.pluginmanager.register(Reporter(config, subject, kernels_of(subject.name)), "mha-core conformance report")
     except (
         MhaError,
         CannotJudge,
@@ -100,6 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.filterwarnings("default"))
+            describe(item)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -145,52 +152,21 @@ def wide_dtype(subject: Subject) -> str:
     return found[0]
 
 
-# What is said of a failure, and of a run that judged nothing.
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    report = yield
-    if report.failed and item.path.parent == HERE:
-        report.sections.append(("to reproduce", _command(item)))
-    return report
-
-
-def _command(item: pytest.Item) -> str:
-    subject, option = item.config.stash[_SUBJECT], item.config.getoption
-    words = ["mha", "conform", subject.name]
-    for name in ("device", "dtype", "plugin"):
-        given = option(name) or []
-        words += [word for one in ([given] if isinstance(given, str) else given) for word in (f"--{name}", one)]
-    words += ["--quick"] * subject.quick + ["-k", item.name, "--seed", str(subject.seed)]
-    return shlex.join(words)
-
-
-_judged: list[str] = []
-
-
-def pytest_sessionstart() -> None:
-    _judged.clear()
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.when == "call" and not report.skipped:
-        _judged.append(report.nodeid)
-
-
-def _nothing_judged(config: pytest.Config, exitstatus: int) -> bool:
-    """A run in which every test was skipped is no success."""
-    in_worker = hasattr(config, "workerinput")  # of pytest-xdist: the reports are not for it
-    judging = not config.getoption("collectonly") and not in_worker
-    return judging and not _judged and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+# What a test's report carries: what it left behind, and the line that reproduces its failure. The rest is reporter.py's.
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if _nothing_judged(session.config, exitstatus):
-        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+def pytest_runtest_call(item: pytest.Item) -> None:
+    given: dict[str, Any] = getattr(item, "funcargs", {})
+    evidence.begin(given.get("dtype") or given.get("wide_dtype"))
 
 
-def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    if _nothing_judged(config, exitstatus):
-        terminalreporter.write_line("ERROR: nothing was judged: no test that was selected applies to this backend", red=True)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    ours = item.path.parent == HERE
+    if ours and call.when == "call":
+        attach_evidence(item)
+    report = yield
+    if report.failed and ours:
+        report.sections.append((TO_REPRODUCE, command(item.config, item.config.stash[_SUBJECT], item.name)))
+    return report

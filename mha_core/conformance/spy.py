@@ -15,6 +15,7 @@ from typing import Any
 from ..dispatch.contract import Call, Kernel
 from ..dispatch.hookspecs import hookimpl
 from ..dispatch.registry import register, unregister
+from .evidence import evidence
 
 
 @dataclass
@@ -91,3 +92,4 @@ def watched(kernel: Kernel, features: Iterable[str] = ()) -> Iterator[Watch]:
     finally:
         _watches.pop()
         unregister(watch)
+        evidence.runs(kernel.op, kernel.name, watch.runs)

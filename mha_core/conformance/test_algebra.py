@@ -18,6 +18,7 @@ from .judge import judge_call, judge_problem
 from .problems import random_problem
 from .subject import Subject
 
+pytestmark = pytest.mark.promise(0)
 TIMES = pytest.mark.parametrize("times", [1, 8])
 
 
@@ -33,6 +34,7 @@ def test_longer_problems_equal_the_oracle(subject: Subject, dtype: str, rng: np.
         judge_problem(subject, random_problem(rng, times=times, longest=40, widest=64), dtype)
 
 
+@pytest.mark.promise(0, 6)
 @TIMES
 @pytest.mark.parametrize("feature", ["lse", *(name for name in FEATURES if name != "lse")])
 def test_each_option_alone(subject: Subject, dtype: str, rng: np.random.Generator, feature: str, times: int) -> None:
@@ -42,6 +44,7 @@ def test_each_option_alone(subject: Subject, dtype: str, rng: np.random.Generato
         judge_call(subject, call, dtype, wants_lse=wants_lse)
 
 
+@pytest.mark.promise(0, 6)
 def test_options_together(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     for _ in range(subject.count(200)):
         chosen = [name for name in FEATURES if rng.random() < 0.4]
@@ -61,6 +64,7 @@ def test_one_query_at_a_time(subject: Subject, dtype: str, rng: np.random.Genera
         tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
 
 
+@pytest.mark.promise(0, 3)
 def test_weights_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     for _ in range(subject.count(200)):
         p = random_problem(rng, times=1).map(lambda x: subject.rounded(x, dtype))
@@ -90,6 +94,7 @@ def test_states_over_parts_of_the_keys_merge(subject: Subject, dtype: str, rng: 
     tolerance.assert_within("lse", subject.numpy(merged.lse), exact.lse, 2 * exact.lse_bound + 16 * wide)
 
 
+@pytest.mark.promise(8)
 def test_the_state_over_no_keys_changes_no_bit(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     q, k = (subject.array(rng.normal(size=(2, 3, n, 8)), dtype) for n in (5, 6))
     some, none = mha.attention_state(q, k, k), mha.attention_state(q, k[..., :0, :], k[..., :0, :])

@@ -22,6 +22,7 @@ from .judge import judge_call, judge_problem
 from .layers import LAYERS, assert_close, layer_calls
 from .pieces import PIECES, piece_calls
 from .problems import random_problem
+from .sections import REFUSED_EVERY_CALL
 from .spy import Watch, watched
 from .subject import Subject, unchanged
 from .tolerance import UNIT_ROUNDOFF, assert_within
@@ -42,19 +43,22 @@ def skip_if_never_run(watches: Iterable[Watch]) -> None:
     seen = list(watches)
     if not any(watch.runs for watch in seen):
         reasons = sorted({reason for watch in seen for reason in watch.reasons})
-        pytest.skip(f"the kernel takes none of the calls tried here: {'; '.join(reasons)}")
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "the kernel was asked for no call tried here")
 
 
+@pytest.mark.promise(6)
 def test_every_declared_feature_is_known(attention_kernel: Kernel) -> None:
     unknown = sorted(attention_kernel.handles - EVERY)
     assert not unknown, f"the kernel declares {', '.join(unknown)}; features are {', '.join(sorted(EVERY))}"
 
 
+@pytest.mark.promise(0)
 def test_plain_attention(subject: Subject, attention_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
     calls = [plain(rng, *shape, times=times) for shape in SHAPES for times in (1, 8)]
     skip_if_never_run([judge(subject, attention_kernel, call, dtype) for call in calls])
 
 
+@pytest.mark.promise(6)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_declared_feature_works(
     subject: Subject, attention_kernel: Kernel, dtype: str, rng: np.random.Generator, feature: str
@@ -65,6 +69,7 @@ def test_a_declared_feature_works(
     skip_if_never_run([judge(subject, attention_kernel, call, dtype) for call in calls])
 
 
+@pytest.mark.promise(6)
 def test_pairs_of_declared_features_work(
     subject: Subject, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
 ) -> None:
@@ -79,6 +84,7 @@ def test_pairs_of_declared_features_work(
     )
 
 
+@pytest.mark.promise(6)
 @pytest.mark.parametrize("feature", [name for name in FEATURES if name != "lse"])
 def test_an_undeclared_feature_is_refused(
     subject: Subject, attention_kernel: Kernel, rng: np.random.Generator, feature: str
@@ -95,6 +101,7 @@ def test_an_undeclared_feature_is_refused(
         assert not watch.runs, f"the kernel does not declare {feature}, and was called"
 
 
+@pytest.mark.promise(0, 6)
 def test_a_gradient_is_right_whoever_computes_it(
     subject: Subject, attention_kernel: Kernel, rng: np.random.Generator, wide_dtype: str
 ) -> None:
@@ -120,6 +127,7 @@ def test_a_gradient_is_right_whoever_computes_it(
         np.testing.assert_allclose(subject.numpy(x.grad), exact, rtol=0, atol=tolerance, err_msg=f"gradient of {name}")
 
 
+@pytest.mark.promise(0)
 def test_random_problems_equal_the_oracle(
     subject: Subject, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
 ) -> None:
@@ -132,6 +140,7 @@ def test_random_problems_equal_the_oracle(
     skip_if_never_run([watch])
 
 
+@pytest.mark.promise(0)
 def test_a_kernel_of_a_piece(subject: Subject, piece_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
     kernel = piece_kernel
     watches = []
@@ -151,6 +160,7 @@ def test_a_kernel_of_a_piece(subject: Subject, piece_kernel: Kernel, dtype: str,
     skip_if_never_run(watches)
 
 
+@pytest.mark.promise(0)
 def test_a_kernel_of_a_layer(subject: Subject, layer_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
     """As it is chosen by itself, against NumPy; in float32 and float64, as layers are."""
     op = layer_kernel.op

@@ -14,6 +14,8 @@ from . import reference
 from .layers import SMALL, assert_close, on
 from .subject import Subject
 
+pytestmark = pytest.mark.promise(0)
+
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_multi_head_attention(subject: Subject, wide_dtype: str, rng: np.random.Generator, kv_heads: int) -> None:

@@ -15,6 +15,8 @@ import pytest
 from ..algebra.arrays import device_of
 from .subject import Subject, dtype_name
 
+pytestmark = pytest.mark.promise(0)
+
 X = np.asarray([[1.5, -2.0, 0.25], [0.5, 4.0, -0.125]])
 Y = np.asarray([[2.0, 0.5, -1.0], [-0.5, 1.0, 8.0]])
 I = np.asarray([2, 0, 1])  # noqa: E741
@@ -104,6 +106,7 @@ def test_special_numbers_travel(subject: Subject, dtype: str) -> None:
     np.testing.assert_array_equal(subject.numpy(subject.array(x, dtype)).astype(np.float64), x)
 
 
+@pytest.mark.promise(12)
 def test_read_only_arrays_can_come_in(subject: Subject) -> None:
     x = np.ones((2, 3), dtype=np.float32)
     x.flags.writeable = False

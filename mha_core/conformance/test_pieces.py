@@ -11,6 +11,9 @@ from .pieces import PIECES, piece_calls
 from .subject import Subject, unchanged
 from .tolerance import UNIT_ROUNDOFF, assert_within
 
+SECTION = "layers"
+pytestmark = pytest.mark.promise(0)
+
 
 @pytest.mark.parametrize("op", PIECES)
 def test_a_piece_equals_numpy(subject: Subject, dtype: str, rng: np.random.Generator, op: str) -> None:

@@ -34,6 +34,7 @@ def one_row_masked() -> np.ndarray:
     return allowed
 
 
+@pytest.mark.promise(1)
 def test_1_a_fully_masked_row_is_zero(subject: Subject, dtype: str, xyz: Arrays) -> None:
     mask = subject.array(one_row_masked())
     out, lse = state_of(subject, *xyz, dtype=dtype, mask=mask)
@@ -43,6 +44,7 @@ def test_1_a_fully_masked_row_is_zero(subject: Subject, dtype: str, xyz: Arrays)
     assert (subject.numpy(weights)[..., 3, :] == 0).all()
 
 
+@pytest.mark.promise(1)
 def test_1_with_a_sink_the_lse_of_a_fully_masked_row_is_the_sink(
     subject: Subject, dtype: str, xyz: Arrays, rng: np.random.Generator
 ) -> None:
@@ -51,6 +53,7 @@ def test_1_with_a_sink_the_lse_of_a_fully_masked_row_is_the_sink(
     assert (out == 0).all() and (lse == sink[:, None]).all()
 
 
+@pytest.mark.promise(1)
 def test_1_a_value_of_nan_that_others_see_stays_out_of_a_fully_masked_row(subject: Subject, dtype: str, xyz: Arrays) -> None:
     query, key, value = xyz
     value[..., 0, :] = np.nan
@@ -58,6 +61,7 @@ def test_1_a_value_of_nan_that_others_see_stays_out_of_a_fully_masked_row(subjec
     assert (out[..., 3, :] == 0).all() and np.isnan(out[..., 2, :]).all()
 
 
+@pytest.mark.promise(2)
 def test_2_lse_is_a_natural_logarithm_in_float32_at_least(subject: Subject, dtype: str, xyz: Arrays) -> None:
     query, key, value = (subject.rounded(x, dtype) for x in xyz)
     _, lse = state_of(subject, query, key, value, dtype=dtype)
@@ -66,6 +70,7 @@ def test_2_lse_is_a_natural_logarithm_in_float32_at_least(subject: Subject, dtyp
     tolerance.assert_within("lse", lse, exact.lse, exact.lse_bound)
 
 
+@pytest.mark.promise(3)
 def test_3_a_finite_bias_is_only_a_bias(subject: Subject, xyz: Arrays) -> None:
     """A row of the lowest float32 is a row like any other: the common shift cancels."""
     if "float32" not in subject.dtypes:
@@ -78,6 +83,7 @@ def test_3_a_finite_bias_is_only_a_bias(subject: Subject, xyz: Arrays) -> None:
     assert np.isfinite(lse).all()
 
 
+@pytest.mark.promise(4)
 def test_4_true_means_attend_and_an_integer_mask_is_refused(subject: Subject, dtype: str, xyz: Arrays) -> None:
     allowed = np.zeros((5, 7), dtype=bool)
     allowed[:, 2] = True
@@ -96,6 +102,7 @@ LOOKS_AT_POSITIONS: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
 }
 
 
+@pytest.mark.promise(5)
 @pytest.mark.parametrize("name", LOOKS_AT_POSITIONS)
 def test_5_alignment_is_never_guessed(subject: Subject, dtype: str, xyz: Arrays, name: str) -> None:
     mask, sees = LOOKS_AT_POSITIONS[name]
@@ -108,6 +115,7 @@ def test_5_alignment_is_never_guessed(subject: Subject, dtype: str, xyz: Arrays,
     tolerance.assert_within("out", out, exact.out, exact.out_bound)
 
 
+@pytest.mark.promise(6)
 def test_6_options_compose(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     query, key, value = (subject.rounded(rng.normal(size=(1, h, n, 4)), dtype) for h, n in ((2, 4), (1, 6), (1, 6)))
     q, k = np.arange(4)[:, None] + 2, np.arange(6)[None, :]
@@ -122,6 +130,7 @@ def test_6_options_compose(subject: Subject, dtype: str, rng: np.random.Generato
     tolerance.assert_within("lse", lse, exact.lse, exact.lse_bound)
 
 
+@pytest.mark.promise(7)
 def test_7_poison_changes_no_bit(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     for _ in range(subject.count(300)):
         p = random_problem(rng)
@@ -132,6 +141,7 @@ def test_7_poison_changes_no_bit(subject: Subject, dtype: str, rng: np.random.Ge
             assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.promise(8)
 def test_8_empty_axes_work(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     def attend(*shapes: tuple[int, ...], **options: Any) -> tuple[np.ndarray, np.ndarray]:
         return state_of(subject, *(np.ones(shape) for shape in shapes), dtype=dtype, **options)
@@ -150,6 +160,7 @@ def test_8_empty_axes_work(subject: Subject, dtype: str, rng: np.random.Generato
     np.testing.assert_allclose(lse, np.log(3), rtol=1e-6)
 
 
+@pytest.mark.promise(9)
 def test_9_half_precision_accumulates_in_float32(subject: Subject) -> None:
     for dtype in set(subject.dtypes) & {"float16", "bfloat16"}:
         query, key = np.full((1, 2, 64), 300.0), np.full((1, 3, 64), 300.0)
@@ -160,6 +171,7 @@ def test_9_half_precision_accumulates_in_float32(subject: Subject) -> None:
         pytest.skip("the backend has no half precision, or it is not judged")
 
 
+@pytest.mark.promise(10)
 def test_10_integers_are_type_errors_that_name_the_argument(subject: Subject, dtype: str, xyz: Arrays) -> None:
     given = dict(zip(("query", "key", "value"), (subject.array(x, dtype) for x in xyz), strict=True))
     for name, x in zip(given, xyz, strict=True):
@@ -168,6 +180,7 @@ def test_10_integers_are_type_errors_that_name_the_argument(subject: Subject, dt
             mha.scaled_dot_product_attention(**{**given, name: integers})
 
 
+@pytest.mark.promise(10)
 def test_10_mixed_dtypes_are_type_errors_that_name_the_argument(subject: Subject, xyz: Arrays) -> None:
     if len(subject.dtypes) < 2:
         pytest.skip("only one dtype is judged")
@@ -178,6 +191,7 @@ def test_10_mixed_dtypes_are_type_errors_that_name_the_argument(subject: Subject
             mha.scaled_dot_product_attention(**{**given, name: subject.array(x, other)})
 
 
+@pytest.mark.promise(10)
 def test_10_arrays_of_another_library_are_refused(subject: Subject, dtype: str, xyz: Arrays) -> None:
     query, key, value = (subject.array(x, dtype) for x in xyz)
     foreign: Any = [[1.0]] if subject.name == "numpy" else np.asarray(subject.numpy(key))
@@ -185,6 +199,7 @@ def test_10_arrays_of_another_library_are_refused(subject: Subject, dtype: str, 
         mha.scaled_dot_product_attention(query, foreign, value)
 
 
+@pytest.mark.promise(11)
 @pytest.mark.parametrize("shape", [(), (7,), (5, 1), (1, 7), (4, 1, 7), (2, 1, 5, 7), (2, 4, 1, 1)], ids=str)
 def test_11_masks_and_biases_broadcast(
     subject: Subject, dtype: str, xyz: Arrays, rng: np.random.Generator, shape: tuple[int, ...]
@@ -200,6 +215,7 @@ def test_11_masks_and_biases_broadcast(
     tolerance.assert_within("lse", lse, exact.lse, exact.lse_bound)
 
 
+@pytest.mark.promise(11)
 def test_11_what_does_not_broadcast_is_refused(subject: Subject, dtype: str, xyz: Arrays) -> None:
     for shape in [(6,), (2, 7), (3, 5, 7), (1, 2, 4, 5, 7)]:
         with pytest.raises(ValueError, match="mask has shape"):
@@ -216,6 +232,7 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.promise(12)
 @pytest.mark.parametrize("view", VIEWS)
 def test_12_strides_do_not_matter(subject: Subject, dtype: str, xyz: Arrays, view: str) -> None:
     query, key, value = (subject.rounded(x, dtype) for x in xyz)
@@ -232,6 +249,7 @@ def test_12_strides_do_not_matter(subject: Subject, dtype: str, xyz: Arrays, vie
         assert subject.numpy(x).tobytes() == old.tobytes(), "an input was written to"
 
 
+@pytest.mark.promise(12)
 def test_12_an_expanded_array_is_an_array(subject: Subject, dtype: str, xyz: Arrays) -> None:
     query, key, value = (subject.rounded(x, dtype) for x in xyz)
     exact = tolerance.exact_attention(query, key[:1], value, dtype=dtype, rounds_weights=subject.rounds_weights)
@@ -240,6 +258,7 @@ def test_12_an_expanded_array_is_an_array(subject: Subject, dtype: str, xyz: Arr
     tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
 
 
+@pytest.mark.promise(14)
 def test_14_threads_give_the_same_bits(subject: Subject, dtype: str, xyz: Arrays) -> None:
     arrays, together = [subject.array(x, dtype) for x in xyz], threading.Barrier(4)
     results: list[bytes] = []
@@ -275,6 +294,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
+@pytest.mark.promise(15)
 @pytest.mark.parametrize("case", BAD)
 def test_15_bad_input_names_the_argument(subject: Subject, dtype: str, xyz: Arrays, case: str) -> None:
     change, error, message = BAD[case]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from . import oracle
+from .evidence import evidence
 from .oracle import Floats
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
@@ -115,15 +116,23 @@ def _distance(top: Floats, s: Floats) -> Floats:
     return np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0), 0)
 
 
+OPERATIONS = {"out": "attention", "lse": "attention lse", "weights": "attention weights"}
+"""Of which operation a result is, by its name; the name of any other begins with its operation: "gelu tanh"."""
+
+
 def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats) -> None:
-    """Raise AssertionError, naming the worst element, where |got - exact| > bound anywhere, or where got has another shape."""
+    """Raise AssertionError, naming the worst element, where |got - exact| > bound anywhere, or where got has another shape.
+
+    How near the worst element came to its bound is left as evidence for the report of the run.
+    """
     assert got.shape == exact.shape, f"{name} has shape {got.shape}; expected {exact.shape}"
     wide = got.astype(np.float64)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         error = np.where(wide == exact, 0.0, np.abs(wide - exact))  # inf - inf is no error
+        excess = np.where(np.isnan(error), np.inf, error / np.maximum(bound, np.finfo(np.float64).tiny))
+    evidence.error(OPERATIONS.get(name, name.partition(" ")[0]), got.dtype.name, float(excess.max(initial=0.0)))
     wrong = ~(error <= bound)  # NaN is wrong too
     if wrong.any():
-        excess = np.where(np.isnan(error), np.inf, error / np.maximum(bound, np.finfo(np.float64).tiny))
         at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
         raise AssertionError(
             f"{name}{list(at)} is {wide[at]:.9g}; expected {exact[at]:.9g} within {bound[at]:.3g}, it is off by "

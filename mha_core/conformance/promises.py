@@ -1,0 +1,26 @@
+"""The promises of docs/design.md by their numbers, as a run names them.
+
+A test says which of them it holds by ``@pytest.mark.promise(7)``, several by ``promise(0, 6)``; a module says it for all its
+tests by ``pytestmark``, and a test's own mark stands in place of its module's.
+"""
+
+from __future__ import annotations
+
+PROMISES = {
+    0: "order of work and accuracy",  # no promise of its own, but what all others stand on: the right number
+    1: "a fully masked row is zero",
+    2: "lse is a natural logarithm",
+    3: "masked means excluded",
+    4: "true means attend",
+    5: "alignment is never guessed",
+    6: "options compose or raise",
+    7: "poison stays out",
+    8: "empty axes work",
+    9: "half precision accumulates in float32",
+    10: "integers and mixed inputs are type errors",
+    11: "masks and biases broadcast",
+    12: "strides do not matter, inputs are not written",
+    13: "memory is linear",
+    14: "threads give the same bits",
+    15: "bad input gets a clear error",
+}

@@ -1,0 +1,271 @@
+"""What a run of the conformance suite says: its table, its certificate, and that pytest-xdist changes nothing of either."""
+
+import importlib
+import json
+import platform
+import re
+import sys
+import threading
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+import mha_core
+from conftest import ROOT
+from mha_core.conformance import tolerance
+from mha_core.conformance.evidence import Evidence, evidence
+from mha_core.conformance.promises import PROMISES
+from mha_core.conformance.sections import OUTCOMES, SECTIONS, section_named
+from test_conformance import MHA, conform, one_line, run
+
+# kernels of pieces and of attention, pieces, and a promise: quick, and every outcome is among them
+CHOSEN = ["-k", "piece or plain or test_7", "--quick", "--dtype", "float32", "--plugin", "reported_plugin"]
+COUNTS = [outcome.replace(" ", "_") for outcome in OUTCOMES]
+
+
+def report(folder, *more, fate="right", command=conform, chosen=CHOSEN):
+    """A run with --report, and its certificate: None where it left none."""
+    (folder / "reports").mkdir(exist_ok=True)
+    done = command("numpy", *chosen, *more, "--report", folder / "reports", cwd=folder, MHA_REPORTED=fate)
+    found = folder / "reports" / "numpy.json"
+    return done, json.loads(found.read_text()) if found.exists() else None
+
+
+def mha_conform(*arguments, **settings):
+    return run(MHA, "conform", *arguments, **settings)
+
+
+def table(text, first):
+    """The rows below a heading that starts with this word, as lists of cells."""
+    lines = text.splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith(first))
+    rows = [re.split(r"  +", line.strip()) for line in lines[start:]]
+    return rows[: next((at for at, row in enumerate(rows) if len(row) == 1), len(rows))]
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory):
+    """A run in which nothing fails, by ``mha conform``."""
+    done, found = report(tmp_path_factory.mktemp("right"), command=mha_conform)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done, found
+
+
+def test_the_table_counts_what_pytest_counts(right):
+    done, found = right
+    heading, *rows, total = table(done.stdout, "section ")
+    assert heading == ["section", *OUTCOMES]
+    assert {"promises", "kernels", "layers"} <= {row[0] for row in rows} <= set(SECTIONS)
+    assert {row[0]: [int(cell) for cell in row[1:]] for row in rows} == {
+        name: [counts[key] for key in COUNTS] for name, counts in found["sections"].items()
+    }
+    passed, failed, refused, beside = (int(cell) for cell in total[1:])
+    said = dict(re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1]))
+    assert {str(passed): "passed", str(refused + beside): "skipped"}.items() <= said.items()
+    assert failed == 0 < refused, "a kernel that gives reasons of its own refused"
+    assert "tests failed" not in done.stdout and "promise 0" not in done.stdout
+
+
+def test_the_certificate_names_all_that_the_verdict_depends_on(right):
+    _, found = right
+    assert found["format"] == 1
+    assert found["backend"] == "numpy"
+    assert found["plugin"] == {"name": "numpy", "distribution": "mha-core", "version": mha_core.__version__}
+    assert found["mha_core"] == mha_core.__version__
+    assert found["libraries"] == {"numpy": np.__version__}
+    assert found["python"] == platform.python_version()
+    assert found["platform"] == {"machine": platform.machine(), "system": platform.system()}
+    assert (found["device"], found["dtypes"], found["seed"], found["quick"]) == ("cpu", ["float32"], 0, True)
+    assert found["selection"] == "-k 'piece or plain or test_7'"
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(found["date"])).total_seconds() < 600
+    assert found["result"] == "passed"
+    assert {int(number): one["promise"] for number, one in found["promises"].items()} == PROMISES
+    assert found["promises"]["7"]["passed"] >= 1
+    assert not any(found["promises"]["8"][key] for key in COUNTS), "a promise that no test tried is there, with nothing"
+    errors = found["worst_error_over_bound"]
+    assert {"attention", "linear", "relu"} <= set(errors)
+    assert all(set(by_dtype) == {"float32"} and 0 <= by_dtype["float32"] <= 1 for by_dtype in errors.values())
+    assert errors["linear"]["float32"] > 0.01, "a product of matrices is not exact"
+    kernels = {kernel["name"]: kernel for kernel in found["kernels"]}
+    assert kernels["with|bar"]["runs"] > 0 and kernels["with|bar"]["from"] == "reported_plugin"
+    assert kernels["never"] == {"op": "attention", "name": "never", "from": "reported_plugin", "opt_in": True, "runs": 0}
+    assert platform.node() not in json.dumps(found).split('"')
+
+
+def test_the_markdown_is_tables_of_the_same_numbers(right):
+    done, found = right
+    json_file, markdown_file = re.findall(r"^report: (.*)$", done.stdout, re.MULTILINE)
+    assert json_file.endswith("numpy.json") and markdown_file.endswith("numpy.md")
+    with open(markdown_file, encoding="utf-8") as file:
+        text = file.read()
+    assert text.startswith("**numpy: conformance passed, a part of the suite** (")
+    assert f"numpy {np.__version__} on device cpu" in text
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    assert [rows[0].split(" | ")[0] for rows in tables] == ["| section", "| worst error / bound", "| kernel of"]
+    for rows in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1, "every row has as many cells as the heading"
+        assert set(rows[1]) <= set("|-: ")
+    for name, counts in found["sections"].items():
+        assert f"| {name} | {' | '.join(str(counts[key]) for key in COUNTS)} |" in tables[0]
+    assert any(row.startswith(r"| relu | with\|bar | reported_plugin | ") for row in tables[2])
+    assert any(row.startswith("| attention | never (opt-in) | reported_plugin | 0") for row in tables[2])
+    held = [number for number, counts in found["promises"].items() if counts["passed"]]
+    assert f"Promises held: {', '.join(held)}; Promises not judged: " in text
+
+
+@pytest.mark.parametrize(("fate", "ratio", "said"), [("wrong", 1e3, "e+0"), ("nan", None, "NaN or inf")])
+def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path, fate, ratio, said):
+    done, found = report(tmp_path, fate=fate, command=mha_conform)
+    assert done.returncode == 1, done.stdout + done.stderr
+    failed = found["promises"]["0"]["failed"]
+    assert failed == sum(counts["failed"] for counts in found["sections"].values()) > 1
+    lines = done.stdout.splitlines()
+    at = lines.index(f"promise 0, order of work and accuracy: {failed} tests failed")
+    assert lines[at + 1].strip() in [line for line in lines if line.startswith("mha conform numpy ")], "of the first failure"
+    assert "[float32-relu" in lines[at + 1]
+    assert found["result"] == "failed"
+    worst = found["worst_error_over_bound"]["relu"]["float32"]
+    assert worst is None if ratio is None else worst > ratio
+    text = (tmp_path / "reports" / "numpy.md").read_text()
+    assert "conformance failed" in text and "Promises failed: 0 (order of work and accuracy); Promises held: " in text
+    assert any(said in line for line in text.splitlines() if line.startswith("| relu | "))
+
+
+def test_workers_of_xdist_send_what_they_saw(tmp_path, right):
+    """The same counts, worst errors and runs as in one process: nothing stays behind in a worker."""
+    done, found = report(tmp_path, "-n", 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, alone = right
+    for key in set(alone) - {"date"}:
+        assert found[key] == alone[key], key
+    assert table(done.stdout, "section ") == table(right[0].stdout, "section ")
+    assert table(done.stdout, "error / bound") == table(right[0].stdout, "error / bound")
+
+
+def test_a_test_in_half_precision_is_of_that_section(tmp_path):
+    """And what it compares in float32, which holds it, is said of its own dtype."""
+    done, found = report(tmp_path, chosen=["-k", "test_a_piece and linear or test_8", "--quick", "--dtype", "float16"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(found["sections"]) == {"half precision"}
+    assert found["promises"]["0"]["passed"] == found["promises"]["8"]["passed"] == 1
+    assert set(found["worst_error_over_bound"]["linear"]) == {"float16"}
+
+
+def test_a_test_that_takes_its_worker_down_is_counted(tmp_path):
+    done, found = report(tmp_path, "-n", 1, fate="dies", chosen=["-k", "test_a_piece and relu", *CHOSEN[2:]])
+    assert done.returncode == 1
+    assert found["result"] == "failed"
+    assert found["sections"] == {"layers": dict(zip(COUNTS, (0, 1, 0, 0), strict=True))}
+    assert "promise 0, order of work and accuracy: 1 test failed" in done.stdout
+    assert "-k 'test_a_piece_equals_numpy[float32-relu]'" in done.stdout
+
+
+# where no certificate is written
+
+
+@pytest.mark.parametrize("command", [conform, mha_conform], ids=["pytest", "mha"])
+def test_a_run_that_judges_nothing_leaves_none(tmp_path, command):
+    done, found = report(tmp_path, command=command, chosen=["-k", "test_plain", *CHOSEN[2:]])
+    assert done.returncode == 5
+    assert table(done.stdout, "section ")[1] == ["kernels", "0", "0", "1", "0"]
+    assert found is None and not list((tmp_path / "reports").iterdir())
+
+
+def test_a_listing_of_tests_leaves_none(tmp_path):
+    done, found = report(tmp_path, "--collect-only")
+    assert (done.returncode, found) == (0, None)
+    assert "conformance of" not in done.stdout
+
+
+def bad_folders(folder):
+    (folder / "file").write_text("")
+    (folder / "taken" / "numpy.md").mkdir(parents=True)
+    yield "nowhere", "--report nowhere is no directory: create it first"
+    yield "file", "--report file is no directory: create it first"
+    yield "taken", "--report taken cannot be written: numpy.md in it is a directory"
+    if sys.platform == "linux":  # where not even root may make a file
+        yield "/proc", "--report /proc cannot be written: "
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+    for name, message in bad_folders(tmp_path):
+        done = mha_conform("numpy", "--report", name, cwd=tmp_path)
+        one_line(done, 4, message)
+        assert "collected" not in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "taken"}
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["numpy.md"]
+
+
+def test_a_folder_that_goes_away_while_tests_run_is_told_and_is_no_verdict(tmp_path):
+    done, found = report(tmp_path, fate=str(tmp_path / "reports"))
+    assert found is None and not (tmp_path / "reports").exists()
+    one_line(done, 3, "numpy.json cannot be written: No such file or directory")
+
+
+def test_the_device_that_is_asked_for_is_in_the_name(tmp_path):
+    arguments = ["numpy", "--device", "cpu", "-k", "test_8", "--quick", "--report", tmp_path]
+    assert mha_conform(*arguments, cwd=tmp_path).returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"numpy-cpu.json", "numpy-cpu.md"}
+
+
+# what tests say of themselves, and leave behind
+
+
+MODULES = sorted((ROOT / "mha_core" / "conformance").glob("test_*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_every_module_of_the_suite_is_of_a_section_and_names_promises_that_there_are(path):
+    module = importlib.import_module(f"mha_core.conformance.{path.stem}")
+    section = getattr(module, "SECTION", section_named(path.name))
+    assert section in SECTIONS, f"say which section {path.name} is of: SECTION = one of {', '.join(SECTIONS)}"
+    assert {number for mark in marks(module) for number in mark.args} <= set(PROMISES)
+
+
+def marks(module):
+    of_module = getattr(module, "pytestmark", [])
+    yield from of_module if isinstance(of_module, list) else [of_module.mark]
+    for name, function in vars(module).items():
+        if name.startswith("test_"):
+            yield from (mark for mark in getattr(function, "pytestmark", ()) if mark.name == "promise")
+
+
+def test_every_promise_that_the_suite_judges_is_named_by_a_test():
+    modules = [importlib.import_module(f"mha_core.conformance.{path.stem}") for path in MODULES]
+    named = {number for module in modules for mark in marks(module) for number in mark.args}
+    assert set(PROMISES) - named <= {13}
+
+
+def test_assert_within_leaves_how_near_the_worst_element_came():
+    one = np.ones(2)
+    evidence.begin("float16")
+    tolerance.assert_within("out", np.asarray([1.0, 1.5], dtype=np.float32), one, one)
+    tolerance.assert_within("out", np.ones(2, dtype=np.float32), one, one)
+    tolerance.assert_within("gelu tanh", np.ones(0, dtype=np.float32), np.ones(0), np.ones(0))
+    for wrong in (4.0, np.nan):
+        with pytest.raises(AssertionError, match="times the bound"):
+            tolerance.assert_within("lse", np.asarray([1.0, wrong], dtype=np.float32), one, one)
+        errors, _ = evidence.take()
+        assert errors["attention lse", "float16"] == (3.0 if wrong == 4.0 else np.inf)
+    assert evidence.take() == ({}, {})
+    evidence.begin(None)
+    tolerance.assert_within("weights", np.ones(2, dtype=np.float32), one, one)
+    assert evidence.take()[0] == {("attention weights", "float32"): 0.0}, "where the test names no dtype the array does"
+
+
+def test_evidence_from_many_threads_is_all_there():
+    found, together = Evidence(), threading.Barrier(4)
+
+    def work(own):
+        together.wait()
+        for at in range(500):
+            found.error("attention", "float32", float(at * own))
+            found.runs("attention", "kernel", 1)
+
+    threads = [threading.Thread(target=work, args=(own,)) for own in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found.take() == ({("attention", "float32"): 499.0 * 3}, {("attention", "kernel"): 2000})
