@@ -1,4 +1,7 @@
-"""Backends over NumPy whose namespace, or whose way in, is wrong: arrays of a class of their own, and NumPy's functions on them."""
+"""Backends over NumPy whose namespace, or whose way in, is wrong.
+
+Their arrays are of a class of their own, and what they compute with is NumPy.
+"""
 
 from functools import partial
 
@@ -56,10 +59,6 @@ def _where_by_product(condition, x, y):
         with np.errstate(invalid="ignore"):
             return (condition * x + ~condition * np.asarray(y, dtype=x.dtype)).astype(x.dtype)
     return np.where(condition, x, y)
-
-
-def _max_without_nan(x, **options):
-    return np.fmax.reduce(x, **options)
 
 
 def _sum_in_half_precision(x, *, axis=None, keepdims=False, dtype=None):

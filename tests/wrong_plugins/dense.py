@@ -42,11 +42,11 @@ def bias(p, s):
 
 
 def allowed(p, *, wider=(0, 0), but=()):
-    """What the mask's structure says, as booleans; ``wider``: by how much at both ends of the band; ``but``: less these parts."""
+    """What the mask's structure says, as booleans. ``wider``: by how much at both ends of the band; ``but``: without these."""
     structure, (queries, keys) = p.structure, (p.query.shape[-2], p.key.shape[-2])
     i, j = np.arange(queries)[:, None], np.arange(keys)[None, :]
     seen = np.ones((queries, keys), dtype=bool)
-    low, high = structure.band
+    low, high = (None, None) if "band" in but else structure.band
     if low is not None:
         seen = seen & (j - i >= low - wider[0])
     if high is not None:

@@ -22,5 +22,3 @@ def gradient_of_the_key_cut(p):
 def query_rounded_in_bfloat16(p):
     """Scaled in place, in the dtype it came in; the scale is then 1."""
     return attention_state(p.with_arrays(p.query * p.scale, p.key, p.value, scale=1.0))
-
-

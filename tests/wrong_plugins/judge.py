@@ -27,7 +27,7 @@ class Verdict:
     def pytest_runtest_makereport(self, item):
         report = yield
         if report.failed:
-            self.failed[item.name] = sorted(mark.args[0] for mark in item.iter_markers("promise"))
+            self.failed[item.name] = list(item.get_closest_marker("promise").args)
         return report
 
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from .dense import Dense, attend, bias, mask, scores, softcap, widen
+from .dense import Dense, attend, bias, mask, scores, softcap
+from .dense import right as right
 
 scale_off = Dense(scores=lambda p, query, key: 1.01 * scores(p, query, key))
 last_key_dropped = Dense(attend=lambda p, s, value: attend(p, s[..., :-1], value[..., :-1, :]))
@@ -28,17 +29,11 @@ def _half_scores(p, query, key):
 half_scores = Dense(scores=_half_scores)
 
 
-def _rounded_weights(p, s, value):
-    """Weights and values in float16, whatever came in."""
-    out, lse = attend(p, s, value.astype(np.float16).astype(value.dtype))
-    return out, lse
-
-
-rounded_values = Dense(attend=_rounded_weights)
+rounded_values = Dense(attend=lambda p, s, value: attend(p, s, value.astype(np.float16).astype(value.dtype)))
 
 
 def _split_wrongly(p, s, value):
-    """Two halves of the keys, their outputs averaged by their maxima where their sums were meant."""
+    """Two halves of the keys, their outputs weighed by their greatest scores where the sums were meant."""
     half = s.shape[-1] // 2
     if half == 0 or p.sink is not None:
         return attend(p, s, value)
@@ -53,4 +48,3 @@ def _split_wrongly(p, s, value):
 
 
 merged_by_the_maximum = Dense(attend=_split_wrongly)
-right = Dense(widen=widen)

@@ -113,14 +113,20 @@ TABLE = [
         ("ignores_softcap", 6, "declared_feature_works", "softcap declared and ignored"),
         ("ignores_sink", 6, "declared_feature_works", "sink declared and ignored"),
         ("ignores_bias", 6, "declared_feature_works", "bias declared and ignored"),
+        ("ignores_causal", 6, "declared_feature_works", "causal declared and ignored"),
         ("ignores_key_lengths", 6, "declared_feature_works", "key_lengths declared and ignored"),
         ("ignores_packed", 6, "declared_feature_works", "packed declared and ignored"),
+        ("crashes", 6, "declared_feature_works", "an exception, whatever is asked"),
         ("casual", 6, "declared_feature_is_known", "a feature that there is not", {"handles": HANDLES | {"casual"}}),
     ),
     *_kernels(
         "inputs",
         "test_promises",
         ("looks_behind_the_keys", 7, "test_7", "reads keys that were dropped, times 0"),
+    ),
+    *_kernels(
+        "inputs",
+        "test_inputs",
         ("writes_to_the_query", 12, "test_12", "scales the query in place"),
         ("writes_to_the_mask", 12, "test_12", "clears a column of the mask"),
         ("reads_in_memory_order", 12, "test_12", "takes arrays to lie in memory in the order of their axes"),
@@ -135,11 +141,20 @@ TABLE = [
         ("on_another_device", 0, "plain", "the output is on another device", _STRICT),
     ),
     *_kernels(
+        "memory",
+        "test_memory",
+        ("all_scores_at_once", 13, "", "all L x S scores at once"),
+    ),
+    *_kernels(
         "state",
         "test_promises",
         ("shared_scratch", 14, "test_14", "all threads write scores into one array"),
         ("different_each_time", 14, "test_14", "the last bit changes from call to call"),
-        ("keeps_the_first_answer", 14, "test_14", "answers by the shape of an earlier call"),
+    ),
+    *_kernels(
+        "state",
+        "test_kernels",
+        ("keeps_the_first_answer", 0, "plain", "answers by the shape of an earlier call"),
     ),
     *_kernels(
         "pieces",
@@ -148,7 +163,12 @@ TABLE = [
         ("layer_norm_ddof", 0, "of_a_piece", "layer_norm divides by n - 1", {"op": "layer_norm"}),
         ("rms_norm_centred", 0, "of_a_piece", "rms_norm subtracts the mean", {"op": "rms_norm"}),
         ("rotary_pairs_swapped", 0, "of_a_piece", "rotary pairs neighbours for halves", {"op": "rotary"}),
-        ("linear_writes_to_x", 12, "of_a_piece", "linear writes to its input", {"op": "linear"}),
+        **_PIECES,
+    ),
+    *_kernels(
+        "pieces",
+        "test_inputs",
+        ("linear_writes_to_x", 12, "pieces", "linear writes to its input", {"op": "linear"}),
         **_PIECES,
     ),
     *_kernels(
@@ -160,8 +180,8 @@ TABLE = [
     *_kernels(
         "pieces",
         "test_kernels",
-        ("encoder_layer_always_post_norm", 6, "of_a_layer", "the encoder layer knows no norm_first"),
-        ("encoder_layer_without_mask", 6, "of_a_layer", "the encoder layer loses the mask"),
+        ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer knows no norm_first"),
+        ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer loses the mask"),
         **_ENCODER,
     ),
     *_kernels(
@@ -181,22 +201,27 @@ TABLE = [
         "backends",
         "test_namespace",
         ("lacks_a_function", 0, "test_function", "the namespace has no matrix_transpose"),
-        ("matmul_of_few_bits", 0, "test_function", "matmul keeps ten bits"),
         backend="wrong",
     ),
     *_kernels(
         "backends",
         "test_algebra",
+        ("matmul_of_few_bits", 0, "random_problems", "matmul keeps ten bits"),
         ("sum_in_half_precision", 0, "random_problems", "sum adds up in float16"),
-        ("one_buffer", 0, "each_option_alone", "from_numpy gives arrays of one shape the same memory"),
-        ("numbers_through_float32", 0, "as_they_are", "from_numpy rounds float64 to float32", {"dtype": "float64"}),
+        ("one_buffer", 0, "each_option_alone", "from_numpy gives arrays of one shape the same memory", {"dtype": "float64"}),
         backend="wrong",
     ),
     *_kernels(
         "backends",
         "test_promises",
         ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1"),
+        backend="wrong",
+    ),
+    *_kernels(
+        "backends",
+        "test_inputs",
         ("strides_read_forwards", 12, "test_12", "from_numpy reads strides below 0 as if above"),
+        ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", {"dtype": "float64"}),
         backend="wrong",
     ),
 ]
@@ -212,8 +237,9 @@ RIGHT = [
     _right("rows", "test_promises", **_HALF),
     _right("shapes", "test_kernels", **_HALF),
     _right("features", "test_algebra"),
-    _right("inputs", "test_promises", select="test_12"),
+    _right("inputs", "test_inputs"),
     _right("inputs", "test_kernels", "right_strict", select="plain", **_STRICT),
+    _right("memory", "test_memory", "blockwise"),
     _right("state", "test_promises", select="test_14"),
     *(
         _right("pieces", "test_kernels", op, op=op, select="of_a_piece", **_PIECES)
@@ -223,6 +249,12 @@ RIGHT = [
     _right("gradients", "test_kernels", select="gradient or plain", **_GRADIENT),
     _right("backends", "test_promises", backend="wrong"),
     _right("backends", "test_namespace", "right_namespace", backend="wrong"),
-    _right("backends", "test_algebra", "right_numbers", backend="wrong", dtype="float64"),
+    _right("backends", "test_inputs", "right_numbers", backend="wrong", dtype="float64"),
 ]
 """Plugins of the same making without a fault: that it is the fault that is found."""
+
+
+def markdown():
+    """``TABLE`` as docs/conformance.md shows it."""
+    rows = [f"| {p.id} | {p.fault} | {p.section.removeprefix('test_')} | {p.promise} |" for p in TABLE]
+    return "\n".join(["| plugin | its fault | found by | promise |", "| --- | --- | --- | --- |", *rows])
