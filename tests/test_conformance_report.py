@@ -15,6 +15,7 @@ import mha_core
 from conftest import ROOT
 from mha_core.conformance import tolerance
 from mha_core.conformance.evidence import Evidence, evidence
+from mha_core.conformance.pieces import piece_calls
 from mha_core.conformance.promises import PROMISES
 from mha_core.conformance.sections import OUTCOMES, SECTIONS, section_named
 from test_conformance import MHA, conform, one_line, run
@@ -88,7 +89,8 @@ def test_the_certificate_names_all_that_the_verdict_depends_on(right):
     assert all(set(by_dtype) == {"float32"} and 0 <= by_dtype["float32"] <= 1 for by_dtype in errors.values())
     assert errors["linear"]["float32"] > 0.01, "a product of matrices is not exact"
     kernels = {kernel["name"]: kernel for kernel in found["kernels"]}
-    assert kernels["with|bar"]["runs"] > 0 and kernels["with|bar"]["from"] == "reported_plugin"
+    calls = len(list(piece_calls(np.random.default_rng(0), "relu")))
+    assert kernels["with|bar"] == {"op": "relu", "name": "with|bar", "from": "reported_plugin", "opt_in": False, "runs": calls}
     assert kernels["never"] == {"op": "attention", "name": "never", "from": "reported_plugin", "opt_in": True, "runs": 0}
     assert platform.node() not in json.dumps(found).split('"')
 
@@ -176,6 +178,14 @@ def test_a_listing_of_tests_leaves_none(tmp_path):
     done, found = report(tmp_path, "--collect-only")
     assert (done.returncode, found) == (0, None)
     assert "conformance of" not in done.stdout
+
+
+def test_a_run_that_is_cut_short_leaves_none(tmp_path):
+    for workers in (0, 2):
+        done, found = report(tmp_path, "-x", "-n", workers, fate="wrong")
+        assert done.returncode in (1, 2), done.stdout + done.stderr  # 2: pytest-xdist calls it an interruption
+        assert found is None and not list((tmp_path / "reports").iterdir())
+        assert "no report was written: the run did not come to its end" in done.stdout
 
 
 def bad_folders(folder):

@@ -54,9 +54,10 @@ class Reporter:
             self._certify(session, exitstatus)
 
     def _certify(self, session: pytest.Session, exitstatus: int) -> None:
-        """A run that was cut short is no verdict, and leaves nothing."""
+        """A run that was cut short, by -x too, is no verdict and leaves nothing."""
         assert self.files is not None
-        if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not self.tally.judged:
+        to_its_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not to_its_end or session.shouldfail or session.shouldstop or not self.tally.judged:
             self.said = ["no report was written: the run did not come to its end"]
             return
         found = certificate.certificate(self.head, self.tally, passed=exitstatus == pytest.ExitCode.OK)
