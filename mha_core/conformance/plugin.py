@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "promise(number, ...): which promises of mha-core a test of its conformance suite holds")
     if config.getoption("help") or config.getoption("version"):
         return
     if config.getoption("backend") is None:
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_SUBJECT] = find(
             *(config.getoption(name) for name in ("backend", "device", "dtype")),
             **{name: config.getoption(name) for name in ("quick", "seed")},
+            plugins=tuple(config.getoption("plugin")),
         )
     except (
         MhaError,

@@ -33,6 +33,8 @@ class Subject:
     dtypes: tuple[str, ...]
     quick: bool = False
     seed: int = 0
+    plugins: tuple[str, ...] = ()
+    """Modules that were registered by hand, for a process of its own to register them too."""
 
     @property
     def name(self) -> str:
