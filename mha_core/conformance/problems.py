@@ -120,7 +120,7 @@ class Problem:
         return key, value
 
 
-def random_problem(rng: np.random.Generator, limits: Limits = Limits(), *, dtype: Any = np.float64) -> Problem:  # noqa: B008
+def random_problem(rng: np.random.Generator, limits: Limits = Limits(), *, dtype: Any = np.float64) -> Problem:
     """Grouped heads, broadcasting keys, another width of values, any expression of masks, and any options with it."""
     batch, key_heads, groups, queries, keys, width, value_width = limits.shape(rng)
     heads = key_heads * groups

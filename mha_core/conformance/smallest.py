@@ -119,8 +119,8 @@ def smallest(subject: Subject, drawn: Drawn) -> tuple[Drawn, Exception | None]:
 
 def _smaller(limits: Limits) -> Iterator[Limits]:
     for longest, widest, copies, masked, options, depth in _SIZES:
-        lengths = {"longest": min(longest, limits.longest), "widest": min(widest, limits.widest)}
-        yield Limits(times=limits.times, copies=copies, masked=masked, options=options, depth=depth, **lengths)
+        longest, widest = min(longest, limits.longest), min(widest, limits.widest)
+        yield Limits(limits.times, longest, widest, copies, masked, options, depth)
 
 
 def _size(p: Problem) -> float:

@@ -49,6 +49,12 @@ class Subject:
         """Whether probabilities may be rounded to half precision: fused kernels do, the algebra does not."""
         return bool(registry().kernels.get((self.name, "attention")))
 
+    @property
+    def on_host(self) -> bool | None:
+        """Whether its arrays live in the memory of the host, by what they say through DLPack; None where they say nothing."""
+        ask = getattr(self.array(np.zeros(1)), "__dlpack_device__", None)
+        return None if ask is None else int(ask()[0]) == 1  # kDLCPU
+
     def count(self, full: int) -> int:
         """How many random problems to try: a tenth of them in a quick run."""
         return max(1, full // 10) if self.quick else full

@@ -1,11 +1,11 @@
 """The promises of docs/design.md, by their numbers, as far as one backend can keep or break them.
 
-5 (alignment) and 6 (options compose) are tried here and, for every option, in test_algebra; 13 (memory) is not judged yet.
+What is refused, and what is said of it (5, 6, 10, 15), is in test_refusals too; 6 for every option in test_algebra; 13 in
+test_memory; 14 in test_threads and test_determinism.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -232,26 +232,6 @@ def test_12_an_expanded_array_is_an_array(subject: Subject, dtype: str, xyz: Arr
     expanded = subject.xp.broadcast_to(subject.array(key[:1], dtype), key.shape)
     out = mha.scaled_dot_product_attention(subject.array(query, dtype), expanded, subject.array(value, dtype))
     tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
-
-
-def test_14_threads_give_the_same_bits(subject: Subject, dtype: str, xyz: Arrays) -> None:
-    arrays, together = [subject.array(x, dtype) for x in xyz], threading.Barrier(4)
-    results: list[bytes] = []
-
-    def bits() -> bytes:
-        return subject.numpy(mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(5))).tobytes()
-
-    def work() -> None:
-        together.wait()
-        results.extend(bits() for _ in range(10))
-
-    expected = bits()
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 40 and set(results) == {expected}
 
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
