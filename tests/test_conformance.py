@@ -1,4 +1,4 @@
-"""The conformance suite: our backends pass it, and asking for nothing is never green.."""
+"""The conformance suite: our backends pass it, and asking for nothing is never green."""
 
 import ast
 import os

@@ -38,10 +38,6 @@ def from_numpy(x, device):
     return np.array(x).view(Array)
 
 
-def to_numpy(x):
-    return np.asarray(x)
-
-
 def _truncated(x):
     """The ten bits after the point that tensor cores keep of a float32 (TF32)."""
     if x.dtype != np.float32:
@@ -89,14 +85,28 @@ def _one_buffer(x, device):
     return room.view(Array)
 
 
-NAMESPACES = {
-    "lacks_a_function": partial(Namespace, lacks=("matrix_transpose",)),
-    "matmul_of_few_bits": partial(Namespace, matmul=_matmul_of_few_bits),
-    "where_by_product": partial(Namespace, where=_where_by_product),
-    "sum_in_half_precision": partial(Namespace, sum=_sum_in_half_precision),
+FUNCTIONS = {
+    "namespace": {
+        None: Namespace,
+        "lacks_a_function": partial(Namespace, lacks=("matrix_transpose",)),
+        "matmul_of_few_bits": partial(Namespace, matmul=_matmul_of_few_bits),
+        "where_by_product": partial(Namespace, where=_where_by_product),
+        "sum_in_half_precision": partial(Namespace, sum=_sum_in_half_precision),
+    },
+    "from_numpy": {
+        None: from_numpy,
+        "strides_read_forwards": _forwards,
+        "numbers_through_float32": _through_float32,
+        "one_buffer": _one_buffer,
+    },
+    "to_numpy": {None: np.asarray},
+    "is_floating": {
+        None: lambda dtype: np.isdtype(dtype, "real floating"),
+        "integers_float": lambda dtype: np.isdtype(dtype, "numeric"),
+    },
 }
-FROM_NUMPY = {
-    "strides_read_forwards": _forwards,
-    "numbers_through_float32": _through_float32,
-    "one_buffer": _one_buffer,
-}
+
+
+def function(kind, plugin):
+    """What a plugin's backend has of this kind: its own, or else the right one."""
+    return FUNCTIONS[kind].get(plugin, FUNCTIONS[kind][None])

@@ -10,14 +10,6 @@ import numpy as np
 
 from mha_core.plugin import AttentionState
 
-MASKS = ("causal", "window", "key_lengths", "packed", "array_mask", "mask")
-HANDLES = frozenset(
-    {
-        *("lse", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "bias", "alibi", "relative_bias", "bias_term"),
-        *MASKS,
-    }
-)
-
 
 def widen(p):
     """Query, key and value in the compute dtype, a key head for each query head."""

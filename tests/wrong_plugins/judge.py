@@ -27,7 +27,7 @@ class Verdict:
     def pytest_runtest_makereport(self, item):
         report = yield
         if report.failed:
-            self.failed[item.name] = list(item.get_closest_marker("promise").args)
+            self.failed[item.name] = [promise for mark in [item.get_closest_marker("promise")] if mark for promise in mark.args]
         return report
 
 
@@ -35,9 +35,10 @@ def judge(plugin):
     """What the section says that must find this plugin's fault, as ``mha conform`` runs it."""
     os.environ["MHA_WRONG"] = plugin.id
     verdict = Verdict()
+    registered = [plugin.registered, *(["strict_plugin"] if plugin.backend == "array_api_strict" else [])]
     arguments = ["-p", "mha_core.conformance.plugin", "--pyargs", f"mha_core.conformance.{plugin.section}"]
-    arguments += ["--backend", plugin.backend, "--plugin", wrong_plugins.__name__, "--dtype", plugin.dtype, "--quick"]
-    arguments += ["--plugin", "strict_plugin"] if plugin.backend == "array_api_strict" else []
+    arguments += ["--backend", plugin.backend, "--dtype", plugin.dtype, "--quick"]
+    arguments += [word for name in registered for word in ("--plugin", name)]
     # the kernel and nobody else's, where there are others
     chosen = [plugin.select] if plugin.select else []
     chosen += [plugin.name] if plugin.section == "test_kernels" else []
@@ -46,9 +47,8 @@ def judge(plugin):
     try:
         status = pytest.main([*arguments, "-p", "no:cacheprovider", "-q"], plugins=[verdict])
     finally:
-        unregister(wrong_plugins)
-        if plugin.backend == "array_api_strict":
-            unregister(sys.modules["strict_plugin"])
+        for name in registered:
+            unregister(sys.modules[name])
     return {"status": int(status), "failed": verdict.failed}
 
 

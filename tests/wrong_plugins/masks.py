@@ -14,6 +14,9 @@ def masked_by(see):
 causal_off_by_one = masked_by(lambda p: allowed(p, wider=(0, 1)))
 window_too_wide = masked_by(lambda p: allowed(p, wider=(1, 0)))
 mask_turned = masked_by(lambda p: ~allowed(p))
+first_head_of_the_mask = masked_by(
+    lambda p: allowed(p)[..., :1, :, :] if p.structure.array is not None and p.structure.array.ndim > 2 else allowed(p)
+)
 # the offset is in the band already
 aligned_at_the_end = masked_by(
     lambda p: allowed(p, wider=(0, p.key.shape[-2] - p.query.shape[-2] if p.structure.band != (None, None) else 0))

@@ -2,7 +2,13 @@
 
 from dataclasses import dataclass
 
-from .dense import HANDLES
+HANDLES = frozenset(
+    {
+        *("lse", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "bias", "alibi", "relative_bias", "bias_term"),
+        *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
+    }
+)
+"""What a kernel of attention here declares: everything."""
 
 
 @dataclass(frozen=True)
@@ -10,7 +16,8 @@ class Plugin:
     """A kernel or a backend with one fault, or with none.
 
     name: of its function in ``module``. section: the module of the suite that must find it. select: pytest's ``-k`` within.
-    promise: the number that a failed test must be marked with, None for a right one. backend: the one that is judged.
+    promise: the number that a failed test must be marked with, None where it is none of the promises. backend: the one judged.
+    registered: the module that ``--plugin`` names.
     """
 
     name: str
@@ -23,10 +30,15 @@ class Plugin:
     op: str = "attention"
     handles: frozenset[str] = HANDLES
     dtype: str = "float32"
+    registered: str = "wrong_plugins"
 
     @property
     def id(self) -> str:
         return f"{self.module}.{self.name}"
+
+    @property
+    def is_right(self) -> bool:
+        return self.fault == "none"
 
 
 def _kernels(module, section, *rows, **settings):
@@ -74,6 +86,7 @@ TABLE = [
         ("causal_off_by_one", 5, "test_5", "causal masks let one key too many through"),
         ("window_too_wide", 5, "test_5", "windows reach one key too far back"),
         ("aligned_at_the_end", 5, "test_5", "positions aligned at the end, whatever the offset says"),
+        ("first_head_of_the_mask", 11, "test_11", "the mask of the first head is everyone's"),
         ("mask_turned", 4, "test_4", "True means masked"),
         ("minus_ten_thousand", 3, "test_3", "masked scores are -10,000"),
         ("minus_a_billion", 3, "test_3", "masked scores are -1,000,000,000"),
@@ -147,9 +160,13 @@ TABLE = [
     ),
     *_kernels(
         "state",
-        "test_promises",
-        ("shared_scratch", 14, "test_14", "all threads write scores into one array"),
-        ("different_each_time", 14, "test_14", "the last bit changes from call to call"),
+        "test_threads",
+        ("shared_scratch", 14, "one_shape", "all threads write scores into one array"),
+    ),
+    *_kernels(
+        "state",
+        "test_determinism",
+        ("different_each_time", 14, "attention", "the last bit changes from call to call"),
     ),
     *_kernels(
         "state",
@@ -214,8 +231,16 @@ TABLE = [
     *_kernels(
         "backends",
         "test_promises",
+        ("integers_float", 10, "test_10", "is_floating says yes to integers"),
         ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1"),
         backend="wrong",
+    ),
+    *_kernels(
+        "imports",
+        "test_imports",
+        ("with_the_plugin", None, "", "the plugin imports its array library when it is imported itself"),
+        backend="wrong",
+        registered="wrong_plugins.imports",
     ),
     *_kernels(
         "backends",
@@ -240,13 +265,14 @@ RIGHT = [
     _right("inputs", "test_inputs"),
     _right("inputs", "test_kernels", "right_strict", select="plain", **_STRICT),
     _right("memory", "test_memory", "blockwise"),
-    _right("state", "test_promises", select="test_14"),
+    _right("state", "test_threads"),
     *(
         _right("pieces", "test_kernels", op, op=op, select="of_a_piece", **_PIECES)
         for op in ("gelu", "layer_norm", "rms_norm", "rotary", "linear")
     ),
     _right("pieces", "test_kernels", "encoder_layer", select="of_a_layer", **_ENCODER),
     _right("gradients", "test_kernels", select="gradient or plain", **_GRADIENT),
+    _right("imports", "test_imports", backend="wrong"),
     _right("backends", "test_promises", backend="wrong"),
     _right("backends", "test_namespace", "right_namespace", backend="wrong"),
     _right("backends", "test_inputs", "right_numbers", backend="wrong", dtype="float64"),
@@ -256,5 +282,7 @@ RIGHT = [
 
 def markdown():
     """``TABLE`` as docs/conformance.md shows it."""
-    rows = [f"| {p.id} | {p.fault} | {p.section.removeprefix('test_')} | {p.promise} |" for p in TABLE]
+    rows = [
+        f"| {p.id} | {p.fault} | {p.section.removeprefix('test_')} | {'' if p.promise is None else p.promise} |" for p in TABLE
+    ]
     return "\n".join(["| plugin | its fault | found by | promise |", "| --- | --- | --- | --- |", *rows])
