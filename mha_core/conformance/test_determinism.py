@@ -58,9 +58,7 @@ def test_attention(subject: Subject, dtype: str, rng: np.random.Generator) -> No
     assert_same_bits(subject, attention_calls(subject, rng, dtype, features, mha.attention_state))
 
 
-def test_a_kernel_of_attention(
-    subject: Subject, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
-) -> None:
+def test_a_kernel_of_attention(subject: Subject, attention_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
     declared = [name for name in FEATURES if name in attention_kernel.handles]
     operation = mha.attention_state if "lse" in declared else mha.scaled_dot_product_attention
     with watched(attention_kernel, {*FEATURES, *BESIDE}) as watch:
