@@ -54,6 +54,18 @@ def test_12_strides_do_not_matter(subject: Subject, dtype: str, rng: np.random.G
         assert subject.numpy(x).tobytes() == old.tobytes(), "an input was written to"
 
 
+def test_12_read_only_arrays_are_read(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
+    """As memory-mapped files are; a library that copies them has an easy time."""
+    query, key, value = (subject.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7, 7))
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights)
+    arrays = [subject.array(x, dtype) for x in (query, key, value)]
+    if dtype in ("float32", "float64"):
+        frozen = [np.frombuffer(x.astype(dtype).tobytes(), dtype=dtype).reshape(x.shape) for x in (query, key, value)]
+        arrays = [subject.backend.from_numpy(x, subject.device) for x in frozen]
+    out = mha.scaled_dot_product_attention(*arrays)
+    tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
+
+
 def test_12_an_expanded_array_is_an_array(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     query, key = (subject.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7))
     exact = tolerance.exact_attention(query, key[:1], key, dtype=dtype, rounds_weights=subject.rounds_weights)

@@ -14,7 +14,7 @@ import pytest
 
 import mha_core as mha
 
-from . import reference, tolerance
+from . import tolerance
 from .calls import plain
 from .judge import judge_call, state_of
 from .smallest import judge_problems
@@ -102,6 +102,25 @@ def test_3_a_masked_key_has_no_weight_however_low_the_others_are(subject: Subjec
         seen = allowed / allowed.sum(axis=-1, keepdims=True)
         np.testing.assert_allclose(out, seen @ np.repeat(value, 2, axis=1), atol=1e-6)
         assert np.isfinite(lse).all()
+
+
+@pytest.mark.promise(3)
+def test_3_no_finite_number_stands_for_a_mask(subject: Subject, xyz: Arrays) -> None:
+    """Beside keys whose scores are lowered to -1e38, a masked key whose score was lowered to -1e9 would be seen alone."""
+    if "float32" not in subject.dtypes:
+        pytest.skip("float32 is not judged")
+    query, key, value = xyz
+    allowed = np.ones((5, 7), dtype=bool)
+    allowed[:, 2] = False
+    options = {"mask": subject.array(allowed), "bias": subject.array(np.where(allowed, -1e38, 0.0), "float32")}
+    out, lse = state_of(subject, query * 0, key, value, dtype="float32", **options)
+    seen = np.repeat(np.delete(value, 2, axis=-2).mean(axis=-2, keepdims=True), 2, axis=1)
+    np.testing.assert_allclose(out, np.broadcast_to(seen, out.shape), atol=1e-6)
+    assert np.isfinite(lse).all()
+    weights = subject.numpy(
+        mha.attention_weights(subject.array(query * 0, "float32"), subject.array(key, "float32"), **options)
+    )
+    assert (weights[..., 2] == 0).all()
 
 
 @pytest.mark.promise(4)
@@ -195,17 +214,6 @@ def test_9_the_query_is_not_rounded_between_scale_and_product(
     judge_call(subject, plain(rng, 6, 8, times=8), dtype, wants_lse=wants_lse)
 
 
-@pytest.mark.promise(9)
-@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
-def test_9_squares_in_a_norm_do_not_overflow(subject: Subject, dtype: str, rng: np.random.Generator, norm: str) -> None:
-    x = subject.rounded(300 * rng.normal(size=(4, 16)), dtype)
-    there = subject.array(x, dtype)
-    got = getattr(mha, norm)(there)
-    subject.assert_like(got, there)
-    bound = 8 * tolerance.UNIT_ROUNDOFF[dtype] * 4  # a normed row of 16 is at most 4
-    np.testing.assert_allclose(subject.numpy(got), getattr(reference, norm)(x), rtol=0, atol=bound)
-
-
 @pytest.mark.promise(10)
 def test_10_integers_are_type_errors_that_name_the_argument(subject: Subject, dtype: str, xyz: Arrays) -> None:
     given = dict(zip(("query", "key", "value"), (subject.array(x, dtype) for x in xyz), strict=True))
@@ -257,29 +265,3 @@ def test_11_what_does_not_broadcast_is_refused(subject: Subject, dtype: str, xyz
             state_of(subject, *xyz, dtype=dtype, mask=subject.array(np.ones(shape, dtype=bool)))
         with pytest.raises(ValueError, match="bias has shape"):
             state_of(subject, *xyz, dtype=dtype, bias=subject.array(np.ones(shape), dtype))
-
-
-BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "axes": ({"query": np.ones(4)}, ValueError, "query has shape (4,); expected at least 2 axes"),
-    "head_dim": ({"key": np.ones((2, 2, 7, 5))}, ValueError, "key has head_dim 5, but query has 6"),
-    "length": ({"value": np.ones((2, 2, 6, 3))}, ValueError, "value has length 6, but key has 7"),
-    "heads": ({"value": np.ones((2, 1, 7, 3))}, ValueError, "value has 1 heads, but key has 2"),
-    "batch": ({"key": np.ones((3, 2, 7, 6))}, ValueError, "batch axes that do not broadcast"),
-    "list": ({"query": [[1.0]]}, TypeError, "query is list"),
-    "scale": ({"scale": float("nan")}, ValueError, "scale is nan"),
-    "softcap": ({"softcap": 0.0}, ValueError, "softcap is 0.0"),
-    "sink": ({"sink": np.ones(3)}, ValueError, "sink has shape (3,)"),
-    "mask": ({"mask": "causal"}, TypeError, "mask is str"),
-    "offset": ({"query_offset": 1.5}, TypeError, "query_offset is float"),
-}
-
-
-@pytest.mark.promise(15)
-@pytest.mark.parametrize("case", BAD)
-def test_15_bad_input_names_the_argument(subject: Subject, dtype: str, xyz: Arrays, case: str) -> None:
-    change, error, message = BAD[case]
-    arguments: dict[str, Any] = dict(zip(("query", "key", "value"), xyz, strict=True)) | change
-    made = {name: subject.array(x, dtype) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
-    with pytest.raises(error) as raised:
-        mha.attention_state(**made)
-    assert message in str(raised.value)

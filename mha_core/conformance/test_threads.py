@@ -28,7 +28,9 @@ Work = Callable[[], bytes]
 def assert_same_bits_together(works: Sequence[Work]) -> None:
     """Each work alone, then all at once, each on a thread of its own and begun at once, several times over."""
     alone = [work() for work in works]
-    together, wrong, errors = threading.Barrier(len(works)), [], []
+    together = threading.Barrier(len(works))
+    wrong: list[int] = []
+    errors: list[Exception] = []
 
     def repeat(at: int) -> None:
         try:

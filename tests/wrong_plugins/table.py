@@ -190,8 +190,8 @@ TABLE = [
     ),
     *_kernels(
         "pieces",
-        "test_promises",
-        ("rms_norm_in_half_precision", 9, "test_9", "rms_norm squares in float16", {"op": "rms_norm", **_HALF}),
+        "test_half_precision",
+        ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", {"op": "rms_norm", **_HALF}),
         **_PIECES,
     ),
     *_kernels(
