@@ -19,6 +19,7 @@ from .problems import Make
 from .spy import watched
 from .subject import Subject
 
+SECTION = "promises"
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
