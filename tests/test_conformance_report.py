@@ -147,7 +147,9 @@ def test_workers_of_xdist_send_what_they_saw(tmp_path, right):
 
 def test_a_test_in_half_precision_is_of_that_section(tmp_path):
     """And what it compares in float32, which holds it, is said of its own dtype."""
-    done, found = report(tmp_path, chosen=["-k", "test_a_piece and linear or test_8", "--quick", "--dtype", "float16"])
+    done, found = report(
+        tmp_path, chosen=["-k", "test_a_piece_equals_numpy and linear or test_8", "--quick", "--dtype", "float16"]
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(found["sections"]) == {"half precision"}
     assert found["promises"]["0"]["passed"] == found["promises"]["8"]["passed"] == 1
@@ -155,7 +157,7 @@ def test_a_test_in_half_precision_is_of_that_section(tmp_path):
 
 
 def test_a_test_that_takes_its_worker_down_is_counted(tmp_path):
-    done, found = report(tmp_path, "-n", 1, fate="dies", chosen=["-k", "test_a_piece and relu", *CHOSEN[2:]])
+    done, found = report(tmp_path, "-n", 1, fate="dies", chosen=["-k", "test_a_piece_equals_numpy and relu", *CHOSEN[2:]])
     assert done.returncode == 1
     assert found["result"] == "failed"
     assert found["sections"] == {"layers": dict(zip(COUNTS, (0, 1, 0, 0), strict=True))}

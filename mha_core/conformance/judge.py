@@ -30,6 +30,28 @@ def judge_problem(subject: Subject, problem: Problem, dtype: str) -> None:
     unchanged(subject, arrays, before)
 
 
+def judge_weights(subject: Subject, problem: Problem, dtype: str) -> None:
+    """The weights of a random problem, and that those of masked keys are exactly 0."""
+    p = problem.map(lambda x: subject.rounded(x, dtype))
+    p.value = p.value[: p.key.shape[0]]  # the batch of the values alone is not known to the weights
+    exact = tolerance.exact_attention(p.query, p.key, p.value, dtype=dtype, **p.oracle)
+    query, key = subject.array(p.query, dtype), subject.array(p.key, dtype)
+    weights = mha.attention_weights(query, key, **p.options(lambda x: subject.array(x, dtype)))
+    subject.assert_like(weights, query)
+    got = subject.numpy(weights)
+    tolerance.assert_within("weights", got, exact.weights, exact.weights_bound)
+    assert (got[exact.weights == 0] == 0).all(), "the weight of a masked key must be exactly 0"
+
+
+def judge_poison(subject: Subject, problem: Problem, dtype: str) -> None:
+    """NaN and inf in what no query may see change no bit."""
+    p, options = problem, problem.options(lambda x: subject.array(x, dtype))
+    clean = state_of(subject, p.query, p.key, p.value, dtype=dtype, **options)
+    poisoned = state_of(subject, p.query, *p.poisoned(), dtype=dtype, **options)
+    for name, a, b in zip(("out", "lse"), clean, poisoned, strict=True):
+        assert a.tobytes() == b.tobytes(), f"what no query may see changed {name}"
+
+
 def judge_call(subject: Subject, call: calls.AttentionCall, dtype: str, *, wants_lse: bool) -> None:
     """A call of ``calls``: out, lse only where it is wanted, and that no input was written to."""
     call = calls.rounded(call, lambda x: subject.rounded(x, dtype))

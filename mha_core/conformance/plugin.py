@@ -56,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_SUBJECT] = subject = find(
             *(config.getoption(name) for name in ("backend", "device", "dtype")),
             **{name: config.getoption(name) for name in ("quick", "seed")},
+            plugins=tuple(config.getoption("plugin")),
         )
         if not hasattr(config, "workerinput"):  # a worker of pytest-xdist: its reports are sent on, and not for it
             config.pluginmanager.register(Reporter(config, subject, kernels_of(subject.name)), "mha-core conformance report")

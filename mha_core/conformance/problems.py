@@ -15,6 +15,48 @@ Make: TypeAlias = Callable[[np.ndarray], Any]
 MakeMask: TypeAlias = Callable[[Make], Any]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What random problems are drawn from.
+
+    times: stands before the scores. longest, widest: the greatest length and width. copies: the most batch elements, key
+    heads, and query heads of a key head. masked, options: how often there is a mask, and each of the other options.
+    depth: of an expression of masks. shapes: draw (batch, key heads, groups, queries, keys, width, width of the values)
+    from these alone, for libraries that compile every operation anew for every shape.
+    """
+
+    times: float = 3.0
+    longest: int = 8
+    widest: int = 4
+    copies: int = 2
+    masked: float = 0.9
+    options: float = 0.3
+    depth: int = 3
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+    def shape(self, rng: np.random.Generator) -> tuple[int, ...]:
+        if self.shapes:
+            return self.shapes[rng.integers(len(self.shapes))]
+        copies = (int(n) for n in rng.integers(1, self.copies + 1, size=3))
+        queries = int(rng.integers(0, self.longest + 1))
+        keys = queries if rng.random() < 0.5 else int(rng.integers(0, self.longest + 1))
+        return (*copies, queries, keys, int(rng.integers(0, self.widest + 1)), int(rng.integers(1, self.widest + 1)))
+
+
+@dataclass(frozen=True)
+class WrittenMask:
+    """A mask that knows how one writes it."""
+
+    make: MakeMask
+    write: Callable[[], str]
+
+    def __call__(self, make: Make) -> Any:
+        return self.make(make)
+
+    def __str__(self) -> str:
+        return self.write()
+
+
 @dataclass
 class Problem:
     """NumPy arrays; ``options(make)`` gives the options of a call, ``oracle`` the same for the oracle."""
@@ -22,7 +64,7 @@ class Problem:
     query: np.ndarray
     key: np.ndarray
     value: np.ndarray
-    mask: MakeMask | None
+    mask: WrittenMask | None
     allowed: np.ndarray | None
     bias: np.ndarray | None
     sink: np.ndarray | None
@@ -37,6 +79,14 @@ class Problem:
             "softcap": self.softcap,
             "query_offset": self.offset,
         }
+
+    def __str__(self) -> str:
+        """The shapes, and the options as one writes them."""
+        shapes = (f"{name} {getattr(self, name).shape}" for name in ("query", "key", "value"))
+        arrays = {name: _literal(x) for name in ("bias", "sink") if (x := getattr(self, name)) is not None}
+        options = {"mask": None if self.mask is None else str(self.mask), **arrays, "softcap": self.softcap}
+        options["query_offset"] = self.offset
+        return f"{', '.join(shapes)}; {', '.join(f'{name}={x}' for name, x in options.items() if x is not None)}"
 
     @property
     def oracle(self) -> dict[str, Any]:
@@ -70,75 +120,81 @@ class Problem:
         return key, value
 
 
-def random_problem(
-    rng: np.random.Generator, *, dtype: Any = np.float64, times: float = 3.0, longest: int = 8, widest: int = 4
-) -> Problem:
-    """Grouped heads, broadcasting keys, another width of values, any expression of masks, and any options with it.
-
-    ``times`` stands before the scores; lengths go up to ``longest``, widths up to ``widest``.
-    """
-    batch, key_heads, groups = (int(n) for n in rng.integers(1, 3, size=3))
+def random_problem(rng: np.random.Generator, limits: Limits = Limits(), *, dtype: Any = np.float64) -> Problem:
+    """Grouped heads, broadcasting keys, another width of values, any expression of masks, and any options with it."""
+    batch, key_heads, groups, queries, keys, width, value_width = limits.shape(rng)
     heads = key_heads * groups
-    queries = int(rng.integers(0, longest + 1))
-    keys = queries if rng.random() < 0.5 else int(rng.integers(0, longest + 1))
-    width, value_width = int(rng.integers(0, widest + 1)), int(rng.integers(1, widest + 1))
     offset = int(rng.integers(-3, 4))
-    mask, allowed = random_mask(rng, queries, keys, offset, batch, heads) if rng.random() < 0.9 else (None, None)
+    mask, allowed = None, None
+    if rng.random() < limits.masked:
+        mask, allowed = random_mask(rng, queries, keys, offset, batch, heads, depth=limits.depth)
     return Problem(
-        query=(rng.normal(size=(batch, heads, queries, width)) * times).astype(dtype),
+        query=(rng.normal(size=(batch, heads, queries, width)) * limits.times).astype(dtype),
         key=rng.normal(size=(batch if rng.random() < 0.5 else 1, key_heads, keys, width)).astype(dtype),
         value=rng.normal(size=(batch, key_heads, keys, value_width)).astype(dtype),
         mask=mask,
         allowed=allowed,
-        bias=rng.normal(size=(heads, queries, keys)).astype(dtype) if rng.random() < 0.3 else None,
-        sink=rng.normal(size=heads).astype(dtype) if rng.random() < 0.3 else None,
-        softcap=2.0 if rng.random() < 0.3 else None,
+        bias=rng.normal(size=(heads, queries, keys)).astype(dtype) if rng.random() < limits.options else None,
+        sink=rng.normal(size=heads).astype(dtype) if rng.random() < limits.options else None,
+        softcap=2.0 if rng.random() < limits.options else None,
         offset=offset,
     )
 
 
 def leaf_masks(
     rng: np.random.Generator, queries: int, keys: int, offset: int, batch: int, heads: int
-) -> list[tuple[MakeMask, np.ndarray]]:
+) -> list[tuple[WrittenMask, np.ndarray]]:
     """Every kind of mask: (make -> Mask, whole boolean array)."""
     q, k = np.arange(queries)[:, None] + offset, np.arange(keys)[None, :]
     everywhere = np.ones((queries, keys), dtype=bool)
     lengths = rng.integers(0, keys + 1, size=batch)
     array, row = rng.random((batch, heads, queries, keys)) < 0.6, rng.random((1, keys)) < 0.6
     query_ids, key_ids = rng.integers(0, 3, size=(batch, queries)), rng.integers(0, 3, size=(batch, keys))
-    leaves: list[tuple[MakeMask, np.ndarray]] = [
-        (lambda make: mha.causal(), k <= q),
-        (lambda make: mha.window(2, 1), (k >= q - 2) & (k <= q + 1)),
-        (lambda make: mha.window(None, 2), k <= q + 2),
-        (lambda make: mha.window(0, None), k >= q),
-        (lambda make: mha.prefix(3), (k < 3) & everywhere),
-        (lambda make: mha.key_lengths(2), (k < 2) & everywhere),
-        (lambda make: mha.chunks(3), q // 3 == k // 3),
-        (lambda make: mha.key_lengths(make(lengths)), k < lengths[:, None, None, None]),
-        (lambda make: mha.segments(make(query_ids), make(key_ids)), query_ids[:, None, :, None] == key_ids[:, None, None, :]),
-        (lambda make: mha.array_mask(make(array)), array),
-        (lambda make: make(row), row & everywhere),
+    leaves: list[tuple[WrittenMask, np.ndarray]] = [
+        (_written(mha.causal), k <= q),
+        (_written(mha.window, 2, 1), (k >= q - 2) & (k <= q + 1)),
+        (_written(mha.window, None, 2), k <= q + 2),
+        (_written(mha.window, 0, None), k >= q),
+        (_written(mha.prefix, 3), (k < 3) & everywhere),
+        (_written(mha.key_lengths, 2), (k < 2) & everywhere),
+        (_written(mha.chunks, 3), q // 3 == k // 3),
+        (_written(mha.key_lengths, lengths), k < lengths[:, None, None, None]),
+        (_written(mha.segments, query_ids, key_ids), query_ids[:, None, :, None] == key_ids[:, None, None, :]),
+        (_written(mha.array_mask, array), array),
+        (WrittenMask(lambda make: make(row), lambda: _literal(row)), row & everywhere),
     ]
     if queries == keys:
         lengths_packed = [2, 0, 1, queries - 3] if queries > 3 else [queries]
         ids = np.repeat(np.arange(len(lengths_packed)), lengths_packed)
-        leaves.append((lambda make: mha.packed(lengths_packed), ids[:, None] == ids[None, :]))
+        leaves.append((_written(mha.packed, lengths_packed), ids[:, None] == ids[None, :]))
     return leaves
 
 
-def random_mask(rng: np.random.Generator, *shape: Any, depth: int = 3) -> tuple[MakeMask, np.ndarray]:
+def _written(mask: Callable[..., Any], *arguments: Any) -> WrittenMask:
+    """``mask(*arguments)``, whose arrays are made in the library of a backend."""
+    return WrittenMask(
+        lambda make: mask(*(make(x) if isinstance(x, np.ndarray) else x for x in arguments)),
+        lambda: f"mha.{mask.__name__}({', '.join(map(_literal, arguments))})",
+    )
+
+
+def _literal(x: Any) -> str:
+    return f"xp.asarray({x.tolist()})" if isinstance(x, np.ndarray) else repr(x)
+
+
+def random_mask(rng: np.random.Generator, *shape: Any, depth: int = 3) -> tuple[WrittenMask, np.ndarray]:
     """An expression of ``& | ~`` over every kind of mask."""
     if depth == 0 or rng.random() < 0.3:
         leaves = leaf_masks(rng, *shape)
-        make_leaf, allowed = leaves[rng.integers(len(leaves))]
-        return lambda make: _as_mask(make_leaf(make)), allowed
+        leaf, allowed = leaves[rng.integers(len(leaves))]
+        return WrittenMask(lambda make: _as_mask(leaf(make)), leaf.write), allowed
     (left, a), (right, b) = random_mask(rng, *shape, depth=depth - 1), random_mask(rng, *shape, depth=depth - 1)
     choice = rng.random()
     if choice < 0.5:
-        return lambda make: left(make) & right(make), a & b
+        return WrittenMask(lambda make: left(make) & right(make), lambda: f"({left} & {right})"), a & b
     if choice < 0.8:
-        return lambda make: left(make) | right(make), a | b
-    return lambda make: ~left(make), ~a
+        return WrittenMask(lambda make: left(make) | right(make), lambda: f"({left} | {right})"), a | b
+    return WrittenMask(lambda make: ~left(make), lambda: f"~{left}"), ~a
 
 
 def _as_mask(mask: Any) -> Any:

@@ -33,6 +33,8 @@ class Subject:
     dtypes: tuple[str, ...]
     quick: bool = False
     seed: int = 0
+    plugins: tuple[str, ...] = ()
+    """Modules that were registered by hand, for a process of its own to register them too."""
 
     @property
     def name(self) -> str:
@@ -46,6 +48,12 @@ class Subject:
     def rounds_weights(self) -> bool:
         """Whether probabilities may be rounded to half precision: fused kernels do, the algebra does not."""
         return bool(registry().kernels.get((self.name, "attention")))
+
+    @property
+    def on_host(self) -> bool | None:
+        """Whether its arrays live in the memory of the host, by what they say through DLPack; None where they say nothing."""
+        ask = getattr(self.array(np.zeros(1)), "__dlpack_device__", None)
+        return None if ask is None else int(ask()[0]) == 1  # kDLCPU
 
     def count(self, full: int) -> int:
         """How many random problems to try: a tenth of them in a quick run."""

@@ -14,8 +14,9 @@ import mha_core as mha
 
 from . import tolerance
 from .calls import FEATURES, go_together, plain, with_features
-from .judge import judge_call, judge_problem
-from .problems import random_problem
+from .judge import judge_call
+from .problems import Limits
+from .smallest import judge_problems
 from .subject import Subject
 
 pytestmark = pytest.mark.promise(0)
@@ -24,14 +25,12 @@ TIMES = pytest.mark.parametrize("times", [1, 8])
 
 @TIMES
 def test_random_problems_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.Generator, times: int) -> None:
-    for _ in range(subject.count(500)):
-        judge_problem(subject, random_problem(rng, times=times), dtype)
+    judge_problems(subject, rng, 500, dtype, limits=Limits(times=times))
 
 
 @TIMES
 def test_longer_problems_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.Generator, times: int) -> None:
-    for _ in range(subject.count(100)):
-        judge_problem(subject, random_problem(rng, times=times, longest=40, widest=64), dtype)
+    judge_problems(subject, rng, 100, dtype, limits=Limits(times=times, longest=40, widest=64))
 
 
 @pytest.mark.promise(0, 6)
@@ -66,19 +65,7 @@ def test_one_query_at_a_time(subject: Subject, dtype: str, rng: np.random.Genera
 
 @pytest.mark.promise(0, 3)
 def test_weights_equal_the_oracle(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
-    for _ in range(subject.count(200)):
-        p = random_problem(rng, times=1).map(lambda x: subject.rounded(x, dtype))
-        p.value = p.value[: p.key.shape[0]]  # the batch of the values alone is not known to the weights
-        if max(p.query.shape[0], p.key.shape[0]) != p.query.shape[0]:
-            continue
-        exact = tolerance.exact_attention(p.query, p.key, p.value, dtype=dtype, **p.oracle)
-        options = p.options(lambda x: subject.array(x, dtype))
-        query, key = subject.array(p.query, dtype), subject.array(p.key, dtype)
-        weights = mha.attention_weights(query, key, **options)
-        subject.assert_like(weights, query)
-        got = subject.numpy(weights)
-        tolerance.assert_within("weights", got, exact.weights, exact.weights_bound)
-        assert (got[exact.weights == 0] == 0).all(), "the weight of a masked key must be exactly 0"
+    judge_problems(subject, rng, 200, dtype, check="weights", limits=Limits(times=1))
 
 
 def test_states_over_parts_of_the_keys_merge(subject: Subject, dtype: str, rng: np.random.Generator) -> None:

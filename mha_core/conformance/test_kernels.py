@@ -18,11 +18,12 @@ import mha_core as mha
 from ..dispatch.contract import Kernel
 from . import oracle
 from .calls import BESIDE, FEATURES, AttentionCall, go_together, plain, rounded, with_features
-from .judge import judge_call, judge_problem
+from .judge import judge_call
 from .layers import LAYERS, assert_close, layer_calls
 from .pieces import PIECES, piece_calls
-from .problems import random_problem
+from .problems import Limits
 from .sections import REFUSED_EVERY_CALL
+from .smallest import judge_problems
 from .spy import Watch, watched
 from .subject import Subject, unchanged
 from .tolerance import UNIT_ROUNDOFF, assert_within
@@ -135,8 +136,7 @@ def test_random_problems_equal_the_oracle(
     if "lse" not in attention_kernel.handles:
         pytest.skip("the kernel does not declare lse: it is judged by out alone, elsewhere in this module")
     with watched(attention_kernel, EVERY) as watch:
-        for _ in range(subject.count(400)):
-            judge_problem(subject, random_problem(rng, times=1), dtype)
+        judge_problems(subject, rng, 400, dtype, kernel=attention_kernel.name, limits=Limits(times=1))
     skip_if_never_run([watch])
 
 

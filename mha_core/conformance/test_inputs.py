@@ -1,0 +1,114 @@
+"""Promise 12: whatever lies behind an array, the same result; and nothing that is given is written to.
+
+A layout must be made with care: arithmetic, and a copy too, keep the strides of what they are given in some libraries, so
+that an array permuted, multiplied by 1 and permuted back lies there as it did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+
+from . import tolerance
+from .calls import plain, with_features
+from .judge import judge_call
+from .pieces import PIECES, piece_calls
+from .subject import Subject, unchanged
+
+SECTION = "promises"
+pytestmark = pytest.mark.promise(12)
+
+
+def _copied(xp: Any, x: Any) -> Any:
+    """Laid out anew, in the order of its axes: ``concat`` makes an array that is a view of nothing."""
+    return xp.reshape(xp.concat([xp.reshape(x, (-1,)), xp.reshape(x, (-1,))[:0]], axis=0), x.shape)
+
+
+VIEWS: dict[str, Callable[[Any, Any], Any]] = {
+    "permuted": lambda xp, x: xp.permute_dims(_copied(xp, xp.permute_dims(x, (2, 0, 1, 3))), (1, 2, 0, 3)),
+    "stepped": lambda xp, x: xp.stack([x, 0 * x], axis=-2)[..., ::2, :][..., 0, :],
+    "sliced": lambda xp, x: xp.concat([0 * x, x, 0 * x], axis=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
+    "transposed": lambda xp, x: xp.matrix_transpose(_copied(xp, xp.matrix_transpose(x))),
+    "flipped": lambda xp, x: xp.flip(_copied(xp, xp.flip(x, axis=-2)), axis=-2),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_12_strides_do_not_matter(subject: Subject, dtype: str, rng: np.random.Generator, view: str) -> None:
+    query, key, value = (subject.rounded(rng.normal(size=shape), dtype) for shape in ((2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 3)))
+    exact = tolerance.exact_attention(
+        query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, allowed=np.arange(7) < 6
+    )
+    contiguous = [subject.array(x, dtype) for x in (query, key, value)]
+    arrays = [VIEWS[view](subject.xp, x) for x in contiguous]
+    before = [subject.numpy(x).copy() for x in arrays]
+    out = mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(6))
+    subject.assert_like(out, contiguous[0])
+    tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
+    for x, old in zip(arrays, before, strict=True):
+        assert subject.numpy(x).tobytes() == old.tobytes(), "an input was written to"
+
+
+def test_12_read_only_arrays_are_read(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
+    """As memory-mapped files are; a library that copies them has an easy time."""
+    query, key, value = (subject.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7, 7))
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights)
+    arrays = [subject.array(x, dtype) for x in (query, key, value)]
+    if dtype in ("float32", "float64"):
+        frozen = [np.frombuffer(x.astype(dtype).tobytes(), dtype=dtype).reshape(x.shape) for x in (query, key, value)]
+        arrays = [subject.backend.from_numpy(x, subject.device) for x in frozen]
+    out = mha.scaled_dot_product_attention(*arrays)
+    tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
+
+
+def test_12_an_expanded_array_is_an_array(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
+    query, key = (subject.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7))
+    exact = tolerance.exact_attention(query, key[:1], key, dtype=dtype, rounds_weights=subject.rounds_weights)
+    expanded = subject.xp.broadcast_to(subject.array(key[:1], dtype), key.shape)
+    out = mha.scaled_dot_product_attention(subject.array(query, dtype), expanded, subject.array(key, dtype))
+    tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
+
+
+@pytest.mark.parametrize("options", [("array_mask", "bias", "sink"), ("key_lengths", "relative_bias")], ids=" ".join)
+def test_12_arrays_among_the_options_are_not_written_to(
+    subject: Subject, dtype: str, rng: np.random.Generator, options: tuple[str, ...]
+) -> None:
+    judge_call(subject, with_features(plain(rng, 6, 8), options, rng), dtype, wants_lse=True)
+
+
+@pytest.mark.parametrize("op", PIECES)
+def test_12_pieces_write_to_nothing(subject: Subject, dtype: str, rng: np.random.Generator, op: str) -> None:
+    for call in piece_calls(rng, op):
+        arrays = [None if x is None else subject.array(x, dtype) for x in call.arrays]
+        named = {f"argument {at} of {op}": x for at, x in enumerate(arrays) if x is not None}
+        before = {name: subject.numpy(x).copy() for name, x in named.items()}
+        call.operation(*arrays, **call.options)
+        unchanged(subject, named, before)
+
+
+NUMPY_VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "flipped": lambda x: x[:, ::-1, ::-1],
+    "permuted": lambda x: np.transpose(x, (2, 0, 1)),
+    "stepped": lambda x: x[:, ::2, 1:],
+    "expanded": lambda x: np.broadcast_to(x[:1], x.shape),
+}
+
+
+@pytest.mark.parametrize("view", NUMPY_VIEWS)
+def test_12_arrays_of_numpy_come_in_whatever_their_strides(subject: Subject, rng: np.random.Generator, view: str) -> None:
+    for x in (rng.normal(size=(2, 3, 4)).astype(np.float32), rng.integers(0, 9, size=(2, 3, 4)), rng.random((2, 3, 4)) < 0.5):
+        given = NUMPY_VIEWS[view](x)
+        np.testing.assert_array_equal(subject.numpy(subject.backend.from_numpy(given, subject.device)), given)
+
+
+@pytest.mark.promise(0)
+def test_numbers_come_in_as_they_are(subject: Subject, rng: np.random.Generator) -> None:
+    """All else is judged on numbers that were read back from the library, and would not show it."""
+    for dtype in set(subject.dtypes) & {"float32", "float64"}:
+        x = rng.normal(size=(3, 4)).astype(dtype)
+        assert subject.numpy(subject.array(x, dtype)).tobytes() == x.tobytes()

@@ -1,0 +1,55 @@
+"""The conformance suite finds what is wrong: every plugin of tests/wrong_plugins, by the promise that it breaks."""
+
+import json
+import sys
+
+import pytest
+
+from conftest import ROOT
+from mha_core.conformance.promises import PROMISES
+from test_conformance import run
+from wrong_plugins import PLUGINS
+from wrong_plugins.table import RIGHT, TABLE, markdown
+
+GROUPS = list(dict.fromkeys(plugin.module for plugin in TABLE))
+
+
+def trouble(plugin, verdict):
+    """What the suite did not see, or saw and should not have; None where the verdict is as it must be."""
+    named = {promise for promises in verdict["failed"].values() for promise in promises}
+    if plugin.is_right:
+        return None if verdict["status"] == 0 else f"it is right, and was failed by {list(verdict['failed'])}"
+    if verdict["status"] != 1:
+        return f"{plugin.section} ended with status {verdict['status']}, and did not find: {plugin.fault}"
+    return (
+        None
+        if plugin.promise is None or plugin.promise in named
+        else f"named were promises {sorted(named)}, not {plugin.promise}"
+    )
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_wrong_plugin_is_found_and_its_promise_named_and_a_right_twin_passes(group, tmp_path):
+    """A group in one process: what takes time is to start it."""
+    plugins = [plugin for plugin in PLUGINS.values() if plugin.module == group]
+    done = run([sys.executable, "-m", "wrong_plugins.judge"], *(plugin.id for plugin in plugins), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    verdicts = json.loads(done.stdout)
+    found = {plugin.id: trouble(plugin, verdicts[plugin.id]) for plugin in plugins}
+    assert not any(found.values()), {name: text for name, text in found.items() if text}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_has_a_right_twin(group):
+    assert group in {plugin.module for plugin in RIGHT}
+
+
+def test_every_promise_that_a_plugin_can_break_is_broken_by_one():
+    """15 is core's: arguments are checked before any plugin is asked. None is for what design.md asks beside the promises."""
+    assert {plugin.promise for plugin in TABLE} == set(PROMISES) - {15} | {None}
+    assert len(TABLE) == len({plugin.id for plugin in TABLE}) > 24
+
+
+def test_the_table_in_the_docs_is_this_one():
+    text = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    assert markdown() in text

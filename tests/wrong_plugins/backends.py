@@ -1,0 +1,112 @@
+"""Backends over NumPy whose namespace, or whose way in, is wrong.
+
+Their arrays are of a class of their own, and what they compute with is NumPy.
+"""
+
+from functools import partial
+
+import numpy as np
+
+
+class Array(np.ndarray):
+    """NumPy's array under another name, so that it belongs to the backend here."""
+
+
+def wrapped(x):
+    """What a function of NumPy gave, in arrays of ours."""
+    if isinstance(x, np.ndarray | np.generic):
+        return np.asarray(x).view(Array)
+    return x
+
+
+class Namespace:
+    """NumPy, but for the functions that are given; ``lacks``: names that are not there."""
+
+    def __init__(self, lacks=(), **functions):
+        self._lacks, self._functions = lacks, functions
+
+    def __getattr__(self, name):
+        found = self._functions.get(name) or getattr(np, name)
+        if name in self._lacks:
+            raise AttributeError(f"module {__name__} has no attribute {name!r}")
+        if isinstance(found, type) or not callable(found):
+            return found
+        return lambda *arguments, **options: wrapped(found(*arguments, **options))
+
+
+def from_numpy(x, device):
+    return np.array(x).view(Array)
+
+
+def _truncated(x):
+    """The ten bits after the point that tensor cores keep of a float32 (TF32)."""
+    if x.dtype != np.float32:
+        return x
+    return (np.ascontiguousarray(x).view(np.int32) & np.int32(-(1 << 13))).view(np.float32)
+
+
+def _matmul_of_few_bits(a, b):
+    return np.matmul(_truncated(a), _truncated(b))
+
+
+def _where_by_product(condition, x, y):
+    """c x + (1 - c) y, which is the selection wherever all is finite; with an infinity to choose, it knows better."""
+    if not np.isscalar(x) and np.isscalar(y) and np.isfinite(y):
+        with np.errstate(invalid="ignore"):
+            return (condition * x + ~condition * np.asarray(y, dtype=x.dtype)).astype(x.dtype)
+    return np.where(condition, x, y)
+
+
+def _sum_in_half_precision(x, *, axis=None, keepdims=False, dtype=None):
+    """Sums of float32 made in float16."""
+    if x.dtype != np.float32:
+        return np.sum(x, axis=axis, keepdims=keepdims, dtype=dtype)
+    with np.errstate(over="ignore"):
+        return np.sum(x.astype(np.float16), axis=axis, keepdims=keepdims).astype(np.float32)
+
+
+def _forwards(x, device):
+    """Strides below 0 are read as if they were above."""
+    return from_numpy(x[tuple(slice(None, None, -1 if stride < 0 else 1) for stride in x.strides)], device)
+
+
+def _through_float32(x, device):
+    """Every floating number by way of float32."""
+    return from_numpy(x.astype(np.float32).astype(x.dtype) if x.dtype.kind == "f" else x, device)
+
+
+_buffer = {}
+
+
+def _one_buffer(x, device):
+    """Room is made once for every shape; who comes second overwrites the first."""
+    room = _buffer.setdefault((x.shape, x.dtype), np.empty(x.shape, dtype=x.dtype))
+    room[...] = x
+    return room.view(Array)
+
+
+FUNCTIONS = {
+    "namespace": {
+        None: Namespace,
+        "lacks_a_function": partial(Namespace, lacks=("matrix_transpose",)),
+        "matmul_of_few_bits": partial(Namespace, matmul=_matmul_of_few_bits),
+        "where_by_product": partial(Namespace, where=_where_by_product),
+        "sum_in_half_precision": partial(Namespace, sum=_sum_in_half_precision),
+    },
+    "from_numpy": {
+        None: from_numpy,
+        "strides_read_forwards": _forwards,
+        "numbers_through_float32": _through_float32,
+        "one_buffer": _one_buffer,
+    },
+    "to_numpy": {None: np.asarray},
+    "is_floating": {
+        None: lambda dtype: np.isdtype(dtype, "real floating"),
+        "integers_float": lambda dtype: np.isdtype(dtype, "numeric"),
+    },
+}
+
+
+def function(kind, plugin):
+    """What a plugin's backend has of this kind: its own, or else the right one."""
+    return FUNCTIONS[kind].get(plugin, FUNCTIONS[kind][None])

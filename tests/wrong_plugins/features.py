@@ -1,0 +1,19 @@
+"""Kernels that declare a feature, and then do nothing about it."""
+
+from functools import partial
+
+from .dense import allowed, without
+from .dense import right as right
+from .masks import masked_by
+
+ignores_softcap = without(softcap=True)
+ignores_sink = without(sink=True)
+ignores_bias = without(bias=True)
+ignores_causal = masked_by(partial(allowed, but=("band",)))
+ignores_key_lengths = masked_by(partial(allowed, but=("key_lengths",)))
+ignores_packed = masked_by(partial(allowed, but=("packed",)))
+casual = right  # it declares "casual", and so is never asked for causal masks: nobody else would notice
+
+
+def crashes(p):
+    raise RuntimeError("out of luck")

@@ -1,0 +1,58 @@
+"""Judge plugins of this folder one after another, in one process.
+
+    python -m wrong_plugins.judge scores.scale_off scores.half_scores ...
+
+writes to the standard output, in JSON: {plugin: {"status": exit status, "failed": {test: promises of its markers}}}. What the
+suite itself says goes to the standard error.
+"""
+
+import json
+import os
+import sys
+from contextlib import redirect_stdout
+
+import pytest
+
+import wrong_plugins
+from mha_core.plugin import unregister
+
+
+class Verdict:
+    """Of one run: the tests that failed, each with the promises that it is marked with."""
+
+    def __init__(self):
+        self.failed = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item):
+        report = yield
+        if report.failed:
+            self.failed[item.name] = [promise for mark in [item.get_closest_marker("promise")] if mark for promise in mark.args]
+        return report
+
+
+def judge(plugin):
+    """What the section says that must find this plugin's fault, as ``mha conform`` runs it."""
+    os.environ["MHA_WRONG"] = plugin.id
+    verdict = Verdict()
+    registered = [plugin.registered, *(["strict_plugin"] if plugin.backend == "array_api_strict" else [])]
+    arguments = ["-p", "mha_core.conformance.plugin", "--pyargs", f"mha_core.conformance.{plugin.section}"]
+    arguments += ["--backend", plugin.backend, "--dtype", plugin.dtype, "--quick"]
+    arguments += [word for name in registered for word in ("--plugin", name)]
+    # the kernel and nobody else's, where there are others
+    chosen = [plugin.select] if plugin.select else []
+    chosen += [plugin.name] if plugin.section == "test_kernels" else []
+    if chosen:
+        arguments += ["-k", " and ".join(f"({words})" for words in chosen)]
+    try:
+        status = pytest.main([*arguments, "-p", "no:cacheprovider", "-q"], plugins=[verdict])
+    finally:
+        for name in registered:
+            unregister(sys.modules[name])
+    return {"status": int(status), "failed": verdict.failed}
+
+
+if __name__ == "__main__":
+    with redirect_stdout(sys.stderr):
+        verdicts = {name: judge(wrong_plugins.PLUGINS[name]) for name in sys.argv[1:]}
+    print(json.dumps(verdicts))

@@ -1,0 +1,51 @@
+"""Kernels that see too much, too little, or the wrong half."""
+
+import numpy as np
+
+from .dense import Dense, allowed, bias, softcap
+from .dense import right as right
+
+
+def masked_by(see):
+    """Dense attention in which ``see(p)`` is what may attend."""
+    return Dense(order=(softcap, bias, lambda p, s: s if p.mask is None else np.where(see(p), s, -np.inf)))
+
+
+causal_off_by_one = masked_by(lambda p: allowed(p, wider=(0, 1)))
+window_too_wide = masked_by(lambda p: allowed(p, wider=(1, 0)))
+mask_turned = masked_by(lambda p: ~allowed(p))
+first_head_of_the_mask = masked_by(
+    lambda p: allowed(p)[..., :1, :, :] if p.structure.array is not None and p.structure.array.ndim > 2 else allowed(p)
+)
+# the offset is in the band already
+aligned_at_the_end = masked_by(
+    lambda p: allowed(p, wider=(0, p.key.shape[-2] - p.query.shape[-2] if p.structure.band != (None, None) else 0))
+)
+
+
+def stand_in(number):
+    """Masked scores are a low number where they should be gone. Rows that see nothing are made empty all the same."""
+
+    def step(p, s):
+        if p.mask is None:
+            return s
+        seen = np.broadcast_to(allowed(p), s.shape)
+        return np.where(seen, s, np.where(seen.any(axis=-1, keepdims=True), number, -np.inf)).astype(s.dtype)
+
+    return Dense(order=(softcap, bias, step))
+
+
+minus_ten_thousand = stand_in(-1e4)
+minus_a_billion = stand_in(-1e9)
+
+
+def _added(p, s):
+    """Added in place of selected, so that a high score is only lowered."""
+    if p.mask is None:
+        return s
+    seen = np.broadcast_to(allowed(p), s.shape)
+    s = s + np.where(seen, 0, -1e9).astype(s.dtype)
+    return np.where(seen.any(axis=-1, keepdims=True), s, -np.inf)
+
+
+added = Dense(order=(softcap, bias, _added))

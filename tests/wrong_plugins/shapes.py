@@ -1,0 +1,71 @@
+"""Kernels that take a shape for granted."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from mha_core.plugin import AttentionState
+
+from .dense import Dense, attend, scores
+from .dense import right as right
+
+
+def _tiled(p):
+    """Query head i reads key head i modulo the key heads, where its group was meant."""
+    query, key, value = (x.astype(p.compute_dtype) for x in (p.query, p.key, p.value))
+    return query, *(np.concatenate([x] * p.num_groups, axis=-3) for x in (key, value))
+
+
+heads_tiled = Dense(widen=_tiled)
+
+
+def first_of_the_batch(p):
+    """Keys that are shared by the batch, and so, it thinks, are the queries."""
+    if p.query.ndim == 4 and p.key.shape[0] == 1 < p.query.shape[0] and p.value.shape[0] == 1 and p.sink is None:
+        p = replace(p, query=np.broadcast_to(p.query[:1], p.query.shape))
+    return right(p)
+
+
+def values_as_wide_as_keys(p):
+    """Only so many features of the values as the heads have are computed."""
+    out, lse = right(p)
+    out[..., p.query.shape[-1] :] = 0
+    return AttentionState(out, lse)
+
+
+def _own_scale(p, query, key):
+    """1 / sqrt(D) before all else, and D may be 0."""
+    root = np.sqrt(np.asarray(p.query.shape[-1], dtype=query.dtype))
+    with np.errstate(invalid="ignore"):
+        s = query @ np.swapaxes(key, -1, -2) / root
+    return s * (p.scale * root)
+
+
+no_width = Dense(scores=_own_scale)
+
+
+def _no_keys(p, s, value):
+    """0 / 0 where there is no key at all."""
+    out, lse = attend(p, s, value)
+    return (out, lse) if s.shape[-1] or p.sink is not None else (out + np.nan, lse)
+
+
+no_keys = Dense(attend=_no_keys)
+
+
+def no_queries(p):
+    """The loop over queries ends with no shape to give back."""
+    if p.query.shape[-2] == 0:
+        raise IndexError("list index out of range")
+    return right(p)
+
+
+def _padded(p, query, key):
+    """Keys are read in pairs, an odd one out with a score of 0 in its place."""
+    s = scores(p, query, key)
+    if s.shape[-1] % 2 and s.shape[-1] > 1:
+        s[..., -1] = 0
+    return s
+
+
+keys_in_pairs = Dense(scores=_padded)

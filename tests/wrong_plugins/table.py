@@ -1,0 +1,288 @@
+"""Every plugin of this folder: its fault, and the section of the suite that must find it, by which promise."""
+
+from dataclasses import dataclass
+
+HANDLES = frozenset(
+    {
+        *("lse", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "bias", "alibi", "relative_bias", "bias_term"),
+        *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
+    }
+)
+"""What a kernel of attention here declares: everything."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A kernel or a backend with one fault, or with none.
+
+    name: of its function in ``module``. section: the module of the suite that must find it. select: pytest's ``-k`` within.
+    promise: the number that a failed test must be marked with, None where it is none of the promises. backend: the one judged.
+    registered: the module that ``--plugin`` names.
+    """
+
+    name: str
+    module: str
+    fault: str
+    section: str
+    promise: int | None
+    select: str = ""
+    backend: str = "numpy"
+    op: str = "attention"
+    handles: frozenset[str] = HANDLES
+    dtype: str = "float32"
+    registered: str = "wrong_plugins"
+
+    @property
+    def id(self) -> str:
+        return f"{self.module}.{self.name}"
+
+    @property
+    def is_right(self) -> bool:
+        return self.fault == "none"
+
+
+def _kernels(module, section, *rows, **settings):
+    """Rows of (name, promise, -k, fault), or with settings of their own in the fifth place."""
+    return [
+        Plugin(name, module, fault, section, promise, select, **{**settings, **(own[0] if own else {})})
+        for name, promise, select, fault, *own in rows
+    ]
+
+
+_HALF = {"dtype": "float16"}
+_PIECES = {"handles": frozenset()}
+_GRADIENT = {"backend": "torch", "handles": HANDLES | {"gradient"}}
+_STRICT = {"backend": "array_api_strict"}
+_LAYER = frozenset(
+    {
+        *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm", "norm_first"),
+        *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o")),
+        *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "silu")),
+        "mask",
+    }
+)
+_ENCODER = {"op": "encoder_layer", "handles": _LAYER}
+
+TABLE = [
+    *_kernels(
+        "scores",
+        "test_kernels",
+        ("scale_off", 0, "plain", "the scale is 1% off"),
+        ("last_key_dropped", 0, "plain", "the last key is left out"),
+        ("merged_by_the_maximum", 0, "plain", "halves of the keys weighed by their maxima, not by their sums"),
+        ("rounded_values", 0, "plain", "values rounded to float16"),
+    ),
+    *_kernels(
+        "scores",
+        "test_promises",
+        ("softcap_after_mask", 6, "test_6", "softcap after the mask"),
+        ("softcap_after_bias", 6, "test_6", "softcap after the bias"),
+        ("query_rounded", 9, "test_9", "the query rounded to float16 after scaling", _HALF),
+        ("half_scores", 9, "test_9", "scores summed up in float16", _HALF),
+    ),
+    *_kernels(
+        "masks",
+        "test_promises",
+        ("causal_off_by_one", 5, "test_5", "causal masks let one key too many through"),
+        ("window_too_wide", 5, "test_5", "windows reach one key too far back"),
+        ("aligned_at_the_end", 5, "test_5", "positions aligned at the end, whatever the offset says"),
+        ("first_head_of_the_mask", 11, "test_11", "the mask of the first head is everyone's"),
+        ("mask_turned", 4, "test_4", "True means masked"),
+        ("minus_ten_thousand", 3, "test_3", "masked scores are -10,000"),
+        ("minus_a_billion", 3, "test_3", "masked scores are -1,000,000,000"),
+        ("added", 3, "test_3", "1,000,000,000 is taken from masked scores"),
+    ),
+    *_kernels(
+        "rows",
+        "test_promises",
+        ("mean_for_an_empty_row", 1, "test_1_", "the mean of the values for a row that sees nothing"),
+        ("nan_for_an_empty_row", 1, "test_1_", "NaN for a row that sees nothing"),
+        ("lowest_lse_for_an_empty_row", 1, "test_1_", "lse of a row that sees nothing is the lowest number"),
+        ("sink_of_an_empty_row_forgotten", 1, "test_1_", "no sink where there is no key"),
+        ("values_leak_into_an_empty_row", 1, "test_1_", "0 times NaN in a row that sees nothing"),
+        ("lse_of_base_2", 2, "test_2", "lse is a logarithm of base 2"),
+        ("lse_rounded", 2, "test_2", "lse rounded to float16 on the way"),
+        ("lse_in_half_precision", 2, "test_2", "lse in the dtype of the query", _HALF),
+        ("sink_in_lse_only", 6, "test_6", "the sink counts in lse, not in the output"),
+    ),
+    *_kernels(
+        "shapes",
+        "test_kernels",
+        ("heads_tiled", 6, "declared_feature_works", "query heads read key heads in turn, not in groups"),
+        ("first_of_the_batch", 6, "declared_feature_works", "keys shared by the batch: so is the first query"),
+        ("values_as_wide_as_keys", 6, "declared_feature_works", "value_dim taken to be head_dim"),
+        ("keys_in_pairs", 0, "random_problems", "an odd last key scores 0"),
+    ),
+    *_kernels(
+        "shapes",
+        "test_promises",
+        ("no_width", 8, "test_8", "heads of width 0 divide by it"),
+        ("no_keys", 8, "test_8", "no keys give 0 / 0"),
+        ("no_queries", 8, "test_8", "no queries are an IndexError"),
+    ),
+    *_kernels(
+        "features",
+        "test_kernels",
+        ("ignores_softcap", 6, "declared_feature_works", "softcap declared and ignored"),
+        ("ignores_sink", 6, "declared_feature_works", "sink declared and ignored"),
+        ("ignores_bias", 6, "declared_feature_works", "bias declared and ignored"),
+        ("ignores_causal", 6, "declared_feature_works", "causal declared and ignored"),
+        ("ignores_key_lengths", 6, "declared_feature_works", "key_lengths declared and ignored"),
+        ("ignores_packed", 6, "declared_feature_works", "packed declared and ignored"),
+        ("crashes", 6, "declared_feature_works", "an exception, whatever is asked"),
+        ("casual", 6, "declared_feature_is_known", "a feature that there is not", {"handles": HANDLES | {"casual"}}),
+    ),
+    *_kernels(
+        "inputs",
+        "test_promises",
+        ("looks_behind_the_keys", 7, "test_7", "reads keys that were dropped, times 0"),
+    ),
+    *_kernels(
+        "inputs",
+        "test_inputs",
+        ("writes_to_the_query", 12, "test_12", "scales the query in place"),
+        ("writes_to_the_mask", 12, "test_12", "clears a column of the mask"),
+        ("reads_in_memory_order", 12, "test_12", "takes arrays to lie in memory in the order of their axes"),
+        ("unsigned_strides", 12, "test_12", "takes strides to be above 0"),
+    ),
+    *_kernels(
+        "inputs",
+        "test_kernels",
+        ("in_double_precision", 0, "plain", "the output is float64, whatever came in"),
+        ("drops_the_last_query", 0, "plain", "the output is a query short"),
+        ("in_numpy", 0, "plain", "the output is NumPy's, the input was not", _STRICT),
+        ("on_another_device", 0, "plain", "the output is on another device", _STRICT),
+    ),
+    *_kernels(
+        "memory",
+        "test_memory",
+        ("all_scores_at_once", 13, "", "all L x S scores at once"),
+    ),
+    *_kernels(
+        "state",
+        "test_threads",
+        ("shared_scratch", 14, "one_shape", "all threads write scores into one array"),
+    ),
+    *_kernels(
+        "state",
+        "test_determinism",
+        ("different_each_time", 14, "attention", "the last bit changes from call to call"),
+    ),
+    *_kernels(
+        "state",
+        "test_kernels",
+        ("keeps_the_first_answer", 0, "plain", "answers by the shape of an earlier call"),
+    ),
+    *_kernels(
+        "pieces",
+        "test_kernels",
+        ("gelu_always_tanh", 0, "of_a_piece", "gelu is its tanh form", {"op": "gelu"}),
+        ("layer_norm_ddof", 0, "of_a_piece", "layer_norm divides by n - 1", {"op": "layer_norm"}),
+        ("rms_norm_centred", 0, "of_a_piece", "rms_norm subtracts the mean", {"op": "rms_norm"}),
+        ("rotary_pairs_swapped", 0, "of_a_piece", "rotary pairs neighbours for halves", {"op": "rotary"}),
+        **_PIECES,
+    ),
+    *_kernels(
+        "pieces",
+        "test_inputs",
+        ("linear_writes_to_x", 12, "pieces", "linear writes to its input", {"op": "linear"}),
+        **_PIECES,
+    ),
+    *_kernels(
+        "pieces",
+        "test_half_precision",
+        ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", {"op": "rms_norm", **_HALF}),
+        **_PIECES,
+    ),
+    *_kernels(
+        "pieces",
+        "test_kernels",
+        ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer knows no norm_first"),
+        ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer loses the mask"),
+        **_ENCODER,
+    ),
+    *_kernels(
+        "gradients",
+        "test_kernels",
+        ("gradient_cut", 6, "gradient", "gradient declared and cut off"),
+        ("gradient_of_the_key_cut", 6, "gradient", "no gradient for the key"),
+        **_GRADIENT,
+    ),
+    *_kernels(
+        "gradients",
+        "test_promises",
+        ("query_rounded_in_bfloat16", 9, "test_9", "the query rounded to bfloat16 after scaling", {"dtype": "bfloat16"}),
+        **_GRADIENT,
+    ),
+    *_kernels(
+        "backends",
+        "test_namespace",
+        ("lacks_a_function", 0, "test_function", "the namespace has no matrix_transpose"),
+        backend="wrong",
+    ),
+    *_kernels(
+        "backends",
+        "test_algebra",
+        ("matmul_of_few_bits", 0, "random_problems", "matmul keeps ten bits"),
+        ("sum_in_half_precision", 0, "random_problems", "sum adds up in float16"),
+        ("one_buffer", 0, "each_option_alone", "from_numpy gives arrays of one shape the same memory", {"dtype": "float64"}),
+        backend="wrong",
+    ),
+    *_kernels(
+        "backends",
+        "test_promises",
+        ("integers_float", 10, "test_10", "is_floating says yes to integers"),
+        ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1"),
+        backend="wrong",
+    ),
+    *_kernels(
+        "imports",
+        "test_imports",
+        ("with_the_plugin", None, "", "the plugin imports its array library when it is imported itself"),
+        backend="wrong",
+        registered="wrong_plugins.imports",
+    ),
+    *_kernels(
+        "backends",
+        "test_inputs",
+        ("strides_read_forwards", 12, "test_12", "from_numpy reads strides below 0 as if above"),
+        ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", {"dtype": "float64"}),
+        backend="wrong",
+    ),
+]
+
+
+def _right(module, section, name="right", **settings):
+    return Plugin(name, module, "none", section, None, **settings)
+
+
+RIGHT = [
+    _right("scores", "test_kernels"),
+    _right("masks", "test_promises"),
+    _right("rows", "test_promises", **_HALF),
+    _right("shapes", "test_kernels", **_HALF),
+    _right("features", "test_algebra"),
+    _right("inputs", "test_inputs"),
+    _right("inputs", "test_kernels", "right_strict", select="plain", **_STRICT),
+    _right("memory", "test_memory", "blockwise"),
+    _right("state", "test_threads"),
+    *(
+        _right("pieces", "test_kernels", op, op=op, select="of_a_piece", **_PIECES)
+        for op in ("gelu", "layer_norm", "rms_norm", "rotary", "linear")
+    ),
+    _right("pieces", "test_kernels", "encoder_layer", select="of_a_layer", **_ENCODER),
+    _right("gradients", "test_kernels", select="gradient or plain", **_GRADIENT),
+    _right("imports", "test_imports", backend="wrong"),
+    _right("backends", "test_promises", backend="wrong"),
+    _right("backends", "test_namespace", "right_namespace", backend="wrong"),
+    _right("backends", "test_inputs", "right_numbers", backend="wrong", dtype="float64"),
+]
+"""Plugins of the same making without a fault: that it is the fault that is found."""
+
+
+def markdown():
+    """``TABLE`` as docs/conformance.md shows it."""
+    rows = [
+        f"| {p.id} | {p.fault} | {p.section.removeprefix('test_')} | {'' if p.promise is None else p.promise} |" for p in TABLE
+    ]
+    return "\n".join(["| plugin | its fault | found by | promise |", "| --- | --- | --- | --- |", *rows])
