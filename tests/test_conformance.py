@@ -2,12 +2,14 @@
 
 import ast
 import os
+import shlex
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+import mha_core as mha
 from conftest import ROOT
 from mha_core.conformance import tolerance
 from mha_core.conformance.calls import BESIDE, FEATURES
@@ -186,3 +188,91 @@ def test_the_bound_is_tight_enough_to_see_one_percent_of_scale_and_loose_enough_
         tolerance.assert_within("out", nan, exact.out, exact.out_bound)
     with pytest.raises(AssertionError, match="has shape"):
         tolerance.assert_within("out", exact.out[..., :1], exact.out, exact.out_bound)
+
+
+# the smallest that fails
+
+
+def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries_it_again(tmp_path):
+    """The fault needs a softcap and nothing else: one query, one or two keys, no bias, no sink, no second batch element."""
+    options = ["--plugin", "faulty_plugins", "--dtype", "float32", "--seed", 3]
+    done = conform("numpy", *options, "-k", "test_kernels and random", cwd=tmp_path, MHA_FAULT="ignores_softcap")
+    assert done.returncode == 1
+    found = next(line for line in done.stdout.splitlines() if "the smallest that was found to fail: " in line)
+    shown = found.partition("to fail: ")[2]
+    assert shown.startswith("query (1, 1, ")
+    assert "softcap=2.0, query_offset=" in shown
+    assert "bias=" not in shown
+    line = next(line for line in done.stdout.splitlines() if "try it again: " in line).partition("again: ")[2]
+    command = [sys.executable, *shlex.split(line)[1:]]
+    again = run(command, cwd=tmp_path, MHA_FAULT="ignores_softcap")
+    assert again.returncode == 1, again.stderr
+    assert again.stdout.splitlines()[0] == shown
+    assert "times the bound" in again.stdout
+    right = run(command, cwd=tmp_path, MHA_FAULT="right")
+    assert right.returncode == 0, right.stderr
+    assert "it is right" in right.stdout
+
+
+def test_a_problem_is_written_as_its_author_would_write_it(rng):
+    from mha_core.conformance.problems import Limits, random_problem
+
+    for _ in range(50):
+        problem = random_problem(rng, Limits(longest=3, depth=2))
+        if problem.mask is not None:
+            written = eval(str(problem.mask), {"mha": mha, "xp": np})
+            mask = mha.array_mask(written) if isinstance(written, np.ndarray) else written
+            query, key, value = problem.query, problem.key, problem.value
+            options = problem.options(np.asarray)
+            expected = mha.attention_state(query, key, value, **options)
+            got = mha.attention_state(query, key, value, **(options | {"mask": mask}))
+            assert got.out.tobytes() == expected.out.tobytes() and got.lse.tobytes() == expected.lse.tobytes()
+
+
+# memory, imports
+
+
+DENSE = """
+import numpy as np
+from mha_core.plugin import AttentionState, Backend, Kernel, hookimpl
+
+def attention(p):
+    s = p.query @ np.swapaxes(p.key, -1, -2) * np.float32(p.scale)
+    s -= s.max(axis=-1, keepdims=True)
+    np.exp(s, out=s)
+    s /= s.sum(axis=-1, keepdims=True)
+    return AttentionState(s @ p.value, None)
+
+@hookimpl
+def mha_kernels():
+    yield Kernel("numpy", "attention", "dense", 1, "dense_plugin:attention", priority=9, handles=frozenset())
+"""
+
+
+def test_a_dense_kernel_takes_too_much_memory(tmp_path):
+    """As frugal as a dense one can be: one array of scores, worked on in place."""
+    (tmp_path / "dense_plugin.py").write_text(DENSE)
+    done = conform("numpy", "--plugin", "dense_plugin", "--quick", "-k", "test_memory", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1, done.stdout
+    assert "makes something as large as the scores" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout  # with a mask, which it does not declare, the algebra runs
+
+
+EARLY = """
+import array_api_strict as xp
+import numpy
+from mha_core.plugin import Backend, hookimpl
+
+@hookimpl
+def mha_backends():
+    kind = ("array_api_strict._array_object:Array",)
+    convert = {"from_numpy": lambda x, _: xp.asarray(x.copy()), "to_numpy": lambda x: numpy.array(x._array)}
+    yield Backend("early", 1, kind, lambda: xp, **convert)
+"""
+
+
+def test_a_plugin_that_imports_its_library_early_is_found(tmp_path):
+    (tmp_path / "early_plugin.py").write_text(EARLY)
+    done = conform("early", "--plugin", "early_plugin", "-k", "test_imports", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1, done.stdout
+    assert "import it inside namespace()" in done.stdout

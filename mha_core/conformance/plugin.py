@@ -115,7 +115,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     subject = metafunc.config.stash[_SUBJECT]
     if "dtype" in metafunc.fixturenames:
-        metafunc.parametrize("dtype", subject.dtypes)
+        metafunc.parametrize("dtype", subject.dtypes_in(metafunc.definition.path.stem, metafunc.function.__name__))
     for name in ("attention_kernel", "piece_kernel", "layer_kernel"):
         if name in metafunc.fixturenames:
             found = [kernel for kernel in kernels_of(subject.name) if _kind(kernel) == name]

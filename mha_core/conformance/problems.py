@@ -179,7 +179,9 @@ def _written(mask: Callable[..., Any], *arguments: Any) -> WrittenMask:
 
 
 def _literal(x: Any) -> str:
-    return f"xp.asarray({x.tolist()})" if isinstance(x, np.ndarray) else repr(x)
+    if not isinstance(x, np.ndarray):
+        return repr(x)
+    return f"xp.asarray({x.tolist()})" if x.size else f"xp.zeros({x.shape}, dtype=xp.{x.dtype})"
 
 
 def random_mask(rng: np.random.Generator, *shape: Any, depth: int = 3) -> tuple[WrittenMask, np.ndarray]:

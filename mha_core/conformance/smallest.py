@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import sys
 import time
@@ -30,6 +31,8 @@ Check: TypeAlias = Callable[[Subject, Problem, str], None]
 CHECKS: dict[str, Check] = {"state": judge_problem, "weights": judge_weights, "poison": judge_poison}
 SECONDS, EACH = 5.0, 40
 """How long smaller problems are sought for, and how many of each size are tried: a few hundred in all."""
+QUICK_SECONDS = 0.5
+"""After which a quick run draws no more: some libraries compile every operation anew for every shape that they meet."""
 _FEW = ((2, 2, 1, 5, 5, 4, 4), (2, 1, 2, 3, 6, 4, 2))
 _FEW_LONG = ((2, 1, 2, 33, 33, 64, 64),)
 # (longest, widest, copies, masked, options, depth), the simplest first
@@ -86,7 +89,10 @@ def judge_problems(
     """
     if subject.quick:
         limits = replace(limits, shapes=_FEW_LONG if limits.longest > Limits.longest else _FEW)
+    end = time.monotonic() + QUICK_SECONDS if subject.quick else math.inf
     for seed in rng.integers(2**32, size=subject.count(count)):
+        if time.monotonic() > end:
+            break
         drawn = Drawn(check, dtype, int(seed), limits)
         error = drawn.error(subject)
         if error is not None:

@@ -14,6 +14,7 @@ from ..dispatch.registry import registry
 from ..dispatch.selection import backend_of, check_name
 from ..ops import check
 
+EVERY_DTYPE = ("test_random_problems_equal_the_oracle", "test_longer_problems_equal_the_oracle")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -54,6 +55,11 @@ class Subject:
         """Whether its arrays live in the memory of the host, by what they say through DLPack; None where they say nothing."""
         ask = getattr(self.array(np.zeros(1)), "__dlpack_device__", None)
         return None if ask is None else int(ask()[0]) == 1  # kDLCPU
+
+    def dtypes_in(self, module: str, test: str) -> tuple[str, ...]:
+        """Those that a test judges: in a quick run all of them only for kernels and for random problems."""
+        every = not self.quick or module == "test_kernels" or test in EVERY_DTYPE
+        return self.dtypes if every else self.dtypes[:1]
 
     def count(self, full: int) -> int:
         """How many random problems to try: a tenth of them in a quick run."""

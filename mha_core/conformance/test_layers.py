@@ -31,6 +31,8 @@ def test_multi_head_attention(subject: Subject, wide_dtype: str, rng: np.random.
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 def test_encoder(subject: Subject, wide_dtype: str, rng: np.random.Generator, norm_first: bool, activation: str) -> None:
+    if subject.quick and norm_first and activation != "gelu":
+        pytest.skip("quick runs judge one activation with pre-norm")
     made = mha.Encoder.init(**SMALL, num_layers=2, activation=activation, norm_first=norm_first, seed=2)
     exact, encoder = on(subject, made, wide_dtype, rng)
     x = subject.rounded(rng.normal(size=(6, 16)), wide_dtype)

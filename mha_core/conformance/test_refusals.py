@@ -99,7 +99,7 @@ def test_6_options_reach_attention_inside_multi_head_attention(subject: Subject,
         return np.moveaxis(subject.numpy(out), -3, -2).reshape(2, 6, 8)
 
     plain = joined(mha.scaled_dot_product_attention(heads, heads, heads))
-    for left_out in [None, *options]:
+    for left_out in [None] if subject.quick else [None, *options]:
         some: Any = {name: x for name, x in options.items() if name != left_out}
         got = subject.numpy(mha.multi_head_attention(x, one, one, one, one, 2, **some, query_offset=1))
         expected = joined(mha.scaled_dot_product_attention(heads, heads, heads, **some, query_offset=1))

@@ -74,7 +74,8 @@ def attention_works(
 
 def test_attention_gives_the_same_bits(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
     """Different problems at once, by whatever computes them."""
-    assert_same_bits_together(attention_works(subject, rng, dtype, list(FEATURES), wants_lse=True))
+    features = list(FEATURES)[:: 4 if subject.quick else 1]
+    assert_same_bits_together(attention_works(subject, rng, dtype, features, wants_lse=True))
 
 
 def test_a_kernel_of_attention_gives_the_same_bits(

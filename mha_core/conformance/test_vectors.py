@@ -29,5 +29,5 @@ def test_the_cases_of_an_onnx_operator(subject: Subject, op: str) -> None:
     cases = [case for case in vectors.cases() if case.op == op and case.dtypes <= set(subject.dtypes)]
     if not cases:
         pytest.skip("all cases of this operator are in dtypes that are not judged")
-    for case in cases[:: max(1, len(cases) // subject.count(40))] if subject.quick else cases:
+    for case in cases[:: max(1, len(cases) // subject.count(30))] if subject.quick else cases:
         judge(subject, case)
