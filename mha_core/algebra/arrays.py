@@ -97,6 +97,10 @@ def at_least(xp: Namespace, x: Array, ndim: int) -> Array:
 def pick_pairs(xp: Namespace, x: Array, rows: Index, cols: Index) -> Array:
     """The block ``rows`` x ``cols`` of ``x``, which broadcasts to (..., L, S): an axis of length 1 goes on broadcasting."""
     x = at_least(xp, x, 2)
+    if (rows, cols) == tuple(map(range, x.shape[-2:])):
+        return x  # some libraries copy what they slice, even all of it
+    if isinstance(rows, range) and isinstance(cols, range) and rows.step == cols.step == 1 and 1 not in x.shape[-2:]:
+        return x[..., rows.start : rows.stop, cols.start : cols.stop]
     x = x if x.shape[-2] == 1 else pick(xp, x, rows, -2)
     return x if x.shape[-1] == 1 else pick(xp, x, cols, -1)
 
