@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-from conftest import ROOT
+from conftest import ROOT, THIRD_PARTY
 from mha_core.conformance import tolerance
 from mha_core.conformance.calls import BESIDE, FEATURES
 from mha_core.conformance.pieces import PIECES
@@ -32,13 +32,19 @@ def conform(*arguments, cwd, **environment):
     return run(SUITE, "-p", "no:cacheprovider", "-q", "--backend", *arguments, cwd=cwd, **environment)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["numpy"], ["torch", "--quick"], ["array_api_strict", "--quick", "--plugin", "strict_plugin"]],
-    ids=lambda words: words[0],
-)
-def test_a_backend_of_ours_conforms(arguments, tmp_path):
-    done = conform(*arguments, cwd=tmp_path)
+INSTALLED = [row.name for row in mha.backends() if row.state == "registered"]
+"""By the entry points of this process: a plugin that is installed beside us joins by being there."""
+IN_FULL = ("numpy", "torch")
+
+
+@pytest.mark.parametrize("name", [*INSTALLED, *(name for name in ("jax", "frozen_v1") if name not in INSTALLED)])
+def test_every_installed_backend_conforms(name, tmp_path):
+    more = ["--plugin", "strict_plugin"] if name == "array_api_strict" else []
+    places = os.pathsep.join(map(str, (ROOT / "tests", THIRD_PARTY)))
+    done = conform(name, *([] if name in IN_FULL else ["--quick"]), *more, cwd=tmp_path, PYTHONPATH=places)
+    if "NoDevice" in done.stderr:
+        assert done.returncode == 4
+        pytest.skip(f"{name} was not judged: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert not list(tmp_path.iterdir())
@@ -195,8 +201,8 @@ def test_the_bound_is_tight_enough_to_see_one_percent_of_scale_and_loose_enough_
 
 def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries_it_again(tmp_path):
     """The fault needs a softcap and nothing else: one query, one or two keys, no bias, no sink, no second batch element."""
-    options = ["--plugin", "faulty_plugins", "--dtype", "float32", "--seed", 3]
-    done = conform("numpy", *options, "-k", "test_kernels and random", cwd=tmp_path, MHA_FAULT="ignores_softcap")
+    options = ["--plugin", "wrong_plugins", "--dtype", "float32", "--seed", 3]
+    done = conform("numpy", *options, "-k", "test_kernels and random", cwd=tmp_path, MHA_WRONG="features.ignores_softcap")
     assert done.returncode == 1
     found = next(line for line in done.stdout.splitlines() if "the smallest that was found to fail: " in line)
     shown = found.partition("to fail: ")[2]
@@ -205,11 +211,12 @@ def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries
     assert "bias=" not in shown
     line = next(line for line in done.stdout.splitlines() if "try it again: " in line).partition("again: ")[2]
     command = [sys.executable, *shlex.split(line)[1:]]
-    again = run(command, cwd=tmp_path, MHA_FAULT="ignores_softcap")
+    again = run(command, cwd=tmp_path, MHA_WRONG="features.ignores_softcap")
     assert again.returncode == 1, again.stderr
     assert again.stdout.splitlines()[0] == shown
     assert "times the bound" in again.stdout
-    right = run(command, cwd=tmp_path, MHA_FAULT="right")
+    command = [word.replace("ignores_softcap", "right") for word in command]  # the kernel by its name
+    right = run(command, cwd=tmp_path, MHA_WRONG="features.right")
     assert right.returncode == 0, right.stderr
     assert "it is right" in right.stdout
 
