@@ -25,6 +25,11 @@ def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
     return p.with_arrays(p.query, zeroed(p.key), zeroed(p.value))
 
 
+def has_unseen_keys(problem: AttentionProblem) -> bool:
+    """Whether some keys are not known to be seen, and are zeroed in each call."""
+    return _seen(problem) is not None
+
+
 def _seen(p: AttentionProblem) -> Array | None:
     """Booleans against (..., H, 1, S) of the keys that remain; None where every key is known to be seen."""
     s, xp = p.structure, p.xp

@@ -24,8 +24,8 @@ class Demands(NamedTuple):
         return ALGEBRA if self.algebra_only else dict(self.kernels).get(op)
 
 
-_NONE = Demands()
-demands: ContextVar[Demands] = ContextVar("mha_core.demands", default=_NONE)
+NO_DEMANDS = Demands()
+demands: ContextVar[Demands] = ContextVar("mha_core.demands", default=NO_DEMANDS)
 watcher: ContextVar[Callable[..., Any] | None] = ContextVar("mha_core.watcher", default=None)
 """What is told of every dispatched operation instead of its being run: ``explain`` and ``verify``."""
 

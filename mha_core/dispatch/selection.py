@@ -20,7 +20,16 @@ from .errors import BackendMismatch, UnknownBackend
 from .registry import on_change, registry
 
 _default: str | None = None
-_by_type: dict[type, LoadedBackend] = {}
+
+
+class ByType:
+    """The backend of each type that was met. ``now`` is replaced when a plugin comes or goes."""
+
+    def __init__(self) -> None:
+        self.now: dict[type, LoadedBackend] = {}
+
+
+by_type = ByType()
 
 
 @dataclass(frozen=True)
@@ -117,17 +126,12 @@ def backend_without_arrays(name: str | None = None) -> LoadedBackend:
     return load(check_name(name))
 
 
-def backend_of_type(cls: type) -> LoadedBackend | None:
-    """The backend of a type that was met before: one lookup, for the hot path."""
-    return _by_type.get(cls)
-
-
 def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
     """The one backend that all these named arrays belong to. Raises TypeError or BackendMismatch, naming the argument."""
     found: LoadedBackend | None = None
     first = ""
     for name, x in arrays.items():
-        backend = _by_type.get(type(x)) or _learn(name, x)
+        backend = by_type.now.get(type(x)) or _learn(name, x)
         if found is None:
             found, first = backend, name
         elif backend is not found:
@@ -146,7 +150,7 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
 
 
 def _learn(name: str, x: Any) -> LoadedBackend:
-    learned = _by_type  # a change of plugins puts another in its place
+    learned = by_type.now  # a change of plugins puts another in its place
     known = [backend for backend, _ in registry().backends.values()]
     for cls in type(x).__mro__:  # the nearest class that any backend names
         for backend in known:
@@ -172,5 +176,4 @@ def _type_name(x: Any) -> str:
 
 @on_change
 def _forget() -> None:
-    global _by_type
-    _by_type = {}
+    by_type.now = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -11,9 +11,9 @@ from ..algebra import attention as algebra
 from ..algebra.arrays import Array, Index
 from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
-from ..algebra.visibility import without_unseen_keys
+from ..algebra.visibility import has_unseen_keys, without_unseen_keys
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.context import demands, watcher
+from ..dispatch.context import NO_DEMANDS, demands, watcher
 from ..dispatch.kernels import decide
 from .operation import Kept, Plan, Run, describe, empty, features_of, keep
 from .prepare import prepare
@@ -33,23 +33,25 @@ class Recipe:
     """The index of the keys that any query can reach; None for all."""
     zeroes: bool
     """Whether keys that no query sees remain, and must be zeroed."""
-    axes: tuple[int, ...]
-    """How many query, key and value have."""
-    two_axes: bool
-    """Whether any of them has only two, and is given one for heads."""
+    compute: Callable[[AttentionProblem], AttentionState]
+    as_given: bool
+    """Whether query, key and value go into the problem as they come."""
+    headless: bool
+    """Whether they have two axes each, and so has the answer."""
 
     def fill(self, query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
-        if self.two_axes:
+        if not self.as_given:
             query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
-        if self.kept is not None:
-            key, value = key[self.kept], value[self.kept]
+            if self.kept is not None:
+                key, value = key[self.kept], value[self.kept]
         fields = self.fields.copy()
         fields["query"], fields["key"], fields["value"], fields["sink"] = query, key, value, sink
-        problem = object.__new__(AttentionProblem)  # several times faster than its __init__, which sets one field at a time
-        object.__setattr__(problem, "__dict__", fields)
+        problem = _new(AttentionProblem)  # several times faster than its __init__, which sets one field at a time
+        _set(problem, "__dict__", fields)
         return without_unseen_keys(problem) if self.zeroes else problem
 
 
+_new, _set = object.__new__, object.__setattr__
 _recipes = Kept()
 
 
@@ -69,15 +71,17 @@ def attend(
 ) -> AttentionState:
     """Attention, validated and dispatched; without ``lse`` only ``out`` is sure to be there."""
     recipes, recipe, signature = _recipes.now, None, None
-    if (scale is softcap is query_offset is None or _known_types(scale, softcap, query_offset)) and not unknown:
+    plain = scale is softcap is query_offset is None
+    if (plain or _known_types(scale, softcap, query_offset)) and not unknown:
         try:
+            demand = demands.get()
             signature = (
                 lse,
-                demands.get(),
+                None if demand is NO_DEMANDS else demand,
                 features_of((query, key, value, sink)),
                 None if mask is None else mask.key or _says_something_new(),
                 None if bias is None else bias.key or _says_something_new(),
-                (scale, softcap, query_offset),
+                None if plain else (scale, softcap, query_offset),
                 (type(query), query.shape, query.dtype, query.device),
                 (type(key), key.shape, key.dtype, key.device),
                 (type(value), value.shape, value.dtype, value.device),
@@ -87,17 +91,18 @@ def attend(
         except (AttributeError, TypeError):  # arrays in a mask, and what Operation names: prepared in full each time
             signature = None
     if recipe is not None:
-        plan, problem, axes = recipe.plan, recipe.fill(query, key, value, sink), recipe.axes
+        problem = recipe.fill(query, key, value, sink)
     else:
         options = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sink": sink, "query_offset": query_offset}
         backend, problem = prepare(query, key, value, **options, **unknown)
         problem = replace(problem, asked=_asked(problem, lse))
-        plan, axes = _plan(backend, problem), (query.ndim, key.ndim, value.ndim)
-        if signature is not None:
-            keep(recipes, signature, _recipe(plan, problem, key, axes))
+        repeats = signature is not None
+        recipe = _recipe(_plan(backend, problem), problem, key, (query.ndim, key.ndim, value.ndim), repeats)
+        if repeats:
+            keep(recipes, signature, recipe)
     watch = watcher.get()
-    state: AttentionState = plan.compute(problem) if watch is None else watch(_run(plan, problem))
-    if axes != (2, 2, 2):
+    state: AttentionState = recipe.compute(problem) if watch is None else watch(_run(recipe.plan, problem))
+    if not recipe.headless:
         return state
     out, log_sum = state
     return AttentionState(out[0, ...], log_sum if log_sum is None else log_sum[0, ...])
@@ -128,12 +133,18 @@ def _plan(backend: LoadedBackend, p: AttentionProblem) -> Plan:
     return Plan(backend, call, decision, decision.run or algebra.attention_state)
 
 
-def _recipe(plan: Plan, p: AttentionProblem, key: Array, axes: tuple[int, ...]) -> Recipe:
+def _recipe(plan: Plan, p: AttentionProblem, key: Array, axes: tuple[int, ...], repeats: bool) -> Recipe:
     keys, num_keys = p.structure.keys, key.shape[-2]
     kept = None if len(keys) == num_keys else (..., slice(keys.start, keys.stop), slice(None))
-    fields = vars(p) | dict.fromkeys(("query", "key", "value", "sink"))  # no array is kept
-    zeroes = p.mask is not None and without_unseen_keys(p) is not p
-    return Recipe(plan, fields, kept, zeroes, axes, 2 in axes)
+    return Recipe(
+        plan=plan,
+        fields=vars(p) | dict.fromkeys(("query", "key", "value", "sink")),  # no array is kept
+        kept=kept,
+        zeroes=repeats and p.mask is not None and has_unseen_keys(p),  # to look at arrays would take as long as to use them
+        compute=plan.compute,
+        as_given=2 not in axes and kept is None,
+        headless=axes == (2, 2, 2),
+    )
 
 
 def _run(plan: Plan, p: AttentionProblem) -> Run:

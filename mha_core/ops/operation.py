@@ -19,7 +19,7 @@ from ..dispatch.context import Demands, demands, dry_run, watched_by, watcher
 from ..dispatch.contract import Call
 from ..dispatch.kernels import Decision, decide
 from ..dispatch.registry import on_change, registry
-from ..dispatch.selection import backend_of_type
+from ..dispatch.selection import by_type
 from . import check
 from .tree import arrays_in, map_arrays
 
@@ -230,7 +230,7 @@ def _hashable(device: Any) -> Any:
 
 def features_of(arrays: tuple[Any, ...]) -> frozenset[str]:
     """What the arrays and their library ask of a kernel, whatever the call; None stands for no array."""
-    backend = backend_of_type(type(arrays[0]))
+    backend = by_type.now.get(type(arrays[0]))
     return _NO_FEATURES if backend is None or backend.features is None else backend.features(arrays)
 
 
