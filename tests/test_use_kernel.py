@@ -1,0 +1,199 @@
+"""use_kernel: kernels demanded by name; broken kernels; and decisions, which are kept by signature and by nothing less."""
+
+import math
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+from mha_core.plugin import register, unregister
+from sample_kernels import FEATURES, Plugin, a_kernel, received
+
+X = np.random.default_rng(0).normal(size=(2, 3, 5, 4)).astype(np.float32)
+W, B = np.full((4, 4), 0.3, dtype=np.float32), np.full(4, 0.2, dtype=np.float32)
+
+
+def test_a_kernel_is_demanded_by_name(installed):
+    installed(a_kernel("relu", name="first", priority=2), a_kernel("relu", name="second", priority=1, opt_in=True))
+    y = -np.ones(3)
+    assert mha.explain("relu", y).kernel == "first"
+    with mha.use_kernel("relu", "second"):
+        assert mha.explain("relu", y).kernel == "second"
+        assert ("first", "use_kernel asks for 'second'") in mha.explain("relu", y).rejected
+        assert mha.relu(y) is y
+        with mha.use_kernel("relu", "algebra"):
+            np.testing.assert_array_equal(mha.relu(y), 0)
+        assert mha.relu(y) is y
+    assert mha.explain("relu", y).kernel == "first"
+
+
+def test_a_demanded_kernel_that_cannot_do_the_call_raises_with_the_reason(installed):
+    installed(a_kernel(name="plain", handles=frozenset()))
+    with mha.use_kernel("attention", "plain"):
+        mha.scaled_dot_product_attention(X, X, X)
+        with pytest.raises(
+            mha.KernelUnsupported,
+            match=r"asks for 'plain' for attention on numpy, which cannot do this call: it does not handle causal; "
+            r"leave use_kernel out, or write use_kernel\('attention', 'algebra'\)",
+        ):
+            mha.scaled_dot_product_attention(X, X, X, mask=mha.causal())
+        mha.scaled_dot_product_attention(X, X, X)
+
+
+def test_a_kernel_of_another_backend_is_no_kernel_of_this_one():
+    with (
+        mha.use_kernel("attention", "sdpa"),
+        pytest.raises(mha.KernelUnsupported, match="a kernel of torch, but the arrays"),
+    ):
+        mha.scaled_dot_product_attention(X, X, X)
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "message"),
+    [
+        ("attention", "sdap", r"no kernel for 'attention' is named 'sdap'; there are .*sdpa.*algebra.*did you mean 'sdpa'"),
+        (
+            "atention",
+            "sdpa",
+            r"no operation that kernels compute is named 'atention'; expected one of .*did you mean 'attention'",
+        ),
+    ],
+)
+def test_an_unknown_name_says_what_there_is(op, name, message):
+    with pytest.raises(mha.UnknownKernel, match=message) as error, mha.use_kernel(op, name):
+        pass
+    assert isinstance(error.value, LookupError)
+
+
+def test_a_larger_kernel_steps_aside_where_a_part_of_it_is_demanded(installed):
+    installed(a_kernel("feed_forward", load="test_verify:activation_forgotten"))
+    assert mha.explain("feed_forward", X, W, B, W, -B).kernel == "sample"
+    with mha.use_kernel("linear", "algebra"):
+        found = mha.explain("feed_forward", X, W, B, W, -B)
+        assert found.kernel is None
+        assert found.rejected == (("sample", "use_kernel is in force for 'linear', which it may compute itself"),)
+    with mha.use_kernel("linear", "algebra"), mha.use_kernel("feed_forward", "sample"):
+        assert mha.explain("feed_forward", X, W, B, W, -B).kernel == "sample"
+
+
+def test_demands_are_the_contexts_own(installed):
+    installed(a_kernel("relu", name="one"))
+    y = -np.ones(3)
+    entered, left = threading.Event(), threading.Event()
+
+    def demanding():
+        with mha.use_kernel("relu", "algebra"):
+            entered.set()
+            assert left.wait(60)
+            return mha.explain("relu", y).kernel
+
+    with ThreadPoolExecutor(1) as pool:
+        inside = pool.submit(demanding)
+        assert entered.wait(60)
+        assert mha.explain("relu", y).kernel == "one"
+        left.set()
+        assert inside.result() is None
+
+
+# broken kernels
+
+BROKEN = {
+    "module": ({"load": "no_such_module:relu"}, "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
+    "function": ({"load": "sample_kernels:no_such"}, "cannot be loaded: AttributeError"),
+    "supports": ({"supports": lambda call: 1 / 0}, "cannot say whether it supports the call: ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_kernel_harms_nobody_and_is_told_of(installed, changes, reason):
+    installed(a_kernel("relu", name="broken", **changes))
+    y = -np.ones(3)
+    with pytest.warns(mha.KernelWarning, match=rf"kernel 'broken' for relu on numpy \(Plugin\) {re.escape(reason)}"):
+        np.testing.assert_array_equal(mha.relu(y), 0)
+    np.testing.assert_array_equal(mha.relu(y), 0)  # told once for each signature
+    with pytest.warns(mha.KernelWarning):
+        assert mha.explain("relu", np.ones(5)).rejected[0].reason.startswith(reason)
+    with (
+        pytest.warns(mha.KernelWarning),
+        mha.use_kernel("relu", "broken"),
+        pytest.raises(mha.KernelUnsupported, match=re.escape(reason)),
+    ):
+        mha.relu(y)
+
+
+# decisions are kept by signature, and by nothing less
+
+
+def test_what_is_like_an_earlier_call_but_wrong_is_still_refused():
+    mha.attention_state(X, X, X, mask=mha.causal(), query_offset=1, scale=1)
+    with pytest.raises(TypeError, match="query_offset is bool"):
+        mha.attention_state(X, X, X, mask=mha.causal(), query_offset=True, scale=1)
+    with pytest.raises(TypeError, match="scale is bool"):
+        mha.attention_state(X, X, X, mask=mha.causal(), query_offset=1, scale=True)
+    with pytest.raises(TypeError, match="query_offset is float"):
+        mha.attention_state(X, X, X, mask=mha.causal(), query_offset=1.0, scale=1)
+    mha.layer_norm(X, eps=1.0)
+    with pytest.raises(TypeError, match="eps is bool"):
+        mha.layer_norm(X, eps=True)
+    mha.relu(X)
+    for wrong in (X.astype(np.int32), X.tolist(), None):
+        with pytest.raises(TypeError, match=r"^x "):
+            mha.relu(wrong)
+    with mha.use_backend("torch"), pytest.raises(mha.BackendMismatch):
+        mha.relu(X)
+
+
+def test_arrays_of_an_earlier_call_are_not_kept():
+    import gc
+    import weakref
+
+    arrays = [np.ones((1, 3, 4)) for _ in range(4)]
+    gone = [weakref.ref(x) for x in arrays]
+    mha.attention_state(*arrays[:3], mask=mha.window(1, 0), sink=arrays[3][0, 0, :1])
+    mha.linear(arrays[0], arrays[3][0].T)
+    del arrays
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 4
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_second_call_alike_gives_the_same_bits_on_its_own_arrays(rng, feature):
+    def normal(*shape):
+        return rng.normal(size=shape)
+
+    extra = FEATURES[feature](normal)
+    for _ in range(3):
+        call = {name: normal(2, 4, 6, 8) for name in ("query", "key", "value")} | extra
+        state = mha.attention_state(**call)
+        again = mha.attention_state(**call, scale=np.float64(1 / math.sqrt(8)))  # no plain float: nothing is looked up
+        np.testing.assert_array_equal(state.out, again.out)
+        np.testing.assert_array_equal(state.lse, again.lse)
+
+
+def test_kernels_come_and_go_while_threads_call():
+    stop = threading.Event()
+    failures = []
+
+    def calling():
+        y = np.asarray([-1.0, 2.0])
+        while not stop.is_set():
+            z = mha.relu(y)
+            if z is not y and z.tolist() != [0.0, 2.0]:
+                failures.append(z)
+
+    threads = [threading.Thread(target=calling) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    plugin = Plugin([a_kernel("relu")])
+    for _ in range(200):
+        register(plugin)
+        unregister(plugin)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    np.testing.assert_array_equal(mha.relu(np.asarray([-1.0])), 0)
+    received.clear()
