@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,7 @@ from ..algebra.arrays import Array, is_array
 from ..dispatch.backend import load
 from ..dispatch.selection import backend_of, check_name
 from ..ops import check
+from ..ops.tree import map_arrays
 from . import files
 
 
@@ -48,8 +49,7 @@ class Layer:
 
     def map(self, function: Callable[[Array], Array]) -> Self:
         """The same layer with ``function`` applied to every array."""
-        changes = {field.name: _map(getattr(self, field.name), function) for field in fields(self)}
-        return replace(self, **changes)
+        return map_arrays(self, function)
 
     def to(self, backend: str, *, device: Any = None, dtype: Any = None) -> Self:
         """The same layer with its arrays in another library, on another device, or of another dtype.
@@ -141,11 +141,3 @@ def _features(name: str, layer: Layer) -> Iterator[str]:
             kind = type(value)  # a layer of ours by its name; anything else by its whole name, which no kernel knows by chance
             known = isinstance(value, Layer) and kind.__module__.startswith(f"{__package__}.")
             yield f"{dotted}={kind.__name__ if known else f'{kind.__module__}.{kind.__qualname__}'}"
-
-
-def _map(value: Any, function: Callable[[Array], Array]) -> Any:
-    if isinstance(value, Layer):
-        return value.map(function)
-    if isinstance(value, tuple):
-        return tuple(_map(item, function) for item in value)
-    return function(value) if is_array(value) else value
