@@ -18,10 +18,22 @@ def _parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[
     return parallel(function, items)
 
 
-def _gelu_supports(call: Call) -> str | None:
-    from .gelu import supports
+def _later(module: str) -> Callable[[Call], str | None]:
+    """``supports`` of a module that imports NumPy, which is imported only when a call of NumPy's asks."""
 
-    return supports(call)
+    def supports(call: Call) -> str | None:
+        from importlib import import_module
+
+        reason: str | None = import_module(f"mha_numpy.{module}").supports(call)
+        return reason
+
+    return supports
+
+
+_ATTENTION = (
+    *("lse", "causal", "window", "key_lengths", "packed", "array_mask", "mask"),
+    *("bias", "alibi", "relative_bias", "softcap", "sink", "grouped_query", "value_dim", "broadcast"),
+)
 
 
 @hookimpl
@@ -40,4 +52,13 @@ def mha_backends() -> Iterable[Backend]:
 
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
-    yield Kernel(backend="numpy", op="gelu", name="tiles", api=1, load="mha_numpy.gelu:gelu", supports=_gelu_supports)
+    yield Kernel(backend="numpy", op="gelu", name="tiles", api=1, load="mha_numpy.gelu:gelu", supports=_later("gelu"))
+    yield Kernel(
+        backend="numpy",
+        op="attention",
+        name="tiles",
+        api=1,
+        load="mha_numpy.attention:attention",
+        handles=frozenset(_ATTENTION),
+        supports=_later("attention"),
+    )

@@ -37,7 +37,7 @@ def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
     if workers < 2 or _blas() is None or getattr(_inside, "parallel", False):
         yield from map(function, parts)
         return
-    with _one_blas_thread(), ThreadPoolExecutor(workers, "mha-numpy", initializer=_mark) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(workers, "mha-numpy", initializer=_mark) as pool:
         yield from pool.map(function, parts)
 
 
@@ -46,7 +46,7 @@ def _mark() -> None:
 
 
 @contextlib.contextmanager
-def _one_blas_thread() -> Iterator[None]:
+def one_blas_thread() -> Iterator[None]:
     """The count is the process's: the first caller sets it, the last one of several restores it."""
     global _held, _before
     read, write = _blas() or (lambda: 1, lambda n: None)
@@ -77,3 +77,8 @@ def _blas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
                 if read is not None and write is not None:
                     return read, write
     return None
+
+
+def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
+    for _ in parallel(function, items):
+        pass

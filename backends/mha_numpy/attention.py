@@ -1,0 +1,99 @@
+"""Attention as a kernel of NumPy's: a problem is cut into tiles, and they go to all cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mha_core.plugin import AttentionProblem, AttentionState, Call
+
+from .part import Part, evenly
+from .parts import parts
+from .terms import Heads
+from .threads import one_blas_thread, run
+from .tiles import attend
+
+_ROWS = 512  # queries in a tile at most
+_TILE = 1 << 20  # bytes of the scores in a tile: with all that goes beside them, two megabytes
+_STACK = 1 << 17  # scores of short problems that are computed together
+_SIDE = 1 << 17  # numbers beside the scores: queries, and twice the sums of values; or copies of keys and values
+_BLOCKS = 1 << 19  # pairs of a mask that is evaluated as it was written
+_SERIAL = 5e5  # ns of work for which no thread is woken
+
+
+class Job(NamedTuple):
+    """Some queries of some heads. size: keys in a tile. cost: in ns, as a guess."""
+
+    part: Part
+    rows: range
+    heads: list[Heads]
+    size: int
+    cost: float
+
+    def __call__(self) -> None:
+        chunks = self.part.chunks(self.rows, self.size)
+        with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
+            for heads in self.heads:
+                attend(self.part, heads, self.rows, chunks)
+
+
+def supports(call: Call) -> str | None:
+    return "has no empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
+
+
+def attention(p: AttentionProblem) -> AttentionState:
+    out, lse = _results(p)
+    jobs = sorted((job for part in parts(p, out, lse) for job in _jobs(part)), key=lambda job: -job.cost)
+    if len(jobs) > 1 and sum(job.cost for job in jobs) > _SERIAL:
+        run(Job.__call__, jobs)
+    else:
+        with one_blas_thread():
+            for job in jobs:
+                job()
+    return AttentionState(out, lse)
+
+
+def _results(p: AttentionProblem) -> tuple[Any, Any]:
+    """Where the answer goes: laid out as the query is, so that heads that lie side by side still do."""
+    query: Any = p.query
+    shape = (*p.rows_shape, p.value.shape[-1])
+    out = np.empty_like(query, subok=False) if query.shape == shape else np.empty(shape, dtype=query.dtype)
+    return out, np.empty(shape[:-1], dtype=p.compute_dtype) if "lse" in p.asked else None
+
+
+def _jobs(part: Part) -> Iterator[Job]:
+    """How a part is cut depends on shapes alone, so that every call gives the same bits."""
+    (batch, keys, group, length, dim), (num_keys, width) = part.query.shape, part.value.shape[2:]
+    side = dim + 2 * width
+    num_rows = max(1, min(_ROWS, _SIDE // side) // group)
+    if part.blocks is not None:
+        num_rows = min(num_rows, max(16, _BLOCKS // (batch * max(1, num_keys))))
+    stack = 1
+    if length <= num_rows:
+        stack = max(1, min(_STACK // max(1, length * group * num_keys), _SIDE // (length * group * side)))
+    all_heads = list(_stacks(batch, keys, stack))
+    for rows in evenly(range(length), num_rows):
+        count = len(rows) * group * min(stack, batch * keys)
+        size = _TILE // part.dtype.itemsize // count // (1 if part.bias is None else 2)
+        size = max(1, min(size, _SIDE // (dim + width)) if part.copies else size)
+        # a mask is evaluated once for all heads
+        for heads in [all_heads] if part.blocks is not None else [[one] for one in all_heads]:
+            yield Job(part, rows, heads, size, len(heads) * count * _cost(part, rows))
+
+
+def _stacks(batch: int, keys: int, size: int) -> Iterator[Heads]:
+    """Heads that are computed together: whole batch elements, or some heads of one."""
+    if size >= keys:
+        for some in evenly(range(batch), size // keys):
+            yield slice(some.start, some.stop), slice(0, keys)
+    else:
+        for b in range(batch):
+            for some in evenly(range(keys), size):
+                yield slice(b, b + 1), slice(some.start, some.stop)
+
+
+def _cost(part: Part, rows: range) -> float:
+    """For each query, at a hundred billion operations a second, and a few passes over the scores."""
+    return len(part.reach(rows)) * (0.02 * (part.query.shape[-1] + part.value.shape[-1]) + 1)

@@ -1,0 +1,124 @@
+"""A problem as parts that tiles can be cut from: one batch axis, heads in groups, terms in their tile form, all of them views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mha_core.plugin import AttentionProblem, Relation, only_packed, runs
+
+from .part import Part
+from .terms import Line, Matrix
+from .tiles import LN_BASE
+
+
+class _Arrays(NamedTuple):
+    """(..., H, L or S, D) each, batch axes alike; lse with a last axis of length 1, or None."""
+
+    query: Any
+    key: Any
+    value: Any
+    out: Any
+    lse: Any
+
+    def map(self, function: Callable[[Any], Any]) -> _Arrays:
+        return _Arrays(*(None if x is None else function(x) for x in self))
+
+    def at(self, index: tuple[int, ...]) -> _Arrays:
+        return self.map(lambda x: x[index])
+
+
+def parts(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Part]:
+    """Attention that writes into ``out`` and ``lse``."""
+    batch, s = p.batch_shape, p.structure
+    query, key, value = (np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in (p.query, p.key, p.value))
+    arrays = _Arrays(query, key, value, out, None if lse is None else lse[..., None])
+    if only_packed(p):
+        yield from _sequences(p, arrays)
+        return
+    if not batch:
+        arrays, batch = arrays.map(lambda x: x[None]), (1,)
+    as_written = s.rest is not None or s.packed is not None
+    array = None if as_written or s.array is None else _matrix(p, s.array, batch)
+    bias = _bias(p, batch)
+    for at in np.ndindex(*batch[:-1]):
+        part = _part(p, arrays.at(at), (None, None) if as_written else s.band)
+        part.bias = Matrix(bias[at]) if isinstance(bias, np.ndarray) else bias
+        part.mask = None if array is None else Matrix(array[at])
+        part.blocks = partial(_block, p, batch, at) if as_written else None
+        if as_written or s.key_lengths is None:
+            yield part
+        else:
+            lengths = np.broadcast_to(s.key_lengths, batch)[at]  # type: ignore[arg-type]
+            yield from (part.element(b, n) for b, n in enumerate(np.clip(lengths, 0, part.num_keys).tolist()))
+
+
+def _part(p: AttentionProblem, arrays: _Arrays, band: tuple[int | None, int | None]) -> Part:
+    group, dtype = p.num_groups, np.dtype(p.compute_dtype)
+
+    def grouped(x: Any) -> Any:
+        """(batch, H, L, D) -> (batch, K, G, L, D), a view."""
+        return x.reshape(x.shape[0], x.shape[1] // group, group, *x.shape[2:], copy=False)
+
+    return Part(
+        query=grouped(arrays.query),
+        key=arrays.key,
+        value=arrays.value,
+        out=grouped(arrays.out),
+        lse=None if arrays.lse is None else grouped(arrays.lse)[..., 0],
+        dtype=dtype,
+        scale=p.scale / (LN_BASE if p.softcap is None else p.softcap),
+        softcap=p.softcap,
+        sink=None if p.sink is None else np.asarray(p.sink, dtype=dtype).reshape(-1, group) / LN_BASE,
+        band=band,
+    )
+
+
+def _sequences(p: AttentionProblem, arrays: _Arrays) -> Iterator[Part]:
+    """Sequences laid end to end: those of one length stand in a row, and are a batch."""
+    for start, count, length in runs(p.structure.packed or ()):
+        if count * length:
+            stacked = arrays.map(partial(_stacked, start=start, count=count, length=length))
+            for at in np.ndindex(*p.batch_shape):
+                yield _part(p, stacked.at(at), p.structure.band)
+
+
+def _stacked(x: Any, *, start: int, count: int, length: int) -> Any:
+    """(..., H, T, D) -> (..., count, H, length, D), a view."""
+    x = x[..., start : start + count * length, :]
+    return np.moveaxis(x.reshape(*x.shape[:-2], count, length, x.shape[-1], copy=False), -3, -4)
+
+
+def _matrix(p: AttentionProblem, array: Any, batch: tuple[int, ...]) -> np.ndarray:
+    """What broadcasts to (..., H, l, s), as (..., K, G, l, s)."""
+    array = np.broadcast_to(array, (*batch, p.query.shape[-3], *array.shape[-2:]))
+    return array.reshape(*batch, -1, p.num_groups, *array.shape[-2:], copy=False)
+
+
+def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> np.ndarray | Line | None:
+    """One that looks at distances only is a number for each of them; any other is an array already."""
+    if p.bias is None:
+        return None
+    keys, length = p.structure.keys, p.query.shape[-2]
+    if not p.bias.reads_query_position:
+        block = p.bias.block(p.grid(range(length), keys))
+        return _matrix(p, np.broadcast_to(block, (*block.shape[:-2], length, len(keys))), batch)
+    # the first query, and all distances of any query from any key
+    values: Any = p.bias.block(p.grid(range(1), range(keys.stop - 1, keys.start - length, -1)))
+    values = np.ascontiguousarray(values[:, 0, :], dtype=p.compute_dtype)
+    return Line(values.reshape(-1, p.num_groups, values.shape[-1]), len(keys))
+
+
+def _block(p: AttentionProblem, batch: tuple[int, ...], at: tuple[int, ...], rows: range, cols: range) -> Any:
+    """Which pairs of a block attend: None for all of them, False for none."""
+    start = p.structure.keys.start
+    grid = p.grid(rows, range(start + cols.start, start + cols.stop))
+    assert p.mask is not None
+    relation = p.mask.relation(grid)
+    if relation is not Relation.SOME:
+        return None if relation is Relation.ALL else False
+    block: Any = p.mask.block(grid)
+    return _matrix(p, np.broadcast_to(block, (*block.shape[:-2], len(rows), len(cols))), batch)[at]

@@ -1,0 +1,53 @@
+"""The tile forms of masks and biases: each gives its part of a tile as a view of what is there already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import numpy as np
+
+Heads = tuple[slice, slice]
+"""Some batch elements, and some heads of the keys."""
+
+
+class Term(Protocol):
+    """Numbers, or truths, for pairs of queries and keys."""
+
+    def tile(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
+        """What broadcasts to (batch, key heads, cols, rows, group)."""
+
+    def element(self, b: int) -> Self:
+        """Of one batch element."""
+
+
+@dataclass(slots=True)
+class Matrix:
+    """For each pair: array (batch, key heads, group, L, S)."""
+
+    array: np.ndarray
+
+    def tile(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
+        return self.array[*heads, :, rows.start : rows.stop, cols.start : cols.stop].transpose(0, 1, 4, 3, 2)
+
+    def element(self, b: int) -> Self:
+        return replace(self, array=self.array[b : b + 1])
+
+
+@dataclass(slots=True)
+class Line:
+    """For each distance: values (key heads, group, L + S - 1) at query - key + S - 1, contiguous; one head stands for all."""
+
+    values: np.ndarray
+    num_keys: int
+
+    def tile(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
+        x = self.values
+        (by_head, by_group, step), (start, stop, _) = x.strides, heads[1].indices(len(x))
+        start, stop = (0, 1) if len(x) == 1 else (start, stop)
+        first = start * by_head + (rows.start - cols.start + self.num_keys - 1) * step
+        shape = (stop - start, len(cols), len(rows), x.shape[1])
+        return np.ndarray(shape, x.dtype, x.data, first, (by_head, -step, step, by_group))
+
+    def element(self, b: int) -> Self:
+        return self
