@@ -18,6 +18,12 @@ def _parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[
     return parallel(function, items)
 
 
+def _set_num_threads(n: int | None) -> None:
+    from .cores import set_num_threads
+
+    set_num_threads(n)
+
+
 def _gelu_supports(call: Call) -> str | None:
     from .gelu import supports
 
@@ -32,6 +38,7 @@ def mha_backends() -> Iterable[Backend]:
         types=("numpy:ndarray",),
         namespace=_namespace,
         parallel=_parallel,
+        set_num_threads=_set_num_threads,
         devices=lambda: ["cpu"],
         versions=lambda: {"numpy": _namespace().__version__},
         install="pip install numpy",
