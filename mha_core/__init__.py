@@ -6,6 +6,7 @@ Importing this package imports no array library and reads no plugin's metadata; 
 from .algebra.biases import alibi, relative_bias
 from .algebra.masks import array_mask, causal, chunks, key_lengths, packed, prefix, segments, window
 from .algebra.state import AttentionState
+from .dispatch.backend import set_num_threads
 from .dispatch.errors import (
     BackendMismatch,
     BackendUnavailable,
@@ -92,6 +93,7 @@ __all__ = [
     "backends",
     "use_backend",
     "set_default_backend",
+    "set_num_threads",
     "use_kernel",
     "explain",
     "Explanation",

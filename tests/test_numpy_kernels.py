@@ -1,8 +1,6 @@
-"""What the NumPy backend computes faster than the algebra: GELU in tiles, and independent parts on all cores."""
+"""What the NumPy backend computes faster than the algebra: GELU in tiles."""
 
 import math
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -10,10 +8,6 @@ import pytest
 
 import mha_core as mha
 import mha_numpy.gelu as tiles
-from mha_core.dispatch.backend import load
-from mha_numpy import threads
-
-# GELU
 
 BOUND = 1.8  # unit roundoffs of x, as mha_numpy/gelu.py says; the worst of all floats is off by 1.73
 UNIT = 2.0**-24  # the unit roundoff of float32
@@ -153,114 +147,3 @@ def test_half_precision_gelu_is_rounded_once_from_float32(rng):
     y = mha.gelu(x)
     assert y.dtype == np.float16
     np.testing.assert_allclose(y, exact_gelu(x), rtol=2**-10, atol=2.0**-24)
-
-
-# parts on all cores
-
-
-@pytest.fixture
-def cores(monkeypatch):
-    """Four threads, whatever the machine has, and a BLAS that starts with two; both as they were afterwards."""
-    if threads._blas() is None:
-        pytest.skip("this NumPy's BLAS does not say how many threads it takes")
-    monkeypatch.setattr(threads, "num_threads", lambda: 4)
-    read, write = threads._blas()
-    before = read()
-    write(2)
-    yield read
-    write(before)
-
-
-def test_results_keep_the_order_of_the_items(cores):
-    items = list(range(100))
-    assert list(threads.parallel(lambda n: n * n, items)) == [n * n for n in items]
-    assert list(threads.parallel(str, iter("abc"))) == ["a", "b", "c"]
-    assert list(threads.parallel(str, [])) == []
-    assert list(threads.parallel(str, [7])) == ["7"]
-
-
-def test_parts_run_side_by_side_with_one_blas_thread_each(cores):
-    meeting = threading.Barrier(4, timeout=30)
-
-    def part(_):
-        meeting.wait()
-        return cores()
-
-    assert list(threads.parallel(part, range(4))) == [1] * 4
-    assert cores() == 2
-
-
-def test_an_exception_in_a_part_is_raised_and_the_blas_restored(cores):
-    with pytest.raises(ZeroDivisionError):
-        list(threads.parallel(lambda n: 1 / n, [2, 1, 0, 3]))
-    assert cores() == 2
-
-
-def test_results_left_unread_restore_the_blas_too(cores):
-    results = threads.parallel(str, range(10))
-    assert next(results) == "0"
-    results.close()
-    assert cores() == 2
-
-
-def test_a_call_from_inside_a_part_runs_its_own_parts_in_turn(cores):
-    def inner(pair):
-        return (*pair, threading.get_ident())
-
-    def outer(n):
-        return list(threads.parallel(inner, [(n, m) for m in range(5)])), threading.get_ident()
-
-    for n, (parts, thread) in enumerate(threads.parallel(outer, range(8))):
-        assert parts == [(n, m, thread) for m in range(5)]
-    assert cores() == 2
-
-
-def test_callers_in_several_threads_restore_the_blas_when_the_last_one_ends(cores):
-    both_inside = threading.Barrier(2, timeout=30)
-    first_is_done = threading.Event()
-
-    def part(name, n):
-        if n == 0:
-            both_inside.wait()
-        if name == "second":
-            assert first_is_done.wait(30)
-        return cores()
-
-    def call(name):
-        return list(threads.parallel(partial(part, name), range(3)))
-
-    with ThreadPoolExecutor(2) as pool:
-        first, second = (pool.submit(call, name) for name in ("first", "second"))
-        assert first.result() == [1] * 3
-        first_is_done.set()
-        assert second.result() == [1] * 3
-    assert cores() == 2
-
-
-def test_the_caller_s_context_reaches_every_part(cores):
-    def part(length):
-        return type(mha.sinusoidal_positions(length, 4)).__module__.partition(".")[0]
-
-    backend = load("numpy")
-    assert set(backend.parallel(part, range(8))) == {"numpy"}
-    with mha.use_backend("array_api_strict"):
-        assert set(backend.parallel(part, range(8))) == {"array_api_strict"}
-
-
-def test_a_part_that_changes_its_context_changes_no_other_s(cores):
-    all_inside = threading.Barrier(4, timeout=30)
-
-    def part(n):
-        with mha.use_backend("array_api_strict" if n % 2 else "numpy"):
-            all_inside.wait()
-            return type(mha.sinusoidal_positions(n, 4)).__module__.partition(".")[0]
-
-    assert list(load("numpy").parallel(part, range(8))) == ["numpy", "array_api_strict"] * 4
-
-
-def test_a_backend_without_threads_of_its_own_runs_parts_in_turn():
-    assert list(load("array_api_strict").parallel(str, range(3))) == ["0", "1", "2"]
-
-
-def test_the_cores_are_those_this_process_may_use():
-    assert threads.num_threads() >= 1

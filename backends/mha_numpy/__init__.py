@@ -18,6 +18,12 @@ def _parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[
     return parallel(function, items)
 
 
+def _set_num_threads(n: int | None) -> None:
+    from .cores import set_num_threads
+
+    set_num_threads(n)
+
+
 def _later(module: str) -> Callable[[Call], str | None]:
     """``supports`` of a module that imports NumPy, which is imported only when a call of NumPy's asks."""
 
@@ -44,6 +50,7 @@ def mha_backends() -> Iterable[Backend]:
         types=("numpy:ndarray",),
         namespace=_namespace,
         parallel=_parallel,
+        set_num_threads=_set_num_threads,
         devices=lambda: ["cpu"],
         versions=lambda: {"numpy": _namespace().__version__},
         install="pip install numpy",

@@ -12,7 +12,7 @@ from mha_core.plugin import AttentionProblem, AttentionState, Call
 from .part import Part, evenly
 from .parts import parts
 from .terms import Heads
-from .threads import one_blas_thread, run
+from .threads import one_thread, run
 from .tiles import attend
 
 _ROWS = 512  # queries in a tile at most
@@ -49,7 +49,7 @@ def attention(p: AttentionProblem) -> AttentionState:
     if len(jobs) > 1 and sum(job.cost for job in jobs) > _SERIAL:
         run(Job.__call__, jobs)
     else:
-        with one_blas_thread():
+        with one_thread:
             for job in jobs:
                 job()
     return AttentionState(out, lse)

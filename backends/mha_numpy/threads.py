@@ -1,84 +1,68 @@
-"""All cores for work that falls into independent parts: a Python thread for each, the BLAS held to one thread meanwhile.
+"""All cores for work that falls into independent parts: threads that stay, and a BLAS held at one thread meanwhile.
 
 NumPy lets go of the interpreter inside its loops and products, so threads run side by side; a product that is itself
-threaded leaves a core idle in everything between two products. Where the BLAS offers no way to say how many threads it
-takes, the parts run one after another, and the BLAS threads as it likes.
+threaded leaves a core idle in everything between two products. Where the BLAS cannot be held, parts run one after another,
+and the BLAS threads as it likes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
-import numpy
+from .blas import can_hold, one_thread
+from .cores import num_threads
+from .pool import Parts, inside_a_part
 
-_inside = threading.local()
-_lock = threading.Lock()
-_held = 0
-_before = 0
+__all__ = ["num_threads", "one_thread", "parallel", "run"]
 
-
-def num_threads() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """The results in the order of the items. A call from inside a part runs its own parts one after another."""
-    parts = list(items)
-    workers = min(num_threads(), len(parts))
-    if workers < 2 or _blas() is None or getattr(_inside, "parallel", False):
-        yield from map(function, parts)
-        return
-    with one_blas_thread(), ThreadPoolExecutor(workers, "mha-numpy", initializer=_mark) as pool:
-        yield from pool.map(function, parts)
-
-
-def _mark() -> None:
-    _inside.parallel = True
-
-
-@contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """The count is the process's: the first caller sets it, the last one of several restores it."""
-    global _held, _before
-    read, write = _blas() or (lambda: 1, lambda n: None)
-    with _lock:
-        if _held == 0:
-            _before = read()
-            write(1)
-        _held += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _held -= 1
-            if _held == 0:
-                write(_before)
-
-
-@cache
-def _blas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """OpenBLAS's own reading and writing of its thread count, as NumPy's wheels carry it."""
-    package = Path(numpy.__file__).parent
-    for folder in (package.parent / "numpy.libs", package / ".dylibs"):
-        for path in sorted(folder.glob("*openblas*")):
-            library = ctypes.CDLL(str(path))
-            for name in ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}"):
-                read = getattr(library, name.format("get_num_threads"), None)
-                write = getattr(library, name.format("set_num_threads"), None)
-                if read is not None and write is not None:
-                    return read, write
-    return None
+_AHEAD = 4  # parts for each thread that are begun before their results are asked for
 
 
 def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
-    for _ in parallel(function, items):
-        pass
+    """``function(item)`` for every item: begun in the order given, on as many threads as are free, in the caller's context.
+
+    The first exception of a part is raised once every part that has begun has ended; the others do not begin. A call from
+    inside a part runs its own parts one after another.
+    """
+    if _one_after_another():
+        for item in items:
+            function(item)
+        return
+    with Parts(function) as parts:
+        parts.add(items)
+        parts.work()
+
+
+def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """The results in the order of the items, each as soon as it is there; few items and results wait at a time.
+
+    As ``run`` otherwise; but a single part is the caller's own, and may have parts on all cores itself.
+    """
+    rest = iter(items)
+    first = list(islice(rest, 2))
+    if len(first) < 2 or _one_after_another():
+        yield from map(function, first)
+        yield from map(function, rest)
+        return
+    results: dict[int, Any] = {}
+
+    def part(numbered: tuple[int, Any]) -> None:
+        at, item = numbered
+        results[at] = function(item)
+
+    with Parts(part) as parts:
+        parts.add(enumerate(first))
+        begun, asked = len(first), 0
+        while asked < begun:
+            more = list(islice(rest, max(0, asked + _AHEAD * num_threads() - begun)))
+            parts.add(enumerate(more, begun))
+            begun += len(more)
+            parts.work(until=lambda: asked in results)  # noqa: B023  called before asked changes
+            yield results.pop(asked)
+            asked += 1
+
+
+def _one_after_another() -> bool:
+    return inside_a_part() or not can_hold()

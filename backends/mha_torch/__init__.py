@@ -5,6 +5,7 @@ from typing import Any
 
 from mha_core.plugin import Backend, Call, Kernel, hookimpl
 
+_before: int | None = None  # torch's own number of threads, while the user has set another
 _torch: Any = None  # once it is loaded: _features is asked in every call
 
 
@@ -69,6 +70,19 @@ def _synchronize() -> None:
         torch.accelerator.synchronize()
 
 
+def _set_num_threads(n: int | None) -> None:
+    """torch's own, for operations on the CPU; a thread that has computed with torch keeps the number that it began with."""
+    global _before
+    import torch
+
+    if n is not None:
+        _before = torch.get_num_threads() if _before is None else _before
+        torch.set_num_threads(n)
+    elif _before is not None:
+        torch.set_num_threads(_before)
+        _before = None
+
+
 def _versions() -> dict[str, str]:
     import array_api_compat
     import torch
@@ -88,6 +102,7 @@ def mha_backends() -> Iterable[Backend]:
         devices=_devices,
         synchronize=_synchronize,
         features=_features,
+        set_num_threads=_set_num_threads,
         versions=_versions,
         install="pip install 'mha-core[torch]'",
     )

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from .contract import Backend
@@ -51,6 +52,7 @@ class LoadedBackend:
 
 
 _loaded: dict[str, LoadedBackend] = {}
+_num_threads: int | None = None
 _lock = threading.RLock()
 
 
@@ -64,10 +66,39 @@ def load(name: str) -> LoadedBackend:
         if name not in _loaded:
             try:
                 namespace = record.namespace()
+                if _num_threads is not None and record.set_num_threads is not None:
+                    record.set_num_threads(_num_threads)
             except Exception as cause:
                 raise _unavailable(record, plugin, cause) from cause
             _loaded[name] = LoadedBackend(record, namespace, record.features)
     return _loaded[name]
+
+
+def set_num_threads(n: int | None) -> None:
+    """How many threads compute on the host, in every backend that can be told; None: as many as each takes by itself.
+
+    For the whole process; backends that are loaded later are told too. On its own, NumPy's backend takes as many as there are
+    cores in the process's affinity and its control group's limit. A number changes no bit of what NumPy's backend computes in
+    parts.
+
+    Raises TypeError for anything but an int, ValueError below 1.
+
+    >>> import mha_core as mha
+    >>> mha.set_num_threads(1)
+    >>> mha.set_num_threads(None)
+    """
+    global _num_threads
+    if n is not None:
+        if isinstance(n, bool) or not isinstance(n, Integral):
+            raise TypeError(f"n is {type(n).__name__}; expected an int, the number of threads, or None")
+        if n < 1:
+            raise ValueError(f"n is {n}; expected at least 1 thread, or None")
+        n = int(n)
+    with _lock:
+        _num_threads = n
+        for backend in _loaded.values():
+            if backend.record.set_num_threads is not None:
+                backend.record.set_num_threads(n)
 
 
 def _unavailable(record: Backend, plugin: Plugin, cause: Exception) -> BackendUnavailable:

@@ -42,6 +42,8 @@ class Backend:
     versions: names and versions of the libraries. install: the command that installs what is missing.
     current_device(): for a library that computes on its current device, wherever the arrays are: which one that is. Arrays of
     another are refused, since what is computed of them would not stay with them.
+    set_num_threads(n): n threads for what the library and its kernels compute on the host, an int of at least 1, or None: as
+    many as before the first call.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Backend:
     versions: Callable[[], Mapping[str, str]] | None = None
     install: str = ""
     current_device: Callable[[], Any] | None = None
+    set_num_threads: Callable[[int | None], None] | None = None
 
 
 @dataclass(frozen=True)

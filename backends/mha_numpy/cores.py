@@ -1,0 +1,78 @@
+"""How many threads: as many as the user says, or as the cores that this process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from . import blas
+
+_chosen: int | None = None
+
+
+def num_threads() -> int:
+    """The number that was set, or the cores that this process may use."""
+    return _chosen or available()
+
+
+def set_num_threads(count: int | None) -> None:
+    """For work in parts, and for the BLAS's products outside of it; None: as before the first call."""
+    global _chosen
+    _chosen = count
+    blas.set_count(count)
+
+
+@cache
+def available() -> int:
+    """The cores of the process's affinity, or fewer where its control group is given less time than they have."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, cgroup_limit())))
+
+
+def cgroup_limit(root: Path = Path("/")) -> float:
+    """The cores' worth of time that the process's control group may take, or any group around it; infinite without a limit.
+
+    Source: cgroups(7), proc_pid_mountinfo(5); the kernel's admin-guide/cgroup-v2 (``cpu.max``) and scheduler/sched-bwc
+    (``cpu.cfs_quota_us``).
+    """
+    return min((_limit(group) for group in _groups(root)), default=math.inf)
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """The directory of each group that the process is in for its time on cores, innermost first."""
+    own = [line.split(":", 2) for line in _lines(root / "proc/self/cgroup")]
+    paths = {"cgroup2" if number == "0" else "cgroup": path for number, names, path in own if _counts_time(names, number)}
+    for line in _lines(root / "proc/self/mountinfo"):
+        mount, _, system = line.partition(" - ")
+        kind, _, options = system.split(" ", 2)
+        if kind not in paths or (kind == "cgroup" and "cpu" not in options.split(",")):
+            continue
+        top, point = mount.split(" ")[3:5]
+        directory = root / point.lstrip("/")
+        group = PurePosixPath(paths[kind])  # in a container it may be outside of what is mounted
+        inside = group.relative_to(top).parts if group.is_relative_to(top) and ".." not in group.parts else ()
+        yield from (directory.joinpath(*inside[:depth]) for depth in range(len(inside), -1, -1))
+
+
+def _counts_time(controllers: str, number: str) -> bool:
+    return number == "0" or "cpu" in controllers.split(",")
+
+
+def _limit(group: Path) -> float:
+    quota, period = "max", "1"
+    for line in _lines(group / "cpu.max"):
+        quota, period = line.split()
+    for quota in _lines(group / "cpu.cfs_quota_us"):  # noqa: B007
+        (period,) = _lines(group / "cpu.cfs_period_us")
+    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def _lines(path: Path) -> list[str]:
+    """Those of a file that this kernel may not have."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,227 @@
+"""NumPy's threads when processes fork and end: each script runs in a fresh interpreter of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mha_numpy import blas
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork here"),
+    pytest.mark.skipif(not blas.can_hold(), reason="this NumPy's BLAS does not say how many threads it takes"),
+]
+
+START = """
+import os, sys, threading
+import numpy as np
+import mha_core as mha
+from mha_numpy import blas, cores, pool, threads
+
+mha.set_num_threads(4)
+mha.scaled_dot_product_attention(*[np.ones((1, 2, 2))] * 3)  # NumPy's backend is loaded, and told
+count = blas.functions()[0]
+assert (count(), cores.num_threads()) == (4, 4)
+
+def meet(parts=4):
+    "Parts that end only if four threads are at them at once; what they saw of the BLAS."
+    met, seen = threading.Barrier(4, timeout=30), []
+    threads.run(lambda _: (met.wait(), seen.append(count())), range(parts))
+    return seen
+
+def in_child(function):
+    "The exit status of a forked process that does this and no more."
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            function()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+def run(script):
+    """What a script prints. It must not hang, nor write to standard error."""
+    command = [sys.executable, "-W", "error", "-W", "ignore:.*fork:DeprecationWarning", "-c", START + script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_a_forked_process_starts_threads_of_its_own():
+    script = """
+meet()
+assert pool._pool.helpers == 3
+
+def child():
+    assert pool._pool.helpers == 0
+    assert meet() == [1] * 4
+    assert count() == 4
+
+print(in_child(child))
+assert meet() == [1] * 4
+"""
+    assert run(script) == ["0"]
+
+
+def test_a_process_forked_while_another_thread_computes_has_the_blas_and_all_threads():
+    script = """
+inside, go_on = threading.Event(), threading.Event()
+
+def part(_):
+    inside.set()
+    assert go_on.wait(30)
+
+other = threading.Thread(target=threads.run, args=(part, range(6)))
+other.start()
+assert inside.wait(30)
+assert count() == 1
+
+def child():
+    assert count() == 4, count()
+    assert (pool._pool.at_work, pool._pool.calls) == (0, [])
+    assert meet() == [1] * 4
+    assert count() == 4
+
+print(in_child(child))
+assert count() == 1
+go_on.set()
+other.join()
+assert count() == 4
+"""
+    assert run(script) == ["0"]
+
+
+def test_a_process_forked_while_others_call_all_the_time_never_hangs():
+    script = """
+end = threading.Event()
+
+def call():
+    while not end.is_set():
+        threads.run(lambda n: n * n, range(8))
+
+others = [threading.Thread(target=call) for _ in range(3)]
+for other in others:
+    other.start()
+print(*{in_child(meet) for _ in range(40)})
+end.set()
+for other in others:
+    other.join()
+assert count() == 4
+"""
+    assert run(script) == ["0"]
+
+
+def test_a_call_whose_parts_are_lost_in_a_fork_says_so():
+    """Forked inside a part, the new process has the caller but not its helpers, nor what they were computing."""
+    script = """
+main, met = threading.get_ident(), threading.Barrier(4, timeout=30)
+begin, parent = threading.Event(), os.getpid()
+
+def part(_):
+    met.wait()
+    if threading.get_ident() != main:
+        assert begin.wait(30)
+    else:
+        global child
+        child = os.fork()
+        begin.set()
+
+try:
+    threads.run(part, range(4))
+except RuntimeError as error:
+    assert os.getpid() != parent and "forked" in str(error), error
+    assert meet() == [1] * 4
+    os._exit(7)
+assert os.getpid() == parent
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert run(script) == ["7"]
+
+
+def test_results_begun_before_a_fork_are_lost_or_right_in_both_processes():
+    script = """
+results = threads.parallel(lambda n: n * n, range(1000))
+first = [next(results) for _ in range(10)]
+
+def child():
+    try:
+        rest = list(results)
+    except RuntimeError as error:
+        assert "forked" in str(error), error
+    else:
+        assert first + rest == [n * n for n in range(1000)]
+
+print(in_child(child))
+assert first + list(results) == [n * n for n in range(1000)]
+"""
+    assert run(script) == ["0"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_attention_in_worker_processes_gives_the_same_bits(tmp_path, method):
+    """By multiprocessing, whose workers are forked from a process with threads at work."""
+    (tmp_path / "work.py").write_text(
+        "import numpy as np\n"
+        "import mha_core as mha\n"
+        "from mha_numpy import threads\n"
+        "def attend(seed):\n"
+        "    q, k, v = np.random.default_rng(seed).normal(size=(3, 2, 4, 300, 32)).astype(np.float32)\n"
+        "    out = []\n"
+        "    threads.run(lambda n: out.append(mha.scaled_dot_product_attention(q, k, v).tobytes()), range(4))\n"
+        "    assert len(set(out)) == 1\n"
+        "    return out[0]\n"
+    )
+    script = f"""
+sys.path.insert(0, {str(tmp_path)!r})
+import multiprocessing
+from work import attend
+
+if __name__ == "__main__":
+    expected = [attend(seed) for seed in range(4)]
+    with multiprocessing.get_context({method!r}).Pool(2) as workers:
+        assert workers.map(attend, range(4)) == expected
+    print(os.path.basename(multiprocessing.__file__))
+"""
+    assert run(script) == ["__init__.py"]
+
+
+def test_the_interpreter_ends_with_helpers_asleep():
+    assert run("print(len(meet()))") == ["4"]
+
+
+def test_the_interpreter_ends_with_a_daemon_thread_s_parts_at_work():
+    script = """
+inside = threading.Semaphore(0)
+
+def part(_):
+    inside.release()
+    threading.Event().wait()
+
+threading.Thread(target=threads.run, args=(part, range(4)), daemon=True).start()
+assert all(inside.acquire(timeout=30) for _ in range(4))
+print("end")
+"""
+    assert run(script) == ["end"]
+
+
+def test_calls_while_the_interpreter_ends_are_computed():
+    """Before helpers were started, and after."""
+    script = """
+import atexit
+
+def last():
+    seen = []
+    threads.run(seen.append, range(8))
+    print(len(seen))
+
+atexit.register(last)
+if len(sys.argv) > 1:
+    meet()
+"""
+    assert run(script) == ["8"]
+    assert run(script.replace("len(sys.argv) > 1", "True")) == ["8"]
