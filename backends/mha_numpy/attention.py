@@ -16,24 +16,25 @@ from .threads import one_thread, run
 from .tiles import attend
 
 _ROWS = 512  # queries in a tile at most
-_TILE = 1 << 20  # bytes of the scores in a tile: with all that goes beside them, two megabytes
-_STACK = 1 << 17  # scores of short problems that are computed together
-_SIDE = 1 << 17  # numbers beside the scores: queries, and twice the sums of values; or copies of keys and values
+_SCRATCH = 1 << 21  # bytes that a thread uses beside what it reads and writes: about what stays in its cache
+_EDGE, _EDGES = 64, 1 << 16  # keys, and pairs, at least where a band cuts across: what it hides of them is computed in vain
+_JOBS = 4  # heads are not computed together where that leaves fewer parts than this
 _BLOCKS = 1 << 19  # pairs of a mask that is evaluated as it was written
 _SERIAL = 5e5  # ns of work for which no thread is woken
 
 
 class Job(NamedTuple):
-    """Some queries of some heads. size: keys in a tile. cost: in ns, as a guess."""
+    """Some queries of some heads. size: keys in a tile, edge: where a band cuts across. cost: in ns, as a guess."""
 
     part: Part
     rows: range
     heads: list[Heads]
     size: int
+    edge: int
     cost: float
 
     def __call__(self) -> None:
-        chunks = self.part.chunks(self.rows, self.size)
+        chunks = self.part.chunks(self.rows, self.size, self.edge)
         with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
             for heads in self.heads:
                 attend(self.part, heads, self.rows, chunks)
@@ -66,21 +67,25 @@ def _results(p: AttentionProblem) -> tuple[Any, Any]:
 def _jobs(part: Part) -> Iterator[Job]:
     """How a part is cut depends on shapes alone, so that every call gives the same bits."""
     (batch, keys, group, length, dim), (num_keys, width) = part.query.shape, part.value.shape[2:]
-    side = dim + 2 * width
-    num_rows = max(1, min(_ROWS, _SIDE // side) // group)
+    numbers = _SCRATCH // part.dtype.itemsize
+    by_query = group * (dim + 2 * width)  # the query, its sum, and what is added to the sum
+    by_pair = group * (1 if part.bias is None and part.mask is None and part.blocks is None else 2)
+    by_key = dim + width if part.copies else 0
+    num_rows = max(1, min(_ROWS // group, numbers // 2 // by_query))
     if part.blocks is not None:
         num_rows = min(num_rows, max(16, _BLOCKS // (batch * max(1, num_keys))))
     stack = 1
     if length <= num_rows:
-        stack = max(1, min(_STACK // max(1, length * group * num_keys), _SIDE // (length * group * side)))
+        cols = min(num_keys, num_keys if part.band == (None, None) else _EDGE)
+        stack = numbers // (length * (by_query + cols * by_pair) + cols * by_key)
+        stack = max(1, min(stack, batch * keys // _JOBS))
     all_heads = list(_stacks(batch, keys, stack))
     for rows in evenly(range(length), num_rows):
-        count = len(rows) * group * min(stack, batch * keys)
-        size = _TILE // part.dtype.itemsize // count // (1 if part.bias is None else 2)
-        size = max(1, min(size, _SIDE // (dim + width)) if part.copies else size)
+        size = max(1, (numbers // stack - len(rows) * by_query) // (len(rows) * by_pair + by_key))
+        edge = min(size, max(_EDGE, _EDGES // (len(rows) * group * stack)))
         # a mask is evaluated once for all heads
         for heads in [all_heads] if part.blocks is not None else [[one] for one in all_heads]:
-            yield Job(part, rows, heads, size, len(heads) * count * _cost(part, rows))
+            yield Job(part, rows, heads, size, edge, len(heads) * stack * _cost(part, rows))
 
 
 def _stacks(batch: int, keys: int, size: int) -> Iterator[Heads]:
@@ -95,5 +100,6 @@ def _stacks(batch: int, keys: int, size: int) -> Iterator[Heads]:
 
 
 def _cost(part: Part, rows: range) -> float:
-    """For each query, at a hundred billion operations a second, and a few passes over the scores."""
-    return len(part.reach(rows)) * (0.02 * (part.query.shape[-1] + part.value.shape[-1]) + 1)
+    """Of one head: a hundred billion operations a second, a few passes over the scores, and a key and a value to read."""
+    width = part.query.shape[-1] + part.value.shape[-1]
+    return len(part.reach(rows)) * (len(rows) * part.query.shape[2] * (0.02 * width + 1) + 0.3 * width)

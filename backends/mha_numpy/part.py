@@ -11,8 +11,6 @@ import numpy as np
 from .scratch import usable
 from .terms import Heads, Line, Matrix, Term
 
-_EDGE = 128  # keys at a time where a band cuts across: what it hides of them is computed in vain
-
 
 class Chunk(NamedTuple):
     """Keys that are looked at together, and the queries that may see them.
@@ -82,29 +80,29 @@ class Part:
         start = 0 if low is None else max(0, rows.start + low)
         return range(start, self.num_keys if high is None else max(start, min(self.num_keys, rows.stop + high)))
 
-    def chunks(self, rows: range, size: int) -> list[Chunk]:
-        """The keys that these queries reach, some ``size`` at a time, fewer where the band cuts across."""
-        found = list(self._chunks(rows, size))
+    def chunks(self, rows: range, size: int, edge: int) -> list[Chunk]:
+        """The keys that these queries reach, some ``size`` at a time, and ``edge`` where the band cuts across."""
+        found = list(self._chunks(rows, size, edge))
         if self.blocks is None:
             return found
         blocks = [(chunk, self.blocks(rows, chunk.cols)) for chunk in found]
         return [chunk._replace(block=block) for chunk, block in blocks if block is not False]
 
-    def _chunks(self, rows: range, size: int) -> Iterator[Chunk]:
+    def _chunks(self, rows: range, size: int, edge: int) -> Iterator[Chunk]:
         (low, high), reach = self.band, self.reach(rows)
         start = reach.start if low is None else max(reach.start, rows.stop - 1 + low)
         stop = reach.stop if high is None else min(reach.stop, rows.start + high + 1)
         if start >= stop:  # no key is seen by all
-            yield from self._edge(rows, reach)
+            yield from self._edge(rows, reach, edge)
             return
-        yield from self._edge(rows, range(reach.start, start))
+        yield from self._edge(rows, range(reach.start, start), edge)
         for cols in evenly(range(start, stop), size):
             yield Chunk(cols, rows)
-        yield from self._edge(rows, range(stop, reach.stop))
+        yield from self._edge(rows, range(stop, reach.stop), edge)
 
-    def _edge(self, rows: range, cols: range) -> Iterator[Chunk]:
+    def _edge(self, rows: range, cols: range, size: int) -> Iterator[Chunk]:
         low, high = self.band
-        for some in evenly(cols, _EDGE):
+        for some in evenly(cols, size):
             start = rows.start if high is None else max(rows.start, some.start - high)
             stop = rows.stop if low is None else min(rows.stop, some.stop - low)
             if start < stop:
