@@ -14,6 +14,7 @@ import mha_core as mha
 from conftest import ROOT
 from mha_core.algebra import problem as problems
 from mha_core.algebra.structure import Structure
+from mha_core.dispatch.backend import load
 from mha_core.dispatch.kernels import decide
 from mha_core.plugin import AttentionProblem, Call, register, unregister
 from sample_kernels import ANSWER, BATCH, FEATURES, HEADS, LENGTH, OPERATIONS, WIDTH, A, Plugin, W, a_kernel, received
@@ -156,7 +157,7 @@ def test_arrays_arrive_as_they_are_where_nothing_is_masked(installed, arguments)
     problem = received_by(installed, call)
     assert isinstance(problem, AttentionProblem)
     assert all(getattr(problem, name) is call[name] for name in ("query", "key", "value"))
-    assert problem.xp is np
+    assert problem.xp is load("numpy").xp
     assert (problem.scale, problem.mask, problem.bias, problem.softcap, problem.sink) == (0.25, None, None, None, None)
     assert problem.structure.keys == range(LENGTH)
     assert problem.rows_shape == (BATCH, HEADS, LENGTH)

@@ -161,20 +161,25 @@ def test_a_single_part_of_parallel_may_have_parts_on_all_cores(blas_count):
 
 @BOTH
 def test_a_call_from_inside_a_part_runs_its_own_parts_in_turn(blas_count, compute):
-    met = meeting(4)
+    met, never = meeting(2), threading.Event()
+
+    def inner(pair):
+        never.wait(0.005)  # time for the two threads that are free to take a part too
+        return (*pair, threading.get_ident())
 
     def outer(n):
-        if n < 4:
-            met.wait()
-        return compute(lambda m: (n, m, threading.get_ident()), range(5)), threading.get_ident()
+        met.wait()
+        return compute(inner, [(n, m) for m in range(5)]), threading.get_ident()
 
-    for n, (parts, thread) in enumerate(compute(outer, range(8))):
+    for n, (parts, thread) in enumerate(compute(outer, range(2))):
         assert parts == [(n, m, thread) for m in range(5)]
     assert blas_count() == 4
 
 
-def test_a_helper_leaves_to_a_second_caller_its_core_and_comes_when_one_is_free(blas_count):
+def test_a_helper_leaves_to_a_second_caller_its_core_and_comes_when_one_is_free(blas_count, monkeypatch):
     cores.set_num_threads(2)
+    helped_by, help_it = [], pool.Parts.help
+    monkeypatch.setattr(pool.Parts, "help", lambda call: helped_by.append(threading.get_ident()) or help_it(call))
     helped, second_is_in, first_is_done, never = threading.Event(), threading.Event(), threading.Event(), threading.Event()
     both_of_first, both_of_second = threading.Barrier(2, helped.set, AT_MOST), meeting(2)
 
@@ -204,6 +209,7 @@ def test_a_helper_leaves_to_a_second_caller_its_core_and_comes_when_one_is_free(
         idents, caller = other.result()
         assert caller in idents[:2] and len(set(idents[:2])) == 2
         assert set(idents[2:]) == {caller}
+    assert len(helped_by) == 2, "a helper that has left sleeps"
 
 
 def test_many_callers_at_once_all_end(blas_count):
@@ -318,12 +324,17 @@ def test_the_first_of_several_exceptions_is_raised_and_kept_by_nobody(blas_count
         threading.Event().wait(0.01)  # until the first is noted
         raise ValueError(n)
 
-    with pytest.raises(First) as caught:
-        threads.run(part, range(4))
-    error = weakref.ref(caught.value)
-    del caught
-    gc.collect()
-    assert error() is None
+    def raised():
+        try:
+            threads.run(part, range(4))
+        except First as error:
+            return weakref.ref(error)
+
+    gc.disable()  # nor is it part of a cycle, which would keep the caller's arrays for a while
+    try:
+        assert raised()() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

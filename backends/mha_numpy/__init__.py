@@ -1,5 +1,6 @@
 """NumPy, as a plugin like anyone's. NumPy 2 is a conforming array-API namespace itself."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -7,9 +8,16 @@ from mha_core.plugin import Backend, Call, Kernel, hookimpl
 
 
 def _namespace() -> Any:
-    import numpy
+    from .bfloat16 import namespace
 
-    return numpy
+    return namespace()
+
+
+def _versions() -> dict[str, str]:
+    import numpy  # noqa: F401
+
+    libraries = ("numpy", "ml_dtypes")  # the latter where its bfloat16 is in use
+    return {name: sys.modules[name].__version__ for name in libraries if sys.modules.get(name) is not None}
 
 
 def _parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
@@ -51,8 +59,9 @@ def mha_backends() -> Iterable[Backend]:
         namespace=_namespace,
         parallel=_parallel,
         set_num_threads=_set_num_threads,
+        to_numpy=lambda array: array,
         devices=lambda: ["cpu"],
-        versions=lambda: {"numpy": _namespace().__version__},
+        versions=_versions,
         install="pip install numpy",
     )
 
@@ -69,3 +78,4 @@ def mha_kernels() -> Iterable[Kernel]:
         handles=frozenset(_ATTENTION),
         supports=_later("attention"),
     )
+    yield Kernel(backend="numpy", op="linear", name="half", api=1, load="mha_numpy.half:linear", supports=_later("half"))

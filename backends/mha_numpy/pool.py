@@ -176,7 +176,6 @@ class _Pool:
                 with self.lock:
                     self.at_work -= 1
                     call.left()
-            del call  # a thread that sleeps keeps nothing of a caller's
 
     def _join(self) -> Parts | None:
         """The call with parts waiting that has the fewest helpers, if a core is free."""
