@@ -149,6 +149,15 @@ def mha_kernels() -> Iterable[Kernel]:
         handles=frozenset({*_OPTIONS, *_LAYER}),
         supports=_later("layers"),
     )
+    yield Kernel(
+        backend="torch",
+        op="linear",
+        name="onednn",
+        api=1,
+        load="mha_torch.onednn:linear",
+        priority=1,
+        supports=_later("onednn"),
+    )
     for op in ("linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"):
         yield Kernel(
             backend="torch",
