@@ -6,15 +6,17 @@ from typing import Any
 from mha_core.plugin import Backend, Call, Kernel, hookimpl
 
 _before: int | None = None  # torch's own number of threads, while the user has set another
-_torch: Any = None  # once it is loaded: _features is asked in every call
+_torch: Any = None  # once it is loaded, with what _features asks in every call
+_level: Any = None
+_transform: Any = None
 
 
 def _namespace() -> Any:
-    global _torch
+    global _torch, _level, _transform
     import array_api_compat.torch
     import torch
 
-    _torch = torch
+    _torch, _level, _transform = torch, torch.autograd.forward_ad, torch._C._functorch.peek_interpreter_stack
     return array_api_compat.torch
 
 
@@ -52,9 +54,9 @@ def _features(arrays: Sequence[Any]) -> frozenset[str]:
     Inside a transform of torch.func an array does not tell whether what it stands for records, and is taken to; under vmap
     few fused kernels have a rule for a batch.
     """
-    if _torch.autograd.forward_ad._current_level >= 0:
+    if _level._current_level >= 0:
         return _TANGENT
-    if _torch._C._functorch.peek_interpreter_stack() is not None:
+    if _transform() is not None:
         levels = _torch._C._functorch.get_interpreter_stack()
         return _VMAP if any(level.key() == _torch._C._functorch.TransformType.Vmap for level in levels) else _GRADIENT
     for x in arrays:
@@ -140,6 +142,7 @@ def mha_kernels() -> Iterable[Kernel]:
         load="mha_torch.sdpa:attention",
         handles=frozenset({"lse", "gradient", "sink", "grouped_query", "value_dim", "broadcast", *_MASKS, *_BIASES}),
         supports=_later("sdpa"),
+        prepare="mha_torch.sdpa:prepare",
     )
     yield Kernel(
         backend="torch",
@@ -160,6 +163,15 @@ def mha_kernels() -> Iterable[Kernel]:
         load="mha_torch.layers:encoder_layer",
         handles=frozenset({*_OPTIONS, *_LAYER}),
         supports=_later("layers"),
+    )
+    yield Kernel(
+        backend="torch",
+        op="linear",
+        name="onednn",
+        api=1,
+        load="mha_torch.onednn:linear",
+        priority=1,
+        supports=_later("onednn"),
     )
     for op in ("linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"):
         yield Kernel(

@@ -1,4 +1,8 @@
-"""The encoder layer without what inference can leave out: one call for each product, sums in place."""
+"""The encoder layer without what inference can leave out: all that follows attention in chunks of rows, in place.
+
+A chunk's hidden features stay in the cache between the two products of the feed-forward, and the same few pages of memory
+serve all chunks.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,15 @@ from torch.nn import functional as F  # noqa: N812
 from mha_core import scaled_dot_product_attention
 from mha_core.plugin import Call
 
-from .pieces import layer_norm, linear
+from .onednn import fastest_linear as linear
+from .pieces import layer_norm
+
+_ROWS = 1024  # of a chunk: 256 are up to 10% slower with MKL, and all of 4096 20% with oneDNN
 
 _ACTIVATIONS = {  # clamped as in pieces.py
     "relu": lambda x: x.relu_(),
-    "gelu": lambda x: F.gelu(x.clamp_(min=-40)),
-    "gelu_tanh": lambda x: F.gelu(x.clamp_(min=-40), approximate="tanh"),
+    "gelu": lambda x: torch.ops.aten.gelu_(x.clamp_(min=-40)),
+    "gelu_tanh": lambda x: torch.ops.aten.gelu_(x.clamp_(min=-40), approximate="tanh"),
     "silu": lambda x: F.silu(x.clamp_(min=-1e4), inplace=True),
 }
 
@@ -27,21 +34,23 @@ def supports(call: Call) -> str | None:
 
 def encoder_layer(layer: Any, x: Tensor, **options: Any) -> Tensor:
     """No gradient is recorded, so whatever is made here may be written to; ``x`` and the weights never are."""
-    if layer.norm_first:
-        y = _attend(layer, _norm(layer.norm_1, x), options).add_(x)
-        return _feed_forward(layer, _norm(layer.norm_2, y)).add_(y)
-    y = _norm(layer.norm_1, _attend(layer, x, options).add_(x))
-    return _norm(layer.norm_2, _feed_forward(layer, y).add_(y))
+    attended = _attend(layer, _norm(layer.norm_1, x) if layer.norm_first else x, options)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rows = _ROWS if x.is_cpu else max(1, x.shape[:-1].numel())
+    for heads, residual, chunk in zip(*(y.flatten(0, -2).split(rows) for y in (attended, x, out)), strict=True):
+        chunk.copy_(_after_attention(layer, heads, residual))
+    return out
 
 
 def _attend(layer: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
-    """Concat(heads) w_o (Vaswani et al. 2017, section 3.2.2)."""
+    """Concat(heads) (Vaswani et al. 2017, section 3.2.2)."""
     a = layer.attention
     keys = a.num_heads if a.num_kv_heads is None else a.num_kv_heads
     projections = ((a.w_q, a.b_q, a.num_heads), (a.w_k, a.b_k, keys), (a.w_v, a.b_v, keys))
     q, k, v = (_heads(linear(x, w, b), heads) for w, b, heads in projections)
     out: Any = scaled_dot_product_attention(q, k, v, **options)
-    return linear(out.transpose(-2, -3).flatten(-2), a.w_o, a.b_o)
+    heads: Tensor = out.transpose(-2, -3).flatten(-2)
+    return heads
 
 
 def _heads(x: Any, count: int) -> Any:
@@ -49,8 +58,16 @@ def _heads(x: Any, count: int) -> Any:
     return x.unflatten(-1, (count, -1)).transpose(-2, -3)
 
 
-def _feed_forward(layer: Any, x: Tensor) -> Tensor:
-    f = layer.feed_forward
+def _after_attention(layer: Any, heads: Tensor, x: Tensor) -> Tensor:
+    """Of some rows, which no longer look at one another."""
+    y = linear(heads, layer.attention.w_o, layer.attention.b_o).add_(x)
+    if layer.norm_first:
+        return _feed_forward(layer.feed_forward, _norm(layer.norm_2, y)).add_(y)
+    y = _norm(layer.norm_1, y)
+    return _norm(layer.norm_2, _feed_forward(layer.feed_forward, y).add_(y))
+
+
+def _feed_forward(f: Any, x: Tensor) -> Tensor:
     hidden: Any = _ACTIVATIONS[f.activation](linear(x, f.w_1, f.b_1))  # type: ignore[no-untyped-call]
     return linear(hidden, f.w_2, f.b_2)
 

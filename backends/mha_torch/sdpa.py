@@ -8,7 +8,8 @@ they reach, and a mask of numbers for the block: torch expands a boolean mask in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,7 @@ _MASK = 1 << 20  # numbers in the mask of a block: 4 MB in float32
 _ROWS = 512  # queries in a block at most: what a band leaves out is then worth leaving out
 _STEP = 128  # keys that are looked at together for whether a block needs them
 
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-
+_flash: Any = torch._scaled_dot_product_flash_attention_for_cpu  # what torch chooses on the CPU, with the log-sum-exp
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -43,6 +43,24 @@ def supports(call: Call) -> str | None:
     return None
 
 
+def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
+    """Where one call of torch's is all that there is to do: that call."""
+    alone = p.sink is None and _fits(p.query, p.key, p.value)
+    if not alone or not _is_plain(p) or _high(p) not in (None, 0) or not _has_lse(p) or _is_widened(p):
+        return None
+    options: dict[str, Any] = {"is_causal": True} if _high(p) == 0 else {}
+    if p.scale != 1 / math.sqrt(p.query.shape[-1]):  # torch's own: what is not said need not be read
+        options |= {"scale": p.scale}
+    flash = partial(_flash, **options)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, sink: None) -> AttentionState:
+        if query.is_contiguous() and key.is_contiguous() and value.is_contiguous():
+            return AttentionState(*flash(query, key, value))
+        return AttentionState(*flash(_rows(query), _rows(key), _rows(value)))
+
+    return attend
+
+
 def attention(p: AttentionProblem) -> AttentionState:
     """out; and lse where it, or a sink, is wanted.
 
@@ -50,7 +68,7 @@ def attention(p: AttentionProblem) -> AttentionState:
     lse is wanted, all is computed in float32 and rounded once.
     """
     dtype: Any = p.query.dtype
-    if dtype in _HALF and ("lse" in p.asked or p.sink is not None):
+    if _is_widened(p):
         p = p.with_arrays(*(_wide(p, x) for x in (p.query, p.key, p.value)))
     state: Any = by_sequence(p, _attention) if only_packed(p) else _attention(p)
     if p.sink is not None:  # one more score without a value: merging with the state (0, sink)
@@ -59,11 +77,22 @@ def attention(p: AttentionProblem) -> AttentionState:
     return AttentionState(state.out.to(dtype), state.lse)
 
 
+def _is_widened(p: AttentionProblem) -> bool:
+    return p.query.dtype in _HALF and ("lse" in p.asked or p.sink is not None)
+
+
+def _high(p: AttentionProblem) -> int | None:
+    """The band's upper limit, None where it restrains nothing: a band of many sequences may be wider than one of them."""
+    high = p.structure.band[1]
+    return None if high is None or high >= p.key.shape[-2] - 1 else high
+
+
+def _is_plain(p: AttentionProblem) -> bool:
+    return p.bias is None and p.structure.features <= {"causal"}
+
+
 def _attention(p: AttentionProblem) -> AttentionState:
-    low, high = p.structure.band
-    if high is not None and high >= p.key.shape[-2] - 1:
-        high = None  # a band of many sequences may be wider than this one
-    plain = p.bias is None and low is None and p.structure.features <= {"causal"}
+    plain, high = _is_plain(p), _high(p)
     if plain and high in (None, 0):
         return _fused(p, p.query, p.key, p.value, causal=high == 0)
     if plain and high is not None and high > 0 and _has_lse(p) and p.query.dtype not in _HALF:
@@ -153,7 +182,7 @@ def _fused(
     """One call of torch's, on four axes; a causal one is aligned at the start."""
     q, k, v = query, key, value
     width, batch = value.shape[-1], None
-    if not (query.ndim == key.ndim == value.ndim == 4 and len(query) == len(key) == len(value) and width == query.shape[-1]):
+    if not _fits(query, key, value):
         batch = p.batch_shape
         widest = max(query.shape[-1], width)  # the fused kernels want heads of one width: zeros change no score
         q, k, v = (_four_axes(_padded(x, widest), batch) for x in (query, key, value))
@@ -165,12 +194,25 @@ def _fused(
         grouped = k.shape[1] != q.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
     else:
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-        out, lse = _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=p.scale)
+        out, lse = _flash(_rows(q), _rows(k), _rows(v), 0.0, causal, attn_mask=mask, scale=p.scale)
     if batch is None:
         return AttentionState(out, lse)
     lse = lse if lse is None else lse.reshape(*batch, *lse.shape[1:])
     return AttentionState(out.reshape(*batch, *out.shape[1:])[..., :width], lse)
+
+
+def _fits(query: Any, key: Any, value: Any) -> bool:
+    """Whether torch takes the arrays as they are: four axes, one batch, heads of one width."""
+    return (
+        query.ndim == key.ndim == value.ndim == 4
+        and len(query) == len(key) == len(value)
+        and query.shape[-1] == value.shape[-1]
+    )
+
+
+def _rows(x: Tensor) -> Tensor:
+    """With the features of a position side by side, as the kernel reads them."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _padded(x: Tensor, width: int) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,6 +49,7 @@ class Watch:
             self.kernel,
             name=f"{self.kernel.name} under test",
             load=f"{__name__}:run",
+            prepare=None if self.kernel.prepare is None else f"{__name__}:prepare",
             priority=sys.maxsize - 1,
             supports=self._supports,
             opt_in=False,
@@ -75,10 +76,28 @@ _watches: list[Watch] = []
 def run(*arguments: Any, **options: Any) -> Any:
     """The kernel that is watched."""
     watch = _watches[-1]
-    module, _, function = watch.kernel.load.partition(":")
-    compute = getattr(importlib.import_module(module), function)
     watch.runs += 1
-    return compute(*arguments, **options)
+    return _function(watch.kernel.load)(*arguments, **options)
+
+
+def prepare(problem: Any) -> Callable[..., Any] | None:
+    """The same where it is prepared."""
+    watch = _watches[-1]
+    compute = _function(watch.kernel.prepare)(problem)
+    if compute is None:
+        return None
+
+    def counted(*arrays: Any) -> Any:
+        watch.runs += 1
+        return compute(*arrays)
+
+    return counted
+
+
+def _function(name: Any) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
 
 
 @contextmanager

@@ -91,6 +91,9 @@ class Kernel:
     name: what users write in ``use_kernel``. api: as in ``Backend``.
     load: ``"module:function"``, imported on first use; ``"attention"`` receives an ``AttentionProblem`` and returns an
     ``AttentionState``, every other operation the arguments of the public function of its name.
+    prepare: ``"module:function"`` of a kernel of attention, for small calls. It is given a first problem and returns a function
+    ``(query, key, value, sink) -> AttentionState`` for every problem that differs from it in the numbers of these arrays
+    alone, strides included; or None, and ``load`` computes. No array of the first problem may be kept.
     priority: higher is asked first. handles: the features that it honours; a call with any other goes elsewhere.
     supports: Call -> None, or the reason against. opt_in: never chosen by itself, only by ``use_kernel``.
     """
@@ -104,3 +107,4 @@ class Kernel:
     handles: frozenset[str] = frozenset()
     supports: Callable[[Call], str | None] | None = None
     opt_in: bool = False
+    prepare: str | None = None

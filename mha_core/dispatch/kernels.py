@@ -23,6 +23,7 @@ class Decision:
     kernel: Kernel | None
     rejected: tuple[tuple[Kernel, str], ...] = ()
     run: Callable[..., Any] | None = None
+    prepare: Callable[..., Any] | None = None
 
 
 def decide(backend: str, call: Call, demand: Demands | None = None, *, parts: bool = False) -> Decision:
@@ -38,7 +39,7 @@ def decide(backend: str, call: Call, demand: Demands | None = None, *, parts: bo
         reason = _passed_over(kernel, demand, wanted, parts) or _unfit(kernel, call)
         if reason is None:
             try:
-                return Decision(kernel, tuple(rejected), _load(kernel))
+                return Decision(kernel, tuple(rejected), *_load(kernel))
             except Exception as error:  # its module is broken: the others must not notice, but the user must
                 reason = _broken(kernel, "cannot be loaded", error)
         rejected.append((kernel, reason))
@@ -80,8 +81,12 @@ def _broken(kernel: Kernel, what: str, error: Exception) -> str:
     return reason
 
 
-def _load(kernel: Kernel) -> Callable[..., Any]:
-    module, _, function = kernel.load.partition(":")
+def _load(kernel: Kernel) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
+    return _found(kernel.load), None if kernel.prepare is None else _found(kernel.prepare)
+
+
+def _found(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found
 

@@ -13,7 +13,7 @@ from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
 from ..algebra.visibility import has_unseen_keys, without_unseen_keys
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.context import NO_DEMANDS, demands, watcher
+from ..dispatch.context import demands, watcher
 from ..dispatch.kernels import decide
 from .operation import Kept, Plan, Run, describe, empty, features_of, keep
 from .prepare import prepare
@@ -33,11 +33,12 @@ class Recipe:
     """The index of the keys that any query can reach; None for all."""
     zeroes: bool
     """Whether keys that no query sees remain, and must be zeroed."""
-    compute: Callable[[AttentionProblem], AttentionState]
     as_given: bool
     """Whether query, key and value go into the problem as they come."""
     headless: bool
     """Whether they have two axes each, and so has the answer."""
+    direct: Callable[..., AttentionState] | None
+    """What needs no problem: the kernel as it was prepared, where it computes with the arrays as they come."""
 
     def fill(self, query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
         if not self.as_given:
@@ -55,63 +56,73 @@ _new, _set = object.__new__, object.__setattr__
 _recipes = Kept()
 
 
-def attend(
-    query: Any,
-    key: Any,
-    value: Any,
-    *,
-    lse: bool,
-    mask: Any = None,
-    bias: Any = None,
-    scale: Any = None,
-    softcap: Any = None,
-    sink: Any = None,
-    query_offset: Any = None,
-    **unknown: Any,
-) -> AttentionState:
+def attend(query: Any, key: Any, value: Any, options: Mapping[str, Any], *, lse: bool) -> AttentionState:
     """Attention, validated and dispatched; without ``lse`` only ``out`` is sure to be there."""
-    recipes, recipe, signature = _recipes.now, None, None
-    plain = scale is softcap is query_offset is None
-    if (plain or _known_types(scale, softcap, query_offset)) and not unknown:
-        try:
-            demand = demands.get()
-            signature = (
-                lse,
-                None if demand is NO_DEMANDS else demand,
-                features_of((query, key, value, sink)),
-                None if mask is None else mask.key or _says_something_new(),
-                None if bias is None else bias.key or _says_something_new(),
-                None if plain else (scale, softcap, query_offset),
-                (type(query), query.shape, query.dtype, query.device),
-                (type(key), key.shape, key.dtype, key.device),
-                (type(value), value.shape, value.dtype, value.device),
-                None if sink is None else (type(sink), sink.shape, sink.dtype, sink.device),
-            )
-            recipe = recipes.get(signature)
-        except (AttributeError, TypeError):  # arrays in a mask, and what Operation names: prepared in full each time
-            signature = None
+    recipes, recipe, sink = _recipes.now, None, None
+    try:
+        said = None
+        if options:
+            said, sink = _said(**options), options.get("sink")
+        signature = (
+            lse,
+            said,
+            demands.get(),
+            features_of((query, key, value, sink)),
+            type(query),
+            query.shape,
+            query.dtype,
+            query.device,
+            type(key),
+            key.shape,
+            key.dtype,
+            key.device,
+            type(value),
+            value.shape,
+            value.dtype,
+            value.device,
+        )
+        recipe = recipes.get(signature)
+    except (AttributeError, TypeError):  # arrays in a mask, and what Operation names: prepared in full each time
+        signature = None
+    watch = watcher.get()
     if recipe is not None:
+        if watch is None and recipe.direct is not None:
+            return recipe.direct(query, key, value, sink)
         problem = recipe.fill(query, key, value, sink)
     else:
-        options = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap, "sink": sink, "query_offset": query_offset}
-        backend, problem = prepare(query, key, value, **options, **unknown)
+        backend, problem = prepare(query, key, value, **options)
         problem = replace(problem, asked=_asked(problem, lse))
         repeats = signature is not None
-        recipe = _recipe(_plan(backend, problem), problem, key, (query.ndim, key.ndim, value.ndim), repeats)
+        recipe = _recipe(_plan(backend, problem, repeats), problem, key, (query.ndim, key.ndim, value.ndim), repeats)
         if repeats:
             keep(recipes, signature, recipe)
-    watch = watcher.get()
-    state: AttentionState = recipe.compute(problem) if watch is None else watch(_run(recipe.plan, problem))
+    state: AttentionState = recipe.plan.compute(problem) if watch is None else watch(_run(recipe.plan, problem))
     if not recipe.headless:
         return state
     out, log_sum = state
     return AttentionState(out[0, ...], log_sum if log_sum is None else log_sum[0, ...])
 
 
-def _known_types(scale: Any, softcap: Any, query_offset: Any) -> bool:
+def _said(
+    mask: Any = None, bias: Any = None, scale: Any = None, softcap: Any = None, sink: Any = None, query_offset: Any = None
+) -> tuple[Any, ...]:
+    """What options add to a signature. Raises TypeError or AttributeError for what is no part of one: arrays, and mistakes."""
+    plain = scale is softcap is query_offset is None
+    if not plain:
+        _check_types(scale, softcap, query_offset)
+    return (
+        None if mask is None else mask.key or _says_something_new(),
+        None if bias is None else bias.key or _says_something_new(),
+        None if plain else (scale, softcap, query_offset),
+        None if sink is None else (type(sink), sink.shape, sink.dtype, sink.device),
+    )
+
+
+def _check_types(scale: Any, softcap: Any, query_offset: Any) -> None:
     """No bool, for True and 1 are one key but not one argument, nor an array, which may hold another number each time."""
     numbers = {type(None), float, int}
-    return type(scale) in numbers and type(softcap) in numbers and type(query_offset) in {type(None), int}
+    if type(scale) not in numbers or type(softcap) not in numbers or type(query_offset) not in {type(None), int}:
+        raise TypeError
 
 
 def _says_something_new() -> NoReturn:
@@ -125,25 +136,38 @@ def _asked(p: AttentionProblem, lse: bool) -> frozenset[str]:
     return asked | {LSE} if lse else asked
 
 
-def _plan(backend: LoadedBackend, p: AttentionProblem) -> Plan:
+def _plan(backend: LoadedBackend, p: AttentionProblem, repeats: bool) -> Plan:
     given = {"query": p.query, "key": p.key, "value": p.value} | ({} if p.sink is None else {"sink": p.sink})
     options = {"band": p.structure.band, "packed": p.structure.packed, "scale": p.scale, "softcap": p.softcap}
     call = describe("attention", given, features=p.features, options=options)
     decision = decide(backend.name, call)
-    return Plan(backend, call, decision, decision.run or algebra.attention_state)
+    prepared = decision.prepare(p) if repeats and decision.prepare is not None else None
+    return Plan(backend, call, decision, _Prepared(prepared) if prepared else decision.run or algebra.attention_state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A kernel prepared for a signature, called with a problem as any other."""
+
+    compute: Callable[..., AttentionState]
+
+    def __call__(self, p: AttentionProblem) -> AttentionState:
+        return self.compute(p.query, p.key, p.value, p.sink)
 
 
 def _recipe(plan: Plan, p: AttentionProblem, key: Array, axes: tuple[int, ...], repeats: bool) -> Recipe:
     keys, num_keys = p.structure.keys, key.shape[-2]
     kept = None if len(keys) == num_keys else (..., slice(keys.start, keys.stop), slice(None))
+    as_given = 2 not in axes and kept is None
+    zeroes = repeats and p.mask is not None and has_unseen_keys(p)  # to look at arrays would take as long as to use them
     return Recipe(
         plan=plan,
         fields=vars(p) | dict.fromkeys(("query", "key", "value", "sink")),  # no array is kept
         kept=kept,
-        zeroes=repeats and p.mask is not None and has_unseen_keys(p),  # to look at arrays would take as long as to use them
-        compute=plan.compute,
-        as_given=2 not in axes and kept is None,
+        zeroes=zeroes,
+        as_given=as_given,
         headless=axes == (2, 2, 2),
+        direct=plan.compute.compute if isinstance(plan.compute, _Prepared) and as_given and not zeroes else None,
     )
 
 

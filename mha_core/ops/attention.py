@@ -48,7 +48,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     array([[1.  , 0.  ],
            [0.33, 0.67]])
     """
-    return attend(query, key, value, lse=False, **options).out
+    return attend(query, key, value, options, lse=False).out
 
 
 def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
@@ -68,7 +68,7 @@ def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Op
     >>> float(mha.attention_state(x, x, x).lse[0])
     0.0
     """
-    return attend(query, key, value, lse=True, **options)
+    return attend(query, key, value, options, lse=True)
 
 
 def merge_states(*states_: AttentionState) -> AttentionState:
