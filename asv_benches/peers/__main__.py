@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,8 @@ from .machine import source
 from .race import QUICK, Effort
 from .report import limits as limits_told
 from .report import table, write
+
+WIDTH = 180  # of the table in a file
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -38,7 +41,7 @@ def main(
 ) -> None:
     """Time every backend beside its peers, in processes of their own, and print goal, measured and limit."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: no contender asks a network
-    console, log = Console(), Console(stderr=True)
+    console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
     effort = QUICK if quick else Effort(rounds)
     backends = backend or list(KNOWN)
     try:

@@ -92,8 +92,11 @@ def sdpa(problem: Attention) -> Work:
     query, key, value = map(torch.from_numpy, problem.arrays())
     mask = None if problem.window is None else torch.from_numpy(problem.seen(np.arange(problem.queries)))
     attend = torch.nn.functional.scaled_dot_product_attention
-    torch.inference_mode().__enter__()  # for the rest of this process
-    return Work(lambda: attend(query, key, value, attn_mask=mask, is_causal=problem.causal), lambda out: out.numpy())
+
+    def call() -> Any:
+        return attend(query, key, value, attn_mask=mask, is_causal=problem.causal)
+
+    return Work(call, lambda out: out.numpy(), mode=torch.inference_mode)
 
 
 def naive(problem: Attention) -> Work:

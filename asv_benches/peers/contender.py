@@ -10,6 +10,7 @@ import multiprocessing
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from multiprocessing.connection import Connection
@@ -22,11 +23,15 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """What a contender does. call: the work; read: its result as NumPy; wait: until all calls are done, on a device."""
+    """What a contender does.
+
+    call: the work; read: its result as NumPy; wait: until all calls are done, on a device; mode: what all calls run inside.
+    """
 
     call: Callable[[], Any]
     read: Callable[[Any], Any]
     wait: Callable[[], None] = _nothing
+    mode: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 class ContenderFailed(RuntimeError):
@@ -85,7 +90,8 @@ def _serve(pipe: Connection, build: Callable[..., Work], arguments: tuple[Any, .
             return
         try:
             work = work or build(*arguments)
-            reply = (False, work.read(work.call()) if calls is None else _timed(work, calls))
+            with work.mode():
+                reply = (False, work.read(work.call()) if calls is None else _timed(work, calls))
         except Exception:  # told to the parent, which raises it
             reply = (True, traceback.format_exc())
         pipe.send(reply)

@@ -70,12 +70,11 @@ def fast_path(problem: Layer) -> Work:
         D_MODEL, NUM_HEADS, D_FF, dropout=0.0, activation="gelu", batch_first=True, dtype=torch.float32
     ).eval()
     theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in _state_dict(layer).items()})
-    torch.inference_mode().__enter__()  # for the rest of this process
-    with torch.profiler.profile() as profile:
+    with torch.inference_mode(), torch.profiler.profile() as profile:
         theirs(x)
     if "aten::_transformer_encoder_layer_fwd" not in {event.name for event in profile.events()}:
         raise RuntimeError("nn.TransformerEncoderLayer did not take its fast path")
-    return Work(lambda: theirs(x), lambda out: out.numpy())
+    return Work(lambda: theirs(x), lambda out: out.numpy(), mode=torch.inference_mode)
 
 
 def _state_dict(layer: Any) -> dict[str, np.ndarray]:

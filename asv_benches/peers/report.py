@@ -22,6 +22,11 @@ HEADING = ("case", "peer", "backend", "goal", "measured", "quartiles", "verdict"
 LEFT = 3  # columns of words; those that follow are numbers
 STYLES = {"met": "green", "missed": "yellow", "wrong": "bold red"}
 
+READING = (
+    "A ratio is our time over the peer's, each in a process of its own, in lock-step: the median over rounds and its quartiles. "
+    "Every answer was checked against float64 before it was timed."
+)
+
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row as words, under HEADING."""
@@ -84,8 +89,7 @@ def markdown(rows: Sequence[Row], found: Mapping[str, Any]) -> str:
         f"{' '.join(machine['flags'])}, {machine['system']}; "
         + ", ".join(f"{name} {version}" for name, version in found["versions"].items())
         + ".",
-        "A ratio is our time over the peer's, each in a process of its own, in lock-step: the median over rounds and its "
-        "quartiles. Every answer was checked against float64 before it was timed.",
+        READING,
         limits(found["limits"]),
         "\n".join(f"| {' | '.join(line)} |" for line in (HEADING, rule, *map(cells, rows))),
         *(f"{row.case}, {row.backend}: {row.wrong.strip().splitlines()[-1]}" for row in rows if row.wrong),
