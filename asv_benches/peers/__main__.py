@@ -18,8 +18,7 @@ from .cases import KNOWN, MissingPeer, check_installed, chosen
 from .contender import ContenderFailed
 from .machine import source
 from .race import QUICK, Effort
-from .report import limits as limits_told
-from .report import table, write
+from .report import reading, table, write
 
 WIDTH = 180  # of the table in a file
 
@@ -57,7 +56,7 @@ def main(
         log.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(1) from error
     console.print(table(rows))
-    console.print(limits_told(rates), highlight=False)
+    console.print(*reading(rates), sep="\n", highlight=False)
     if report is not None:
         write(report, rows, rates, _command(case or [], backend or [], rounds, quick))
     for row in rows:

@@ -1,12 +1,15 @@
-"""A contender: one way to do a piece of work, in a process of its own that waits until it is asked.
+"""A contender: one way to do a piece of work, in a process of its own, which is stopped until it is asked.
 
-OpenBLAS's threads spin for a while after a product and slow down whatever runs beside them (torch's small operations up to
-45 times), so no two libraries share a process, and only one process works at a time.
+OpenBLAS's threads spin after a product and slow down whatever runs beside them: torch's small operations in the same process
+up to 45 times; and for 105 ms after the last call (2 cores, OpenBLAS 0.3.31) one core of two was taken from the next process,
+which then took twice its time. So no two libraries share a process, and a process that is not asked has no core.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -17,25 +20,22 @@ from multiprocessing.connection import Connection
 from typing import Any, Self
 
 
-def _nothing() -> None:
-    """What to wait for where a call returns when its work is done."""
-
-
 @dataclass(frozen=True)
 class Work:
     """What a contender does.
 
-    call: the work; read: its result as NumPy; wait: until all calls are done, on a device; mode: what all calls run inside.
+    call: the work; read: its result as NumPy; wait: until all calls are done, where they return before that; mode: what all
+    calls run inside.
     """
 
     call: Callable[[], Any]
     read: Callable[[Any], Any]
-    wait: Callable[[], None] = _nothing
+    wait: Callable[[], None] | None = None
     mode: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 class ContenderFailed(RuntimeError):
-    """A contender raised, or its process died; the message holds what it said."""
+    """A contender raised, or its process died. The traceback is on standard error."""
 
 
 class Contender:
@@ -62,20 +62,28 @@ class Contender:
         return seconds
 
     def _ask(self, calls: int | None) -> Any:
+        self._signal(signal.SIGCONT)
         try:
             self._pipe.send(calls)
             failed, reply = self._pipe.recv()
         except (EOFError, OSError) as error:
             self._process.join()
             raise ContenderFailed(f"the process of {self.name} died with exit status {self._process.exitcode}") from error
+        self._signal(signal.SIGSTOP)
         if failed:
             raise ContenderFailed(f"{self.name}: {reply}")
         return reply
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the process, unless it has died: what is asked next finds that out."""
+        if self._process.is_alive() and self._process.pid is not None:
+            os.kill(self._process.pid, number)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._signal(signal.SIGCONT)
         self._pipe.close()  # which ends the process
         self._process.join()
 
@@ -92,15 +100,17 @@ def _serve(pipe: Connection, build: Callable[..., Work], arguments: tuple[Any, .
             work = work or build(*arguments)
             with work.mode():
                 reply = (False, work.read(work.call()) if calls is None else _timed(work, calls))
-        except Exception:  # told to the parent, which raises it
-            reply = (True, traceback.format_exc())
+        except Exception as error:  # told to the parent, which raises it
+            traceback.print_exc()
+            reply = (True, f"{type(error).__name__}: {error}")
         pipe.send(reply)
 
 
 def _timed(work: Work, calls: int) -> float:
-    call, wait = work.call, work.wait
+    call = work.call
     start = time.perf_counter()
     for _ in repeat(None, calls):
         call()
-    wait()
+    if work.wait is not None:
+        work.wait()
     return time.perf_counter() - start

@@ -1,31 +1,24 @@
-"""A backend of ours or of anyone's, as a contender uses it."""
+"""A backend, ours or anyone's, as a contender uses it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .contender import Work
 
-
-@dataclass(frozen=True)
-class Loaded:
-    """What a contender asks of a backend."""
-
-    from_numpy: Callable[[Any], Any]
-    to_numpy: Callable[[Any], Any]
-    synchronize: Callable[[], None] | None
-
-    def work(self, call: Callable[[], Any]) -> Work:
-        wait = {} if self.synchronize is None else {"wait": self.synchronize}
-        return Work(call, self.to_numpy, **wait)
+if TYPE_CHECKING:
+    from mha_core.dispatch.backend import LoadedBackend
 
 
-def loaded(name: str) -> Loaded:
+def loaded(name: str) -> LoadedBackend:
     """Raises UnknownBackend and BackendUnavailable."""
     from mha_core.dispatch.backend import load
     from mha_core.dispatch.selection import check_name
 
-    backend = load(check_name(name))
-    return Loaded(backend.from_numpy, backend.to_numpy, backend.record.synchronize)
+    return load(check_name(name))
+
+
+def work(backend: LoadedBackend, call: Callable[[], Any]) -> Work:
+    """A call that gives an array of this backend."""
+    return Work(call, backend.to_numpy, backend.record.synchronize)

@@ -11,21 +11,22 @@ from typing import Any
 
 from .contender import Contender
 
-SAMPLE = 0.02  # seconds; samples of single short calls ranked backends wrongly
-REST = 0.03  # seconds before each sample: OpenBLAS's threads, which spin after the last one, are asleep by then
-LEAST = 5  # rounds, however long they take
-
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure: at most so many rounds, and after the fewest of them at most so many seconds."""
+    """How to measure.
+
+    rounds: at most so many; seconds: after which, in all, no round begins once the ``least`` of them are done.
+    sample: seconds that a contender's turn takes at least. Samples of single short calls ranked backends wrongly.
+    """
 
     rounds: int = 21
     seconds: float = 12.0
-    least: int = LEAST
+    least: int = 5
+    sample: float = 0.02
 
 
-QUICK = Effort(rounds=3, seconds=0.0, least=3)
+QUICK = Effort(rounds=3)
 
 
 @dataclass(frozen=True)
@@ -44,23 +45,22 @@ def verified(contender: Contender, judge: Callable[[Any], None]) -> None:
 
 def race(contenders: Sequence[Contender], effort: Effort) -> dict[str, list[float]]:
     """Seconds per call of each contender, by name, one number per round; the order of turns changes with each round."""
-    calls = {each.name: calibrated(each) for each in contenders}
+    calls = {each.name: calibrated(each, effort.sample) for each in contenders}
     seconds: dict[str, list[float]] = {each.name: [] for each in contenders}
     end = time.monotonic() + effort.seconds
     for done in range(effort.rounds):
         if done >= effort.least and time.monotonic() > end:
             break
         for each in contenders if done % 2 else reversed(contenders):
-            time.sleep(REST)
             seconds[each.name].append(each.time(calls[each.name]) / calls[each.name])
     return seconds
 
 
-def calibrated(contender: Contender) -> int:
-    """How many calls make a sample."""
+def calibrated(contender: Contender, sample: float) -> int:
+    """How many calls take that many seconds."""
     calls = 1
-    while (seconds := contender.time(calls)) < SAMPLE:
-        calls = max(2 * calls, math.ceil(calls * SAMPLE / seconds))
+    while (seconds := contender.time(calls)) < sample:
+        calls = max(2 * calls, math.ceil(calls * sample / seconds))
     return calls
 
 

@@ -22,11 +22,6 @@ HEADING = ("case", "peer", "backend", "goal", "measured", "quartiles", "verdict"
 LEFT = 3  # columns of words; those that follow are numbers
 STYLES = {"met": "green", "missed": "yellow", "wrong": "bold red"}
 
-READING = (
-    "A ratio is our time over the peer's, each in a process of its own, in lock-step: the median over rounds and its quartiles. "
-    "Every answer was checked against float64 before it was timed."
-)
-
 
 def cells(row: Row) -> tuple[str, ...]:
     """A row as words, under HEADING."""
@@ -89,22 +84,27 @@ def markdown(rows: Sequence[Row], found: Mapping[str, Any]) -> str:
         f"{' '.join(machine['flags'])}, {machine['system']}; "
         + ", ".join(f"{name} {version}" for name, version in found["versions"].items())
         + ".",
-        READING,
-        limits(found["limits"]),
+        *reading(found["limits"]),
         "\n".join(f"| {' | '.join(line)} |" for line in (HEADING, rule, *map(cells, rows))),
-        *(f"{row.case}, {row.backend}: {row.wrong.strip().splitlines()[-1]}" for row in rows if row.wrong),
+        *(f"{row.case}, {row.backend}: {row.wrong}" for row in rows if row.wrong),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def limits(rates: Mapping[str, float]) -> str:
-    """What the last column is a part of, or nothing where no limit was measured."""
-    if not rates:
-        return ""
-    return (
-        f"The limit is the best float32 matrix product of NumPy and torch, {rates[MATRIX] / 1e9:.0f} GFLOP/s, counting the "
-        f"products only; for what reads more than it computes, their best copy, {rates[COPY] / 1e9:.0f} GB/s read and written."
+def reading(rates: Mapping[str, float]) -> list[str]:
+    """What the numbers mean, a paragraph each."""
+    ratio = (
+        "A ratio is our time over the peer's, each in a process of its own, in lock-step: the median over rounds, and its "
+        "quartiles. Every answer was checked against float64 before it was timed."
     )
+    if not rates:
+        return [ratio]
+    limit = (
+        f"The limit is the best float32 matrix product of NumPy and torch, {rates[MATRIX] / 1e9:.0f} GFLOP/s, counting "
+        f"products only; for what reads more than it computes their best copy, {rates[COPY] / 1e9:.0f} GB/s read and "
+        "written."
+    )
+    return [ratio, limit]
 
 
 def write(stem: Path, rows: Sequence[Row], rates: Mapping[str, float], command: str) -> None:
