@@ -1,4 +1,4 @@
-# demo, test, bench, docs, lint: each sets up what it needs, and is quick the second time.
+# demo, test, bench, bench-peers, lint: each sets up what it needs, and is quick the second time.
 PYTHON ?= python3
 DEV    := .venv
 DEMO   := .venv-demo
