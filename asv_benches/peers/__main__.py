@@ -1,0 +1,77 @@
+"""``python -m peers``: measure the goals and print them as a table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from . import limits
+from .board import Row, measured
+from .cases import KNOWN, MissingPeer, check_installed, chosen
+from .contender import ContenderFailed
+from .machine import source
+from .race import QUICK, Effort
+from .report import reading, table, write
+
+WIDTH = 180  # of the table in a file
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def main(
+    *,
+    case: Annotated[
+        list[str] | None, typer.Option(metavar="WORD", help="Only cases with this in their name; again for more.")
+    ] = None,
+    backend: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this backend, ours or anyone's; again for more.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="At most so many; long cases take fewer.")] = Effort().rounds,
+    quick: Annotated[bool, typer.Option(help="Three rounds: whether all runs, not how fast.")] = False,
+    report: Annotated[Path | None, typer.Option(metavar="STEM", help="Write STEM.md and STEM.json.")] = None,
+) -> None:
+    """Time every backend beside its peers, in processes of their own, and print goal, measured and limit."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: no contender asks a network
+    console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
+    effort = QUICK if quick else Effort(rounds)
+    backends = backend or list(KNOWN)
+    try:
+        cases = chosen(case or [])
+        check_installed(cases)
+        log.print(f"measuring mha_core of {escape(str(source()))}", highlight=False)
+        rates = limits.measured(effort) if any(each.problem.limit for each in cases) else {}
+        rows: list[Row] = []
+        for each in cases:
+            log.print(f"{each.name}, {each.peer.name}", highlight=False)
+            rows += measured(each, backends, effort, rates)
+    except (ValueError, MissingPeer, ContenderFailed, AssertionError) as error:
+        log.print("[red]error:[/red]", escape(str(error)))
+        raise typer.Exit(1) from error
+    console.print(table(rows))
+    console.print(*reading(rates), sep="\n", highlight=False)
+    if report is not None:
+        write(report, rows, rates, _command(case or [], backend or [], rounds, quick))
+    for row in rows:
+        if row.wrong:
+            log.print(f"[red]{escape(row.case)}, {row.backend}:[/red]", escape(row.wrong))
+    if any(row.wrong for row in rows):
+        raise typer.Exit(1)
+
+
+def _command(case: Sequence[str], backend: Sequence[str], rounds: int, quick: bool) -> str:
+    """What gives the same table, for the report."""
+    words = [f"--case '{word}'" for word in case] + [f"--backend {name}" for name in backend]
+    words += [f"--rounds {rounds}"] * (rounds != Effort().rounds) + ["--quick"] * quick
+    return f'make bench-peers ARGS="{" ".join(words)}"' if words else "make bench-peers"
+
+
+if __name__ == "__main__":
+    app()

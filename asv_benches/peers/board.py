@@ -1,0 +1,89 @@
+"""One case after another: processes started, answers checked, times taken, and what came of it as a row."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from .cases import Case
+from .contender import Contender, ContenderFailed
+from .race import Effort, Ratio, race, ratio, verified
+
+
+@dataclass(frozen=True)
+class Row:
+    """One backend in one case. seconds: medians per call. reached: the part of the limit, where there is one.
+
+    Without a ratio nothing was measured, and ``wrong`` says why.
+    """
+
+    case: str
+    peer: str
+    backend: str
+    goal: float | None
+    ratio: Ratio | None = None
+    seconds: float | None = None
+    peer_seconds: float | None = None
+    reached: float | None = None
+    of: str | None = None
+    rounds: int = 0
+    wrong: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """To two decimals, as the goals are given."""
+        if self.ratio is None:
+            return "wrong"
+        if self.goal is None:
+            return ""
+        return "met" if round(self.ratio.median, 2) <= self.goal else f"missed by {self.ratio.median / self.goal - 1:.0%}"
+
+
+def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping[str, float]) -> list[Row]:
+    """A row for each backend that the case takes. Raises ContenderFailed and AssertionError for the peer's faults alone."""
+    entered = [name for name in backends if case.takes(name)]
+    if not entered:
+        return []
+    judge = case.problem.judge()
+    with ExitStack() as stack:
+        # started together: loading the libraries is most of what a short case takes
+        peer = stack.enter_context(Contender(case.peer.name, case.peer.build, case.problem))
+        others = {name: stack.enter_context(Contender(name, case.ours, case.problem, name)) for name in entered}
+        verified(peer, judge)
+        wrong = {name: _fault(contender, judge) for name, contender in others.items()}
+        racing = [contender for name, contender in others.items() if not wrong[name]]
+        times = race([peer, *racing], effort) if racing else {}
+    return [
+        Row(case.name, case.peer.name, name, case.goals.get(name), wrong=wrong[name])
+        if wrong[name]
+        else _row(case, name, times[name], times[peer.name], rates)
+        for name in entered
+    ]
+
+
+def _fault(contender: Contender, judge: Callable[[Any], None]) -> str:
+    """What is wrong with a contender's answer, or nothing."""
+    try:
+        verified(contender, judge)
+    except (AssertionError, ContenderFailed) as error:
+        return str(error)
+    return ""
+
+
+def _row(case: Case, name: str, seconds: Sequence[float], peer: Sequence[float], rates: Mapping[str, float]) -> Row:
+    limit, median = case.problem.limit, statistics.median(seconds)
+    return Row(
+        case.name,
+        case.peer.name,
+        name,
+        case.goals.get(name),
+        ratio(seconds, peer),
+        median,
+        statistics.median(peer),
+        None if limit is None else limit.amount / median / rates[limit.kind],
+        None if limit is None else limit.kind,
+        len(seconds),
+    )

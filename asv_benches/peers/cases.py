@@ -1,0 +1,126 @@
+"""The goals: each case with its peer, and the time relative to the peer that each backend is to reach on two cores."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from . import attention, imports, layer, texts
+from .attention import Attention
+from .contender import Work
+from .imports import Import
+from .layer import Layer
+from .limits import Limit
+from .texts import Texts
+
+INSTALL = "run make bench-peers, which installs them"
+
+
+class Problem(Protocol):
+    """What is computed; a frozen dataclass of a few numbers, so that it travels to the processes of the contenders."""
+
+    @property
+    def limit(self) -> Limit | None: ...
+
+    def judge(self) -> Callable[[Any], None]:
+        """What raises AssertionError for a wrong answer. The exact one is computed now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What others offer for a problem. needs: the modules that must be installed."""
+
+    name: str
+    build: Callable[[Any], Work]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the goals.
+
+    ours: what builds the work on a backend. goals: the greatest ratio by backend. open: backends without a goal are
+    measured too, where one asks for them.
+    """
+
+    name: str
+    problem: Problem
+    ours: Callable[[Any, str], Work]
+    peer: Peer
+    goals: Mapping[str, float]
+    open: bool = True
+
+    def takes(self, backend: str) -> bool:
+        return backend in self.goals or (self.open and backend not in KNOWN)
+
+
+class MissingPeer(ImportError):
+    """A peer of a chosen case is not installed."""
+
+
+SDPA = Peer("torch SDPA", attention.sdpa, ("torch",))
+SDPA_ARRAY = Peer("torch SDPA, mask as an array", attention.sdpa, ("torch",))
+NAIVE = Peer("naive NumPy", attention.naive)
+FAST_PATH = Peer("nn.TransformerEncoderLayer, fast path", layer.fast_path, ("torch",))
+SENTENCES = Peer(
+    "sentence-transformers, batch 32", texts.sentence_transformers, ("torch", "sentence_transformers", texts.MODEL)
+)
+IMPORT_NUMPY = Peer("import numpy", imports.numpy)
+
+KNOWN = ("numpy", "torch")
+"""The backends that have goals; they are measured where they have one."""
+
+
+def _attention(name: str, problem: Attention, numpy: float, torch: float, peer: Peer = SDPA) -> Case:
+    return Case(name, problem, attention.ours, peer, {"numpy": numpy, "torch": torch})
+
+
+def _layer(name: str, problem: Layer, numpy: float, torch: float) -> Case:
+    return Case(name, problem, layer.ours, FAST_PATH, {"numpy": numpy, "torch": torch})
+
+
+CASES = (
+    _attention("attention 8x8x512x64", Attention(8, 8, 512, 64), 1.00, 1.02),
+    _attention("attention 8x8x512x64, causal", Attention(8, 8, 512, 64, causal=True), 0.90, 1.02),
+    _attention("attention 1x8x2048x64", Attention(1, 8, 2048, 64), 1.08, 1.02),
+    _attention("attention 1x8x2048x64, causal", Attention(1, 8, 2048, 64, causal=True), 1.08, 1.02),
+    _attention("attention 1x8x8192x64, causal", Attention(1, 8, 8192, 64, causal=True), 1.08, 1.02),
+    _attention("attention 32x12x128x32", Attention(32, 12, 128, 32), 1.10, 1.05),
+    _attention("wide scores 8x8x512x64", Attention(8, 8, 512, 64, stretch=40.0), 1.5, 1.05),
+    _attention("wide scores 1x8x2048x64", Attention(1, 8, 2048, 64, stretch=40.0), 1.5, 1.05),
+    _attention("wide scores 32x12x128x32", Attention(32, 12, 128, 32, stretch=40.0), 1.5, 1.05),
+    _attention("window of 256, 1x8x8192x64", Attention(1, 8, 8192, 64, window=256), 0.15, 0.3, SDPA_ARRAY),
+    _attention("decode 1x8x1x64, 8192 keys", Attention(1, 8, 1, 64, keys=8192), 1.1, 1.05),
+    _layer("encoder layer 8x128x512", Layer(8, 128), 1.15, 1.00),
+    _layer("encoder layer 8x512x512", Layer(8, 512), 0.85, 0.75),
+    Case("text encoder", Texts(), texts.ours, SENTENCES, {"numpy": 0.42, "torch": 0.36}),
+    Case("text encoder, bfloat16", Texts("bfloat16"), texts.ours, SENTENCES, {"torch": 0.14}, open=False),
+    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), attention.ours, NAIVE, {"numpy": 1.0}, open=False),
+    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), attention.ours, SDPA, {"torch": 1.6}),
+    Case("import mha_core", Import(), imports.ours, IMPORT_NUMPY, {"numpy": 1.15}, open=False),
+)
+
+
+def chosen(words: Sequence[str]) -> list[Case]:
+    """The cases whose names hold any of these words; all without one. Raises ValueError that lists the names."""
+    found = [case for case in CASES if not words or any(word.lower() in case.name.lower() for word in words)]
+    for word in words:
+        if not any(word.lower() in case.name.lower() for case in CASES):
+            names = "\n  ".join(dict.fromkeys(case.name for case in CASES))
+            raise ValueError(f"no case has {word!r} in its name; there are\n  {names}")
+    return found
+
+
+def check_installed(cases: Sequence[Case]) -> None:
+    """Raise MissingPeer, naming each peer and what it needs, before anything is measured."""
+    lacking = {
+        f"{case.peer.name} needs {module}"
+        for case in cases
+        for module in case.peer.needs
+        if importlib.util.find_spec(module) is None
+    }
+    if lacking:
+        raise MissingPeer(f"{'; '.join(sorted(lacking))}: {INSTALL}")

@@ -1,0 +1,58 @@
+"""Contenders for tests of the benchmark beside peers, and problems of theirs: imported in processes of their own."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.contender import Work
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of the numbers below ``count``."""
+
+    count: int
+    limit = None
+
+    def judge(self):
+        expected = sum(range(self.count))
+
+        def check(answer):
+            assert answer == expected, f"the sum is {answer}; expected {expected}"
+
+        return check
+
+
+def builtin(problem):
+    return Work(lambda: sum(range(problem.count)), lambda total: total)
+
+
+def repeated(problem, times):
+    """As slow as so many."""
+    return Work(lambda: [sum(range(problem.count)) for _ in range(int(times))][-1], lambda total: total)
+
+
+def off_by(problem, error):
+    return Work(lambda: sum(range(problem.count)) + int(error), lambda total: total)
+
+
+def failing(problem, words):
+    raise ValueError(words)
+
+
+def dying(problem, status):
+    return Work(lambda: os._exit(int(status)), lambda answer: answer)
+
+
+def process():
+    return Work(os.getpid, lambda number: number)
+
+
+def recorded(path, name):
+    """Each call is a line of a file."""
+
+    def call():
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(f"{name}\n")
+
+    return Work(call, lambda answer: answer)

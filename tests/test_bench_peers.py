@@ -1,0 +1,345 @@
+"""The benchmark beside peers: how it measures, what it refuses to time, and what it writes. No peer is needed here."""
+
+import io
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import sample_contenders as sample
+from conftest import ROOT
+from peers import attention, imports, layer, texts
+from peers.attention import Attention
+from peers.board import Row, measured
+from peers.cases import CASES, Case, MissingPeer, Peer, check_installed, chosen
+from peers.contender import Contender, ContenderFailed
+from peers.layer import Layer
+from peers.limits import COPY, MATRIX
+from peers.race import Effort, Ratio, calibrated, race, ratio
+from peers.report import HEADING, cells, duration, markdown, record, table, write
+from peers.texts import Texts
+
+EFFORT = Effort(rounds=4, sample=0.001)
+SUM = sample.Sum(1000)
+PEER = Peer("builtin sum", sample.builtin)
+
+# case, peer, goal on NumPy, goal on torch; a case that has several shapes has its goal for each
+GOALS = """
+attention 8x8x512x64           | torch SDPA                            | 1.00 | 1.02
+attention 8x8x512x64, causal   | torch SDPA                            | 0.90 | 1.02
+attention 1x8x2048x64          | torch SDPA                            | 1.08 | 1.02
+attention 1x8x2048x64, causal  | torch SDPA                            | 1.08 | 1.02
+attention 1x8x8192x64, causal  | torch SDPA                            | 1.08 | 1.02
+attention 32x12x128x32         | torch SDPA                            | 1.10 | 1.05
+wide scores 8x8x512x64         | torch SDPA                            | 1.5  | 1.05
+wide scores 1x8x2048x64        | torch SDPA                            | 1.5  | 1.05
+wide scores 32x12x128x32       | torch SDPA                            | 1.5  | 1.05
+window of 256, 1x8x8192x64     | torch SDPA, mask as an array          | 0.15 | 0.3
+decode 1x8x1x64, 8192 keys     | torch SDPA                            | 1.1  | 1.05
+encoder layer 8x128x512        | nn.TransformerEncoderLayer, fast path | 1.15 | 1.00
+encoder layer 8x512x512        | nn.TransformerEncoderLayer, fast path | 0.85 | 0.75
+text encoder                   | sentence-transformers, batch 32       | 0.42 | 0.36
+text encoder, bfloat16         | sentence-transformers, batch 32       |      | 0.14
+tiny call 1x1x8x8              | naive NumPy                           | 1.0  |
+tiny call 1x1x8x8              | torch SDPA                            |      | 1.6
+import mha_core                | import numpy                          | 1.15 |
+"""
+
+
+def case_of(ours, problem=SUM, **goals):
+    return Case("sum", problem, ours, PEER, goals)
+
+
+def test_the_cases_are_the_goals():
+    expected = [[word.strip() for word in line.split("|")] for line in GOALS.strip().splitlines()]
+    assert [[case.name, case.peer.name] for case in CASES] == [line[:2] for line in expected]
+    for case, (*_, numpy, torch) in zip(CASES, expected, strict=True):
+        assert case.goals == {name: float(goal) for name, goal in (("numpy", numpy), ("torch", torch)) if goal}, case.name
+
+
+# the race
+
+
+def test_each_contender_has_a_process_of_its_own():
+    with Contender("a", sample.process) as a, Contender("b", sample.process) as b:
+        assert len({a.answer(), b.answer(), os.getpid()}) == 3
+
+
+def test_a_contender_that_is_not_asked_is_stopped():
+    """Its threads may spin on when its work is done: OpenBLAS's do."""
+    with Contender("a", sample.process) as a:
+        number = a.answer()
+        end, stopped = time.monotonic() + 10, None
+        while stopped is None and time.monotonic() < end:  # a signal arrives in its own time
+            stopped = os.waitid(os.P_PID, number, os.WSTOPPED | os.WNOHANG)
+        assert stopped is not None and stopped.si_status == signal.SIGSTOP
+        assert a.time(1) > 0
+
+
+def test_the_order_of_turns_alternates(tmp_path):
+    path = tmp_path / "turns"
+    with ExitStack() as stack:
+        contenders = [stack.enter_context(Contender(name, sample.recorded, path, name)) for name in "abc"]
+        seconds = race(contenders, Effort(rounds=4, sample=0.0))
+    turns = path.read_text(encoding="utf-8").split()
+    assert "".join(turns[3:]) == "cbaabccbaabc"  # the first three calibrate
+    assert {name: len(times) for name, times in seconds.items()} == {"a": 4, "b": 4, "c": 4}
+
+
+def test_no_round_begins_after_the_time_is_up_but_the_least_of_them():
+    with Contender("a", sample.builtin, SUM) as a:
+        assert len(race([a], replace(EFFORT, rounds=9, seconds=0.0, least=3))["a"]) == 3
+
+
+def test_a_sample_is_long_enough():
+    with Contender("a", sample.builtin, SUM) as a:
+        calls = calibrated(a, 0.01)
+        assert calls > 50
+        assert statistics.median(a.time(calls) for _ in range(5)) > 0.005
+
+
+def test_a_ratio_is_the_median_of_the_ratios_of_the_same_rounds():
+    # the machine was twice as slow in the second half; a ratio of medians would say 1.75
+    assert ratio([3, 6, 3, 12], [2, 4, 2, 8]) == Ratio(1.5, 1.5, 1.5)
+    assert ratio([1, 2, 3, 4, 5], [1, 1, 1, 1, 1]) == Ratio(3, 2, 4)
+
+
+def test_a_slower_contender_has_a_greater_ratio():
+    (row,) = measured(case_of(sample.repeated, **{"40": 2.0}), ["40"], EFFORT, {})
+    assert row.ratio.low > 4
+    assert (row.backend, row.rounds, row.wrong, row.reached) == ("40", 4, "", None)
+    assert row.seconds > 4 * row.peer_seconds
+    assert row.verdict.startswith("missed by ")
+
+
+# what is not timed
+
+
+def test_a_wrong_answer_is_not_timed_and_stops_nobody_else():
+    wrong, right = measured(case_of(sample.off_by), ["1", "0"], EFFORT, {})
+    assert wrong.wrong == "the sum is 499501; expected 499500"
+    assert (wrong.ratio, wrong.seconds, wrong.rounds, wrong.verdict) == (None, None, 0, "wrong")
+    assert right.ratio is not None
+
+
+def test_a_contender_that_raises_is_not_timed():
+    (row,) = measured(case_of(sample.failing), ["no such backend"], EFFORT, {})
+    assert (row.verdict, row.wrong) == ("wrong", "no such backend: ValueError: no such backend")
+
+
+def test_a_process_that_dies_is_told_of():
+    (row,) = measured(case_of(sample.dying), ["7"], EFFORT, {})
+    assert row.wrong == "the process of 7 died with exit status 7"
+
+
+def test_a_peer_that_is_wrong_is_an_error():
+    case = replace(case_of(sample.off_by), peer=Peer("wrong", partial(sample.off_by, error=1)))
+    with pytest.raises(AssertionError, match="the sum is 499501; expected 499500"):
+        measured(case, ["0"], EFFORT, {})
+    with pytest.raises(ContenderFailed, match=r"^broken: ValueError: out of luck$"):
+        measured(replace(case, peer=Peer("broken", partial(sample.failing, words="out of luck"))), ["0"], EFFORT, {})
+
+
+def test_a_missing_peer_says_what_to_install():
+    case = replace(CASES[0], peer=Peer("a peer", attention.sdpa, ("json", "no_such_module")))
+    with pytest.raises(MissingPeer, match=r"^a peer needs no_such_module: run make bench-peers, which installs them$"):
+        check_installed([case])
+
+
+# the choice of cases and backends
+
+
+def test_cases_are_chosen_by_a_part_of_their_names():
+    assert {case.name for case in chosen(["CAUSAL", "decode"])} == {case.name for case in CASES if "causal" in case.name} | {
+        "decode 1x8x1x64, 8192 keys"
+    }
+    assert chosen([]) == list(CASES)
+    with pytest.raises(ValueError, match=r"no case has 'nothing' in its name; there are\n  attention 8x8x512x64\n"):
+        chosen(["tiny", "nothing"])
+
+
+def test_a_backend_without_goals_is_measured_where_that_means_something():
+    takes = [case for case in CASES if case.takes("jax")]
+    assert len(takes) == 15
+    assert {case.peer.name for case in CASES if case not in takes} == {
+        "naive NumPy",
+        "import numpy",
+        "sentence-transformers, batch 32",
+    }
+    assert not CASES[14].takes("numpy")  # it has goals, and here it has none
+    assert measured(CASES[14], ["numpy"], EFFORT, {}) == []
+
+
+# the problems
+
+ATTENTION = {
+    "plain": Attention(2, 3, 20, 8),
+    "causal": Attention(1, 2, 33, 8, causal=True),
+    "window": Attention(1, 2, 64, 8, window=5),
+    "wide": Attention(1, 2, 40, 8, stretch=40.0),
+    "decode": Attention(1, 2, 1, 8, keys=50),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_of_ours_and_of_the_peer_is_judged_right_and_of_another_problem_wrong(name):
+    problem = ATTENTION[name]
+    check = problem.judge()
+    for work in (attention.ours(problem, "numpy"), attention.sdpa(problem)):
+        check(work.read(work.call()))
+    other = replace(problem, causal=False, window=None) if name in ("causal", "window") else replace(problem, stretch=1.1)
+    work = attention.ours(other, "numpy")
+    with pytest.raises(AssertionError, match="times the bound"):
+        check(work.read(work.call()))
+
+
+def test_naive_attention_is_right():
+    work = attention.naive(ATTENTION["plain"])
+    ATTENTION["plain"].judge()(work.call())
+
+
+def test_of_a_long_problem_each_head_is_judged_at_chosen_rows(monkeypatch):
+    monkeypatch.setattr(attention, "CHECKED", 200)
+    problem = Attention(1, 2, 40, 8)
+    work = attention.naive(problem)
+    check, out = problem.judge(), work.call()
+    check(out)
+    for row in (0, 39):
+        spoilt = out.copy()
+        spoilt[0, 1, row, 3] += 0.01
+        with pytest.raises(AssertionError, match="out"):
+            check(spoilt)
+    with pytest.raises(AssertionError, match="shape"):
+        check(out[..., :-1, :])
+
+
+def test_the_limit_counts_the_pairs_that_are_seen():
+    for problem in (ATTENTION["plain"], ATTENTION["causal"], ATTENTION["window"]):
+        pairs = problem.seen(np.arange(problem.queries)).sum()
+        assert problem.limit.kind == MATRIX
+        assert problem.limit.amount == 4 * problem.batch * problem.heads * pairs * problem.head_dim
+    assert (ATTENTION["decode"].limit.kind, ATTENTION["decode"].limit.amount) == (COPY, 4 * 2 * 2 * 50 * 8)
+
+
+def test_the_layer_of_ours_and_of_the_peer_is_judged_right_and_another_wrong(monkeypatch):
+    problem = Layer(2, 5)
+    check = problem.judge()
+    for work in (layer.ours(problem, "numpy"), layer.fast_path(problem)):
+        with work.mode():
+            out = work.read(work.call())
+        check(out)
+    with pytest.raises(AssertionError, match="times the bound"):
+        check(out * np.float32(1.0001))
+    monkeypatch.setattr(layer, "FUSED", "aten.other")
+    with pytest.raises(RuntimeError, match=r"did not take its fast path, but aten\._transformer_encoder_layer_fwd\.default"):
+        layer.fast_path(problem)
+
+
+def test_the_texts_are_of_mixed_length_and_none_is_cut(minilm):
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(minilm / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    lengths = [len(tokenizer.encode(text).ids) for text in Texts().texts()]
+    assert len(lengths) == 256
+    assert 15 <= statistics.median(lengths) <= 22
+    assert 230 <= max(lengths) <= 256
+    assert 7000 <= sum(lengths) <= 9000
+
+
+def test_the_vectors_of_texts_are_judged(monkeypatch):
+    monkeypatch.setattr(Texts, "texts", lambda self: ["a text", "Swifts sleep on the wing.", ""])
+    check = Texts().judge()
+    work = texts.ours(Texts(), "numpy")
+    out = work.read(work.call())
+    check(out)
+    with pytest.raises(AssertionError, match="times the bound"):
+        check(out[::-1])
+
+
+def test_an_import_that_fails_is_no_time():
+    imports.ours(imports.Import(), "numpy").call()
+    with pytest.raises(subprocess.CalledProcessError):
+        imports._importing("no_such_module").call()
+
+
+# the report
+
+ROWS = [
+    Row("decode", "SDPA", "numpy", 1.1, Ratio(1.104, 1.0, 1.25), 1.5e-3, 1.4e-3, 0.61, COPY, 21),
+    Row("layer", "fast path", "torch", 1.0, Ratio(1.231, 1.2, 1.3), 0.0451, 0.0361, 0.7, MATRIX, 21),
+    Row("layer", "fast path", "other", None, Ratio(2.0, 2.0, 2.0), 2.0, 1.0, None, None, 5),
+    Row("layer", "fast path", "bad", None, wrong="out[0] is nan; expected 1"),
+]
+RATES = {MATRIX: 295.4e9, COPY: 34.2e9}
+
+
+def test_a_goal_is_met_or_missed_to_two_decimals():
+    assert [row.verdict for row in ROWS] == ["met", "missed by 23%", "", "wrong"]
+    assert replace(ROWS[0], ratio=Ratio(1.106, 1, 2)).verdict == "missed by 1%"
+
+
+def test_a_row_has_a_word_for_each_heading():
+    assert [len(cells(row)) for row in ROWS] == [len(HEADING)] * 4
+    assert cells(ROWS[0])[3:] == ("1.10", "1.10", "1.00 to 1.25", "met", "1.5 ms", "1.4 ms", "61% (copy)")
+    assert cells(ROWS[1])[3:] == ("1.00", "1.23", "1.20 to 1.30", "missed by 23%", "45.1 ms", "36.1 ms", "70%")
+    assert cells(ROWS[3])[3:] == ("", "", "", "wrong", "", "", "")
+
+
+def test_durations_have_their_unit():
+    assert [duration(seconds) for seconds in (1.234, 0.0456, 7.5e-6)] == ["1.23 s", "45.6 ms", "7.5 us"]
+
+
+def test_the_table_holds_all_words():
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table(ROWS))
+    text = console.export_text()
+    for row in ROWS:
+        assert all(word in text for word in cells(row))
+
+
+def test_the_report_holds_the_same_without_host_and_path(tmp_path):
+    write(tmp_path / "folder" / "peers", ROWS, RATES, "make bench-peers")
+    text = (tmp_path / "folder" / "peers.md").read_text(encoding="utf-8")
+    kept = (tmp_path / "folder" / "peers.json").read_text(encoding="utf-8")
+    found = json.loads(kept)
+    assert text == markdown(ROWS, found)
+    assert f"| {' | '.join(cells(ROWS[0]))} |" in text.splitlines()
+    assert "layer, bad: out[0] is nan; expected 1" in text
+    assert "295 GFLOP/s" in text and "34 GB/s" in text and "`make bench-peers`" in text
+    assert found["rows"][0]["ratio"] == {"median": 1.104, "low": 1.0, "high": 1.25}
+    assert found["machine"]["cores"] >= 1 and found["versions"]["numpy"] == np.__version__
+    assert record(ROWS, RATES, "make bench-peers") == found
+    for told in (text, kept):
+        assert platform.node() not in told and str(ROOT) not in told and sys.prefix not in told
+
+
+def test_the_command_measures_and_writes(tmp_path):
+    """The one case whose peer every environment has."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "asv_benches"), "NO_COLOR": "1"}
+
+    def command(*options):
+        whole = [sys.executable, "-P", "-m", "peers", *options]
+        return subprocess.run(whole, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+
+    done = command("--quick", "--case", "import", "--report", str(tmp_path / "peers"))
+    assert done.returncode == 0, done.stderr
+    assert "import mha_core" in done.stdout
+    (row,) = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))["rows"]
+    assert (row["goal"], row["rounds"]) == (1.15, 3)
+    assert "ARGS=\"--case 'import' --quick\"" in (tmp_path / "peers.md").read_text(encoding="utf-8")
+    done = command("--case", "nothing")
+    assert done.returncode == 1
+    assert "no case has 'nothing' in its name" in done.stderr
