@@ -186,4 +186,3 @@ class _Sums:
         power(s, out=s)
         if masked is not None:
             np.copyto(s, 0, where=masked)
-
