@@ -81,6 +81,7 @@ def mha_kernels() -> Iterable[Kernel]:
         name="tiles",
         api=1,
         load="mha_numpy.attention:attention",
+        prepare="mha_numpy.small:prepare",
         handles=frozenset(_ATTENTION),
         supports=_later("attention"),
     )

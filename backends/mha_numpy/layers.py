@@ -18,11 +18,11 @@ from mha_core.plugin import Call
 from .activations import activate
 from .norms import normed
 from .scratch import scratch
-from .threads import run
+from .threads import num_threads, run
 
-_TOKENS = 256  # in a chunk: fewer make products slower, more leave threads idle at the end
-_HIDDEN = 1 << 21  # bytes of hidden features in a chunk
-_CHUNKS = 4  # sequences are not kept together where that makes fewer chunks than this
+_SEQUENCES = 512  # tokens of whole sequences in a chunk, about
+_TOKENS = 1024  # of which a thread computes what does not look at other tokens: fewer make products slower
+_HIDDEN = 1 << 21  # bytes of hidden features that are there at a time
 
 
 def supports(call: Call) -> str | None:
@@ -83,14 +83,14 @@ def _feed_forward(
 def encoder_layer(layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
     """Whole sequences by chunks where no array among the options has a batch axis; else, and where they are long, its parts are."""
     out = np.empty(x.shape, dtype=x.dtype)
-    together = _TOKENS // x.shape[-2] or 1
-    if x.ndim < 3 or len(x) < _CHUNKS * together or x[0].size > 2 * _TOKENS * x.shape[-1] or _has_arrays(options):
+    threads, count = num_threads(), len(x)
+    alike = count >= 2 * threads or count % threads == 0  # so that no thread waits long for another at the end
+    if x.ndim < 3 or not alike or x[0].size > 2 * _SEQUENCES * x.shape[-1] or _has_arrays(options):
         _encode(layer, x, options, out)
     else:
-        run(
-            lambda some: _encode(layer, x[some], options, out[some]),
-            [slice(at, at + together) for at in range(0, len(x), together)],
-        )
+        together = -(-count // _multiple(x.size // x.shape[-1] / _SEQUENCES, threads))
+        chunks = [slice(at, at + together) for at in range(0, count, together)]
+        run(lambda some: _encode(layer, x[some], options, out[some]), chunks)
     return out
 
 
@@ -153,11 +153,16 @@ def _rows(x: np.ndarray) -> np.ndarray:
 
 
 def _by_tokens(function: Callable[[slice], None], count: int) -> None:
-    """Chunks that are alike, at least one."""
-    size = -(-count // max(1, round(count / _TOKENS)))
+    """As many chunks for each thread, of one size."""
+    size = -(-count // _multiple(count / _TOKENS, num_threads()))
 
     def chunk(at: int) -> None:
         with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
             function(slice(at, min(count, at + size)))
 
     run(chunk, range(0, count, size))
+
+
+def _multiple(count: float, threads: int) -> int:
+    """The multiple of ``threads`` that is nearest, but at least one."""
+    return threads * max(1, round(count / threads))
