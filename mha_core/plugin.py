@@ -4,7 +4,7 @@
 """
 
 from .algebra.attention import by_sequence, concat_queries, only_packed
-from .algebra.masks import Relation
+from .algebra.masks import Relation, runs
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, merge
 from .dispatch.contract import Backend, Call, Kernel
@@ -26,5 +26,6 @@ __all__ = [
     "merge",
     "only_packed",
     "register",
+    "runs",
     "unregister",
 ]
