@@ -161,6 +161,15 @@ def test_packed_sequences_are_what_each_is_alone(qkv, dtype, causal):
     torch.testing.assert_close(whole.lse, torch.cat([part.lse for part in parts], 1))
 
 
+def test_packed_sequences_broadcast_over_batches(qkv):
+    query, key, value = qkv(keys=L)
+    mask = mha.packed([4, 2, 3])
+    whole = mha.attention_state(query[0], key, value, mask=mask)
+    each = [mha.attention_state(query[0], k, v, mask=mask) for k, v in zip(key, value, strict=True)]
+    torch.testing.assert_close(whole.out, torch.stack([state.out for state in each]))
+    torch.testing.assert_close(whole.lse, torch.stack([state.lse for state in each]))
+
+
 # gradients
 
 

@@ -126,9 +126,8 @@ def _attention(p: AttentionProblem) -> AttentionState:
 
 def _is_runs(p: AttentionProblem) -> bool:
     """Whether sequences laid end to end need nothing but torch's kernel."""
-    low, high = p.structure.band
-    widths = {x.shape[-1] for x in (p.query, p.key, p.value)}
-    return _has_lse(p) and p.query.ndim == 3 and len(widths) == 1 and low is None and high in (None, 0)
+    alike = len({(x.ndim, x.shape[-1]) for x in (p.query, p.key, p.value)}) == 1
+    return alike and p.query.ndim == 3 and _has_lse(p) and p.structure.band in ((None, None), (None, 0))
 
 
 def _by_run(p: AttentionProblem) -> AttentionState:
