@@ -63,7 +63,8 @@ def _queries(part: Part, heads: Heads, rows: range) -> np.ndarray:
 
 def _bound(part: Part, heads: Heads, query: np.ndarray) -> float:
     """What no score exceeds, nor falls below its negative; NaN where there is one."""
-    if part.bias is not None or query.shape[2] < query.shape[3]:  # to look at so few scores costs less than at all keys
+    (*_, n, dim), num_keys = query.shape, part.num_keys
+    if part.bias is not None or n * num_keys < (n + num_keys) * dim:  # to look at so few scores costs less than at all keys
         return math.inf
     if part.softcap is None:
         key = str(heads)
@@ -78,7 +79,7 @@ def _bound(part: Part, heads: Heads, query: np.ndarray) -> float:
 def _longest(part: Part, x: np.ndarray) -> float:
     """The norm of the longest vector."""
     slabs = (x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB))
-    return math.sqrt(np.max([np.vecdot(slab, slab, dtype=part.dtype).max() for slab in slabs]))
+    return math.sqrt(np.max([np.vecdot(slab, slab, dtype=part.dtype).max() for slab in slabs], initial=0))
 
 
 class _Sums:
@@ -186,4 +187,3 @@ class _Sums:
         power(s, out=s)
         if masked is not None:
             np.copyto(s, 0, where=masked)
-
