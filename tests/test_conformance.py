@@ -94,7 +94,10 @@ def one_line(done, status, message):
         (["torch", "--device", "cuda:7"], "device 'cuda:7' of backend 'torch' cannot be used"),
         (["numpy", "--device", "gpu"], "device 'gpu' of backend 'numpy' cannot be used"),
         (["numpy", "--dtype", "float8"], "backend 'numpy' has no floating dtype 'float8'"),
-        (["numpy", "--dtype", "bfloat16"], "backend 'numpy' has no floating dtype 'bfloat16'"),
+        (
+            ["array_api_strict", "--plugin", "strict_plugin", "--dtype", "bfloat16"],
+            "backend 'array_api_strict' has no floating dtype 'bfloat16'",
+        ),
         (["numpy", "--plugin", "no_such_module"], "No module named 'no_such_module'"),
     ],
 )
