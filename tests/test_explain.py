@@ -9,6 +9,7 @@ import pytest
 
 import mha_core as mha
 import mha_numpy
+from mha_core.dispatch.backend import load
 from sample_kernels import FEATURES, OPERATIONS, a_kernel, received
 
 X = np.ones((2, 3, 4), dtype=np.float32)
@@ -19,14 +20,16 @@ def test_it_names_backend_and_kernel_and_what_the_call_is_made_of():
     assert found == mha.Explanation("gelu", "numpy", "tiles", (), frozenset(), (("x", (2, 3, 4)),), "float32", "cpu")
 
 
-def test_it_gives_every_rejected_kernel_with_its_reason(installed):
+@pytest.mark.parametrize(("backend", "kernel"), [("numpy", "tiles"), ("array_api_strict", None)])
+def test_it_gives_every_rejected_kernel_with_its_reason(installed, backend, kernel):
     installed(
-        a_kernel(name="narrow", handles=frozenset({"causal"}), priority=300),
-        a_kernel(name="fussy", supports=lambda call: "it is Monday", priority=200),
-        a_kernel(name="by name", opt_in=True, priority=150),
+        a_kernel(backend=backend, name="narrow", handles=frozenset({"causal"}), priority=300),
+        a_kernel(backend=backend, name="fussy", supports=lambda call: "it is Monday", priority=200),
+        a_kernel(backend=backend, name="by name", opt_in=True, priority=150),
     )
-    found = mha.explain("attention", X, X, X, mask=mha.causal(), softcap=2.0)
-    assert found.kernel is None
+    x = load(backend).from_numpy(X)
+    found = mha.explain("attention", x, x, x, mask=mha.causal(), softcap=2.0)
+    assert found.kernel == kernel
     assert found.features == {"causal", "softcap"}
     assert found.rejected == (
         ("narrow", "does not handle softcap"),

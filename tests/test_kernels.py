@@ -267,7 +267,7 @@ def test_a_reason_against_sends_the_call_elsewhere(installed, arguments):
     expected = mha.attention_state(**call)
     installed(a_kernel(supports=lambda call: "it is Monday"))
     assert_equal(mha.attention_state(**call), expected)
-    installed(a_kernel(name="other", priority=-1, load="sample_kernels:other_attention"))
+    installed(a_kernel(name="other", priority=50, load="sample_kernels:other_attention"))
     assert (mha.scaled_dot_product_attention(**call) == -ANSWER).all()
 
 

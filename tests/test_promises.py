@@ -141,7 +141,7 @@ def test_9_float16_scores_do_not_overflow(backend):
     out, lse = state_of(backend, query, key, value)
     assert out.dtype == np.float16
     np.testing.assert_allclose(out, 2.0)
-    np.testing.assert_allclose(lse, 300 * 300 * 64 / 8 + np.log(3))
+    np.testing.assert_allclose(lse, 300 * 300 * 64 / 8 + np.log(3), rtol=1e-6)  # 16 unit roundoffs, of 64 products
 
 
 def test_9_bfloat16_is_computed_in_float32(rng):

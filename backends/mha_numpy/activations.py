@@ -1,4 +1,4 @@
-"""Activations in place, in tiles that stay in cache: what stands between the two products of a feed-forward network.
+"""Activations in place, in tiles that stay in cache: what comes between the products of a feed-forward network.
 
 They are right to a few roundings of x, not of the result: the digits of the tails, which a lone ``gelu`` keeps, would be lost in
 the sums of the product that follows.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -91,10 +93,10 @@ def _tiles(x: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _as_dispatched(name: str) -> InPlace:
-    functions = {"gelu": mha_core.gelu, "relu": mha_core.relu, "silu": mha_core.silu}
+    functions: dict[str, Any] = {"gelu": mha_core.gelu, "relu": mha_core.relu, "silu": mha_core.silu}
+    functions["gelu_tanh"] = partial(mha_core.gelu, approximate="tanh")
 
     def compute(x: np.ndarray) -> None:
-        y = mha_core.gelu(x, approximate="tanh") if name == "gelu_tanh" else functions[name](x)  # type: ignore[arg-type]
-        x[...] = y
+        x[...] = functions[name](x)
 
     return compute

@@ -1,4 +1,4 @@
-"""The linear map, the feed-forward network and the encoder layer, in chunks of tokens: a thread takes a chunk through all of it.
+"""The linear map, the feed-forward network and the encoder layer, by chunks of tokens: a thread takes one through all of it.
 
 A chunk's hidden features stay in cache between the two products, and the same memory serves all chunks. What is made here is
 written to; arguments never are.
@@ -81,7 +81,7 @@ def _feed_forward(
 
 
 def encoder_layer(layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
-    """Whole sequences by chunks where no array among the options has a batch axis; else, and where they are long, its parts are."""
+    """By chunks of whole sequences, unless they are long, or arrays among the options may have a batch axis: then step by step."""
     out = np.empty(x.shape, dtype=x.dtype)
     threads, count = num_threads(), len(x)
     alike = count >= 2 * threads or count % threads == 0  # so that no thread waits long for another at the end

@@ -6,8 +6,6 @@ import numpy as np
 
 from mha_core.plugin import Call
 
-from .scratch import scratch
-
 _TILE = 1 << 16  # numbers
 
 
@@ -39,7 +37,10 @@ def normed(
     *,
     centred: bool = True,
 ) -> None:
-    """(x - mean) / sqrt(var + eps) * weight + bias of rows (n, d); ``out`` may be x itself (Ba, Kiros and Hinton 2016, equation 4)."""
+    """(x - mean) / sqrt(var + eps) * weight + bias of rows (n, d); ``out`` may be x itself.
+
+    Source: Ba, Kiros and Hinton 2016, equation 4; not ``centred``, Zhang and Sennrich 2019, equation 4.
+    """
     width = x.shape[1]
     rows = max(1, _TILE // width)
     mean = np.full((width, 1), 1 / width, dtype=x.dtype)

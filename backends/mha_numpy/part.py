@@ -126,7 +126,7 @@ class Part:
             if low is not None:
                 hidden |= distance > -low
             shown = (~hidden).astype(self.dtype)
-            self._lines = Line(hidden[None, None], self.num_keys), Line(shown[None, None], self.num_keys)
+            self._lines = Line(hidden[None, None, None], self.num_keys), Line(shown[None, None, None], self.num_keys)
         return self._lines
 
     def masks(self, heads: Heads, chunk: Chunk) -> Iterator[np.ndarray]:

@@ -1,4 +1,4 @@
-"""A problem as parts that tiles can be cut from: one batch axis, heads in groups, terms in their tile form, all of them views."""
+"""A problem as parts that tiles can be cut from: one batch axis, heads in groups, terms in their tile form; all are views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from mha_core.plugin import AttentionProblem, Relation, only_packed, runs
 
 from .part import Part
-from .terms import Line, Matrix
+from .terms import Line, Matrix, Term
 from .tiles import LN_BASE
 
 _SPAN = 96  # tokens of short sequences in one problem: less is more calls, more is more pairs that are hidden
@@ -37,25 +37,28 @@ class _Arrays(NamedTuple):
 def parts(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Part]:
     """Attention that writes into ``out`` and ``lse``."""
     batch, s = p.batch_shape, p.structure
-    query, key, value = (np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in (p.query, p.key, p.value))
-    arrays = _Arrays(query, key, value, out, None if lse is None else lse[..., None])
+    given: tuple[Any, ...] = (p.query, p.key, p.value)
+    given = tuple(x if x.shape[:-3] == batch else np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in given)
+    arrays = _Arrays(*given, out, None if lse is None else lse[..., None])
     if only_packed(p):
         yield from _sequences(p, arrays)
         return
     if not batch:
         arrays, batch = arrays.map(lambda x: x[None]), (1,)
     as_written = s.rest is not None or s.packed is not None
-    array = None if as_written or s.array is None else _matrix(p, s.array, batch)
+    pairs = p.query.shape[-2], len(s.keys)
+    array = None if as_written or s.array is None else _matrix(p, s.array, batch, pairs)
     bias = _bias(p, batch)
     for at in np.ndindex(*batch[:-1]):
         part = _part(p, arrays.at(at), (None, None) if as_written else s.band)
-        part.bias = Matrix(bias[at]) if isinstance(bias, np.ndarray) else bias
+        part.bias = bias(at)
         part.mask = None if array is None else Matrix(array[at])
         part.blocks = partial(_block, p, batch, at) if as_written else None
         if as_written or s.key_lengths is None:
             yield part
         else:
-            lengths = np.broadcast_to(s.key_lengths, batch)[at]  # type: ignore[arg-type]
+            lengths: Any = s.key_lengths
+            lengths = np.broadcast_to(lengths, batch)[at]
             yield from (part.element(b, n) for b, n in enumerate(np.clip(lengths, 0, part.num_keys).tolist()))
 
 
@@ -94,7 +97,8 @@ def _sequences(p: AttentionProblem, arrays: _Arrays) -> Iterator[Part]:
 
 def _spans(lengths: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Where each starts, and the lengths of its sequences."""
-    start, few, many = 0, [], 0  # few: sequences that may be joined by more
+    start, many = 0, 0
+    few: list[int] = []  # sequences that more may join
     for at, count, length in runs(lengths):
         if count * length >= _BATCH or length > _SPAN:
             if few:
@@ -125,24 +129,27 @@ def _stacked(x: Any, *, start: int, count: int, length: int) -> Any:
     return np.moveaxis(x.reshape(*x.shape[:-2], count, length, x.shape[-1], copy=False), -3, -4)
 
 
-def _matrix(p: AttentionProblem, array: Any, batch: tuple[int, ...]) -> np.ndarray:
-    """What broadcasts to (..., H, l, s), as (..., K, G, l, s)."""
-    array = np.broadcast_to(array, (*batch, p.query.shape[-3], *array.shape[-2:]))
-    return array.reshape(*batch, -1, p.num_groups, *array.shape[-2:], copy=False)
+def _matrix(p: AttentionProblem, array: Any, batch: tuple[int, ...], pairs: tuple[int, int]) -> np.ndarray:
+    """What broadcasts to (..., H, l, s), as (..., K, G, l, s), a view."""
+    return np.broadcast_to(array, (*batch, p.query.shape[-3], *pairs)).reshape(*batch, -1, p.num_groups, *pairs, copy=False)
 
 
-def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> np.ndarray | Line | None:
+def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> Callable[[tuple[int, ...]], Term | None]:
     """One that looks at distances only is a number for each of them; any other is an array already."""
     if p.bias is None:
-        return None
+        return lambda at: None
     keys, length = p.structure.keys, p.query.shape[-2]
     if not p.bias.reads_query_position:
         block = p.bias.block(p.grid(range(length), keys))
-        return _matrix(p, np.broadcast_to(block, (*block.shape[:-2], length, len(keys))), batch)
+        matrix = _matrix(p, block, batch, (length, len(keys)))
+        return lambda at: Matrix(matrix[at])
     # the first query, and all distances of any query from any key
     values: Any = p.bias.block(p.grid(range(1), range(keys.stop - 1, keys.start - length, -1)))
-    values = np.ascontiguousarray(values[:, 0, :], dtype=p.compute_dtype)
-    return Line(values.reshape(-1, p.num_groups, values.shape[-1]), len(keys))
+    values = values[..., 0, :]
+    elements = batch if values.ndim > 2 else (*batch[:-1], 1)  # an offset for each batch element
+    values = np.ascontiguousarray(np.broadcast_to(values, (*elements, *values.shape[-2:])), dtype=p.compute_dtype)
+    lines = values.reshape(*elements, -1, p.num_groups, values.shape[-1])
+    return lambda at: Line(lines[at], len(keys))
 
 
 def _block(p: AttentionProblem, batch: tuple[int, ...], at: tuple[int, ...], rows: range, cols: range) -> Any:
@@ -154,4 +161,4 @@ def _block(p: AttentionProblem, batch: tuple[int, ...], at: tuple[int, ...], row
     if relation is not Relation.SOME:
         return None if relation is Relation.ALL else False
     block: Any = p.mask.block(grid)
-    return _matrix(p, np.broadcast_to(block, (*block.shape[:-2], len(rows), len(cols))), batch)[at]
+    return _matrix(p, block, batch, (len(rows), len(cols)))[at]

@@ -19,7 +19,9 @@ _PAIRS = 1 << 13
 _BOUND = 40.0  # of scores that are exponentiated as they are: e^40 times thousands of keys is far from overflow
 _HANDLED = frozenset({"lse", "causal", "window", "grouped_query", "value_dim"})
 
-_dot, _matmul, _multiply, _exp, _divide, _add = np.dot, np.matmul, np.multiply, np.exp, np.divide, np.add.reduce
+_dot, _matmul, _multiply, _exp, _divide = np.dot, np.matmul, np.multiply, np.exp, np.divide
+_sum: Any = np.add.reduce
+_no_lse: Any = None
 
 
 def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
@@ -62,7 +64,7 @@ def _one_head(p: AttentionProblem) -> Callable[..., AttentionState]:
         _exp(s, s)
         out = _dot(s, value.reshape(values))
         _divide(out, _dot(s, ones), out)
-        return AttentionState(out.reshape(shape), None)
+        return AttentionState(out.reshape(shape), _no_lse)
 
     return compute
 
@@ -89,9 +91,9 @@ def _heads(p: AttentionProblem, seen: np.ndarray | None) -> Callable[..., Attent
             _exp(s, s)
             if bounded and seen is not None:
                 _multiply(s, seen, s)
-            total = _add(s, -1, None, None, True)
+            total = _sum(s, -1, None, None, True)
             out = _matmul(s, value)
-            lse = None
+            lse = _no_lse
             if wants_lse:
                 lse = (np.log(total) if top is None else np.log(total) + top).reshape(rows_shape)
             if top is not None and not total.all():  # rows whose scores are all -inf

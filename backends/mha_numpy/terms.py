@@ -37,18 +37,17 @@ class Matrix:
 
 @dataclass(slots=True)
 class Line:
-    """For each distance: values (key heads, group, L + S - 1) at query - key + S - 1, contiguous; one head stands for all."""
+    """For each distance: values (batch, key heads, group, L + S - 1) at query - key + S - 1, contiguous; one stands for all."""
 
     values: np.ndarray
     num_keys: int
 
     def tile(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
-        x = self.values
-        (by_head, by_group, step), (start, stop, _) = x.strides, heads[1].indices(len(x))
-        start, stop = (0, 1) if len(x) == 1 else (start, stop)
-        first = start * by_head + (rows.start - cols.start + self.num_keys - 1) * step
-        shape = (stop - start, len(cols), len(rows), x.shape[1])
-        return np.ndarray(shape, x.dtype, x.data, first, (by_head, -step, step, by_group))
+        x, (by_element, by_head, by_group, step) = self.values, self.values.strides
+        (b, b_stop), (k, k_stop) = ((0, 1) if n == 1 else some.indices(n)[:2] for some, n in zip(heads, x.shape, strict=False))
+        first = b * by_element + k * by_head + (rows.start - cols.start + self.num_keys - 1) * step
+        shape = (b_stop - b, k_stop - k, len(cols), len(rows), x.shape[2])
+        return np.ndarray(shape, x.dtype, x.data, first, (by_element, by_head, -step, step, by_group))
 
     def element(self, b: int) -> Self:
-        return self
+        return self if len(self.values) == 1 else replace(self, values=self.values[b : b + 1])

@@ -63,7 +63,8 @@ def _queries(part: Part, heads: Heads, rows: range) -> np.ndarray:
 
 def _bound(part: Part, heads: Heads, query: np.ndarray) -> float:
     """What no score exceeds, nor falls below its negative; NaN where there is one."""
-    if part.bias is not None or query.shape[2] < query.shape[3]:  # to look at so few scores costs less than at all keys
+    (*_, n, dim), num_keys = query.shape, part.num_keys
+    if part.bias is not None or n * num_keys < (n + num_keys) * dim:  # to look at so few scores costs less than at all keys
         return math.inf
     if part.softcap is None:
         key = heads[0].start, heads[1].start
