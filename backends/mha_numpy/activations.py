@@ -1,7 +1,7 @@
 """Activations in place, in tiles that stay in cache: what comes between the products of a feed-forward network.
 
-They are right to a few roundings of x, not of the result: the digits of the tails, which a lone ``gelu`` keeps, would be lost in
-the sums of the product that follows.
+They are right to a few roundings of x, not of the result: the digits of the tails, which a lone ``gelu`` keeps, would be lost
+in the sums of the product that follows.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _feed_forward(
 
 
 def encoder_layer(layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
-    """By chunks of whole sequences, unless they are long, or arrays among the options may have a batch axis: then step by step."""
+    """By chunks of whole sequences; where they are long, or options may have a batch axis of their own, step by step."""
     out = np.empty(x.shape, dtype=x.dtype)
     threads, count = num_threads(), len(x)
     alike = count >= 2 * threads or count % threads == 0  # so that no thread waits long for another at the end

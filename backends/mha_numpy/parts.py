@@ -39,7 +39,8 @@ def parts(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Part]:
     batch, s = p.batch_shape, p.structure
     given: tuple[Any, ...] = (p.query, p.key, p.value)
     given = tuple(x if x.shape[:-3] == batch else np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in given)
-    arrays = _Arrays(*given, out, None if lse is None else lse[..., None])
+    query, key, value = given
+    arrays = _Arrays(query, key, value, out, None if lse is None else lse[..., None])
     if only_packed(p):
         yield from _sequences(p, arrays)
         return
