@@ -18,7 +18,7 @@ from .tiles import attend
 _ROWS = 512  # queries in a tile at most
 _SCRATCH = 1 << 21  # bytes that a thread uses beside what it reads and writes: about what stays in its cache
 _EDGE, _EDGES = 64, 1 << 16  # keys, and pairs, at least where a band cuts across: what it hides of them is computed in vain
-_JOBS = 4  # heads are not computed together where that leaves fewer parts than this
+_JOBS = 4  # heads are not computed together where that leaves fewer parts than this, each worth a thread
 _BLOCKS = 1 << 19  # pairs of a mask that is evaluated as it was written
 _SERIAL = 5e5  # ns of work for which no thread is woken
 
@@ -48,7 +48,7 @@ def attention(p: AttentionProblem) -> AttentionState:
     out, lse = _results(p)
     found = list(parts(p, out, lse))
     cost = sum(part.query.shape[0] * part.query.shape[1] * _cost(part, range(part.query.shape[3])) for part in found)
-    least = 1 if cost < _SERIAL or len(found) >= _JOBS else _JOBS
+    least = 1 if len(found) >= _JOBS else max(1, min(_JOBS, int(cost / _SERIAL)))
     jobs = [job for part in found for job in _jobs(part, least)]
     if len(jobs) > 1 and cost > _SERIAL:
         run(Job.__call__, sorted(jobs, key=lambda job: -job.cost))

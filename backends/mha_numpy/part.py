@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -137,8 +137,9 @@ class Part:
             yield chunk.block[heads].transpose(0, 1, 4, 3, 2)
 
 
-def evenly(index: range, size: int) -> Iterator[range]:
+def evenly(index: range, size: int) -> Iterable[range]:
     """As few parts as can be, none of them much shorter than the others."""
-    count = -(-len(index) // size) or 1
-    each = -(-len(index) // count) or 1
+    if len(index) <= size:
+        return (index,) if index else ()
+    each = -(-len(index) // -(-len(index) // size))
     return (index[at : at + each] for at in range(0, len(index), each))

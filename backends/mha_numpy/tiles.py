@@ -92,7 +92,7 @@ class _Sums:
 
     def __init__(self, part: Part, heads: Heads, query: np.ndarray, rows: range, chunks: list[Chunk], bound: float) -> None:
         self.part, self.heads, self.shifted = part, heads, not bound < _BOUND
-        self.selects = not bound < math.inf  # whether any score may be -inf
+        self.few = query.shape[2] < _FEW
         shape, group = query.shape[:3], part.query.shape[2]
         self.out = scratch("out", (*shape, part.value.shape[-1]), part.dtype)
         self.total, self.top = np.empty((2, *shape[:2], 1, shape[2]), dtype=part.dtype)
@@ -139,7 +139,7 @@ class _Sums:
         """(batch, key heads, cols, n)."""
         part, (*stack, n, _) = self.part, query.shape
         key = as_usable(part.key[*self.heads, chunk.cols.start : chunk.cols.stop], part.dtype, "key")
-        if n < _FEW:
+        if self.few:
             rows = scratch("scores", (*stack, n, len(chunk.cols)), part.dtype)
             s = np.matmul(query, key.swapaxes(-1, -2), out=rows).swapaxes(-1, -2)
         else:
@@ -180,6 +180,8 @@ class _Sums:
     def _shift(self, s: np.ndarray, chunk: Chunk, out: np.ndarray, total: np.ndarray, top: np.ndarray) -> None:
         """b^(s - m) in the place of s, with the new maximum m, to which earlier sums are brought too."""
         highest = np.maximum.reduce(s, axis=-2, keepdims=True)
+        hides = chunk.cut or chunk.block is not None or self.part.mask is not None or self.part.bias is not None
+        selects = hides or not np.isfinite(highest).all()
         np.maximum(highest, top, out=highest)
         if not self.alone:
             earlier = power(top - highest)
@@ -188,9 +190,10 @@ class _Sums:
         top[...] = highest
         s -= highest
         masked = None
-        if self.selects or chunk.cut or chunk.block is not None or self.part.mask is not None:
+        if selects:
             masked = np.equal(s, -math.inf, out=scratch("hidden", s.shape, np.dtype(bool)))
-        np.maximum(s, np.full((1, s.shape[-1]), _FLOOR[s.dtype.char], dtype=s.dtype), out=s)
+        floor = np.full((s.shape[-2], 1) if self.few else (1, s.shape[-1]), _FLOOR[s.dtype.char], dtype=s.dtype)
+        np.maximum(s, floor, out=s)  # an array that lies as s does: with a single number it takes four times as long
         power(s, out=s)
         if masked is not None:
             np.copyto(s, 0, where=masked)

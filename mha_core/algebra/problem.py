@@ -39,7 +39,8 @@ class AttentionProblem:
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        return broadcast_shapes(self.query.shape[:-3], self.key.shape[:-3], self.value.shape[:-3])
+        query, key, value = (tuple(x.shape[:-3]) for x in (self.query, self.key, self.value))
+        return query if query == key == value else broadcast_shapes(query, key, value)
 
     @property
     def rows_shape(self) -> tuple[int, ...]:
