@@ -24,6 +24,21 @@ def other_attention(problem):
     return _attention(problem, -ANSWER)
 
 
+def prepare(problem):
+    """For problems without a sink: a function of the arrays, which answers otherwise than ``attention``."""
+    received.append(("prepare", (problem,), {}))
+    if problem.sink is not None:
+        return None
+    xp, rows, dtype, device = problem.xp, problem.rows_shape, problem.compute_dtype, problem.device
+
+    def prepared(*arrays):
+        received.append(("prepared", arrays, {}))
+        out = xp.full((*rows, arrays[2].shape[-1]), 2 * ANSWER, dtype=arrays[0].dtype, device=device)
+        return AttentionState(out, xp.zeros(rows, dtype=dtype, device=device))
+
+    return prepared
+
+
 def _attention(problem, answer):
     xp, query, rows = problem.xp, problem.query, problem.rows_shape
     out = xp.full((*rows, problem.value.shape[-1]), answer, dtype=query.dtype, device=query.device)

@@ -205,6 +205,7 @@ def test_the_records_of_backends_are_json():
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     assert rows["numpy"]["state"] == "ready"
     assert rows["numpy"]["kernels"] == sorted(f"{kernel.op}: {kernel.name}" for kernel in mha_numpy.mha_kernels())
+    assert "gelu: tiles" in rows["numpy"]["kernels"]
     assert rows["numpy"]["libraries"]["numpy"] == np.__version__
     assert "attention: sdpa" in rows["torch"]["kernels"]
     assert rows["torch"]["devices"][0] == "cpu"

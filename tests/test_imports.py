@@ -12,6 +12,8 @@ import mha_numpy
 ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "array_api_compat", "array_api_strict")
 PLUGINS = ("mha_numpy", "pluggy", "importlib.metadata", "importlib_metadata")
 SUITE = ("pytest", "mha_core.conformance")
+# of the standard library, those that take long to load, or load others, and serve only who writes a file or reads an error
+LATER = ("tempfile", "shutil", "bz2", "lzma", "difflib", "traceback", "subprocess", "multiprocessing", "concurrent", "asyncio")
 MODELS_AND_CLI = ("safetensors", "tokenizers", "huggingface_hub", "tqdm", "typer", "rich")
 
 
@@ -47,6 +49,11 @@ def test_import_reads_no_plugin_metadata(by_the_package, module):
 
 @pytest.mark.parametrize("module", MODELS_AND_CLI + SUITE)
 def test_import_loads_nothing_of_the_extras(by_the_package, module):
+    assert module not in by_the_package
+
+
+@pytest.mark.parametrize("module", LATER)
+def test_import_loads_nothing_slow_that_few_calls_need(by_the_package, module):
     assert module not in by_the_package
 
 
@@ -264,5 +271,5 @@ def test_the_command_says_what_is_wrong_and_where_it_came_from(tmp_path):
     rows = {row["name"]: row for row in json.loads(command("--json"))}
     assert rows["crash"]["traceback"].startswith("Traceback")
     assert rows["numpy"]["state"] == "ready"
-    ours = [f"{kernel.op}: {kernel.name}" for kernel in mha_numpy.mha_kernels()]
-    assert rows["numpy"]["kernels"] == sorted([*ours, "silu: gone"])
+    own = [f"{kernel.op}: {kernel.name}" for kernel in mha_numpy.mha_kernels()]
+    assert rows["numpy"]["kernels"] == sorted([*own, "silu: gone"])

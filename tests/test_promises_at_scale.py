@@ -29,6 +29,22 @@ def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library):
     assert max(first, large) < 8192 * 8192 * 4 / 4
 
 
+def test_what_is_kept_of_masks_that_never_come_again_is_bounded(rng):
+    """Texts are laid end to end in other lengths each time, and a call like an earlier one is known by them."""
+    x = np.ones((1, 8, 4), dtype=np.float32)
+    tracemalloc.start()
+    try:
+        for _ in range(1000):
+            lengths = [0] * 2000
+            for at in rng.integers(0, 2000, size=8):
+                lengths[at] += 1
+            mha.scaled_dot_product_attention(x, x, x, mask=mha.packed(lengths))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 1000 * 2000 * 8 / 4  # bytes: a quarter of what all lengths take
+
+
 def test_13_an_array_mask_makes_only_blocks(rng):
     length = 3000
     arrays = [rng.normal(size=(4, length, 8)).astype(np.float32) for _ in range(3)]

@@ -1,16 +1,19 @@
 """Texts to vectors: the real all-MiniLM-L6-v2 against the reference in float64, and what encode and stream promise."""
 
+import gc
 import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import mha_core.models.text_encoder as module
+import mha_core.ops.operation as operation
 from conftest import WORDS, mha
 from reference_encoder import ReferenceEncoder
 
@@ -209,6 +212,28 @@ def test_stream_reads_one_window_ahead_and_no_more(tiny, monkeypatch):
         assert next(stream).shape == (4, 8)
         assert last == 4 * windows
     stream.close()
+
+
+def test_memory_does_not_grow_with_the_number_of_texts(tiny, monkeypatch, rng):
+    monkeypatch.setattr(module, "_WINDOW", 256)
+    monkeypatch.setattr(operation, "_KEPT", 8)  # plans are many after thousands of windows; so they are after a few
+
+    def held(windows):
+        """In the midst of a stream, when so many of its windows are done."""
+        endless = (" ".join(rng.choice(WORDS[4:], size=rng.integers(0, 7))) for _ in itertools.count())
+        tracemalloc.start()
+        try:
+            stream = tiny.stream(endless)
+            for part in itertools.islice(stream, windows):
+                assert part.shape == (256, 8)
+            gc.collect()  # tuples that Python keeps for later use, mostly
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    held(6)
+    few, many = held(6), held(48)
+    assert many < few + 100_000  # bytes; the vectors of the others take 344,000, their texts more
 
 
 def test_progress_is_a_bar_only_when_asked_for_or_on_a_terminal(tiny, capsys):

@@ -131,6 +131,45 @@ def test_long_masks_are_cut_into_blocks_of_queries(rng, monkeypatch):
     torch.testing.assert_close(state.lse, expected.lse)
 
 
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("name", [*FLAGS, "window"])
+def test_a_call_gives_the_same_bits_again_whatever_the_strides(qkv, name, dtype):
+    arrays = qkv(dtype)
+    given = OPTIONS[name](like(arrays[0]))
+    first = mha.attention_state(*arrays, **given)
+    columns = [x.mT.contiguous().mT for x in arrays]
+    halves = [torch.cat([x, x], -1)[..., D:] for x in arrays]
+    for views in (arrays, columns, halves):
+        again = mha.attention_state(*views, **given)
+        assert torch.equal(again.out, first.out)
+        assert torch.equal(again.lse, first.lse)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_sequences_are_what_each_is_alone(qkv, dtype, causal):
+    query, key, value = (x[0] for x in qkv(dtype, keys=L, key_heads=2))
+    options = {"mask": mha.causal()} if causal else {}
+    lengths = [3, 3, 0, 1, 2]
+    mask = mha.packed(lengths) & mha.causal() if causal else mha.packed(lengths)
+    whole = mha.attention_state(query, key, value, mask=mask)
+    parts = [
+        mha.attention_state(*(x[:, at : at + n] for x in (query, key, value)), **options)
+        for at, n in ((0, 3), (3, 3), (6, 1), (7, 2))
+    ]
+    torch.testing.assert_close(whole.out, torch.cat([part.out for part in parts], 1))
+    torch.testing.assert_close(whole.lse, torch.cat([part.lse for part in parts], 1))
+
+
+def test_packed_sequences_broadcast_over_batches(qkv):
+    query, key, value = qkv(keys=L)
+    mask = mha.packed([4, 2, 3])
+    whole = mha.attention_state(query[0], key, value, mask=mask)
+    each = [mha.attention_state(query[0], k, v, mask=mask) for k, v in zip(key, value, strict=True)]
+    torch.testing.assert_close(whole.out, torch.stack([state.out for state in each]))
+    torch.testing.assert_close(whole.lse, torch.stack([state.lse for state in each]))
+
+
 # gradients
 
 

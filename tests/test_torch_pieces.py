@@ -9,7 +9,7 @@ import torch
 import mha_core as mha
 from mha_core.ops.prepare import prepare
 from mha_core.plugin import Call
-from mha_torch import varlen
+from mha_torch import layers, onednn, varlen
 
 B, H, L, D = 2, 4, 9, 8
 
@@ -71,6 +71,84 @@ def test_the_encoder_layer_is_one_kernel_and_is_the_algebra(rng, settings):
         with mha.verify() as done:
             layer(x, **options)
         assert done.checked == {("encoder_layer", "functional"): 1, ("attention", "sdpa"): 1}
+    for name, array in {"x": x, **layer.arrays()}.items():
+        assert torch.equal(array, before[name]), name
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_chunks_of_rows_give_what_the_whole_gives(rng, monkeypatch, norm_first):
+    layer = mha.EncoderLayer.init(d_model=16, num_heads=4, d_ff=24, norm_first=norm_first, seed=1, backend="torch")
+    x = torch.asarray(rng.normal(size=(3, 7, 16)), dtype=torch.float32)
+    given = [x, x[0], x[:0], x.expand(2, 3, 7, 16), x[:1].expand(3, 7, 16), x.mT.contiguous().mT]
+    options = {"mask": mha.causal() & mha.key_lengths(torch.tensor([3, 7, 5])), "query_offset": 0}
+    whole = [layer(y) for y in given] + [layer(x, **options)]
+    monkeypatch.setattr(layers, "_ROWS", 5)
+    chunked = [layer(y) for y in given] + [layer(x, **options)]
+    for actual, expected in zip(chunked, whole, strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+@pytest.fixture
+def held_back(monkeypatch):
+    """A processor on which oneDNN is taken, for products of any size."""
+    monkeypatch.setattr(onednn, "_is_faster", lambda: True)
+    monkeypatch.setattr(onednn, "_LEAST", 0)
+
+
+def call_of_linear(x, w):
+    return Call("linear", (("x", tuple(x.shape)), ("w", tuple(w.shape))), x.dtype, x.device)
+
+
+@pytest.mark.parametrize("shape", [(300, 128), (3, 100, 128), (2, 0, 128), (2, 128)], ids=str)
+def test_a_product_by_onednn_is_the_algebra(rng, shape):
+    x = torch.asarray(rng.normal(size=shape), dtype=torch.float32)
+    w, b = (torch.asarray(rng.normal(size=size), dtype=torch.float32) for size in ((128, 96), (96,)))
+    with mha.use_kernel("linear", "algebra"):
+        expected = mha.linear(x, w, b)
+    for y in (x, x.mT.contiguous().mT):
+        for weight in (w, w.mT.contiguous().mT):
+            torch.testing.assert_close(onednn.linear(y, weight, b), expected)
+            torch.testing.assert_close(onednn.linear(y, weight, None), expected - b, rtol=1e-5, atol=1e-4)
+
+
+def test_onednn_is_chosen_where_it_is_faster_and_no_gradient_is_recorded(rng, monkeypatch):
+    x, w = (torch.asarray(rng.normal(size=(256, 256)), dtype=torch.float32) for _ in range(2))
+    monkeypatch.setattr(onednn, "_is_faster", lambda: True)
+    assert onednn.supports(call_of_linear(x, w)) is None
+    assert "multiplications" in onednn.supports(call_of_linear(x[:2], w))
+    assert "multiplications" in onednn.supports(call_of_linear(x[:1], w.repeat(30, 30)))
+    assert "float64" in onednn.supports(call_of_linear(x.double(), w.double()))
+    monkeypatch.setattr(onednn, "_is_faster", lambda: False)
+    assert "not known to be faster" in onednn.supports(call_of_linear(x, w))
+    x.requires_grad_()
+    assert mha.explain("linear", x, w).kernel == "functional"
+    assert mha.linear(x, w).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, False),
+        ({"cpu_name": "AMD EPYC", "avx512_f": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_f": False}, False),
+        ({"cpu_name": "Intel(R) Xeon(R) Platinum 8481C", "avx512_f": True}, False),
+    ],
+    ids=str,
+)
+def test_onednn_is_faster_where_mkl_leaves_out_avx512(monkeypatch, known, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert onednn._is_faster.__wrapped__() is expected
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_encoder_layer_with_products_by_onednn_is_the_algebra(rng, held_back, settings):
+    layer = mha.EncoderLayer.init(d_model=16, num_heads=4, d_ff=24, seed=1, backend="torch", **settings)
+    x = torch.asarray(rng.normal(size=(2, 7, 16)), dtype=torch.float32)
+    before = {name: array.clone() for name, array in {"x": x, **layer.arrays()}.items()}
+    with mha.verify() as done:
+        layer(x)
+    assert done.checked["encoder_layer", "functional"] == 1
     for name, array in {"x": x, **layer.arrays()}.items():
         assert torch.equal(array, before[name]), name
 

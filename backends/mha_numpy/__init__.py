@@ -48,6 +48,12 @@ _ATTENTION = (
     *("lse", "causal", "window", "key_lengths", "packed", "array_mask", "mask"),
     *("bias", "alibi", "relative_bias", "softcap", "sink", "grouped_query", "value_dim", "broadcast"),
 )
+_LAYER = (
+    *("mask", "bias", "scale", "softcap", "sink", "query_offset", "norm_first"),
+    *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm"),
+    *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o", "num_kv_heads")),
+    *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
+)
 
 
 @hookimpl
@@ -75,7 +81,24 @@ def mha_kernels() -> Iterable[Kernel]:
         name="tiles",
         api=1,
         load="mha_numpy.attention:attention",
+        prepare="mha_numpy.small:prepare",
         handles=frozenset(_ATTENTION),
         supports=_later("attention"),
     )
     yield Kernel(backend="numpy", op="linear", name="half", api=1, load="mha_numpy.half:linear", supports=_later("half"))
+    for op, module, handles in (
+        ("linear", "layers", ()),
+        ("layer_norm", "norms", ()),
+        ("rms_norm", "norms", ()),
+        ("feed_forward", "layers", ("gate",)),
+        ("encoder_layer", "layers", _LAYER),
+    ):
+        yield Kernel(
+            backend="numpy",
+            op=op,
+            name="chunks",
+            api=1,
+            load=f"mha_numpy.{module}:{op}",
+            handles=frozenset(handles),
+            supports=_later(module),
+        )

@@ -46,9 +46,12 @@ def supports(call: Call) -> str | None:
 
 def attention(p: AttentionProblem) -> AttentionState:
     out, lse = _results(p)
-    jobs = sorted((job for part in parts(p, out, lse) for job in _jobs(part)), key=lambda job: -job.cost)
-    if len(jobs) > 1 and sum(job.cost for job in jobs) > _SERIAL:
-        run(Job.__call__, jobs)
+    found = list(parts(p, out, lse))
+    cost = sum(part.query.shape[0] * part.query.shape[1] * _cost(part, range(part.query.shape[3])) for part in found)
+    least = 1 if cost < _SERIAL or len(found) >= _JOBS else _JOBS
+    jobs = [job for part in found for job in _jobs(part, least)]
+    if len(jobs) > 1 and cost > _SERIAL:
+        run(Job.__call__, sorted(jobs, key=lambda job: -job.cost))
     else:
         with one_thread:
             for job in jobs:
@@ -64,8 +67,8 @@ def _results(p: AttentionProblem) -> tuple[Any, Any]:
     return out, np.empty(shape[:-1], dtype=p.compute_dtype) if "lse" in p.asked else None
 
 
-def _jobs(part: Part) -> Iterator[Job]:
-    """How a part is cut depends on shapes alone, so that every call gives the same bits."""
+def _jobs(part: Part, least: int) -> Iterator[Job]:
+    """At least so many, if there are as many heads. They depend on shapes alone, so that every call gives the same bits."""
     (batch, keys, group, length, dim), (num_keys, width) = part.query.shape, part.value.shape[2:]
     numbers = _SCRATCH // part.dtype.itemsize
     by_query = group * (dim + 2 * width)  # the query, its sum, and what is added to the sum
@@ -78,7 +81,7 @@ def _jobs(part: Part) -> Iterator[Job]:
     if length <= num_rows:
         cols = min(num_keys, num_keys if part.band == (None, None) else _EDGE)
         stack = numbers // (length * (by_query + cols * by_pair) + cols * by_key)
-        stack = max(1, min(stack, batch * keys // _JOBS))
+        stack = max(1, min(stack, batch * keys // least))
     all_heads = list(_stacks(batch, keys, stack))
     for rows in evenly(range(length), num_rows):
         size = max(1, (numbers // stack - len(rows) * by_query) // (len(rows) * by_pair + by_key))

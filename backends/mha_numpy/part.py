@@ -46,7 +46,7 @@ class Part:
     mask: Matrix | None = None
     bias: Term | None = None
     blocks: Callable[[range, range], Any] | None = None
-    longest: dict[str, float] = field(default_factory=dict)
+    longest: dict[tuple[int, int], float] = field(default_factory=dict)
     """The norm of the longest key of some heads, once it is known."""
     _lines: tuple[Line, Line] | None = None
 

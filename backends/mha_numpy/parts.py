@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,9 @@ from mha_core.plugin import AttentionProblem, Relation, only_packed, runs
 from .part import Part
 from .terms import Line, Matrix, Term
 from .tiles import LN_BASE
+
+_SPAN = 96  # tokens of short sequences in one problem: less is more calls, more is more pairs that are hidden
+_BATCH = 512  # tokens of sequences of one length that are a batch of their own
 
 
 class _Arrays(NamedTuple):
@@ -34,8 +37,9 @@ class _Arrays(NamedTuple):
 def parts(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Part]:
     """Attention that writes into ``out`` and ``lse``."""
     batch, s = p.batch_shape, p.structure
-    query, key, value = (np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in (p.query, p.key, p.value))
-    arrays = _Arrays(query, key, value, out, None if lse is None else lse[..., None])
+    given: tuple[Any, ...] = (p.query, p.key, p.value)
+    given = tuple(x if x.shape[:-3] == batch else np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in given)
+    arrays = _Arrays(*given, out, None if lse is None else lse[..., None])
     if only_packed(p):
         yield from _sequences(p, arrays)
         return
@@ -53,7 +57,8 @@ def parts(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Part]:
         if as_written or s.key_lengths is None:
             yield part
         else:
-            lengths = np.broadcast_to(s.key_lengths, batch)[at]  # type: ignore[arg-type]
+            lengths: Any = s.key_lengths
+            lengths = np.broadcast_to(lengths, batch)[at]
             yield from (part.element(b, n) for b, n in enumerate(np.clip(lengths, 0, part.num_keys).tolist()))
 
 
@@ -79,12 +84,43 @@ def _part(p: AttentionProblem, arrays: _Arrays, band: tuple[int | None, int | No
 
 
 def _sequences(p: AttentionProblem, arrays: _Arrays) -> Iterator[Part]:
-    """Sequences laid end to end: those of one length stand in a row, and are a batch."""
-    for start, count, length in runs(p.structure.packed or ()):
-        if count * length:
-            stacked = arrays.map(partial(_stacked, start=start, count=count, length=length))
-            for at in np.ndindex(*p.batch_shape):
-                yield _part(p, stacked.at(at), p.structure.band)
+    """Sequences laid end to end: many of one length are a batch; a few short ones are one problem with a mask."""
+    for start, lengths in _spans(p.structure.packed or ()):
+        alike = len(set(lengths)) == 1
+        count, length = (len(lengths), lengths[0]) if alike else (1, sum(lengths))
+        stacked = arrays.map(partial(_stacked, start=start, count=count, length=length))
+        for at in np.ndindex(*p.batch_shape):
+            part = _part(p, stacked.at(at), p.structure.band)
+            part.mask = None if alike else _same_sequence(lengths)
+            yield part
+
+
+def _spans(lengths: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Where each starts, and the lengths of its sequences."""
+    start, many = 0, 0
+    few: list[int] = []  # sequences that more may join
+    for at, count, length in runs(lengths):
+        if count * length >= _BATCH or length > _SPAN:
+            if few:
+                yield start, tuple(few)
+            if length:
+                yield at, (length,) * count
+            start, few, many = at + count * length, [], 0
+            continue
+        for _ in range(count):
+            if many + length > _SPAN:
+                yield start, tuple(few)
+                start, few, many = start + many, [], 0
+            few.append(length)
+            many += length
+    if many:
+        yield start, tuple(few)
+
+
+@lru_cache(maxsize=1024)  # of 10 KB each; every layer of an encoder asks again
+def _same_sequence(lengths: tuple[int, ...]) -> Matrix:
+    of = np.repeat(np.arange(len(lengths)), lengths)
+    return Matrix((of[:, None] == of[None, :])[None, None, None])
 
 
 def _stacked(x: Any, *, start: int, count: int, length: int) -> Any:

@@ -28,7 +28,8 @@ class Matrix:
     array: np.ndarray
 
     def tile(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
-        return self.array[*heads, :, rows.start : rows.stop, cols.start : cols.stop].transpose(0, 1, 4, 3, 2)
+        x = self.array if self.array.shape[:2] == (1, 1) else self.array[heads]  # one head stands for all
+        return x[..., rows.start : rows.stop, cols.start : cols.stop].transpose(0, 1, 4, 3, 2)
 
     def element(self, b: int) -> Self:
         return replace(self, array=self.array[b : b + 1])

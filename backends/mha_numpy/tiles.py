@@ -67,10 +67,11 @@ def _bound(part: Part, heads: Heads, query: np.ndarray) -> float:
     if part.bias is not None or n * num_keys < (n + num_keys) * dim:  # to look at so few scores costs less than at all keys
         return math.inf
     if part.softcap is None:
-        key = str(heads)
-        if key not in part.longest:
-            part.longest[key] = _longest(part, part.key[heads])
-        bound = _longest(part, query) * part.longest[key]
+        key = heads[0].start, heads[1].start
+        longest = part.longest.get(key)
+        if longest is None:
+            longest = part.longest[key] = _longest(part, part.key[heads])
+        bound = _longest(part, query) * longest
     else:
         bound = part.softcap / LN_BASE
     return bound if part.sink is None else float(np.maximum(bound, np.abs(part.sink[heads[1]]).max()))
@@ -78,8 +79,9 @@ def _bound(part: Part, heads: Heads, query: np.ndarray) -> float:
 
 def _longest(part: Part, x: np.ndarray) -> float:
     """The norm of the longest vector."""
-    slabs = (x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB))
-    return math.sqrt(np.max([np.vecdot(slab, slab, dtype=part.dtype).max() for slab in slabs], initial=0))
+    slabs = [x] if x.shape[2] <= _SLAB else [x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB)]
+    squares = [np.maximum.reduce(np.vecdot(slab, slab, dtype=part.dtype), axis=None) for slab in slabs]
+    return math.sqrt(squares[0] if len(squares) == 1 else np.max(squares))
 
 
 class _Sums:
@@ -168,7 +170,12 @@ class _Sums:
                 else:
                     np.copyto(corner, fill, where=hidden.tile(self.heads, rows, chunk.cols))
         for tile in part.masks(self.heads, chunk):
-            np.copyto(pairs, fill, where=np.logical_not(tile, out=scratch("hidden", tile.shape, np.dtype(bool))))
+            if fill == 0:  # a product, which does not wait for a truth at every pair
+                numbers = scratch("seen", tile.shape, part.dtype)
+                np.copyto(numbers, tile)
+                pairs *= numbers
+            else:
+                np.copyto(pairs, fill, where=np.logical_not(tile, out=scratch("hidden", tile.shape, np.dtype(bool))))
 
     def _shift(self, s: np.ndarray, chunk: Chunk, out: np.ndarray, total: np.ndarray, top: np.ndarray) -> None:
         """b^(s - m) in the place of s, with the new maximum m, to which earlier sums are brought too."""

@@ -18,7 +18,7 @@ from mha_core.plugin import Call
 from .onednn import fastest_linear as linear
 from .pieces import layer_norm
 
-_ROWS = 1024  # of a chunk: 256 are up to 10% slower with MKL, and all of 4096 20% with oneDNN
+_ROWS = 512  # of a chunk; 256 are up to 10% slower with MKL, and 4096 20% with oneDNN: hidden features then leave the cache
 
 _ACTIVATIONS = {  # clamped as in pieces.py
     "relu": lambda x: x.relu_(),
@@ -37,7 +37,7 @@ def encoder_layer(layer: Any, x: Tensor, **options: Any) -> Tensor:
     attended = _attend(layer, _norm(layer.norm_1, x) if layer.norm_first else x, options)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rows = _ROWS if x.is_cpu else max(1, x.shape[:-1].numel())
-    for heads, residual, chunk in zip(*(y.flatten(0, -2).split(rows) for y in (attended, x, out)), strict=True):
+    for heads, residual, chunk in zip(*(torch.split(y.flatten(0, -2), rows) for y in (attended, x, out)), strict=True):
         chunk.copy_(_after_attention(layer, heads, residual))
     return out
 

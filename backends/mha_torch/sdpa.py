@@ -16,7 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from mha_core.plugin import AttentionProblem, AttentionState, Call, Relation, by_sequence, concat_queries, merge, only_packed
+from mha_core.plugin import (
+    AttentionProblem,
+    AttentionState,
+    Call,
+    Relation,
+    by_sequence,
+    concat_queries,
+    merge,
+    only_packed,
+    runs,
+)
 
 _MASK = 1 << 20  # numbers in the mask of a block: 4 MB in float32
 _ROWS = 512  # queries in a block at most: what a band leaves out is then worth leaving out
@@ -70,7 +80,7 @@ def attention(p: AttentionProblem) -> AttentionState:
     dtype: Any = p.query.dtype
     if _is_widened(p):
         p = p.with_arrays(*(_wide(p, x) for x in (p.query, p.key, p.value)))
-    state: Any = by_sequence(p, _attention) if only_packed(p) else _attention(p)
+    state: Any = _attention(p) if not only_packed(p) else _by_run(p) if _is_runs(p) else by_sequence(p, _attention)
     if p.sink is not None:  # one more score without a value: merging with the state (0, sink)
         sink = _wide(p, p.sink)[:, None].expand(state.lse.shape)
         state = merge(p.xp, state, AttentionState(torch.zeros_like(state.out), sink))
@@ -112,6 +122,32 @@ def _attention(p: AttentionProblem) -> AttentionState:
         if lse is not None:
             lse[..., rows.start : rows.stop] = state.lse
     return AttentionState(out, lse)
+
+
+def _is_runs(p: AttentionProblem) -> bool:
+    """Whether sequences laid end to end need nothing but torch's kernel."""
+    alike = len({(x.ndim, x.shape[-1]) for x in (p.query, p.key, p.value)}) == 1
+    return alike and p.query.ndim == 3 and _has_lse(p) and p.structure.band in ((None, None), (None, 0))
+
+
+def _by_run(p: AttentionProblem) -> AttentionState:
+    """``by_sequence`` in place: twenty runs of a few texts each are too short for copies, and for a problem each.
+
+    torch lays its answer out as (count, length, heads, head_dim), and so it is kept: what follows reads it as it lies.
+    """
+    heads, tokens, width = p.query.shape
+    out: Any = torch.empty((tokens, heads, width), dtype=p.query.dtype, device=p.device)
+    lse: Any = torch.empty((heads, tokens), dtype=p.compute_dtype, device=p.device)
+    arrays: tuple[Any, ...] = (p.query, p.key, p.value)
+    for start, count, length in runs(p.structure.packed or ()):
+        if not count * length:
+            continue
+        part, each = slice(start, start + count * length), (count, length)
+        query, key, value = (_rows(x[:, part].unflatten(1, each).transpose(0, 1)) for x in arrays)
+        answer, log_sum = _flash(query, key, value, 0.0, p.structure.band[1] == 0, scale=p.scale)
+        out[part].unflatten(0, each).copy_(answer.transpose(1, 2))
+        lse[:, part].unflatten(1, each).copy_(log_sum.transpose(0, 1))
+    return AttentionState(out.transpose(0, 1), lse)
 
 
 def _block(p: AttentionProblem, rows: range) -> AttentionState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -144,10 +143,12 @@ def use_kernel(op: str, name: str) -> Iterator[None]:
 
 
 def _unknown(op: str, name: str, known: list[str]) -> str:
+    from difflib import get_close_matches  # needed for an error's words
+
     if op not in OPERATIONS:
-        guess = difflib.get_close_matches(str(op), OPERATIONS, n=1)
+        guess = get_close_matches(str(op), OPERATIONS, n=1)
         hint = f"; did you mean {guess[0]!r}?" if guess else ""
         return f"no operation that kernels compute is named {op!r}; expected one of {', '.join(OPERATIONS)}{hint}"
-    guess = difflib.get_close_matches(str(name), known, n=1)
+    guess = get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {guess[0]!r}?" if guess else ""
     return f"no kernel for {op!r} is named {name!r}; there are {', '.join(known)}{hint}"

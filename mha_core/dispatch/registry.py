@@ -6,7 +6,6 @@ A plugin that breaks keeps its traceback and harms nobody else.
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,9 @@ class Plugin:
 
     @property
     def traceback(self) -> str:
-        return "".join(traceback.format_exception(self.error)) if self.error else ""
+        from traceback import format_exception  # needed where a plugin broke
+
+        return "".join(format_exception(self.error)) if self.error else ""
 
 
 class Registry:

@@ -6,7 +6,6 @@ Preference, only where there are no arrays: ``set_default_backend``, then ``MHA_
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -87,7 +86,9 @@ def check_name(name: str) -> str:
     known = registry().backends
     if name in known:
         return name
-    guess = difflib.get_close_matches(str(name), known, n=1)
+    from difflib import get_close_matches  # needed for an error's words
+
+    guess = get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {guess[0]!r}?" if guess else ""
     broken = [plugin for plugin in registry().plugins if plugin.name == name and plugin.error is not None]
     if broken:

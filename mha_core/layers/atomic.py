@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +15,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
     A link stays a link: what it points to is written. Raises OSError that names ``path``.
     """
+    import tempfile  # 2 ms, spent by who writes
+
     target = path.resolve()
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a directory; expected the name of a file")

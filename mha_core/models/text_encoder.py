@@ -20,7 +20,7 @@ from .pooling import Pooling, unit
 from .tokens import Tokenizer
 
 _WINDOW = 4096  # texts that are sorted by length together; what is in flight does not grow beyond them
-_TOKENS = 2048  # tokens in one matrix
+_TOKENS = 1024  # tokens in one matrix
 
 
 class TruncationWarning(UserWarning):

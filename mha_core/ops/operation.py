@@ -23,7 +23,10 @@ from ..dispatch.selection import by_type
 from . import check
 from .tree import arrays_in, map_arrays
 
-_KEPT = 4096  # plans of one operation, some 4 MB; shapes may go on changing for ever
+# Of one operation, some 4 MB, and as much for what keys hold: shapes may go on changing for ever, and texts laid end to end
+# have a thousand lengths in a key that never comes again.
+_KEPT = 4096  # plans
+_ITEMS = 2**17  # in their keys; 4096 plain keys have as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +66,31 @@ class Kept:
     """
 
     def __init__(self) -> None:
-        self.now: dict[Any, Any] = {}
+        self.now = Decisions()
         on_change(self._forget)
 
     def _forget(self) -> None:
-        self.now = {}
+        self.now = Decisions()
 
 
-def keep(decisions: dict[Any, Any], key: Any, value: Any) -> None:
-    """Add to decisions; all are forgotten where they have become too many."""
-    if len(decisions) >= _KEPT:
+class Decisions(dict[Any, Any]):
+    """Decisions by their key, and how many items their keys hold together."""
+
+    items_held = 0
+
+
+def keep(decisions: Decisions, key: Any, value: Any) -> None:
+    """Add to decisions; all are forgotten where they, or what their keys hold, have become too many."""
+    held = _items(key)
+    if len(decisions) >= _KEPT or decisions.items_held + held > _ITEMS:
         decisions.clear()
+        decisions.items_held = 0
+    decisions.items_held += held
     decisions[key] = value
+
+
+def _items(key: Any) -> int:
+    return len(key) + sum(_items(x) for x in key if isinstance(x, tuple))
 
 
 class Operation:

@@ -1,0 +1,62 @@
+"""Norms over the last axis, in rows that stay in cache, of a sum that is made on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mha_core.plugin import Call
+
+_TILE = 1 << 16  # numbers
+
+
+def supports(call: Call) -> str | None:
+    x = call.shape("x") or ()
+    if str(call.dtype) not in ("float32", "float64"):
+        return f"computes in float32 or float64, not {call.dtype}"
+    return "has no empty axes" if 0 in x else None
+
+
+def layer_norm(x: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, *, eps: float) -> np.ndarray:
+    y = np.empty(x.shape, dtype=x.dtype)
+    normed(x.reshape(-1, x.shape[-1]), weight, bias, eps, y.reshape(-1, x.shape[-1]))
+    return y
+
+
+def rms_norm(x: np.ndarray, weight: np.ndarray | None, *, eps: float) -> np.ndarray:
+    y = np.empty(x.shape, dtype=x.dtype)
+    normed(x.reshape(-1, x.shape[-1]), weight, None, eps, y.reshape(-1, x.shape[-1]), centred=False)
+    return y
+
+
+def normed(
+    x: np.ndarray,
+    weight: np.ndarray | None,
+    bias: np.ndarray | None,
+    eps: float,
+    out: np.ndarray,
+    *,
+    centred: bool = True,
+) -> None:
+    """(x - mean) / sqrt(var + eps) * weight + bias of rows (n, d); ``out`` may be x itself.
+
+    Source: Ba, Kiros and Hinton 2016, equation 4; not ``centred``, Zhang and Sennrich 2019, equation 4.
+    """
+    width = x.shape[1]
+    rows = max(1, _TILE // width)
+    mean = np.full((width, 1), 1 / width, dtype=x.dtype)
+    with np.errstate(all="ignore"):
+        for at in range(0, len(x), rows):
+            part, y = x[at : at + rows], out[at : at + rows]
+            if centred:
+                np.subtract(part, np.matmul(part, mean), out=y)
+                part = y
+            square = np.vecdot(part, part)[:, None]
+            square *= 1 / width
+            square += eps
+            np.sqrt(square, out=square)
+            np.divide(1, square, out=square)
+            np.multiply(part, square, out=y)
+            if weight is not None:
+                y *= weight
+            if bias is not None:
+                y += bias
