@@ -38,6 +38,9 @@ def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
     """
     given = [x for x in (query, key, value, *options.values()) if isinstance(x, np.ndarray)]
     before = [x.copy() for x in given]
+    shape = (*np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value))), *query.shape[-3:-1], value.shape[-1])
+    for _ in range(2):  # where an answer is not written, this may be what is there
+        np.full(shape, np.nan, dtype=query.dtype)
     state = tiles(query, key, value, **options)
     with mha.use_kernel("attention", "tiles"):
         out = mha.scaled_dot_product_attention(query, key, value, **options)

@@ -69,7 +69,9 @@ def test_grouped_queries(rng, length, group):
     judge(*x, bias=mha.alibi(heads), query_offset=0, whole_bias=-slopes * np.abs(q - k))
 
 
-@pytest.mark.parametrize(("batch", "heads"), [((), 3), ((1,), 50), ((37,), 3), ((3, 2), 5), ((2, 1, 3), 1), ((5, 7), 11)])
+@pytest.mark.parametrize(
+    ("batch", "heads"), [((), 3), ((1,), 50), ((37,), 3), ((3, 2), 5), ((2, 1, 3), 1), ((5, 7), 11), ((2,), 250)]
+)
 @pytest.mark.parametrize("length", [1, 33])
 def test_many_small_heads_and_any_batch(rng, batch, heads, length):
     x = inputs(rng, length, 40, batch=batch, heads=heads)

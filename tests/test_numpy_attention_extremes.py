@@ -69,12 +69,37 @@ def test_scores_about_the_bound(rng, bound, softcap):
 def test_a_score_at_the_very_bound(rng):
     """All queries and keys parallel: each score is as large as the bound, and positive or negative."""
     one = normal(rng, 16)
-    for at, sign in ((59.0, 1), (59.0, -1), (61.0, 1), (61.0, -1)):
+    for at, sign in ((59.0, 1), (59.0, -1), (61.0, 1), (61.0, -1), (150.0, 1), (150.0, -1)):
         query, key, value = inputs(rng, LENGTH, KEYS)
         unit = one / np.linalg.norm(one)
         query[:], key[:] = unit * np.float32(sign * at * kernel.LN_BASE), unit
-        key *= rng.uniform(0.5, 1, size=(KEYS, 1)).astype(np.float32)
+        key *= rng.uniform(0.9, 1, size=(KEYS, 1)).astype(np.float32)
         judge(query, key, value, scale=1.0)
+
+
+def test_long_keys_that_come_late(rng):
+    """The last queries see no other keys, and their scores are all far below 0."""
+    query, key, value = inputs(rng, 1500, 1500, heads=1)
+    query[:], key[:] = query[0, 0, 0] / np.linalg.norm(query[0, 0, 0]), key * np.float32(0.1)
+    key[:, :, 1100:] = -np.float32(145 * kernel.LN_BASE) * query[:, :, :1]
+    q, k = np.arange(1500)[:, None], np.arange(1500)
+    judge(query, key, value, scale=1.0, mask=mha.window(20, 0), allowed=(k <= q) & (k >= q - 20))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_weight_is_a_denormal_number(rng, dtype, monkeypatch):
+    """A product with denormal numbers takes 155 times as long."""
+    least = []
+
+    def power(x, out=None):
+        out = np.exp2(x, out=out) if kernel.LN_BASE != 1 else np.exp(x, out=out)
+        least.append(np.min(out, where=out > 0, initial=1))
+        return out
+
+    monkeypatch.setattr(kernel, "power", power)
+    tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype))
+    tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype), mask=mha.window(9, 9), query_offset=0)
+    assert np.finfo(dtype).tiny < min(least) < 1e-20
 
 
 # what some queries see, and others do not

@@ -102,7 +102,7 @@ def test_scratch_where_keys_and_values_are_copied(rng, shape, kind, view):
     assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of what a thread may keep"
 
 
-LENGTH, NUMBERS = 8192, 16
+LENGTH, NUMBERS = 8192, 4
 
 
 @pytest.mark.parametrize("kind", ["plain", "causal", "window", "key_lengths", "alibi", "rest", "softcap and sink"])
