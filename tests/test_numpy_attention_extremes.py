@@ -86,6 +86,15 @@ def test_long_keys_that_come_late(rng):
     judge(query, key, value, scale=1.0, mask=mha.window(20, 0), allowed=(k <= q) & (k >= q - 20))
 
 
+def test_batch_elements_of_other_lengths_have_bounds_of_their_own(rng):
+    query, key, value = inputs(rng, LENGTH, KEYS, batch=(2,), heads=1)
+    query[:] = query[0, 0, 0] / np.linalg.norm(query[0, 0, 0])
+    key[0], key[1] = key[0] * np.float32(0.1), -np.float32(145 * kernel.LN_BASE) * query[1, 0, 0]
+    lengths = np.asarray([KEYS, KEYS - 1])
+    seen = np.arange(KEYS) < lengths[:, None, None, None]
+    judge(query, key, value, scale=1.0, mask=mha.key_lengths(lengths), allowed=seen)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_no_weight_is_a_denormal_number(rng, dtype, monkeypatch):
     """A product with denormal numbers takes 155 times as long."""

@@ -21,7 +21,7 @@ def options_of(name, rng, heads, length, num_keys, batch):
         case "causal":
             return {"mask": mha.causal(), "query_offset": num_keys - length}
         case "window":
-            return {"mask": mha.window(256, 0), "query_offset": num_keys - length}
+            return {"mask": mha.window(num_keys // 4, 0), "query_offset": num_keys - length}
         case "key_lengths":
             return {"mask": mha.key_lengths(np.full(batch, num_keys - 5))}
         case "alibi":
