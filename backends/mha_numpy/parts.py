@@ -100,12 +100,11 @@ def _spans(lengths: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Where each starts, and the lengths of its sequences."""
     start, many = 0, 0
     few: list[int] = []  # sequences that more may join
-    for at, count, length in runs(lengths):
+    for at, count, length in runs(tuple(filter(None, lengths))):
         if count * length >= _BATCH or length > _SPAN:
             if few:
                 yield start, tuple(few)
-            if length:
-                yield at, (length,) * count
+            yield at, (length,) * count
             start, few, many = at + count * length, [], 0
             continue
         for _ in range(count):

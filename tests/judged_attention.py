@@ -1,0 +1,70 @@
+"""Attention by NumPy's tiles, judged element by element by the bounds of conformance: for tests/test_numpy_attention*.py."""
+
+import numpy as np
+
+import mha_core as mha
+from mha_core.conformance.tolerance import assert_within, exact_attention
+
+NOTHING = 2.0**-99
+"""A weight that is less than this, beside the greatest of its row or the sink, may be any such number: it is no denormal."""
+
+
+def tiles(query, key, value, **options):
+    """The state by the kernel; raises where the kernel does not take the call."""
+    with mha.use_kernel("attention", "tiles"):
+        return mha.attention_state(query, key, value, **options)
+
+
+def algebra(query, key, value, **options):
+    with mha.use_kernel("attention", "algebra"):
+        return mha.attention_state(query, key, value, **options)
+
+
+def normal(rng, *shape, dtype=np.float32, times=1.0):
+    return (rng.normal(size=shape) * times).astype(dtype)
+
+
+def inputs(rng, length, num_keys, *, batch=(1,), heads=2, group=1, dim=16, width=None, dtype=np.float32, times=1.0):
+    """query, key and value: ``heads`` of the keys, ``group`` times as many of the query."""
+    query = normal(rng, *batch, heads * group, length, dim, dtype=dtype, times=times)
+    key = normal(rng, *batch, heads, num_keys, dim, dtype=dtype)
+    return query, key, normal(rng, *batch, heads, num_keys, dim if width is None else width, dtype=dtype)
+
+
+def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
+    """out and lse against float64; allowed and whole_bias: what mask and bias come to, for the oracle.
+
+    An array that is given as bias is its own whole. Both are judged, the state and the answer without lse.
+    """
+    given = [x for x in (query, key, value, *options.values()) if isinstance(x, np.ndarray)]
+    before = [x.copy() for x in given]
+    shape = (*np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value))), *query.shape[-3:-1], value.shape[-1])
+    for _ in range(2):  # where an answer is not written, this may be what is there
+        np.full(shape, np.nan, dtype=query.dtype)
+    state = tiles(query, key, value, **options)
+    with mha.use_kernel("attention", "tiles"):
+        out = mha.scaled_dot_product_attention(query, key, value, **options)
+
+    for x, y in zip(given, before, strict=True):
+        assert x.tobytes() == y.tobytes(), "an input was written to"
+    assert state.out.dtype == out.dtype == query.dtype
+    assert state.lse.dtype == (np.float64 if query.dtype == np.float64 else np.float32)
+    if whole_bias is None and isinstance(options.get("bias"), np.ndarray):
+        whole_bias = options["bias"].astype(np.float64)
+    known = {name: options[name] for name in ("scale", "softcap", "sink") if name in options}
+    exact = exact_attention(
+        *(x.astype(np.float64) for x in (query, key, value)), dtype=query.dtype.name, allowed=allowed, bias=whole_bias, **known
+    )
+    lost = NOTHING * np.abs(value.astype(np.float64)).sum(axis=-2, keepdims=True)
+    lost = np.repeat(lost, query.shape[-3] // value.shape[-3], axis=-3)
+    for got in (state.out, out):
+        assert_within("out", got, exact.out, exact.out_bound + lost)
+        assert (got[exact.lse == -np.inf] == 0).all(), "a query that sees no key must give exactly 0"
+    assert_within("lse", state.lse, exact.lse, exact.lse_bound)
+
+
+def same_bits(*states):
+    first, *others = states
+    for other in others:
+        for name, a, b in zip(("out", "lse"), first, other, strict=True):
+            assert a.tobytes() == b.tobytes(), f"{name} has other bits"

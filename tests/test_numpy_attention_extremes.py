@@ -1,0 +1,270 @@
+"""NumPy's tiles of attention where numbers are extreme, or not to be seen; and the same bits whoever calls."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+import mha_numpy.tiles as kernel
+from judged_attention import algebra, inputs, judge, normal, same_bits, tiles
+from mha_numpy import threads
+
+POISON = [np.nan, np.inf, -np.inf, 1e30]
+LENGTH, KEYS = 130, 300
+
+
+def unseen():
+    """Masks, and which of the KEYS no query sees."""
+    keys, none = np.arange(KEYS), np.zeros((2, KEYS), dtype=bool)
+    lengths = np.asarray([100, 250])
+    array = np.random.default_rng(0).random((LENGTH, KEYS)) < 0.5
+    array[:, 37:180:3] = False
+    return {
+        "window": (mha.window(20, 5), none | (keys >= LENGTH + 5)),
+        "key_lengths": (mha.key_lengths(lengths), keys >= lengths[:, None]),
+        "causal key_lengths": (mha.causal() & mha.key_lengths(lengths), (keys >= lengths[:, None]) | (keys >= LENGTH)),
+        "array": (mha.array_mask(array), none | ~array.any(axis=0)),
+        "rest": (~mha.causal() & mha.window(None, 50) | mha.prefix(0), none | (keys < 1) | (keys >= LENGTH + 50)),
+    }
+
+
+def bounded(rng, bound):
+    """A query and keys whose longest vectors bound the scores by ``bound``, in units of the kernel's base."""
+    query, key, value = inputs(rng, LENGTH, KEYS, batch=(2,), heads=3)
+    longest = [np.sqrt(np.vecdot(x.astype(np.float64), x.astype(np.float64)).max()) for x in (query, key)]
+    times = bound * kernel.LN_BASE / (longest[0] * longest[1])
+    return query * np.float32(times), key, value
+
+
+# what nobody sees
+
+
+@pytest.mark.parametrize("bound", [30.0, 59.9, 60.1, 300.0])
+@pytest.mark.parametrize("name", unseen())
+def test_7_what_no_query_sees_changes_no_bit(rng, name, bound):
+    mask, hidden = unseen()[name]
+    query, key, value = bounded(rng, bound)
+    options = {"mask": mask, "query_offset": 0, "scale": 1.0}
+    kept = {"key": key[:, :, :, :], "value": value}
+    kept = {name: np.where(hidden[:, None, :, None], np.float32(0), x) for name, x in kept.items()}
+    expected = tiles(query, **kept, **options)
+    for poison in POISON:
+        given = {name: np.where(hidden[:, None, :, None], np.float32(poison), x) for name, x in kept.items()}
+        same_bits(expected, tiles(query, **given, **options))
+
+
+@pytest.mark.parametrize("bound", [59.9, 60.1])
+@pytest.mark.parametrize("softcap", [None, 41.5, 41.7, 1000.0])
+def test_scores_about_the_bound(rng, bound, softcap):
+    x = bounded(rng, bound)
+    options = {} if softcap is None else {"softcap": softcap}
+    judge(*x, scale=1.0, **options)
+    judge(*x, scale=1.0, sink=np.asarray([41.5, 41.7, 0.0], dtype=np.float32), **options)
+    q, k = np.arange(LENGTH)[:, None], np.arange(KEYS)
+    judge(*x, scale=1.0, mask=mha.causal(), query_offset=9, allowed=k <= q + 9, **options)
+
+
+def test_a_score_at_the_very_bound(rng):
+    """All queries and keys parallel: each score is as large as the bound, and positive or negative."""
+    one = normal(rng, 16)
+    for at, sign in ((59.0, 1), (59.0, -1), (61.0, 1), (61.0, -1), (150.0, 1), (150.0, -1)):
+        query, key, value = inputs(rng, LENGTH, KEYS)
+        unit = one / np.linalg.norm(one)
+        query[:], key[:] = unit * np.float32(sign * at * kernel.LN_BASE), unit
+        key *= rng.uniform(0.9, 1, size=(KEYS, 1)).astype(np.float32)
+        judge(query, key, value, scale=1.0)
+
+
+def test_long_keys_that_come_late(rng):
+    """The last queries see no other keys, and their scores are all far below 0."""
+    query, key, value = inputs(rng, 1500, 1500, heads=1)
+    query[:], key[:] = query[0, 0, 0] / np.linalg.norm(query[0, 0, 0]), key * np.float32(0.1)
+    key[:, :, 1100:] = -np.float32(145 * kernel.LN_BASE) * query[:, :, :1]
+    q, k = np.arange(1500)[:, None], np.arange(1500)
+    judge(query, key, value, scale=1.0, mask=mha.window(20, 0), allowed=(k <= q) & (k >= q - 20))
+
+
+def test_batch_elements_of_other_lengths_have_bounds_of_their_own(rng):
+    query, key, value = inputs(rng, LENGTH, KEYS, batch=(2,), heads=1)
+    query[:] = query[0, 0, 0] / np.linalg.norm(query[0, 0, 0])
+    key[0], key[1] = key[0] * np.float32(0.1), -np.float32(145 * kernel.LN_BASE) * query[1, 0, 0]
+    lengths = np.asarray([KEYS, KEYS - 1])
+    seen = np.arange(KEYS) < lengths[:, None, None, None]
+    judge(query, key, value, scale=1.0, mask=mha.key_lengths(lengths), allowed=seen)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_weight_is_a_denormal_number(rng, dtype, monkeypatch):
+    """A product with denormal numbers takes 155 times as long."""
+    least = []
+
+    def power(x, out=None):
+        out = np.exp2(x, out=out) if kernel.LN_BASE != 1 else np.exp(x, out=out)
+        least.append(np.min(out, where=out > 0, initial=1))
+        return out
+
+    monkeypatch.setattr(kernel, "power", power)
+    tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype))
+    tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype), mask=mha.window(9, 9), query_offset=0)
+    assert np.finfo(dtype).tiny < min(least) < 1e-20
+
+
+# what some queries see, and others do not
+
+
+@pytest.mark.parametrize("times", [1.0, 40.0])
+@pytest.mark.parametrize("length", [5, LENGTH])
+def test_3_masked_means_excluded(rng, length, times):
+    query, key, value = inputs(rng, length, KEYS, times=times)
+    value[..., 7, :] = 1e30
+    allowed = rng.random((length, KEYS)) < 0.5
+    allowed[::2, 7], allowed[1::2, 7] = False, True
+    minus = np.where(allowed, 0, -np.inf).astype(np.float32)
+    judge(query, key, value, mask=allowed, allowed=allowed)
+    judge(query, key, value, bias=minus, allowed=allowed, whole_bias=0.0)
+    judge(query, key, value, bias=np.broadcast_to(minus[0], (1, KEYS)), allowed=allowed[0], whole_bias=0.0)
+    q, k = np.arange(length)[:, None], np.arange(KEYS)
+    near = (k <= q + 4) & (k >= q - 2)
+    judge(query, key, value, mask=mha.window(2, 4), query_offset=0, allowed=near)
+    judge(query, key, value, mask=mha.window(2, 4) | mha.prefix(0), query_offset=0, allowed=near)
+    key[..., 7, :] *= np.float32(1e6)  # a masked score that is larger than all others
+    judge(query, key, value, mask=allowed, allowed=allowed)
+    judge(query, key, value, bias=minus, allowed=allowed, whole_bias=0.0)
+    judge(query, key, value, mask=mha.window(2, 4), query_offset=0, allowed=near)
+
+
+def test_a_row_whose_biases_are_all_minus_infinity_sees_nothing(rng):
+    x = inputs(rng, LENGTH, KEYS)
+    bias = normal(rng, LENGTH, KEYS)
+    bias[3], bias[64:70], bias[-1] = -np.inf, -np.inf, -np.inf
+    seen = np.isfinite(bias)
+    judge(*x, bias=bias, allowed=seen, whole_bias=np.where(seen, bias, 0))
+    judge(*x, bias=bias, allowed=seen, whole_bias=np.where(seen, bias, 0), sink=normal(rng, 2))
+
+
+# numbers that overflow, and what is no number
+
+
+def pattern(x):
+    """What each number is: NaN, an infinity with its sign, zero, or any other."""
+    return np.select([np.isnan(x), x == np.inf, x == -np.inf, x == 0], [0, 1, 2, 3], 4)
+
+
+def assert_same_pattern(*arguments, **options):
+    with np.errstate(all="ignore"):  # the algebra's warnings are its own
+        expected = algebra(*arguments, **options)
+    for got, right in zip(tiles(*arguments, **options), expected, strict=True):
+        np.testing.assert_array_equal(pattern(got), pattern(right))
+
+
+@pytest.mark.parametrize("bound", [10.0, 59.0, 200.0])
+def test_values_near_the_largest_number(rng, bound):
+    query, key, value = bounded(rng, bound)
+    value = value / np.abs(value).max() * np.float32(1e36)
+    judge(query, key, value, scale=1.0)
+    judge(query, key, value * 30, scale=1.0, sink=np.full(3, 60, dtype=np.float32))
+    assert np.isfinite(tiles(query, key, value * 30, scale=1.0, mask=mha.window(3, 3), query_offset=0).out).all()
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("length", [3, LENGTH])
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+def test_what_is_no_number_comes_out_as_from_the_algebra(rng, where, length, poison):
+    x = dict(zip(("query", "key", "value"), inputs(rng, length, 60), strict=True))
+    x[where][0, 1, 2, 3] = poison
+    assert_same_pattern(*x.values())
+    if where == "query":
+        assert_same_pattern(*x.values(), mask=mha.causal(), query_offset=60 - length)
+        assert_same_pattern(*x.values(), softcap=5.0)
+
+
+def test_denormals(rng):
+    query, key, value = inputs(rng, LENGTH, KEYS)
+    tiny = np.float32(1e-42)
+    judge(query * tiny, key, value)
+    judge(query, key * tiny, value)
+    judge(query, key, value * np.float32(1e-36))
+    right = tiles(query, key, value).out.astype(np.float64) * 1e-42
+    np.testing.assert_allclose(tiles(query, key, value * tiny).out, right, rtol=0, atol=8 * 2.0**-149)
+    judge(query, key, value, scale=1e-42)
+    judge(query * np.float32(1e20), key * np.float32(1e-20), value)
+
+
+# the same bits
+
+
+def calls(rng):
+    wide = inputs(rng, 600, 700, batch=(2,), group=2, times=5)
+    small = inputs(rng, 20, 30, batch=(4,), heads=12)
+    mask = rng.random((600, 700)) < 0.5
+    return [
+        lambda: tiles(*wide),
+        lambda: tiles(*wide, mask=mha.causal(), query_offset=100),
+        lambda: tiles(*wide, mask=mha.window(90, 3) & mask, query_offset=0, bias=mha.alibi(4)),
+        lambda: tiles(*wide, mask=mha.key_lengths(np.asarray([5, 650])), softcap=3.0),
+        lambda: tiles(*small),
+        lambda: tiles(*small, mask=mha.causal() | mha.prefix(3), query_offset=0),
+    ]
+
+
+def test_14_every_call_gives_the_same_bits(rng):
+    for call in calls(rng):
+        same_bits(*(call() for _ in range(4)))
+
+
+def test_14_whatever_the_number_of_threads(rng):
+    for call in calls(rng):
+        expected = call()
+        for count in (1, 2, 5):
+            mha.set_num_threads(count)
+            try:
+                same_bits(expected, call())
+            finally:
+                mha.set_num_threads(None)
+
+
+def test_14_inside_a_part(rng):
+    for call in calls(rng):
+        found = {}
+        threads.run(lambda at, call=call, found=found: found.update({at: call()}), range(5))
+        same_bits(call(), *found.values())
+
+
+def test_14_from_many_threads_at_once(rng):
+    asked = calls(rng)
+    expected = [call() for call in asked]
+    start, found = threading.Barrier(8), []
+
+    def caller(first):
+        start.wait()
+        for at in range(len(asked)):
+            at = (at + first) % len(asked)
+            found.append((at, asked[at]()))
+
+    callers = [threading.Thread(target=caller, args=(at,)) for at in range(8)]
+    for one in callers:
+        one.start()
+    for one in callers:
+        one.join()
+    assert len(found) == 8 * len(asked)
+    for at, state in found:
+        same_bits(expected[at], state)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_14_after_a_fork(rng):
+    asked = calls(rng)
+    expected = [call() for call in asked]
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for call, state in zip(asked, expected, strict=True):
+                same_bits(call(), state)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

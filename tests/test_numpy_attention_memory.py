@@ -1,0 +1,126 @@
+"""What NumPy's tiles of attention take beside their arguments and the answer: 2 MB of scratch a thread, and O(L + S)."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+import mha_numpy.scratch as kept
+from judged_attention import inputs, normal, tiles
+from mha_numpy import threads
+
+SCRATCH = 2 << 20  # bytes, of one thread
+OBJECTS = 64 << 10  # bytes of Python's own, for the jobs of a call
+
+
+def options_of(name, rng, heads, length, num_keys, batch):
+    match name:
+        case "plain":
+            return {}
+        case "causal":
+            return {"mask": mha.causal(), "query_offset": num_keys - length}
+        case "window":
+            return {"mask": mha.window(num_keys // 4, 0), "query_offset": num_keys - length}
+        case "key_lengths":
+            return {"mask": mha.key_lengths(np.full(batch, num_keys - 5))}
+        case "alibi":
+            return {"bias": mha.alibi(heads), "query_offset": num_keys - length}
+        case "bias":
+            return {"bias": normal(rng, heads, length, num_keys)}
+        case "one bias":
+            return {"bias": normal(rng, length, num_keys)}
+        case "mask":
+            return {"mask": rng.random((length, num_keys)) < 0.5}
+        case "causal mask":
+            return {"mask": mha.causal() & (rng.random((length, num_keys)) < 0.5), "query_offset": num_keys - length}
+        case "rest":
+            return {"mask": mha.causal() | mha.prefix(9), "query_offset": num_keys - length}
+        case "packed":
+            return {"mask": mha.packed([length // 4] * 4)}
+        case "softcap and sink":
+            return {"softcap": 5.0, "sink": normal(rng, heads)}
+
+
+def own_scratch(arrays, options):
+    """Bytes that a thread keeps after this call and no other, the greatest of all threads: each job runs on this one."""
+    kept._own.__dict__.clear()
+    threads.run(lambda _: tiles(*arrays, **options), range(1))  # inside a part all is done by the caller
+    return sum(buffer.nbytes for buffer in kept._own.__dict__.values())
+
+
+SHAPES = {
+    "1x8x2048x64": (1, 8, 2048, 2048, 64),
+    "8x8x512x64": (8, 8, 512, 512, 64),
+    "32x12x128x32": (32, 12, 128, 128, 32),
+    "1x2x4096x128": (1, 2, 4096, 4096, 128),
+    "1x1x2048x256": (1, 1, 2048, 2048, 256),
+    "64x12x16x64": (64, 12, 16, 16, 64),
+    "decode": (1, 8, 1, 100_000, 64),
+    "decode, many": (64, 8, 1, 1000, 64),
+}
+SMALL = [name for name in SHAPES if name not in ("decode", "1x2x4096x128")]
+KINDS = ["plain", "causal", "window", "key_lengths", "alibi", "mask", "causal mask", "one bias", "softcap and sink"]
+
+
+def problem(rng, shape, kind, **changes):
+    batch, heads, length, num_keys, dim = SHAPES[shape]
+    arrays = inputs(rng, length, num_keys, batch=(batch,), heads=heads, dim=dim, **changes)
+    return arrays, options_of(kind, rng, arrays[0].shape[1], length, num_keys, batch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scratch_of_a_thread(rng, shape, kind):
+    taken = own_scratch(*problem(rng, shape, kind))
+    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of what a thread may keep"
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "alibi"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scratch_of_other_dtypes(rng, shape, kind, dtype):
+    taken = own_scratch(*problem(rng, shape, kind, dtype=dtype))
+    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of what a thread may keep"
+
+
+@pytest.mark.parametrize(("group", "width"), [(4, None), (7, 300), (1, 3)])
+@pytest.mark.parametrize("kind", ["plain", "causal", "bias", "rest", "packed"])
+def test_scratch_of_groups_and_widths(rng, kind, group, width):
+    arrays, _ = problem(rng, "1x8x2048x64", "plain", group=group, width=width)
+    options = options_of(kind, rng, 8 * group, 512, 512, 1)
+    taken = own_scratch([x[:, :, :512] for x in arrays], options)
+    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of what a thread may keep"
+
+
+@pytest.mark.parametrize("view", [lambda x: np.repeat(x, 2, axis=-1)[..., ::2], lambda x: np.asfortranarray(x)])
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask"])
+@pytest.mark.parametrize("shape", SMALL)
+def test_scratch_where_keys_and_values_are_copied(rng, shape, kind, view):
+    arrays, options = problem(rng, shape, kind)
+    taken = own_scratch([view(x) for x in arrays], options)
+    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of what a thread may keep"
+
+
+LENGTH, NUMBERS = 8192, 4
+
+
+@pytest.mark.parametrize("kind", ["plain", "causal", "window", "key_lengths", "alibi", "rest", "softcap and sink"])
+def test_13_all_else_grows_with_the_length(rng, kind):
+    """Two threads' scratch, and a few numbers for each query and each key of each head: what a bias is at their distance."""
+    heads, dim = 8, 64
+    arrays = inputs(rng, LENGTH, LENGTH, heads=heads, dim=dim)
+    options = options_of(kind, rng, heads, LENGTH, LENGTH, 1)
+    mha.set_num_threads(2)
+    try:
+        tracemalloc.start()
+        state = tiles(*arrays, **options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        mha.set_num_threads(None)
+    beyond = peak - state.out.nbytes - state.lse.nbytes - 2 * SCRATCH
+    zeroed = arrays[1].nbytes + arrays[2].nbytes if kind in ("key_lengths", "rest") else 0  # before any kernel
+    assert beyond - zeroed <= heads * 2 * LENGTH * NUMBERS * 4 + OBJECTS, (
+        f"{(beyond - zeroed) / (heads * 2 * LENGTH * 4):.1f} numbers"
+    )
