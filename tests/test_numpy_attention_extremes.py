@@ -268,3 +268,20 @@ def test_14_after_a_fork(rng):
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("of", ["query", "key", "value"])
+def test_no_number_of_one_packed_sequence_reaches_another(rng, poison, of):
+    """Though short ones share a tile, where a weight of 0 times NaN is NaN."""
+    lengths = (7, 9, 4, 20, 11)
+    arrays = dict(zip(("query", "key", "value"), inputs(rng, sum(lengths), sum(lengths), heads=3), strict=True))
+    mask = mha.packed(lengths) & mha.causal()
+    expected = mha.attention_state(**arrays, mask=mask)
+    arrays[of] = arrays[of].copy()
+    arrays[of][..., 17, 2] = poison  # in the third sequence
+    out, lse = mha.attention_state(**arrays, mask=mask)
+    others = np.r_[0:16, 20:51]
+    np.testing.assert_allclose(out[..., others, :], expected.out[..., others, :], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(lse[..., others], expected.lse[..., others], rtol=0, atol=1e-6)
+    assert not np.isfinite(out[..., 17, :]).all()

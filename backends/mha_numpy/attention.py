@@ -38,6 +38,10 @@ class Job(NamedTuple):
         with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
             for heads in self.heads:
                 attend(self.part, heads, self.rows, chunks)
+                if self.part.sequences and not np.isfinite(self.part.out[heads]).all():
+                    for part in self.part.apart():
+                        rows = range(part.num_keys)
+                        attend(part, heads, rows, part.chunks(rows, self.size, self.edge))
 
 
 def supports(call: Call) -> str | None:
@@ -72,7 +76,7 @@ def _jobs(part: Part, least: int) -> Iterator[Job]:
     (batch, keys, group, length, dim), (num_keys, width) = part.query.shape, part.value.shape[2:]
     numbers = _SCRATCH // part.dtype.itemsize
     by_query = group * (dim + 2 * width)  # the query, its sum, and what is added to the sum
-    by_pair = group * (1 if part.bias is None and part.mask is None and part.blocks is None else 2)
+    by_pair = group * (1 if part.bias is None and part.mask is None and part.blocks is None else 2.25)  # and a mask of a byte
     by_key = dim + width if part.copies else 0
     num_rows = max(1, min(_ROWS // group, numbers // 2 // by_query))
     if part.blocks is not None:
@@ -80,12 +84,14 @@ def _jobs(part: Part, least: int) -> Iterator[Job]:
     stack = 1
     if length <= num_rows:
         cols = min(num_keys, num_keys if part.band == (None, None) else _EDGE)
-        stack = numbers // (length * (by_query + cols * by_pair) + cols * by_key)
+        stack = int(numbers / (length * (by_query + cols * by_pair) + cols * by_key))
         stack = max(1, min(stack, batch * keys // least))
     all_heads = list(_stacks(batch, keys, stack))
-    for rows in evenly(range(length), num_rows):
-        size = max(1, (numbers // stack - len(rows) * by_query) // (len(rows) * by_pair + by_key))
-        edge = min(size, max(_EDGE, _EDGES // (len(rows) * group * stack)))
+    all_rows = list(evenly(range(length), num_rows))
+    count = len(all_rows[0])  # the longest: tiles of one call use the same memory
+    size = max(1, int((numbers / stack - count * by_query) / (count * by_pair + by_key)))
+    edge = min(size, max(_EDGE, _EDGES // (count * group * stack)))
+    for rows in all_rows:
         # a mask is evaluated once for all heads
         for heads in [all_heads] if part.blocks is not None else [[one] for one in all_heads]:
             yield Job(part, rows, heads, size, edge, len(heads) * stack * _cost(part, rows))

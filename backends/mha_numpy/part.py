@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -46,6 +47,8 @@ class Part:
     mask: Matrix | None = None
     bias: Term | None = None
     blocks: Callable[[range, range], Any] | None = None
+    sequences: tuple[int, ...] = ()
+    """Lengths of sequences laid end to end, which the mask keeps apart: as far as numbers are numbers."""
     longest: dict[tuple[int, int], float] = field(default_factory=dict)
     """The norm of the longest key of some heads, once it is known."""
     _lines: tuple[Line, Line] | None = None
@@ -73,6 +76,23 @@ class Part:
             bias=None if self.bias is None else self.bias.element(b),
             longest={},
         )
+
+    def apart(self) -> Iterator[Self]:
+        """Each sequence on its own: 0 times NaN is NaN, and a tile of several would spread it."""
+        for stop, length in zip(accumulate(self.sequences), self.sequences, strict=True):
+            own = slice(stop - length, stop)
+            yield replace(
+                self,
+                query=self.query[:, :, :, own],
+                key=self.key[:, :, own],
+                value=self.value[:, :, own],
+                out=self.out[:, :, :, own],
+                lse=None if self.lse is None else self.lse[:, :, :, own],
+                mask=None,
+                sequences=(),
+                longest={},
+                _lines=None,
+            )
 
     def reach(self, rows: range) -> range:
         """The keys that any of these queries may see."""

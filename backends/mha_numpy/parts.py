@@ -92,7 +92,8 @@ def _sequences(p: AttentionProblem, arrays: _Arrays) -> Iterator[Part]:
         stacked = arrays.map(partial(_stacked, start=start, count=count, length=length))
         for at in np.ndindex(*p.batch_shape):
             part = _part(p, stacked.at(at), p.structure.band)
-            part.mask = None if alike else _same_sequence(lengths)
+            if not alike:
+                part.mask, part.sequences = _same_sequence(lengths), lengths
             yield part
 
 

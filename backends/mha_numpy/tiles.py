@@ -18,7 +18,6 @@ from .scratch import as_usable, scratch
 from .terms import Heads
 
 _BOUND = 60.0  # of scores that are exponentiated as they are: sums of b^60 are far from overflow
-_FLOOR = {"f": -100.0, "d": -900.0}  # b^this is nothing beside 1, and no denormal: those make a product 150 times slower
 _FEW = 16  # queries of which a tile stands the other way round: passes along so few of them would be short loops
 _SLAB = 1024  # keys whose norms are taken at a time
 
@@ -30,6 +29,16 @@ def _base() -> tuple[Any, float]:
 
 
 power, LN_BASE = _base()
+
+
+def _floor(dtype: Any, exponent: float) -> tuple[np.ndarray, np.ndarray]:
+    """x, where b^x is 2^exponent, and b^x as a tile has it: by the same vector loop."""
+    x = np.full(64, exponent * math.log(2) / LN_BASE, dtype=dtype)
+    return x[:1], power(x)[:1]
+
+
+# nothing beside 1, and no denormal: those make a product 150 times slower
+_FLOOR = {"f": _floor(np.float32, -100), "d": _floor(np.float64, -900)}
 
 
 def attend(part: Part, heads: Heads, rows: range, chunks: list[Chunk]) -> None:
@@ -123,7 +132,7 @@ class _Sums:
         out, total = self.out[:, :, own], self.total[..., own]
         if self.shifted:
             self._hide(weights, chunk, -math.inf)
-            self._shift(weights, chunk, out, total, self.top[..., own])
+            self._shift(weights, out, total, self.top[..., own])
         else:
             power(weights, out=weights)
             self._hide(weights, chunk, 0.0)
@@ -177,23 +186,18 @@ class _Sums:
             else:
                 np.copyto(pairs, fill, where=np.logical_not(tile, out=scratch("hidden", tile.shape, np.dtype(bool))))
 
-    def _shift(self, s: np.ndarray, chunk: Chunk, out: np.ndarray, total: np.ndarray, top: np.ndarray) -> None:
+    def _shift(self, s: np.ndarray, out: np.ndarray, total: np.ndarray, top: np.ndarray) -> None:
         """b^(s - m) in the place of s, with the new maximum m, to which earlier sums are brought too."""
         highest = np.maximum.reduce(s, axis=-2, keepdims=True)
-        hides = chunk.cut or chunk.block is not None or self.part.mask is not None or self.part.bias is not None
-        selects = hides or not np.isfinite(highest).all()
-        np.maximum(highest, top, out=highest)
+        np.maximum(highest, top, out=highest)  # top is finite where nothing is seen yet
         if not self.alone:
             earlier = power(top - highest)
             total *= earlier
             out *= earlier.swapaxes(-1, -2)
         top[...] = highest
         s -= highest
-        masked = None
-        if selects:
-            masked = np.equal(s, -math.inf, out=scratch("hidden", s.shape, np.dtype(bool)))
-        floor = np.full((s.shape[-2], 1) if self.few else (1, s.shape[-1]), _FLOOR[s.dtype.char], dtype=s.dtype)
-        np.maximum(s, floor, out=s)  # an array that lies as s does: with a single number it takes four times as long
+        floor, nothing = _FLOOR[s.dtype.char]
+        floor = np.repeat(floor, s.shape[-2]).reshape(-1, 1) if self.few else np.repeat(floor, s.shape[-1])
+        np.maximum(s, floor, out=s)  # by an array that lies as s does: with a single number it takes four times as long
         power(s, out=s)
-        if masked is not None:
-            np.copyto(s, 0, where=masked)
+        s -= nothing  # so that what is hidden, or far below the maximum, is 0
