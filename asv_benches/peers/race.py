@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .contender import Contender
@@ -18,15 +18,31 @@ class Effort:
 
     rounds: at most so many; seconds: after which, in all, no round begins once the ``least`` of them are done.
     sample: seconds that a contender's turn takes at least. Samples of single short calls ranked backends wrongly.
+    processes: how many each contender has, one after another; the rounds are divided among them.
     """
 
     rounds: int = 21
     seconds: float = 12.0
     least: int = 5
     sample: float = 0.02
+    processes: int = 3
+
+    def parts(self) -> list[Effort]:
+        """What falls to each process; none is without a round."""
+        count = min(self.processes, self.rounds)
+        return [
+            replace(
+                self,
+                rounds=len(range(at, self.rounds, count)),
+                seconds=self.seconds / count,
+                least=math.ceil(self.least / count),
+                processes=1,
+            )
+            for at in range(count)
+        ]
 
 
-QUICK = Effort(rounds=3)
+QUICK = Effort(rounds=3, processes=1)
 
 
 @dataclass(frozen=True)
