@@ -104,7 +104,7 @@ def test_no_round_begins_after_the_time_is_up_but_the_least_of_them():
 
 def test_a_sample_is_long_enough():
     with Contender("a", sample.builtin, SUM) as a:
-        calls = calibrated(a, 0.01)
+        calls = calibrated(a.time, 0.01)
         assert calls > 50
         assert statistics.median(a.time(calls) for _ in range(5)) > 0.005
 

@@ -61,7 +61,7 @@ def verified(contender: Contender, judge: Callable[[Any], None]) -> None:
 
 def race(contenders: Sequence[Contender], effort: Effort) -> dict[str, list[float]]:
     """Seconds per call of each contender, by name, one number per round; the order of turns changes with each round."""
-    calls = {each.name: calibrated(each, effort.sample) for each in contenders}
+    calls = {each.name: calibrated(each.time, effort.sample) for each in contenders}
     seconds: dict[str, list[float]] = {each.name: [] for each in contenders}
     end = time.monotonic() + effort.seconds
     for done in range(effort.rounds):
@@ -72,10 +72,10 @@ def race(contenders: Sequence[Contender], effort: Effort) -> dict[str, list[floa
     return seconds
 
 
-def calibrated(contender: Contender, sample: float) -> int:
-    """How many calls take that many seconds."""
+def calibrated(timed: Callable[[int], float], sample: float) -> int:
+    """How many calls take that many seconds. timed: what so many calls take."""
     calls = 1
-    while (seconds := contender.time(calls)) < sample:
+    while (seconds := timed(calls)) < sample:
         calls = max(2 * calls, math.ceil(calls * sample / seconds))
     return calls
 
