@@ -30,7 +30,7 @@ from peers.race import Effort, Ratio, calibrated, race, ratio
 from peers.report import HEADING, cells, duration, markdown, record, table, write
 from peers.texts import Texts
 
-EFFORT = Effort(rounds=4, sample=0.001)
+EFFORT = Effort(rounds=4, sample=0.001, processes=1)
 SUM = sample.Sum(1000)
 PEER = Peer("builtin sum", sample.builtin)
 
@@ -104,7 +104,7 @@ def test_no_round_begins_after_the_time_is_up_but_the_least_of_them():
 
 def test_a_sample_is_long_enough():
     with Contender("a", sample.builtin, SUM) as a:
-        calls = calibrated(a, 0.01)
+        calls = calibrated(a.time, 0.01)
         assert calls > 50
         assert statistics.median(a.time(calls) for _ in range(5)) > 0.005
 
@@ -113,6 +113,23 @@ def test_a_ratio_is_the_median_of_the_ratios_of_the_same_rounds():
     # the machine was twice as slow in the second half; a ratio of medians would say 1.75
     assert ratio([3, 6, 3, 12], [2, 4, 2, 8]) == Ratio(1.5, 1.5, 1.5)
     assert ratio([1, 2, 3, 4, 5], [1, 1, 1, 1, 1]) == Ratio(3, 2, 4)
+
+
+def test_the_rounds_are_divided_among_processes():
+    parts = Effort(rounds=8, seconds=12.0, least=5, processes=3).parts()
+    assert [part.rounds for part in parts] == [3, 3, 2]
+    assert {(part.seconds, part.least, part.processes) for part in parts} == {(4.0, 2, 1)}
+    assert [part.rounds for part in Effort(rounds=2, processes=3).parts()] == [1, 1]
+    assert Effort(rounds=4, processes=1).parts() == [Effort(rounds=4, processes=1)]
+
+
+def test_each_part_of_the_rounds_has_fresh_processes(tmp_path):
+    """Each keeps for life the luck that it started with."""
+    path, peers = tmp_path / "processes", tmp_path / "peer's processes"
+    case = replace(case_of(sample.noted), peer=Peer("noted", partial(sample.noted, path=peers)))
+    (row,) = measured(case, [str(path)], replace(EFFORT, rounds=7, processes=3), {})
+    assert row.rounds == 7
+    assert [len(set(each.read_text(encoding="utf-8").split())) for each in (path, peers)] == [3, 3]
 
 
 def test_a_slower_contender_has_a_greater_ratio():
@@ -131,6 +148,12 @@ def test_a_wrong_answer_is_not_timed_and_stops_nobody_else():
     assert wrong.wrong == "the sum is 499501; expected 499500"
     assert (wrong.ratio, wrong.seconds, wrong.rounds, wrong.verdict) == (None, None, 0, "wrong")
     assert right.ratio is not None
+
+
+def test_the_answer_of_each_process_is_checked(tmp_path):
+    path = str(tmp_path / "the first was here")
+    (row,) = measured(case_of(sample.later_off_by_one), [path], replace(EFFORT, processes=2), {})
+    assert (row.wrong, row.ratio, row.rounds) == ("the sum is 499501; expected 499500", None, 0)
 
 
 def test_a_contender_that_raises_is_not_timed():

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from .attention import BACKENDS
+from .backends import BACKENDS, ready
 
 OPERATIONS = ["attention", "attention, causal", "attention, state", "gelu", "linear", "layer_norm"]
 BATCHES, CALLS = 31, 2000
@@ -26,13 +26,7 @@ class Dispatch:
     unit = "us"
 
     def setup(self, backend: str, operation: str) -> None:
-        from mha_core.dispatch.backend import load
-        from mha_core.dispatch.errors import BackendUnavailable
-
-        try:
-            self.loaded = load(backend)
-        except BackendUnavailable as error:
-            raise NotImplementedError(str(error)) from error
+        self.loaded = ready(backend)
 
     def track_overhead(self, backend: str, operation: str) -> float:
         """The median of the differences of alternating batches."""

@@ -35,13 +35,16 @@ def main(
         list[str] | None, typer.Option(metavar="NAME", help="Only this backend, ours or anyone's; again for more.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=2, help="At most so many; long cases take fewer.")] = Effort().rounds,
-    quick: Annotated[bool, typer.Option(help="Three rounds: whether all runs, not how fast.")] = False,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Of each contender, started afresh one after another; they share the rounds.")
+    ] = Effort().processes,
+    quick: Annotated[bool, typer.Option(help="Three rounds of one process: whether all runs, not how fast.")] = False,
     report: Annotated[Path | None, typer.Option(metavar="STEM", help="Write STEM.md and STEM.json.")] = None,
 ) -> None:
     """Time every backend beside its peers, in processes of their own, and print goal, measured and limit."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: no contender asks a network
     console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
-    effort = QUICK if quick else Effort(rounds)
+    effort = QUICK if quick else Effort(rounds, processes=processes)
     backends = backend or list(KNOWN)
     try:
         cases = chosen(case or [])
@@ -58,7 +61,7 @@ def main(
     console.print(table(rows))
     console.print(*reading(rates), sep="\n", highlight=False)
     if report is not None:
-        write(report, rows, rates, _command(case or [], backend or [], rounds, quick))
+        write(report, rows, rates, _command(case or [], backend or [], effort))
     for row in rows:
         if row.wrong:
             log.print(f"[red]{escape(row.case)}, {row.backend}:[/red]", escape(row.wrong))
@@ -66,10 +69,15 @@ def main(
         raise typer.Exit(1)
 
 
-def _command(case: Sequence[str], backend: Sequence[str], rounds: int, quick: bool) -> str:
+def _command(case: Sequence[str], backend: Sequence[str], effort: Effort) -> str:
     """What gives the same table, for the report."""
+    usual = Effort()
     words = [f"--case '{word}'" for word in case] + [f"--backend {name}" for name in backend]
-    words += [f"--rounds {rounds}"] * (rounds != Effort().rounds) + ["--quick"] * quick
+    if effort == QUICK:
+        words.append("--quick")
+    else:
+        words += [f"--rounds {effort.rounds}"] * (effort.rounds != usual.rounds)
+        words += [f"--processes {effort.processes}"] * (effort.processes != usual.processes)
     return f'make bench-peers ARGS="{" ".join(words)}"' if words else "make bench-peers"
 
 

@@ -16,6 +16,7 @@ from .race import Effort, Ratio, race, ratio, verified
 @dataclass(frozen=True)
 class Row:
     """One backend in one case. seconds: medians per call. reached: the part of the limit, where there is one.
+    rounds: of all processes.
 
     Without a ratio nothing was measured, and ``wrong`` says why.
     """
@@ -43,23 +44,34 @@ class Row:
 
 
 def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping[str, float]) -> list[Row]:
-    """A row for each backend that the case takes. Raises ContenderFailed and AssertionError for the peer's faults alone."""
+    """A row for each backend that the case takes. Raises ContenderFailed and AssertionError for the peer's faults alone.
+
+    A process keeps for life what it drew when it started, where its memory lies above all: NumPy's float32 exp2 takes 0.66 ns
+    per element in one process of six, and 0.19 in the others. So all of them are started afresh for each part of the rounds.
+    """
     entered = [name for name in backends if case.takes(name)]
     if not entered:
         return []
     judge = case.problem.judge()
-    with ExitStack() as stack:
-        # started together: loading the libraries is most of what a short case takes
-        peer = stack.enter_context(Contender(case.peer.name, case.peer.build, case.problem))
-        others = {name: stack.enter_context(Contender(name, case.ours, case.problem, name)) for name in entered}
-        verified(peer, judge)
-        wrong = {name: _fault(contender, judge) for name, contender in others.items()}
-        racing = [contender for name, contender in others.items() if not wrong[name]]
-        times = race([peer, *racing], effort) if racing else {}
+    wrong = dict.fromkeys(entered, "")
+    times: dict[str, list[float]] = {name: [] for name in (case.peer.name, *entered)}
+    for part in effort.parts():
+        right = [name for name in entered if not wrong[name]]
+        if not right:
+            break
+        with ExitStack() as stack:
+            # started together: loading the libraries is most of what a short case takes
+            peer = stack.enter_context(Contender(case.peer.name, case.peer.build, case.problem))
+            others = [stack.enter_context(Contender(name, case.ours, case.problem, name)) for name in right]
+            verified(peer, judge)
+            wrong |= {each.name: _fault(each, judge) for each in others}
+            racing = [each for each in others if not wrong[each.name]]
+            for name, seconds in (race([peer, *racing], part) if racing else {}).items():
+                times[name] += seconds
     return [
         Row(case.name, case.peer.name, name, case.goals.get(name), wrong=wrong[name])
         if wrong[name]
-        else _row(case, name, times[name], times[peer.name], rates)
+        else _row(case, name, times[name], times[case.peer.name], rates)
         for name in entered
     ]
 

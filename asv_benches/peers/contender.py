@@ -99,14 +99,15 @@ def _serve(pipe: Connection, build: Callable[..., Work], arguments: tuple[Any, .
         try:
             work = work or build(*arguments)
             with work.mode():
-                reply = (False, work.read(work.call()) if calls is None else _timed(work, calls))
+                reply = (False, work.read(work.call()) if calls is None else timed(work, calls))
         except Exception as error:  # told to the parent, which raises it
             traceback.print_exc()
             reply = (True, f"{type(error).__name__}: {error}")
         pipe.send(reply)
 
 
-def _timed(work: Work, calls: int) -> float:
+def timed(work: Work, calls: int) -> float:
+    """Seconds that so many calls take together."""
     call = work.call
     start = time.perf_counter()
     for _ in repeat(None, calls):

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .contender import Contender
@@ -18,15 +18,31 @@ class Effort:
 
     rounds: at most so many; seconds: after which, in all, no round begins once the ``least`` of them are done.
     sample: seconds that a contender's turn takes at least. Samples of single short calls ranked backends wrongly.
+    processes: how many each contender has, one after another; the rounds are divided among them.
     """
 
     rounds: int = 21
     seconds: float = 12.0
     least: int = 5
     sample: float = 0.02
+    processes: int = 3
+
+    def parts(self) -> list[Effort]:
+        """What falls to each process; none is without a round."""
+        count = min(self.processes, self.rounds)
+        return [
+            replace(
+                self,
+                rounds=len(range(at, self.rounds, count)),
+                seconds=self.seconds / count,
+                least=math.ceil(self.least / count),
+                processes=1,
+            )
+            for at in range(count)
+        ]
 
 
-QUICK = Effort(rounds=3)
+QUICK = Effort(rounds=3, processes=1)
 
 
 @dataclass(frozen=True)
@@ -45,7 +61,7 @@ def verified(contender: Contender, judge: Callable[[Any], None]) -> None:
 
 def race(contenders: Sequence[Contender], effort: Effort) -> dict[str, list[float]]:
     """Seconds per call of each contender, by name, one number per round; the order of turns changes with each round."""
-    calls = {each.name: calibrated(each, effort.sample) for each in contenders}
+    calls = {each.name: calibrated(each.time, effort.sample) for each in contenders}
     seconds: dict[str, list[float]] = {each.name: [] for each in contenders}
     end = time.monotonic() + effort.seconds
     for done in range(effort.rounds):
@@ -56,10 +72,10 @@ def race(contenders: Sequence[Contender], effort: Effort) -> dict[str, list[floa
     return seconds
 
 
-def calibrated(contender: Contender, sample: float) -> int:
-    """How many calls take that many seconds."""
+def calibrated(timed: Callable[[int], float], sample: float) -> int:
+    """How many calls take that many seconds. timed: what so many calls take."""
     calls = 1
-    while (seconds := contender.time(calls)) < sample:
+    while (seconds := timed(calls)) < sample:
         calls = max(2 * calls, math.ceil(calls * sample / seconds))
     return calls
 

@@ -94,8 +94,9 @@ def markdown(rows: Sequence[Row], found: Mapping[str, Any]) -> str:
 def reading(rates: Mapping[str, float]) -> list[str]:
     """What the numbers mean, a paragraph each."""
     ratio = (
-        "A ratio is our time over the peer's, each in a process of its own, in lock-step: the median over rounds, and its "
-        "quartiles. Every answer was checked against float64 before it was timed."
+        "A ratio is our time over the peer's, each in a process of its own, in lock-step: the median over the rounds "
+        "of several such sets of processes (of one, if quick), and its quartiles. Every answer was checked against float64 "
+        "before it was timed."
     )
     if not rates:
         return [ratio]

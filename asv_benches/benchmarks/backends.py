@@ -1,0 +1,22 @@
+"""The installed backends, from metadata alone: asv imports this to list benchmarks, and no array library need be there."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mha_core.dispatch.backend import LoadedBackend
+
+BACKENDS = sorted(entry.name for entry in entry_points(group="mha_core.plugins"))
+
+
+def ready(name: str) -> LoadedBackend:
+    """Raises NotImplementedError, by which asv leaves a benchmark out, where the library or its device is missing."""
+    from mha_core.dispatch.backend import load
+    from mha_core.dispatch.errors import BackendUnavailable
+
+    try:
+        return load(name)
+    except BackendUnavailable as error:
+        raise NotImplementedError(str(error)) from error
