@@ -103,7 +103,9 @@ def test_threads_are_kept_from_call_to_call(blas_count):
         met = meeting(4)
         return set(collected(lambda _: (met.wait(), threading.get_ident())[1], range(4)))
 
-    assert idents() == idents()
+    idents()
+    known = {thread.ident for thread in threading.enumerate()}
+    assert idents() <= known
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -353,8 +355,12 @@ def test_an_interrupt_waits_for_parts_that_have_begun(blas_count):
         threading.Event().wait(SOON)
         ended.append(True)
 
-    with pytest.raises(KeyboardInterrupt):
-        threads.run(part, range(2))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            threads.run(part, range(2))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended == [True]
     assert blas_count() == 2
 

@@ -11,6 +11,7 @@ from mha_core.plugin import AttentionProblem, AttentionState, Call
 
 from .part import Part, evenly
 from .parts import parts
+from .small import prepare
 from .terms import Heads
 from .threads import one_thread, run
 from .tiles import attend
@@ -49,6 +50,9 @@ def supports(call: Call) -> str | None:
 
 
 def attention(p: AttentionProblem) -> AttentionState:
+    few = prepare(p)
+    if few is not None:  # the same way as where it was prepared, and so the same bits
+        return few(p.query, p.key, p.value, p.sink)
     out, lse = _results(p)
     found = list(parts(p, out, lse))
     cost = sum(part.query.shape[0] * part.query.shape[1] * _cost(part, range(part.query.shape[3])) for part in found)

@@ -6,6 +6,9 @@ import numpy as np
 
 from mha_core.plugin import Call
 
+from .scratch import scratch
+from .threads import run
+
 # P(a) = log2(1 - Phi(a)) on 0 <= a <= 9, P(0) = -1 exactly; fitted by linear programming so that a 2^P(a) is right
 # to 0.8e-8 of a. With every step in float32 the result is within 1.8 unit roundoffs of x (of all floats, the
 # worst is off by 1.73; tests/test_numpy_kernels.py).
@@ -21,7 +24,8 @@ _P = (
     -1.0,
 )
 _FARTHEST = np.float32(9)
-_TILE = 16384  # elements: x, y and two scratch arrays of 64 KB fit in a core's second-level cache
+_TILE = 1 << 16  # elements: x, y and two arrays in scratch, of 256 KB each; two threads lose time over shorter loops
+_PART = 1 << 18  # elements for which another thread is worth waking
 
 
 def supports(call: Call) -> str | None:
@@ -34,10 +38,13 @@ def gelu(x: np.ndarray, *, approximate: str) -> np.ndarray:
     """max(x, 0) - |x| 2^P(|x|)."""
     flat = x.reshape(-1)
     y = np.empty_like(flat)
-    a, p = np.empty((2, min(_TILE, flat.size)), dtype=np.float32)
-    for start in range(0, flat.size, _TILE):
-        part, out = flat[start : start + _TILE], y[start : start + _TILE]
-        _tile(part, out, a[: part.size], p[: part.size])
+
+    def part(at: int) -> None:
+        for start in range(at, min(at + _PART, flat.size), _TILE):
+            some, out = flat[start : start + _TILE], y[start : start + _TILE]
+            _tile(some, out, *(scratch(name, some.shape, some.dtype) for name in ("a", "p")))
+
+    run(part, range(0, flat.size, _PART))
     return y.reshape(x.shape)
 
 

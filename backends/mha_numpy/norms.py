@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mha_core.plugin import Call
 
+from .threads import run
+
 _TILE = 1 << 16  # numbers
+_PART = 1 << 18  # numbers for which another thread is worth waking
 
 
 def supports(call: Call) -> str | None:
@@ -17,14 +22,22 @@ def supports(call: Call) -> str | None:
 
 
 def layer_norm(x: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, *, eps: float) -> np.ndarray:
-    y = np.empty(x.shape, dtype=x.dtype)
-    normed(x.reshape(-1, x.shape[-1]), weight, bias, eps, y.reshape(-1, x.shape[-1]))
-    return y
+    return _on_all_cores(x, weight, bias, eps, centred=True)
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray | None, *, eps: float) -> np.ndarray:
+    return _on_all_cores(x, weight, None, eps, centred=False)
+
+
+def _on_all_cores(x: np.ndarray, weight: Any, bias: Any, eps: float, *, centred: bool) -> np.ndarray:
     y = np.empty(x.shape, dtype=x.dtype)
-    normed(x.reshape(-1, x.shape[-1]), weight, None, eps, y.reshape(-1, x.shape[-1]), centred=False)
+    rows, to = x.reshape(-1, x.shape[-1]), y.reshape(-1, x.shape[-1])
+    size = max(1, _PART // x.shape[-1])
+
+    def part(at: int) -> None:
+        normed(rows[at : at + size], weight, bias, eps, to[at : at + size], centred=centred)
+
+    run(part, range(0, len(rows), size))
     return y
 
 

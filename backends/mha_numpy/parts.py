@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,7 +118,6 @@ def _spans(lengths: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
         yield start, tuple(few)
 
 
-@lru_cache(maxsize=1024)  # of 10 KB each; every layer of an encoder asks again
 def _same_sequence(lengths: tuple[int, ...]) -> Matrix:
     of = np.repeat(np.arange(len(lengths)), lengths)
     return Matrix((of[:, None] == of[None, :])[None, None, None])
