@@ -10,6 +10,7 @@ from peers.race import calibrated
 
 from .backends import BACKENDS, ready
 
+TIMEOUT = 900.0  # seconds; JAX compiles for each length of the texts, a second or so for each of the first hundred
 SAMPLE = 0.01  # seconds; shorter samples rank backends wrongly
 NAMES = list(dict.fromkeys(case.name for case in CASES))  # a case with a peer for each backend is in the table twice
 LARGE = [
@@ -25,7 +26,7 @@ class Time:
     """Checked against float64 before it is timed."""
 
     version = "1"
-    timeout = 300.0  # seconds; a busy machine is no failure
+    timeout = TIMEOUT
     params = (BACKENDS, NAMES)
     param_names = ("backend", "case")
 
@@ -47,7 +48,7 @@ class Memory:
     """Unchecked, for the exact answer would be most of it; each of these is checked where it is timed."""
 
     version = "1"
-    timeout = 300.0
+    timeout = TIMEOUT
     params = (BACKENDS, LARGE)
     param_names = ("backend", "case")
 
