@@ -19,7 +19,7 @@ from rich.console import Console
 
 import sample_contenders as sample
 from conftest import ROOT
-from peers import attention, imports, layer, texts
+from peers import attention, imports, layer, machine, texts
 from peers.attention import Attention
 from peers.board import Row, measured
 from peers.cases import CASES, Case, MissingPeer, Peer, check_installed, chosen
@@ -366,3 +366,8 @@ def test_the_command_measures_and_writes(tmp_path):
     done = command("--case", "nothing")
     assert done.returncode == 1
     assert "no case has 'nothing' in its name" in done.stderr
+
+
+def test_what_chooses_a_library_s_kernels_is_taken_out_of_the_environment():
+    given = {"OPENBLAS_CORETYPE": "Haswell", "OMP_NUM_THREADS": "1", "MKL_CBWR": "AVX2", "PATH": "/bin", "HOME": "/"}
+    assert machine.not_as_they_come(given) == ["MKL_CBWR", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE"]

@@ -16,7 +16,7 @@ from . import limits
 from .board import Row, measured
 from .cases import KNOWN, MissingPeer, check_installed, chosen
 from .contender import ContenderFailed
-from .machine import source
+from .machine import not_as_they_come, source
 from .race import QUICK, Effort
 from .report import reading, table, write
 
@@ -44,6 +44,8 @@ def main(
     """Time every backend beside its peers, in processes of their own, and print goal, measured and limit."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: no contender asks a network
     console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
+    for name in not_as_they_come(os.environ):
+        log.print(f"taken out of the contenders' environment: {name}={os.environ.pop(name)}", highlight=False)
     effort = QUICK if quick else Effort(rounds, processes=processes)
     backends = backend or list(KNOWN)
     try:

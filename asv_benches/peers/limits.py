@@ -27,7 +27,7 @@ def measured(effort: Effort) -> dict[str, float]:
     """Operations per second by MATRIX, and bytes per second by COPY, read and written: the best of each."""
     rates = {}
     for kind, amount, builds in (
-        (MATRIX, 2.0 * SIZE**3, (numpy_product, torch_product)),
+        (MATRIX, 2.0 * SIZE**3, (numpy_product, torch_product, torch_linear)),
         (COPY, 2.0 * BYTES, (numpy_copy, torch_copy)),
     ):
         with ExitStack() as stack:
@@ -50,6 +50,16 @@ def torch_product() -> Work:
 
     x, out = torch.from_numpy(_square()), torch.empty((SIZE, SIZE))
     return Work(lambda: torch.mm(x, x, out=out), lambda y: y.numpy())
+
+
+def torch_linear() -> Work:
+    """Ours, which may take another library inside torch than ``torch.mm`` does."""
+    import torch
+
+    import mha_core as mha
+
+    x = torch.from_numpy(_square())
+    return Work(lambda: mha.linear(x, x), lambda y: y.numpy())
 
 
 def numpy_copy() -> Work:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")
+KERNELS = ("OPENBLAS_", "MKL_", "OMP_", "KMP_", "DNNL_", "ONEDNN_", "NPY_")
 LIBRARIES = ("mha-core", "numpy", "torch", "sentence-transformers", "transformers")
 
 
@@ -23,6 +25,11 @@ def processor() -> dict[str, object]:
         "flags": [flag for flag in FLAGS if flag in told.get("flags", "").split()],
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def not_as_they_come(environment: Mapping[str, str]) -> list[str]:
+    """The variables by which a library would choose other kernels, or another number of threads, than by itself."""
+    return sorted(name for name in environment if name.startswith(KERNELS))
 
 
 def _cpuinfo() -> dict[str, str]:
