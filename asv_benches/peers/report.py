@@ -101,7 +101,8 @@ def reading(rates: Mapping[str, float]) -> list[str]:
     if not rates:
         return [ratio]
     limit = (
-        f"The limit is the best float32 matrix product of NumPy, torch and ours on torch, {rates[MATRIX] / 1e9:.0f} GFLOP/s, counting "
+        "The limit is the best float32 matrix product of NumPy, torch and ours on torch, "
+        f"{rates[MATRIX] / 1e9:.0f} GFLOP/s, counting "
         f"products only; for what reads more than it computes their best copy, {rates[COPY] / 1e9:.0f} GB/s read and "
         "written."
     )
