@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import mha_numpy.tiles as kernel
 from judged_attention import algebra, inputs, judge, normal, same_bits, tiles
-from mha_numpy import threads
+from mha_numpy import parts, threads
+from mha_numpy.base import FASTEST, Base
 
 POISON = [np.nan, np.inf, -np.inf, 1e30]
 LENGTH, KEYS = 130, 300
@@ -34,7 +34,7 @@ def bounded(rng, bound):
     """A query and keys whose longest vectors bound the scores by ``bound``, in units of the kernel's base."""
     query, key, value = inputs(rng, LENGTH, KEYS, batch=(2,), heads=3)
     longest = [np.sqrt(np.vecdot(x.astype(np.float64), x.astype(np.float64)).max()) for x in (query, key)]
-    times = bound * kernel.LN_BASE / (longest[0] * longest[1])
+    times = bound * FASTEST.ln / (longest[0] * longest[1])
     return query * np.float32(times), key, value
 
 
@@ -72,7 +72,7 @@ def test_a_score_at_the_very_bound(rng):
     for at, sign in ((59.0, 1), (59.0, -1), (61.0, 1), (61.0, -1), (150.0, 1), (150.0, -1)):
         query, key, value = inputs(rng, LENGTH, KEYS)
         unit = one / np.linalg.norm(one)
-        query[:], key[:] = unit * np.float32(sign * at * kernel.LN_BASE), unit
+        query[:], key[:] = unit * np.float32(sign * at * FASTEST.ln), unit
         key *= rng.uniform(0.9, 1, size=(KEYS, 1)).astype(np.float32)
         judge(query, key, value, scale=1.0)
 
@@ -81,7 +81,7 @@ def test_long_keys_that_come_late(rng):
     """The last queries see no other keys, and their scores are all far below 0."""
     query, key, value = inputs(rng, 1500, 1500, heads=1)
     query[:], key[:] = query[0, 0, 0] / np.linalg.norm(query[0, 0, 0]), key * np.float32(0.1)
-    key[:, :, 1100:] = -np.float32(145 * kernel.LN_BASE) * query[:, :, :1]
+    key[:, :, 1100:] = -np.float32(145 * FASTEST.ln) * query[:, :, :1]
     q, k = np.arange(1500)[:, None], np.arange(1500)
     judge(query, key, value, scale=1.0, mask=mha.window(20, 0), allowed=(k <= q) & (k >= q - 20))
 
@@ -89,7 +89,7 @@ def test_long_keys_that_come_late(rng):
 def test_batch_elements_of_other_lengths_have_bounds_of_their_own(rng):
     query, key, value = inputs(rng, LENGTH, KEYS, batch=(2,), heads=1)
     query[:] = query[0, 0, 0] / np.linalg.norm(query[0, 0, 0])
-    key[0], key[1] = key[0] * np.float32(0.1), -np.float32(145 * kernel.LN_BASE) * query[1, 0, 0]
+    key[0], key[1] = key[0] * np.float32(0.1), -np.float32(145 * FASTEST.ln) * query[1, 0, 0]
     lengths = np.asarray([KEYS, KEYS - 1])
     seen = np.arange(KEYS) < lengths[:, None, None, None]
     judge(query, key, value, scale=1.0, mask=mha.key_lengths(lengths), allowed=seen)
@@ -101,11 +101,11 @@ def test_no_weight_is_a_denormal_number(rng, dtype, monkeypatch):
     least = []
 
     def power(x, out=None):
-        out = np.exp2(x, out=out) if kernel.LN_BASE != 1 else np.exp(x, out=out)
+        out = FASTEST.power(x, out=out)
         least.append(np.min(out, where=out > 0, initial=1))
         return out
 
-    monkeypatch.setattr(kernel, "power", power)
+    monkeypatch.setattr(parts, "FASTEST", Base(power, FASTEST.ln))
     tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype))
     tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype), mask=mha.window(9, 9), query_offset=0)
     assert np.finfo(dtype).tiny < min(least) < 1e-20
@@ -285,3 +285,73 @@ def test_no_number_of_one_packed_sequence_reaches_another(rng, poison, of):
     np.testing.assert_allclose(out[..., others, :], expected.out[..., others, :], rtol=0, atol=1e-6)
     np.testing.assert_allclose(lse[..., others], expected.lse[..., others], rtol=0, atol=1e-6)
     assert not np.isfinite(out[..., 17, :]).all()
+
+
+LOWEST = np.finfo(np.float32).min
+
+
+def test_3_the_lowest_finite_bias_is_only_a_bias(rng):
+    """In another base than e it would be infinite."""
+    query, key, value = inputs(rng, 70, 90)
+    bias = np.zeros((70, 90), dtype=np.float32)
+    bias[3] = LOWEST
+    out, lse = mha.attention_state(query, key, value, bias=bias)
+    np.testing.assert_allclose(out[..., 3, :], value.mean(axis=-2), atol=1e-6)
+    assert (lse[..., 3] == LOWEST).all()
+
+
+def test_1_the_lowest_finite_sink_is_only_a_sink(rng):
+    query, key, value = inputs(rng, 70, 90, heads=2)
+    sink = np.asarray([LOWEST, 1], dtype=np.float32)
+    out, lse = mha.attention_state(query, key, value, sink=sink, mask=mha.key_lengths(np.zeros((), dtype=int)))
+    assert (out == 0).all() and (lse == sink[:, None]).all()
+
+
+@pytest.mark.parametrize("length", [1, 200])
+@pytest.mark.parametrize(("score", "size"), [(39, 1e25), (-39, 1.2345678e-28), (14, 1e35), (-14, 1.2345678e-30)])
+def test_values_of_any_size_keep_their_digits(length, score, size):
+    query, key = np.full((1, length, 1), score, dtype=np.float32), np.ones((1, length, 1), dtype=np.float32)
+    value = np.full((1, length, 1), size, dtype=np.float32)
+    for out in (mha.scaled_dot_product_attention(query, key, value, scale=1.0), tiles(query, key, value, scale=1.0).out):
+        np.testing.assert_allclose(out, value, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e-39, 0.0, -1.0])
+def test_any_scale(rng, scale):
+    query, key, value = inputs(rng, 4, 4)
+    if scale == 1e-39:
+        query, key = query * np.float32(1e20), key * np.float32(1e19)
+    for mask in (None, mha.causal()):
+        found = mha.scaled_dot_product_attention(query, key, value, scale=scale, mask=mask)
+        np.testing.assert_allclose(found, algebra(query, key, value, scale=scale, mask=mask).out, rtol=0, atol=1e-5)
+
+
+def test_14_packed_sequences_do_not_look_at_memory_that_is_not_written(rng):
+    query = normal(rng, 8, 96, 32)
+    key, value = normal(rng, 2, 1, 96, 32)
+    found = set()
+    for at in range(20):
+        np.full((8, 96, 32), np.nan if at % 2 else 0, dtype=np.float32)  # what the next result's memory holds
+        found.add(mha.scaled_dot_product_attention(query, key, value, mask=mha.packed((40, 30, 26))).tobytes())
+    assert len(found) == 1
+
+
+def test_14_few_pairs_and_linear_maps_while_another_thread_computes(rng):
+    query, (key, value) = normal(rng, 1, 64, 64), normal(rng, 2, 1, 128, 64)
+    x, w, large = normal(rng, 200, 512), normal(rng, 512, 512), normal(rng, 1, 1024, 64)
+    stop = threading.Event()
+
+    def other():
+        while not stop.is_set():
+            mha.scaled_dot_product_attention(large, large, large)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        found = {mha.scaled_dot_product_attention(query, key, value).tobytes() for _ in range(50)}
+        products = {mha.linear(x, w).tobytes() for _ in range(50)}
+    finally:
+        stop.set()
+        thread.join()
+    found.add(mha.scaled_dot_product_attention(query, key, value).tobytes())
+    assert len(found) == 1 and len(products | {mha.linear(x, w).tobytes()}) == 1

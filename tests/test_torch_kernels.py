@@ -300,3 +300,21 @@ print(peak() - before)
 def test_long_masked_attention_takes_little_memory(options):
     done = subprocess.run([sys.executable, "-c", PEAK, options], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 128  # MB; the scores of the two heads would take 512
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+def test_a_bias_of_any_stride(rows):
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(rows, 300, generator=generator), torch.randn(300, 200, generator=generator)
+    for b in (torch.randn(400, generator=generator)[::2], torch.randn(1, generator=generator).expand(200)):
+        torch.testing.assert_close(mha.linear(x, w, b), x @ w + b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+@pytest.mark.parametrize("mask", [mha.causal(), mha.packed([3, 5]) & mha.causal()])
+def test_causal_attention_with_a_scale_that_is_not_positive(scale, mask):
+    q = torch.randn(1, 8, 4, generator=torch.Generator().manual_seed(0))
+    found = mha.scaled_dot_product_attention(q, q, q, scale=scale, mask=mask)
+    with mha.use_kernel("attention", "algebra"):
+        expected = mha.scaled_dot_product_attention(q, q, q, scale=scale, mask=mask)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

@@ -39,9 +39,9 @@ class Job(NamedTuple):
         with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
             for heads in self.heads:
                 attend(self.part, heads, self.rows, chunks)
-                if self.part.sequences and not np.isfinite(self.part.out[heads]).all():
-                    for part in self.part.apart():
-                        rows = range(part.num_keys)
+                own = self.part.out[heads][..., self.rows.start : self.rows.stop, :]
+                if self.part.sequences and not np.isfinite(own).all():
+                    for part, rows in self.part.apart(self.rows):
                         attend(part, heads, rows, part.chunks(rows, self.size, self.edge))
 
 

@@ -22,6 +22,8 @@ from .threads import num_threads, run
 
 _SEQUENCES = 512  # tokens of whole sequences in a chunk, about
 _TOKENS = 1024  # of which a thread computes what does not look at other tokens: fewer make products slower
+_PRODUCT = 1 << 23  # multiplications for which another thread is worth waking
+_SMALL = 1 << 18  # multiplications of which a BLAS makes one thread's work, whoever holds it: other threads, other bits
 _HIDDEN = 1 << 21  # bytes of hidden features that are there at a time
 
 
@@ -32,10 +34,24 @@ def supports(call: Call) -> str | None:
 
 
 def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
-    """x w + b, the sum in place."""
-    y = x @ w
-    if b is not None:
-        y += b
+    """x w + b, the sum in place; few tokens by columns, as a BLAS held at one thread would not share them out."""
+    y = np.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype)
+    tokens, to, columns = _rows(x), y.reshape(-1, w.shape[1]), w.shape[1]
+    by_column = len(tokens) < _SEQUENCES
+    size = max(16, _PRODUCT // x.size) if by_column else _SEQUENCES
+
+    def part(at: int) -> None:
+        own = (slice(None), slice(at, at + size)) if by_column else (slice(at, at + size), slice(None))
+        np.matmul(tokens[own[0]], w[:, own[1]], out=to[own])
+        if b is not None:
+            to[own] += b[own[1]]
+
+    with np.errstate(all="ignore"):  # as from a BLAS
+        if x.size * columns <= _SMALL:
+            size = columns if by_column else len(tokens)
+            part(0)
+        else:
+            run(part, range(0, columns if by_column else len(tokens), size))
     return y
 
 

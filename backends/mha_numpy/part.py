@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from .base import Base
 from .scratch import usable
 from .terms import Heads, Line, Matrix, Term
 
@@ -30,7 +31,7 @@ class Part:
     """query (B, K, G, L, D), key (B, K, S, D), value (B, K, S, E), out (B, K, G, L, E), lse (B, K, G, L): views throughout.
 
     dtype: of the sums. scale: of the scores, in units of the exponential's base, or of the softcap where there is one.
-    sink: (K, G), in units of the base. band: low <= key - query <= high. mask: True where a pair attends. blocks(rows, cols):
+    sink: (K, G). band: low <= key - query <= high. mask: True where a pair attends. blocks(rows, cols):
     of a mask that has no tile form, None where it hides nothing, False where it hides all.
     """
 
@@ -40,6 +41,7 @@ class Part:
     out: np.ndarray
     lse: np.ndarray | None
     dtype: Any
+    base: Base
     scale: float
     softcap: float | None = None
     sink: np.ndarray | None = None
@@ -77,11 +79,14 @@ class Part:
             longest={},
         )
 
-    def apart(self) -> Iterator[Self]:
-        """Each sequence on its own: 0 times NaN is NaN, and a tile of several would spread it."""
+    def apart(self, rows: range) -> Iterator[tuple[Self, range]]:
+        """Each sequence on its own, and which of its queries are among ``rows``: a tile of several would spread a NaN."""
         for stop, length in zip(accumulate(self.sequences), self.sequences, strict=True):
-            own = slice(stop - length, stop)
-            yield replace(
+            start, own = stop - length, slice(stop - length, stop)
+            some = range(max(rows.start, start) - start, min(rows.stop, stop) - start)
+            if not some:
+                continue
+            alone = replace(
                 self,
                 query=self.query[:, :, :, own],
                 key=self.key[:, :, own],
@@ -93,6 +98,7 @@ class Part:
                 longest={},
                 _lines=None,
             )
+            yield alone, some
 
     def reach(self, rows: range) -> range:
         """The keys that any of these queries may see."""

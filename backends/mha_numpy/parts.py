@@ -10,9 +10,9 @@ import numpy as np
 
 from mha_core.plugin import AttentionProblem, Relation, only_packed, runs
 
+from .base import FASTEST, NATURAL
 from .part import Part
 from .terms import Line, Matrix, Term
-from .tiles import LN_BASE
 
 _SPAN = 96  # tokens of short sequences in one problem: less is more calls, more is more pairs that are hidden
 _BATCH = 512  # tokens of sequences of one length that are a batch of their own
@@ -65,6 +65,7 @@ def parts(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Part]:
 
 def _part(p: AttentionProblem, arrays: _Arrays, band: tuple[int | None, int | None]) -> Part:
     group, dtype = p.num_groups, np.dtype(p.compute_dtype)
+    base = FASTEST if p.bias is None and p.sink is None else NATURAL
 
     def grouped(x: Any) -> Any:
         """(batch, H, L, D) -> (batch, K, G, L, D), a view."""
@@ -77,9 +78,10 @@ def _part(p: AttentionProblem, arrays: _Arrays, band: tuple[int | None, int | No
         out=grouped(arrays.out),
         lse=None if arrays.lse is None else grouped(arrays.lse)[..., 0],
         dtype=dtype,
-        scale=p.scale / (LN_BASE if p.softcap is None else p.softcap),
+        base=base,
+        scale=p.scale / (base.ln if p.softcap is None else p.softcap),
         softcap=p.softcap,
-        sink=None if p.sink is None else np.asarray(p.sink, dtype=dtype).reshape(-1, group) / LN_BASE,
+        sink=None if p.sink is None else np.asarray(p.sink, dtype=dtype).reshape(-1, group),
         band=band,
     )
 

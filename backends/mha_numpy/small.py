@@ -2,7 +2,7 @@
 
     w = e^(scale q k^T - m)      out = w v / sum w
 
-No m is needed where the squares of all scores, in one call, are seen to be small.
+No m is needed where the sum of the squares of all scores, which is one call, is small.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 from mha_core.plugin import AttentionProblem, AttentionState
 
 _PAIRS = 1 << 13
-_BOUND = 40.0  # of scores that are exponentiated as they are: e^40 times thousands of keys is far from overflow
+_PRODUCT = 1 << 18  # multiplications of which OpenBLAS makes one thread's work, whoever holds it: other threads, other bits
+_BOUND = 15.0  # of scores that are exponentiated as they are: e^15 times any value but the largest is a number
 _HANDLED = frozenset({"lse", "causal", "window", "grouped_query", "value_dim"})
 
 _dot, _matmul, _multiply, _exp, _divide = np.dot, np.matmul, np.multiply, np.exp, np.divide
@@ -25,9 +26,11 @@ _no_lse: Any = None
 
 
 def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
-    """For few pairs without a mask other than a band, of which every query is in reach of some key."""
+    """For few pairs without a mask other than a band, in which every query sees some key."""
     pairs = math.prod(p.rows_shape) * p.key.shape[-2]
     if pairs > _PAIRS or p.query.dtype not in (np.float32, np.float64) or p.features - _HANDLED:
+        return None
+    if pairs * max(p.query.shape[-1], p.value.shape[-1]) > _PRODUCT:
         return None
     seen = _band(p)
     if seen is not None and not seen.any(axis=-1).all():
@@ -52,18 +55,20 @@ def _one_head(p: AttentionProblem) -> Callable[..., AttentionState]:
     shape, scale = (*p.rows_shape, p.value.shape[-1]), p.scale
     queries, keys, values = (x.shape[-2:] for x in (p.query, p.key, p.value))
     ones = np.ones((keys[0], 1), dtype=p.query.dtype)
-    most = (_BOUND / scale) ** 2 if scale else math.inf
+    all_ones = np.ones(queries[0] * values[1], dtype=p.query.dtype)
     all_heads = _heads(p, None)
 
+    @np.errstate(all="ignore")  # NaN and infinity in, NaN and infinity out
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
-        s = _dot(query.reshape(queries), key.reshape(keys).T)
+        s = _dot(_multiply(query.reshape(queries), scale), key.reshape(keys).T)
         flat = s.ravel()
-        if not _dot(flat, flat) < most:
+        if not _dot(flat, flat) < _BOUND**2:
             return all_heads(query, key, value, sink)
-        _multiply(s, scale, s)
         _exp(s, s)
         out = _dot(s, value.reshape(values))
         _divide(out, _dot(s, ones), out)
+        if not math.isfinite(_dot(out.ravel(), all_ones)):
+            return all_heads(query, key, value, sink)
         return AttentionState(out.reshape(shape), _no_lse)
 
     return compute
@@ -73,33 +78,35 @@ def _heads(p: AttentionProblem, seen: np.ndarray | None) -> Callable[..., Attent
     rows_shape, scale, wants_lse = p.rows_shape, p.scale, "lse" in p.asked
     shape = (*rows_shape, p.value.shape[-1])
     grouped = (*p.query.shape[:-3], p.key.shape[-3], p.num_groups * p.query.shape[-2], p.query.shape[-1])
-    most = (_BOUND / scale) ** 2 if scale else math.inf
     hidden = None if seen is None else seen == 0
 
+    @np.errstate(all="ignore")
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
-        with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
-            s = _matmul(query.reshape(grouped), key.mT)
-            flat = s.ravel()
-            bounded = _dot(flat, flat) < most
-            _multiply(s, scale, s)
-            top = None
-            if not bounded:
-                if hidden is not None:
-                    np.copyto(s, -math.inf, where=hidden)
-                top = np.maximum.reduce(s, axis=-1, keepdims=True)
-                s -= np.maximum(top, np.finfo(s.dtype).min)  # all of a row may be -inf
-            _exp(s, s)
-            if bounded and seen is not None:
-                _multiply(s, seen, s)
-            total = _sum(s, -1, None, None, True)
-            out = _matmul(s, value)
-            lse = _no_lse
-            if wants_lse:
-                lse = (np.log(total) if top is None else np.log(total) + top).reshape(rows_shape)
-            if top is not None and not total.all():  # rows whose scores are all -inf
-                out[(total == 0)[..., 0]] = 0
-                total[total == 0] = 1
-            _divide(out, total, out)
-            return AttentionState(out.reshape(shape), lse)
+        s = _matmul(_multiply(query, scale).reshape(grouped), key.mT)
+        flat = s.ravel()
+        if _dot(flat, flat) < _BOUND**2:
+            w = _exp(s)
+            if seen is not None:
+                _multiply(w, seen, w)
+            total, out, top = _sum(w, -1, None, None, True), _matmul(w, value), None
+            if np.isfinite(out).all():
+                return answer(out, total, top)
+        if hidden is not None:
+            np.copyto(s, -math.inf, where=hidden)
+        top = np.maximum.reduce(s, axis=-1, keepdims=True)
+        s -= np.maximum(top, np.finfo(s.dtype).min)  # all of a row may be -inf
+        _exp(s, s)
+        total, out = _sum(s, -1, None, None, True), _matmul(s, value)
+        return answer(out, total, top)
+
+    def answer(out: np.ndarray, total: np.ndarray, top: np.ndarray | None) -> AttentionState:
+        lse = _no_lse
+        if wants_lse:
+            lse = (np.log(total) if top is None else np.log(total) + top).reshape(rows_shape)
+        if not total.all():  # rows whose scores are all -inf
+            out[(total == 0)[..., 0]] = 0
+            total[total == 0] = 1
+        _divide(out, total, out)
+        return AttentionState(out.reshape(shape), lse)
 
     return compute

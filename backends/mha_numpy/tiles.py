@@ -9,7 +9,6 @@ the running maximum (Milakov and Gimelshein 2018, algorithm 3). Which it is depe
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -22,23 +21,7 @@ _FEW = 16  # queries of which a tile stands the other way round: passes along so
 _SLAB = 1024  # keys whose norms are taken at a time
 
 
-def _base() -> tuple[Any, float]:
-    """b^x and ln b: 2 where NumPy has a vector loop for it, for it is the faster there; else e."""
-    loop = np.lib.introspect.opt_func_info(func_name="^exp2$")["exp2"]["ff"]["current"]
-    return (np.exp2, math.log(2)) if "V4" in loop or "AVX512" in loop else (np.exp, 1.0)
-
-
-power, LN_BASE = _base()
-
-
-def _floor(dtype: Any, exponent: float) -> tuple[np.ndarray, np.ndarray]:
-    """x, where b^x is 2^exponent, and b^x as a tile has it: by the same vector loop."""
-    x = np.full(64, exponent * math.log(2) / LN_BASE, dtype=dtype)
-    return x[:1], power(x)[:1]
-
-
-# nothing beside 1, and no denormal: those make a product 150 times slower
-_FLOOR = {"f": _floor(np.float32, -100), "d": _floor(np.float64, -900)}
+_LEAST = 2.0**-20  # sums of b^t below this come from scores so low that a product with a small value may lose its digits
 
 
 def attend(part: Part, heads: Heads, rows: range, chunks: list[Chunk]) -> None:
@@ -46,7 +29,7 @@ def attend(part: Part, heads: Heads, rows: range, chunks: list[Chunk]) -> None:
     query = _queries(part, heads, rows)
     bound = _bound(part, heads, query)
     sums = _Sums(part, heads, query, rows, chunks, bound)
-    if not sums.shifted and not np.isfinite(sums.out).all():  # values so large that b^60 times them is no number
+    if not sums.shifted and not sums.in_range():
         sums = _Sums(part, heads, query, rows, chunks, math.inf)
     out, total = sums.out, sums.total
     if not total.all():  # rows that see nothing
@@ -58,7 +41,7 @@ def attend(part: Part, heads: Heads, rows: range, chunks: list[Chunk]) -> None:
     if part.lse is not None:
         lse = np.log(total)
         if sums.shifted:
-            lse += sums.top * LN_BASE
+            lse += sums.top * part.base.ln
         part.lse[*heads, :, rows.start : rows.stop] = lse.reshape(rows_first).swapaxes(-1, -2)
 
 
@@ -82,7 +65,7 @@ def _bound(part: Part, heads: Heads, query: np.ndarray) -> float:
             longest = part.longest[key] = _longest(part, part.key[heads])
         bound = _longest(part, query) * longest
     else:
-        bound = part.softcap / LN_BASE
+        bound = part.softcap / part.base.ln
     return bound if part.sink is None else float(np.maximum(bound, np.abs(part.sink[heads[1]]).max()))
 
 
@@ -111,6 +94,11 @@ class _Sums:
             own = slice((chunk.rows.start - rows.start) * group, (chunk.rows.stop - rows.start) * group)
             self._add(chunk, query[:, :, own], own)
 
+    def in_range(self) -> bool:
+        """Whether no value was so large, and no row's scores so low, that a product with b^t lost what it should hold."""
+        low = np.minimum.reduce(self.total, axis=None, initial=math.inf, where=self.total != 0) < _LEAST
+        return not low and bool(np.isfinite(self.out).all())
+
     def _begin(self, num_rows: int) -> None:
         """Nothing is seen yet but the sink, a score without a value."""
         if self.shifted:
@@ -123,7 +111,7 @@ class _Sums:
             if self.shifted:
                 np.maximum(self.top, sink, out=self.top)
                 sink = sink - self.top
-            self.total += power(sink)
+            self.total += self.part.base.power(sink)
 
     def _add(self, chunk: Chunk, query: np.ndarray, own: slice) -> None:
         part = self.part
@@ -134,7 +122,7 @@ class _Sums:
             self._hide(weights, chunk, -math.inf)
             self._shift(weights, out, total, self.top[..., own])
         else:
-            power(weights, out=weights)
+            part.base.power(weights, out=weights)
             self._hide(weights, chunk, 0.0)
         ones = np.ones((1, len(chunk.cols)), dtype=part.dtype)
         if self.alone:
@@ -156,11 +144,11 @@ class _Sums:
             np.matmul(key, query.swapaxes(-1, -2), out=s)
         if part.softcap is not None:
             np.tanh(s, out=s)
-            s *= part.softcap / LN_BASE
+            s *= part.softcap / part.base.ln
         if part.bias is not None:
             tile = part.bias.tile(self.heads, chunk.rows, chunk.cols)
             pairs = self._pairs(s)
-            pairs += np.multiply(tile, 1 / LN_BASE, out=scratch("bias", tile.shape, part.dtype), dtype=part.dtype)
+            pairs += np.multiply(tile, 1 / part.base.ln, out=scratch("bias", tile.shape, part.dtype), dtype=part.dtype)
         return s
 
     def _pairs(self, s: np.ndarray) -> np.ndarray:
@@ -191,13 +179,13 @@ class _Sums:
         highest = np.maximum.reduce(s, axis=-2, keepdims=True)
         np.maximum(highest, top, out=highest)  # top is finite where nothing is seen yet
         if not self.alone:
-            earlier = power(top - highest)
+            earlier = self.part.base.power(top - highest)
             total *= earlier
             out *= earlier.swapaxes(-1, -2)
         top[...] = highest
         s -= highest
-        floor, nothing = _FLOOR[s.dtype.char]
+        floor, nothing = self.part.base.floor(s.dtype.char)
         floor = np.repeat(floor, s.shape[-2]).reshape(-1, 1) if self.few else np.repeat(floor, s.shape[-1])
         np.maximum(s, floor, out=s)  # by an array that lies as s does: with a single number it takes four times as long
-        power(s, out=s)
+        self.part.base.power(s, out=s)
         s -= nothing  # so that what is hidden, or far below the maximum, is 0

@@ -31,6 +31,7 @@ def supports(call: Call) -> str | None:
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """x w + b, without a gradient."""
+    b = None if b is None else b.contiguous()  # of a bias it does not ask for the stride
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, w.mT, b, "none", [], "")
     return y
 

@@ -43,6 +43,8 @@ def supports(call: Call) -> str | None:
     on_cpu = call.device.type == "cpu"
     if call.dtype not in (torch.float32, *_HALF) and not (on_cpu and call.dtype == torch.float64):
         return f"has no fused form for {call.dtype} on {call.device.type}"
+    if "causal" in call.features and not call.option("scale") > 0:
+        return "makes NaN of causal attention with a scale that is not positive"
     wants_lse = call.features & {"lse", "sink"}
     if wants_lse and "gradient" in call.features:
         return "has a log-sum-exp without a gradient"

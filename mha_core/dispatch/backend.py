@@ -78,8 +78,8 @@ def set_num_threads(n: int | None) -> None:
     """How many threads compute on the host, in every backend that can be told; None: as many as each takes by itself.
 
     For the whole process; backends that are loaded later are told too. On its own, NumPy's backend takes as many as there are
-    cores in the process's affinity and its control group's limit. A number changes no bit of what NumPy's backend computes in
-    parts.
+    cores in the process's affinity and its control group's limit. Attention and norms on NumPy give the same bits whatever
+    the number; layers there are cut by it, and so is their rounding.
 
     Raises TypeError for anything but an int, ValueError below 1.
 

@@ -142,7 +142,9 @@ def _plan(backend: LoadedBackend, p: AttentionProblem, repeats: bool) -> Plan:
     call = describe("attention", given, features=p.features, options=options)
     decision = decide(backend.name, call)
     prepared = decision.prepare(p) if repeats and decision.prepare is not None else None
-    return Plan(backend, call, decision, _Prepared(prepared) if prepared else decision.run or algebra.attention_state)
+    return Plan(
+        backend, call, decision, _Prepared(prepared) if prepared is not None else decision.run or algebra.attention_state
+    )
 
 
 @dataclass(frozen=True, slots=True)
