@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy
 
+SMALL = 1 << 18  # multiplications of which OpenBLAS makes one thread's work, whoever holds it: other threads, other bits
+
 _lock = threading.Lock()
 _held = 0  # by how many, at this moment
 _count = 0  # while it is held: what to put back

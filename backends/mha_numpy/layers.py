@@ -13,24 +13,19 @@ from typing import Any
 import numpy as np
 
 from mha_core import scaled_dot_product_attention
-from mha_core.plugin import Call
 
+from . import blas
 from .activations import activate
-from .norms import normed
+from .norms import normed, supports
 from .scratch import scratch
 from .threads import num_threads, run
+
+__all__ = ["encoder_layer", "feed_forward", "linear", "supports"]
 
 _SEQUENCES = 512  # tokens of whole sequences in a chunk, about
 _TOKENS = 1024  # of which a thread computes what does not look at other tokens: fewer make products slower
 _PRODUCT = 1 << 23  # multiplications for which another thread is worth waking
-_SMALL = 1 << 18  # multiplications of which a BLAS makes one thread's work, whoever holds it: other threads, other bits
 _HIDDEN = 1 << 21  # bytes of hidden features that are there at a time
-
-
-def supports(call: Call) -> str | None:
-    if str(call.dtype) not in ("float32", "float64"):
-        return f"computes in float32 or float64, not {call.dtype}"
-    return "has no empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
 
 
 def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
@@ -46,8 +41,8 @@ def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
         if b is not None:
             to[own] += b[own[1]]
 
-    with np.errstate(all="ignore"):  # as from a BLAS
-        if x.size * columns <= _SMALL:
+    with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
+        if x.size * columns <= blas.SMALL:
             size = columns if by_column else len(tokens)
             part(0)
         else:

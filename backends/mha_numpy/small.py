@@ -15,8 +15,9 @@ import numpy as np
 
 from mha_core.plugin import AttentionProblem, AttentionState
 
+from . import blas
+
 _PAIRS = 1 << 13
-_PRODUCT = 1 << 18  # multiplications of which OpenBLAS makes one thread's work, whoever holds it: other threads, other bits
 _BOUND = 15.0  # of scores that are exponentiated as they are: e^15 times any value but the largest is a number
 _HANDLED = frozenset({"lse", "causal", "window", "grouped_query", "value_dim"})
 
@@ -30,7 +31,7 @@ def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
     pairs = math.prod(p.rows_shape) * p.key.shape[-2]
     if pairs > _PAIRS or p.query.dtype not in (np.float32, np.float64) or p.features - _HANDLED:
         return None
-    if pairs * max(p.query.shape[-1], p.value.shape[-1]) > _PRODUCT:
+    if pairs * max(p.query.shape[-1], p.value.shape[-1]) > blas.SMALL:
         return None
     seen = _band(p)
     if seen is not None and not seen.any(axis=-1).all():

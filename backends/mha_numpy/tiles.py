@@ -19,8 +19,6 @@ from .terms import Heads
 _BOUND = 60.0  # of scores that are exponentiated as they are: sums of b^60 are far from overflow
 _FEW = 16  # queries of which a tile stands the other way round: passes along so few of them would be short loops
 _SLAB = 1024  # keys whose norms are taken at a time
-
-
 _LEAST = 2.0**-20  # sums of b^t below this come from scores so low that a product with a small value may lose its digits
 
 
