@@ -1,6 +1,13 @@
-"""What asv follows over time. The cases are those of the goals, from the package beside this one."""
+"""What asv follows over time, on every installed backend.
+
+The cases are those of ``mha_core.bench`` in this tree, whatever commit is measured: they are found as ``tree.bench``, beside
+the ``mha_core`` that is installed.
+"""
 
 import sys
+import types
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # asv finds this package alone, not its neighbour
+tree = types.ModuleType("tree", "mha_core of the tree that holds these benchmarks.")
+tree.__path__ = [str(Path(__file__).parents[2] / "mha_core")]
+sys.modules.setdefault("tree", tree)

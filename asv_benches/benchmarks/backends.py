@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mha_core.dispatch.backend import LoadedBackend
 
-BACKENDS = sorted(entry.name for entry in entry_points(group="mha_core.plugins"))
+KNOWN = ("numpy", "torch", "cupy")
+"""Always listed, and first: asv shows the history of listed parameters only."""
+
+BACKENDS = [*KNOWN, *sorted({entry.name for entry in entry_points(group="mha_core.plugins")} - {*KNOWN})]
 
 
 def ready(name: str) -> LoadedBackend:
-    """Raises NotImplementedError, by which asv leaves a benchmark out, where the library or its device is missing."""
+    """Raises NotImplementedError, by which asv leaves a benchmark out, where the backend or its device is missing."""
     from mha_core.dispatch.backend import load
-    from mha_core.dispatch.errors import BackendUnavailable
+    from mha_core.dispatch.errors import BackendUnavailable, UnknownBackend
+    from mha_core.dispatch.selection import check_name
 
     try:
-        return load(name)
-    except BackendUnavailable as error:
+        return load(check_name(name))
+    except (UnknownBackend, BackendUnavailable) as error:
         raise NotImplementedError(str(error)) from error

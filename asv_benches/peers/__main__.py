@@ -12,12 +12,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import limits
+from mha_core.bench import limits
+from mha_core.bench.contender import ContenderFailed
+from mha_core.bench.machine import not_as_they_come, source
+from mha_core.bench.race import QUICK, Effort
+
 from .board import Row, measured
 from .cases import KNOWN, MissingPeer, check_installed, chosen
-from .contender import ContenderFailed
-from .machine import not_as_they_come, source
-from .race import QUICK, Effort
 from .report import reading, table, write
 
 WIDTH = 180  # of the table in a file
@@ -52,7 +53,7 @@ def main(
         cases = chosen(case or [])
         check_installed(cases)
         log.print(f"measuring mha_core of {escape(str(source()))}", highlight=False)
-        rates = limits.measured(effort) if any(each.problem.limit for each in cases) else {}
+        rates = limits.measured(list(KNOWN), effort)[KNOWN[0]] if any(each.problem.limit for each in cases) else {}
         rows: list[Row] = []
         for each in cases:
             log.print(f"{each.name}, {each.peer.name}", highlight=False)

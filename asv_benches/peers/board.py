@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from mha_core.bench.contender import Contender, ContenderFailed
+from mha_core.bench.race import Effort, Ratio, race, ratio, verified
+
 from .cases import Case
-from .contender import Contender, ContenderFailed
-from .race import Effort, Ratio, race, ratio, verified
 
 
 @dataclass(frozen=True)

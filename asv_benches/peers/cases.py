@@ -5,28 +5,18 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from . import attention, imports, layer, texts
-from .attention import Attention
-from .contender import Work
-from .imports import Import
-from .layer import Layer
-from .limits import Limit
-from .texts import Texts
+from mha_core.bench.attention import Attention
+from mha_core.bench.cases import Problem
+from mha_core.bench.imports import Import
+from mha_core.bench.layer import Layer
+from mha_core.bench.texts import MODEL, Texts
+from mha_core.bench.work import Work
+
+from . import attention, layer, texts
 
 INSTALL = "run make bench-peers, which installs them"
-
-
-class Problem(Protocol):
-    """What is computed; a frozen dataclass of a few numbers, so that it travels to the processes of the contenders."""
-
-    @property
-    def limit(self) -> Limit | None: ...
-
-    def judge(self) -> Callable[[Any], None]:
-        """What raises AssertionError for a wrong answer. The exact one is computed now."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -63,23 +53,21 @@ class MissingPeer(ImportError):
 
 SDPA = Peer("torch SDPA", attention.sdpa, ("torch",))
 SDPA_ARRAY = Peer("torch SDPA, mask as an array", attention.sdpa, ("torch",))
-NAIVE = Peer("naive NumPy", attention.naive)
+NAIVE = Peer("naive NumPy", Attention.plain)
 FAST_PATH = Peer("nn.TransformerEncoderLayer, fast path", layer.fast_path, ("torch",))
-SENTENCES = Peer(
-    "sentence-transformers, batch 32", texts.sentence_transformers, ("torch", "sentence_transformers", texts.MODEL)
-)
-IMPORT_NUMPY = Peer("import numpy", imports.numpy)
+SENTENCES = Peer("sentence-transformers, batch 32", texts.sentence_transformers, ("torch", "sentence_transformers", MODEL))
+IMPORT_NUMPY = Peer("import numpy", Import.plain)
 
 KNOWN = ("numpy", "torch")
 """The backends that have goals; they are measured where they have one."""
 
 
 def _attention(name: str, problem: Attention, numpy: float, torch: float, peer: Peer = SDPA) -> Case:
-    return Case(name, problem, attention.ours, peer, {"numpy": numpy, "torch": torch})
+    return Case(name, problem, Attention.ours, peer, {"numpy": numpy, "torch": torch})
 
 
 def _layer(name: str, problem: Layer, numpy: float, torch: float) -> Case:
-    return Case(name, problem, layer.ours, FAST_PATH, {"numpy": numpy, "torch": torch})
+    return Case(name, problem, Layer.ours, FAST_PATH, {"numpy": numpy, "torch": torch})
 
 
 CASES = (
@@ -96,11 +84,11 @@ CASES = (
     _attention("decode 1x8x1x64, 8192 keys", Attention(1, 8, 1, 64, keys=8192), 1.1, 1.05),
     _layer("encoder layer 8x128x512", Layer(8, 128), 1.15, 1.00),
     _layer("encoder layer 8x512x512", Layer(8, 512), 0.85, 0.75),
-    Case("text encoder", Texts(), texts.ours, SENTENCES, {"numpy": 0.42, "torch": 0.36}),
-    Case("text encoder, bfloat16", Texts("bfloat16"), texts.ours, SENTENCES, {"torch": 0.14}, open=False),
-    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), attention.ours, NAIVE, {"numpy": 1.0}, open=False),
-    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), attention.ours, SDPA, {"torch": 1.6}),
-    Case("import mha_core", Import(), imports.ours, IMPORT_NUMPY, {"numpy": 1.15}, open=False),
+    Case("text encoder", Texts(), Texts.ours, SENTENCES, {"numpy": 0.42, "torch": 0.36}),
+    Case("text encoder, bfloat16", Texts("bfloat16"), Texts.ours, SENTENCES, {"torch": 0.14}, open=False),
+    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, NAIVE, {"numpy": 1.0}, open=False),
+    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, SDPA, {"torch": 1.6}),
+    Case("import mha_core", Import(), Import.ours, IMPORT_NUMPY, {"numpy": 1.15}, open=False),
 )
 
 

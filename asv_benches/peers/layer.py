@@ -1,64 +1,15 @@
-"""An encoder layer beside torch's own, which has a fused path for inference."""
+"""torch's own encoder layer, which has a fused path for inference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .contender import Work
-from .limits import MATRIX, Limit
-from .ours import loaded, work
+from mha_core.bench.layer import D_FF, D_MODEL, NUM_HEADS, Layer
+from mha_core.bench.work import Work
 
-SEED = 0
-D_MODEL, NUM_HEADS, D_FF = 512, 8, 2048
 FUSED = "aten._transformer_encoder_layer_fwd.default"  # the one operation that torch's fast path is
-ROUNDINGS = 200  # of the greatest number in the result, as conformance allows a layer; seen are 10 to 20
-
-
-@dataclass(frozen=True)
-class Layer:
-    """(batch, length, 512) in float32 through a layer of 8 heads, d_ff 2048 and GELU."""
-
-    batch: int
-    length: int
-
-    def arrays(self) -> tuple[np.ndarray, Any]:
-        """x, and the layer on NumPy; no bias is 0 and no weight of a norm 1, so that forgetting one shows."""
-        import mha_core as mha
-
-        rng = np.random.default_rng(SEED)
-        x = rng.standard_normal((self.batch, self.length, D_MODEL), dtype=np.float32)
-        made = mha.EncoderLayer.init(
-            d_model=D_MODEL, num_heads=NUM_HEADS, d_ff=D_FF, activation="gelu", seed=SEED, backend="numpy"
-        )
-        return x, made.map(lambda w: w + 0.02 * rng.standard_normal(w.shape, dtype=np.float32))
-
-    @property
-    def limit(self) -> Limit:
-        """The products: four of d_model by d_model, two of d_model by d_ff, two over all pairs."""
-        tokens = self.batch * self.length
-        return Limit(MATRIX, 2 * tokens * (4 * D_MODEL**2 + 2 * D_MODEL * D_FF + 2 * self.length * D_MODEL))
-
-    def judge(self) -> Callable[[Any], None]:
-        """Against float64, all of it."""
-        from mha_core.conformance import reference
-        from mha_core.conformance.tolerance import UNIT_ROUNDOFF, assert_within
-
-        x, layer = self.arrays()
-        wide = layer.to("numpy", dtype="float64")
-        exact = np.stack([reference.encoder_layer(each.astype(np.float64), wide) for each in x])
-        bound = np.full(exact.shape, ROUNDINGS * UNIT_ROUNDOFF["float32"] * np.abs(exact).max())
-        return lambda answer: assert_within("encoder_layer", answer, exact, bound)
-
-
-def ours(problem: Layer, backend: str) -> Work:
-    there = loaded(backend)
-    numbers, layer = problem.arrays()
-    x, layer = there.from_numpy(numbers), layer.to(backend)
-    return work(there, lambda: layer(x))
 
 
 def fast_path(problem: Layer) -> Work:

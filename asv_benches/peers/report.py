@@ -11,9 +11,10 @@ from typing import Any
 
 from rich.table import Table
 
+from mha_core.bench.limits import COPY, MATRIX
+from mha_core.bench.machine import processor, versions
+
 from .board import Row
-from .limits import COPY, MATRIX
-from .machine import processor, versions
 
 FORMAT = 1
 """Of the JSON: another number where a key is taken away or changes its meaning."""

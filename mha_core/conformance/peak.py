@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +19,11 @@ import numpy as np
 import mha_core as mha
 
 from ..dispatch.registry import register
+from .high_water import peak, set_back
 from .subject import Subject, find
 
 LENGTH = 8192  # scores of one head are 256 MB in float32: a dense implementation stands far above all else in the process
 WIDTH = 16
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 # name: (subject, dtype, L = S) -> the options; arrays are shared by all heads and batch elements
 CASES: dict[str, Callable[[Subject, str, int], dict[str, Any]]] = {
@@ -58,29 +56,6 @@ def _ramp(subject: Subject, dtype: str, n: int) -> Any:
 def limit(length: int = LENGTH) -> int:
     """A quarter of the least that the scores of one head take, in float32. Blocks of the algebra take a tenth of that."""
     return length * length * 4 // 4
-
-
-def peak() -> int:
-    """The greatest that the process held; getrusage would count, on Linux, what its parent held before exec."""
-    if _STATUS.exists():
-        return _status("VmHWM")
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def _status(name: str) -> int:
-    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) * 1024
-
-
-def set_back() -> bool:
-    """Make the peak what the process holds now; False where the system has no way."""
-    try:
-        _RESET.write_text("5")
-    except OSError:
-        return False
-    return True
 
 
 def grown(subject: Subject, dtype: str, case: str) -> int:

@@ -9,14 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .contender import Work
+from .work import Work
 
 
 @dataclass(frozen=True)
 class Import:
-    """``import mha_core``, whatever the backend."""
+    """``import mha_core``. first_use: and the library of the backend, as the first call on it would."""
 
+    first_use: bool = False
     limit = None  # of an import there is none but to load less
+
+    def small(self) -> Import:
+        return self
 
     def judge(self) -> Callable[[Any], None]:
         """An interpreter whose import fails has raised already."""
@@ -26,17 +30,17 @@ class Import:
 
         return check
 
+    def ours(self, backend: str) -> Work:
+        if not self.first_use:
+            return _running("import mha_core")
+        return _running(f"import mha_core; from mha_core.dispatch.backend import load; load({backend!r})")
 
-def ours(problem: Import, backend: str) -> Work:
-    return _importing("mha_core")
+    def plain(self) -> Work:
+        return _running("import numpy")
 
 
-def numpy(problem: Import) -> Work:
-    return _importing("numpy")
-
-
-def _importing(module: str) -> Work:
-    command = [sys.executable, "-P", "-c", f"import {module}"]  # -P: the module that is installed, not one of this folder
+def _running(code: str) -> Work:
+    command = [sys.executable, "-P", "-c", code]  # -P: the module that is installed, not one of this folder
     # the first, which is not timed, leaves the bytecode that an installer would have left: without it the time doubles
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return Work(lambda: subprocess.run(command, check=True, env=environment), lambda done: done.returncode)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .contender import Contender
+from .work import calibrated
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,6 @@ def race(contenders: Sequence[Contender], effort: Effort) -> dict[str, list[floa
         for each in contenders if done % 2 else reversed(contenders):
             seconds[each.name].append(each.time(calls[each.name]) / calls[each.name])
     return seconds
-
-
-def calibrated(timed: Callable[[int], float], sample: float) -> int:
-    """How many calls take that many seconds. timed: what so many calls take."""
-    calls = 1
-    while (seconds := timed(calls)) < sample:
-        calls = max(2 * calls, math.ceil(calls * sample / seconds))
-    return calls
 
 
 def ratio(seconds: Sequence[float], peer: Sequence[float]) -> Ratio:

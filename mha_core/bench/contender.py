@@ -10,28 +10,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from itertools import repeat
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
-
-@dataclass(frozen=True)
-class Work:
-    """What a contender does.
-
-    call: the work; read: its result as NumPy; wait: until all calls are done, where they return before that; mode: what all
-    calls run inside.
-    """
-
-    call: Callable[[], Any]
-    read: Callable[[Any], Any]
-    wait: Callable[[], None] | None = None
-    mode: Callable[[], AbstractContextManager[Any]] = nullcontext
+from .work import Work, timed
 
 
 class ContenderFailed(RuntimeError):
@@ -104,14 +88,3 @@ def _serve(pipe: Connection, build: Callable[..., Work], arguments: tuple[Any, .
             traceback.print_exc()
             reply = (True, f"{type(error).__name__}: {error}")
         pipe.send(reply)
-
-
-def timed(work: Work, calls: int) -> float:
-    """Seconds that so many calls take together."""
-    call = work.call
-    start = time.perf_counter()
-    for _ in repeat(None, calls):
-        call()
-    if work.wait is not None:
-        work.wait()
-    return time.perf_counter() - start

@@ -1,0 +1,17 @@
+"""The chief cases on all cores, each library alone in its process: with several threads NumPy's would disturb another's."""
+
+from .backends import BACKENDS
+from .timing import _Time
+
+
+class Time(_Time):
+    pretty_name = "time, all cores"
+    params = (
+        BACKENDS,
+        [
+            "attention 1x8x2048x64, causal",
+            "decode 1x8x1x64, 8192 keys",
+            "encoder layer 8x128x512",
+            "text encoder, 64 real texts",
+        ],
+    )

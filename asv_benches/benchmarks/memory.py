@@ -1,0 +1,27 @@
+"""What a call takes beyond its arguments, on one thread: each thread has scratch of its own."""
+
+# ruff: noqa: E402, I001
+from . import one_core  # noqa: F401
+
+from tree.bench.cases import CASES, LONG
+from tree.bench.memory import grown
+
+from .backends import BACKENDS, ready
+from .timing import TIMEOUT
+
+PROBLEMS = {**LONG, **{name: problem for name, problem in CASES.items() if not name.startswith(("tiny", "import"))}}
+
+
+class Memory:
+    version = "1"
+    timeout = TIMEOUT
+    params = (BACKENDS, list(PROBLEMS))
+    param_names = ("backend", "case")
+    pretty_name = "peak memory beyond the arguments"
+    unit = "bytes"
+
+    def setup(self, backend: str, case: str) -> None:
+        ready(backend)
+
+    def track_peak(self, backend: str, case: str) -> int:
+        return grown(PROBLEMS[case], backend)

@@ -1,0 +1,34 @@
+"""On one thread, where times are steady and NumPy may be paired with any library in one process."""
+
+# ruff: noqa: E402, I001
+from . import one_core  # noqa: F401
+
+from tree.bench.cases import CASES
+from tree.bench.pair import cost
+
+from .backends import BACKENDS
+from .timing import TIMEOUT, _Time, verified
+
+
+class Time(_Time):
+    pretty_name = "time, one thread"
+
+
+class Cost:
+    """Time over that of plain NumPy, in turns with it; both answers are checked."""
+
+    version = "1"
+    timeout = TIMEOUT
+    params = (BACKENDS, list(CASES))
+    param_names = ("backend", "case")
+    pretty_name = "cost relative to plain NumPy"
+    unit = "x"
+
+    def setup(self, backend: str, case: str) -> None:
+        problem = CASES[case]
+        self.ours = verified(problem, backend)
+        self.plain = problem.plain()
+        problem.judge()(self.plain.read(self.plain.call()))
+
+    def track_cost(self, backend: str, case: str) -> float:
+        return cost(self.ours, self.plain)

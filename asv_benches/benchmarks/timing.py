@@ -1,0 +1,45 @@
+"""How a case is timed, whatever the number of threads."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from tree.bench.cases import CASES, Problem
+from tree.bench.work import Work, calibrated, timed
+
+from .backends import BACKENDS, ready
+
+TIMEOUT = 300.0  # seconds, of one process; JAX compiles for each length of the texts
+SAMPLE = 0.01  # seconds; shorter samples rank backends wrongly
+
+
+def verified(problem: Problem, backend: str) -> Work:
+    """The work, its answer checked against float64. Raises AssertionError, and NotImplementedError where nothing is there."""
+    ready(backend)
+    check = problem.judge()  # first: OpenBLAS's threads spin on after it, beside whatever comes next
+    work = problem.ours(backend)
+    check(work.read(work.call()))
+    return work
+
+
+class _Time:
+    version = "1"
+    timeout = TIMEOUT
+    params = (BACKENDS, list(CASES))
+    param_names = ("backend", "case")
+    rounds = 2
+    repeat = (2, 12, 1.0)
+    warmup_time = 0.0  # calibrating is that
+
+    def setup(self, backend: str, case: str) -> None:
+        """Once: asv comes here before each sample. It times single calls, so ``time_call`` makes several, and the clock knows."""
+        if hasattr(self, "work"):
+            return
+        work = verified(CASES[case], backend)
+        calls = self.calls = calibrated(partial(timed, work), SAMPLE)
+        self.timer = lambda: time.perf_counter() / calls
+        self.work = work
+
+    def time_call(self, backend: str, case: str) -> None:
+        timed(self.work, self.calls)

@@ -1,0 +1,65 @@
+"""An encoder layer of the base model: projections, attention, feed-forward, residuals and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..conformance import reference
+from ..conformance.tolerance import UNIT_ROUNDOFF, assert_within
+from . import plain as written
+from .limits import MATRIX, Limit
+from .work import Work, loaded, on
+
+SEED = 0
+D_MODEL, NUM_HEADS, D_FF = 512, 8, 2048
+ROUNDINGS = 200  # of the greatest number in the result, as conformance allows a layer; seen are 10 to 20
+
+
+@dataclass(frozen=True)
+class Layer:
+    """(batch, length, 512) in float32 through a layer of 8 heads, d_ff 2048 and GELU."""
+
+    batch: int
+    length: int
+
+    def arrays(self) -> tuple[np.ndarray, Any]:
+        """x, and the layer on NumPy; no bias is 0 and no weight of a norm 1, so that forgetting one shows."""
+        import mha_core as mha
+
+        rng = np.random.default_rng(SEED)
+        x = rng.standard_normal((self.batch, self.length, D_MODEL), dtype=np.float32)
+        made = mha.EncoderLayer.init(
+            d_model=D_MODEL, num_heads=NUM_HEADS, d_ff=D_FF, activation="gelu", seed=SEED, backend="numpy"
+        )
+        return x, made.map(lambda w: w + 0.02 * rng.standard_normal(w.shape, dtype=np.float32))
+
+    def small(self) -> Layer:
+        return replace(self, batch=1, length=16)
+
+    @property
+    def limit(self) -> Limit:
+        """The products: four of d_model by d_model, two of d_model by d_ff, two over all pairs."""
+        tokens = self.batch * self.length
+        return Limit(MATRIX, 2 * tokens * (4 * D_MODEL**2 + 2 * D_MODEL * D_FF + 2 * self.length * D_MODEL))
+
+    def judge(self) -> Callable[[Any], None]:
+        """Against float64, all of it."""
+        x, layer = self.arrays()
+        wide = layer.to("numpy", dtype="float64")
+        exact = np.stack([reference.encoder_layer(each.astype(np.float64), wide) for each in x])
+        bound = np.full(exact.shape, ROUNDINGS * UNIT_ROUNDOFF["float32"] * np.abs(exact).max())
+        return lambda answer: assert_within("encoder_layer", answer, exact, bound)
+
+    def ours(self, backend: str) -> Work:
+        there = loaded(backend)
+        numbers, layer = self.arrays()
+        x, layer = there.from_numpy(numbers), layer.to(backend)
+        return on(there, lambda: layer(x))
+
+    def plain(self) -> Work:
+        x, layer = self.arrays()
+        return Work(lambda: written.encoder_layer(x, layer), lambda out: out)

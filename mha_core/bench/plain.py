@@ -1,0 +1,135 @@
+"""Plain NumPy: attention, layers and a text encoder as the papers write them and as everyone writes them first.
+
+The yardstick of the benchmarks: what a backend costs is its time over the time of these lines. In float64 the text encoder is
+also what vectors are judged by. Nothing here knows of mha_core.
+
+Sources: Vaswani et al. 2017 (attention, encoder layer); Devlin et al. 2019 (embeddings, GELU); the model card of
+sentence-transformers/all-MiniLM-L6-v2 (mean over the tokens, then length 1).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+def attention(query: Array, key: Array, value: Array, allowed: Array | None = None) -> Array:
+    """softmax(Q K^T / sqrt(d)) V, with -inf where a key is not allowed; keys and values of fewer heads are repeated."""
+    groups = query.shape[-3] // key.shape[-3]
+    if groups > 1:
+        key, value = np.repeat(key, groups, axis=-3), np.repeat(value, groups, axis=-3)
+    scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
+    if allowed is not None:
+        scores = np.where(allowed, scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    out: Array = weights / weights.sum(axis=-1, keepdims=True) @ value
+    return out
+
+
+def multi_head(x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int) -> Array:
+    """Concat(head_1, ..., head_h) W_O for x (..., L, d_model)."""
+
+    def heads(y: Array) -> Array:
+        return y.reshape(*y.shape[:-1], num_heads, -1).swapaxes(-2, -3)
+
+    out = attention(heads(x @ w_q), heads(x @ w_k), heads(x @ w_v)).swapaxes(-2, -3)
+    return out.reshape(*x.shape[:-1], -1) @ w_o
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> Array:
+    return (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + eps) * weight + bias
+
+
+def gelu(x: Array) -> Array:
+    """x Phi(x), the error function by Abramowitz and Stegun 7.1.26: at most 1.5e-7 off."""
+    z = np.abs(x) / math.sqrt(2)
+    t = 1 / (1 + 0.3275911 * z)
+    tail = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))) * np.exp(-z * z)
+    return x * (1 + np.copysign(1 - tail, x)) / 2
+
+
+def exact_gelu(x: Array) -> Array:
+    """x Phi(x) in float64, 4e-9 off at most: the error function between 65537 points."""
+    points = np.linspace(-6, 6, 2**16 + 1)
+    return x * (1 + np.interp(x / math.sqrt(2), points, [math.erf(point) for point in points.tolist()])) / 2
+
+
+def encoder_layer(x: Array, layer: Any) -> Array:
+    """LayerNorm(x + MultiHead(x)), then LayerNorm(y + FeedForward(y)), with the arrays of a layer of mha_core on NumPy."""
+    a, f = layer.attention, layer.feed_forward
+
+    def heads(y: Array) -> Array:
+        return y.reshape(*y.shape[:-1], a.num_heads, -1).swapaxes(-2, -3)
+
+    out = attention(heads(x @ a.w_q + a.b_q), heads(x @ a.w_k + a.b_k), heads(x @ a.w_v + a.b_v)).swapaxes(-2, -3)
+    x = layer_norm(x + out.reshape(x.shape) @ a.w_o + a.b_o, layer.norm_1.weight, layer.norm_1.bias)
+    return layer_norm(x + gelu(x @ f.w_1 + f.b_1) @ f.w_2 + f.b_2, layer.norm_2.weight, layer.norm_2.bias)
+
+
+class TextEncoder:
+    """A BERT sentence encoder from its files, one text after another. ``encoder(texts)`` is (len(texts), hidden_size)."""
+
+    def __init__(self, folder: Path, dtype: str = "float32", gelu: Callable[[Array], Array] = gelu) -> None:
+        from safetensors.numpy import load_file
+        from tokenizers import Tokenizer
+
+        self._gelu = gelu
+        self._config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self._limit = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._weights = {
+            name: w.astype(dtype) for name, w in load_file(folder / "model.safetensors").items() if w.dtype.kind == "f"
+        }
+
+    def __call__(self, texts: Iterable[str]) -> Array:
+        vectors = np.stack([self.hidden(text).mean(axis=0) for text in texts])
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def operations(self, lengths: Iterable[int]) -> int:
+        """Of the matrix products for texts of so many tokens: the layers' weights for each, two products over all pairs."""
+        lengths, layers = list(lengths), int(self._config["num_hidden_layers"])
+        weights = sum(w.size for name, w in self._weights.items() if name.startswith("encoder.layer.") and w.ndim == 2)
+        pairs = 2 * layers * int(self._config["hidden_size"]) * sum(length**2 for length in lengths)
+        return int(2 * (weights * sum(lengths) + pairs))
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids; of a text beyond the limit the first ones, and [SEP] at the end all the same."""
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids if len(ids) <= self._limit else [*ids[: self._limit - 1], ids[-1]]
+
+    def hidden(self, text: str) -> Array:
+        """The last layer's hidden states, (tokens, hidden_size)."""
+        ids, w = self.ids(text), self._weights
+        x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.position_embeddings.weight"][: len(ids)]
+        x = self._norm(x + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
+        for at in range(self._config["num_hidden_layers"]):
+            layer = f"encoder.layer.{at}"
+            x = self._norm(x + self._attention(x, f"{layer}.attention"), f"{layer}.attention.output.LayerNorm")
+            inner = self._gelu(self._linear(x, f"{layer}.intermediate.dense"))
+            x = self._norm(x + self._linear(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
+        return x
+
+    def _attention(self, x: Array, name: str) -> Array:
+        def heads(kind: str) -> Array:
+            return (
+                self._linear(x, f"{name}.self.{kind}").reshape(len(x), self._config["num_attention_heads"], -1).swapaxes(0, 1)
+            )
+
+        out = attention(heads("query"), heads("key"), heads("value"))
+        return self._linear(out.swapaxes(0, 1).reshape(x.shape), f"{name}.output.dense")
+
+    def _linear(self, x: Array, name: str) -> Array:
+        y: Array = x @ self._weights[f"{name}.weight"].T + self._weights[f"{name}.bias"]
+        return y
+
+    def _norm(self, x: Array, name: str) -> Array:
+        return layer_norm(x, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"], self._config["layer_norm_eps"])

@@ -1,0 +1,150 @@
+"""The problems that backends are timed on: each is judged against float64, on backends and in plain NumPy alike."""
+
+import statistics
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mha_core.bench import attention, plain
+from mha_core.bench import imports as importing
+from mha_core.bench.attention import Attention, Packed
+from mha_core.bench.cases import CASES, LONG, chosen
+from mha_core.bench.imports import Import
+from mha_core.bench.layer import Layer
+from mha_core.bench.limits import COPY, MATRIX
+from mha_core.bench.multi_head import MultiHead
+from mha_core.bench.texts import Texts
+
+SMALL = {
+    "plain": Attention(2, 3, 20, 8),
+    "causal": Attention(1, 2, 33, 8, causal=True),
+    "window": Attention(1, 2, 64, 8, window=5),
+    "wide": Attention(1, 2, 40, 8, stretch=40.0),
+    "grouped": Attention(1, 6, 17, 8, kv_heads=2, causal=True),
+    "decode": Attention(1, 2, 1, 8, keys=50),
+    "packed": Packed((5, 1, 17), 2, 8),
+    "multi-head": MultiHead(2, 9, 24, 3),
+    "layer": Layer(2, 5),
+}
+# like those, and with another answer
+OTHER = {
+    "plain": Attention(2, 3, 20, 8, stretch=1.1),
+    "causal": Attention(1, 2, 33, 8),
+    "window": Attention(1, 2, 64, 8, window=6),
+    "wide": Attention(1, 2, 40, 8, stretch=40.1),
+    "grouped": Attention(1, 6, 17, 8, kv_heads=2),
+    "decode": Attention(1, 2, 1, 8, keys=50, stretch=1.1),
+    "packed": Packed((5, 2, 16), 2, 8),
+    "multi-head": MultiHead(2, 9, 24, 2),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_each_answer_is_judged_right_wherever_it_is_computed(name):
+    problem = SMALL[name]
+    check = problem.judge()
+    for work in (problem.ours("numpy"), problem.ours("torch"), problem.plain()):
+        check(work.read(work.call()))
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_the_answer_of_another_problem_is_judged_wrong(name):
+    work = OTHER[name].ours("numpy")
+    with pytest.raises(AssertionError, match="times the bound"):
+        SMALL[name].judge()(work.read(work.call()))
+
+
+def test_a_layer_that_is_a_little_off_is_judged_wrong():
+    work = SMALL["layer"].ours("numpy")
+    with pytest.raises(AssertionError, match="times the bound"):
+        SMALL["layer"].judge()(work.read(work.call()) * np.float32(1.0001))
+
+
+def test_of_a_long_problem_each_head_is_judged_at_chosen_rows(monkeypatch):
+    monkeypatch.setattr(attention, "CHECKED", 200)
+    problem = Attention(1, 2, 40, 8)
+    check, out = problem.judge(), problem.plain().call()
+    check(out)
+    for row in (0, 39):
+        spoilt = out.copy()
+        spoilt[0, 1, row, 3] += 0.01
+        with pytest.raises(AssertionError, match="out"):
+            check(spoilt)
+    with pytest.raises(AssertionError, match="shape"):
+        check(out[..., :-1, :])
+
+
+def test_the_limit_counts_the_pairs_that_are_seen():
+    for problem in (SMALL["plain"], SMALL["causal"], SMALL["window"], SMALL["grouped"]):
+        pairs = problem.seen(np.arange(problem.queries)).sum()
+        assert problem.limit.kind == MATRIX
+        assert problem.limit.amount == 4 * problem.batch * problem.heads * pairs * problem.head_dim
+    assert SMALL["packed"].limit.amount == 4 * 2 * 8 * (5**2 + 1 + 17**2)
+    assert SMALL["multi-head"].limit.amount == 2 * 18 * (4 * 24 * 24 + 2 * 9 * 24)
+    assert (SMALL["decode"].limit.kind, SMALL["decode"].limit.amount) == (COPY, 4 * 2 * 2 * 50 * 8)
+    grouped_decode = replace(SMALL["decode"], heads=4, kv_heads=2)
+    assert grouped_decode.limit == SMALL["decode"].limit  # the same keys and values are read
+
+
+def test_plain_gelu_is_as_near_as_its_source_says():
+    x = np.linspace(-8, 8, 4001)
+    exact = x * (1 + np.asarray([plain.math.erf(value / 2**0.5) for value in x])) / 2
+    assert np.abs(plain.gelu(x) - exact).max() < 1.5e-7 * 8
+    assert np.abs(plain.exact_gelu(x) - exact).max() < 4e-9 * 8
+
+
+def test_the_texts_are_of_mixed_length_and_none_is_cut(minilm):
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(minilm / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    lengths = [len(tokenizer.encode(text).ids) for text in Texts().texts()]
+    assert len(lengths) == 256
+    assert 15 <= statistics.median(lengths) <= 22
+    assert 230 <= max(lengths) <= 256
+    assert 7000 <= sum(lengths) <= 9000
+
+
+def test_the_vectors_of_texts_are_judged(monkeypatch):
+    monkeypatch.setattr(Texts, "texts", lambda self: ["a text", "Swifts sleep on the wing.", ""])
+    check = Texts().judge()
+    work = Texts().ours("numpy")
+    out = work.read(work.call())
+    check(out)
+    plain_work = Texts().plain()
+    check(plain_work.read(plain_work.call()))
+    with pytest.raises(AssertionError, match="times the bound"):
+        check(out[::-1])
+
+
+def test_a_part_of_the_texts_and_texts_of_ones_own(tmp_path):
+    whole = Texts().texts()
+    assert Texts(every=4).texts() == whole[::4]
+    file = tmp_path / "mine.txt"
+    file.write_text("one text\nanother\n", encoding="utf-8")
+    assert Texts(file=file).texts() == ["one text", "another"]
+
+
+def test_the_limit_of_texts_counts_the_products_of_their_tokens(minilm, monkeypatch):
+    monkeypatch.setattr(Texts, "texts", lambda self: ["a text"])
+    tokens, layers, width, inner = 4, 6, 384, 1536
+    weights = layers * (4 * width**2 + 2 * width * inner)
+    assert Texts().limit.amount == 2 * (weights * tokens + 2 * layers * width * tokens**2)
+
+
+def test_an_import_that_fails_is_no_time():
+    Import().ours("numpy").call()
+    Import(first_use=True).ours("numpy").call()
+    with pytest.raises(subprocess.CalledProcessError):
+        importing._running("import no_such_module").call()
+
+
+def test_cases_are_chosen_by_a_part_of_their_names():
+    assert set(chosen(["DECODE", "tiny"])) == {"decode 1x8x1x64, 8192 keys", "tiny call 1x1x8x8"}
+    assert chosen([]) == CASES
+    with pytest.raises(ValueError, match=r"^no case has 'nothing' in its name; there are: attention 32x12x128x32; "):
+        chosen(["tiny", "nothing"])
+    assert LONG.keys().isdisjoint(CASES)
