@@ -59,17 +59,15 @@ class Installed(Environment):
         fresh.rename(folder)
 
     def run(self, args: list[str], **options: Any) -> Any:
-        log.debug(f"Running '{' '.join(args)}' in {self.name}")
-        return self.run_executable("python", args, **options)
-
-    def run_executable(self, executable: str, args: list[str], **options: Any) -> Any:
         """With the commit's folder before all else, and libraries as they come."""
+        log.debug(f"Running '{' '.join(args)}' in {self.name}")
         given = {name: value for name, value in options.pop("env", os.environ).items() if not name.startswith(KERNELS)}
         commit = self._global_env_vars.get("ASV_COMMIT")
         paths = [str(self._folder(commit))] if commit else []
-        paths += [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path]
-        given |= MALLOC | {"ASV_PYTHONPATH": os.pathsep.join(paths)}
-        return super().run_executable(executable, args, env=given, **options)
+        path = os.pathsep.join(paths + [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path])
+        # asv takes what stands in PYTHONPATH alone out of the benchmark's sys.path
+        environment = given | self._global_env_vars | MALLOC | {"PYTHONPATH": path, "ASV_PYTHONPATH": path}
+        return util.check_output([sys.executable, *args], env=environment, **options)
 
     def _folder(self, commit_hash: str) -> Path:
         return Path(self._path) / commit_hash

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,10 +18,14 @@ BACKENDS = [*KNOWN, *sorted({entry.name for entry in entry_points(group="mha_cor
 
 def ready(name: str) -> LoadedBackend:
     """Raises NotImplementedError, by which asv leaves a benchmark out, where the backend or its device is missing."""
+    import mha_core
     from mha_core.dispatch.backend import load
     from mha_core.dispatch.errors import BackendUnavailable, UnknownBackend
     from mha_core.dispatch.selection import check_name
 
+    commit, here = os.environ.get("ASV_COMMIT", ""), Path(mha_core.__file__).parents[1].name
+    if commit and os.environ.get("ASV_ENV_TYPE") == "installed" and here != commit:
+        raise ImportError(f"mha_core of {here} is imported where that of {commit} is to be measured")
     try:
         return load(check_name(name))
     except (UnknownBackend, BackendUnavailable) as error:
