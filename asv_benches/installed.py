@@ -16,8 +16,8 @@ from asv import util
 from asv.console import log
 from asv.environment import Environment
 
-KERNELS = ("OPENBLAS_", "MKL_", "OMP_", "KMP_", "DNNL_", "ONEDNN_", "NPY_", "VECLIB_")
-"""Variables by which a library would choose other kernels, or another number of threads, than by itself."""
+from mha_core.bench.machine import not_as_they_come
+
 # glibc would map and unmap large temporaries in one process and keep them in another: 4.4 or 8.1 ms for the same call
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
@@ -54,14 +54,25 @@ class Installed(Environment):
         log.info(f"Installing {commit_hash[:8]}")
         fresh = folder.with_name(f"{folder.name}-fresh")
         shutil.rmtree(fresh, ignore_errors=True)  # of an installation that was broken off
-        pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--compile"]
+        pip = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--no-build-isolation",
+            "--compile",
+        ]
         util.check_call([sys.executable, *pip, "--target", str(fresh), self._build_root], timeout=self._install_timeout)
         fresh.rename(folder)
 
     def run(self, args: list[str], **options: Any) -> Any:
         """With the commit's folder before all else, and libraries as they come."""
         log.debug(f"Running '{' '.join(args)}' in {self.name}")
-        given = {name: value for name, value in options.pop("env", os.environ).items() if not name.startswith(KERNELS)}
+        given = dict(options.pop("env", os.environ))
+        for name in not_as_they_come(given):
+            del given[name]
         commit = self._global_env_vars.get("ASV_COMMIT")
         paths = [str(self._folder(commit))] if commit else []
         path = os.pathsep.join(paths + [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path])

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")
-KERNELS = ("OPENBLAS_", "MKL_", "OMP_", "KMP_", "DNNL_", "ONEDNN_", "NPY_")
+KERNELS = ("OPENBLAS_", "MKL_", "OMP_", "KMP_", "DNNL_", "ONEDNN_", "NPY_", "VECLIB_")
 LIBRARIES = ("mha-core", "numpy", "torch", "sentence-transformers", "transformers")
 
 

@@ -1,0 +1,42 @@
+"""Which commits belong to the history: those of the main line that changed code."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from .project import git
+
+CODE = ("mha_core", "backends", "pyproject.toml")
+UNMEASURED = ("mha_core/bench", "mha_core/conformance", "mha_core/cli")
+"""Of the code, what no benchmark runs."""
+
+
+class ShallowClone(RuntimeError):
+    """Most of the history is missing, and git would not say so."""
+
+
+def line() -> list[str]:
+    """Hashes from the first commit to HEAD, without those of merged branches. Raises ShallowClone."""
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        raise ShallowClone("this clone is shallow: git fetch --unshallow, or the history would be cut short")
+    return git("rev-list", "--first-parent", "--reverse", "HEAD").split()
+
+
+def changed_code() -> list[str]:
+    """Of the line, those whose code differs from that before them."""
+    paths = [*CODE, *(f":(exclude){path}" for path in UNMEASURED)]
+    touched = git("log", "--first-parent", "--diff-merges=first-parent", "--format=%H", "HEAD", "--", *paths).split()
+    return [commit for commit in line() if commit in set(touched)]
+
+
+def next_missing(history: Sequence[str], measured: Collection[str]) -> str | None:
+    """The commit that tells most: the last, then the first, then the middle of the widest gap; None where none is missing."""
+    known = [at for at, commit in enumerate(history) if commit in measured]
+    for at in (len(history) - 1, 0):
+        if history and at not in known:
+            return history[at]
+    gaps = [(after - before, after, before) for before, after in zip(known, known[1:], strict=False) if after - before > 1]
+    if not gaps:
+        return None
+    _, after, before = max(gaps)  # of equal ones the latest
+    return history[(before + after) // 2]
