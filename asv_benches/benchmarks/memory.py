@@ -1,6 +1,6 @@
 """What a call takes beyond its arguments, on one thread: each thread has scratch of its own."""
 
-# ruff: noqa: E402, I001
+# ruff: noqa: I001
 from . import one_core  # noqa: F401
 
 from tree.bench.cases import CASES, LONG

@@ -1,6 +1,6 @@
 """On one thread, where times are steady and NumPy may be paired with any library in one process."""
 
-# ruff: noqa: E402, I001
+# ruff: noqa: I001
 from . import one_core  # noqa: F401
 
 from tree.bench.cases import CASES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 from .project import git
 
@@ -35,7 +36,7 @@ def next_missing(history: Sequence[str], measured: Collection[str]) -> str | Non
     for at in (len(history) - 1, 0):
         if history and at not in known:
             return history[at]
-    gaps = [(after - before, after, before) for before, after in zip(known, known[1:], strict=False) if after - before > 1]
+    gaps = [(after - before, after, before) for before, after in pairwise(known) if after - before > 1]
     if not gaps:
         return None
     _, after, before = max(gaps)  # of equal ones the latest

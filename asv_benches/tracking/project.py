@@ -8,6 +8,7 @@ from pathlib import Path
 
 from asv.config import Config
 from asv.console import log
+from asv.plugin_manager import plugin_manager
 
 HERE = Path(__file__).parents[1]
 ROOT = HERE.parent
@@ -23,7 +24,10 @@ def configuration() -> Config:
     """That of asv.conf.json. Its paths are relative to its folder: the process moves there, as ``asv`` itself does."""
     os.chdir(HERE)
     log.enable(False)
-    return Config.load("asv.conf.json")
+    found = Config.load("asv.conf.json")
+    for plugin in found.plugins:
+        plugin_manager.import_plugin(plugin)
+    return found
 
 
 def git(*words: str) -> str:
