@@ -12,7 +12,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import one_core  # noqa: F401
 from .backends import BACKENDS, as_far_as_it_was, ready
 
 OPERATIONS = ["attention", "attention, causal", "attention, state", "gelu", "linear", "layer_norm"]

@@ -1,8 +1,5 @@
 """What a call takes beyond its arguments, on one thread: each thread has scratch of its own."""
 
-# ruff: noqa: I001
-from . import one_core  # noqa: F401
-
 from tree.bench.cases import CASES, LONG
 from tree.bench.memory import grown
 

@@ -1,8 +1,5 @@
 """On one thread, where times are steady and NumPy may be paired with any library in one process."""
 
-# ruff: noqa: I001
-from . import one_core  # noqa: F401
-
 from tree.bench.cases import CASES
 from tree.bench.pair import cost
 
