@@ -12,6 +12,6 @@ class Time(_Time):
             "attention 1x8x2048x64, causal",
             "decode 1x8x1x64, 8192 keys",
             "encoder layer 8x128x512",
-            "text encoder, 64 real texts",
+            "text encoder, 32 real texts",
         ],
     )

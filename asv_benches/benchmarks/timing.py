@@ -34,7 +34,7 @@ class _Time:
     warmup_time = 0.0  # calibrating is that
 
     def setup(self, backend: str, case: str) -> None:
-        """Once, though asv comes before each sample. It times single calls: ``time_call`` makes several, and the clock knows."""
+        """Once, though asv comes before each sample. It times single calls: time_call makes several, and the clock knows."""
         if hasattr(self, "work"):
             return
         work = verified(CASES[case], backend)

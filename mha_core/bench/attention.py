@@ -15,7 +15,7 @@ from .limits import COPY, MATRIX, Limit
 from .work import Work, loaded, on
 
 SEED = 0
-CHECKED = 2**22  # scores; the exact answer and its bound hold some ten arrays of float64 of that size
+CHECKED = 2**21  # scores; the exact answer and its bound hold some ten arrays of float64 of that size
 
 
 @dataclass(frozen=True)
