@@ -20,10 +20,11 @@ from mha_core.bench.contender import ContenderFailed
 from mha_core.bench.layer import Layer
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.race import Effort, Ratio
+from mha_core.bench.work import duration
 from peers import attention, layer
 from peers.board import Row, measured
 from peers.cases import CASES, Case, MissingPeer, Peer, check_installed, chosen
-from peers.report import HEADING, cells, duration, markdown, record, table, write
+from peers.report import HEADING, cells, markdown, record, table, write
 
 EFFORT = Effort(rounds=4, sample=0.001, processes=1)
 SUM = sample.Sum(1000)

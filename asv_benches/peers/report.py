@@ -13,6 +13,7 @@ from rich.table import Table
 
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.machine import processor, versions
+from mha_core.bench.work import duration
 
 from .board import Row
 
@@ -41,14 +42,6 @@ def cells(row: Row) -> tuple[str, ...]:
         duration(row.peer_seconds),
         "" if row.reached is None else f"{row.reached:.0%}{' (copy)' * (row.of == COPY)}",
     )
-
-
-def duration(seconds: float) -> str:
-    """With three digits, in the unit that suits it."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"
 
 
 def table(rows: Sequence[Row]) -> Table:

@@ -1,17 +1,38 @@
-"""One commit measured on every backend that can be used, and the facts that its results depend on."""
+"""Commits measured on every backend that can be used, and the facts that their results depend on."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 
 from asv.commands.run import Run
-from asv.results import iter_results_for_machine
+from asv.results import Results, iter_results_for_machine
 
 from mha_core.bench.machine import processor, versions
 from mha_core.cli.backends import report
 
+from .commits import changed_code, next_missing
 from .project import FACTS, MACHINES, configuration
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which benchmarks: those of these backends, whose own name and case hold the words."""
+
+    backends: Sequence[str]
+    benchmark: str = ""
+    case: str = ""
+
+    def pattern(self) -> str:
+        """What asv chooses by."""
+        names = "|".join(map(re.escape, self.backends))
+        return rf"{re.escape(self.benchmark)}.*\('({names})', '.*{re.escape(self.case)}"
 
 
 def usable() -> list[str]:
@@ -19,33 +40,67 @@ def usable() -> list[str]:
     return [row["name"] for row in report() if row["state"] == "ready"]
 
 
-def only(backends: Sequence[str], benchmark: str = "") -> str:
-    """What asv chooses these backends' benchmarks by, of those whose name holds the words."""
-    return rf"{benchmark}.*\('({'|'.join(backends)})', "
+def measure(commit: str, machine: str, choice: Choice) -> bool:
+    """Results of asv, and facts beside them; False where some benchmark failed."""
+    status = run(commit, machine, choice)
+    if status != 1:  # 1: asv began nothing; 2: some benchmark failed
+        _write_facts(FACTS / machine / f"{commit[:8]}.json")
+    return not status
 
 
-def measure(commit: str, machine: str, *, benchmark: str = "", quick: bool = False) -> bool:
-    """Results of asv and facts beside them; False where some benchmark failed, which a commit without its subject does not."""
+def run(commit: str, machine: str, choice: Choice, *, quick: bool = False, results: Path | None = None) -> int:
+    """The exit status of ``asv run``."""
     status = Run.run(
-        configuration(),
+        configuration(results),
         range_spec=[commit],
-        bench=[only(usable(), benchmark)],
+        bench=[choice.pattern()],
         show_stderr=True,
         quick=quick,
         machine=machine,
         _machine_file=str(MACHINES),
     )
-    facts = {
-        "processor": processor(),
-        "versions": {name: v for name, v in versions().items() if name not in ("commit", "mha-core")},
-    }
-    path = FACTS / machine / f"{commit[:8]}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    return not status
+    return int(status or 0)
+
+
+def fill(machine: str, choice: Choice, minutes: float) -> Iterator[tuple[str, bool]]:
+    """Measure what is missing of the history, one commit after another, none begun after so many minutes.
+
+    Yields each commit, and whether all of its benchmarks could be measured.
+    """
+    history, end = changed_code(), time.monotonic() + 60 * minutes
+    while time.monotonic() < end:
+        commit = next_missing(history, measured(machine))
+        if commit is None:
+            return
+        yield commit, measure(commit, machine, choice)
 
 
 def measured(machine: str) -> set[str]:
     """The commits that have results on this machine."""
-    results = iter_results_for_machine(configuration().results_dir, machine)
-    return {result.commit_hash for result in results}
+    return {found.commit_hash for found in iter_results_for_machine(configuration().results_dir, machine)}
+
+
+def once(commit: str, choice: Choice, results: Path) -> list[str]:
+    """Every chosen benchmark run once, nothing of it kept: what is wrong, a line each, with a backend that was not there."""
+    shutil.rmtree(results, ignore_errors=True)
+    status = run(commit, "local", choice, quick=True, results=results)
+    wrong = [f"asv ended with status {status}"] if status else []
+    found = list(iter_results_for_machine(str(results), "local"))
+    wrong += [f"{name} failed" for result in found for name, value in cells(result) if value is None]
+    there = {name[1] for result in found for name, value in cells(result) if value is not None and value == value}
+    return wrong + [f"no benchmark measured {backend}" for backend in choice.backends if backend not in there]
+
+
+def cells(result: Results) -> Iterator[tuple[tuple[str, str, str], float | None]]:
+    """Each benchmark, backend and case of a file of results with its value: None where it failed, NaN where it was left out."""
+    for name in result.get_all_result_keys():
+        params = result.get_result_params(name)
+        values = result.get_result_value(name, params)
+        for (backend, case), value in zip(product(*params), values, strict=True):
+            yield (name, backend.strip("'"), case.strip("'")), value
+
+
+def _write_facts(path: Path) -> None:
+    libraries = {name: version for name, version in versions().items() if name not in ("commit", "mha-core")}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"processor": processor(), "versions": libraries}, indent=2) + "\n", encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from asv.config import Config
@@ -20,24 +21,40 @@ class GitFailed(RuntimeError):
     """What git said."""
 
 
-def configuration() -> Config:
-    """That of asv.conf.json. Its paths are relative to its folder: the process moves there, as ``asv`` itself does."""
+def configuration(results: Path | None = None) -> Config:
+    """That of asv.conf.json, with another folder for results if told.
+
+    Its paths are relative to its folder: the process moves there, as ``asv`` itself does.
+    """
     os.chdir(HERE)
-    log.enable(False)
     found = Config.load("asv.conf.json")
-    for plugin in found.plugins:
-        plugin_manager.import_plugin(plugin)
+    _ready(tuple(found.plugins))
+    if results is not None:
+        found.results_dir = str(results)
     return found
+
+
+@cache
+def _ready(plugins: tuple[str, ...]) -> None:
+    """What asv does once in a process: its messages on the terminal, and its plugins."""
+    log.enable(False)
+    for plugin in plugins:
+        plugin_manager.import_plugin(plugin)
 
 
 def git(*words: str) -> str:
     """What git prints in the project's repository. Raises GitFailed."""
     done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise GitFailed(f"git {' '.join(words)}: {done.stderr.strip()}")
+        raise GitFailed(f"git {' '.join(words)}: {done.stderr.strip() or 'nothing is there by that name'}")
     return done.stdout.strip()
 
 
 def full(revision: str) -> str:
     """The hash of a commit. Raises GitFailed."""
     return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+
+
+def uncommitted() -> bool:
+    """Whether the working tree differs from its commit in what is measured."""
+    return bool(git("status", "--porcelain", "--", "mha_core", "backends", "asv_benches"))

@@ -58,3 +58,11 @@ def calibrated(timed: Callable[[int], float], sample: float) -> int:
     while (seconds := timed(calls)) < sample:
         calls = max(2 * calls, math.ceil(calls * sample / seconds))
     return calls
+
+
+def duration(seconds: float) -> str:
+    """With three digits, in the unit that suits it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"

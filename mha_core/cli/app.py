@@ -195,6 +195,38 @@ def conform(
     raise typer.Exit(status)
 
 
+@app.command(epilog="Example:  mha bench --backend numpy --backend torch --case causal")
+def bench(
+    *,
+    backend: Annotated[
+        list[str] | None, typer.Option("--backend", "-b", metavar="NAME", help="Only this one; may be given again.")
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", metavar="WORD", help="Only cases with this in their name; may be given again.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three rounds, for a first impression.")] = False,
+    model: Annotated[Path | None, typer.Option("--model", "-m", metavar="DIR", help="The text encoder's directory.")] = None,
+    texts: Annotated[Path | None, typer.Option("--texts", metavar="FILE", help="One text per line, for the encoder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print records for programs.")] = False,
+) -> None:
+    """Time each backend beside plain NumPy, on this machine, and tell how near it comes to what the machine can do."""
+    if (model is None) != (texts is None):
+        raise typer.BadParameter("give both --model DIR and --texts FILE", param_hint="--model, --texts")
+    from . import bench as benching  # it loads NumPy, which no other command needs to start
+
+    with _failing_clearly():
+        try:
+            look = benching.run(backend or [], case or [], quick=quick, model=model, texts=texts)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--case") from error
+        if as_json:
+            typer.echo(json.dumps(look.record(), indent=2))
+        else:
+            benching.show(look)
+    if any(row.wrong for row in look.rows):
+        raise typer.Exit(1)
+
+
 @app.command(epilog="Example:  mha new-plugin mylibrary")
 def new_plugin(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the backend; lower-case letters, digits, underscores.")],

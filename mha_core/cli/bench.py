@@ -1,0 +1,159 @@
+"""``mha bench``: a quick look at what each backend costs here, beside plain NumPy and beside what the machine can do."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..bench.cases import Problem, chosen
+from ..bench.contest import Entry, contest
+from ..bench.limits import COPY, MATRIX, measured
+from ..bench.machine import not_as_they_come
+from ..bench.race import QUICK, Effort, ratio
+from ..bench.texts import SENTENCES, Texts
+from ..bench.work import duration
+from ..dispatch.backend import load
+from ..dispatch.selection import check_name
+from .backends import report
+
+PLAIN = "plain NumPy"
+EFFORT = Effort(rounds=9, seconds=3.0, processes=1)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One backend in one case. seconds: the median per call. ratio: over plain NumPy's. reached: the part of the limit.
+
+    Where the answer was wrong, or there was none, nothing was timed, and ``wrong`` says why.
+    """
+
+    case: str
+    backend: str
+    seconds: float | None = None
+    ratio: float | None = None
+    reached: float | None = None
+    of: str | None = None
+    wrong: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen: rows, the limits by backend, and lines on what they depend on or leave out."""
+
+    rows: list[Row]
+    limits: dict[str, dict[str, float]]
+    notes: list[str]
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(
+    backends: Sequence[str], words: Sequence[str], *, quick: bool = False, model: Path | None = None, texts: Path | None = None
+) -> Look:
+    """Each backend in each case, on all cores, in processes of their own.
+
+    Raises ValueError for words that no case holds, UnknownBackend, and BackendUnavailable for a backend that is asked for.
+    """
+    cases, notes = _cases(words, model, texts)
+    names, left_out = _usable(backends)
+    notes += left_out
+    notes += [f"the environment has {name}={os.environ[name]}" for name in not_as_they_come(os.environ)]
+    effort = QUICK if quick else EFFORT
+    limits = measured(names, QUICK) if any(problem.limit for problem in cases.values()) else {}
+    rows = [row for case, problem in cases.items() for row in _rows(case, problem, names, effort, limits)]
+    return Look(rows, limits, notes)
+
+
+def _cases(words: Sequence[str], model: Path | None, texts: Path | None) -> tuple[dict[str, Problem], list[str]]:
+    """The text encoder reads the files that are given; it is left out where there are none, and the line says so."""
+    cases, notes = chosen(words), []
+    for name, problem in list(cases.items()):
+        if not isinstance(problem, Texts):
+            continue
+        if model or texts:
+            del cases[name]
+            cases["text encoder"] = replace(problem, model=model, file=texts, every=1)
+        elif not SENTENCES.exists():
+            del cases[name]
+            notes.append("the text encoder is left out: give --model DIR and --texts FILE")
+    return cases, notes
+
+
+def _usable(asked: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Those that are asked for, all of which must be there; or all that are there, and a line on each that is not."""
+    if asked:
+        for name in asked:
+            load(check_name(name))
+        return list(dict.fromkeys(asked)), []
+    rows = report()
+    lines = [f"{row['name']} is left out: {row['reason']}" for row in rows if row["state"] != "ready"]
+    return [row["name"] for row in rows if row["state"] == "ready"], lines
+
+
+def _rows(
+    case: str, problem: Problem, names: Sequence[str], effort: Effort, limits: Mapping[str, Mapping[str, float]]
+) -> Iterable[Row]:
+    kind, limit = type(problem), problem.limit
+    entries = [Entry(name, kind.ours, (problem, name)) for name in names]
+    times, wrong = contest(problem, Entry(PLAIN, kind.plain, (problem,)), entries, effort)
+    yield Row(case, PLAIN, statistics.median(times[PLAIN]) if times[PLAIN] else None)
+    for name in names:
+        if name in wrong:
+            yield Row(case, name, wrong=wrong[name])
+            continue
+        seconds = statistics.median(times[name])
+        over = ratio(times[name], times[PLAIN]).median
+        if limit is None:
+            yield Row(case, name, seconds, over)
+        else:
+            yield Row(case, name, seconds, over, limit.amount / seconds / limits[name][limit.kind], limit.kind)
+
+
+def show(look: Look) -> None:
+    """A table for people: a line for each case, a column for each backend."""
+    console = Console(highlight=False)
+    table = Table(title="time, and time over plain NumPy's (part of what the machine can do)")
+    columns = list(dict.fromkeys(row.backend for row in look.rows))
+    table.add_column("case", overflow="fold")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for case in dict.fromkeys(row.case for row in look.rows):
+        at = {row.backend: row for row in look.rows if row.case == case}
+        best = min((row.seconds for row in at.values() if row.seconds is not None), default=None)
+        table.add_row(case, *(_cell(at[name], best) for name in columns))
+    console.print(table)
+    for line in (*_reading(look.limits), *look.notes):
+        console.print(Text(line, style="dim"))
+    for row in look.rows:
+        if row.wrong:
+            console.print(Text(f"{row.case}, {row.backend}: {row.wrong}", style="red"))
+
+
+def _cell(row: Row, best: float | None) -> Text:
+    if row.seconds is None:
+        return Text("wrong" if row.wrong else "", style="red")
+    words = [duration(row.seconds)]
+    if row.ratio is not None:
+        words.append(f"{row.ratio:5.2f}x")
+        words.append("     " if row.reached is None or row.reached < 0.005 else f"({row.reached:.0%})".rjust(5))
+    return Text(" ".join(words), style="bold green" if row.seconds == best else "")
+
+
+def _reading(limits: Mapping[str, Mapping[str, float]]) -> Iterable[str]:
+    yield "on all cores, each in a process of its own; every answer was checked against float64 before it was timed"
+    same = list(dict.fromkeys(tuple(rates.items()) for rates in limits.values()))
+    for rates in map(dict, same):
+        names = ", ".join(name for name, its in limits.items() if its == rates)
+        yield (
+            f"the limit of {names}: {rates[MATRIX] / 1e9:.0f} GFLOP/s in matrix products, or, for decoding, "
+            f"{rates[COPY] / 1e9:.0f} GB/s read and written, as measured just now"
+        )
