@@ -1,0 +1,94 @@
+"""A repository with commits, and results that asv itself has written for them: what the report is made from."""
+
+import itertools
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asv.results import Results
+from asv.runner import BenchmarkResult
+from asv.util import write_json
+
+NAN = float("nan")  # what asv writes where a benchmark was skipped; None is what it writes where one failed
+TIME, COST, MEMORY, DISPATCH = (
+    "one_thread.Time.time_call",
+    "one_thread.Cost.track_cost",
+    "memory.Memory.track_peak",
+    "dispatch.D.track",
+)
+UNITS = {TIME: "seconds", COST: "x", MEMORY: "bytes", DISPATCH: "us"}
+TITLES = {TIME: "time, one thread", COST: "cost relative to plain NumPy", MEMORY: "peak memory"}
+
+
+@dataclass
+class Project:
+    """A repository with asv's configuration; `hashes` are its commits, oldest first."""
+
+    root: Path
+    hashes: list[str] = field(default_factory=list)
+    known: dict[str, dict] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.results.mkdir(parents=True)
+        settings = {"version": 1, "project": "sample", "repo": "..", "branches": ["HEAD"], "results_dir": "results"}
+        self.config.write_text(json.dumps(settings), encoding="utf-8")
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    @property
+    def config(self):
+        return self.root / "asv_benches" / "asv.conf.json"
+
+    @property
+    def results(self):
+        return self.root / "asv_benches" / "results"
+
+    def git(self, *words, day=1, text=None):
+        names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        dates = {f"GIT_{who}_DATE": f"2026-01-{day:02} 12:00:00 +0000" for who in ("AUTHOR", "COMMITTER")}
+        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        done = subprocess.run(
+            ["git", "-C", str(self.root), *words],
+            input=text,
+            env=os.environ | names | dates | alone,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def commit(self, subject):
+        self.git("commit", "--quiet", "--allow-empty", "--file=-", day=len(self.hashes) + 1, text=subject)
+        self.hashes.append(self.git("rev-parse", "HEAD"))
+
+    def benchmark(self, name, backends, cases, version="1"):
+        """As asv describes one; the last description stays in benchmarks.json."""
+        described = {
+            "name": name,
+            "params": [[repr(word) for word in words] for words in (backends, cases)],
+            "param_names": ["backend", "case"],
+            "unit": UNITS[name],
+            "version": version,
+            "type": "track",
+        }
+        self.known[name] = described | ({"pretty_name": TITLES[name]} if name in TITLES else {})
+        write_json(str(self.results / "benchmarks.json"), self.known, 2)
+        return self.known[name]
+
+    def measure(self, commit, described, values, *, machine="ci-2core", environment="env", started=None):
+        """`values` by (backend, case); what is not in them was skipped."""
+        told = {"machine": machine, "os": "Linux", "arch": "x86_64", "cpu": f"cpu of {machine}", "num_cpu": "2", "ram": "1"}
+        write_json(str(self.results / machine / "machine.json"), told, 1)
+        names = [[word.strip("'") for word in words] for words in described["params"]]
+        row = [values.get(cell, NAN) for cell in itertools.product(*names)]
+        empty = [None] * len(row)
+        results = Results(told | {"python": "3.11"}, {}, commit, 0, "3.11", environment, {})
+        results.load_data(str(self.results))
+        results.add_result(described, BenchmarkResult(row, empty, empty, 0, "", None), started_at=started)
+        results.save(str(self.results))
+
+    def facts(self, commit, told, machine="ci-2core"):
+        folder = self.root / "asv_benches" / "facts" / machine
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{commit[:8]}.json").write_text(json.dumps(told), encoding="utf-8")
