@@ -92,3 +92,48 @@ class Project:
         folder = self.root / "asv_benches" / "facts" / machine
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{commit[:8]}.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+SUBJECTS = {
+    5: "a long subject, " + "word " * 120 + "and its end",
+    9: """slower: </script><script>document.title = "taken"</script> <b>bold</b> & 'quotes' {{ 1 }} %{y} $x$""",
+}
+UNMEASURED = {4, 8}
+STEP = 9  # torch is slower from here on, in one case of one benchmark
+LATE = 10  # the third backend comes
+LAST = 13
+SLOWER = 1.4
+
+
+def steady(at):
+    """A level with a little noise, the same in every run."""
+    return 1 + (at * 7 % 5 - 2) / 500
+
+
+def planted(root):
+    """Two cases on three backends, a regression on torch, gaps, a failure, and a backend that benchmarks.json forgot."""
+    project = Project(root)
+    for at in range(LAST + 1):
+        project.commit(SUBJECTS.get(at, f"the change of day {at + 1}"))
+    for at, commit in enumerate(project.hashes):
+        if at in UNMEASURED:
+            continue
+        backends = ["numpy", "torch", *["late"] * (LATE <= at < LAST)]
+        slower = SLOWER if at >= STEP else 1
+        seconds = {"numpy": {"short": 0.010, "long": 0.5}, "torch": {"short": 0.020 * slower, "long": 0.4}}
+        seconds["late"] = {"short": 0.1, "long": 3.0}
+        times = {(name, case): value * steady(at) for name in backends for case, value in seconds[name].items()}
+        costs = {cell: value / {"short": 0.1, "long": 2.0}[cell[1]] for cell, value in times.items()}
+        costs["torch", "short"] /= slower
+        bytes_of = {(name, "long"): 1e8 * (1 + at * (name == "numpy") / 1000) for name in backends}
+        if at == 6:
+            del times["numpy", "long"]
+        if at == LAST:
+            times["torch", "long"] = None
+            del bytes_of["torch", "long"]
+        project.measure(commit, project.benchmark(TIME, backends, ["short", "long"]), times)
+        project.measure(commit, project.benchmark(COST, backends, ["short", "long"]), costs)
+        project.measure(commit, project.benchmark(MEMORY, backends, ["long"]), bytes_of)
+    told = {"model": "EPYC <1>", "cores": 2, "flags": ["avx2", "avx512f"], "system": "Linux x86_64"}
+    project.facts(project.hashes[LAST], {"processor": told, "versions": {"python": "3.11.9", "numpy": "2.4.6"}})
+    return project

@@ -36,9 +36,10 @@ def report(
         log.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(1) from error
     if history.strangers:
+        many = "commits that are" if history.strangers > 1 else "commit that is"
         log.print(
-            f"left out: results of {history.strangers} commits that the first parents of HEAD do not hold; "
-            "a shallow clone has lost them (git fetch --unshallow)"
+            f"left out: {history.strangers} measured {many} not among the first parents of HEAD "
+            "(where a shallow clone has lost them: git fetch --unshallow)"
         )
     page.write(history, output)
     log.print(f"{escape(str(output))}: {sum(len(machine.commits) for machine in history.machines)} commits", style="dim")

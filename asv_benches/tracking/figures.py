@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence, Set
 from html import escape
 from itertools import cycle, islice
 from textwrap import wrap
 from typing import Any
 
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Scatter
 from plotly.subplots import make_subplots
 
 from .regressions import Regression
@@ -21,10 +22,11 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "pentagon")
 STEP = "triangle-up"
-LOGARITHMIC = 8.0
+LOGARITHMIC = 4.0
 """From this ratio of the greatest value to the least, the axis is logarithmic; below it starts at zero."""
 
-TICKS, WIDE, ROW = 3, 330, 235  # labels along x; heights in pixels
+TICKS, WIDE, ROW = 3, 310, 235  # labels along x; heights in pixels
+FEW = 3  # powers of ten: up to so many, a logarithmic axis has labels between them
 LINE, LINES = 52, 4  # characters and lines of a commit's subject in a hover text
 Look = tuple[str, str]
 
@@ -52,9 +54,6 @@ def figure(machine: Machine, case: str, look: Mapping[str, Look], found: Sequenc
     """
     series = [each for each in machine.series if each.case == case]
     panels = [name for name in machine.benchmarks if any(each.benchmark == name for each in series)]
-    steps = {id(each.series): [] for each in found}
-    for each in found:
-        steps[id(each.series)].append(machine.commits.index(each.bad))
     scales = [
         scale([value for each in series if each.benchmark == panel for value in each.values if value is not None], panel.unit)
         for panel in panels
@@ -66,12 +65,14 @@ def figure(machine: Machine, case: str, look: Mapping[str, Look], found: Sequenc
     for column, (panel, (unit, size)) in enumerate(zip(panels, scales, strict=True), 1):
         here = [each for each in series if each.benchmark == panel]
         for each in here:
-            line = _line(each, look[each.backend], unit, size, steps.get(id(each), []))
+            steps = {machine.commits.index(step.bad) for step in found if step.series is each}
+            line = _line(each, look[each.backend], unit, size, steps)
             line.showlegend = each.backend not in named
             named.add(each.backend)
             wide.add_trace(line, 1, column)
+        axis = _y_axis([value / size for each in here for value in each.values if value is not None])
         for layout, at in ((wide, (1, column)), (narrow, (column, 1))):
-            layout.update_yaxes(_y_axis(here), row=at[0], col=at[1])
+            layout.update_yaxes(axis, row=at[0], col=at[1])
     for layout, height in ((wide, WIDE), (narrow, ROW * len(panels) + 60)):
         layout.update_xaxes(_x_axis(machine))
         layout.update_layout(height=height, template={})
@@ -83,29 +84,35 @@ def figure(machine: Machine, case: str, look: Mapping[str, Look], found: Sequenc
     }
 
 
-def _line(series: Series, look: Look, unit: str, size: float, steps: Sequence[int]) -> Scatter:
+def _line(series: Series, look: Look, unit: str, size: float, steps: Set[int]) -> Scatter:
     colour, symbol = look
-    at_steps = [STEP if at in steps else symbol for at in range(len(series.values))]
+    places = range(len(series.values))
+    marker: dict[str, Any] = {"color": colour, "size": 6, "symbol": symbol}
+    if steps:
+        sizes = [13 if at in steps else 6 for at in places]
+        symbols = [STEP if at in steps else symbol for at in places]
+        marker |= {"size": sizes, "symbol": symbols, "line": {"width": 0}, "opacity": 1}
     name = _plain(series.backend)
     return Scatter(
-        x=list(range(len(series.values))),
+        x=list(places),
         y=[None if value is None else value / size for value in series.values],
         name=name,
         legendgroup=series.backend,
         mode="lines+markers",
         line={"color": colour, "width": 2},
-        marker={"color": colour, "size": [12 if at in steps else 6 for at in range(len(at_steps))], "symbol": at_steps}
-        if steps
-        else {"color": colour, "size": 6, "symbol": symbol},
+        marker=marker,
         hovertemplate=f"<b>{name}</b>  %{{y:.4~g}} {_plain(unit)}<br>%{{customdata}}<extra></extra>",
     )
 
 
-def _y_axis(series: Sequence[Series]) -> dict[str, Any]:
-    values = [value for each in series for value in each.values if value is not None]
-    if values and min(values) > 0 and max(values) >= LOGARITHMIC * min(values):
-        return {"type": "log", "dtick": "D2" if max(values) < 100 * min(values) else 1}
-    return {"type": "linear", "rangemode": "tozero"}
+def _y_axis(values: Sequence[float]) -> dict[str, Any]:
+    """Labelled at 1, 2 and 5 where it is logarithmic; plotly would write 20 as a small 2."""
+    least, greatest = min(values, default=0.0), max(values, default=0.0)
+    if least <= 0 or greatest < LOGARITHMIC * least:
+        return {"type": "linear", "rangemode": "tozero"}
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(greatest)) + 1)
+    digits = (1, 2, 5) if len(powers) <= FEW else (1,)
+    return {"type": "log", "tickformat": "~r", "tickvals": [float(f"{digit}e{power}") for power in powers for digit in digits]}
 
 
 def _x_axis(machine: Machine) -> dict[str, Any]:
@@ -113,7 +120,7 @@ def _x_axis(machine: Machine) -> dict[str, Any]:
     last = len(machine.commits) - 1
     places = sorted({round(last * at / (TICKS - 1)) for at in range(TICKS)})
     labels = [f"{machine.commits[at].short}<br>{machine.commits[at].date}" for at in places]
-    return {"matches": "x", "tickvals": places, "ticktext": labels, "range": [-0.5, last + 0.5]}
+    return {"matches": "x", "tickvals": places, "ticktext": labels, "tickfont": {"size": 10}, "range": [-0.5, last + 0.5]}
 
 
 def _plain(text: str) -> str:

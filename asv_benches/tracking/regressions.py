@@ -15,7 +15,7 @@ THRESHOLD = 0.05
 
 @dataclass(frozen=True)
 class Regression:
-    """Between `good`, the last measured commit of the level `before`, and `bad`, the first above it; `after` is the best since."""
+    """`good` is the last measured commit at the level `before`, `bad` the first above it; `after` is the best level since."""
 
     series: Series
     good: Commit

@@ -153,7 +153,7 @@ def _benchmarks(known: Mapping[str, Any]) -> list[Benchmark]:
     found = []
     for name, each in known.items():
         if each["param_names"][:1] != ["backend"]:
-            raise NoHistory(f"the first parameter of {name} is not backend, but {each['param_names'][:1]}")
+            raise NoHistory(f"the first parameter of {name} is not backend, but {', '.join(each['param_names'][:1]) or 'none'}")
         found.append(Benchmark(name, each.get("pretty_name") or name, each["unit"]))
 
     def order(benchmark: Benchmark) -> tuple[int, int, str]:

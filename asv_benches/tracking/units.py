@@ -7,7 +7,6 @@ from collections.abc import Iterable
 SCALES = {
     "seconds": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)),
     "us": (("µs", 1.0),),
-    "x": (("×", 1.0),),
     "bytes": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
 }
 
@@ -31,8 +30,8 @@ def digits(value: float) -> str:
 def shown(value: float, unit: str) -> str:
     """
     >>> shown(0.02631, "seconds"), shown(2.5e8, "bytes"), shown(0.1725, "x"), shown(1.5, "us")
-    ('26.3 ms', '250 MB', '0.172×', '1.50 µs')
+    ('26.3 ms', '250 MB', '0.172x', '1.50 µs')
     """
     name, size = scale([value], unit)
-    space = "" if name in {"", "×"} else " "
+    space = "" if name in {"", "x"} else " "
     return f"{digits(value / size)}{space}{name}"
