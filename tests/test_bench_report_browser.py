@@ -181,7 +181,7 @@ def test_on_a_phone_plots_stand_one_below_another_and_the_page_is_no_wider_than_
     wide = figure(opened, "long").size["height"]
     look(opened, NARROW)
     until(opened, lambda: figure(opened, "long").size["height"] > 1.5 * wide)
-    assert opened.execute_script("return document.documentElement.scrollWidth") <= NARROW[0]
+    until(opened, lambda: opened.execute_script("return document.documentElement.scrollWidth") <= NARROW[0])
     assert len(lines(figure(opened, "long"))) == 9
 
 

@@ -20,7 +20,7 @@ function template() {
       plot_bgcolor: "transparent",
       hovermode: "closest",
       dragmode: narrow.matches ? false : "zoom", // a finger scrolls
-      hoverlabel: { align: "left", bgcolor: colour("--raised"), bordercolor: colour("--rule"), font: { color: colour("--ink") } },
+      hoverlabel: { align: "left", bgcolor: colour("--raised"), bordercolor: colour("--rule"), font: { family: "system-ui, sans-serif", color: colour("--ink") } },
       legend: { orientation: "h", yref: "container", y: 1, yanchor: "top", x: 0, xanchor: "left" },
       margin: { l: 45, r: 35, t: 58, b: 40 },
       xaxis: { ...axis, showgrid: false, showline: true },

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
-from .figures import figure, hovers, looks
+from .figures import Look, figure, hovers, looks
 from .regressions import THRESHOLD, Regression, regressions
 from .series import Benchmark, History, Machine, Series
 from .units import shown
@@ -47,6 +48,7 @@ def write(history: History, output: Path) -> None:
 
 
 def rendered(history: History) -> str:
+    """The page's text."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -56,7 +58,8 @@ def rendered(history: History) -> str:
     )
     environment.filters["shown"] = shown
     look = looks(history.backends)
-    sections = [_section(history, machine, look) for machine in history.machines]
+    anchors = _anchors([machine.name for machine in history.machines])
+    sections = [_section(history, machine, anchors[machine.name], look) for machine in history.machines]
     return environment.get_template("page.html.j2").render(
         history=history,
         sections=sections,
@@ -67,13 +70,14 @@ def rendered(history: History) -> str:
     )
 
 
-def _section(history: History, machine: Machine, look: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+def _section(history: History, machine: Machine, anchor: str, look: Mapping[str, Look]) -> dict[str, Any]:
+    """All that the template says of a machine."""
     found = [each for series in machine.series for each in regressions(series, machine.commits)]
     here = [name for name in history.backends if any(each.backend == name for each in machine.series)]
-    anchors = _anchors(machine)
+    anchors = _anchors(machine.cases, f"{anchor}--")
     figures = {anchors[case]: figure(machine, case, look, found) for case in machine.cases}
     return {
-        "anchor": _slug(machine.name),
+        "anchor": anchor,
         "machine": machine,
         "tables": _tables(machine, here),
         "regressions": {name: _worst_first(found, name) for name in here},
@@ -142,18 +146,11 @@ def _cells(machine: Machine, row: Sequence[Series | None]) -> list[Cell]:
     return cells
 
 
-def _anchors(machine: Machine) -> dict[str, str]:
-    """For links to the plot of a case, each its own."""
+def _anchors(names: Sequence[str], prefix: str = "") -> dict[str, str]:
+    """What links to each of them is made of, each its own."""
     found: dict[str, str] = {}
-    for case in machine.cases:
-        base = anchor = f"{_slug(machine.name)}--{_slug(case)}"
-        count = 1
-        while anchor in found.values():
-            count += 1
-            anchor = f"{base}-{count}"
-        found[case] = anchor
+    for name in names:
+        base = prefix + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        numbered = (f"{base}-{number}" for number in count(2))
+        found[name] = next(anchor for anchor in chain([base], numbered) if anchor not in found.values())
     return found
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

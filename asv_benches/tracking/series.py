@@ -190,10 +190,11 @@ def _machine(
     for _, key, (backend, case), at, value in sorted(values, key=lambda found: found[0]):  # what was measured last stays
         if value is None or math.isfinite(value):  # None: it failed; NaN: it was not tried
             table.setdefault((case, key, backend), {})[at] = value
+    benchmarks = _benchmarks(known)
     series = [
         _series(benchmark, case, backend, table[case, benchmark.name, backend], len(measured))
         for case in names[1]
-        for benchmark in _benchmarks(known)
+        for benchmark in benchmarks
         for backend in names[0]
         if (case, benchmark.name, backend) in table
     ]
