@@ -11,6 +11,8 @@ from asv.results import Results
 from asv.runner import BenchmarkResult
 from asv.util import write_json
 
+from tracking import series
+
 NAN = float("nan")  # what asv writes where a benchmark was skipped; None is what it writes where one failed
 TIME, COST, MEMORY, DISPATCH = (
     "one_thread.Time.time_call",
@@ -92,6 +94,33 @@ class Project:
         folder = self.root / "asv_benches" / "facts" / machine
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{commit[:8]}.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+def line(machine, benchmark, case, backend):
+    """The one series of these names."""
+    (found,) = [each for each in machine.series if (each.benchmark.name, each.case, each.backend) == (benchmark, case, backend)]
+    return found
+
+
+def measured(project, values, backend="numpy", **options):
+    """A value for each commit."""
+    described = project.benchmark(TIME, [backend], ["case"])
+    for commit, value in zip(project.hashes, values, strict=False):
+        project.measure(commit, described, {(backend, "case"): value}, **options)
+
+
+def only(project):
+    """Its history on the one machine."""
+    (machine,) = series.read(project.config).machines
+    return machine
+
+
+def days(root, count=8):
+    """A repository of so many commits, of which nothing is measured."""
+    project = Project(root)
+    for at in range(count):
+        project.commit(f"commit {at}")
+    return project
 
 
 SUBJECTS = {

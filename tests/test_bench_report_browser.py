@@ -183,6 +183,9 @@ def test_on_a_phone_plots_stand_one_below_another_and_the_page_is_no_wider_than_
     until(opened, lambda: figure(opened, "long").size["height"] > 1.5 * wide)
     until(opened, lambda: opened.execute_script("return document.documentElement.scrollWidth") <= NARROW[0])
     assert len(lines(figure(opened, "long"))) == 9
+    tops = """return [...arguments[0].querySelectorAll('.annotation')].map((title) => title.getBoundingClientRect().top)"""
+    time, cost, memory = opened.execute_script(tops, figure(opened, "long"))
+    assert time + 100 < cost < memory - 100
 
 
 def test_dark_pages_have_light_words_in_plots(opened):
