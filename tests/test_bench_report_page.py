@@ -133,6 +133,11 @@ def test_a_backend_looks_the_same_in_every_figure(history, machine):
             assert trace["line"]["color"] == COLOURS[history.backends.index(trace["name"])]
 
 
+def test_no_two_of_many_backends_look_alike():
+    names = [f"backend {at}" for at in range(12)]
+    assert len(set(looks(names).values())) == 12
+
+
 def test_a_figure_has_a_line_for_each_backend_of_each_benchmark(history, machine):
     look = looks(history.backends)
     assert [len(figure(machine, case, look, [])["traces"]) for case in ("short", "long")] == [6, 9]
@@ -256,3 +261,12 @@ def test_the_name_of_a_backend_is_no_markup_either(small):
     assert len(found.scripts) == 3 and "i" not in [tag for tag, _ in found.elements]
     (trace,) = json.loads(found.scripts[0])["ci-2core"]["figures"]["ci-2core--case"]["traces"]
     assert "<i>" not in trace["name"] + trace["hovertemplate"]
+
+
+def test_a_backend_that_has_always_failed_is_named_and_nothing_else(small):
+    measured(small, [None, None, None])
+    history = series.read(small.config)
+    words = " ".join(" ".join(Elements(page.rendered(history)).words).split())
+    assert "numpy None found." in words
+    (cell,) = cells(history, history.machines[0], "case")
+    assert cell.text == "" and cell.note.startswith("failed at ")

@@ -20,7 +20,7 @@ from .units import scale
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Told apart by all kinds of eyes: Okabe and Ito, Color universal design, 2008."""
 
-SYMBOLS = ("circle", "square", "diamond", "cross", "x", "pentagon")
+SYMBOLS = ("circle", "square", "diamond", "cross", "x", "pentagon", "star")  # one more than colours: 42 pairs
 STEP = "triangle-up"
 LOGARITHMIC = 4.0
 """From this ratio of the greatest value to the least, the axis is logarithmic; below it starts at zero."""
@@ -97,7 +97,7 @@ def _line(series: Series, look: Look, unit: str, size: float, steps: Set[int]) -
         x=list(places),
         y=[None if value is None else value / size for value in series.values],
         name=name,
-        legendgroup=series.backend,
+        legendgroup=name,
         mode="lines+markers",
         line={"color": colour, "width": 2},
         marker=marker,
