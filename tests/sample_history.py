@@ -1,0 +1,168 @@
+"""A repository with commits, and results that asv itself has written for them: what the report is made from."""
+
+import itertools
+import json
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asv.results import Results
+from asv.runner import BenchmarkResult
+from asv.util import write_json
+
+from tracking import series
+
+NAN = float("nan")  # what asv writes where a benchmark was skipped; None is what it writes where one failed
+TIME, COST, MEMORY, DISPATCH = (
+    "one_thread.Time.time_call",
+    "one_thread.Cost.track_cost",
+    "memory.Memory.track_peak",
+    "dispatch.D.track",
+)
+UNITS = {TIME: "seconds", COST: "x", MEMORY: "bytes", DISPATCH: "us"}
+TITLES = {TIME: "time, one thread", COST: "cost relative to plain NumPy", MEMORY: "peak memory"}
+
+
+@dataclass
+class Project:
+    """A repository with asv's configuration; `hashes` are its commits, oldest first."""
+
+    root: Path
+    hashes: list[str] = field(default_factory=list)
+    known: dict[str, dict] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.results.mkdir(parents=True)
+        settings = {"version": 1, "project": "sample", "repo": "..", "branches": ["HEAD"], "results_dir": "results"}
+        self.config.write_text(json.dumps(settings), encoding="utf-8")
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    @property
+    def config(self):
+        return self.root / "asv_benches" / "asv.conf.json"
+
+    @property
+    def results(self):
+        return self.root / "asv_benches" / "results"
+
+    def git(self, *words, day=1, text=None):
+        names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        dates = {f"GIT_{who}_DATE": f"2026-01-{day:02} 12:00:00 +0000" for who in ("AUTHOR", "COMMITTER")}
+        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        done = subprocess.run(
+            ["git", "-C", str(self.root), *words],
+            input=text,
+            env=os.environ | names | dates | alone,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def commit(self, subject):
+        self.git("commit", "--quiet", "--allow-empty", "--file=-", day=len(self.hashes) + 1, text=subject)
+        self.hashes.append(self.git("rev-parse", "HEAD"))
+
+    def benchmark(self, name, backends, cases, version="1"):
+        """As asv describes one; the last description stays in benchmarks.json."""
+        described = {
+            "name": name,
+            "params": [[repr(word) for word in words] for words in (backends, cases)],
+            "param_names": ["backend", "case"],
+            "unit": UNITS[name],
+            "version": version,
+            "type": "track",
+        }
+        self.known[name] = described | ({"pretty_name": TITLES[name]} if name in TITLES else {})
+        write_json(str(self.results / "benchmarks.json"), self.known, 2)
+        return self.known[name]
+
+    def measure(self, commit, described, values, *, machine="ci-2core", environment="env", started=None):
+        """`values` by (backend, case); what is not in them was skipped."""
+        told = {"machine": machine, "os": "Linux", "arch": "x86_64", "cpu": f"cpu of {machine}", "num_cpu": "2", "ram": "1"}
+        write_json(str(self.results / machine / "machine.json"), told, 1)
+        names = [[word.strip("'") for word in words] for words in described["params"]]
+        row = [values.get(cell, NAN) for cell in itertools.product(*names)]
+        empty = [None] * len(row)
+        results = Results(told | {"python": "3.11"}, {}, commit, 0, "3.11", environment, {})
+        results.load_data(str(self.results))
+        results.add_result(described, BenchmarkResult(row, empty, empty, 0, "", None), started_at=started)
+        results.save(str(self.results))
+
+    def facts(self, commit, told, machine="ci-2core"):
+        folder = self.root / "asv_benches" / "facts" / machine
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{commit[:8]}.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+def line(machine, benchmark, case, backend):
+    """The one series of these names."""
+    (found,) = [each for each in machine.series if (each.benchmark.name, each.case, each.backend) == (benchmark, case, backend)]
+    return found
+
+
+def measured(project, values, backend="numpy", **options):
+    """A value for each commit."""
+    described = project.benchmark(TIME, [backend], ["case"])
+    for commit, value in zip(project.hashes, values, strict=False):
+        project.measure(commit, described, {(backend, "case"): value}, **options)
+
+
+def only(project):
+    """Its history on the one machine."""
+    (machine,) = series.read(project.config).machines
+    return machine
+
+
+def days(root, count=8):
+    """A repository of so many commits, of which nothing is measured."""
+    project = Project(root)
+    for at in range(count):
+        project.commit(f"commit {at}")
+    return project
+
+
+SUBJECTS = {
+    5: "a long subject, " + "word " * 120 + "and its end",
+    9: """slower: </script><script>document.title = "taken"</script> <b>bold</b> & 'quotes' {{ 1 }} %{y} $x$""",
+}
+UNMEASURED = {4, 8}
+STEP = 9  # torch is slower from here on, in one case of one benchmark
+LATE = 10  # the third backend comes
+LAST = 13
+SLOWER = 1.4
+
+
+def steady(at):
+    """A level with a little noise, the same in every run."""
+    return 1 + (at * 7 % 5 - 2) / 500
+
+
+def planted(root):
+    """Two cases on three backends, a regression on torch, gaps, a failure, and a backend that benchmarks.json forgot."""
+    project = Project(root)
+    for at in range(LAST + 1):
+        project.commit(SUBJECTS.get(at, f"the change of day {at + 1}"))
+    for at, commit in enumerate(project.hashes):
+        if at in UNMEASURED:
+            continue
+        backends = ["numpy", "torch", *["late"] * (LATE <= at < LAST)]
+        slower = SLOWER if at >= STEP else 1
+        seconds = {"numpy": {"short": 0.010, "long": 0.5}, "torch": {"short": 0.020 * slower, "long": 0.4}}
+        seconds["late"] = {"short": 0.1, "long": 3.0}
+        times = {(name, case): value * steady(at) for name in backends for case, value in seconds[name].items()}
+        costs = {cell: value / {"short": 0.1, "long": 2.0}[cell[1]] for cell, value in times.items()}
+        costs["torch", "short"] /= slower
+        bytes_of = {(name, "long"): 1e8 * (1 + at * (name == "numpy") / 1000) for name in backends}
+        if at == 6:
+            del times["numpy", "long"]
+        if at == LAST:
+            times["torch", "long"] = None
+            del bytes_of["torch", "long"]
+        project.measure(commit, project.benchmark(TIME, backends, ["short", "long"]), times)
+        project.measure(commit, project.benchmark(COST, backends, ["short", "long"]), costs)
+        project.measure(commit, project.benchmark(MEMORY, backends, ["long"]), bytes_of)
+    told = {"model": "EPYC <1>", "cores": 2, "flags": ["avx2", "avx512f"], "system": "Linux x86_64"}
+    project.facts(project.hashes[LAST], {"processor": told, "versions": {"python": "3.11.9", "numpy": "2.4.6"}})
+    return project

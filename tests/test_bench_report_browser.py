@@ -1,0 +1,198 @@
+"""The report in a real browser, without a network: it draws, answers the mouse, and asks nothing of anyone."""
+
+import json
+import re
+import shutil
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
+
+from sample_history import LAST, STEP, UNMEASURED, planted
+from tracking import page, series
+
+CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+DRIVER = shutil.which("chromedriver")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # no name has an address
+]
+WIDE, NARROW = (1280, 900), (400, 800)
+PATIENCE = 20  # seconds, on a machine with much else to do
+WHEN = f"2026-01-{STEP + 1:02}"
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="needs Chromium and its driver: apt-get install chromium chromium-driver"
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    for flag in FLAGS:
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    root = tmp_path_factory.mktemp("planted")
+    path = root / "report.html"
+    page.write(series.read(planted(root / "project").config), path)
+    return path
+
+
+@pytest.fixture
+def opened(browser, report):
+    """The page, afresh, light and wide, and logs that begin with it."""
+    browser.get("about:blank")
+    for log in ("performance", "browser"):
+        browser.get_log(log)
+    look(browser, WIDE)
+    browser.get(report.as_uri())
+    return browser
+
+
+def look(browser, size, scheme="light"):
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def until(browser, condition):
+    """What the condition gives once it is true."""
+    return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
+
+
+def figure(browser, case):
+    """Of one case, drawn, in the middle of the window."""
+    element = browser.find_element(By.CSS_SELECTOR, f"#ci-2core--{case} .figure")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+    until(browser, lambda: lines(element))
+    return element
+
+
+def lines(element):
+    """The colour of each line that is there, all at one moment; a gap makes two paths of one line."""
+    script = """return [...arguments[0].querySelectorAll('.scatterlayer .trace')]
+        .map((trace) => getComputedStyle(trace.querySelector('.js-line')).stroke)"""
+    return element.parent.execute_script(script, element)
+
+
+def points(element, line):
+    """Of one line, in the order of commits."""
+    trace = element.find_elements(By.CSS_SELECTOR, ".scatterlayer .trace")[line]
+    return trace.find_elements(By.CSS_SELECTOR, ".point")
+
+
+def hovered(browser, element):
+    """The words that a mouse brings up there."""
+    ActionChains(browser, duration=50).move_to_element(element).perform()
+    labels = until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".hoverlayer .hovertext"))
+    return " ".join(" ".join(label.get_attribute("textContent") for label in labels).split())
+
+
+def requests(browser):
+    """The address of everything that the page asked for."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [each["params"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+    return [each["request"]["url"] for each in sent]
+
+
+def test_each_case_has_a_figure_with_a_line_for_each_backend_of_each_benchmark(opened):
+    assert len(lines(figure(opened, "short"))) == 6  # three backends; time and cost
+    assert len(lines(figure(opened, "long"))) == 9  # and memory
+    assert len(opened.find_elements(By.CSS_SELECTOR, ".figure")) == 2
+
+
+def test_a_line_has_a_point_for_each_value(opened):
+    long = figure(opened, "long")
+    commits = LAST + 1 - len(UNMEASURED)
+    assert len(points(long, 0)) == commits - 1  # numpy, which one commit has no value of
+    assert len(points(long, 1)) == commits - 1  # torch, which failed once
+    assert len(points(long, 2)) == 3  # late
+
+
+def test_the_mouse_over_a_point_tells_its_commit(opened):
+    short = figure(opened, "short")
+    said = hovered(opened, points(short, 1)[STEP - 2])  # torch; two commits before were not measured
+    assert "torch" in said and " ms" in said and WHEN in said
+    assert "slower: </script><script>document.title" in said and "<b>bold</b> & 'quotes'" in said
+    assert "cpu of ci-2core" in said
+
+
+def test_a_subject_takes_over_neither_page_nor_label(opened):
+    short = figure(opened, "short")
+    hovered(opened, points(short, 1)[STEP - 2])
+    assert opened.title == "sample: performance over time"
+    assert opened.execute_script("return document.scripts.length") == 3
+
+
+def test_a_name_in_the_legend_hides_its_lines_in_all_plots_of_the_figure(opened):
+    long = figure(opened, "long")
+    before = lines(long)
+    names = [name.text for name in long.find_elements(By.CSS_SELECTOR, ".legendtext")]
+    assert names == ["numpy", "torch", "late"]
+    torch = before[1]
+    assert before.count(torch) == 3
+    long.find_elements(By.CSS_SELECTOR, ".legendtoggle")[1].click()
+    until(opened, lambda: len(lines(long)) == 6)
+    assert torch not in lines(long)
+    long.find_elements(By.CSS_SELECTOR, ".legendtoggle")[1].click()
+    until(opened, lambda: len(lines(long)) == 9)
+
+
+def test_no_request_leaves_the_machine_and_nothing_complains(opened):
+    for case in ("short", "long"):
+        hovered(opened, points(figure(opened, case), 0)[0])
+    asked = requests(opened)
+    assert asked and all(url.startswith(("file:", "data:", "blob:")) for url in asked), asked
+    assert opened.get_log("browser") == []
+
+
+def test_a_request_would_have_been_seen_and_refused(opened):
+    """The test above can fail: an image from elsewhere is written down, and the page's own policy stops it."""
+    opened.execute_script("new Image().src = 'https://example.invalid/a.png'")
+    complaints = []
+    until(opened, lambda: complaints.extend(opened.get_log("browser")) or complaints)
+    assert "Content Security Policy" in complaints[0]["message"]
+
+
+def test_links_of_the_table_lead_to_the_plots(opened):
+    link = opened.find_element(By.CSS_SELECTOR, ".newest tbody th a")
+    link.click()
+    until(opened, lambda: lines(opened.find_element(By.CSS_SELECTOR, "article:target .figure")))
+    assert opened.current_url.endswith("#ci-2core--short")
+
+
+def test_on_a_phone_plots_stand_one_below_another_and_the_page_is_no_wider_than_the_window(opened):
+    wide = figure(opened, "long").size["height"]
+    look(opened, NARROW)
+    until(opened, lambda: figure(opened, "long").size["height"] > 1.5 * wide)
+    until(opened, lambda: opened.execute_script("return document.documentElement.scrollWidth") <= NARROW[0])
+    assert len(lines(figure(opened, "long"))) == 9
+    tops = """return [...arguments[0].querySelectorAll('.annotation')].map((title) => title.getBoundingClientRect().top)"""
+    time, cost, memory = opened.execute_script(tops, figure(opened, "long"))
+    assert time + 100 < cost < memory - 100
+
+
+def test_dark_pages_have_light_words_in_plots(opened):
+    def brightness():
+        script = "return getComputedStyle(arguments[0].querySelector('.legendtext')).fill"
+        return sum(int(part) for part in re.findall(r"\d+", opened.execute_script(script, figure(opened, "short")))[:3])
+
+    assert brightness() < 200
+    look(opened, WIDE, "dark")
+    until(opened, lambda: brightness() > 500)
