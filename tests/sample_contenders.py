@@ -70,3 +70,16 @@ def recorded(path, name):
             file.write(f"{name}\n")
 
     return Work(call, lambda answer: answer)
+
+
+@dataclass(frozen=True)
+class Total(Sum):
+    """The sum as a problem of its own: on any backend, whose answers are too great by ``error``."""
+
+    error: int = 0
+
+    def ours(self, backend):
+        return off_by(self, self.error)
+
+    def plain(self):
+        return builtin(self)

@@ -1,46 +1,176 @@
-"""What asv follows over time: every goal of every backend, and no wrong answer."""
+"""What asv follows over time: how it is timed, on how many threads, and that no wrong answer is.
 
-from functools import partial
+Each test runs in a process of its own: the package of benchmarks says for all of its process how many threads there are.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
-import sample_contenders as sample
-from benchmarks import goals
-from peers.cases import CASES, Case, Peer
+from conftest import ROOT
+
+START = """
+import sys
+sys.argv = ["run", "folder", {benchmark!r}]
+import os, time
+import pytest
+before = os.sched_getaffinity(0)
+import benchmarks
+assert "numpy" not in sys.modules, "threads must be said before NumPy is loaded"
+from benchmarks import all_cores, backends, dispatch, memory, one_thread, timing
+from dataclasses import dataclass, replace
+from tree.bench.attention import Attention
+from tree.bench.cases import CASES, LONG
+from tree.bench.work import Work
+import mha_core
+"""
+OFF = """
+@dataclass(frozen=True)
+class Off(Attention):
+    def ours(self, backend):
+        work = super().ours(backend)
+        return replace(work, read=lambda answer: work.read(answer) + 0.01)
+"""
 
 
-def case_of(work):
-    """On NumPy the sum, done by this."""
-    return Case("sum", sample.Sum(1000), lambda problem, backend: work(problem), Peer("none", sample.builtin), {"numpy": 1.0})
+def process(code, benchmark="one_thread.Time.time_call-0", also=()):
+    paths = os.pathsep.join(map(str, (ROOT / "asv_benches", *also)))
+    given = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", START.format(benchmark=benchmark) + textwrap.dedent(code)],
+        env=given | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_each_goal_is_followed(monkeypatch):
-    monkeypatch.setattr(goals, "ready", lambda backend: None)  # which backends there are is another question
-    for case in CASES:
-        for backend in case.goals:
-            assert goals._case(backend, case.name).problem == case.problem
-    assert {case.name for case in CASES} == set(goals.Time.params[1]) > set(goals.Memory.params[1])
+def test_all_but_the_benchmarks_of_all_cores_compute_on_one():
+    process('assert len(os.sched_getaffinity(0)) == 1 and os.environ["OPENBLAS_NUM_THREADS"] == "1"')
+    process(
+        'assert os.sched_getaffinity(0) == before and "OPENBLAS_NUM_THREADS" not in os.environ',
+        benchmark="all_cores.Time.time_call-3",
+    )
 
 
-def test_what_is_no_goal_is_left_out():
-    with pytest.raises(NotImplementedError, match=r"^text encoder, bfloat16 is no goal of numpy$"):
-        goals.Time().setup("numpy", "text encoder, bfloat16")
+def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
+    process(
+        """
+        assert backends.BACKENDS[:3] == ["numpy", "torch", "cupy"]
+        assert "jax" in backends.BACKENDS[3:] and backends.BACKENDS[3:] == sorted(backends.BACKENDS[3:])
+        for one in (one_thread.Time, one_thread.Cost, all_cores.Time, memory.Memory, dispatch.Dispatch):
+            assert one.params[0] == backends.BACKENDS and one.param_names[0] == "backend" and one.version and one.pretty_name
+        assert one_thread.Time.params[1] == list(CASES)
+        assert set(all_cores.Time.params[1]) < set(CASES)
+        assert set(LONG) < set(memory.Memory.params[1])
+        with pytest.raises(NotImplementedError, match="no backend is named 'nobody'"):
+            one_thread.Time().setup("nobody", "tiny call 1x1x8x8")
+        with pytest.raises(NotImplementedError, match="backend 'cupy' .* cannot be used"):
+            one_thread.Time().setup("cupy", "tiny call 1x1x8x8")
+        """,
+        also=[ROOT / "build" / "third_party"],
+    )
 
 
-def test_a_wrong_answer_is_not_timed(monkeypatch):
-    monkeypatch.setattr(goals, "CASES", [case_of(partial(sample.off_by, error=1))])
-    benchmark = goals.Time()
-    with pytest.raises(AssertionError, match=r"^the sum is 499501; expected 499500$"):
-        benchmark.setup("numpy", "sum")
-    assert not hasattr(benchmark, "work")
+def test_a_wrong_answer_is_not_timed_nor_paired_nor_weighed():
+    process(
+        OFF
+        + textwrap.dedent("""
+        timing.CASES = one_thread.CASES = {"off": Off(1, 2, 16, 8)}
+        memory.PROBLEMS = {"off": Off(1, 2, 16, 8)}
+        timed = one_thread.Time()
+        for call in (lambda: timed.setup("numpy", "off"), lambda: one_thread.Cost().setup("numpy", "off"),
+                     lambda: memory.Memory().track_peak("numpy", "off")):
+            with pytest.raises(AssertionError, match="times the bound"):
+                call()
+        assert not hasattr(timed, "work")
+        """)
+    )
 
 
-def test_a_right_answer_is_timed_in_samples_that_are_long_enough(monkeypatch):
-    monkeypatch.setattr(goals, "CASES", [case_of(sample.builtin)])
-    benchmark = goals.Time()
-    benchmark.setup("numpy", "sum")
-    assert benchmark.number > 50
-    work = benchmark.work
-    benchmark.setup("numpy", "sum")  # as asv does before each sample
-    assert benchmark.work is work
-    benchmark.time_call("numpy", "sum")
+def test_a_sample_is_of_several_calls_and_its_time_that_of_one():
+    process(
+        """
+        case = "tiny call 1x1x8x8"
+        benchmark = one_thread.Time()
+        benchmark.setup("numpy", case)
+        work = benchmark.work
+        benchmark.setup("numpy", case)  # as asv does before each sample
+        assert benchmark.work is work and benchmark.calls > 50
+        start, clock = time.perf_counter(), benchmark.timer()
+        benchmark.time_call("numpy", case)
+        one, all_of_them = benchmark.timer() - clock, time.perf_counter() - start
+        assert 0.9 * all_of_them < one * benchmark.calls < 1.1 * all_of_them
+        """
+    )
+
+
+def test_the_cost_of_plain_numpy_is_one_and_of_twice_its_work_two():
+    process(
+        """
+        from tree.bench.pair import cost
+        plain = Attention(1, 2, 64, 8).plain()
+        twice = Work(lambda: (plain.call(), plain.call()), plain.read)
+        assert 0.6 < cost(plain, plain, sample=0.002, seconds=0.3) < 1.6
+        assert 1.4 < cost(twice, plain, sample=0.002, seconds=0.3) < 3.0
+        """
+    )
+
+
+def test_memory_sees_what_a_call_takes_and_forgets_what_setting_up_took():
+    process(
+        """
+        from tree.bench.memory import grown
+
+        @dataclass(frozen=True)
+        class Plain(Attention):
+            def ours(self, backend):
+                return self.plain()
+
+        problem = Attention(1, 4, 2048, 64)
+        out, scores = 4 * 4 * 2048 * 64, 4 * 4 * 2048**2
+        assert out <= grown(problem, "numpy") < scores / 2
+        assert grown(Plain(1, 4, 2048, 64), "numpy") > 2 * scores  # scores, and their exponentials
+        assert out <= grown(problem, "numpy") < scores / 2  # what is free again is not held
+        """
+    )
+
+
+def test_what_an_older_mha_core_had_not_is_left_out_and_another_fault_is_not():
+    process(
+        """
+        with pytest.raises(NotImplementedError, match="this mha_core has no Nothing"), backends.as_far_as_it_was():
+            mha_core.Nothing
+        with pytest.raises(AttributeError), backends.as_far_as_it_was():
+            "text".nothing
+        """
+    )
+
+
+def test_another_mha_core_than_that_of_the_commit_is_not_measured(monkeypatch):
+    monkeypatch.setenv("ASV_COMMIT", "0" * 40)
+    monkeypatch.setenv("ASV_ENV_TYPE", "installed")
+    process(
+        """
+        with pytest.raises(ImportError, match="is imported where that of 0000000000"):
+            backends.ready("numpy")
+        """
+    )
+
+
+@pytest.mark.parametrize("operation", ["attention, causal", "layer_norm"])
+def test_dispatch_costs_microseconds(operation):
+    told = process(
+        f"""
+        benchmark = dispatch.Dispatch()
+        dispatch.BATCHES, dispatch.CALLS = 5, 200
+        benchmark.setup("numpy", {operation!r})
+        print(benchmark.track_overhead("numpy", {operation!r}))
+        """
+    )
+    assert 0.0 < float(told) < 1000.0

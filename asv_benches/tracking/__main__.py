@@ -1,7 +1,12 @@
-"""``python -m tracking``: what asv has measured, over time."""
+"""``python -m tracking``: measure commits by asv, compare them, and show what was measured over time.
+
+Exit codes: 0 done, or as fast as before; 1 could not be done, or slower; 2 asked wrongly; 3 not measured.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -10,16 +15,124 @@ from asv.util import UserError
 from rich.console import Console
 from rich.markup import escape
 
-from . import page, series
+from . import commits, gate, measure, page, series
+from .project import HERE, ROOT, GitFailed, full, uncommitted
 
-HERE = Path(__file__).parents[1]
+BUILD = ROOT / "build" / "tracking"
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+log = Console(stderr=True, soft_wrap=True, highlight=False)
+
+Backends = Annotated[
+    list[str] | None, typer.Option("--backend", metavar="NAME", help="Only this one, of all that are ready; again for more.")
+]
+Benchmark = Annotated[str, typer.Option(metavar="WORD", help="Only benchmarks with this in their name: one_thread.Time.")]
+Case = Annotated[str, typer.Option(metavar="WORD", help="Only cases with this in their name.")]
+Machine = Annotated[
+    str, typer.Option(metavar="NAME", envvar="MACHINE", help="One of machines.json; only you keep those of local.")
+]
 
 
 @app.callback()
 def main() -> None:
-    """Performance over time, from the results of asv."""
+    """Performance over time: the same benchmarks on every installed backend."""
+
+
+@contextmanager
+def _failing_clearly() -> Iterator[None]:
+    try:
+        yield
+    except (series.NoHistory, UserError, GitFailed, commits.ShallowClone) as error:
+        log.print("[red]error:[/red]", escape(str(error)))
+        raise typer.Exit(1) from error
+
+
+def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Choice:
+    there = measure.usable()
+    for name in backends or []:
+        if name not in there:
+            raise typer.BadParameter(f"{name!r} is not ready here; {', '.join(there)} are", param_hint="--backend")
+    return measure.Choice(backends or there, benchmark, case)
+
+
+def _head(revision: str) -> str:
+    if revision == "HEAD" and uncommitted():
+        log.print("[yellow]warning:[/yellow] what is not committed is not measured: HEAD is")
+    return full(revision)
+
+
+@app.command(name="measure")
+def measure_one(
+    revision: Annotated[str, typer.Argument(metavar="REVISION")] = "HEAD",
+    *,
+    machine: Machine = "local",
+    backend: Backends = None,
+    benchmark: Benchmark = "",
+    case: Case = "",
+) -> None:
+    """Measure one commit on every backend that is ready, and keep the results."""
+    with _failing_clearly():
+        if not measure.measure(_head(revision), machine, _choice(backend, benchmark, case)):
+            log.print("[red]error:[/red] some benchmarks failed, as told above; the others are kept")
+            raise typer.Exit(1)
+
+
+@app.command()
+def history(
+    *,
+    machine: Machine = "local",
+    minutes: Annotated[float, typer.Option(envvar="MINUTES", help="After which no other commit is begun.")] = 60.0,
+    commit: Annotated[bool, typer.Option("--commit", help="Commit the results of each, one by one.")] = False,
+    backend: Backends = None,
+    benchmark: Benchmark = "",
+    case: Case = "",
+) -> None:
+    """Measure the commits that changed code and have no results: the last, the first, then the middle of the widest gap."""
+    with _failing_clearly():
+        for found, whole in measure.fill(machine, _choice(backend, benchmark, case), minutes):
+            log.print(f"{found[:8]}: {'measured' if whole else 'measured, but for what failed'}")
+            if commit:
+                commits.keep(found, machine)
+        missing = set(commits.changed_code()) - measure.measured(machine)
+        log.print(f"{len(missing)} commits are left" if missing else "no commit is left")
+
+
+@app.command(name="gate")
+def gate_between(
+    base: Annotated[str, typer.Argument(metavar="BASE", help="The commit to be as fast as.")],
+    *,
+    head: Annotated[str, typer.Option(metavar="REVISION")] = "HEAD",
+    factor: Annotated[float, typer.Option(min=1.0, help="Slower by less is as fast.")] = gate.FACTOR,
+    backend: Backends = None,
+    benchmark: Benchmark = "one_thread.Time",
+    case: Case = "",
+) -> None:
+    """Is HEAD slower than BASE: 0 no, 1 yes, 3 something could not be measured. Each backend and case by name."""
+    with _failing_clearly():
+        choice = _choice(backend, benchmark, case)
+        cells = gate.compare(full(base), _head(head), choice, factor, BUILD / "gate")
+    gate.show(cells, choice, factor)
+    raise typer.Exit(gate.verdict(cells, choice))
+
+
+@app.command()
+def check(
+    *,
+    expect: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A backend that must have been there; again for more.")
+    ] = None,
+    benchmark: Benchmark = "",
+    case: Case = "",
+) -> None:
+    """Run every benchmark once and keep nothing: each must give a right answer, on each backend that is expected."""
+    with _failing_clearly():
+        choice = measure.Choice(expect or measure.usable(), benchmark, case)
+        wrong = measure.once(_head("HEAD"), choice, BUILD / "check")
+    for line in wrong:
+        log.print("[red]error:[/red]", escape(line))
+    if wrong:
+        raise typer.Exit(1)
+    log.print(f"every benchmark ran on {', '.join(choice.backends)}")
 
 
 @app.command()
@@ -29,20 +142,16 @@ def report(
     config: Annotated[Path, typer.Option(metavar="PATH", help="Of asv, whose results are shown.")] = HERE / "asv.conf.json",
 ) -> None:
     """Write one page that opens offline: newest figures, regressions, and a plot for each case, a line for each backend."""
-    log = Console(stderr=True, soft_wrap=True, highlight=False)
-    try:
-        history = series.read(config)
-    except (series.NoHistory, UserError) as error:
-        log.print("[red]error:[/red]", escape(str(error)))
-        raise typer.Exit(1) from error
-    if history.strangers:
-        many = "commits that are" if history.strangers > 1 else "commit that is"
+    with _failing_clearly():
+        found = series.read(config)
+    if found.strangers:
+        many = "commits that are" if found.strangers > 1 else "commit that is"
         log.print(
-            f"left out: {history.strangers} measured {many} not among the first parents of HEAD "
+            f"left out: {found.strangers} measured {many} not among the first parents of HEAD "
             "(where a shallow clone has lost them: git fetch --unshallow)"
         )
-    page.write(history, output)
-    log.print(f"{escape(str(output))}: {sum(len(machine.commits) for machine in history.machines)} commits", style="dim")
+    page.write(found, output)
+    log.print(f"{escape(str(output))}: {sum(len(machine.commits) for machine in found.machines)} commits", style="dim")
 
 
 if __name__ == "__main__":

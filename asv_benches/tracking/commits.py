@@ -41,3 +41,10 @@ def next_missing(history: Sequence[str], measured: Collection[str]) -> str | Non
         return None
     _, after, before = max(gaps)  # of equal ones the latest
     return history[(before + after) // 2]
+
+
+def keep(commit: str, machine: str) -> None:
+    """Commit the results of one commit, and nothing else. Raises GitFailed."""
+    paths = [f"asv_benches/{folder}/{machine}" for folder in ("results", "facts")] + ["asv_benches/results/benchmarks.json"]
+    git("add", "--", *paths)
+    git("commit", "--quiet", "--message", f"Results of {commit[:8]} on {machine}", "--", *paths)

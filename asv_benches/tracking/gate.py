@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -11,11 +11,17 @@ from pathlib import Path
 from asv.commands.compare import _is_result_better as is_better
 from asv.commands.continuous import Continuous
 from asv.results import Results, iter_results_for_machine
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mha_core.bench.work import duration
 
 from .measure import Choice, cells
 from .project import MACHINES, configuration
 
 MACHINE = "local"
+FACTOR = 1.10
 
 
 class Verdict(IntEnum):
@@ -100,3 +106,27 @@ def verdict(found: Iterable[Cell], choice: Choice) -> Verdict:
     if any(cell.ratio is None for cell in found) or {*choice.backends} - {cell.backend for cell in found}:
         return Verdict.NOT_MEASURED
     return Verdict.AS_FAST
+
+
+def show(found: Sequence[Cell], choice: Choice, factor: float) -> None:
+    """A line for each cell, the slower ones named again below."""
+    console = Console(highlight=False)
+    table = Table(title=f"time per call, before and after; slower is beyond {factor:g}x")
+    for name, side in (("backend", "left"), ("case", "left"), ("before", "right"), ("after", "right"), ("ratio", "right")):
+        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for cell in found:
+        style = "bold red" if cell.slower else "yellow" if cell.ratio is None else ""
+        times = ("failed" if seconds is None else duration(seconds) for seconds in (cell.before, cell.after))
+        table.add_row(cell.backend, cell.case, *times, "" if cell.ratio is None else f"{cell.ratio:.2f}", style=style)
+    console.print(table)
+    for cell in found:
+        if cell.slower:
+            console.print(Text(f"slower: {cell.backend}, {cell.case}: {cell.ratio:.2f}x", style="bold red"))
+        elif cell.ratio is None:
+            console.print(Text(f"not measured: {cell.backend}, {cell.case}", style="yellow"))
+    for name in choice.backends:
+        if name not in {cell.backend for cell in found}:
+            console.print(Text(f"not measured: {name}, in any case", style="yellow"))
+    console.print(
+        {Verdict.AS_FAST: "as fast", Verdict.SLOWER: "slower", Verdict.NOT_MEASURED: "not measured"}[verdict(found, choice)]
+    )

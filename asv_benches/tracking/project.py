@@ -46,13 +46,16 @@ def git(*words: str) -> str:
     """What git prints in the project's repository. Raises GitFailed."""
     done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise GitFailed(f"git {' '.join(words)}: {done.stderr.strip() or 'nothing is there by that name'}")
+        raise GitFailed(f"git {' '.join(words)}: {done.stderr.strip()}")
     return done.stdout.strip()
 
 
 def full(revision: str) -> str:
     """The hash of a commit. Raises GitFailed."""
-    return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    try:
+        return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    except GitFailed as error:
+        raise GitFailed(f"no commit is named {revision!r}") from error
 
 
 def uncommitted() -> bool:

@@ -1,0 +1,116 @@
+"""``mha bench``: what it measures, what it leaves out and says so, and what it refuses."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import sample_contenders as sample
+from mha_core.bench import limits
+from mha_core.bench.limits import COPY, MATRIX
+from mha_core.bench.race import QUICK
+from mha_core.cli import bench
+from mha_core.cli.app import app
+
+
+def mha(*words):
+    return CliRunner().invoke(app, ["bench", *words], env={"COLUMNS": "200", "NO_COLOR": "1"})
+
+
+def test_a_backend_is_timed_beside_plain_numpy():
+    done = mha("--quick", "--json", "--backend", "numpy", "--case", "tiny")
+    assert done.exit_code == 0, done.output
+    look = json.loads(done.stdout)
+    plain, row = look["rows"]
+    assert (plain["backend"], plain["ratio"], row["backend"]) == ("plain NumPy", None, "numpy")
+    assert row["seconds"] > 0 and row["ratio"] > 0 and row["wrong"] == "" and row["of"] == MATRIX
+    assert 0 < row["reached"] < 1
+    assert look["limits"]["numpy"][MATRIX] > 1e9
+
+
+def test_the_table_has_a_line_for_each_case_and_a_column_for_each_backend(monkeypatch, capsys):
+    look = bench.Look(
+        [
+            bench.Row("a case", bench.PLAIN, 0.02),
+            bench.Row("a case", "numpy", 0.01, 0.5, 0.25, MATRIX),
+            bench.Row("a case", "other", wrong="out[0] is nan; expected 1"),
+        ],
+        {"numpy": {MATRIX: 2e11, COPY: 3e10}, "other": {MATRIX: 4e11, COPY: 3e10}},
+        ["third is left out: no such device"],
+    )
+    told = shown(look, monkeypatch, capsys)
+    assert "10 ms 0.50x (25%)" in told
+    assert "the limit of numpy: 200 GFLOP/s in matrix products, or, for decoding, 30 GB/s" in told
+    assert "third is left out: no such device" in told
+    assert "a case, other: out[0] is nan; expected 1" in told
+
+
+def shown(look, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    bench.show(look)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_wrong_answer_is_told_and_not_timed():
+    plain, right, wrong = [
+        *bench._rows("sum", sample.Total(1000), ["any"], QUICK, {}),
+        *list(bench._rows("sum", sample.Total(1000, error=1), ["any"], QUICK, {}))[1:],
+    ]
+    assert plain.seconds > 0 and right.ratio > 0 and right.reached is None
+    assert (wrong.wrong, wrong.seconds, wrong.ratio) == ("the sum is 499501; expected 499500", None, None)
+
+
+def test_a_wrong_answer_is_an_exit_status(monkeypatch):
+    look = bench.Look([bench.Row("a case", "numpy", wrong="off")], {}, [])
+    monkeypatch.setattr(bench, "run", lambda *words, **options: look)
+    assert mha("--case", "tiny").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--case", "nothing"), 2, "no case has 'nothing' in its name; there are: attention 32x12x128x32;"),
+        (("--backend", "nump"), 1, "did you mean 'numpy'?"),
+        (("--backend", "cupy", "--case", "tiny"), 1, "backend 'cupy' (from mha-core"),
+        (("--model", "somewhere"), 2, "give both --model DIR and --texts FILE"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told(words, code, message):
+    done = mha(*words)
+    assert done.exit_code == code
+    assert message in " ".join(done.output.replace("│", " ").split())
+
+
+def test_what_is_left_out_is_told():
+    names, notes = bench._usable([])
+    assert {"numpy", "torch"} <= set(names)
+    assert [note for note in notes if note.startswith("cupy is left out: ")]
+
+
+def test_the_text_encoder_reads_what_it_is_given_and_is_left_out_without(monkeypatch, tmp_path, minilm):
+    file = tmp_path / "texts.txt"
+    file.write_text("one text\nanother\n", encoding="utf-8")
+    cases, notes = bench._cases(["text encoder"], minilm, file)
+    assert list(cases) == ["text encoder"] and notes == []
+    assert cases["text encoder"].texts() == ["one text", "another"]
+    monkeypatch.setattr(bench, "SENTENCES", tmp_path / "no checkout")
+    cases, notes = bench._cases([], None, None)
+    assert not [name for name in cases if "text" in name]
+    assert notes == ["the text encoder is left out: give --model DIR and --texts FILE"]
+
+
+# the limit
+
+
+def test_the_limit_is_the_best_on_the_same_kind_of_device(monkeypatch):
+    seconds = {"NumPy": 4.0, "near, product": 2.0, "near, linear": 3.0, "far, product": 0.5, "far, linear": 1.0}
+    monkeypatch.setattr(limits, "race", lambda contenders, effort: {each.name: [seconds[each.name]] for each in contenders})
+    rates = limits._best(12.0, sample.process, (limits.product, limits.linear), {"near": limits.HOST, "far": 2}, QUICK)
+    assert rates == {limits.HOST: 6.0, 2: 24.0}
+
+
+def test_each_limit_is_measured():
+    assert limits.device("numpy").call() == limits.device("torch").call() == limits.HOST
+    for build in (limits.product, limits.linear, limits.copy):
+        work = build("torch")
+        assert work.read(work.call()).size
