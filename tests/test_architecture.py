@@ -19,14 +19,18 @@ BELOW = {
     "models": {"algebra", "dispatch", "ops", "layers"},
     # the suite judges all that stands below it, by way of the public names; of the command it knows nothing
     "conformance": {"algebra", "dispatch", "ops", "layers", ""},
-    "cli": {"algebra", "dispatch", "ops", "layers", "models", ""},
+    # what is timed is judged as the suite judges; the rest of mha_core it knows by its public name alone
+    "bench": {"dispatch", "conformance", ""},
+    "cli": {"algebra", "dispatch", "ops", "layers", "models", "bench", ""},
     "__main__": {"cli"},
     "plugin": {"algebra", "dispatch"},
     "__init__": {"algebra", "dispatch", "ops", "layers", "models"},
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}
-# the judge computes in NumPy float64 and is run by pytest: both at module level, for nothing else of core imports it
+# the judge computes in NumPy float64 and is run by pytest: both at module level, for nothing else of core imports it but
+# the benchmarks, whose yardstick is plain NumPy
 CONFORMANCE = "mha_core/conformance/"
+BENCH = "mha_core/bench/"
 # NumPy arrays are what converters give, and what weights and vectors are stored as: there it is imported, on need
 NUMPY_IN = {
     "mha_core/dispatch/backend.py",
@@ -89,7 +93,7 @@ def test_core_names_no_foreign_array_library(path):
 
 @each_core_file
 def test_core_imports_numpy_only_where_arrays_enter_or_leave_and_on_need(path):
-    if name_of(path).startswith(CONFORMANCE):
+    if name_of(path).startswith((CONFORMANCE, BENCH)):
         return
     inside = [function for name, function in imports(path) if name.partition(".")[0] == "numpy"]
     assert None not in inside
@@ -101,6 +105,20 @@ def test_the_oracle_knows_nothing_of_the_algebra():
     for name in ("oracle", "reference", "tolerance"):
         path = ROOT / CONFORMANCE / f"{name}.py"
         assert floors_used(path) <= {"conformance"}, name
+
+
+def test_plain_numpy_knows_nothing_of_mha_core():
+    assert floors_used(ROOT / BENCH / "plain.py") == set()
+
+
+def test_what_is_timed_is_found_under_another_name_too():
+    """Relative imports are of the tree that holds them; ``mha_core`` by its name is what is measured, and imported on need."""
+    for path in sorted((ROOT / BENCH).glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = [
+            node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) and "mha_core" in ast.unparse(node)
+        ]
+        assert named == [], name_of(path)
 
 
 @each_core_file

@@ -1,5 +1,6 @@
 """The report of what asv has measured: its numbers, its verdicts, and what it refuses."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -146,7 +147,7 @@ def test_each_machine_has_its_own_history(small):
 
 
 def test_a_regression_is_of_one_backend_in_one_case(machine, project):
-    (found,) = [step for each in machine.series for step in regressions(each, machine.commits)]
+    (found,) = [step for each in machine.series for step in regressions(each, machine)]
     assert found.series is line(machine, TIME, "short", "torch")
     assert (found.good.hash, found.bad.hash, found.suspects) == (project.hashes[7], project.hashes[9], 2)
     assert found.before == pytest.approx(0.020, rel=0.01) and found.after == pytest.approx(0.028, rel=0.01)
@@ -168,13 +169,24 @@ def test_a_regression_is_of_one_backend_in_one_case(machine, project):
 def test_a_step_counts_where_it_is_up_and_stays(small, levels, count):
     measured(small, [level and level * steady(at) for at, level in enumerate(levels)])
     machine = only(small)
-    assert len(regressions(machine.series[0], machine.commits)) == count
+    assert len(regressions(machine.series[0], machine)) == count
+
+
+def test_another_processor_is_no_regression(small):
+    """Nor does it hide one: the values of each processor are a line of their own."""
+    levels, processors = [1, 2, 1, 2, 1, 2, 1, 2], ("fast", "slow") * 4
+    measured(small, [level * steady(at) for at, level in enumerate(levels)])
+    machine = replace(only(small), processors=processors)
+    assert regressions(machine.series[0], machine) == []
+    values = tuple(value * (1.5 if at >= 4 and at % 2 == 0 else 1.0) for at, value in enumerate(machine.series[0].values))
+    (found,) = regressions(replace(machine.series[0], values=values), machine)
+    assert (found.good, found.bad) == (machine.commits[2], machine.commits[4])
 
 
 def test_a_regression_has_no_factor_from_nothing(small):
     measured(small, [-1.0, -1.01, -0.99, -1.0, 3.0, 3.01, 2.99, 3.0])
     machine = only(small)
-    (found,) = regressions(machine.series[0], machine.commits)
+    (found,) = regressions(machine.series[0], machine)
     assert found.factor is None
 
 

@@ -164,7 +164,7 @@ def test_an_axis_is_logarithmic_where_values_lie_far_apart(small):
 
 
 def test_a_regression_is_marked_where_it_happened(history, machine):
-    found = [step for each in machine.series for step in regressions(each, machine.commits)]
+    found = [step for each in machine.series for step in regressions(each, machine)]
     traces = figure(machine, "short", looks(history.backends), found)["traces"]
     (marked,) = [trace for trace in traces if isinstance(trace["marker"]["symbol"], list)]
     places = [at for at, symbol in enumerate(marked["marker"]["symbol"]) if symbol == "triangle-up"]

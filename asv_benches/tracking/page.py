@@ -72,7 +72,7 @@ def rendered(history: History) -> str:
 
 def _section(history: History, machine: Machine, anchor: str, look: Mapping[str, Look]) -> dict[str, Any]:
     """All that the template says of a machine."""
-    found = [each for series in machine.series for each in regressions(series, machine.commits)]
+    found = [each for series in machine.series for each in regressions(series, machine)]
     here = [name for name in history.backends if any(each.backend == name for each in machine.series)]
     anchors = _anchors(machine.cases, f"{anchor}--")
     figures = {anchors[case]: figure(machine, case, look, found) for case in machine.cases}

@@ -1,13 +1,12 @@
-"""Where a series went up and stayed up, by asv's own step detection: of each series alone, never of a mean."""
+"""Where a series went up and stayed up, by asv's own step detection: of each series on one processor alone, never of a mean."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asv.step_detect import detect_regressions, detect_steps
 
-from .series import Commit, Series
+from .series import Commit, Machine, Series
 
 THRESHOLD = 0.05
 """A step counts from here on, relative to the level before it: asv's default."""
@@ -34,7 +33,14 @@ class Regression:
         return self.bad.place - self.good.place
 
 
-def regressions(series: Series, commits: Sequence[Commit]) -> list[Regression]:
-    """Oldest first. A step that was made good later is none."""
-    _, _, found = detect_regressions(detect_steps(series.values), THRESHOLD)
-    return [Regression(series, commits[good], commits[bad], before, after) for good, bad, before, after in found or []]
+def regressions(series: Series, machine: Machine) -> list[Regression]:
+    """Oldest first. A step that was made good later is none, and neither is another processor under the machine's name."""
+    found: list[Regression] = []
+    for processor in dict.fromkeys(machine.processors):
+        alike = [value if here == processor else None for value, here in zip(series.values, machine.processors, strict=True)]
+        _, _, steps = detect_regressions(detect_steps(alike), THRESHOLD)
+        found += [
+            Regression(series, machine.commits[good], machine.commits[bad], before, after)
+            for good, bad, before, after in steps or []
+        ]
+    return sorted(found, key=lambda each: each.bad.place)
