@@ -98,7 +98,9 @@ def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
     found = dict(cells(Results.load(str(folder / f"{commit[:8]}-installed.json"), "local")))
     assert 1e-6 < found["one_thread.Time.time_call", "numpy", "tiny call 1x1x8x8"] < 1e-2
     facts = json.loads((clone.root / "asv_benches" / "facts" / "local" / f"{commit[:8]}.json").read_text(encoding="utf-8"))
-    assert set(facts) == {"processor", "versions"} and "numpy" in facts["versions"]
+    assert set(facts) == {"processor", "versions", "backends"} and "numpy" in facts["versions"]
+    assert facts["backends"]["torch"]["libraries"]["torch"] == facts["versions"]["torch"]
+    assert facts["backends"]["torch"]["devices"] == ["cpu"]
     kept = "".join(path.read_text(encoding="utf-8") for path in (clone.root / "asv_benches" / "results").rglob("*.json"))
     assert str(ROOT) not in kept and str(clone.root) not in kept and f'"{os.uname().nodename}"' not in kept
 

@@ -48,7 +48,7 @@ def _failing_clearly() -> Iterator[None]:
 
 
 def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Choice:
-    there = measure.usable()
+    there = list(measure.ready())
     for name in backends or []:
         if name not in there:
             raise typer.BadParameter(f"{name!r} is not ready here; {', '.join(there)} are", param_hint="--backend")
@@ -126,7 +126,7 @@ def check(
 ) -> None:
     """Run every benchmark once and keep nothing: each must give a right answer, on each backend that is expected."""
     with _failing_clearly():
-        choice = measure.Choice(expect or measure.usable(), benchmark, case)
+        choice = measure.Choice(expect or list(measure.ready()), benchmark, case)
         wrong = measure.once(_head("HEAD"), choice, BUILD / "check")
     for line in wrong:
         log.print("[red]error:[/red]", escape(line))

@@ -8,8 +8,10 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from asv.commands.run import Run
 from asv.results import Results, iter_results_for_machine
@@ -35,9 +37,11 @@ class Choice:
         return rf"{re.escape(self.benchmark)}.*\('({names})', '.*{re.escape(self.case)}"
 
 
-def usable() -> list[str]:
-    """The names of the installed backends whose library and device are there."""
-    return [row["name"] for row in report() if row["state"] == "ready"]
+@cache
+def ready() -> dict[str, Any]:
+    """The installed backends whose library and device are there: for each its libraries' versions, and its devices."""
+    rows = [row for row in report() if row["state"] == "ready"]
+    return {row["name"]: {"libraries": row["libraries"], "devices": row["devices"]} for row in rows}
 
 
 def measure(commit: str, machine: str, choice: Choice) -> bool:
@@ -102,5 +106,6 @@ def cells(result: Results) -> Iterator[tuple[tuple[str, str, str], float | None]
 
 def _write_facts(path: Path) -> None:
     libraries = {name: version for name, version in versions().items() if name not in ("commit", "mha-core")}
+    facts = {"processor": processor(), "versions": libraries, "backends": ready()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"processor": processor(), "versions": libraries}, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
