@@ -3,7 +3,7 @@
 from tree.bench.cases import CASES
 from tree.bench.pair import cost
 
-from .backends import BACKENDS
+from .backends import BACKENDS, ready
 from .timing import TIMEOUT, _Time, verified
 
 
@@ -22,10 +22,9 @@ class Cost:
     unit = "x"
 
     def setup(self, backend: str, case: str) -> None:
-        problem = CASES[case]
-        self.ours = verified(problem, backend)
-        self.plain = problem.plain()
-        problem.judge()(self.plain.read(self.plain.call()))
+        ready(backend)
+        self.plain = CASES[case].plain()
+        self.ours = verified(CASES[case], backend, self.plain)
 
     def track_cost(self, backend: str, case: str) -> float:
         return cost(self.ours, self.plain)

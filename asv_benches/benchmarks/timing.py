@@ -14,13 +14,17 @@ TIMEOUT = 300.0  # seconds, of one process; JAX compiles for each length of the 
 SAMPLE = 0.01  # seconds; shorter samples rank backends wrongly
 
 
-def verified(problem: Problem, backend: str) -> Work:
-    """The work, its answer checked against float64. Raises AssertionError, and NotImplementedError where nothing is there."""
+def verified(problem: Problem, backend: str, *others: Work) -> Work:
+    """The work on a backend, its answer and those of the others checked against float64.
+
+    Raises AssertionError, and NotImplementedError where there is no such backend, or nothing of the kind in this mha_core.
+    """
     ready(backend)
     check = problem.judge()  # first: OpenBLAS's threads spin on after it, beside whatever comes next
     with as_far_as_it_was():
         work = problem.ours(backend)
-    check(work.read(work.call()))
+    for each in (work, *others):
+        check(each.read(each.call()))
     return work
 
 
@@ -30,7 +34,7 @@ class _Time:
     params = (BACKENDS, list(CASES))
     param_names = ("backend", "case")
     rounds = 2
-    repeat = (2, 12, 1.0)
+    repeat = (2, 10, 0.6)
     warmup_time = 0.0  # calibrating is that
 
     def setup(self, backend: str, case: str) -> None:

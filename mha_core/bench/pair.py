@@ -9,7 +9,7 @@ from functools import partial
 from .work import Work, calibrated, timed
 
 
-def cost(ours: Work, plain: Work, *, sample: float = 0.01, seconds: float = 1.5, least: int = 3, most: int = 31) -> float:
+def cost(ours: Work, plain: Work, *, sample: float = 0.01, seconds: float = 1.0, least: int = 3, most: int = 31) -> float:
     """Time of the one over time of the other: the median over rounds of ours, plain, plain, ours.
 
     sample: seconds that a turn takes at least. seconds: after which no round begins, once the ``least`` of them are done.
