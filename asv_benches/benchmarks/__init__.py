@@ -4,7 +4,7 @@ The cases are those of ``mha_core.bench`` in this tree, whatever commit is measu
 the ``mha_core`` that is installed.
 
 asv starts a process for each benchmark, which it names in the arguments. Libraries read how many threads they take when they
-are loaded, and asv itself has loaded NumPy by then: so the process begins anew with one said, but for the benchmarks of all cores.
+are loaded, and asv itself has loaded NumPy by then: so it begins anew with one said, but for the benchmarks of all cores.
 """
 
 import os
