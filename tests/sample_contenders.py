@@ -83,3 +83,10 @@ class Total(Sum):
 
     def plain(self):
         return builtin(self)
+
+
+def device(backend):
+    """Of one backend it is known where its arrays lie."""
+    if backend != "known":
+        raise AttributeError("__dlpack_device__")
+    return Work(lambda: 1, lambda number: number)

@@ -1,12 +1,13 @@
 """``mha bench``: what it measures, what it leaves out and says so, and what it refuses."""
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
 
 import sample_contenders as sample
-from mha_core.bench import limits
+from mha_core.bench import limits, texts
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.race import QUICK
 from mha_core.cli import bench
@@ -40,7 +41,7 @@ def test_the_table_has_a_line_for_each_case_and_a_column_for_each_backend(monkey
     )
     told = shown(look, monkeypatch, capsys)
     assert "10 ms 0.50x (25%)" in told
-    assert "the limit of numpy: 200 GFLOP/s in matrix products, or, for decoding, 30 GB/s" in told
+    assert "the limit of numpy, by the best of NumPy and these just now: 200 GFLOP/s in matrix products and 30 GB/s" in told
     assert "third is left out: no such device" in told
     assert "a case, other: out[0] is nan; expected 1" in told
 
@@ -73,6 +74,13 @@ def test_a_wrong_answer_is_an_exit_status(monkeypatch):
         (("--backend", "nump"), 1, "did you mean 'numpy'?"),
         (("--backend", "cupy", "--case", "tiny"), 1, "backend 'cupy' (from mha-core"),
         (("--model", "somewhere"), 2, "give both --model DIR and --texts FILE"),
+        (
+            ("--model", "somewhere", "--texts", "some", "--case", "tiny"),
+            2,
+            "--model is given, and no chosen case is a text encoder",
+        ),
+        (("--model", "somewhere", "--texts", "no-such-file", "--case", "text"), 1, "no-such-file"),
+        (("--model", "somewhere", "--texts", os.devnull, "--case", "text"), 1, "/dev/null holds no text"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(words, code, message):
@@ -93,18 +101,33 @@ def test_the_text_encoder_reads_what_it_is_given_and_is_left_out_without(monkeyp
     cases, notes = bench._cases(["text encoder"], minilm, file)
     assert list(cases) == ["text encoder"] and notes == []
     assert cases["text encoder"].texts() == ["one text", "another"]
-    monkeypatch.setattr(bench, "SENTENCES", tmp_path / "no checkout")
+    monkeypatch.setattr(texts, "SENTENCES", tmp_path / "no checkout")
     cases, notes = bench._cases([], None, None)
     assert not [name for name in cases if "text" in name]
     assert notes == ["the text encoder is left out: give --model DIR and --texts FILE"]
 
 
+def test_where_no_backend_is_ready_there_is_nothing_to_measure(monkeypatch):
+    row = {"name": "numpy", "state": "broken", "reason": "no module"}
+    monkeypatch.setattr(bench, "report", lambda: [row])
+    done = mha("--case", "tiny")
+    assert done.exit_code == 1
+    assert "no backend is ready; numpy is left out: no module" in done.output
+
+
 # the limit
+
+
+def test_a_backend_that_does_not_say_where_its_arrays_lie_has_no_limit(monkeypatch):
+    monkeypatch.setattr(limits, "device", sample.device)
+    monkeypatch.setattr(limits, "_best", lambda amount, *_: {limits.HOST: amount})
+    assert list(limits.measured(["known", "lame"], QUICK)) == ["known"]
 
 
 def test_the_limit_is_the_best_on_the_same_kind_of_device(monkeypatch):
     seconds = {"NumPy": 4.0, "near, product": 2.0, "near, linear": 3.0, "far, product": 0.5, "far, linear": 1.0}
     monkeypatch.setattr(limits, "race", lambda contenders, effort: {each.name: [seconds[each.name]] for each in contenders})
+    monkeypatch.setattr(limits, "_warm", lambda contender: True)
     rates = limits._best(12.0, sample.process, (limits.product, limits.linear), {"near": limits.HOST, "far": 2}, QUICK)
     assert rates == {limits.HOST: 6.0, 2: 24.0}
 

@@ -1,8 +1,11 @@
 """The problems that backends are timed on: each is judged against float64, on backends and in plain NumPy alike."""
 
+import os
+import shutil
 import statistics
 import subprocess
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from mha_core.bench.layer import Layer
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.multi_head import MultiHead
 from mha_core.bench.texts import Texts
+from mha_core.bench.work import on, timed
 
 SMALL = {
     "plain": Attention(2, 3, 20, 8),
@@ -86,6 +90,50 @@ def test_the_limit_counts_the_pairs_that_are_seen():
     assert (SMALL["decode"].limit.kind, SMALL["decode"].limit.amount) == (COPY, 4 * 2 * 2 * 50 * 8)
     grouped_decode = replace(SMALL["decode"], heads=4, kv_heads=2)
     assert grouped_decode.limit == SMALL["decode"].limit  # the same keys and values are read
+
+
+def test_no_row_may_be_missing():
+    problem = Attention(1, 2, 2048, 8)
+    check, out = problem.judge(), problem.plain().call()
+    for row in range(0, 2048, 97):
+        for wrong in (np.nan, 0.5):
+            spoilt = out.copy()
+            spoilt[0, 1, row, 3] += wrong
+            with pytest.raises(AssertionError, match="out"):
+                check(spoilt)
+
+
+def test_an_answer_that_may_not_be_there_yet_is_waited_for():
+    """Where a backend has no way to wait for all, each answer is read."""
+    read = []
+    slow = SimpleNamespace(record=SimpleNamespace(synchronize=None), to_numpy=lambda answer: read.append(answer) or answer)
+    timed(on(slow, lambda: "an answer"), 3)
+    assert read == ["an answer"] * 3
+    waited = []
+    known = SimpleNamespace(record=SimpleNamespace(synchronize=lambda: waited.append(1)), to_numpy=read.append)
+    timed(on(known, lambda: "another"), 3)
+    assert (len(read), len(waited)) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("1_Pooling/config.json", '"pooling_mode_cls_token": false', '"pooling_mode_cls_token": true'),
+            "pools by pooling_mode_cls",
+        ),
+        (("modules.json", "models.Normalize", "models.Dense"), "is made of Transformer, Pooling, Dense; plain NumPy knows"),
+    ],
+)
+def test_a_model_that_plain_numpy_does_not_know_is_refused(minilm, tmp_path, change, message):
+    file, old, new = change
+    folder = shutil.copytree(minilm, tmp_path / "model", copy_function=os.symlink)
+    text = (folder / file).read_text(encoding="utf-8")
+    assert old in text
+    (folder / file).unlink()
+    (folder / file).write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        Texts(model=folder).check()
 
 
 def test_plain_gelu_is_as_near_as_its_source_says():

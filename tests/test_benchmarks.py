@@ -111,14 +111,21 @@ def test_a_sample_is_of_several_calls_and_its_time_that_of_one():
     )
 
 
-def test_the_cost_of_plain_numpy_is_one_and_of_twice_its_work_two():
+def test_the_cost_is_the_median_of_ratios_in_turns():
+    """By a clock that is slow for a while: both are slow alike, but for the turns in which that begins."""
     process(
         """
-        from tree.bench.pair import cost
-        plain = Attention(1, 2, 64, 8).plain()
-        twice = Work(lambda: (plain.call(), plain.call()), plain.read)
-        assert 0.6 < cost(plain, plain, sample=0.002, seconds=0.3) < 1.6
-        assert 1.4 < cost(twice, plain, sample=0.002, seconds=0.3) < 3.0
+        from tree.bench import pair
+        seconds, clock, turns = {"ours": 0.002, "plain": 0.001}, [0], []
+
+        def timed(work, calls):
+            clock[0] += 1
+            turns.append(work)
+            return seconds[work] * calls * (7.0 if 20 < clock[0] < 30 else 1.0)
+
+        pair.timed = timed
+        assert abs(pair.cost("ours", "plain", sample=0.01, seconds=60.0, most=9) - 2.0) < 1e-9
+        assert turns[-8:] == ["ours", "plain", "plain", "ours"] * 2
         """
     )
 

@@ -12,7 +12,7 @@ from asv.results import Results
 from conftest import ROOT, THIRD_PARTY
 from tracking import gate
 from tracking.commits import next_missing
-from tracking.gate import Cell, Verdict
+from tracking.gate import Cell, Side, Verdict
 from tracking.measure import Choice, cells
 
 TINY = ("--benchmark", "one_thread.Time", "--case", "tiny")
@@ -49,6 +49,10 @@ class Clone:
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message", subject)
         return self.git("rev-parse", "HEAD")
+
+    def append(self, path, text):
+        with (self.root / path).open("a", encoding="utf-8") as file:
+            file.write(text)
 
     def change(self, path, old, new, subject):
         text = (self.root / path).read_text(encoding="utf-8")
@@ -98,7 +102,8 @@ def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
     found = dict(cells(Results.load(str(folder / f"{commit[:8]}-installed.json"), "local")))
     assert 1e-6 < found["one_thread.Time.time_call", "numpy", "tiny call 1x1x8x8"] < 1e-2
     facts = json.loads((clone.root / "asv_benches" / "facts" / "local" / f"{commit[:8]}.json").read_text(encoding="utf-8"))
-    assert set(facts) == {"processor", "versions", "backends"} and "numpy" in facts["versions"]
+    assert facts["whole"] == [], "a part is not the whole"
+    assert set(facts["processor"]) == {"model", "cores", "flags", "system"}
     assert facts["backends"]["torch"]["libraries"]["torch"] == facts["versions"]["torch"]
     assert facts["backends"]["torch"]["devices"] == ["cpu"]
     kept = "".join(path.read_text(encoding="utf-8") for path in (clone.root / "asv_benches" / "results").rglob("*.json"))
@@ -121,7 +126,8 @@ def test_history_begins_with_the_last_commit_and_ends_with_none_left_and_commits
     (clone.root / "NOTES").write_text("a document\n", encoding="utf-8")
     clone.commit("a document")
     last = clone.change("mha_core/__init__.py", "0.1.0", "0.1.1", "code")
-    done = clone.run("history", "--machine", "ci-2core", "--commit", "--backend", "numpy", *TINY)
+    shorten(clone)
+    done = clone.run("history", "--machine", "ci-2core", "--commit", "--backend", "numpy")
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if ": measured" in line or "left" in line] == [
         f"{last[:8]}: measured",
@@ -154,6 +160,27 @@ def test_the_commit_that_tells_most_is_measured_next():
     assert next_missing([], set()) is None
 
 
+def shorten(clone):
+    """One case on one thread is all that there is to measure."""
+    benches = "asv_benches/benchmarks"
+    clone.git("rm", "--quiet", *(f"{benches}/{name}.py" for name in ("all_cores", "memory", "dispatch")))
+    end = "\n\nCASES = {name: problem for name, problem in CASES.items() if name.startswith('tiny')}\n"
+    clone.append("mha_core/bench/cases.py", end)
+    return clone.commit("fewer benchmarks")
+
+
+def test_results_to_be_committed_are_made_by_benchmarks_that_are(clone):
+    clone.append("mha_core/bench/cases.py", "\n")
+    done = clone.run("measure", "--machine", "ci-2core", "--backend", "numpy", *TINY)
+    assert done.returncode == 2
+    assert "the benchmarks have changes that are not committed" in " ".join(done.stderr.split())
+    clone.git("checkout", "--quiet", ".")
+    clone.append("mha_core/ops/tree.py", "\n")
+    done = clone.run("measure", "--backend", "numpy", *TINY)
+    assert done.returncode == 0
+    assert "what is not committed is not measured: HEAD is" in done.stderr
+
+
 # the check
 
 
@@ -171,6 +198,13 @@ def test_a_backend_that_is_not_there_is_an_error(clone):
     assert "no benchmark measured numpy" not in done.stderr
 
 
+def test_what_is_lost_is_an_error_though_asv_leaves_it_out(clone):
+    clone.change("mha_core/__init__.py", "__version__ =", "del causal\n__version__ =", "lost")
+    done = clone.run("check", "--expect", "numpy", "--benchmark", "one_thread.Time", "--case", "2048x64, causal")
+    assert done.returncode == 1
+    assert "one_thread.Time.time_call, numpy, attention 1x8x2048x64, causal: left out" in done.stderr
+
+
 def test_a_wrong_answer_is_an_error_and_no_time(clone):
     clone.change(*ATTEND, ATTEND[1] + " * 2", "broken")
     done = clone.run("check", "--expect", "numpy", *TINY)
@@ -186,7 +220,7 @@ def test_a_wrong_answer_is_an_error_and_no_time(clone):
 def test_a_planted_slowdown_is_told_by_backend_and_case(clone, backend):
     base = clone.git("rev-parse", "HEAD")
     clone.change(*ATTEND, "    for _ in range(20000): pass\n" + ATTEND[1], "slower")
-    done = clone.run("gate", base, "--backend", backend, *TINY)
+    done = clone.run("gate", base, "--backend", backend, "--case", "tiny")
     assert done.returncode == Verdict.SLOWER, done.stderr + done.stdout
     assert f"slower: {backend}, tiny call 1x1x8x8: " in done.stdout
 
@@ -194,20 +228,23 @@ def test_a_planted_slowdown_is_told_by_backend_and_case(clone, backend):
 def test_a_commit_that_answers_wrongly_was_not_measured(clone):
     base = clone.git("rev-parse", "HEAD")
     clone.change(*ATTEND, ATTEND[1] + " * 2", "broken")
-    done = clone.run("gate", base, "--backend", "numpy", *TINY)
+    done = clone.run("gate", base, "--backend", "numpy", "--case", "Tiny")
     assert done.returncode == Verdict.NOT_MEASURED, done.stderr + done.stdout
     assert "not measured: numpy, tiny call 1x1x8x8" in done.stdout
 
 
-def cell(before, after, slower=False, backend="numpy"):
-    return Cell("one_thread.Time.time_call", backend, "a case", before, after, slower)
+def cell(before, after, slower=False, backend="numpy", samples=20):
+    return Cell(backend, "a case", Side(before, samples), Side(after, samples), slower)
 
 
 def test_a_slowdown_is_another_verdict_than_nothing_measured():
     numpy, both = Choice(["numpy"]), Choice(["numpy", "torch"])
     assert gate.verdict([cell(1.0, 1.05)], numpy) == Verdict.AS_FAST == 0
     assert gate.verdict([cell(1.0, 1.3, slower=True)], numpy) == Verdict.SLOWER == 1
-    assert gate.verdict([], numpy) == Verdict.NOT_MEASURED == 3
+    assert gate.verdict([], numpy) == gate.verdict([], Choice([])) == Verdict.NOT_MEASURED == 3
+    assert gate.verdict([cell(1.0, float("nan"))], numpy) == Verdict.NOT_MEASURED
+    assert gate.verdict([cell(1.0, 1.3, samples=6)], numpy) == Verdict.NOT_MEASURED
+    assert gate.verdict([cell(1.0, 1.05, samples=6)], numpy) == Verdict.AS_FAST
     assert gate.verdict([cell(1.0, None)], numpy) == Verdict.NOT_MEASURED
     assert gate.verdict([cell(None, 1.0)], numpy) == Verdict.NOT_MEASURED
     assert gate.verdict([cell(1.0, 1.0)], both) == Verdict.NOT_MEASURED
@@ -216,10 +253,17 @@ def test_a_slowdown_is_another_verdict_than_nothing_measured():
 
 def test_the_gate_names_what_it_found(capsys):
     choice = Choice(["numpy", "torch"])
-    gate.show([cell(0.010, 0.013, slower=True), Cell("b", "numpy", "other", 1.0, None)], choice, 1.1)
+    others = [
+        Cell("numpy", "failing", Side(1.0, 9), Side(None)),
+        Cell("numpy", "newer", Side(float("nan")), Side(1.0, 9)),
+        Cell("numpy", "long", Side(1.0, 6), Side(1.5, 6)),
+    ]
+    gate.show([cell(0.010, 0.013, slower=True), *others], choice, 1.1)
     told = capsys.readouterr().out
     assert "slower: numpy, a case: 1.30x" in told
-    assert "not measured: numpy, other" in told
+    assert "not measured: numpy, failing: failed after" in told
+    assert "not measured: numpy, newer: left out before" in told
+    assert "not measured: numpy, long: 1.50x, of too few samples" in told
     assert "not measured: torch, in any case" in told
 
 
@@ -228,7 +272,13 @@ def test_the_gate_names_what_it_found(capsys):
     [
         (["gate", "no-such-commit"], "no commit is named 'no-such-commit'"),
         (["gate", "HEAD", "--backend", "nothing"], "'nothing' is not ready here; numpy, torch are"),
-        (["measure", "--machine", "unknown", "--backend", "numpy", *TINY], "unknown"),
+        (["gate", "HEAD", "--backend", "numpy"], "itself: there is nothing to compare"),
+        (
+            ["measure", "--machine", "unknown", "--backend", "numpy", *TINY],
+            "'unknown' is not in machines.json, which has ci-2core, local",
+        ),
+        (["measure", "--backend", "numpy", "--case", "no such (case"], "asv measured nothing of"),
+        (["history", "--commit", "--backend", "numpy"], "results of local are not committed"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(clone, words, message):

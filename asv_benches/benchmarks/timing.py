@@ -34,7 +34,7 @@ class _Time:
     params = (BACKENDS, list(CASES))
     param_names = ("backend", "case")
     rounds = 2
-    repeat = (2, 10, 0.6)
+    repeat = (4, 10, 0.6)  # by two rounds eight: below seven asv's statistics cannot tell any two commits apart
     warmup_time = 0.0  # calibrating is that
 
     def setup(self, backend: str, case: str) -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import commits, gate, measure, page, series
-from .project import HERE, ROOT, GitFailed, full, uncommitted
+from .project import HERE, JUDGE, ROOT, GitFailed, full, machines, uncommitted
 
 BUILD = ROOT / "build" / "tracking"
 
@@ -28,8 +28,19 @@ Backends = Annotated[
 ]
 Benchmark = Annotated[str, typer.Option(metavar="WORD", help="Only benchmarks with this in their name: one_thread.Time.")]
 Case = Annotated[str, typer.Option(metavar="WORD", help="Only cases with this in their name.")]
+LOCAL = "local"
+"""The machine whose results stay with their user."""
+
+
+def _machine(name: str) -> str:
+    if name not in machines():
+        raise typer.BadParameter(f"{name!r} is not in machines.json, which has {', '.join(machines())}")
+    return name
+
+
 Machine = Annotated[
-    str, typer.Option(metavar="NAME", envvar="MACHINE", help="One of machines.json; only you keep those of local.")
+    str,
+    typer.Option(metavar="NAME", envvar="MACHINE", callback=_machine, help="Of machines.json; results of local stay with you."),
 ]
 
 
@@ -42,7 +53,7 @@ def main() -> None:
 def _failing_clearly() -> Iterator[None]:
     try:
         yield
-    except (series.NoHistory, UserError, GitFailed, commits.ShallowClone) as error:
+    except (series.NoHistory, measure.NothingMeasured, UserError, GitFailed, commits.ShallowClone) as error:
         log.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(1) from error
 
@@ -52,11 +63,20 @@ def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Ch
     for name in backends or []:
         if name not in there:
             raise typer.BadParameter(f"{name!r} is not ready here; {', '.join(there)} are", param_hint="--backend")
+    if not there:
+        raise typer.BadParameter("no backend is ready here: mha backends tells why", param_hint="--backend")
     return measure.Choice(backends or there, benchmark, case)
 
 
-def _head(revision: str) -> str:
-    if revision == "HEAD" and uncommitted():
+def _commit(revision: str, machine: str = LOCAL) -> str:
+    """Its hash. What measures is the working tree's: with changes in it no results are made to be committed."""
+    if uncommitted(*JUDGE):
+        if machine != LOCAL:
+            raise typer.BadParameter(
+                f"the benchmarks have changes that are not committed: {', '.join(JUDGE)}", param_hint="--machine"
+            )
+        log.print("[yellow]warning:[/yellow] commits are measured by benchmarks that are not committed")
+    if revision == "HEAD" and uncommitted("mha_core", "backends", *(f":(exclude){path}" for path in JUDGE)):
         log.print("[yellow]warning:[/yellow] what is not committed is not measured: HEAD is")
     return full(revision)
 
@@ -65,14 +85,14 @@ def _head(revision: str) -> str:
 def measure_one(
     revision: Annotated[str, typer.Argument(metavar="REVISION")] = "HEAD",
     *,
-    machine: Machine = "local",
+    machine: Machine = LOCAL,
     backend: Backends = None,
     benchmark: Benchmark = "",
     case: Case = "",
 ) -> None:
     """Measure one commit on every backend that is ready, and keep the results."""
     with _failing_clearly():
-        if not measure.measure(_head(revision), machine, _choice(backend, benchmark, case)):
+        if not measure.measure(_commit(revision, machine), machine, _choice(backend, benchmark, case)):
             log.print("[red]error:[/red] some benchmarks failed, as told above; the others are kept")
             raise typer.Exit(1)
 
@@ -80,20 +100,23 @@ def measure_one(
 @app.command()
 def history(
     *,
-    machine: Machine = "local",
+    machine: Machine = LOCAL,
     minutes: Annotated[float, typer.Option(envvar="MINUTES", help="After which no other commit is begun.")] = 60.0,
     commit: Annotated[bool, typer.Option("--commit", help="Commit the results of each, one by one.")] = False,
     backend: Backends = None,
-    benchmark: Benchmark = "",
-    case: Case = "",
 ) -> None:
-    """Measure the commits that changed code and have no results: the last, the first, then the middle of the widest gap."""
+    """Measure the commits that changed code and are not measured: the last, the first, then the middle of the widest gap."""
+    if commit and machine == LOCAL:
+        raise typer.BadParameter("results of local are not committed: name another --machine", param_hint="--commit")
     with _failing_clearly():
-        for found, whole in measure.fill(machine, _choice(backend, benchmark, case), minutes):
+        _commit("HEAD", machine)
+        backends = _choice(backend, "", "").backends
+        for found, whole in measure.fill(machine, backends, minutes):
             log.print(f"{found[:8]}: {'measured' if whole else 'measured, but for what failed'}")
             if commit:
                 commits.keep(found, machine)
-        missing = set(commits.changed_code()) - measure.measured(machine)
+        line = commits.changed_code()
+        missing = set(line) - measure.measured(line, machine, backends)
         log.print(f"{len(missing)} commits are left" if missing else "no commit is left")
 
 
@@ -104,15 +127,19 @@ def gate_between(
     head: Annotated[str, typer.Option(metavar="REVISION")] = "HEAD",
     factor: Annotated[float, typer.Option(min=1.0, help="Slower by less is as fast.")] = gate.FACTOR,
     backend: Backends = None,
-    benchmark: Benchmark = "one_thread.Time",
     case: Case = "",
 ) -> None:
     """Is HEAD slower than BASE: 0 no, 1 yes, 3 something could not be measured. Each backend and case by name."""
     with _failing_clearly():
-        choice = _choice(backend, benchmark, case)
-        cells = gate.compare(full(base), _head(head), choice, factor, BUILD / "gate")
+        choice = _choice(backend, gate.BENCHMARK, case)
+        before, after = full(base), _commit(head)
+        if before == after:
+            raise typer.BadParameter(
+                f"{base!r} is the commit {after[:8]} itself: there is nothing to compare", param_hint="BASE"
+            )
+        cells = gate.compare(before, after, choice, factor, BUILD / "gate")
     gate.show(cells, choice, factor)
-    raise typer.Exit(gate.verdict(cells, choice))
+    raise typer.Exit(gate.verdict(cells, choice, factor))
 
 
 @app.command()
@@ -126,8 +153,8 @@ def check(
 ) -> None:
     """Run every benchmark once and keep nothing: each must give a right answer, on each backend that is expected."""
     with _failing_clearly():
-        choice = measure.Choice(expect or list(measure.ready()), benchmark, case)
-        wrong = measure.once(_head("HEAD"), choice, BUILD / "check")
+        choice = measure.Choice(expect, benchmark, case) if expect else _choice(None, benchmark, case)
+        wrong = measure.once(_commit("HEAD"), choice, BUILD / "check")
     for line in wrong:
         log.print("[red]error:[/red]", escape(line))
     if wrong:

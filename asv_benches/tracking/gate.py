@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
@@ -17,11 +17,12 @@ from rich.text import Text
 
 from mha_core.bench.work import duration
 
-from .measure import Choice, cells
+from .measure import Choice, cells, gap
 from .project import MACHINES, configuration
 
-MACHINE = "local"
+MACHINE, BENCHMARK = "local", "one_thread.Time"
 FACTOR = 1.10
+ENOUGH = 7  # samples on either side, below which asv's test cannot tell any two sets apart
 
 
 class Verdict(IntEnum):
@@ -33,19 +34,42 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One benchmark on one backend in one case: seconds per call at either commit, None where it was not measured."""
+class Side:
+    """One commit in one cell: seconds per call, NaN where it was left out, None where it failed; and of how many samples."""
 
-    benchmark: str
+    seconds: float | None
+    samples: int = 0
+
+    @property
+    def gap(self) -> str:
+        return gap(self.seconds)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One backend in one case."""
+
     backend: str
     case: str
-    before: float | None
-    after: float | None
+    before: Side
+    after: Side
     slower: bool = False
 
     @property
     def ratio(self) -> float | None:
-        return None if self.before is None or self.after is None else self.after / self.before
+        if self.before.gap or self.after.gap or not self.before.seconds or self.after.seconds is None:
+            return None
+        return self.after.seconds / self.before.seconds
+
+    def undecided(self, factor: float) -> str:
+        """Why nothing can be said of it, where nothing can."""
+        if self.ratio is None:
+            return ", ".join(
+                f"{side.gap} {when}" for side, when in ((self.before, "before"), (self.after, "after")) if side.gap
+            )
+        if not self.slower and self.ratio > factor and min(self.before.samples, self.after.samples) < ENOUGH:
+            return f"{self.ratio:.2f}x, of too few samples"
+        return ""
 
 
 def compare(base: str, head: str, choice: Choice, factor: float, results: Path) -> list[Cell]:
@@ -64,46 +88,47 @@ def compare(base: str, head: str, choice: Choice, factor: float, results: Path) 
         _machine_file=str(MACHINES),
     )
     found = {result.commit_hash: result for result in iter_results_for_machine(str(results), MACHINE)}
-    return judged(found.get(base), found.get(head), factor)
+    return judged(found.get(base), found.get(head), choice, factor)
 
 
-def judged(base: Results | None, head: Results | None, factor: float) -> list[Cell]:
-    """Every cell that either commit was asked for."""
-    before, after = (_detailed(result) for result in (base, head))
+def judged(base: Results | None, head: Results | None, choice: Choice, factor: float) -> list[Cell]:
+    """Every cell that was chosen, and that either commit has."""
+    before, after = (_detailed(result, choice) for result in (base, head))
     found = []
     for name in sorted(before.keys() | after.keys()):
         (first, first_stats), (second, second_stats) = before.get(name, (None, None)), after.get(name, (None, None))
-        slower = first is not None and second is not None and is_better(first, second, first_stats, second_stats, factor)
-        found.append(Cell(*name, first, second, slower))
+        sides = [Side(value, len(stats[1]) if stats else 0) for value, stats in ((first, first_stats), (second, second_stats))]
+        cell = Cell(*name, *sides)
+        slower = cell.ratio is not None and is_better(first, second, first_stats, second_stats, factor)
+        found.append(replace(cell, slower=slower))
     return found
 
 
 Stats = tuple[dict[str, float], list[float]] | None
 
 
-def _detailed(result: Results | None) -> dict[tuple[str, str, str], tuple[float | None, Stats]]:
-    """Values with what asv's statistics need; what was left out is not among them."""
+def _detailed(result: Results | None, choice: Choice) -> dict[tuple[str, str], tuple[float | None, Stats]]:
+    """Values by backend and case, with what asv's statistics need."""
     if result is None:
         return {}
-    detailed: dict[tuple[str, str, str], tuple[float | None, Stats]] = {}
-    every = dict(cells(result))
-    for benchmark in {name for name, _, _ in every}:
+    detailed: dict[tuple[str, str], tuple[float | None, Stats]] = {}
+    for benchmark in result.get_all_result_keys():
         params = result.get_result_params(benchmark)
         stats, samples = (ask(benchmark, params) for ask in (result.get_result_stats, result.get_result_samples))
-        names = [name for name in every if name[0] == benchmark]
-        for at, name in enumerate(names):
-            value = every[name]
-            if value is None or value == value:
-                detailed[name] = value, (stats[at], samples[at]) if stats and samples else None
+        here = [(name, value) for name, value in cells(result) if name[0] == benchmark]
+        for at, ((_, backend, case), value) in enumerate(here):
+            if choice.takes(benchmark, backend, case):
+                known = stats and samples and stats[at] and samples[at]
+                detailed[backend, case] = value, (stats[at], samples[at]) if known else None
     return detailed
 
 
-def verdict(found: Iterable[Cell], choice: Choice) -> Verdict:
-    """Slower if any cell is; not measured if any is not, or a backend has none."""
+def verdict(found: Iterable[Cell], choice: Choice, factor: float = FACTOR) -> Verdict:
+    """Slower if any cell is; not measured if of any nothing can be said, or a backend has none."""
     found = list(found)
     if any(cell.slower for cell in found):
         return Verdict.SLOWER
-    if any(cell.ratio is None for cell in found) or {*choice.backends} - {cell.backend for cell in found}:
+    if not found or any(cell.undecided(factor) for cell in found) or {*choice.backends} - {cell.backend for cell in found}:
         return Verdict.NOT_MEASURED
     return Verdict.AS_FAST
 
@@ -111,22 +136,21 @@ def verdict(found: Iterable[Cell], choice: Choice) -> Verdict:
 def show(found: Sequence[Cell], choice: Choice, factor: float) -> None:
     """A line for each cell, the slower ones named again below."""
     console = Console(highlight=False)
-    table = Table(title=f"time per call, before and after; slower is beyond {factor:g}x")
+    table = Table(title=f"time per call on one thread, before and after; slower is beyond {factor:g}x")
     for name, side in (("backend", "left"), ("case", "left"), ("before", "right"), ("after", "right"), ("ratio", "right")):
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for cell in found:
-        style = "bold red" if cell.slower else "yellow" if cell.ratio is None else ""
-        times = ("failed" if seconds is None else duration(seconds) for seconds in (cell.before, cell.after))
+        style = "bold red" if cell.slower else "yellow" if cell.undecided(factor) else ""
+        times = (side.gap or duration(side.seconds or 0.0) for side in (cell.before, cell.after))
         table.add_row(cell.backend, cell.case, *times, "" if cell.ratio is None else f"{cell.ratio:.2f}", style=style)
     console.print(table)
     for cell in found:
         if cell.slower:
             console.print(Text(f"slower: {cell.backend}, {cell.case}: {cell.ratio:.2f}x", style="bold red"))
-        elif cell.ratio is None:
-            console.print(Text(f"not measured: {cell.backend}, {cell.case}", style="yellow"))
+        elif why := cell.undecided(factor):
+            console.print(Text(f"not measured: {cell.backend}, {cell.case}: {why}", style="yellow"))
     for name in choice.backends:
         if name not in {cell.backend for cell in found}:
             console.print(Text(f"not measured: {name}, in any case", style="yellow"))
-    console.print(
-        {Verdict.AS_FAST: "as fast", Verdict.SLOWER: "slower", Verdict.NOT_MEASURED: "not measured"}[verdict(found, choice)]
-    )
+    words = {Verdict.AS_FAST: "as fast", Verdict.SLOWER: "slower", Verdict.NOT_MEASURED: "not measured"}
+    console.print(words[verdict(found, choice, factor)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import time
@@ -23,6 +24,10 @@ from .commits import changed_code, next_missing
 from .project import FACTS, MACHINES, configuration
 
 
+class NothingMeasured(RuntimeError):
+    """asv began nothing."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which benchmarks: those of these backends, whose own name and case hold the words."""
@@ -34,7 +39,10 @@ class Choice:
     def pattern(self) -> str:
         """What asv chooses by."""
         names = "|".join(map(re.escape, self.backends))
-        return rf"{re.escape(self.benchmark)}.*\('({names})', '.*{re.escape(self.case)}"
+        return rf"(?i){re.escape(self.benchmark)}.*\('({names})', '.*{re.escape(self.case)}"
+
+    def takes(self, benchmark: str, backend: str, case: str) -> bool:
+        return backend in self.backends and self.benchmark.lower() in benchmark.lower() and self.case.lower() in case.lower()
 
 
 @cache
@@ -45,10 +53,11 @@ def ready() -> dict[str, Any]:
 
 
 def measure(commit: str, machine: str, choice: Choice) -> bool:
-    """Results of asv, and facts beside them; False where some benchmark failed."""
+    """Results of asv, and facts beside them; False where some benchmark failed. Raises NothingMeasured."""
     status = run(commit, machine, choice)
-    if status != 1:  # 1: asv began nothing; 2: some benchmark failed
-        _write_facts(FACTS / machine / f"{commit[:8]}.json")
+    if status == 1:  # 2 where some benchmark failed
+        raise NothingMeasured(f"asv measured nothing of {commit[:8]}: no benchmark has these words, or it cannot be installed")
+    _write_facts(FACTS / machine / f"{commit[:8]}.json", choice)
     return not status
 
 
@@ -66,22 +75,22 @@ def run(commit: str, machine: str, choice: Choice, *, quick: bool = False, resul
     return int(status or 0)
 
 
-def fill(machine: str, choice: Choice, minutes: float) -> Iterator[tuple[str, bool]]:
+def fill(machine: str, backends: Sequence[str], minutes: float) -> Iterator[tuple[str, bool]]:
     """Measure what is missing of the history, one commit after another, none begun after so many minutes.
 
-    Yields each commit, and whether all of its benchmarks could be measured.
+    Yields each commit, and whether all of its benchmarks could be measured. Raises NothingMeasured.
     """
     history, end = changed_code(), time.monotonic() + 60 * minutes
     while time.monotonic() < end:
-        commit = next_missing(history, measured(machine))
+        commit = next_missing(history, measured(history, machine, backends))
         if commit is None:
             return
-        yield commit, measure(commit, machine, choice)
+        yield commit, measure(commit, machine, Choice(backends))
 
 
-def measured(machine: str) -> set[str]:
-    """The commits that have results on this machine."""
-    return {found.commit_hash for found in iter_results_for_machine(configuration().results_dir, machine)}
+def measured(history: Sequence[str], machine: str, backends: Sequence[str]) -> set[str]:
+    """The commits of which every benchmark was tried on these backends."""
+    return {commit for commit in history if set(backends) <= set(_facts(FACTS / machine / f"{commit[:8]}.json")["whole"])}
 
 
 def once(commit: str, choice: Choice, results: Path) -> list[str]:
@@ -90,9 +99,15 @@ def once(commit: str, choice: Choice, results: Path) -> list[str]:
     status = run(commit, "local", choice, quick=True, results=results)
     wrong = [f"asv ended with status {status}"] if status else []
     found = list(iter_results_for_machine(str(results), "local"))
-    wrong += [f"{name} failed" for result in found for name, value in cells(result) if value is None]
-    there = {name[1] for result in found for name, value in cells(result) if value is not None and value == value}
+    every = {name: value for result in found for name, value in cells(result) if choice.takes(*name)}
+    wrong += [f"{', '.join(name)}: {gap(value)}" for name, value in every.items() if gap(value)]
+    there = {name[1] for name, value in every.items() if not gap(value)}
     return wrong + [f"no benchmark measured {backend}" for backend in choice.backends if backend not in there]
+
+
+def gap(value: float | None) -> str:
+    """Why there is no value, where there is none."""
+    return "failed" if value is None else "left out" if math.isnan(value) else ""
 
 
 def cells(result: Results) -> Iterator[tuple[tuple[str, str, str], float | None]]:
@@ -104,8 +119,15 @@ def cells(result: Results) -> Iterator[tuple[tuple[str, str, str], float | None]
             yield (name, backend.strip("'"), case.strip("'")), value
 
 
-def _write_facts(path: Path) -> None:
+def _facts(path: Path) -> dict[str, Any]:
+    """Those of a commit; "whole" are the backends on which every benchmark was tried."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {"whole": []} | found
+
+
+def _write_facts(path: Path, choice: Choice) -> None:
     libraries = {name: version for name, version in versions().items() if name not in ("commit", "mha-core")}
-    facts = {"processor": processor(), "versions": libraries, "backends": ready()}
+    whole = set(_facts(path)["whole"]) | ({*choice.backends} if not choice.benchmark and not choice.case else set())
+    facts = {"processor": processor(), "versions": libraries, "backends": ready(), "whole": sorted(whole)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from functools import cache
@@ -58,6 +59,15 @@ def full(revision: str) -> str:
         raise GitFailed(f"no commit is named {revision!r}") from error
 
 
-def uncommitted() -> bool:
-    """Whether the working tree differs from its commit in what is measured."""
-    return bool(git("status", "--porcelain", "--", "mha_core", "backends", "asv_benches"))
+JUDGE = ("asv_benches/benchmarks", "asv_benches/installed.py", "mha_core/bench", "mha_core/conformance")
+"""What measures: it is the working tree's, whatever commit is measured."""
+
+
+def uncommitted(*paths: str) -> bool:
+    """Whether the working tree differs there from its commit."""
+    return bool(git("status", "--porcelain", "--", *paths))
+
+
+def machines() -> list[str]:
+    """The names that results may have."""
+    return [name for name in json.loads(MACHINES.read_text(encoding="utf-8")) if name != "version"]

@@ -29,6 +29,8 @@ class Contender:
     """
 
     def __init__(self, name: str, build: Callable[..., Work], *arguments: Any) -> None:
+        if not hasattr(signal, "SIGSTOP"):
+            raise OSError("contenders are stopped while others run, by SIGSTOP, which this system has not")
         self.name = name
         spawn = multiprocessing.get_context("spawn")
         self._pipe, there = spawn.Pipe()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .contender import Contender
+from .contender import Contender, ContenderFailed
 from .race import Effort, race
 from .work import Work, loaded, on
 
@@ -28,20 +28,22 @@ class Limit:
     amount: float
 
 
-def measured(backends: Sequence[str], effort: Effort) -> dict[str, dict[str, float]]:
+def measured(backends: Sequence[str], effort: Effort, kinds: Collection[str] = (MATRIX, COPY)) -> dict[str, dict[str, float]]:
     """For each backend operations per second by MATRIX, and bytes per second, read and written, by COPY.
 
-    The best of all backends whose arrays lie on the same kind of device, NumPy itself counting on the host.
+    The best of these backends whose arrays lie on the same kind of device, NumPy itself counting on the host. What cannot be
+    measured is not there: a backend that does not say where its arrays lie has no limit.
     """
     devices = {}
     for name in backends:
-        with Contender(name, device, name) as asked:
+        with Contender(name, device, name) as asked, suppress(ContenderFailed):
             devices[name] = int(asked.answer())
-    best = {
-        MATRIX: _best(2.0 * SIZE**3, numpy_product, (product, linear), devices, effort),
-        COPY: _best(2.0 * BYTES, numpy_copy, (copy,), devices, effort),
+    builds: dict[str, tuple[float, Callable[[], Work], tuple[Callable[[str], Work], ...]]] = {
+        MATRIX: (2.0 * SIZE**3, numpy_product, (product, linear)),
+        COPY: (2.0 * BYTES, numpy_copy, (copy,)),
     }
-    return {name: {kind: rates[at] for kind, rates in best.items()} for name, at in devices.items()}
+    best = {kind: _best(*builds[kind], devices, effort) for kind in builds if kind in kinds}
+    return {name: {kind: rates[at] for kind, rates in best.items() if at in rates} for name, at in devices.items()}
 
 
 def _best(
@@ -53,22 +55,24 @@ def _best(
 ) -> dict[int, float]:
     """The greatest rate on each kind of device."""
     with ExitStack() as stack:
-        times = race(
-            [
-                stack.enter_context(Contender("NumPy", host)),
-                *(
-                    stack.enter_context(Contender(f"{name}, {build.__name__}", build, name))
-                    for name in devices
-                    for build in builds
-                ),
-            ],
-            effort,
-        )
+        entered = [stack.enter_context(Contender("NumPy", host))]
+        for name in devices:
+            entered += [stack.enter_context(Contender(f"{name}, {build.__name__}", build, name)) for build in builds]
+        times = race([each for each in entered if _warm(each)], effort)
     kinds = {"NumPy": HOST} | {f"{name}, {build.__name__}": at for name, at in devices.items() for build in builds}
     found: dict[int, float] = {}
     for name, seconds in times.items():
         found[kinds[name]] = max(found.get(kinds[name], 0.0), amount / min(seconds))
     return found
+
+
+def _warm(contender: Contender) -> bool:
+    """Whether it can do its work; what is loaded and compiled on the first call is then there, and not timed."""
+    try:
+        contender.time(1)
+    except ContenderFailed:
+        return False
+    return True
 
 
 def device(backend: str) -> Work:

@@ -80,6 +80,7 @@ class TextEncoder:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
+        _check_pooling(folder)
         self._gelu = gelu
         self._config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self._limit = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]
@@ -133,3 +134,15 @@ class TextEncoder:
 
     def _norm(self, x: Array, name: str) -> Array:
         return layer_norm(x, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"], self._config["layer_norm_eps"])
+
+
+def _check_pooling(folder: Path) -> None:
+    """Raise ValueError for a model whose vectors are not means of length 1."""
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    if kinds != ["Transformer", "Pooling", "Normalize"]:
+        raise ValueError(f"{folder} is made of {', '.join(kinds)}; plain NumPy knows Transformer, Pooling, Normalize")
+    pooling = json.loads((folder / modules[1]["path"] / "config.json").read_text(encoding="utf-8"))
+    modes = [name for name, chosen in pooling.items() if name.startswith("pooling_mode_") and chosen]
+    if modes != ["pooling_mode_mean_tokens"]:
+        raise ValueError(f"{folder} pools by {', '.join(modes) or 'nothing'}; plain NumPy knows pooling_mode_mean_tokens")

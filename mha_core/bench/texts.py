@@ -41,6 +41,12 @@ class Texts:
         sentences = (self.file or SENTENCES).read_text(encoding="utf-8").splitlines()
         return (sentences if self.file else sentences + list(_paragraphs(sentences)))[:: self.every]
 
+    def check(self) -> None:
+        """Raise FileNotFoundError or ModuleNotFoundError for what is not there, ValueError for what cannot be judged."""
+        if not self.texts():
+            raise ValueError(f"{self.file} holds no text")
+        written.TextEncoder(self.folder)
+
     def small(self) -> Texts:
         return replace(self, every=100)
 

@@ -37,8 +37,12 @@ def loaded(name: str) -> LoadedBackend:
 
 
 def on(backend: LoadedBackend, call: Callable[[], Any]) -> Work:
-    """A call that gives an array of this backend."""
-    return Work(call, backend.to_numpy, backend.record.synchronize)
+    """A call that gives an array of this backend.
+
+    Where the backend cannot wait for all that was begun, each answer is read before the next call: it may not be there yet.
+    """
+    wait, read = backend.record.synchronize, backend.to_numpy
+    return Work(lambda: read(call()), lambda numbers: numbers) if wait is None else Work(call, read, wait)
 
 
 def timed(work: Work, calls: int) -> float:

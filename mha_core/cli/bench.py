@@ -18,9 +18,10 @@ from ..bench.contest import Entry, contest
 from ..bench.limits import COPY, MATRIX, measured
 from ..bench.machine import not_as_they_come
 from ..bench.race import QUICK, Effort, ratio
-from ..bench.texts import SENTENCES, Texts
+from ..bench.texts import Texts
 from ..bench.work import duration
 from ..dispatch.backend import load
+from ..dispatch.errors import BackendUnavailable
 from ..dispatch.selection import check_name
 from .backends import report
 
@@ -61,30 +62,44 @@ def run(
 ) -> Look:
     """Each backend in each case, on all cores, in processes of their own.
 
-    Raises ValueError for words that no case holds, UnknownBackend, and BackendUnavailable for a backend that is asked for.
+    Raises UnknownCase, UnknownBackend, and BackendUnavailable for a backend that is asked for, or where there is none.
     """
     cases, notes = _cases(words, model, texts)
     names, left_out = _usable(backends)
     notes += left_out
     notes += [f"the environment has {name}={os.environ[name]}" for name in not_as_they_come(os.environ)]
     effort = QUICK if quick else EFFORT
-    limits = measured(names, QUICK) if any(problem.limit for problem in cases.values()) else {}
+    kinds = {problem.limit.kind for problem in cases.values() if problem.limit}
+    limits = measured(names, QUICK, kinds) if kinds else {}
+    notes += [f"the limit of {name} could not be measured" for name in names if kinds and name not in limits]
     rows = [row for case, problem in cases.items() for row in _rows(case, problem, names, effort, limits)]
     return Look(rows, limits, notes)
 
 
+class UnknownCase(ValueError):
+    """No case is chosen by these words, or none reads the files that are given."""
+
+
 def _cases(words: Sequence[str], model: Path | None, texts: Path | None) -> tuple[dict[str, Problem], list[str]]:
-    """The text encoder reads the files that are given; it is left out where there are none, and the line says so."""
-    cases, notes = chosen(words), []
-    for name, problem in list(cases.items()):
-        if not isinstance(problem, Texts):
-            continue
-        if model or texts:
-            del cases[name]
-            cases["text encoder"] = replace(problem, model=model, file=texts, every=1)
-        elif not SENTENCES.exists():
-            del cases[name]
+    """The text encoder reads the files that are given, at once; it is left out where there are none, and the line says so."""
+    try:
+        cases, notes = chosen(words), []
+    except ValueError as error:
+        raise UnknownCase(str(error)) from error
+    reading = {name: problem for name, problem in cases.items() if isinstance(problem, Texts)}
+    if model is not None and not reading:
+        raise UnknownCase("--model is given, and no chosen case is a text encoder")
+    for name, problem in reading.items():
+        given = replace(problem, model=model, file=texts, every=1) if model else problem
+        del cases[name]
+        try:
+            given.check()
+        except (FileNotFoundError, ModuleNotFoundError):
+            if model is not None:
+                raise
             notes.append("the text encoder is left out: give --model DIR and --texts FILE")
+            continue
+        cases["text encoder" if model else name] = given
     return cases, notes
 
 
@@ -96,6 +111,8 @@ def _usable(asked: Sequence[str]) -> tuple[list[str], list[str]]:
         return list(dict.fromkeys(asked)), []
     rows = report()
     lines = [f"{row['name']} is left out: {row['reason']}" for row in rows if row["state"] != "ready"]
+    if all(row["state"] != "ready" for row in rows):
+        raise BackendUnavailable(f"no backend is ready; {'; '.join(lines)}")
     return [row["name"] for row in rows if row["state"] == "ready"], lines
 
 
@@ -112,7 +129,7 @@ def _rows(
             continue
         seconds = statistics.median(times[name])
         over = ratio(times[name], times[PLAIN]).median
-        if limit is None:
+        if limit is None or name not in limits:
             yield Row(case, name, seconds, over)
         else:
             yield Row(case, name, seconds, over, limit.amount / seconds / limits[name][limit.kind], limit.kind)
@@ -125,7 +142,7 @@ def show(look: Look) -> None:
     columns = list(dict.fromkeys(row.backend for row in look.rows))
     table.add_column("case", overflow="fold")
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for case in dict.fromkeys(row.case for row in look.rows):
         at = {row.backend: row for row in look.rows if row.case == case}
         best = min((row.seconds for row in at.values() if row.seconds is not None), default=None)
@@ -153,7 +170,6 @@ def _reading(limits: Mapping[str, Mapping[str, float]]) -> Iterable[str]:
     same = list(dict.fromkeys(tuple(rates.items()) for rates in limits.values()))
     for rates in map(dict, same):
         names = ", ".join(name for name, its in limits.items() if its == rates)
-        yield (
-            f"the limit of {names}: {rates[MATRIX] / 1e9:.0f} GFLOP/s in matrix products, or, for decoding, "
-            f"{rates[COPY] / 1e9:.0f} GB/s read and written, as measured just now"
-        )
+        found = [f"{rates[MATRIX] / 1e9:.0f} GFLOP/s in matrix products"] if MATRIX in rates else []
+        found += [f"{rates[COPY] / 1e9:.0f} GB/s read and written, for decoding"] if COPY in rates else []
+        yield f"the limit of {names}, by the best of NumPy and these just now: {' and '.join(found)}"
