@@ -1,11 +1,13 @@
 """The report of what asv has measured: its numbers, its verdicts, and what it refuses."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from typer.testing import CliRunner
 
+from conftest import ROOT
 from sample_history import (
     COST,
     DISPATCH,
@@ -263,3 +265,18 @@ def test_a_page_that_fails_leaves_the_one_before(project, tmp_path, monkeypatch)
         page.write(history, output)
     assert output.read_text(encoding="utf-8") == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+# what is committed
+
+
+def test_the_committed_history_goes_back_to_the_first_commit_that_runs():
+    machine = next(each for each in series.read(ROOT / "asv_benches" / "asv.conf.json").machines if each.name == "ci-2core")
+    assert {each.backend for each in machine.series} >= {"numpy", "torch"}
+    assert machine.commits[0].place == 0 and len(machine.commits) >= 5
+    newest = machine.commits[-1]
+    for backend in ("numpy", "torch"):
+        there = [each for each in machine.series if each.backend == backend and each.values[-1] is not None]
+        assert len({each.benchmark.name for each in there}) >= 4, f"{backend} at {newest.short}"
+    kept = [path.read_text(encoding="utf-8") for path in (ROOT / "asv_benches" / "facts").rglob("*.json")]
+    assert len(kept) >= len(machine.commits) and all(json.loads(text)["processor"]["model"] for text in kept)

@@ -65,7 +65,7 @@ def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
         assert backends.BACKENDS[:3] == ["numpy", "torch", "cupy"]
         assert "jax" in backends.BACKENDS[3:] and backends.BACKENDS[3:] == sorted(backends.BACKENDS[3:])
         for one in (one_thread.Time, one_thread.Cost, all_cores.Time, memory.Memory, dispatch.Dispatch):
-            assert one.params[0] == backends.BACKENDS and one.param_names[0] == "backend" and one.version and one.pretty_name
+            assert one.params[0] == backends.BACKENDS and one.param_names[0] == "backend" and one.version
         assert one_thread.Time.params[1] == list(CASES)
         assert set(all_cores.Time.params[1]) < set(CASES)
         assert set(LONG) < set(memory.Memory.params[1])

@@ -14,7 +14,6 @@ class Memory:
     timeout = TIMEOUT
     params = (BACKENDS, list(PROBLEMS))
     param_names = ("backend", "case")
-    pretty_name = "peak memory beyond the arguments"
     unit = "bytes"
 
     def setup(self, backend: str, case: str) -> None:
@@ -24,3 +23,5 @@ class Memory:
 
     def track_peak(self, backend: str, case: str) -> int:
         return grown(PROBLEMS[case], backend)
+
+    track_peak.pretty_name = "peak memory beyond the arguments"
