@@ -65,7 +65,7 @@ wheel: $(DEV)/ready
 	$(DEV)/bin/python -m build --outdir build/wheel
 	$(PYTHON) -m venv build/wheel/env
 	build/wheel/env/bin/pip install --quiet -c constraints.txt "$$(ls $$PWD/build/wheel/*.whl)[cli]"
-	cd build/wheel && env/bin/mha --version && env/bin/mha backends
+	cd build/wheel && env/bin/mha --version && env/bin/mha backends && env/bin/mha bench --quick --case tiny
 	cd build/wheel && env/bin/mha encode --model $(call MODEL,$(DEV)) --output vectors.npy ../../examples/sentences.txt
 	build/wheel/env/bin/python -c "import numpy; x = numpy.load('build/wheel/vectors.npy'); assert x.shape == (240, 384), x.shape; print(x.shape)"
 

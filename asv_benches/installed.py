@@ -20,7 +20,7 @@ from asv.environment import Environment
 
 from mha_core.bench.machine import not_as_they_come
 
-# glibc would map and unmap large temporaries in one process and keep them in another: 4.4 or 8.1 ms for the same call
+# glibc would map and unmap large temporaries in one process and keep them in another
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
 
