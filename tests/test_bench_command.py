@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import sample_contenders as sample
 from mha_core.bench import limits, texts
+from mha_core.bench.attention import Attention
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.race import QUICK
 from mha_core.cli import bench
@@ -59,6 +60,14 @@ def test_a_wrong_answer_is_told_and_not_timed():
     ]
     assert plain.seconds > 0 and right.ratio > 0 and right.reached is None
     assert (wrong.wrong, wrong.seconds, wrong.ratio) == ("the sum is 499501; expected 499500", None, None)
+
+
+def test_a_limit_that_could_not_be_measured_is_left_out():
+    """Though the backend has the other one."""
+    _, row = bench._rows("few", Attention(1, 1, 8, 8), ["numpy"], QUICK, {"numpy": {COPY: 3e10}})
+    assert row.ratio > 0 and (row.reached, row.of) == (None, None)
+    _, row = bench._rows("few", Attention(1, 1, 8, 8), ["numpy"], QUICK, {"numpy": {MATRIX: 3e10}})
+    assert row.reached > 0 and row.of == MATRIX
 
 
 def test_a_wrong_answer_is_an_exit_status(monkeypatch):

@@ -62,9 +62,9 @@ LONG: Mapping[str, Problem] = {
 """For their memory: plain NumPy takes six gigabytes and more."""
 
 
-def chosen(words: Sequence[str], cases: Mapping[str, Problem] = CASES) -> dict[str, Problem]:
+def chosen(words: Sequence[str]) -> dict[str, Problem]:
     """The cases whose names hold any of these words; all without one. Raises ValueError that lists the names."""
     for word in words:
-        if not any(word.lower() in name.lower() for name in cases):
-            raise ValueError(f"no case has {word!r} in its name; there are: {'; '.join(cases)}")
-    return {name: each for name, each in cases.items() if not words or any(word.lower() in name.lower() for word in words)}
+        if not any(word.lower() in name.lower() for name in CASES):
+            raise ValueError(f"no case has {word!r} in its name; there are: {'; '.join(CASES)}")
+    return {name: each for name, each in CASES.items() if not words or any(word.lower() in name.lower() for word in words)}

@@ -71,7 +71,7 @@ def run(
     effort = QUICK if quick else EFFORT
     kinds = {problem.limit.kind for problem in cases.values() if problem.limit}
     limits = measured(names, QUICK, kinds) if kinds else {}
-    notes += [f"the limit of {name} could not be measured" for name in names if kinds and name not in limits]
+    notes += [f"the limit of {name} could not be measured" for name in names if kinds - limits.get(name, {}).keys()]
     rows = [row for case, problem in cases.items() for row in _rows(case, problem, names, effort, limits)]
     return Look(rows, limits, notes)
 
@@ -129,7 +129,7 @@ def _rows(
             continue
         seconds = statistics.median(times[name])
         over = ratio(times[name], times[PLAIN]).median
-        if limit is None or name not in limits:
+        if limit is None or limit.kind not in limits.get(name, {}):
             yield Row(case, name, seconds, over)
         else:
             yield Row(case, name, seconds, over, limit.amount / seconds / limits[name][limit.kind], limit.kind)
