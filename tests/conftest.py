@@ -17,6 +17,7 @@ import pytest
 
 import mha_core as mha
 import strict_plugin
+from browser import chromium
 from mha_core.dispatch.backend import load
 from mha_core.plugin import NoDevice, register, unregister
 from sample_kernels import Plugin, received
@@ -72,6 +73,13 @@ def rng(request):
     seed = int(os.environ.get("MHA_SEED", "0")) + zlib.crc32(request.node.nodeid.encode())
     print(f"seed {seed} (MHA_SEED={os.environ.get('MHA_SEED', '0')})")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A real one; see browser.py."""
+    with chromium() as driver:
+        yield driver
 
 
 @pytest.fixture(scope="session")

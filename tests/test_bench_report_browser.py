@@ -1,48 +1,17 @@
 """The report in a real browser, without a network: it draws, answers the mouse, and asks nothing of anyone."""
 
-import json
 import re
-import shutil
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.wait import WebDriverWait
 
+from browser import NARROW, WIDE, hover, look, needs_browser, opened_afresh, requests, until
 from sample_history import LAST, STEP, UNMEASURED, planted
 from tracking import page, series
 
-CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
-DRIVER = shutil.which("chromedriver")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # no name has an address
-]
-WIDE, NARROW = (1280, 900), (400, 800)
-PATIENCE = 20  # seconds, on a machine with much else to do
 WHEN = f"2026-01-{STEP + 1:02}"
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None, reason="needs Chromium and its driver: apt-get install chromium chromium-driver"
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    for flag in FLAGS:
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
@@ -55,25 +24,7 @@ def report(tmp_path_factory):
 
 @pytest.fixture
 def opened(browser, report):
-    """The page, afresh, light and wide, and logs that begin with it."""
-    browser.get("about:blank")
-    for log in ("performance", "browser"):
-        browser.get_log(log)
-    look(browser, WIDE)
-    browser.get(report.as_uri())
-    return browser
-
-
-def look(browser, size, scheme="light"):
-    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
-def until(browser, condition):
-    """What the condition gives once it is true."""
-    return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
+    return opened_afresh(browser, report.as_uri())
 
 
 def figure(browser, case):
@@ -99,16 +50,9 @@ def points(element, line):
 
 def hovered(browser, element):
     """The words that a mouse brings up there."""
-    ActionChains(browser, duration=50).move_to_element(element).perform()
+    hover(browser, element)
     labels = until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".hoverlayer .hovertext"))
     return " ".join(" ".join(label.get_attribute("textContent") for label in labels).split())
-
-
-def requests(browser):
-    """The address of everything that the page asked for."""
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [each["params"] for each in messages if each["method"] == "Network.requestWillBeSent"]
-    return [each["request"]["url"] for each in sent]
 
 
 def test_each_case_has_a_figure_with_a_line_for_each_backend_of_each_benchmark(opened):

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 import mha_core
 
+from . import attend as attending
 from . import backends as listing
 from . import conform as conformance
 from . import encode as encoding
@@ -121,6 +122,31 @@ def encode(
         raise typer.BadParameter("--similar prints to standard output too: give a file", param_hint="--output")
     with _failing_clearly():
         encoding.run(files or [], text or [], model, backend, output, similar)
+
+
+@app.command(epilog='Example:  mha attend "Some birds never land to rest." --model DIR --output page.html')
+def attend(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence.")],
+    *,
+    model: Model,
+    backend: Name = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="x.html|x.png|-", help="A page to explore, a picture, or - for a map right here."
+        ),
+    ] = "-",
+    layer: Annotated[int | None, typer.Option("--layer", metavar="N", help="From 0; the last, or all in a picture.")] = None,
+    head: Annotated[
+        int | None, typer.Option("--head", metavar="N", help="From 0; the mean of all, or all in a picture.")
+    ] = None,
+) -> None:
+    """Show what each head of a pretrained encoder attends to in a text."""
+    if output != "-" and Path(output).suffix not in attending.WRITERS:
+        endings = " or ".join(attending.WRITERS)
+        raise typer.BadParameter(f"{output!r} does not end in {endings}; - prints a map", param_hint="--output")
+    with _failing_clearly():
+        attending.run(text, model, backend, output, layer, head)
 
 
 @app.command(epilog="Example:  mha backends")

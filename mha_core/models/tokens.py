@@ -44,6 +44,12 @@ class Tokenizer:
         encodings = self.tokenizer.encode_batch(texts)
         return [encoding.ids for encoding in encodings], sum(bool(encoding.overflowing) for encoding in encodings)
 
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        """Those that stand for no part of a text, such as [CLS]."""
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in added if token.special)
+
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The tokens of ids, as the vocabulary spells them."""
         return [self.tokenizer.id_to_token(token) for token in ids]

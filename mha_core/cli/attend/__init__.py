@@ -1,0 +1,43 @@
+"""``mha attend``: what each head of a pretrained encoder attends to in a text, as a page, a picture or in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from ...layers.atomic import atomic_file
+from .maps import AttentionMaps, Choice, attention_maps
+
+
+def _page(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
+    from . import page
+
+    page.write(maps, choice, file)
+
+
+def _picture(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
+    from . import picture
+
+    picture.write(maps, choice, file)
+
+
+WRITERS: dict[str, Callable[[AttentionMaps, Choice, BinaryIO], None]] = {".html": _page, ".png": _picture}
+"""By the ending of the file's name; each imports its own libraries."""
+
+
+def run(text: str, model: str, backend: str | None, output: str, layer: int | None, head: int | None) -> None:
+    """Compute, then show. The file is opened first: what cannot be written costs no work.
+
+    Raises NoSuchHead, NoTokens, and what ``TextEncoder.from_pretrained`` and ``attention_maps`` raise.
+    """
+    if output == "-":
+        from . import terminal
+
+        maps = attention_maps(text, model, backend)
+        terminal.show(maps, Choice.of(maps, layer, head))
+        return
+    path = Path(output)
+    with atomic_file(path) as file:
+        maps = attention_maps(text, model, backend)
+        WRITERS[path.suffix](maps, Choice.of(maps, layer, head), file)

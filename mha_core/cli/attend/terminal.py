@@ -1,0 +1,73 @@
+"""A compact map in the terminal: colours where it has them, tenths as digits where it has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.color import Color
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from .maps import AttentionMaps, Choice
+
+_LABEL = 14  # columns of a token at most
+_LARGEST = 2  # weights of a row that are written out
+_SMALL = 0.1
+_STOPS = ((26, 29, 41), (58, 110, 190), (255, 221, 130))  # of a weight of 0, 1/4 and 1, between which colours are blended
+
+
+def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) -> None:
+    """A row for each token: its weights, and the largest in words. Without a layer the last; without a head the mean of all."""
+    console = console or Console(highlight=False, soft_wrap=True)
+    layer = maps.layers - 1 if choice.layer is None else choice.layer
+    heads = maps.weights[layer]
+    weights = heads.mean(axis=0) if choice.head is None else heads[choice.head]
+    console.print(Text(_title(maps, layer, choice.head)))
+    console.print(Text("rows look, columns are looked at", style="dim"))
+
+    count, coloured = len(maps.tokens), console.color_system is not None
+    label = min(_LABEL, max(cell_len(token) for token in maps.tokens))
+    number = len(str(count - 1))
+    words = min(_LARGEST, count) * (label + 7)
+    room = console.width - number - label - 2 - words
+    cell = 2 if 2 * count <= room else 1
+    shown = min(count, max(1, room // cell)) if console.is_terminal else count
+    for at, row in enumerate(weights.tolist()):
+        line = Text(f"{at:>{number}} {_fitted(maps.tokens[at], label)} ")
+        for weight in row[:shown]:
+            line.append(*_cell(weight, cell, coloured))
+        largest = sorted(range(count), key=row.__getitem__, reverse=True)[:_LARGEST]
+        for other in largest:
+            line.append(f"  {row[other]:.2f} {_fitted(maps.tokens[other], label)}", style="dim" if row[other] < _SMALL else "")
+        line.rstrip()
+        console.print(line)
+    if shown < count:
+        rest = f"columns {shown} to {count - 1} do not fit: a wider terminal shows more, and --output page.html all"
+        console.print(Text(rest, style="yellow"))
+
+
+def _title(maps: AttentionMaps, layer: int, head: int | None) -> str:
+    which = f"mean of {maps.heads} heads" if head is None else f"head {head} of 0 to {maps.heads - 1}"
+    return f"{maps.model} on {maps.backend}: layer {layer} of 0 to {maps.layers - 1}, {which}"
+
+
+def _fitted(token: str, width: int) -> str:
+    return set_cell_size(token if cell_len(token) <= width else set_cell_size(token, width - 1).rstrip() + "…", width)
+
+
+def _cell(weight: float, width: int, coloured: bool) -> tuple[str, Style | str]:
+    if coloured:
+        return " " * width, Style(bgcolor=_colour(weight))
+    tenths = min(9, int(10 * weight))
+    return (str(tenths) if tenths else "·").rjust(width), ""
+
+
+def _colour(weight: float) -> Color:
+    """By the square root, so that small weights are seen: the halfway colour is of 1/4."""
+    at = 2 * min(1.0, max(0.0, weight)) ** 0.5
+    low, high = (_STOPS[0], _STOPS[1]) if at < 1 else (_STOPS[1], _STOPS[2])
+    part: Any = at if at < 1 else at - 1
+    red, green, blue = (round(a + part * (b - a)) for a, b in zip(low, high, strict=True))
+    return Color.from_rgb(red, green, blue)

@@ -1,0 +1,80 @@
+"""A real browser without a network, for the tests of pages: its fixture is in conftest.py, its skip is ``needs_browser``."""
+
+import json
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+DRIVER = shutil.which("chromedriver")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # no name has an address
+]
+WIDE, NARROW = (1280, 900), (400, 800)
+PATIENCE = 20  # seconds, on a machine with much else to do
+
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="needs Chromium and its driver: apt-get install chromium chromium-driver"
+)
+
+
+@contextmanager
+def chromium():
+    """Selenium's driver; what it logs can be read by ``requests`` and ``complaints``."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    for flag in FLAGS:
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def opened_afresh(browser, url):
+    """The page, light and wide, and logs that begin with it."""
+    browser.get("about:blank")
+    for log in ("performance", "browser"):
+        browser.get_log(log)
+    look(browser, WIDE)
+    browser.get(url)
+    return browser
+
+
+def look(browser, size, scheme="light"):
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def until(browser, condition):
+    """What the condition gives once it is true."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
+
+
+def requests(browser):
+    """The address of everything that the page asked for."""
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [each["params"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+    return [each["request"]["url"] for each in sent]
+
+
+def hover(browser, element):
+    """Move the mouse over it."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser, duration=50).move_to_element(element).perform()

@@ -1,0 +1,222 @@
+"""``mha attend``: what it prints and writes, from the weights of any backend, and how it fails."""
+
+import base64
+import json
+import re
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from conftest import WORDS, mha
+from mha_core.cli.attend import picture, terminal
+from mha_core.cli.attend.maps import AttentionMaps, Choice
+from test_cli import fails, ok, run
+
+TEXT = "a bird sings at dawn"
+
+
+@pytest.fixture
+def attend(tiny_model):
+    return ("attend", TEXT, "--model", tiny_model)
+
+
+@pytest.fixture
+def expected(tiny_model):
+    """The weights (layers, heads, L, L) and the tokens."""
+    weights, tokens = mha.TextEncoder.from_pretrained(tiny_model).attention_maps(TEXT)
+    return np.asarray(weights), tokens
+
+
+def planted(count=6, *, layers=2, heads=3, tokens=None):
+    """Random weights whose rows add up to 1."""
+    weights = np.random.default_rng(5).exponential(size=(layers, heads, count, count)).astype(np.float32)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    tokens = tuple(tokens or (f"t{at}" for at in range(count)))
+    return AttentionMaps("text", tokens, (False,) * count, weights, "tiny", "numpy")
+
+
+def printed(maps, choice, width=200, **settings):
+    """What a terminal of that width is sent."""
+    console = Console(file=StringIO(), width=width, highlight=False, soft_wrap=True, legacy_windows=False, **settings)
+    terminal.show(maps, choice, console)
+    return console.file.getvalue()
+
+
+def data_of(page):
+    """What the page's script reads, with the weights as numbers."""
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+    stored = np.frombuffer(base64.b64decode(data["weights"]), dtype="<u2") / data["one"]
+    return data | {"weights": stored.reshape(data["layers"], data["heads"], len(data["tokens"]), len(data["tokens"]))}
+
+
+# in the terminal
+
+
+def test_without_colours_a_row_is_its_tenths_and_its_largest_weights(attend, expected):
+    weights, tokens = expected
+    lines = ok(*attend, "--layer", 0, "--head", 1).splitlines()
+    assert lines[0] == "tiny on numpy: layer 0 of 0 to 1, head 1 of 0 to 1"
+    assert len(lines) == 2 + len(tokens)
+    for at, (line, row) in enumerate(zip(lines[2:], weights[0, 1], strict=True)):
+        number, token, *cells = line.split()
+        assert (number, token) == (str(at), tokens[at])
+        assert cells[: len(tokens)] == [str(min(9, int(10 * weight))).replace("0", "·") for weight in row]
+        first, second = np.argsort(-row, kind="stable")[:2]
+        assert cells[len(tokens) :] == [f"{row[first]:.2f}", tokens[first], f"{row[second]:.2f}", tokens[second]]
+
+
+def test_the_mean_of_the_last_layer_is_what_is_shown_first(attend, expected):
+    weights, _ = expected
+    lines = ok(*attend).splitlines()
+    assert lines[0] == "tiny on numpy: layer 1 of 0 to 1, mean of 2 heads"
+    largest = [float(re.findall(r"\d\.\d\d", line)[0]) for line in lines[2:]]
+    np.testing.assert_allclose(largest, weights[1].mean(axis=0).max(axis=-1), atol=0.0051)
+
+
+def test_every_backend_shows_the_same(attend):
+    shown = {name: ok(*attend, "--backend", name).splitlines() for name in ("numpy", "torch", "frozen_v1")}
+    assert shown["torch"][0].startswith("tiny on torch:") and shown["frozen_v1"][0].startswith("tiny on frozen_v1:")
+    assert shown["numpy"][1:] == shown["torch"][1:] == shown["frozen_v1"][1:]
+
+
+def test_with_colours_a_larger_weight_is_a_brighter_cell():
+    maps = planted()
+    row = printed(maps, Choice(1, 2), force_terminal=True, color_system="truecolor").splitlines()[2]
+    colours = [tuple(map(int, found)) for found in re.findall(r"\x1b\[48;2;(\d+);(\d+);(\d+)m", row)]
+    assert len(colours) == 6
+    brightness = [sum(colour) for colour in colours]
+    assert np.argsort(brightness).tolist() == np.argsort(maps.weights[1, 2, 0]).tolist()
+
+
+def test_columns_that_do_not_fit_are_counted():
+    maps = planted(40)
+    lines = printed(maps, Choice(0, 0), width=60, force_terminal=True, color_system=None).splitlines()
+    assert len(lines) == 2 + 40 + 1 and all(len(re.sub(r"\x1b\[\d*m", "", line)) <= 60 for line in lines[1:-1])
+    first = int(re.search(r"columns (\d+) to 39 do not fit", lines[-1])[1])
+    assert 10 < first < 40
+    into_a_file = printed(maps, Choice(0, 0), width=60).splitlines()  # has no width
+    assert len(into_a_file) == 2 + 40
+
+
+def test_brackets_of_a_token_are_no_markup_and_wide_letters_take_their_room():
+    out = printed(planted(3, tokens=["[red]", "天気予報天気予報天気", "[/]"]), Choice(0, 0))
+    assert out.count("[red]") > 1 and "天気予報天気…" in out
+
+
+# a page
+
+
+def test_the_page_holds_the_weights_of_every_head(attend, expected, tmp_path):
+    weights, tokens = expected
+    assert ok(*attend, "--output", tmp_path / "page.html") == ""
+    data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert data["tokens"] == tokens and (data["layer"], data["head"]) == (1, "mean")
+    np.testing.assert_allclose(data["weights"], weights, rtol=0, atol=0.5001 / 65535)
+
+
+def test_the_page_opens_on_what_was_asked_for(attend, tmp_path):
+    ok(*attend, "--output", tmp_path / "page.html", "--layer", 0, "--head", 1)
+    data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert (data["layer"], data["head"]) == (0, 1)
+
+
+def test_pages_of_all_backends_hold_the_same(attend, tmp_path):
+    pages = {}
+    for name in ("numpy", "torch", "array_api_strict"):
+        ok(*attend, "--output", tmp_path / f"{name}.html", "--backend", name)
+        page = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        assert f"backend <b>{name}</b>" in page
+        pages[name] = data_of(page)["weights"]
+    for weights in pages.values():
+        np.testing.assert_allclose(weights, pages["numpy"], atol=2 / 65535)
+
+
+def test_the_real_tokenizer_names_its_special_tokens(minilm, tmp_path):
+    ok("attend", "A bird.", "--model", minilm, "--output", tmp_path / "page.html")
+    data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert dict(zip(data["tokens"], data["special"], strict=True)) == {
+        "[CLS]": True, "a": False, "bird": False, ".": False, "[SEP]": True,
+    }  # fmt: skip
+
+
+# a picture
+
+
+def pixels(path):
+    from PIL import Image
+
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        return np.asarray(image.convert("RGB"))
+
+
+@pytest.mark.parametrize("layer", [None, 1])
+@pytest.mark.parametrize("head", [None, 2])
+def test_a_picture_has_a_map_for_each_head_that_was_asked_for(layer, head):
+    maps = planted()
+    axes = [axis for axis in picture.drawn(maps, Choice(layer, head)).axes if axis.get_images()]
+    shown = [np.asarray(axis.get_images()[0].get_array()) for axis in axes]
+    layers = range(2) if layer is None else [layer]
+    heads = range(3) if head is None else [head]
+    np.testing.assert_array_equal(shown, [maps.weights[at, each] for at in layers for each in heads])
+    names = [label.get_text() for label in axes[0].get_yticklabels()]
+    assert names == (list(maps.tokens) if layer == 1 and head == 2 else [])
+
+
+def test_the_command_writes_a_picture(attend, tmp_path):
+    assert ok(*attend, "--output", tmp_path / "maps.png") == ""
+    assert pixels(tmp_path / "maps.png").std() > 20
+
+
+def test_dollars_in_a_token_are_no_formula(tmp_path):
+    with (tmp_path / "maps.png").open("wb") as file:
+        picture.write(planted(3, tokens=["$", r"$\nonsense$", "_"]), Choice(0, 0), file)
+    assert pixels(tmp_path / "maps.png").std() > 20
+
+
+# how it fails
+
+
+def test_a_file_must_end_in_html_or_png(attend):
+    assert "'page.pdf' does not end in .html or .png; - prints a map" in fails(2, *attend, "--output", "page.pdf")
+
+
+@pytest.mark.parametrize("option", ["layer", "head"])
+@pytest.mark.parametrize("asked", [2, -1])
+def test_a_head_that_is_not_there_is_refused_and_no_file_left(attend, option, asked, tmp_path):
+    message = f"error: --{option} is {asked}; the model has {option}s 0 to 1\n"
+    assert fails(1, *attend, f"--{option}", asked) == message
+    assert fails(1, *attend, f"--{option}", asked, "--output", tmp_path / "page.html") == message
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_a_text_without_tokens_is_refused(attend, tiny_model):
+    path = tiny_model / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))
+    assert fails(1, "attend", "", "--model", tiny_model) == "error: the text '' has no tokens: nothing attends to anything\n"
+
+
+def test_an_empty_text_is_its_special_tokens(tiny_model):
+    lines = ok("attend", "", "--model", tiny_model).splitlines()
+    assert [line.split()[1] for line in lines[2:]] == ["[CLS]", "[SEP]"]
+
+
+@pytest.mark.filterwarnings("default::mha_core.models.text_encoder.TruncationWarning")
+def test_a_long_text_is_cut_with_a_warning(tiny_model):
+    done = run("attend", " ".join(WORDS[4:10] * 3), "--model", tiny_model)
+    assert done.exit_code == 0 and done.stderr == "warning: 1 of 1 texts are longer than 8 tokens, and were cut there\n"
+    assert len(done.stdout.splitlines()) == 2 + 8
+
+
+def test_an_output_that_cannot_be_written_costs_no_work(attend, tmp_path):
+    assert "cannot be written" in fails(1, *attend[:3], tmp_path / "no model", "--output", tmp_path / "nowhere" / "page.html")
+
+
+def test_an_unknown_model_or_backend_leaves_what_was_there(attend, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    assert "no directory" in fails(1, *attend[:3], tmp_path / "none", "--output", page)
+    assert "nump" in fails(1, *attend, "--backend", "nump", "--output", page)
+    assert page.read_text() == "mine"
