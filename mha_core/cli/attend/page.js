@@ -52,32 +52,40 @@ function drawGlance() {
   }
 }
 
+// Plotly reads some HTML in labels; none is meant.
+function escaped(token) {
+  return token.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+}
+
 function drawHeat() {
   const palette = stops();
   const style = getComputedStyle(document.documentElement);
+  const width = element("heat").clientWidth;
+  const wide = width > 420;
   const places = shownPlaces();
-  const names = places.map((at) => data.tokens[at].replaceAll("&", "&amp;").replaceAll("<", "&lt;"));
+  const names = places.map((at) => escaped(data.tokens[at]));
+  const ticks = places.map((at) => escaped(data.tokens[at].length > 18 ? `${data.tokens[at].slice(0, 17)}…` : data.tokens[at]));
   const scale = [...Array(33).keys()].map((step) => [step / 32, `rgb(${colour(palette, step / 32)})`]);
   for (const small of [0.002, 0.008, 0.018]) scale.push([small, `rgb(${colour(palette, small)})`]); // where the root is steep
   scale.sort((one, other) => one[0] - other[0]);
   const rows = places.map((row) => places.map((column) => chosen[row][column]));
   const words = places.map((row, y) => places.map((column, x) => `${names[y]} → ${names[x]}: ${chosen[row][column].toFixed(3)}`));
   const axis = {
-    tickvals: [...places.keys()], ticktext: names, range: [-0.5, places.length - 0.5], showgrid: false, zeroline: false,
+    tickvals: [...places.keys()], ticktext: ticks, range: [-0.5, places.length - 0.5], showgrid: false, zeroline: false,
     ticks: "", automargin: true, tickmode: "array", fixedrange: count < 40,
   };
   const layout = {
-    font: { family: "system-ui, sans-serif", size: places.length < 40 ? 12 : 7, color: style.getPropertyValue("--ink").trim() },
+    font: { family: "system-ui, sans-serif", size: Math.max(6, Math.min(12, (0.6 * width) / places.length)), color: style.getPropertyValue("--ink").trim() },
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", margin: { l: 10, r: 10, t: 10, b: 10 },
     xaxis: { ...axis, side: "top", tickangle: -60 },
     yaxis: { ...axis, range: [places.length - 0.5, -0.5], scaleanchor: "x", constrain: "domain" },
-    height: element("heat").clientWidth, dragmode: false, uirevision: "same",
+    width, height: wide ? 0.92 * width : width, dragmode: false, uirevision: "same",
   };
   const trace = {
     type: "heatmap", z: rows, text: words, hovertemplate: "%{text}<extra></extra>", zmin: 0, zmax: 1, colorscale: scale,
-    xgap: places.length < 40 ? 1 : 0, ygap: places.length < 40 ? 1 : 0, colorbar: { thickness: 10, outlinewidth: 0, len: 0.8 },
+    xgap: places.length < 40 ? 1 : 0, ygap: places.length < 40 ? 1 : 0, showscale: wide, colorbar: { thickness: 10, outlinewidth: 0, len: 0.8 },
   };
-  return Plotly.react("heat", [trace], layout, { responsive: true, displayModeBar: false }).then((plot) => {
+  return Plotly.react("heat", [trace], layout, { displayModeBar: false }).then((plot) => {
     if (plot.listening) return;
     plot.listening = true;
     plot.on("plotly_hover", ({ points: [{ pointIndex }] }) => point({ side: "from", at: shownPlaces()[pointIndex[0]] }));
@@ -115,6 +123,7 @@ function makeTokens() {
 function keep(token) {
   const again = state.kept !== null && state.kept.side === token.side && state.kept.at === token.at;
   state.kept = again ? null : token;
+  writeAddress();
   drawLines();
 }
 
@@ -170,7 +179,7 @@ function headOf(text) {
 
 function choose(layer, head) {
   Object.assign(state, { layer, head });
-  history.replaceState(null, "", `#layer=${layer}&head=${head}`);
+  writeAddress();
   show();
 }
 
@@ -186,12 +195,19 @@ function show() {
   drawHeat();
 }
 
+// What is chosen and kept stands in the address, to be sent to others.
+function writeAddress() {
+  const kept = state.kept === null ? "" : `&${state.kept.side}=${state.kept.at}`;
+  history.replaceState(null, "", `#layer=${state.layer}&head=${state.head}${kept}`);
+}
+
 function readAddress() {
   const asked = new URLSearchParams(location.hash.slice(1));
-  const layer = Number(asked.get("layer") ?? state.layer);
-  const head = headOf(asked.get("head") ?? String(state.head));
-  const there = (at, count) => Number.isInteger(at) && at >= 0 && at < count;
-  if (there(layer, data.layers) && (head === "mean" || there(head, data.heads))) Object.assign(state, { layer, head });
+  const number = (name, count) => (/^\d+$/.test(asked.get(name)) && Number(asked.get(name)) < count ? Number(asked.get(name)) : null);
+  state.layer = number("layer", data.layers) ?? data.layer;
+  state.head = asked.get("head") === "mean" ? "mean" : (number("head", data.heads) ?? data.head);
+  const side = ["from", "to"].find((side) => number(side, count) !== null);
+  state.kept = side === undefined ? null : { side, at: number(side, count) };
 }
 
 for (const id of ["layer", "head"]) {
@@ -205,7 +221,7 @@ for (const button of document.querySelectorAll("#glance button")) {
 }
 element("without-special")?.addEventListener("change", ({ target }) => {
   state.withoutSpecial = target.checked;
-  state.kept = null;
+  if (state.kept !== null && data.special[state.kept.at]) keep(state.kept); // lets it go
   drawGlance();
   show();
 });
@@ -222,3 +238,4 @@ readAddress();
 makeTokens();
 drawGlance();
 show();
+new ResizeObserver(drawHeat).observe(element("heat").parentElement);
