@@ -226,7 +226,8 @@ for name, options in {"plain": {}, "mask": {"mask": mask[None, None]}}.items():
     grown = []
     for _ in range(2):
         trim()
-        assert set_back()
+        if not set_back():
+            sys.exit("this system cannot set the peak of a process back")
         before = peak()
         attend(x, x, x, **options)
         grown.append(peak() - before)
@@ -242,6 +243,8 @@ def grown(column, case):
         words = [sys.executable, "-W", "error", "-c", GROWTH, column]
         paths = {"PYTHONPATH": str(ROOT / "tests")}
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | paths)
+        if "cannot set the peak" in done.stderr:
+            pytest.skip(done.stderr)
         assert done.returncode == 0, done.stderr
         GROWN[column] = json.loads(done.stdout)
     return GROWN[column][case]

@@ -8,9 +8,9 @@ from conftest import ROOT
 from field_outcomes import PROBES
 from field_peers import ATTEND, COLUMNS, PARAMETERS
 
-TEXT = (ROOT / "docs" / "field.md").read_text(encoding="utf-8")
-BEFORE, _, REST = TEXT.partition("<!-- readme table -->")
-SHORT, _, LONG = REST.partition("<!-- end -->")
+PAGES = (ROOT / "docs" / "field.md", ROOT / "README.md")
+MARK = "<!-- readme table -->"
+TEXT = PAGES[0].read_text(encoding="utf-8")
 
 
 def tables(text):
@@ -28,7 +28,7 @@ def tables(text):
     return found
 
 
-FIELD = tables(LONG)
+FIELD = tables(TEXT.partition("<!-- end -->")[2])
 READ = {
     "runs on torch tensors",
     "runs on JAX arrays",
@@ -70,8 +70,12 @@ def test_notes_are_there_and_used():
     assert used == set(told)
 
 
-def test_short_table_is_of_the_long_one():
-    short = tables(SHORT)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if MARK in page.read_text(encoding="utf-8")], ids=lambda page: page.name
+)
+def test_short_table_is_of_the_long_one(page):
+    """In docs/field.md, and in the README once it has the marks around its own."""
+    short = tables(page.read_text(encoding="utf-8").partition(MARK)[2].partition("<!-- end -->")[0])
     assert 8 <= len(short) <= 16
     for feature, row in short.items():
         assert row == {column: FIELD[feature][column] for column in row}, feature
