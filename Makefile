@@ -77,6 +77,7 @@ wheel: $(DEV)/ready
 	$(PYTHON) -m venv build/wheel/env
 	build/wheel/env/bin/pip install --quiet -c constraints.txt "$$(ls $$PWD/build/wheel/*.whl)[cli]"
 	cd build/wheel && env/bin/mha --version && env/bin/mha backends && env/bin/mha bench --quick --case tiny
+	cd build/wheel && env/bin/mha attend "A bird." --model $(call MODEL,$(DEV)) --output page.html && env/bin/mha attend "A bird." --model $(call MODEL,$(DEV)) --output maps.png
 	cd build/wheel && env/bin/mha encode --model $(call MODEL,$(DEV)) --output vectors.npy ../../examples/sentences.txt
 	build/wheel/env/bin/python -c "import numpy; x = numpy.load('build/wheel/vectors.npy'); assert x.shape == (240, 384), x.shape; print(x.shape)"
 
