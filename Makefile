@@ -1,4 +1,4 @@
-# demo, test, bench and its kin, lint: each sets up what it needs, and is quick the second time.
+# demo, test, docs, bench and its kin, lint: each sets up what it needs, and is quick the second time.
 PYTHON ?= python3
 DEV    := .venv
 DEMO   := .venv-demo
@@ -12,7 +12,7 @@ MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print
 
 THIRD  := tests/third_party
 
-.PHONY: demo test lint bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot wheel third-party clean
+.PHONY: demo test lint docs bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
@@ -24,6 +24,10 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
+
+# The documentation, with the report of what was measured: build/docs/index.html, which opens offline.
+docs: bench-report
+	$(DEV)/bin/python -m sphinx --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 
 # This commit on every backend that is ready; then the report. MACHINE=ci-2core for results to be committed.
 bench: $(DEV)/ready

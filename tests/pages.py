@@ -2,8 +2,9 @@
 
 ``python`` blocks of a page run in order, in one process. One that imports mha_core starts anew, as if alone; any other goes on
 from the one before. A ``text`` block right after one is what it prints. In ``console`` blocks, lines that begin with ``$ `` are
-commands, and what follows is what they print. ``...`` stands for anything. A block that cannot run here says why, in a comment
-that no reader sees: ``<!-- not run: it needs a GPU -->`` on the line before.
+commands, and what follows is what they print. ``...`` stands for anything. A ``python`` block that begins with ``# name.py`` is
+also a file of that name, where the page's code and commands run. A block that cannot run here says why, in a comment that no
+reader sees: ``<!-- not run: it needs a GPU -->`` on the line before.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.m
 MODEL = "path/to/all-MiniLM-L6-v2"
 """What pages write for the directory of a model."""
 
-_BLOCK = re.compile(r"^(?:<!-- not run: (?P<why>.+?) -->\n+)?^```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^(?:<!-- not run: (?P<why>.+?) -->\n+)?^```(?P<kind>\S+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _FLAGS = doctest.ELLIPSIS
 
 
@@ -37,6 +38,12 @@ class Block:
     @property
     def stands_alone(self):
         return re.search(r"^import mha_core", self.code, re.MULTILINE) is not None
+
+    @property
+    def file(self):
+        """The name of the file that it is, or None."""
+        name = re.match(r"# (\w+\.py)\n", self.code)
+        return name[1] if name and self.kind == "python" else None
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,12 @@ def commands(page):
                 line, _, shown = part.partition("\n")
                 found.append(Command(line.partition(" #")[0].strip(), shown or None, block.not_run))
     return found
+
+
+def write_files(page, folder):
+    for block in blocks(page):
+        if block.file:
+            (folder / block.file).write_text(block.code, encoding="utf-8")
 
 
 def is_as_shown(shown, printed):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import THIRD_PARTY
-from pages import MODEL, PAGES, ROOT, Block, blocks, commands, is_as_shown
+from pages import MODEL, PAGES, ROOT, Block, blocks, commands, is_as_shown, write_files
 
 BIN = Path(sys.executable).parent
 # peers that docs/migration.md compares with: keras computes on torch, and nothing asks a network
@@ -41,8 +41,9 @@ def run(*words, cwd, **environment):
 
 @with_kind("python")
 def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
+    write_files(page, tmp_path)
     words = [sys.executable, "-P", "-W", "error", ROOT / "tests" / "pages.py", page, minilm]
-    done = run(*words, cwd=tmp_path, PYTHONPATH=str(THIRD_PARTY))
+    done = run(*words, cwd=tmp_path, PYTHONPATH=f"{tmp_path}{os.pathsep}{THIRD_PARTY}")
     assert done.returncode == 0, done.stderr
     python = [block for block in blocks(page) if block.kind == "python"]
     for block, printed in zip(python, json.loads(done.stdout.splitlines()[-1]), strict=True):
@@ -56,6 +57,7 @@ def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
 @with_kind("console")
 def test_commands_run_and_print_what_is_shown(page, minilm, tmp_path):
     """make is run by .ci/run, pip by the Makefile: of these here only that the targets exist."""
+    write_files(page, tmp_path)
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for command in commands(page):
         words = shlex.split(command.line.replace(MODEL, str(minilm)).replace("examples/", f"{ROOT}/examples/"))
@@ -82,15 +84,17 @@ def test_the_two_commands_of_the_readme_are_there():
 
 def test_a_page_is_read_as_its_reader_reads_it(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(
-        "# Page\n\n```python\nimport mha_core\nprint(1)\n```\n\n```text\n1\n```\n\n<!-- not run: no such thing -->\n```python\nx\n```\n"
-        "\n```console\n$ mha one  # a comment\nshown\n$ make two\n```\n"
-    )
+    python, said = "```python\n# here.py\nimport mha_core\nprint(1)\n```\n", "```text\n1\n```\n"
+    not_run = "<!-- not run: no such thing -->\n```python\nx\n```\n"
+    console = "```console\n$ mha one  # a comment\nshown\n$ make two\n```\n"
+    page.write_text("\n".join(["# Page\n", python, said, not_run, console]))
     assert blocks(page)[:2] == [
-        Block("python", "import mha_core\nprint(1)\n", 4, "1\n"),
-        Block("python", "x\n", 14, not_run="no such thing"),
+        Block("python", "# here.py\nimport mha_core\nprint(1)\n", 4, "1\n"),
+        Block("python", "x\n", 15, not_run="no such thing"),
     ]
     assert [block.stands_alone for block in blocks(page)] == [True, False, False]
+    write_files(page, tmp_path)
+    assert (tmp_path / "here.py").read_text() == blocks(page)[0].code
     assert [(command.line, command.shown) for command in commands(page)] == [("mha one", "shown\n"), ("make two", None)]
 
 
