@@ -27,7 +27,7 @@ lint: $(DEV)/ready
 
 # The documentation, with the report of what was measured: build/docs/index.html, which opens offline.
 docs: bench-report
-	$(DEV)/bin/python -m sphinx --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
+	$(DEV)/bin/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 
 # This commit on every backend that is ready; then the report. MACHINE=ci-2core for results to be committed.
 bench: $(DEV)/ready

@@ -13,6 +13,8 @@ autodoc_typehints = "none"  # docstrings tell shapes, which types do not
 napoleon_use_param = napoleon_use_rtype = False  # a shape is prose: Sphinx would take each word of it for a class
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["page.css"]
 html_extra_path = ["../asv_benches/report.html"]
 html_title = f"mha-core {release}"
 copybutton_prompt_text = "$ "  # commands are copied without their prompts, and without what they print

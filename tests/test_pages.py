@@ -15,7 +15,7 @@ from pages import MODEL, PAGES, ROOT, Block, blocks, commands, is_as_shown, writ
 
 BIN = Path(sys.executable).parent
 # peers that docs/migration.md compares with: keras computes on torch, and nothing asks a network
-ENVIRONMENT = {"COLUMNS": "100", "TERM": "dumb", "KERAS_BACKEND": "torch", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT = {"COLUMNS": "88", "TERM": "dumb", "KERAS_BACKEND": "torch", "HF_HUB_OFFLINE": "1"}
 
 
 def name_of(page):
