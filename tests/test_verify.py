@@ -163,6 +163,13 @@ def test_a_right_kernel_passes_and_its_own_result_is_given(installed, op):
     assert sum(done.checked.values()) == done.calls
 
 
+@pytest.mark.parametrize("mask", [mha.causal(), np.arange(5)[:, None] > np.zeros(5)])  # the latter with a row that sees nothing
+def test_what_is_masked_is_compared_without_a_warning(mask):
+    with mha.verify() as done:
+        mha.scaled_dot_product_attention(X, X, X, mask=mask)
+    assert done.checked
+
+
 def test_without_verify_nothing_is_shadowed(installed):
     installed(a_kernel("gelu"))
     mha.gelu(X)

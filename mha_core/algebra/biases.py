@@ -100,7 +100,7 @@ def as_bias(bias: Bias | Array) -> Bias:
 
 
 def alibi(num_heads: int) -> Bias:
-    """Linear biases: -slope * |query position - key position|, a slope for each head.
+    """Linear biases, ``-slope * |query position - key position|``: a slope for each head.
 
     Source: Press, Smith and Lewis 2022, section 3 (they attend causally, where the distance is never negative).
     Raises ValueError for fewer than one head.

@@ -81,12 +81,22 @@ class TextEncoder:
 
         Parameters
         ----------
-        texts : strings; "" is encoded as its special tokens
-        normalize : whether vectors have length 1; None follows the model's modules.json
-        progress : whether to show a bar on standard error; None: on a terminal, once the work takes more than a second
+        texts : strings
+            "" is encoded as its special tokens.
+        normalize : bool, or None
+            Whether vectors have length 1; None follows the model's modules.json.
+        progress : bool, or None
+            Whether to show a bar on standard error; None: on a terminal, once the work takes more than a second.
 
-        Raises TypeError for a bare string, and for texts that are no strings. Warns once, with TruncationWarning, of texts
-        that are longer than ``max_seq_length``.
+        Raises
+        ------
+        TypeError
+            For a bare string, and for texts that are no strings.
+
+        Warns
+        -----
+        TruncationWarning
+            Once, of texts that are longer than ``max_seq_length``.
         """
         parts = list(self.stream(texts, normalize=normalize, progress=progress))
         xp = self.backend.xp
