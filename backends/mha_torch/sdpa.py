@@ -129,7 +129,8 @@ def _attention(p: AttentionProblem) -> AttentionState:
 def _is_runs(p: AttentionProblem) -> bool:
     """Whether sequences laid end to end need nothing but torch's kernel."""
     alike = len({(x.ndim, x.shape[-1]) for x in (p.query, p.key, p.value)}) == 1
-    return alike and p.query.ndim == 3 and _has_lse(p) and p.structure.band in ((None, None), (None, 0))
+    plain = p.bias is None and p.structure.band in ((None, None), (None, 0))
+    return alike and plain and p.query.ndim == 3 and _has_lse(p)
 
 
 def _by_run(p: AttentionProblem) -> AttentionState:

@@ -206,8 +206,10 @@ def _batch_state(p: AttentionProblem, size: int) -> AttentionState:
 def only_packed(p: AttentionProblem) -> bool:
     """Sequences laid end to end are independent problems where all else looks at distances only."""
     s = p.structure
-    plain = p.bias is None and s.key_lengths is None and s.array is None and s.rest is None
-    return s.packed is not None and plain and isinstance(p.offset, int)
+    plain = s.key_lengths is None and s.array is None and s.rest is None
+    if s.packed is None or not plain or not isinstance(p.offset, int):
+        return False
+    return p.bias is None or (p.bias.by_distance and p.offset == 0)  # the band has the offset in it, a bias has not
 
 
 def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:

@@ -13,6 +13,9 @@ from .grid import Grid, Term, check_broadcast
 class Bias(Term):
     """A number for each (query, key) pair, added to the scores."""
 
+    by_distance = False
+    """Whether it depends on key position - query position, and on the head, alone."""
+
 
 @dataclass(frozen=True, eq=False)
 class ArrayBias(Bias):
@@ -34,6 +37,7 @@ class Alibi(Bias):
 
     num_heads: int
     reads_query_position = True
+    by_distance = True
 
     @property
     def slopes(self) -> list[float]:
@@ -62,6 +66,7 @@ class RelativeBias(Bias):
     max_distance: int
     label = "relative_bias"
     reads_query_position = True
+    by_distance = True
 
     def block(self, grid: Grid) -> Array:
         xp, farthest = grid.xp, self.max_distance
