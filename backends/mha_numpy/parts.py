@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_core.plugin import AttentionProblem, Relation, only_packed, runs
+from mha_core.plugin import AttentionProblem, Relation, goes_by_sequence, runs
 
 from .base import FASTEST, NATURAL
 from .part import Part
@@ -41,7 +41,7 @@ def parts(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Part]:
     given = tuple(x if x.shape[:-3] == batch else np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in given)
     query, key, value = given
     arrays = _Arrays(query, key, value, out, None if lse is None else lse[..., None])
-    if only_packed(p):
+    if goes_by_sequence(p):
         yield from _sequences(p, arrays)
         return
     if not batch:
