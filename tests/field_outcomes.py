@@ -54,7 +54,7 @@ def _(column, rng):
     return spoilt(column, rng, 1)
 
 
-@probe("NaN in its value")
+@probe("NaN in a value that none may see")
 def _(column, rng):
     return spoilt(column, rng, 2)
 
