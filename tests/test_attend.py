@@ -90,6 +90,13 @@ def test_with_colours_a_larger_weight_is_a_brighter_cell():
     assert np.argsort(brightness).tolist() == np.argsort(maps.weights[1, 2, 0]).tolist()
 
 
+def test_a_terminal_that_wants_no_colours_is_given_digits(monkeypatch):
+    plain = printed(planted(), Choice(1, 2)).splitlines()
+    monkeypatch.setenv("NO_COLOR", "1")
+    found = printed(planted(), Choice(1, 2), force_terminal=True, color_system="truecolor")
+    assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
+
+
 def test_columns_that_do_not_fit_are_counted():
     maps = planted(40)
     lines = printed(maps, Choice(0, 0), width=60, force_terminal=True, color_system=None).splitlines()

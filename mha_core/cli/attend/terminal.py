@@ -27,7 +27,7 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     console.print(Text(_title(maps, layer, choice.head)))
     console.print(Text("rows look, columns are looked at", style="dim"))
 
-    count, coloured = len(maps.tokens), console.color_system is not None
+    count, coloured = len(maps.tokens), console.color_system is not None and not console.no_color
     label = min(_LABEL, max(cell_len(token) for token in maps.tokens))
     number = len(str(count - 1))
     words = min(_LARGEST, count) * (label + 7)
