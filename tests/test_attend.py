@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 
 import numpy as np
 import pytest
@@ -95,6 +95,18 @@ def test_a_terminal_that_wants_no_colours_is_given_digits(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     found = printed(planted(), Choice(1, 2), force_terminal=True, color_system="truecolor")
     assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_the_terminal_has_not_are_question_marks(encoding):
+    maps = planted(3, tokens=["天気", "été", "unpronounceableness"])
+    sent = BytesIO()
+    console = Console(file=TextIOWrapper(sent, encoding=encoding, write_through=True), width=200, highlight=False)
+    terminal.show(maps, Choice(0, 0), console)
+    first, second, third = (line.split() for line in sent.getvalue().decode(encoding).splitlines()[2:])
+    assert first[1] == "??" and second[1] == ("?t?" if encoding == "ascii" else "été") and third[1] == "unpronounceab~"
+    rows = [[str(min(9, int(10 * weight))).replace("0", ".") for weight in row] for row in maps.weights[0, 0]]
+    assert [line[2:5] for line in (first, second, third)] == rows
 
 
 def test_columns_that_do_not_fit_are_counted():
