@@ -160,6 +160,14 @@ def test_the_real_tokenizer_names_its_special_tokens(minilm, tmp_path):
     }  # fmt: skip
 
 
+def test_an_unknown_or_masked_word_is_no_special_token(minilm, tmp_path):
+    ok("attend", "A [MASK] \N{FACE WITH TEARS OF JOY}.", "--model", minilm, "--output", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    data = data_of(page)
+    assert data["tokens"] == ["[CLS]", "a", "[MASK]", "[UNK]", ".", "[SEP]"]
+    assert data["special"] == [True, False, False, False, False, True] and "without [CLS], [SEP]" in page
+
+
 # a picture
 
 
