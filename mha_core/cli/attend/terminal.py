@@ -13,7 +13,7 @@ from rich.text import Text
 from .maps import AttentionMaps, Choice
 
 _LABEL = 14  # columns of a token at most
-_LARGEST = 2  # weights of a row that are written out
+_LARGEST = 2  # weights of a row that are written out, at most
 _SMALL = 0.1
 _STOPS = ((26, 29, 41), (58, 110, 190), (255, 221, 130))  # of a weight of 0, 1/4 and 1, between which colours are blended
 
@@ -33,16 +33,17 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     label = min(_LABEL, max(cell_len(token) for token in tokens))
     labels = [_fitted(token, label, cut) for token in tokens]
     number = len(str(count - 1))
-    words = min(_LARGEST, count) * (label + 7)
-    room = console.width - number - label - 2 - words
+    beside = console.width - number - label - 2
+    fitting = [n for n in range(min(_LARGEST, count) + 1) if not console.is_terminal or count + n * (label + 7) <= beside]
+    largest = max(fitting, default=1)  # words give way to columns, but not all of them where columns are missing in any case
+    room = beside - largest * (label + 7)
     cell = 2 if 2 * count <= room else 1
     shown = min(count, max(1, room // cell)) if console.is_terminal else count
     for at, row in enumerate(weights.tolist()):
         line = Text(f"{at:>{number}} {labels[at]} ")
         for weight in row[:shown]:
             line.append(*_cell(weight, cell, coloured, zero))
-        largest = sorted(range(count), key=row.__getitem__, reverse=True)[:_LARGEST]
-        for other in largest:
+        for other in sorted(range(count), key=row.__getitem__, reverse=True)[:largest]:
             line.append(f"  {row[other]:.2f} {labels[other]}", style="dim" if row[other] < _SMALL else "")
         line.rstrip()
         console.print(line)
