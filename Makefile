@@ -68,7 +68,7 @@ bench-report: $(DEV)/ready
 bench-screenshot: bench-report
 	$(call SCREENSHOT,asv_benches/report.html,docs/report.png)
 
-# A head that looks at the token before: docs/attend.png.
+# What a token looks at in a head of a real encoder: docs/attend.png.
 attend-screenshot: SIZE = 1280,1260
 attend-screenshot: $(DEV)/ready
 	mkdir -p build && ln -sfn $(call MODEL,$(DEV)) build/all-MiniLM-L6-v2
