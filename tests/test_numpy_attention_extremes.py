@@ -1,6 +1,5 @@
 """NumPy's tiles of attention where numbers are extreme, or not to be seen; and the same bits whoever calls."""
 
-import os
 import threading
 
 import numpy as np
@@ -251,23 +250,6 @@ def test_14_from_many_threads_at_once(rng):
     assert len(found) == 8 * len(asked)
     for at, state in found:
         same_bits(expected[at], state)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_14_after_a_fork(rng):
-    asked = calls(rng)
-    expected = [call() for call in asked]
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            for call, state in zip(asked, expected, strict=True):
-                same_bits(call(), state)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,23 @@ print(in_child(child))
 assert meet() == [1] * 4
 """
     assert run(script) == ["0"]
+
+
+def test_14_a_forked_process_gives_the_same_bits():
+    script = f"""
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_numpy_attention_extremes import calls, same_bits
+
+asked = calls(np.random.default_rng(0))
+expected = [call() for call in asked]
+
+def child():
+    for call, state in zip(asked, expected, strict=True):
+        same_bits(call(), state)
+
+print(in_child(child), len(asked) > 3)
+"""
+    assert run(script) == ["0", "True"]
 
 
 def test_a_process_forked_while_another_thread_computes_has_the_blas_and_all_threads():
