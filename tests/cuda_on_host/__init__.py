@@ -1,0 +1,48 @@
+"""Kernels of mha_cupy's CUDA sources, run on the host: the C++ compiler reads the same text, with a header that stands in for CUDA."""
+
+import ctypes
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+
+from conftest import ROOT
+
+SOURCES = ROOT / "backends" / "mha_cupy" / "cuda"
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+
+
+@cache
+def compiled(source, kernel, defines):
+    """The kernel's ``launch(grid, block, args)``; ``defines`` are those that the device's compiler is given."""
+    folder = Path(mkdtemp(prefix="cuda_on_host"))
+    text = f"""
+        #include "cuda_on_host.h"
+        #include "{source}"
+        extern "C" int launch(unsigned int grid, unsigned int block, void** args) {{ return host::launch({kernel}, grid, block, args); }}
+    """
+    (folder / "kernel.cpp").write_text(text)
+    includes = [f"-I{Path(__file__).parent}", f"-I{SOURCES}"]
+    command = [COMPILER, "-std=c++20", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas", *includes]
+    done = subprocess.run(
+        [*command, *(f"-D{define}" for define in defines), "-o", folder / "kernel.so", folder / "kernel.cpp"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    library = ctypes.CDLL(str(folder / "kernel.so"))
+    shutil.rmtree(folder)
+    return library.launch
+
+
+def launch(source, kernel, defines, grid, block, args):
+    """Run it. ``args``: NumPy arrays go as pointers, None as a null one, NumPy scalars by value."""
+    values = [ctypes.c_void_p(x.ctypes.data) if isinstance(x, np.ndarray) and x.ndim else x for x in args]
+    cells = [ctypes.c_void_p(0) if x is None else x if isinstance(x, ctypes.c_void_p) else np.asarray(x) for x in values]
+    places = [ctypes.addressof(x) if isinstance(x, ctypes.c_void_p) else x.ctypes.data for x in cells]
+    status = compiled(source, kernel, tuple(defines))(grid, block, (ctypes.c_void_p * len(places))(*places))
+    assert status == 0, "the threads of a block did not meet in the same places"
