@@ -1,4 +1,4 @@
-# demo, test, bench and its kin, lint: each sets up what it needs, and is quick the second time.
+# demo, test, docs, bench and its kin, lint: each sets up what it needs, and is quick the second time.
 PYTHON ?= python3
 DEV    := .venv
 DEMO   := .venv-demo
@@ -16,7 +16,7 @@ SCREENSHOT = $(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-backgro
 
 THIRD  := tests/third_party
 
-.PHONY: demo test lint attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot wheel third-party clean
+.PHONY: demo test lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
@@ -29,6 +29,10 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
 	$(DEV)/bin/python -m pytest -q mha_core
+
+# The documentation, with the report of what was measured: build/docs/index.html, which opens offline.
+docs: bench-report
+	$(DEV)/bin/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 
 # This commit on every backend that is ready; then the report. MACHINE=ci-2core for results to be committed.
 bench: $(DEV)/ready
@@ -77,6 +81,7 @@ wheel: $(DEV)/ready
 	$(PYTHON) -m venv build/wheel/env
 	build/wheel/env/bin/pip install --quiet -c constraints.txt "$$(ls $$PWD/build/wheel/*.whl)[cli]"
 	cd build/wheel && env/bin/mha --version && env/bin/mha backends && env/bin/mha bench --quick --case tiny
+	cd build/wheel && env/bin/mha attend "A bird." --model $(call MODEL,$(DEV)) --output page.html && env/bin/mha attend "A bird." --model $(call MODEL,$(DEV)) --output maps.png
 	cd build/wheel && env/bin/mha encode --model $(call MODEL,$(DEV)) --output vectors.npy ../../examples/sentences.txt
 	build/wheel/env/bin/python -c "import numpy; x = numpy.load('build/wheel/vectors.npy'); assert x.shape == (240, 384), x.shape; print(x.shape)"
 

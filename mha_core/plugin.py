@@ -3,7 +3,7 @@
 >>> from mha_core.plugin import Backend, Kernel, Call, hookimpl
 """
 
-from .algebra.attention import by_sequence, concat_queries, only_packed
+from .algebra.attention import by_sequence, concat_queries, goes_by_sequence, only_packed
 from .algebra.masks import Relation, runs
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, merge
@@ -22,6 +22,7 @@ __all__ = [
     "Relation",
     "by_sequence",
     "concat_queries",
+    "goes_by_sequence",
     "hookimpl",
     "merge",
     "only_packed",

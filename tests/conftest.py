@@ -9,6 +9,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the tests run beside each other: more would only spin
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX would take most of a GPU's memory for itself
+os.environ.setdefault("KERAS_BACKEND", "torch")  # of the peers that Keras may compute on, the one that is installed for all
 os.environ.pop("MHA_BACKEND", None)
 os.environ.pop("MHA_MODEL", None)
 

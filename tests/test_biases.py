@@ -81,6 +81,64 @@ def test_a_bias_of_minus_infinity_hides_a_key(backend, rng):
     np.testing.assert_allclose(backend.to_numpy(out), expected, atol=1e-14)
 
 
+LENGTHS = [3, 3, 0, 1, 40, 12, 130, 5]
+
+
+def table(rng, hidden=()):
+    """Of relative biases, for 4 heads; keys in some of its buckets are hidden."""
+    found = rng.normal(size=(8, 4))
+    found[list(hidden)] = -np.inf
+    return found
+
+
+DISTANCES = {
+    "alibi": lambda make, rng: mha.alibi(4),
+    "relative": lambda make, rng: mha.relative_bias(make(table(rng)), bidirectional=True, max_distance=20),
+    "hidden": lambda make, rng: mha.relative_bias(make(table(rng, [0, 3, 5])), bidirectional=True, max_distance=20),
+    "one way": lambda make, rng: mha.relative_bias(make(table(rng, [0])), bidirectional=False, max_distance=60),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("offset", [None, 2])
+@pytest.mark.parametrize("band", [None, mha.causal(), mha.window(7, 2)], ids=["", "causal", "window"])
+@pytest.mark.parametrize("name", DISTANCES)
+def test_packed_sequences_have_the_bias_that_each_has_alone(backend, rng, name, band, offset, dtype):
+    """Where a row of a hidden kind sees nothing, it is 0 in both."""
+    tokens = sum(LENGTHS)
+    arrays = [backend.from_numpy(rng.normal(size=(heads, tokens, 8)).astype(dtype)) for heads in (4, 2, 2)]
+    bias = DISTANCES[name](lambda x: backend.from_numpy(x.astype(dtype)), rng)
+    mask = mha.packed(LENGTHS) if band is None else mha.packed(LENGTHS) & band
+    found = mha.attention_state(*arrays, mask=mask, bias=bias, query_offset=offset)
+    ends = np.cumsum(LENGTHS)
+    with mha.use_kernel("attention", "algebra"):
+        alone = [
+            mha.attention_state(*(x[:, stop - n : stop, :] for x in arrays), mask=band, bias=bias, query_offset=offset)
+            for stop, n in zip(ends, LENGTHS, strict=True)
+            if n
+        ]
+    for field in ("out", "lse"):
+        expected = np.concatenate([backend.to_numpy(getattr(state, field)) for state in alone], axis=1)
+        tolerance = 1e-5 if dtype == "float32" else 1e-13
+        np.testing.assert_allclose(backend.to_numpy(getattr(found, field)), expected, rtol=tolerance, atol=tolerance)
+    if offset is None:
+        assert (backend.to_numpy(found.lse) == -np.inf).any() == (name in ("hidden", "one way"))
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_no_number_of_one_packed_sequence_reaches_another_through_the_bias(backend, rng, poison):
+    arrays = [rng.normal(size=(4, sum(LENGTHS), 8)) for _ in range(3)]
+    options = {"mask": mha.packed(LENGTHS), "bias": DISTANCES["relative"](backend.from_numpy, rng)}
+    expected = backend.to_numpy(mha.attention_state(*map(backend.from_numpy, arrays), **options).out)
+    for x in arrays:
+        x[:, 20] = poison  # in the fifth sequence
+    with np.errstate(invalid="ignore"):  # the strict namespace computes with NumPy, which tells of infinity less infinity
+        found = backend.to_numpy(mha.attention_state(*map(backend.from_numpy, arrays), **options).out)
+    others = np.r_[0:7, 47 : sum(LENGTHS)]
+    np.testing.assert_allclose(found[:, others], expected[:, others], rtol=0, atol=1e-14)
+    assert not np.isfinite(found[:, 20]).any()
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

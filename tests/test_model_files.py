@@ -119,10 +119,12 @@ def test_modules_that_are_none(tiny_model, content, found):
     refused(tiny_model, f"modules.json: module type is {found}; supported: Transformer, Pooling, Normalize")
 
 
-@pytest.mark.parametrize("model_type", ["t5", "BERT", ""])
+@pytest.mark.parametrize("model_type", ["t5", "BERT", "", "albert", "deberta-v2", "modernbert"])
 def test_other_model_types_are_refused_by_name(tiny_model, model_type):
     rewrite(tiny_model / "config.json", model_type=model_type)
-    refused(tiny_model, f"{tiny_model / 'config.json'}: model_type is {model_type!r}; supported: bert")
+    supported = "bert, roberta, xlm-roberta, camembert, mpnet, distilbert, electra"
+    message = refused(tiny_model, f"{tiny_model / 'config.json'}: model_type is {model_type!r}; supported: ")
+    assert message.endswith(f"supported: {supported}")
 
 
 @pytest.mark.parametrize(

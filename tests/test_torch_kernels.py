@@ -11,6 +11,7 @@ import torch
 import mha_core as mha
 from mha_core.conformance import oracle
 from mha_core.conformance.problems import random_problem
+from mha_core.plugin import AttentionProblem
 from mha_torch import sdpa
 
 B, H, L, S, D = 2, 4, 9, 13, 8
@@ -159,6 +160,23 @@ def test_packed_sequences_are_what_each_is_alone(qkv, dtype, causal):
     ]
     torch.testing.assert_close(whole.out, torch.cat([part.out for part in parts], 1))
     torch.testing.assert_close(whole.lse, torch.cat([part.lse for part in parts], 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_a_bias_by_distance_is_never_made_for_packed_sequences(rng, monkeypatch, dtype):
+    """A view of one number for each distance serves all of them."""
+    lengths = [200, 3, 3, 50]
+    arrays = [torch.asarray(rng.normal(size=(4, sum(lengths), 8))).to(dtype) for _ in range(3)]
+    table = torch.asarray(rng.normal(size=(32, 4))).to(dtype)
+    options = {"mask": mha.packed(lengths), "bias": mha.relative_bias(table, bidirectional=True, max_distance=128)}
+    with mha.use_kernel("attention", "algebra"):
+        expected = mha.scaled_dot_product_attention(*arrays, **options)
+    sizes, grid = [], AttentionProblem.grid
+    monkeypatch.setattr(AttentionProblem, "grid", lambda p, *sides: sizes.append([*map(len, sides)]) or grid(p, *sides))
+    out = mha.scaled_dot_product_attention(*arrays, **options)
+    assert sizes == [[1, 2 * 200 - 1]]
+    tolerance = 1e-5 if dtype.itemsize > 2 else 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_packed_sequences_broadcast_over_batches(qkv):

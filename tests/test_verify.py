@@ -122,6 +122,13 @@ CALLS = {
 }
 
 
+@pytest.mark.parametrize("mask", [mha.causal(), mha.packed([2, 3]), mha.key_lengths(0)], ids=["causal", "packed", "no key"])
+def test_what_a_mask_hides_is_no_reason_to_warn(mask):
+    """Scores of minus infinity, in the bound of rounding: a warning would be an error here."""
+    with mha.verify():
+        mha.attention_state(X, X, X, mask=mask)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_wrong_kernel_is_found_and_told_with_all_that_is_needed_to_see_it_again(installed, name):
     op, _ = FAULTS[name]
@@ -161,6 +168,13 @@ def test_a_right_kernel_passes_and_its_own_result_is_given(installed, op):
     for a, e in zip(*(x if isinstance(x, tuple) else (x,) for x in (actual, expected)), strict=True):
         np.testing.assert_array_equal(a, e)
     assert sum(done.checked.values()) == done.calls
+
+
+@pytest.mark.parametrize("mask", [mha.causal(), np.arange(5)[:, None] > np.zeros(5)])  # the latter with a row that sees nothing
+def test_what_is_masked_is_compared_without_a_warning(mask):
+    with mha.verify() as done:
+        mha.scaled_dot_product_attention(X, X, X, mask=mask)
+    assert done.checked
 
 
 def test_without_verify_nothing_is_shadowed(installed):

@@ -70,10 +70,11 @@ def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dic
 
 
 def markdown(rows: Sequence[Row], found: Mapping[str, Any]) -> str:
-    """The table, below what it depends on."""
+    """A page: the table, below what it depends on."""
     machine = found["machine"]
     rule = ["---"] * LEFT + ["---:"] * (len(HEADING) - LEFT)
     parts = [
+        "# Beside the peers",
         f"Measured on {found['date']} by `{found['command']}`: {machine['model']}, {machine['cores']} cores, "
         f"{' '.join(machine['flags'])}, {machine['system']}; "
         + ", ".join(f"{name} {version}" for name, version in found["versions"].items())

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_core.plugin import AttentionProblem, Relation, only_packed, runs
+from mha_core.plugin import AttentionProblem, Relation, goes_by_sequence, runs
 
 from .base import FASTEST, NATURAL
 from .part import Part
@@ -41,7 +41,7 @@ def parts(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Part]:
     given = tuple(x if x.shape[:-3] == batch else np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in given)
     query, key, value = given
     arrays = _Arrays(query, key, value, out, None if lse is None else lse[..., None])
-    if only_packed(p):
+    if goes_by_sequence(p):
         yield from _sequences(p, arrays)
         return
     if not batch:
@@ -88,12 +88,14 @@ def _part(p: AttentionProblem, arrays: _Arrays, band: tuple[int | None, int | No
 
 def _sequences(p: AttentionProblem, arrays: _Arrays) -> Iterator[Part]:
     """Sequences laid end to end: many of one length are a batch; a few short ones are one problem with a mask."""
+    bias = _bias(p, (*p.batch_shape, 1))
     for start, lengths in _spans(p.structure.packed or ()):
         alike = len(set(lengths)) == 1
         count, length = (len(lengths), lengths[0]) if alike else (1, sum(lengths))
         stacked = arrays.map(partial(_stacked, start=start, count=count, length=length))
         for at in np.ndindex(*p.batch_shape):
             part = _part(p, stacked.at(at), p.structure.band)
+            part.bias = bias(at)
             if not alike:
                 part.mask, part.sequences = _same_sequence(lengths), lengths
             yield part
@@ -141,7 +143,7 @@ def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> Callable[[tuple[int, .
     if p.bias is None:
         return lambda at: None
     keys, length = p.structure.keys, p.query.shape[-2]
-    if not p.bias.reads_query_position:
+    if not p.bias.by_distance:
         block = p.bias.block(p.grid(range(length), keys))
         matrix = _matrix(p, block, batch, (length, len(keys)))
         return lambda at: Matrix(matrix[at])

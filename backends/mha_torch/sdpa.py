@@ -23,8 +23,8 @@ from mha_core.plugin import (
     Relation,
     by_sequence,
     concat_queries,
+    goes_by_sequence,
     merge,
-    only_packed,
     runs,
 )
 
@@ -82,7 +82,7 @@ def attention(p: AttentionProblem) -> AttentionState:
     dtype: Any = p.query.dtype
     if _is_widened(p):
         p = p.with_arrays(*(_wide(p, x) for x in (p.query, p.key, p.value)))
-    state: Any = _attention(p) if not only_packed(p) else _by_run(p) if _is_runs(p) else by_sequence(p, _attention)
+    state: Any = _attention(p) if not goes_by_sequence(p) else _by_run(p) if _is_runs(p) else by_sequence(p, _attention)
     if p.sink is not None:  # one more score without a value: merging with the state (0, sink)
         sink = _wide(p, p.sink)[:, None].expand(state.lse.shape)
         state = merge(p.xp, state, AttentionState(torch.zeros_like(state.out), sink))
@@ -129,7 +129,8 @@ def _attention(p: AttentionProblem) -> AttentionState:
 def _is_runs(p: AttentionProblem) -> bool:
     """Whether sequences laid end to end need nothing but torch's kernel."""
     alike = len({(x.ndim, x.shape[-1]) for x in (p.query, p.key, p.value)}) == 1
-    return alike and p.query.ndim == 3 and _has_lse(p) and p.structure.band in ((None, None), (None, 0))
+    bands = ((None, None), (None, 0)) if p.bias is None else ((None, None),)
+    return alike and p.query.ndim == 3 and _has_lse(p) and p.structure.band in bands
 
 
 def _by_run(p: AttentionProblem) -> AttentionState:
@@ -137,6 +138,9 @@ def _by_run(p: AttentionProblem) -> AttentionState:
 
     torch lays its answer out as (count, length, heads, head_dim), and so it is kept: what follows reads it as it lies.
     """
+    line = _by_distance(p)
+    if line is not None and bool((line == -math.inf).any()):  # a row may see nothing: blocks know what to answer
+        return by_sequence(p, _attention)
     heads, tokens, width = p.query.shape
     out: Any = torch.empty((tokens, heads, width), dtype=p.query.dtype, device=p.device)
     lse: Any = torch.empty((heads, tokens), dtype=p.compute_dtype, device=p.device)
@@ -146,10 +150,27 @@ def _by_run(p: AttentionProblem) -> AttentionState:
             continue
         part, each = slice(start, start + count * length), (count, length)
         query, key, value = (_rows(x[:, part].unflatten(1, each).transpose(0, 1)) for x in arrays)
-        answer, log_sum = _flash(query, key, value, 0.0, p.structure.band[1] == 0, scale=p.scale)
+        causal, mask = p.structure.band[1] == 0, None
+        if line is not None:
+            key, value, mask = key.flip(-2), value.flip(-2), _tile(line, length)
+        answer, log_sum = _flash(query, key, value, 0.0, causal, attn_mask=mask, scale=p.scale)
         out[part].unflatten(0, each).copy_(answer.transpose(1, 2))
         lse[:, part].unflatten(1, each).copy_(log_sum.transpose(0, 1))
     return AttentionState(out.transpose(0, 1), lse)
+
+
+def _by_distance(p: AttentionProblem) -> Tensor | None:
+    """(H, 2 n - 1): the bias of distances from n - 1 to 1 - n, where the longest sequence has n positions."""
+    if p.bias is None:
+        return None
+    last = max(p.structure.packed or (), default=1) - 1
+    return _wide(p, p.bias.block(p.grid(range(1), range(last, -last - 1, -1)))).squeeze(-2)
+
+
+def _tile(line: Tensor, length: int) -> Tensor:
+    """(1, H, length, length), last key first: a view that no memory is needed for, as torch has no negative strides."""
+    outside = line.shape[-1] // 2 + 1 - length
+    return line[:, outside : line.shape[-1] - outside].unfold(-1, length, 1)[None]
 
 
 def _block(p: AttentionProblem, rows: range) -> AttentionState:

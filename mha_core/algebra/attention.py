@@ -32,7 +32,7 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     """
     p = problem
     if rows is None and block is None:
-        if only_packed(p):
+        if goes_by_sequence(p):
             return by_sequence(p, attention_state)
         if (size := _elements_at_once(p)) is not None:
             return _batch_state(p, size)
@@ -203,11 +203,18 @@ def _batch_state(p: AttentionProblem, size: int) -> AttentionState:
     return AttentionState(*(p.xp.concat(list(arrays), axis=0) for arrays in zip(*parts, strict=True)))
 
 
-def only_packed(p: AttentionProblem) -> bool:
+def goes_by_sequence(p: AttentionProblem) -> bool:
     """Sequences laid end to end are independent problems where all else looks at distances only."""
     s = p.structure
-    plain = p.bias is None and s.key_lengths is None and s.array is None and s.rest is None
-    return s.packed is not None and plain and isinstance(p.offset, int)
+    plain = s.key_lengths is None and s.array is None and s.rest is None
+    if s.packed is None or not plain or not isinstance(p.offset, int):
+        return False
+    return p.bias is None or (p.bias.by_distance and p.offset == 0)  # the offset is in the band already, but in no bias
+
+
+def only_packed(p: AttentionProblem) -> bool:
+    """As ``goes_by_sequence``, and without a bias: for kernels that know of none there."""
+    return p.bias is None and goes_by_sequence(p)
 
 
 def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 
 from .arrays import Array, Namespace, is_array, move_axis, pick_pairs
@@ -12,6 +13,9 @@ from .grid import Grid, Term, check_broadcast
 
 class Bias(Term):
     """A number for each (query, key) pair, added to the scores."""
+
+    by_distance = False
+    """Whether it depends on key position - query position, and on the head, alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +38,7 @@ class Alibi(Bias):
 
     num_heads: int
     reads_query_position = True
+    by_distance = True
 
     @property
     def slopes(self) -> list[float]:
@@ -62,17 +67,22 @@ class RelativeBias(Bias):
     max_distance: int
     label = "relative_bias"
     reads_query_position = True
+    by_distance = True
 
     def block(self, grid: Grid) -> Array:
         xp, farthest = grid.xp, self.max_distance
-        buckets = xp.asarray([self.bucket(d) for d in range(-farthest, farthest + 1)], device=grid.device)
-        by_distance = xp.take(self.table, buckets, axis=0)  # (2 max_distance + 1, H)
+        by_distance = xp.take(self.table, xp.asarray(self._buckets, device=grid.device), axis=0)  # (2 max_distance + 1, H)
         distance = xp.clip(grid.key_index - grid.query_position, -farthest, farthest) + farthest
         values = xp.take(by_distance, xp.reshape(distance, (-1,)), axis=0)
         values = xp.reshape(values, (*distance.shape, self.table.shape[1]))
         if distance.ndim > 2:  # (..., 1, l, s, H): the head axis that an offset for each batch element left open
             values = values[..., 0, :, :, :]
         return move_axis(xp, values, -1, -3)
+
+    @cached_property
+    def _buckets(self) -> list[int]:
+        """Of all distances that differ, once for all blocks and layers."""
+        return [self.bucket(distance) for distance in range(-self.max_distance, self.max_distance + 1)]
 
     def bucket(self, distance: int) -> int:
         """Half of the buckets hold one distance each, the others grow by a constant ratio up to max_distance."""
@@ -100,7 +110,7 @@ def as_bias(bias: Bias | Array) -> Bias:
 
 
 def alibi(num_heads: int) -> Bias:
-    """Linear biases: -slope * |query position - key position|, a slope for each head.
+    """Linear biases, ``-slope * |query position - key position|``: a slope for each head.
 
     Source: Press, Smith and Lewis 2022, section 3 (they attend causally, where the distance is never negative).
     Raises ValueError for fewer than one head.

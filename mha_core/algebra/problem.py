@@ -35,7 +35,7 @@ class AttentionProblem:
     sink: Array | None = None
     offset: int | Array = 0
     asked: frozenset[str] = frozenset()
-    """What the caller and the library ask beside it: ``"lse"`` where the log-sum-exp is wanted, ``"gradient"``, and so on."""
+    """What the caller and the library ask beside it, such as ``"lse"``, the log-sum-exp, or ``"gradient"``."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

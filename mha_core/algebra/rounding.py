@@ -44,10 +44,11 @@ def _attention_rows(p: AttentionProblem, y: AttentionState, rows: range) -> Atte
     weights, total, _, _ = algebra.exponentials(xp, s, sink)
     weights = weights / total
     positive = weights > 0
+    top = xp.max(xp.where(positive, s, -math.inf), axis=-1, keepdims=True)
+    s, top = xp.where(positive, s, 0), xp.where(top == -math.inf, 0, top)  # nothing infinite, which NumPy would warn of
     query = xp.abs(algebra.grouped(p, algebra.wide(p, p.query[..., rows.start : rows.stop, :])))
     key, value = (xp.abs(algebra.wide(p, x))[..., :, None, :, :] for x in (p.key, p.value))
     reach = (math.sqrt(p.query.shape[-1]) + 2) * abs(p.scale) * xp.matmul(query, xp.matrix_transpose(key))
-    top = xp.max(xp.where(positive, s, -math.inf), axis=-1, keepdims=True)
     u = _roundoff(xp, p.compute_dtype)
     ds = xp.where(positive, weights * (u * (reach + xp.abs(s) + 1 + top - s)), 0)
     seen = xp.matmul(weights, value)

@@ -25,25 +25,38 @@ OPERATIONS = (
 class Backend:
     """An array library.
 
-    name: what users write in ``use_backend``.
-    api: the version of the contract that the plugin was written for, 1.
-    types: ``"module:qualname"`` of the array types; a subclass belongs too. A predicate ``(array) -> bool`` may stand among
-    them, for arrays whose class says nothing, such as tracers; it is asked once for each class that no name fits, so it must
-    not import the library.
-    namespace: returns the array-API namespace; called once, on first need, and the only place to import the library. Where the
-    library is installed but has no device to run on, it raises ``NoDevice``.
-    devices: the devices that can be named. from_numpy(array, device): a NumPy array in the backend's library.
-    to_numpy(array): the reverse, copied from a device if it must. Both default to the namespace's ``asarray`` and DLPack.
-    is_floating(dtype): defaults to the namespace's ``isdtype(dtype, "real floating")``.
-    parallel(function, items): yields the results in order, computed on all cores; defaults to one after another, for
-    libraries that use all cores by themselves. synchronize(): waits for the device.
-    features(arrays): what these arrays, or the state that the library is in, ask of a kernel beside the call's own features,
-    such as ``"gradient"`` where the library records one; None stands for an array that was not given.
-    versions: names and versions of the libraries. install: the command that installs what is missing.
-    current_device(): for a library that computes on its current device, wherever the arrays are: which one that is. Arrays of
-    another are refused, since what is computed of them would not stay with them.
-    set_num_threads(n): n threads for what the library and its kernels compute on the host, an int of at least 1, or None: as
-    many as before the first call.
+    Parameters
+    ----------
+    name : what users write in ``use_backend``
+    api : the version of the contract that the plugin was written for, 1
+    types : ``"module:qualname"`` of the array types
+        A subclass belongs too. A predicate ``(array) -> bool`` may stand among them, for arrays whose class says nothing, such
+        as tracers; it is asked once for each class that no name fits, so it must not import the library.
+    namespace : function that returns the array-API namespace
+        Called once, on first need, and the only place to import the library. Where the library is installed but has no device
+        to run on, it raises ``NoDevice``.
+    devices : function that returns the devices that can be named
+    from_numpy : function of a NumPy array and a device
+        The array in the backend's library; by default the namespace's ``asarray``.
+    to_numpy : function of an array
+        The reverse, copied from a device if it must; by default by DLPack.
+    is_floating : function of a dtype
+        By default the namespace's ``isdtype(dtype, "real floating")``.
+    parallel : function of a function and its items
+        Yields the results in order, computed on all cores; by default one after another, for libraries that use all cores by
+        themselves.
+    synchronize : function that waits for the device
+    features : function of a call's arrays
+        What they, or the state that the library is in, ask of a kernel beside the call's own features, such as ``"gradient"``
+        where the library records one. None stands for an array that was not given.
+    versions : function that returns the versions of the libraries by their names
+    install : the command that installs what is missing
+    current_device : function that returns a device
+        For a library that computes on its current device, wherever the arrays are: which one that is. Arrays of another are
+        refused, since what is computed of them would not stay with them.
+    set_num_threads : function of n
+        n threads for what the library and its kernels compute on the host, an int of at least 1, or None: as many as before
+        the first call.
     """
 
     name: str
@@ -87,15 +100,23 @@ class Call:
 class Kernel:
     """A faster way to compute one operation on one backend.
 
-    backend: whose arrays; it may be someone else's backend. op: the operation, such as ``"attention"`` or ``"gelu"``.
-    name: what users write in ``use_kernel``. api: as in ``Backend``.
-    load: ``"module:function"``, imported on first use; ``"attention"`` receives an ``AttentionProblem`` and returns an
-    ``AttentionState``, every other operation the arguments of the public function of its name.
-    prepare: ``"module:function"`` of a kernel of attention, for small calls. It is given a first problem and returns a function
-    ``(query, key, value, sink) -> AttentionState`` for every problem that differs from it in the numbers of these arrays
-    alone, strides included; or None, and ``load`` computes. No array of the first problem may be kept.
-    priority: higher is asked first. handles: the features that it honours; a call with any other goes elsewhere.
-    supports: Call -> None, or the reason against. opt_in: never chosen by itself, only by ``use_kernel``.
+    Parameters
+    ----------
+    backend : whose arrays; it may be someone else's backend
+    op : the operation, such as ``"attention"`` or ``"gelu"``
+    name : what users write in ``use_kernel``
+    api : as in ``Backend``
+    load : ``"module:function"``, imported on first use
+        ``"attention"`` receives an ``AttentionProblem`` and returns an ``AttentionState``, every other operation the arguments
+        of the public function of its name.
+    priority : higher is asked first
+    handles : the features that it honours; a call with any other goes elsewhere
+    supports : function of a ``Call``: None, or the reason against
+    opt_in : never chosen by itself, only by ``use_kernel``
+    prepare : ``"module:function"`` of a kernel of attention, for small calls
+        It is given a first problem and returns a function ``(query, key, value, sink) -> AttentionState`` for every problem
+        that differs from it in the numbers of these arrays alone, strides included; or None, and ``load`` computes. No array of
+        the first problem may be kept.
     """
 
     backend: str

@@ -60,16 +60,16 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return found
 
 
-def field(config: Mapping[str, Any], path: Path, name: str, kind: type = int) -> Any:
-    """A field of a configuration; raises ModelError where it is missing or of another kind."""
+def field(config: Mapping[str, Any], path: Path, name: str, kind: type = int, *, least: int = 1) -> Any:
+    """A field of a configuration; raises ModelError where it is missing, of another kind, or an int below ``least``."""
     if name not in config:
         raise ModelError(f"{path} has no {name!r}")
     value = config[name]
     kinds = (int, float) if kind is float else kind
     if not isinstance(value, kinds) or isinstance(value, bool) != (kind is bool):
         raise ModelError(f"{path}: {name} is {value!r}; expected {kind.__name__}")
-    if isinstance(value, int) and kind is int and value < 1:
-        raise ModelError(f"{path}: {name} is {value}; expected at least 1")
+    if isinstance(value, int) and kind is int and value < least:
+        raise ModelError(f"{path}: {name} is {value}; expected at least {least}")
     return value
 
 

@@ -14,9 +14,11 @@ from ..algebra.masks import packed
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import backend_without_arrays
 from ..ops import check
-from .bert import MODEL_TYPES, Bert
+from .checkpoint import read_model
+from .families import MODEL_TYPES
 from .files import field, locate, one_of, read_json
 from .pooling import Pooling, unit
+from .text_model import TextModel
 from .tokens import Tokenizer
 
 _WINDOW = 4096  # texts that are sorted by length together; what is in flight does not grow beyond them
@@ -29,7 +31,7 @@ class TruncationWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class TextEncoder:
-    """A pretrained encoder of the BERT family with its tokenizer and pooling.
+    """A pretrained encoder with its tokenizer and pooling: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, MPNet, DistilBERT, ELECTRA.
 
     >>> import mha_core as mha
     >>> encoder = mha.TextEncoder.from_pretrained("path/to/all-MiniLM-L6-v2")  # doctest: +SKIP
@@ -37,7 +39,7 @@ class TextEncoder:
     (2, 384)
     """
 
-    model: Bert
+    model: TextModel
     tokenizer: Tokenizer
     pooling: Pooling
     backend: LoadedBackend
@@ -60,10 +62,10 @@ class TextEncoder:
         path = folder / "config.json"
         kind = one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")
         pooling = Pooling.read(folder)
-        model = MODEL_TYPES[kind].read(
-            folder, lambda array: loaded.xp.astype(loaded.from_numpy(array, device), wanted, copy=False)
+        model = read_model(
+            folder, MODEL_TYPES[kind], lambda array: loaded.xp.astype(loaded.from_numpy(array, device), wanted, copy=False)
         )
-        tokenizer = Tokenizer.read(folder, vocabulary=model.words.shape[0], max_positions=model.positions.shape[0])
+        tokenizer = Tokenizer.read(folder, vocabulary=model.words.shape[0], max_positions=model.max_length)
         return cls(model, tokenizer, pooling, loaded, device)
 
     @property
@@ -81,12 +83,22 @@ class TextEncoder:
 
         Parameters
         ----------
-        texts : strings; "" is encoded as its special tokens
-        normalize : whether vectors have length 1; None follows the model's modules.json
-        progress : whether to show a bar on standard error; None: on a terminal, once the work takes more than a second
+        texts : strings
+            "" is encoded as its special tokens.
+        normalize : bool, or None
+            Whether vectors have length 1; None follows the model's modules.json.
+        progress : bool, or None
+            Whether to show a bar on standard error; None: on a terminal, once the work takes more than a second.
 
-        Raises TypeError for a bare string, and for texts that are no strings. Warns once, with TruncationWarning, of texts
-        that are longer than ``max_seq_length``.
+        Raises
+        ------
+        TypeError
+            For a bare string, and for texts that are no strings.
+
+        Warns
+        -----
+        TruncationWarning
+            Once, of texts that are longer than ``max_seq_length``.
         """
         parts = list(self.stream(texts, normalize=normalize, progress=progress))
         xp = self.backend.xp
@@ -110,7 +122,7 @@ class TextEncoder:
         (ids,), cut = self.tokenizer([text])
         self._warn(cut, 1, stacklevel=3)
         tokens = integers(xp, ids, self.device)
-        maps = self.model.attention_maps(tokens, integers(xp, range(len(ids)), self.device))
+        maps = self.model.attention_maps(tokens, integers(xp, self.model.position_ids(ids), self.device))
         return xp.stack(maps), self.tokenizer.tokens(ids)
 
     def _stream(self, texts: Iterable[str], normalize: bool, progress: bool | None) -> Iterator[Array]:
@@ -150,8 +162,8 @@ class TextEncoder:
         xp = self.backend.xp
         lengths = [len(text) for text in ids]
         tokens = integers(xp, (token for text in ids for token in text), self.device)
-        places = integers(xp, (at for length in lengths for at in range(length)), self.device)
-        hidden = self.model(tokens, places, mask=packed(lengths))
+        positions = integers(xp, (at for text in ids for at in self.model.position_ids(text)), self.device)
+        hidden = self.model(tokens, positions, mask=packed(lengths))
         wide = compute_dtype(xp, hidden.dtype)
         return self.pooling(xp, xp.astype(hidden, wide, copy=False), lengths)
 

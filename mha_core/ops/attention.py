@@ -15,33 +15,43 @@ from .prepare import Options, prepare
 
 
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> Array:
-    """softmax(q k^T / sqrt(D)) v.
+    """softmax(q k^T / sqrt(D)) v. Source: Vaswani et al. 2017, equation 1.
 
     Parameters
     ----------
-    query : (..., H, L, D)
-    key : (..., K, S, D), H a multiple of K; query head i reads key head i // (H / K)
-    value : (..., K, S, E)
+    query : array (..., H, L, D)
+    key : array (..., K, S, D)
+        H is a multiple of K; query head i reads key head i // (H / K).
+    value : array (..., K, S, E)
         With two axes there is no head axis. Batch axes broadcast.
-    mask : Mask or boolean array, broadcast to (..., H, L, S); True: may attend
-    bias : Bias or floating array, broadcast likewise; added to the scores
+    mask : Mask or boolean array, broadcast to (..., H, L, S)
+        True: may attend.
+    bias : Bias or floating array, broadcast likewise
+        Added to the scores.
     scale : float, default 1 / sqrt(D)
-    softcap : float > 0; scores become softcap * tanh(score / softcap)
-    sink : (H,); one more score for each head, without a value
-    query_offset : int, or integers of the batch shape; the position of query 0
+    softcap : float > 0
+        Scores become softcap * tanh(score / softcap).
+    sink : array (H,)
+        One more score for each head, without a value.
+    query_offset : int, or integers of the batch shape
+        The position of query 0.
 
     Returns
     -------
-    (..., H, L, E), in the library, on the device and of the dtype of the query; 0 for a query that sees no key. A key that no
-    query may see leaves no trace, whatever it holds; NaN in a value that some queries see may reach the others.
+    array (..., H, L, E)
+        In the library, on the device and of the dtype of the query; 0 for a query that sees no key. A key that no query may see
+        leaves no trace, whatever it holds; NaN in a value that some queries see may reach the others.
 
     Raises
     ------
-    TypeError, for integers, mixed dtypes, libraries or devices; ValueError, for shapes that do not fit, and where a mask or
-    bias looks at positions, L != S and no ``query_offset`` says how they align.
+    TypeError
+        For integers, mixed dtypes, libraries or devices.
+    ValueError
+        For shapes that do not fit, and where a mask or bias looks at positions, L != S and no ``query_offset`` says how they
+        align.
 
-    Source: Vaswani et al. 2017, equation 1.
-
+    Examples
+    --------
     >>> import numpy as np, mha_core as mha
     >>> x = np.eye(2)
     >>> mha.scaled_dot_product_attention(x, x, x, mask=mha.causal()).round(3)
@@ -54,15 +64,16 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
 def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
     """Attention with the logarithm of its normaliser, so that states over disjoint keys can be merged.
 
-    Parameters, errors: as ``scaled_dot_product_attention``.
+    Parameters, errors: as ``scaled_dot_product_attention``. Source: Rabe and Staats 2021, section 2.
 
     Returns
     -------
-    AttentionState: ``out`` (..., H, L, E), and ``lse`` (..., H, L), a natural logarithm, float32, or float64 for float64 input;
-    -inf for a query that sees no key.
+    AttentionState
+        ``out`` (..., H, L, E), and ``lse`` (..., H, L), a natural logarithm, float32, or float64 for float64 input; -inf for a
+        query that sees no key.
 
-    Source: Rabe and Staats 2021, section 2.
-
+    Examples
+    --------
     >>> import numpy as np, mha_core as mha
     >>> x = np.zeros((1, 4))
     >>> float(mha.attention_state(x, x, x).lse[0])
@@ -74,16 +85,26 @@ def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Op
 def merge_states(*states_: AttentionState) -> AttentionState:
     """The state over the union of disjoint sets of keys: associative, commutative, with identity (0, -inf).
 
+    Source: Milakov and Gimelshein 2018, section 3.1.
+
     Parameters
     ----------
     *states : AttentionState, or pairs (out (..., L, E), lse (..., L)), all of one shape
 
     Returns
     -------
-    AttentionState, in the dtypes of the first. Raises TypeError without any state, ValueError for shapes that differ.
+    AttentionState
+        In the dtypes of the first.
 
-    Source: Milakov and Gimelshein 2018, section 3.1.
+    Raises
+    ------
+    TypeError
+        Without any state.
+    ValueError
+        For shapes that differ.
 
+    Examples
+    --------
     >>> import numpy as np, mha_core as mha
     >>> q, k, v = np.ones((1, 4)), np.eye(4), np.eye(4)
     >>> halves = [mha.attention_state(q, k[s], v[s]) for s in (slice(0, 2), slice(2, 4))]
@@ -114,14 +135,20 @@ def attention_weights(
 
     Parameters
     ----------
-    query, key, options : as ``scaled_dot_product_attention``; mask, bias and offset describe the whole problem
-    lse : (..., H, L), from ``attention_state``, a sink included; without it, it is computed
-    rows, cols : slices or sequences of indices of queries and keys; they only select
+    query, key, options : as ``scaled_dot_product_attention``
+        Mask, bias and offset describe the whole problem.
+    lse : array (..., H, L), from ``attention_state``, a sink included
+        Without it, it is computed.
+    rows, cols : slices or sequences of indices of queries and keys
+        They only select.
 
     Returns
     -------
-    (..., H, rows, cols), in the query's dtype: exactly 0 where masked, and in the row of a query that sees no key.
+    array (..., H, rows, cols)
+        In the query's dtype: exactly 0 where masked, and in the row of a query that sees no key.
 
+    Examples
+    --------
     >>> import numpy as np, mha_core as mha
     >>> x = np.zeros((3, 4))
     >>> mha.attention_weights(x, x, mask=mha.causal(), rows=[1])
@@ -150,19 +177,22 @@ def attention_weights(
 def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:
     """One head of attention of a sequence to itself: q = x w_q, k = x w_k, v = x w_v.
 
+    Source: Vaswani et al. 2017, equation 1.
+
     Parameters
     ----------
-    x : (..., L, d_model)
-    w_q, w_k : (d_model, d_k)
-    w_v : (d_model, d_v)
+    x : array (..., L, d_model)
+    w_q, w_k : arrays (d_model, d_k)
+    w_v : array (d_model, d_v)
     options : as ``scaled_dot_product_attention``, with H = 1
 
     Returns
     -------
-    out (..., L, d_v) and weights (..., L, L).
+    out : array (..., L, d_v)
+    weights : array (..., L, L)
 
-    Source: Vaswani et al. 2017, equation 1.
-
+    Examples
+    --------
     >>> import numpy as np, mha_core as mha
     >>> x, w = np.eye(2), np.eye(2)
     >>> out, weights = mha.self_attention(x, w, w, w)

@@ -89,14 +89,22 @@ def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explana
 
     Parameters
     ----------
-    op : the name of an operation, such as ``"attention"`` or ``"gelu"``; or any callable made of operations, a layer too
-    *args, **options : those of the call; arguments are checked, kernels are chosen, and nothing is computed by them
+    op : str or callable
+        The name of an operation, such as ``"attention"`` or ``"gelu"``; or anything made of operations, a layer too.
+    *args, **options : those of the call
+        Arguments are checked, kernels are chosen, and nothing is computed by them. A cache stays as it is.
 
     Returns
     -------
-    Explanation. Raises what the call would raise for its arguments, KernelUnsupported included; ValueError for an unknown name.
-    A cache stays as it is.
+    Explanation
 
+    Raises
+    ------
+    ValueError
+        For an unknown name; and what the call would raise for its arguments, KernelUnsupported included.
+
+    Examples
+    --------
     >>> import numpy as np, mha_core as mha
     >>> x = np.ones((2, 3), dtype=np.float32)
     >>> print(mha.explain("gelu", x))

@@ -51,26 +51,40 @@ def multi_head_attention(
 ) -> Array:
     """Concat(head_1, ..., head_h) w_o, with head_i = Attention(x w_q_i, c w_k_i, c w_v_i) and c = ``context``, or x itself.
 
+    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, section 2.2, for ``num_kv_heads``.
+
     Parameters
     ----------
-    x : (..., L, d_model)
-    w_q : (d_model, h * d_k);  w_k : (d_context, kv * d_k);  w_v : (d_context, kv * d_v);  w_o : (h * d_v, d_out)
+    x : array (..., L, d_model)
+    w_q : array (d_model, h * d_k)
+    w_k : array (d_context, kv * d_k)
+    w_v : array (d_context, kv * d_v)
+    w_o : array (h * d_v, d_out)
         The columns of head i are the i-th of h equal parts.
     num_heads : h
-    context : (..., S, d_context), for cross-attention
-    value_context : (..., S, d), what values are made of where it is not what keys are made of
+    context : array (..., S, d_context)
+        For cross-attention.
+    value_context : array (..., S, d)
+        What values are made of where it is not what keys are made of.
     num_kv_heads : kv, a divisor of h, default h
     b_q, b_k, b_v, b_o : biases of the four products
-    rotary : (heads (..., h, L, d_k), offset) -> the same, turned by position, as the layer ``Rotary`` does
-    cache : ``KeyValueCache``: keys and values are appended to it, and the offset of the query follows from it
+    rotary : function of heads (..., h, L, d_k) and an offset
+        The same heads, turned by position, as the layer ``Rotary`` does.
+    cache : KeyValueCache
+        Keys and values are appended to it, and the offset of the query follows from it.
     options : as ``scaled_dot_product_attention``
 
     Returns
     -------
-    (..., L, d_out). Raises ValueError for weights that do not divide into heads, and for options that contradict.
+    array (..., L, d_out)
 
-    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, section 2.2, for ``num_kv_heads``.
+    Raises
+    ------
+    ValueError
+        For weights that do not divide into heads, and for options that contradict.
 
+    Examples
+    --------
     >>> import numpy as np, mha_core as mha
     >>> mha.multi_head_attention(np.ones((2, 3)), np.ones((3, 6)), np.ones((3, 6)), np.ones((3, 6)), np.eye(6), num_heads=2)
     array([[3., 3., 3., 3., 3., 3.],

@@ -57,16 +57,27 @@ def rotary_tables(
 def rotary(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
     """Turn pairs of features by angles that grow with the position, so that q . k depends on distances only.
 
+    Source: Su et al. 2021, equation 34.
+
     Parameters
     ----------
-    x : (..., L, head_dim)
-    cos, sin : broadcast to (..., L, r / 2), with r <= head_dim; features beyond r pass through
-    interleaved : which features are pairs: neighbours (GPT-J), or a feature and its match in the second half of r (GPT-NeoX)
+    x : array (..., L, head_dim)
+    cos, sin : arrays, broadcast to (..., L, r / 2), with r <= head_dim
+        Features beyond r pass through.
+    interleaved : bool
+        Which features are pairs: neighbours (GPT-J), or a feature and its match in the second half of r (GPT-NeoX).
 
     Returns
     -------
-    As x. Raises ValueError for tables that do not fit. Source: Su et al. 2021, equation 34.
+    array (..., L, head_dim)
 
+    Raises
+    ------
+    ValueError
+        For tables that do not fit.
+
+    Examples
+    --------
     >>> import numpy as np, mha_core as mha
     >>> quarter_turn = np.zeros((1, 1)), np.ones((1, 1))
     >>> mha.rotary(np.asarray([[1.0, 0.0, 7.0]]), *quarter_turn, interleaved=True)

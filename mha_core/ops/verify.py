@@ -37,14 +37,20 @@ def verify(sample: float = 1.0, *, seed: int | None = None) -> Iterator[Verifica
 
     Parameters
     ----------
-    sample : the share of calls that is compared, in [0, 1]
-    seed : which calls these are; drawn anew by default, and told in the error
+    sample : float in [0, 1]
+        The share of calls that is compared.
+    seed : int
+        Which calls these are; drawn anew by default, and told in the error.
 
     Raises
     ------
-    KernelDivergence, where the two differ by more than rounding explains (``algebra/rounding.py``), with the arguments on it;
-    ValueError for a sample outside [0, 1].
+    KernelDivergence
+        Where the two differ by more than rounding explains (``algebra/rounding.py``), with the arguments on it.
+    ValueError
+        For a sample outside [0, 1].
 
+    Examples
+    --------
     >>> import numpy as np, mha_core as mha
     >>> with mha.verify() as done:
     ...     y = mha.gelu(np.linspace(-3, 3, 7, dtype=np.float32))

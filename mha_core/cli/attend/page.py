@@ -6,7 +6,6 @@ import base64
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
@@ -30,7 +29,7 @@ def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
 
 def _data(maps: AttentionMaps, choice: Choice) -> dict[str, Any]:
     """What the script reads; its head "mean" is that of all heads of a layer."""
-    numbers = numpy.rint(maps.weights * _ONE).astype("<u2")
+    numbers = (maps.weights * _ONE).round().astype("<u2")
     return {
         "tokens": maps.tokens,
         "special": maps.special,

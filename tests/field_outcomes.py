@@ -1,0 +1,263 @@
+"""Rows of docs/field.md about what comes out: extremes, memory, states, weights and gradients."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+import torch
+from onnx.shape_inference import InferenceError
+
+import mha_core as mha
+from conftest import ROOT
+from field_peers import ATTEND
+from field_probes import PROBES, numbers, probe, qkv
+from mha_core.conformance import oracle
+
+
+def raises(column, *arrays, **options):
+    """Whether the library refuses these arguments, by an error of any kind: each has its own."""
+    with suppress(TypeError, ValueError, RuntimeError, InferenceError):
+        ATTEND[column](*arrays, **options)
+        return ""
+    return "yes"
+
+
+@probe("a query that sees no key")
+def _(column, rng):
+    (query, key, value), mask = qkv(rng), np.ones((1, 1, 4, 4), dtype=bool)
+    mask[..., 1, :] = False
+    row = ATTEND[column](query, key, value, mask=mask)[..., 1, :]
+    if np.isnan(row).any():
+        return "NaN"
+    if np.allclose(row, value.mean(axis=-2), atol=1e-6):
+        return "mean of values"
+    assert (row == 0).all()
+    return "0"
+
+
+def spoilt(column, rng, at):
+    arrays, mask = list(qkv(rng)), np.ones((1, 1, 4, 4), dtype=bool)
+    arrays[at][..., 3, :] = np.nan
+    mask[..., 3] = False
+    return "spreads" if np.isnan(ATTEND[column](*arrays, mask=mask)).any() else "stays out"
+
+
+@probe("NaN in a key that none may see")
+def _(column, rng):
+    return spoilt(column, rng, 1)
+
+
+@probe("NaN in a value that none may see")
+def _(column, rng):
+    return spoilt(column, rng, 2)
+
+
+@probe("no keys at all")
+def _(column, rng):
+    query, key, value = qkv(rng, keys=0)
+    try:
+        out = ATTEND[column](query, key, value)
+    except ValueError:
+        return "error"
+    assert (out == 0).all()
+    return "0"
+
+
+@probe("float16 scores beyond 65504")
+def _(column, rng):
+    x = np.full((1, 1, 2, 64), 300, dtype=np.float16)
+    with np.errstate(over="ignore", invalid="ignore"):  # the reference evaluator's product, which is what is asked
+        out = ATTEND[column](x, x, x)
+    return "yes" if (out == 300).all() else "NaN"
+
+
+@probe("integers as a mask are refused")
+def _(column, rng):
+    return raises(column, *qkv(rng), mask=np.ones((1, 1, 4, 4), dtype=np.int64))
+
+
+@probe("integers as queries are refused")
+def _(column, rng):
+    return raises(column, *[np.ones((1, 2, 4, 8), dtype=np.int32)] * 3)
+
+
+@probe("log-sum-exp")
+def _(column, rng):
+    query, key, value = qkv(rng)
+    lse = oracle.attention(query, key, value)[1]
+    if column == "mha-core":
+        np.testing.assert_allclose(mha.attention_state(query, key, value).lse, lse, atol=1e-5)
+        return "yes"
+    if column == "jax.nn":
+        arrays = (jnp.asarray(np.swapaxes(x, 1, 2)) for x in (query, key, value))
+        residual = jax.nn.dot_product_attention(*arrays, return_residual=True)[1]
+        np.testing.assert_allclose(np.swapaxes(residual, 1, 2), lse, atol=1e-5)
+        return "yes"
+    return ""  # no argument asks for it
+
+
+@probe("weights")
+def _(column, rng):
+    query, key, value = qkv(rng)
+    expected = oracle.attention(query, key, value)[2]
+    if column == "mha-core":
+        np.testing.assert_allclose(mha.attention_weights(query, key), expected, atol=1e-5)
+        return "yes"
+    if column == "ONNX":
+        np.testing.assert_allclose(ATTEND[column](query, key, value, weights=True), expected, atol=1e-5)
+        return "yes"
+    if column == "Keras":
+        layer, x = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4), torch.from_numpy(query[:, 0])
+        assert layer(x, x, return_attention_scores=True)[1].shape == (1, 2, 4, 4)
+        return "layer"
+    return ""  # no argument asks for them
+
+
+# gradients
+
+
+def slope_of_slope(attend, x):
+    (slope,) = torch.autograd.grad(attend(x, x, x).sum(), x, create_graph=True)
+    return torch.autograd.grad(slope.square().sum(), x)[0]
+
+
+@probe("gradients")
+def _(column, rng):
+    x = torch.from_numpy(numbers(rng, 1, 2, 4, 8)).requires_grad_()
+    if column == "mha-core":
+        with pytest.raises(AttributeError):
+            _ = mha.scaled_dot_product_attention(*[x.detach().numpy()] * 3).grad_fn
+        assert torch.autograd.grad(mha.scaled_dot_product_attention(x, x, x).square().sum(), x)[0].abs().sum() > 0
+        return "torch, JAX"
+    if column == "ONNX":
+        return ""  # an operator of inference
+    if column == "jax.nn":
+        slope = jax.grad(lambda x: jnp.square(jax.nn.dot_product_attention(x, x, x)).sum())(jnp.asarray(x.detach().numpy()))
+        assert jnp.abs(slope).sum() > 0
+    else:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        attend = attend if column == "torch SDPA" else keras.ops.dot_product_attention
+        assert torch.autograd.grad(attend(x, x, x).square().sum(), x)[0].abs().sum() > 0
+    return "yes"
+
+
+@probe("second derivatives on the CPU")
+def _(column, rng):
+    x = torch.from_numpy(numbers(rng, 1, 2, 4, 8)).requires_grad_()
+    if column == "jax.nn":
+        slope = jax.grad(lambda x: jax.nn.dot_product_attention(x, x, x).sum())
+        assert jnp.abs(jax.grad(lambda x: jnp.square(slope(x)).sum())(jnp.asarray(x.detach().numpy()))).sum() > 0
+        return "yes"
+    if column == "ONNX":
+        return ""
+    attend = {
+        "mha-core": mha.scaled_dot_product_attention,
+        "torch SDPA": torch.nn.functional.scaled_dot_product_attention,
+        "Keras": keras.ops.dot_product_attention,
+    }[column]
+    with pytest.raises(RuntimeError, match="not implemented"):
+        slope_of_slope(attend, x)
+    if column == "mha-core":
+        with mha.use_kernel("attention", "algebra"):
+            assert slope_of_slope(attend, x).abs().sum() > 0
+        return "by demand"
+    if column == "torch SDPA":
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            assert slope_of_slope(attend, x).abs().sum() > 0
+        return "by demand"
+    return ""
+
+
+@probe("dropout of the weights")
+def _(column, rng):
+    if column == "torch SDPA":
+        x = torch.from_numpy(numbers(rng, 1, 2, 4, 8))
+        assert (torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=1.0) == 0).all()
+        return "yes"
+    if column == "Keras":
+        layer, x = keras.layers.MultiHeadAttention(2, 4, dropout=0.9, seed=0), torch.from_numpy(numbers(rng, 1, 8, 8))
+        assert not torch.allclose(layer(x, x, training=True), layer(x, x, training=False))
+        return "layer"
+    if column == "mha-core":
+        with pytest.raises(TypeError, match="there is no option dropout"):
+            mha.scaled_dot_product_attention(*qkv(rng), dropout=0.5)
+    return ""  # no argument asks for it
+
+
+# each library in a process of its own
+
+NUMPY_ONLY = {
+    "mha-core": "import mha_core as mha; out = mha.scaled_dot_product_attention(x, x, x)",
+    "Keras": "import keras; out = keras.ops.dot_product_attention(x, x, x)",
+    "ONNX": "from onnx.reference.ops.op_attention import _compute_attention as attend; out = attend(x, x, x)[0]",
+}
+LOADED = "; import sys; assert type(out) is np.ndarray; print(*{'torch', 'jax', 'tensorflow'} & set(sys.modules))"
+
+
+@probe("runs on bare NumPy")
+def _(column, rng):
+    if column not in NUMPY_ONLY:
+        return ""  # its arrays are its own
+    program = f"import numpy as np; x = np.ones((1, 2, 3, 4), dtype=np.float32); {NUMPY_ONLY[column]}{LOADED}"
+    words = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | {"KERAS_BACKEND": "numpy"})
+    assert done.returncode == 0, done.stderr
+    return {"": "yes", "jax": "with JAX"}[done.stdout.strip()]
+
+
+GROWTH = """
+import json, sys
+import numpy as np
+from field_peers import ATTEND
+from mha_core.conformance.high_water import peak, set_back, trim
+
+attend, n = ATTEND[sys.argv[1]], 4096
+x = np.sin(np.arange(n * 16.0)).reshape(1, 1, n, 16).astype(np.float32)
+mask = (np.arange(n)[:, None] + np.arange(n)) % 3 != 0
+told = {}
+for name, options in {"plain": {}, "mask": {"mask": mask[None, None]}}.items():
+    grown = []
+    for _ in range(2):
+        trim()
+        if not set_back():
+            sys.exit("this system cannot set the peak of a process back")
+        before = peak()
+        attend(x, x, x, **options)
+        grown.append(peak() - before)
+    told[name] = min(grown)
+print(json.dumps(told))
+"""
+GROWN = {}
+
+
+def grown(column, case):
+    """Bytes by which the process grows in a call with 4096 x 4096 scores, which take 64 MiB in float32; the mask takes 16."""
+    if column not in GROWN:
+        words = [sys.executable, "-W", "error", "-c", GROWTH, column]
+        paths = {"PYTHONPATH": str(ROOT / "tests")}
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | paths)
+        if "cannot set the peak" in done.stderr:
+            pytest.skip(done.stderr)
+        assert done.returncode == 0, done.stderr
+        GROWN[column] = json.loads(done.stdout)
+    return GROWN[column][case]
+
+
+@probe("memory O(L + S)")
+def _(column, rng):
+    return "yes" if grown(column, "plain") < 2**25 else ""
+
+
+@probe("the same beside a mask, an array")
+def _(column, rng):
+    return "yes" if grown(column, "mask") < 2**25 else ""
+
+
+__all__ = ["PROBES"]  # with these rows in it

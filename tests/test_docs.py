@@ -1,0 +1,59 @@
+"""The documentation leaves nothing out: every public name, every promise with its tests, every page."""
+
+import re
+
+import pytest
+
+import mha_core
+import mha_core.plugin
+from mha_core.conformance.promises import PROMISES
+from pages import PAGES, ROOT, blocks
+from promised import SUITE, held_by, listing
+
+DOCS = ROOT / "docs"
+
+
+def sections(page):
+    """The text below each heading of the second level, by the heading."""
+    parts = re.split(r"^## (.+)$", (DOCS / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_a_promise_has_its_section_with_all_its_tests(promise):
+    (text,) = (text for heading, text in sections("promises.md").items() if heading.startswith(f"{promise}. "))
+    assert listing(promise), "no test holds it"
+    assert text.endswith(f"\n\n{listing(promise)}\n" if promise < max(PROMISES) else f"\n\n{listing(promise)}"), listing(
+        promise
+    )
+
+
+def test_no_other_promise_is_made():
+    assert [int(heading.partition(".")[0]) for heading in sections("promises.md")] == list(PROMISES)
+
+
+def test_a_mark_of_a_test_stands_in_place_of_its_modules():
+    inputs = next(path for path in SUITE if path.name == "test_inputs.py")
+    of = {promise: {name for path, name in held_by(promise) if path == inputs} for promise in PROMISES}
+    assert len(of[12]) > len(of[0]) > 0 and not of[12] & of[0]
+
+
+@pytest.mark.parametrize("module", [mha_core, mha_core.plugin], ids=lambda module: module.__name__)
+def test_the_reference_has_every_public_name(module):
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    parts = re.split(r"currentmodule:: (\S+)", text)
+    names = re.findall(
+        r"^\.\. (?:auto|py:)\w+:: (\w+)$", dict(zip(parts[1::2], parts[2::2], strict=True))[module.__name__], re.M
+    )
+    assert sorted(names) == sorted(module.__all__)
+
+
+def test_the_backend_of_jax_is_the_one_that_is_installed():
+    code = (ROOT / "tests" / "third_party" / "mha-jax" / "mha_jax.py").read_text(encoding="utf-8")
+    assert code in [block.code for block in blocks(DOCS / "backend.md")]
+
+
+def test_every_page_is_in_the_contents():
+    contents = "".join(block.code for page in PAGES for block in blocks(page) if block.kind == "{toctree}")
+    listed = {f"{line}.md" for line in contents.splitlines() if line and not line.startswith(":")}
+    assert listed == {path.name for path in DOCS.glob("*.md")} - {"index.md"}

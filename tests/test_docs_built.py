@@ -1,0 +1,48 @@
+"""The documentation as Sphinx builds it: without a warning, and without a request to anybody."""
+
+import re
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+import mha_core
+import mha_core.plugin
+from conftest import ROOT
+
+# what makes a browser fetch something; links that a reader may follow are none of these
+FETCHED = re.compile(
+    r"""(?:<(?:script|img|iframe|source)[^>]*\ssrc=|<link[^>]*\shref=|url\(|@import\s)["']?\s*((?:https?:)?//[^"')\s]+)"""
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """As make docs builds it, but for the report, which is tests/test_bench_report_page.py's."""
+    folder = tmp_path_factory.mktemp("docs")
+    options = ["--nitpicky", "--fail-on-warning", "--keep-going", "--quiet", "-D", "html_extra_path="]
+    command = [sys.executable, "-m", "sphinx", *options, "-d", folder / "doctrees", ROOT / "docs", folder / "html"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_no_page_fetches_anything(built):
+    files = [path for path in built.rglob("*") if path.suffix in (".html", ".css")]
+    found = {path.name: FETCHED.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert len(files) > 20 and not any(found.values()), {name: urls for name, urls in found.items() if urls}
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["<script async src='https://a.b/c.js'>", '<link rel="x" href="//a.b/c.css" />', "p { background: url(http://a.b/c.png) }"],
+)
+def test_what_is_fetched_is_seen(page):
+    assert len(FETCHED.findall(page)) == 1
+
+
+def test_every_public_name_can_be_looked_up(built):
+    listed = zlib.decompress((built / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()  # below a heading of four lines
+    names = {line.split()[0].removeprefix("mha_core.").removeprefix("plugin.") for line in listed.splitlines()}
+    assert set(mha_core.__all__) | set(mha_core.plugin.__all__) <= names

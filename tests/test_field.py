@@ -1,0 +1,81 @@
+"""The table of the field tells the truth: each cell that can be tried on a CPU is tried, and must say what came out."""
+
+import re
+
+import pytest
+
+from conftest import ROOT
+from field_outcomes import PROBES
+from field_peers import ATTEND, COLUMNS, PARAMETERS
+
+PAGES = (ROOT / "docs" / "field.md", ROOT / "README.md")
+MARK = "<!-- readme table -->"
+TEXT = PAGES[0].read_text(encoding="utf-8")
+
+
+def tables(text):
+    """{feature: {column: cell}} of all tables that begin with ``| feature |``, without the numbers of their notes."""
+    found, header = {}, None
+    for line in text.splitlines():
+        cells = [re.sub(r"\s*\(\d+(, \d+)*\)", "", cell).strip(" *") for cell in line.strip().strip("|").split("|")]
+        if not line.startswith("|"):
+            header = None
+        elif cells[0] == "feature":
+            header = cells[1:]
+        elif header and set(cells[0]) - set("-: "):
+            assert cells[0] not in found, f"{cells[0]} stands twice"
+            found[cells[0]] = dict(zip(header, cells[1:], strict=True))
+    return found
+
+
+FIELD = tables(TEXT.partition("<!-- end -->")[2])
+READ = {
+    "runs on torch tensors",
+    "runs on JAX arrays",
+    "has run on CUDA",
+    "cache for decoding",
+    "paged cache",
+    "FP8",
+    "several GPUs",
+    "tells which kernel runs, and why not others",
+    "public suite that judges other implementations",
+    "pretrained text encoders",
+}
+"""Rows that are read, not run: in documentation, signatures, and this project's own pages."""
+
+
+@pytest.mark.parametrize("column", ATTEND)
+@pytest.mark.parametrize("feature", PROBES)
+def test_cell_says_what_comes_out(feature, column, rng):
+    assert PROBES[feature](column, rng) == FIELD[feature][column]
+
+
+def test_every_row_is_run_or_said_to_be_read():
+    assert set(FIELD) == set(PROBES) | READ
+    assert not set(PROBES) & READ
+    assert all(tuple(row) == COLUMNS for row in FIELD.values())
+
+
+@pytest.mark.parametrize("column", PARAMETERS)
+def test_peer_has_no_argument_that_the_table_does_not_know(column):
+    actual, known = PARAMETERS[column]
+    assert actual() == set(known.split())
+
+
+def test_notes_are_there_and_used():
+    body, _, notes = TEXT.partition("## Notes")
+    used = {int(n) for group in re.findall(r"\((\d+(?:, \d+)*)\)", body) for n in group.split(", ")}
+    told = [int(n) for n in re.findall(r"^(\d+)\. ", notes, re.MULTILINE)]
+    assert told == list(range(1, len(told) + 1))
+    assert used == set(told)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if MARK in page.read_text(encoding="utf-8")], ids=lambda page: page.name
+)
+def test_short_table_is_of_the_long_one(page):
+    """In docs/field.md, and in the README once it has the marks around its own."""
+    short = tables(page.read_text(encoding="utf-8").partition(MARK)[2].partition("<!-- end -->")[0])
+    assert 8 <= len(short) <= 16
+    for feature, row in short.items():
+        assert row == {column: FIELD[feature][column] for column in row}, feature

@@ -1,0 +1,242 @@
+"""Every family of text models against transformers' own evaluation, with small random models made here."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+from conftest import mha
+from small_models import FAMILIES, LENGTH, reference, texts, write_model
+
+OFFSET = [kind for kind, (_, first) in FAMILIES.items() if first]
+each_family = pytest.mark.parametrize("kind", FAMILIES)
+each_with_offset = pytest.mark.parametrize("kind", OFFSET)
+each_backend = pytest.mark.parametrize("backend_name", ["numpy", "torch", "array_api_strict"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The directory of a family's model, made once."""
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            made[kind] = write_model(tmp_path_factory.mktemp("models") / kind, kind)
+        return made[kind]
+
+    return of
+
+
+def rewrite(path, without=(), **changes):
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({name: value for name, value in config.items() if name not in without}))
+
+
+def hidden_states(encoder, ids):
+    """Of texts laid end to end, taken apart again."""
+    backend, rows = encoder.backend, [at for text in ids for at in encoder.model.position_ids(text)]
+    tokens = backend.xp.asarray([token for text in ids for token in text])
+    mask = mha.packed([len(text) for text in ids])
+    together = backend.to_numpy(encoder.model(tokens, backend.xp.asarray(rows), mask=mask))
+    ends = np.cumsum([0, *map(len, ids)])
+    return [together[start:stop] for start, stop in pairwise(ends)]
+
+
+def text_of(encoder, length):
+    """A text of so many tokens, special ones included: a word that is one token, and again."""
+    word = next(word for word in ("the", "a", "of") if len(encoder.tokenizer([f"{word} {word}"])[0][0]) == 4)
+    return " ".join([word] * (length - 2))
+
+
+def judge(folder, some, *, atol=1e-10, **options):
+    """Hidden states in float64, and vectors, are transformers'."""
+    encoder, expected = mha.TextEncoder.from_pretrained(folder, dtype="float64", **options), reference(folder)
+    ids, cut = encoder.tokenizer(some)
+    assert cut == 0
+    truths = [expected(text)[0] for text in ids]
+    for found, truth in zip(hidden_states(encoder, ids), truths, strict=True):
+        np.testing.assert_allclose(found, truth, rtol=0, atol=atol)
+    vectors = encoder.backend.to_numpy(encoder.encode(some))
+    np.testing.assert_allclose(vectors, [truth.mean(axis=0) for truth in truths], rtol=0, atol=1e-6)
+    return truths
+
+
+@each_backend
+@each_family
+def test_hidden_states_and_vectors_are_those_of_transformers(folder, kind, backend_name, rng):
+    judge(folder(kind), texts(rng), backend=backend_name)
+
+
+@each_backend
+@each_family
+def test_float32_is_as_near_as_it_can_be(folder, kind, backend_name, rng):
+    encoder, some = mha.TextEncoder.from_pretrained(folder(kind), backend=backend_name), texts(rng)
+    expected = reference(folder(kind))
+    truths = [expected(ids)[0].mean(axis=0) for ids in encoder.tokenizer(some)[0]]
+    np.testing.assert_allclose(encoder.backend.to_numpy(encoder.encode(some)), truths, rtol=0, atol=1e-5)
+
+
+@each_backend
+@each_family
+def test_attention_maps_are_those_of_transformers(folder, kind, backend_name, rng):
+    encoder = mha.TextEncoder.from_pretrained(folder(kind), backend=backend_name, dtype="float64")
+    for text in texts(rng)[4:]:
+        maps, tokens = encoder.attention_maps(text)
+        _, expected = reference(folder(kind))(encoder.tokenizer([text])[0][0])
+        assert maps.shape == (2, 4, len(tokens), len(tokens))
+        np.testing.assert_allclose(encoder.backend.to_numpy(maps), expected, rtol=0, atol=1e-10)
+
+
+@each_family
+def test_sentence_transformers_gives_the_same_vectors(folder, kind, rng):
+    from sentence_transformers import SentenceTransformer
+
+    some = texts(rng)
+    expected = SentenceTransformer(str(folder(kind)), device="cpu").encode(some)
+    found = mha.TextEncoder.from_pretrained(folder(kind)).encode(some)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@each_family
+def test_a_padding_token_in_a_text_has_the_row_that_transformers_gives_it(folder, kind):
+    some = ["a <pad> b [PAD] c", "<pad>", "<pad><pad> a", "[PAD] a"]
+    ids = mha.TextEncoder.from_pretrained(folder(kind)).tokenizer(some)[0]
+    padding = 1 if kind in OFFSET else 0
+    assert sum(text.count(padding) for text in ids) >= 2
+    judge(folder(kind), some)
+
+
+@each_family
+def test_head_and_prefix_of_a_whole_model_change_nothing(folder, kind, tmp_path, rng):
+    alone, whole = folder(kind), write_model(tmp_path / "whole", kind, masked_lm=True)
+    names = load_file(whole / "model.safetensors")
+    assert any(not name.startswith(tuple(load_file(alone / "model.safetensors"))) for name in names)
+    assert len({name.partition(".")[0] for name in names}) > 1
+    judge(whole, texts(rng)[:5])
+
+
+@each_with_offset
+def test_texts_may_fill_all_positions_behind_the_padding(folder, kind):
+    encoder = mha.TextEncoder.from_pretrained(folder(kind), dtype="float64")
+    assert encoder.max_seq_length == LENGTH
+    full, more = text_of(encoder, LENGTH), text_of(encoder, LENGTH + 1)
+    (ids,), _ = encoder.tokenizer([full])
+    assert encoder.model.position_ids(ids) == [*range(2, LENGTH + 2)]
+    judge(folder(kind), [full])
+    with pytest.warns(mha.TruncationWarning, match=f"^1 of 1 texts are longer than {LENGTH} tokens"):
+        np.testing.assert_array_equal(encoder.encode([more]), encoder.encode([full]))
+
+
+def test_xlm_roberta_has_512_of_514_positions(tmp_path):
+    folder = write_model(tmp_path / "m", "xlm-roberta", max_position_embeddings=514)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512}')
+    encoder = mha.TextEncoder.from_pretrained(folder)
+    assert encoder.max_seq_length == 512
+    (truth,) = judge(folder, [text_of(encoder, 512)])
+    assert len(truth) == 512
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 514}')
+    with pytest.raises(mha.ModelError, match="max_seq_length is 514; expected 2 to 512"):
+        mha.TextEncoder.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 5])
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta"])
+def test_positions_begin_after_the_padding_that_the_configuration_names(kind, padding, tmp_path, rng):
+    folder = write_model(tmp_path / "m", kind, pad_token_id=padding, max_position_embeddings=LENGTH + padding + 1)
+    assert mha.TextEncoder.from_pretrained(folder).max_seq_length == LENGTH
+    judge(folder, texts(rng))
+
+
+@each_with_offset
+def test_padding_is_1_where_the_configuration_names_none(folder, kind, tmp_path, rng):
+    path = write_model(tmp_path / "m", kind) / "config.json"
+    rewrite(path, without=["pad_token_id"])
+    assert "pad_token_id" not in path.read_text()
+    judge(path.parent, texts(rng)[:5])
+
+
+def test_mpnet_goes_by_its_own_padding(tmp_path, rng):
+    folder = write_model(tmp_path / "m", "mpnet", pad_token_id=3)
+    judge(folder, texts(rng)[:5])
+
+
+@pytest.mark.parametrize("value", [-1, None, "1", True])
+def test_paddings_that_are_no_ids_are_refused(tmp_path, value):
+    path = write_model(tmp_path / "m", "roberta") / "config.json"
+    rewrite(path, pad_token_id=value)
+    with pytest.raises(mha.ModelError, match=f"config.json: pad_token_id is {value!r}; expected "):
+        mha.TextEncoder.from_pretrained(path.parent)
+
+
+def test_positions_that_do_not_go_beyond_the_padding_are_refused(tmp_path):
+    path = write_model(tmp_path / "m", "roberta", max_position_embeddings=2) / "config.json"
+    with pytest.raises(mha.ModelError, match="max_position_embeddings is 2; expected more than 2, where positions begin"):
+        mha.TextEncoder.from_pretrained(path.parent)
+
+
+def test_relative_bias_has_the_buckets_of_mpnet():
+    """Each distance through attention with one key, whose score is the bias: the log-sum-exp is the table's entry."""
+    table = np.arange(32.0)[:, None]
+    distances = np.arange(-3000, 3001)  # key - query
+    query, key = np.zeros((1, len(distances), 1)), np.zeros((1, 1, 1))
+    bias = mha.relative_bias(table, bidirectional=True, max_distance=128)
+    found = mha.attention_state(query, key, key, bias=bias, query_offset=-3000).lse[0]
+    expected = MPNetEncoder.relative_position_bucket(torch.asarray(distances), num_buckets=32, max_distance=128)
+    np.testing.assert_array_equal(found[::-1], expected.numpy())
+    assert len(set(found)) == 31  # one bucket is for a key after the query at a distance of 0
+
+
+def test_mpnet_looks_at_32_buckets_however_many_there_are(tmp_path, rng):
+    judge(write_model(tmp_path / "m", "mpnet", relative_attention_num_buckets=40), texts(rng))
+
+
+def test_a_table_that_has_other_buckets_than_the_configuration_is_refused(folder, tmp_path):
+    path = write_model(tmp_path / "m", "mpnet") / "config.json"
+    rewrite(path, relative_attention_num_buckets=16)
+    with pytest.raises(mha.ModelError, match=r"relative_attention_bias.weight has shape \(32, 4\), expected \(16, 4\)"):
+        mha.TextEncoder.from_pretrained(path.parent)
+    rewrite(path, relative_attention_num_buckets=3)
+    with pytest.raises(mha.ModelError, match="relative_attention_num_buckets is 3; expected at least 4"):
+        mha.TextEncoder.from_pretrained(path.parent)
+
+
+def test_electra_with_narrower_embeddings_is_refused(tmp_path):
+    folder = write_model(tmp_path / "m", "electra", embedding_size=16)
+    with pytest.raises(mha.ModelError, match=r"word_embeddings.weight has shape \(\d+, 16\), expected \(\d+, 32\)"):
+        mha.TextEncoder.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["dim", "hidden_dim", "n_heads", "n_layers"])
+def test_a_missing_field_is_called_by_its_familys_name(tmp_path, name):
+    path = write_model(tmp_path / "m", "distilbert") / "config.json"
+    rewrite(path, without=[name])
+    with pytest.raises(mha.ModelError, match=f"config.json has no '{name}'"):
+        mha.TextEncoder.from_pretrained(path.parent)
+
+
+@each_family
+def test_a_missing_weight_is_called_by_its_familys_name(kind, tmp_path):
+    path = write_model(tmp_path / "m", kind) / "model.safetensors"
+    weights = load_file(path)
+    read = [name for name in weights if not name.startswith("pooler.")]
+    for name in read[::5]:
+        save_file({each: array for each, array in weights.items() if each != name}, path)
+        with pytest.raises(mha.ModelError, match=f"{name} is missing"):
+            mha.TextEncoder.from_pretrained(path.parent)
+    save_file({name: weights[name] for name in read}, path)
+    assert mha.TextEncoder.from_pretrained(path.parent).dim == 32
+
+
+def test_a_model_survives_a_file_of_its_own(folder, tmp_path, rng):
+    """Layer.save keeps what is no array too: the padding, and that there are no types of tokens."""
+    encoder = mha.TextEncoder.from_pretrained(folder("mpnet"), dtype="float64")
+    encoder.model.save(tmp_path / "model.safetensors")
+    again = type(encoder.model).load(tmp_path / "model.safetensors")
+    ids = encoder.tokenizer(texts(rng)[3:4])[0][0]
+    assert again.position_ids(ids) == encoder.model.position_ids(ids)
+    arrays = np.asarray(ids), np.asarray(again.position_ids(ids))
+    np.testing.assert_array_equal(again(*arrays), encoder.model(*arrays))
