@@ -19,12 +19,12 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 def compiled(source, kernel, defines):
     """The kernel's ``launch(grid, block, args)``; ``defines`` are those that the device's compiler is given."""
     folder = Path(mkdtemp(prefix="cuda_on_host"))
-    text = f"""
+    code = f"""
         #include "cuda_on_host.h"
         #include "{source}"
         extern "C" int launch(unsigned int grid, unsigned int block, void** args) {{ return host::launch({kernel}, grid, block, args); }}
     """
-    (folder / "kernel.cpp").write_text(text)
+    (folder / "kernel.cpp").write_text(code)
     includes = [f"-I{Path(__file__).parent}", f"-I{SOURCES}"]
     command = [COMPILER, "-std=c++20", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas", *includes]
     done = subprocess.run(
@@ -39,10 +39,18 @@ def compiled(source, kernel, defines):
     return library.launch
 
 
-def launch(source, kernel, defines, grid, block, args):
-    """Run it. ``args``: NumPy arrays go as pointers, None as a null one, NumPy scalars by value."""
-    values = [ctypes.c_void_p(x.ctypes.data) if isinstance(x, np.ndarray) and x.ndim else x for x in args]
-    cells = [ctypes.c_void_p(0) if x is None else x if isinstance(x, ctypes.c_void_p) else np.asarray(x) for x in values]
+def run(launch):
+    """A ``mha_cupy.launch.Launch`` whose arrays are NumPy's."""
+    cells = [_cell(x) for x in launch.args]
     places = [ctypes.addressof(x) if isinstance(x, ctypes.c_void_p) else x.ctypes.data for x in cells]
-    status = compiled(source, kernel, tuple(defines))(grid, block, (ctypes.c_void_p * len(places))(*places))
+    function = compiled(launch.source, launch.kernel, launch.defines)
+    status = function(launch.grid, launch.block, (ctypes.c_void_p * len(places))(*places))
     assert status == 0, "the threads of a block did not meet in the same places"
+
+
+def _cell(x):
+    """What the kernel's parameter is read from: a pointer, or a number."""
+    if x is None or (isinstance(x, np.ndarray) and x.ndim):
+        return ctypes.c_void_p(None if x is None else x.ctypes.data)
+    assert isinstance(x, np.generic), f"{x!r} has no width of its own: a device would read it by CuPy's"
+    return np.asarray(x)
