@@ -1,17 +1,20 @@
-"""Kernels of mha_cupy's CUDA sources, run on the host: the C++ compiler reads the same text, with a header that stands in for CUDA."""
+"""Kernels of mha_cupy, run on the host: a C++ compiler reads the same text, with a header that stands in for CUDA."""
 
 import ctypes
 import shutil
 import subprocess
+from collections import deque
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from threading import Lock
 
 import numpy as np
 
-from conftest import ROOT
-
-SOURCES = ROOT / "backends" / "mha_cupy" / "cuda"
+SOURCES = Path(__file__).parent.parent.parent / "backends" / "mha_cupy" / "cuda"
+launched = deque(maxlen=200)
+"""What ran last, for tests to look at."""
+_TURN = Lock()  # a device takes launches of all threads; here they take turns
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
@@ -22,7 +25,9 @@ def compiled(source, kernel, defines):
     code = f"""
         #include "cuda_on_host.h"
         #include "{source}"
-        extern "C" int launch(unsigned int grid, unsigned int block, void** args) {{ return host::launch({kernel}, grid, block, args); }}
+        extern "C" int launch(unsigned int grid, unsigned int block, void** args) {{
+            return host::launch({kernel}, grid, block, args);
+        }}
     """
     (folder / "kernel.cpp").write_text(code)
     includes = [f"-I{Path(__file__).parent}", f"-I{SOURCES}"]
@@ -41,10 +46,12 @@ def compiled(source, kernel, defines):
 
 def run(launch):
     """A ``mha_cupy.launch.Launch`` whose arrays are NumPy's."""
+    launched.append(launch)
     cells = [_cell(x) for x in launch.args]
     places = [ctypes.addressof(x) if isinstance(x, ctypes.c_void_p) else x.ctypes.data for x in cells]
     function = compiled(launch.source, launch.kernel, launch.defines)
-    status = function(launch.grid, launch.block, (ctypes.c_void_p * len(places))(*places))
+    with _TURN:
+        status = function(launch.grid, launch.block, (ctypes.c_void_p * len(places))(*places))
     assert status == 0, "the threads of a block did not meet in the same places"
 
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <ucontext.h>
 #include <utility>
 #include <vector>
@@ -20,11 +21,13 @@ inline Dim threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
 
+constexpr std::size_t STACK = 1 << 16;
+
 struct Fiber {
     ucontext_t context;
-    std::vector<char> stack;
+    std::unique_ptr<char[]> stack{new char[STACK]};  // kept from block to block
     bool done = false;
-    unsigned long long slot = 0, other = 0;  // of a shuffle
+    unsigned long long slot = 0;  // of a shuffle
 };
 
 inline std::vector<Fiber> fibers;
@@ -54,12 +57,12 @@ template <typename... Args> struct Launch {
         gridDim = grid;
         blockDim = block;
         for (blockIdx = {0, 0, 0}; blockIdx.x < grid.x; blockIdx.x++) {
-            fibers.assign(block.x, Fiber{});
+            fibers.resize(block.x);
             for (Fiber& fiber : fibers) {
-                fiber.stack.resize(1 << 16);
+                fiber.done = false;
                 getcontext(&fiber.context);
-                fiber.context.uc_stack.ss_sp = fiber.stack.data();
-                fiber.context.uc_stack.ss_size = fiber.stack.size();
+                fiber.context.uc_stack.ss_sp = fiber.stack.get();
+                fiber.context.uc_stack.ss_size = STACK;
                 makecontext(&fiber.context, body, 0);
             }
             for (unsigned int done = 0; done < block.x;) {

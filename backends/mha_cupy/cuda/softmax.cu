@@ -3,22 +3,17 @@
 
 #include "numbers.cuh"
 
-struct Strides { long long batch, head, row, col; };  // in elements; 0 where an axis is broadcast
-
-__device__ __forceinline__ long long at(Strides s, int batch, int head, int row, int col) {
-    return batch * s.batch + head * s.head + row * s.row + col * s.col;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) softmax(
-    const SCORE* __restrict__ scores,  // (batch, heads, rows, stride): scale is in them
-    WEIGHT* __restrict__ weights,      // (batch, heads, rows, stride), times `times`
-    SCORE* __restrict__ lse,           // (batch, heads, rows), or null
+    const SCORE* scores,      // (batch, heads, rows, stride): the scale is in them
+    WEIGHT* weights,          // (batch, heads, rows, stride), times `times`; may lie where the scores do
+    SCORE* __restrict__ lse, long long lse_batch, long long lse_head, long long lse_row,  // or null
     int heads, int rows, int cols, long long stride, SCORE times,
     SCORE softcap,                               // 0: none
     int first_row, int first_col,                // of this block of the problem, in what follows
     int low, int high,                           // low <= col - row <= high
-    const long long* __restrict__ lengths,       // (batch,): col < length; or null
-    const bool* __restrict__ mask, Strides mask_strides, const BIAS* __restrict__ bias, Strides bias_strides,  // or null
+    const long long* __restrict__ lengths, long long lengths_batch,  // (batch,): col < length; or null
+    const bool* __restrict__ mask, long long mask_batch, long long mask_head, long long mask_row, long long mask_col,  // or null
+    const BIAS* __restrict__ bias, long long bias_batch, long long bias_head, long long bias_row, long long bias_col,  // or null
     const SCORE* __restrict__ slopes, int shift)  // (heads,): -slope |row + shift - col|; or null
 {
     __shared__ SCORE shared[32];
@@ -35,13 +30,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(
     for (int each = 0; each < EACH; each++) {
         const int c = threadIdx.x + each * THREADS, col = first_col + c;
         bool seen = c < cols && col - row >= low && col - row <= high;
-        if (seen && lengths) seen = col < lengths[batch];
-        if (seen && mask) seen = mask[at(mask_strides, batch, head, r, c)];
+        if (seen && lengths) seen = col < lengths[batch * lengths_batch];
+        if (seen && mask) seen = mask[batch * mask_batch + head * mask_head + r * mask_row + c * mask_col];
         s[each] = NONE;
         if (seen) {
             SCORE x = scores[c];
             if (softcap != 0) x = softcap * tanh(x / softcap);
-            if (bias) x += wide(bias[at(bias_strides, batch, head, r, c)]);
+            if (bias) x += wide(bias[batch * bias_batch + head * bias_head + r * bias_row + c * bias_col]);
             if (slopes) x -= slopes[head] * (SCORE)abs(row + shift - col);
             s[each] = x;
         }
@@ -64,5 +59,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(
         const int c = threadIdx.x + each * THREADS;
         if (c < cols) narrow(s[each] * factor, weights[c]);
     }
-    if (lse && threadIdx.x == 0) lse[which] = total == 0 ? NONE : from + log(total);
+    if (lse && threadIdx.x == 0) lse[batch * lse_batch + head * lse_head + r * lse_row] = total == 0 ? NONE : from + log(total);
 }
