@@ -30,8 +30,9 @@ lint: $(DEV)/ready
 	$(DEV)/bin/mypy
 	$(DEV)/bin/python -m pytest -q mha_core
 
-# The documentation, with the report of what was measured: build/docs/index.html, which opens offline.
-docs: bench-report
+# The documentation, build/docs/index.html, which opens offline; with the report, where git has the commits that were measured.
+docs: $(DEV)/ready
+	-$(TRACKING) report
 	$(DEV)/bin/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 
 # This commit on every backend that is ready; then the report. MACHINE=ci-2core for results to be committed.
@@ -67,7 +68,7 @@ bench-report: $(DEV)/ready
 bench-screenshot: bench-report
 	$(call SCREENSHOT,asv_benches/report.html,docs/report.png)
 
-# A head that looks at the token before: docs/attend.png.
+# What a token looks at in a head of a real encoder: docs/attend.png.
 attend-screenshot: SIZE = 1280,1260
 attend-screenshot: $(DEV)/ready
 	mkdir -p build && ln -sfn $(call MODEL,$(DEV)) build/all-MiniLM-L6-v2

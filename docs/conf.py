@@ -1,5 +1,7 @@
 """How Sphinx builds these pages: ``make docs``. Nothing is fetched, neither by the build nor by its readers."""
 
+from pathlib import Path
+
 import mha_core
 
 project = "mha-core"
@@ -15,6 +17,6 @@ napoleon_use_param = napoleon_use_rtype = False  # a shape is prose: Sphinx woul
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["page.css"]
-html_extra_path = ["../asv_benches/report.html"]
+html_extra_path = [str(path) for path in Path(__file__).parent.parent.glob("asv_benches/report.html")]  # where it was made
 html_title = f"mha-core {release}"
 copybutton_prompt_text = "$ "  # commands are copied without their prompts, and without what they print

@@ -26,7 +26,7 @@ needs_browser = pytest.mark.skipif(
 
 @contextmanager
 def chromium():
-    """Selenium's driver; what it logs can be read by ``requests`` and ``complaints``."""
+    """Selenium's driver; what it logs can be read by ``requests`` and ``get_log``."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

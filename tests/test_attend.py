@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 
 import numpy as np
 import pytest
@@ -90,14 +90,40 @@ def test_with_colours_a_larger_weight_is_a_brighter_cell():
     assert np.argsort(brightness).tolist() == np.argsort(maps.weights[1, 2, 0]).tolist()
 
 
+def test_a_terminal_that_wants_no_colours_is_given_digits(monkeypatch):
+    plain = printed(planted(), Choice(1, 2)).splitlines()
+    monkeypatch.setenv("NO_COLOR", "1")
+    found = printed(planted(), Choice(1, 2), force_terminal=True, color_system="truecolor")
+    assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_the_terminal_has_not_are_question_marks(encoding):
+    maps = planted(3, tokens=["天気", "été", "unpronounceableness"])
+    sent = BytesIO()
+    console = Console(file=TextIOWrapper(sent, encoding=encoding, write_through=True), width=200, highlight=False)
+    terminal.show(maps, Choice(0, 0), console)
+    first, second, third = (line.split() for line in sent.getvalue().decode(encoding).splitlines()[2:])
+    assert first[1] == "??" and second[1] == ("?t?" if encoding == "ascii" else "été") and third[1] == "unpronounceab~"
+    rows = [[str(min(9, int(10 * weight))).replace("0", ".") for weight in row] for row in maps.weights[0, 0]]
+    assert [line[2:5] for line in (first, second, third)] == rows
+
+
 def test_columns_that_do_not_fit_are_counted():
-    maps = planted(40)
+    maps = planted(60)
     lines = printed(maps, Choice(0, 0), width=60, force_terminal=True, color_system=None).splitlines()
-    assert len(lines) == 2 + 40 + 1 and all(len(re.sub(r"\x1b\[\d*m", "", line)) <= 60 for line in lines[1:-1])
-    first = int(re.search(r"columns (\d+) to 39 do not fit", lines[-1])[1])
-    assert 10 < first < 40
+    assert len(lines) == 2 + 60 + 1 and all(len(re.sub(r"\x1b\[\d*m", "", line)) <= 60 for line in lines[1:-1])
+    first = int(re.search(r"columns (\d+) to 59 do not fit", lines[-1])[1])
+    assert 10 < first < 60
     into_a_file = printed(maps, Choice(0, 0), width=60).splitlines()  # has no width
-    assert len(into_a_file) == 2 + 40
+    assert len(into_a_file) == 2 + 60
+
+
+def test_in_a_narrow_terminal_columns_come_before_words():
+    shown = printed(planted(20), Choice(0, 0), width=40, force_terminal=True, color_system=None).splitlines()
+    lines = [re.sub(r"\x1b\[\d*m", "", line) for line in shown]
+    assert len(lines) == 2 + 20 and max(map(len, lines[1:])) <= 40
+    assert all(len(re.findall(r"\d\.\d\d t", line)) == 1 for line in lines[2:])
 
 
 def test_brackets_of_a_token_are_no_markup_and_wide_letters_take_their_room():
@@ -139,6 +165,14 @@ def test_the_real_tokenizer_names_its_special_tokens(minilm, tmp_path):
     assert dict(zip(data["tokens"], data["special"], strict=True)) == {
         "[CLS]": True, "a": False, "bird": False, ".": False, "[SEP]": True,
     }  # fmt: skip
+
+
+def test_an_unknown_or_masked_word_is_no_special_token(minilm, tmp_path):
+    ok("attend", "A [MASK] \N{FACE WITH TEARS OF JOY}.", "--model", minilm, "--output", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    data = data_of(page)
+    assert data["tokens"] == ["[CLS]", "a", "[MASK]", "[UNK]", ".", "[SEP]"]
+    assert data["special"] == [True, False, False, False, False, True] and "without [CLS], [SEP]" in page
 
 
 # a picture

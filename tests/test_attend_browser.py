@@ -171,6 +171,17 @@ def test_the_mouse_over_the_heat_map_tells_the_weight(opened):
     assert {start for start, _ in lines(opened)} == {2}
 
 
+def test_the_scale_can_be_read_however_many_tokens_there_are(browser, tmp_path):
+    count = 120
+    weights = np.full((1, 1, count, count), 1 / count, dtype=np.float32)
+    maps = AttentionMaps("many", tuple(f"t{at}" for at in range(count)), (False,) * count, weights, "tiny", "numpy")
+    with (tmp_path / "page.html").open("wb") as file:
+        page.write(maps, Choice(None, None), file)
+    ready(opened_afresh(browser, (tmp_path / "page.html").as_uri()))
+    size = "return parseFloat(getComputedStyle(document.querySelector('#heat .colorbar .cbaxis text')).fontSize)"
+    assert browser.execute_script(size) >= 11
+
+
 def test_special_tokens_can_be_left_out(opened):
     opened.find_element(By.ID, "without-special").click()
     np.testing.assert_allclose(heat(opened), WEIGHTS[1].mean(axis=0)[1:4, 1:4], atol=1e-5)

@@ -110,6 +110,16 @@ def test_a_padding_token_in_a_text_has_the_row_that_transformers_gives_it(folder
     judge(folder(kind), some)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"])
+@pytest.mark.parametrize(("kind", "setting"), [("bert", "hidden_act"), ("distilbert", "activation")])
+def test_activations_are_those_of_transformers(kind, setting, activation, tmp_path, rng):
+    folder = write_model(tmp_path / "m", kind, **{setting: activation})
+    judge(folder, texts(rng)[3:5])
+    if activation == "gelu":
+        rewrite(folder / "config.json", without=[setting])  # it is the default, too
+        judge(folder, texts(rng)[3:5])
+
+
 @each_family
 def test_head_and_prefix_of_a_whole_model_change_nothing(folder, kind, tmp_path, rng):
     alone, whole = folder(kind), write_model(tmp_path / "whole", kind, masked_lm=True)

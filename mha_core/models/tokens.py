@@ -46,9 +46,9 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> frozenset[str]:
-        """Those that stand for no part of a text, such as [CLS]."""
-        added = self.tokenizer.get_added_tokens_decoder().values()
-        return frozenset(token.content for token in added if token.special)
+        """Those that stand for no part of a text, such as [CLS]: what it puts around every text, so not [UNK] or [MASK]."""
+        added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values() if token.special}
+        return frozenset(added.intersection(self.tokenizer.encode("").tokens))
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The tokens of ids, as the vocabulary spells them."""

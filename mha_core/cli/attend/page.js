@@ -92,7 +92,7 @@ function drawHeat() {
   };
   const trace = {
     type: "heatmap", z: rows, text: words, hovertemplate: "%{text}<extra></extra>", zmin: 0, zmax: 1, colorscale: scale,
-    xgap: places.length < 40 ? 1 : 0, ygap: places.length < 40 ? 1 : 0, showscale: wide, colorbar: { thickness: 10, outlinewidth: 0, len: 0.8 },
+    xgap: places.length < 40 ? 1 : 0, ygap: places.length < 40 ? 1 : 0, showscale: wide, colorbar: { thickness: 10, outlinewidth: 0, len: 0.8, tickfont: { size: 12 } },
   };
   return Plotly.react("heat", [trace], layout, { displayModeBar: false }).then((plot) => {
     if (plot.listening) return;
