@@ -6,8 +6,9 @@ bfloat16 (https://github.com/cupy/cupy/pull/10317).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product as every
 from typing import Any
 
@@ -35,7 +36,8 @@ class Plan:
     offsets: tuple[Stride, ...]
 
 
-def operand(shape: Sequence[int], strides: Sequence[int]) -> Operand | None:
+@lru_cache(maxsize=4096)
+def operand(shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand | None:
     """How cuBLAS reads the last two axes as they lie; None where they must be copied. Strides in elements."""
     (rows, cols), (down, across) = shape[-2:], strides[-2:]
     if (across == 1 or cols == 1) and (down >= cols or rows == 1):
@@ -45,7 +47,8 @@ def operand(shape: Sequence[int], strides: Sequence[int]) -> Operand | None:
     return None
 
 
-def plan(shape: Sequence[int], a: Operand, b: Operand, out: Operand, strides: Sequence[Stride]) -> Plan:
+@lru_cache(maxsize=4096)
+def plan(shape: tuple[int, ...], a: Operand, b: Operand, out: Operand, strides: tuple[Stride, ...]) -> Plan:
     """For stacks of ``shape``, whose axes have these strides: the longest run of equal steps goes in one call."""
     axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
     joined: list[tuple[int, Stride]] = []
