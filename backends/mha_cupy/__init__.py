@@ -1,9 +1,11 @@
 """CuPy, as a plugin: CUDA GPUs. Everything runs on CuPy's current device, in its current stream."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from mha_core.plugin import Backend, NoDevice, hookimpl
+from mha_core.plugin import Backend, Call, Kernel, NoDevice, hookimpl
+
+from .certified import record
 
 
 def _namespace() -> Any:
@@ -81,3 +83,48 @@ def mha_backends() -> Iterable[Backend]:
         versions=_versions,
         install="pip install 'mha-core[cupy]'",
     )
+
+
+def _later(module: str) -> Callable[[Call], str | None]:
+    """``supports`` of a module that is imported only when a call of CuPy's asks."""
+
+    def supports(call: Call) -> str | None:
+        from importlib import import_module
+
+        reason: str | None = import_module(f"mha_cupy.{module}").supports(call)
+        return reason
+
+    return supports
+
+
+_LAYER = (
+    *("mask", "bias", "scale", "softcap", "sink", "query_offset", "norm_first"),
+    *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm"),
+    *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o", "num_kv_heads")),
+    *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
+)
+
+
+@hookimpl
+def mha_kernels() -> Iterable[Kernel]:
+    for op, module, sources, handles in (
+        ("layer_norm", "norms", ("norms.cu",), ()),
+        ("rms_norm", "norms", ("norms.cu",), ()),
+        ("gelu", "activations", ("activations.cu",), ()),
+        ("relu", "activations", ("activations.cu",), ()),
+        ("silu", "activations", ("activations.cu",), ()),
+        ("rotary", "rotary", ("rotary.cu",), ()),
+        ("linear", "layers", ("activations.cu",), ()),
+        ("feed_forward", "layers", ("activations.cu",), ("gate",)),
+        ("encoder_layer", "layers", ("norms.cu", "activations.cu"), _LAYER),
+    ):
+        yield Kernel(
+            backend="cupy",
+            op=op,
+            name="fused",
+            api=1,
+            load=f"mha_cupy.{module}:{op}",
+            handles=frozenset(handles),
+            supports=_later("rows"),
+            **record(op, "fused", sources),
+        )

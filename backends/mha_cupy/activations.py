@@ -37,20 +37,22 @@ def _active(name: str, x: Any) -> Any:
     return out
 
 
-def in_place(name: str, x: Any, b: Any = None, gate: Any = None, gate_b: Any = None) -> Any:
-    """f(x + b), or f(x + b) * (gate + gate_b), in the place of rows x (n, d) without gaps; ``identity`` is an f too."""
+def in_place(name: str, x: Any, b: Any = None, *, gate: Any = None, gate_b: Any = None, residual: Any = None) -> Any:
+    """f(x + b) * (gate + gate_b) + residual in the place of rows x (n, d) without gaps; ``identity`` is an f too."""
     b, gate_b = (None if p is None else rows(p) for p in (b, gate_b))
-    run(activation(name, x, x, b=b, gate=gate, gate_b=gate_b))
+    run(activation(name, x, x, b=b, gate=gate, gate_b=gate_b, residual=residual))
     return x
 
 
-def activation(name: str, x: Any, out: Any, *, b: Any = None, gate: Any = None, gate_b: Any = None) -> Launch:
-    """f(x + b), or f(x + b) * (gate + gate_b).
+def activation(
+    name: str, x: Any, out: Any, *, b: Any = None, gate: Any = None, gate_b: Any = None, residual: Any = None
+) -> Launch:
+    """f(x + b) * (gate + gate_b) + residual, without what is None.
 
-    x, gate and out (n, d), the last without gaps, and it may be x; b and gate_b (1, d). All but x and out may be None.
+    x, gate, residual and out (n, d), the last without gaps, and it may be x; b and gate_b (1, d).
     """
     count, length = x.shape
-    size = pack(length, x, b, gate, gate_b, out)
+    size = pack(length, x, b, gate, gate_b, residual, out)
     packs = count * length // size
     return Launch(
         "activations.cu",
@@ -59,7 +61,7 @@ def activation(name: str, x: Any, out: Any, *, b: Any = None, gate: Any = None, 
         grid=-(-packs // _THREADS),
         block=_THREADS,
         args=(
-            *(x, stride(x), b, gate, stride(gate), gate_b, out),
+            *(x, stride(x), b, gate, stride(gate), gate_b, residual, stride(residual), out),
             *(numpy.uint32(packs), numpy.uint32(length // size)),
         ),
     )

@@ -13,7 +13,7 @@ import numpy
 from .launch import Launch, run
 from .rows import names, pack, rows, stride, supports, wide
 
-__all__ = ["layer_norm", "norm", "normed_sum", "rms_norm", "supports"]
+__all__ = ["layer_norm", "norm", "norm_of_sum", "rms_norm", "supports"]
 
 _REGISTERS = 32  # of 4 bytes, for the numbers that a thread holds
 _THREADS = 512  # of a block, at most: 1024 have 64 registers each, and spill in float64 (NVRTC 13.5, sm_100)
@@ -30,17 +30,17 @@ def rms_norm(x: Any, weight: Any, *, eps: float) -> Any:
 
 def _normed(x: Any, weight: Any, bias: Any, eps: float, *, centred: bool) -> Any:
     out = cupy.empty(x.shape, dtype=x.dtype)
-    parameters = (None if p is None else rows(p) for p in (weight, bias))
-    run(norm(rows(x), *parameters, rows(out), eps=eps, centred=centred))
+    weight, bias = (None if p is None else rows(p) for p in (weight, bias))
+    run(norm(rows(x), weight, bias, rows(out), eps=eps, centred=centred))
     return out
 
 
-def normed_sum(x: Any, b: Any, residual: Any, layer: Any) -> tuple[Any, Any]:
-    """The sum x + b + residual of rows (n, d), and its LayerNorm by the layer's weight, bias and eps; b may be None."""
-    total, out = cupy.empty(x.shape, dtype=x.dtype), cupy.empty(x.shape, dtype=x.dtype)
+def norm_of_sum(x: Any, b: Any, residual: Any, layer: Any, *, total: Any = None) -> Any:
+    """LayerNorm of rows x + b + residual (n, d), which go to ``total`` too, by the layer's weight, bias and eps."""
+    out = cupy.empty(x.shape, dtype=x.dtype)
     b, weight, bias = (None if p is None else rows(p) for p in (b, layer.weight, layer.bias))
-    run(norm(rows(x), weight, bias, out, eps=layer.eps, b=b, residual=rows(residual), total=total))
-    return total, out
+    run(norm(rows(x), weight, bias, out, eps=layer.eps, b=b, residual=residual, total=total))
+    return out
 
 
 def norm(

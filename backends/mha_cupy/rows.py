@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 import numpy
@@ -13,17 +13,17 @@ from .launch import c_name
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 _ACCESS = 16  # bytes: the widest of a thread
-_NUMBERS = 2**31  # their count is an int of the kernels
+_NUMBERS = 2**31  # a kernel's counts are of 32 bits
 
 
 def supports(call: Call) -> str | None:
     if str(call.dtype) not in DTYPES:
         return f"computes in {', '.join(DTYPES)}, not {call.dtype}"
-    sizes = [size for _, shape in call.shapes for size in shape]
-    if 0 in sizes:
+    shapes = [shape for _, shape in call.shapes]
+    if 0 in (size for shape in shapes for size in shape):
         return "has no empty axes"
-    largest = max(numpy.prod(shape, dtype=object) for _, shape in call.shapes)
-    return f"counts up to {_NUMBERS} numbers of an array, not {largest}" if largest >= _NUMBERS else None
+    numbers = prod(shapes[0][:-1]) * max(shape[-1] for shape in shapes)  # of the widest rows that there will be
+    return f"counts to {_NUMBERS} numbers, not to {numbers}" if numbers >= _NUMBERS else None
 
 
 def rows(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Kernels of mha_cupy's CUDA sources, run on the host: the C++ compiler reads the same text, with a header that stands in for CUDA."""
+"""CUDA sources of mha_cupy, run on the host: the C++ compiler reads the same text, with a header that stands in for CUDA."""
 
 import ctypes
 import shutil
@@ -22,7 +22,9 @@ def compiled(source, kernel, defines):
     code = f"""
         #include "cuda_on_host.h"
         #include "{source}"
-        extern "C" int launch(unsigned int grid, unsigned int block, void** args) {{ return host::launch({kernel}, grid, block, args); }}
+        extern "C" int launch(unsigned int grid, unsigned int block, void** args) {{
+            return host::launch({kernel}, grid, block, args);
+        }}
     """
     (folder / "kernel.cpp").write_text(code)
     includes = [f"-I{Path(__file__).parent}", f"-I{SOURCES}"]

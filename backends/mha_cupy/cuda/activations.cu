@@ -1,4 +1,4 @@
-// f(x + b), or with a gate f(x + b) * (gate + gate_b): each number is read once and written once.
+// f(x + b) * (gate + gate_b) + residual: each number is read once and written once.
 // Defined by the compiler's options: DTYPE, WIDE (float; double for double), ACTIVATION, PACK (numbers in one access).
 
 #include "numbers.cuh"
@@ -26,6 +26,7 @@ extern "C" __global__ void activate(
     const DTYPE* __restrict__ b,                            // (length,), or null
     const DTYPE* __restrict__ gate, long long gate_stride,  // as x, or null
     const DTYPE* __restrict__ gate_b,                       // as b
+    const DTYPE* __restrict__ residual, long long residual_stride,
     DTYPE* out,                                             // (rows, length); it may be x
     unsigned int packs, unsigned int packs_of_row)
 {
@@ -52,6 +53,11 @@ extern "C" __global__ void activate(
         }
 #pragma unroll
         for (int i = 0; i < PACK; i++) y[i] *= by[i];
+    }
+    if (residual) {
+        load(residual + row * residual_stride + at, more);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) y[i] += more[i];
     }
     store(y, out + row * packs_of_row * PACK + at);
 }
