@@ -54,8 +54,9 @@ template <typename... Args> struct Launch {
         gridDim = grid;
         blockDim = block;
         for (blockIdx = {0, 0, 0}; blockIdx.x < grid.x; blockIdx.x++) {
-            fibers.assign(block.x, Fiber{});
+            fibers.resize(block.x);  // their stacks serve the next block too
             for (Fiber& fiber : fibers) {
+                fiber.done = false;
                 fiber.stack.resize(1 << 16);
                 getcontext(&fiber.context);
                 fiber.context.uc_stack.ss_sp = fiber.stack.data();

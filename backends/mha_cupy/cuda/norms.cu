@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) normalize(
     }
 }
 
-// A longer row is read again for the variance and for the result; ROWS and EACH are 1.
+// A longer row is read again for the variance and for the result; ROWS and EACH are 1. Its loops, unrolled, would spill (sm_90).
 extern "C" __global__ void __launch_bounds__(THREADS) normalize_long_rows(
     const DTYPE* __restrict__ x, long long x_stride, const DTYPE* __restrict__ b, const DTYPE* __restrict__ residual,
     long long residual_stride, DTYPE* __restrict__ sum, const DTYPE* __restrict__ weight, const DTYPE* __restrict__ bias,
@@ -99,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) normalize_long_rows(
 
     WIDE v[PACK];
     WIDE total = 0;
+#pragma unroll 1
     for (int at = threadIdx.x * PACK; at < length; at += THREADS * PACK) {
         sum_of(x, b, residual, at, v);
         if (sum) store(v, sum + row * length + at);
@@ -108,6 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) normalize_long_rows(
     const WIDE mean = CENTRED ? over_block<Sum, THREADS>(total, WIDE(0), shared) / length : WIDE(0);
 
     WIDE square = 0;
+#pragma unroll 1
     for (int at = threadIdx.x * PACK; at < length; at += THREADS * PACK) {
         sum_of(x, b, residual, at, v);
 #pragma unroll
@@ -115,6 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) normalize_long_rows(
     }
     const WIDE factor = 1 / sqrt(over_block<Sum, THREADS>(square, WIDE(0), shared) / length + eps);
 
+#pragma unroll 1
     for (int at = threadIdx.x * PACK; at < length; at += THREADS * PACK) {
         sum_of(x, b, residual, at, v);
         write(v, mean, factor, weight, bias, at, out + row * length);
