@@ -23,7 +23,7 @@ def supports(call: Call) -> str | None:
     if 0 in (size for shape in shapes for size in shape):
         return "has no empty axes"
     numbers = prod(shapes[0][:-1]) * max(shape[-1] for shape in shapes)  # of the widest rows that there will be
-    return f"counts to {_NUMBERS} numbers, not to {numbers}" if numbers >= _NUMBERS else None
+    return f"counts to {_NUMBERS - 1} numbers, not to {numbers}" if numbers >= _NUMBERS else None
 
 
 def rows(x: Any) -> Any:
