@@ -20,7 +20,6 @@ from .blocks import Block, blocks, shape_of_block
 from .launch import Launch, c_name
 from .terms import Terms, part, with_batch
 
-SOURCES = ("softmax.cu",)
 _FAR = 1 << 30  # beyond any distance between a query and a key that are counted in 32 bits
 _TIMES = {"float16": 2.0**14}  # weights of many keys would be subnormal in float16; the second product takes it out again
 

@@ -98,6 +98,9 @@ template <typename T> T __shfl_xor_sync(unsigned int, T x, int step) {
     return y;
 }
 
+inline float normcdf(float x) { return float(std::erfc(-x / std::sqrt(2.0)) / 2); }
+inline double normcdf(double x) { return double(std::erfc(-x / std::sqrt(2.0L)) / 2); }
+
 inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
 inline int __float_as_int(float x) { int y; std::memcpy(&y, &x, 4); return y; }
 

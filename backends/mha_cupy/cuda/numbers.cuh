@@ -49,3 +49,18 @@ template <typename Op, int COUNT, typename T> __device__ __forceinline__ T over_
     for (int step = 16; step > 0; step >>= 1) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
+
+// COUNT neighbours in one access: `from` and `to` are multiples of their size, at most 16 bytes.
+template <typename T, int COUNT> struct alignas(sizeof(T) * COUNT) Pack { T of[COUNT]; };
+
+template <typename T, typename W, int COUNT> __device__ __forceinline__ void load(const T* from, W (&to)[COUNT]) {
+    const Pack<T, COUNT> pack = *reinterpret_cast<const Pack<T, COUNT>*>(from);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) to[i] = wide(pack.of[i]);
+}
+template <typename T, typename W, int COUNT> __device__ __forceinline__ void store(const W (&from)[COUNT], T* to) {
+    Pack<T, COUNT> pack;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) narrow(from[i], pack.of[i]);
+    *reinterpret_cast<Pack<T, COUNT>*>(to) = pack;
+}
