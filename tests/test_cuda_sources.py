@@ -7,9 +7,15 @@ import pytest
 
 import nvrtc
 from cuda_pieces import DTYPES
+from mha_core.algebra.structure import Structure
+from mha_core.dispatch.backend import load
+from mha_core.plugin import ArrayBias, AttentionProblem
+from mha_cupy import attention
 from mha_cupy.activations import activation
+from mha_cupy.blocks import Block
 from mha_cupy.norms import norm
 from mha_cupy.rotary import turned
+from mha_cupy.terms import Terms
 
 ARCHES = ["sm_80", "sm_90", "sm_100"]
 LENGTHS = [32, 8192, 16384, 20000, 8191]  # of rows: a warp, packs of a thread, too long for registers, unaligned
@@ -28,6 +34,19 @@ def launches(dtype):
         table = np.zeros((2, features // 2), dtype=DTYPES[dtype])
         yield from (activation(name, x, out) for name in ACTIVATIONS)
         yield from (turned(x, table, table, out, interleaved=interleaved) for interleaved in (False, True))
+    yield from (softmax(dtype, num_keys) for num_keys in (1, 128, 600, 16384))
+
+
+def softmax(dtype, num_keys):
+    """What attention launches between its products, whose bias is of the dtype of the query."""
+    kind = np.dtype(DTYPES[dtype])
+    xp = load("numpy").xp
+    bias = np.zeros((2, num_keys), dtype=kind)
+    query, key = np.zeros((1, 2, 8), dtype=kind), np.zeros((1, num_keys, 8), dtype=kind)
+    p = AttentionProblem(xp, query, key, key, Structure(range(num_keys)), 1.0, bias=ArrayBias(bias))
+    scores = np.zeros((1, 1, 1, 2, num_keys), dtype=p.compute_dtype)
+    block = Block(range(1), range(1), range(2), (range(num_keys),))
+    return attention._softmax(Terms(p, ()), block, range(num_keys), scores, scores.astype(kind), None)
 
 
 @each_dtype
