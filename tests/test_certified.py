@@ -66,7 +66,7 @@ def test_what_the_package_ships_is_what_its_kernels_are_chosen_by(monkeypatch):
             assert decision.kernel is None
             assert reasons[kernel.name] == f"is chosen only by use_kernel({kernel.op!r}, {kernel.name!r}): {kernel.opt_in}"
             with mha.use_kernel(kernel.op, kernel.name):
-                assert decide("cupy", Call(kernel.op, (("x", (2, 4)),), "float32", None)).kernel == kernel
+                assert decide("cupy", Call(kernel.op, (("x", (2, 4)),), "float32", None)).kernel.name == kernel.name
 
 
 @pytest.mark.parametrize(

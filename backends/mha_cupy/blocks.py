@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SCORES = 1 << 22  # in a block: 16 MB of float32, and half as much of weights; an H200 caches 50 MB
-WIDEST = 1 << 14  # keys in a row of a block: 1024 threads with 16 each
+WIDEST = 1 << 14  # keys in a row of a block: 1024 threads with 16 numbers of 4 bytes each, or 8 of 8 bytes
 BANDED = 1024  # queries in a block of a band: fewer would make products small, more would compute what none sees
 
 Limits = tuple[int | None, int | None]

@@ -1,6 +1,7 @@
 // The CUDA that our kernels use, on the host: the threads of a block are fibers that take turns, and meet where CUDA's would.
 // It shows what a kernel computes, and nothing of how fast, nor of a device's own arithmetic (its exp, log and tanh).
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +27,7 @@ constexpr std::size_t STACK = 1 << 16;
 struct Fiber {
     ucontext_t context;
     std::unique_ptr<char[]> stack{new char[STACK]};  // kept from block to block
-    bool done = false;
+    bool done = false, at_barrier = false;
     unsigned long long slot = 0;  // of a shuffle
 };
 
@@ -34,7 +35,7 @@ inline std::vector<Fiber> fibers;
 inline ucontext_t scheduler;
 inline unsigned int current;
 
-inline void wait() { swapcontext(&fibers[current].context, &scheduler); }  // until all others have come as far
+inline void wait() { swapcontext(&fibers[current].context, &scheduler); }  // until all others of the warp have come as far
 
 template <typename... Args, std::size_t... Index>
 void call(void (*kernel)(Args...), void** args, std::index_sequence<Index...>) {
@@ -51,26 +52,40 @@ template <typename... Args> struct Launch {
         wait();
     }
 
-    // Rounds: in each, every fiber runs to its next meeting. A kernel in which some threads skip one is wrong on a device
-    // too, and ends here with 1: in one round all fibers must be done, or none.
+    // In rounds: in each, every fiber of a warp runs to its next meeting; either all have then come to a barrier or the end, or none.
+    static bool to_barrier(unsigned int first, unsigned int end) {
+        for (unsigned int stopped = 0; stopped == 0;) {
+            for (current = first; current < end; current++) {
+                threadIdx = {current, 0, 0};
+                swapcontext(&scheduler, &fibers[current].context);
+                stopped += fibers[current].done || fibers[current].at_barrier;
+            }
+            if (stopped != 0 && stopped != end - first) return false;
+        }
+        return true;
+    }
+
+    // A warp goes as far as it can before the next one may move: what another should have waited for, it finds overwritten.
+    // A kernel in which some threads skip a meeting is wrong on a device too, and ends here with 1.
     static int run(Dim grid, Dim block) {
         gridDim = grid;
         blockDim = block;
         for (blockIdx = {0, 0, 0}; blockIdx.x < grid.x; blockIdx.x++) {
             fibers.resize(block.x);
             for (Fiber& fiber : fibers) {
-                fiber.done = false;
+                fiber.done = fiber.at_barrier = false;
                 getcontext(&fiber.context);
                 fiber.context.uc_stack.ss_sp = fiber.stack.get();
                 fiber.context.uc_stack.ss_size = STACK;
                 makecontext(&fiber.context, body, 0);
             }
             for (unsigned int done = 0; done < block.x;) {
+                for (unsigned int first = 0; first < block.x; first += 32)
+                    if (!to_barrier(first, std::min(first + 32, block.x))) return 1;
                 done = 0;
-                for (current = 0; current < block.x; current++) {
-                    threadIdx = {current, 0, 0};
-                    if (!fibers[current].done) swapcontext(&scheduler, &fibers[current].context);
-                    done += fibers[current].done;
+                for (Fiber& fiber : fibers) {
+                    done += fiber.done;
+                    fiber.at_barrier = false;
                 }
                 if (done != 0 && done != block.x) return 1;
             }
@@ -87,7 +102,10 @@ template <typename... Args> int launch(void (*kernel)(Args...), unsigned int gri
 
 }  // namespace host
 
-inline void __syncthreads() { host::wait(); }
+inline void __syncthreads() {
+    host::fibers[host::current].at_barrier = true;
+    host::wait();
+}
 
 template <typename T> T __shfl_xor_sync(unsigned int, T x, int step) {
     std::memcpy(&host::fibers[host::current].slot, &x, sizeof(T));
