@@ -15,8 +15,9 @@ from typing import Any
 
 from mha_core.plugin import AttentionProblem, AttentionState, Call, by_sequence, goes_by_sequence, merge
 
+from . import blocks as blocked
 from . import launch, products
-from .blocks import Block, blocks, shape_of_block
+from .blocks import Block, shape_of_block
 from .launch import Launch, c_name
 from .terms import Terms, part, with_batch
 
@@ -67,7 +68,8 @@ def _fill(p: AttentionProblem, index: tuple[int, ...], out: Any, lse: Any) -> No
     arrays = query, key[:, :, None], value[:, :, None]
     batch, heads, groups, rows = out.shape[:-1]
     copies = batch * heads * groups if terms.is_computed else 0
-    for block in blocks(batch, heads, groups, rows, p.key.shape[-2], terms.band, copies=copies):
+    widest = blocked.WIDEST // 2 if str(query.dtype) == "float64" else blocked.WIDEST
+    for block in blocked.blocks(batch, heads, groups, rows, p.key.shape[-2], terms.band, copies=copies, widest=widest):
         place = (_slice(block.batch), _slice(block.heads), slice(None), _slice(block.rows))
         at = None if lse is None else lse[place]
         if len(block.cols) == 1:

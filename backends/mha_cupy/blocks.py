@@ -14,7 +14,7 @@ Limits = tuple[int | None, int | None]
 
 @dataclass(frozen=True)
 class Block:
-    """Batch elements, key heads, and queries; all that they may see stands in ``cols``, in parts of WIDEST keys at most."""
+    """Batch elements, key heads, and queries; all that they may see stands in ``cols``, in parts of one block's width."""
 
     batch: range
     heads: range
@@ -32,23 +32,24 @@ def blocks(
     *,
     copies: int = 0,
     scores: int | None = None,
+    widest: int | None = None,
 ) -> Iterator[Block]:
     """Every (batch element, key head, query) in one block.
 
     groups: query heads of a key head. copies: of a mask or bias that is computed for a block, for how many batch elements and
-    heads; all of them count.
+    heads; all of them count. scores, widest: of a block; SCORES and WIDEST.
     """
-    scores = SCORES if scores is None else scores
+    scores, widest = SCORES if scores is None else scores, WIDEST if widest is None else widest
     rows_at_once = num_rows if band == (None, None) else min(num_rows, BANDED)
     reach = max(
         len(reached(range(at, min(num_rows, at + rows_at_once)), num_cols, band)) for at in _ends(num_rows, rows_at_once)
     )
-    each = max(1, min(reach, WIDEST))
+    each = max(1, min(reach, widest))
     rows_at_once = max(1, min(rows_at_once, scores // max(groups * each, copies * reach, 1)))
     heads_at_once = max(1, min(heads, scores // (groups * rows_at_once * each)))
     batch_at_once = max(1, min(batch, scores // (groups * rows_at_once * each * heads))) if heads_at_once == heads else 1
     for rows in _split(range(num_rows), rows_at_once):
-        cols = tuple(_split(reached(rows, num_cols, band), WIDEST))
+        cols = tuple(_split(reached(rows, num_cols, band), widest))
         for elements in _split(range(batch), batch_at_once):
             for some in _split(range(heads), heads_at_once):
                 yield Block(elements, some, rows, cols)
