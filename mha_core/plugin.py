@@ -4,6 +4,7 @@
 """
 
 from .algebra.attention import by_sequence, concat_queries, goes_by_sequence, only_packed
+from .algebra.biases import Alibi, ArrayBias
 from .algebra.masks import Relation, runs
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, merge
@@ -13,6 +14,8 @@ from .dispatch.hookspecs import hookimpl
 from .dispatch.registry import register, unregister
 
 __all__ = [
+    "Alibi",
+    "ArrayBias",
     "AttentionProblem",
     "AttentionState",
     "Backend",

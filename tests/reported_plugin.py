@@ -24,4 +24,6 @@ def relu(x):
 @hookimpl
 def mha_kernels():
     yield Kernel("numpy", "relu", "with|bar", 1, "reported_plugin:relu", priority=9)
-    yield Kernel("numpy", "attention", "never", 1, "no:where", supports=lambda call: "not today", opt_in=True)
+    yield Kernel(
+        "numpy", "attention", "never", 1, "no:where", supports=lambda call: "not today", opt_in="waits", source=lambda: "text"
+    )

@@ -1,9 +1,11 @@
 """CuPy, as a plugin: CUDA GPUs. Everything runs on CuPy's current device, in its current stream."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from mha_core.plugin import Backend, NoDevice, hookimpl
+from mha_core.plugin import Backend, Call, Kernel, NoDevice, hookimpl
+
+from .certified import record
 
 
 def _namespace() -> Any:
@@ -81,3 +83,55 @@ def mha_backends() -> Iterable[Backend]:
         versions=_versions,
         install="pip install 'mha-core[cupy]'",
     )
+
+
+def _later(module: str) -> Callable[[Call], str | None]:
+    """``supports`` of a module that is imported only when a call of CuPy's asks."""
+
+    def supports(call: Call) -> str | None:
+        from importlib import import_module
+
+        reason: str | None = import_module(f"mha_cupy.{module}").supports(call)
+        return reason
+
+    return supports
+
+
+_LAYER = (
+    *("mask", "bias", "scale", "softcap", "sink", "query_offset", "norm_first"),
+    *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm"),
+    *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o", "num_kv_heads")),
+    *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
+)
+
+
+_ATTENTION = (
+    *("lse", "causal", "window", "key_lengths", "packed", "array_mask", "mask"),
+    *("bias", "alibi", "relative_bias", "bias_term", "softcap", "sink", "grouped_query", "value_dim", "broadcast"),
+)
+
+
+@hookimpl
+def mha_kernels() -> Iterable[Kernel]:
+    for op, name, module, limits, sources, handles in (
+        ("attention", "blocks", "attention", "attention", ("softmax.cu",), _ATTENTION),
+        ("layer_norm", "fused", "norms", "rows", ("norms.cu",), ()),
+        ("rms_norm", "fused", "norms", "rows", ("norms.cu",), ()),
+        ("gelu", "fused", "activations", "rows", ("activations.cu",), ()),
+        ("relu", "fused", "activations", "rows", ("activations.cu",), ()),
+        ("silu", "fused", "activations", "rows", ("activations.cu",), ()),
+        ("rotary", "fused", "rotary", "rows", ("rotary.cu",), ()),
+        ("linear", "fused", "layers", "rows", ("activations.cu",), ()),
+        ("feed_forward", "fused", "layers", "rows", ("activations.cu",), ("gate",)),
+        ("encoder_layer", "fused", "layers", "rows", ("norms.cu", "activations.cu"), _LAYER),
+    ):
+        yield Kernel(
+            backend="cupy",
+            op=op,
+            name=name,
+            api=1,
+            load=f"mha_cupy.{module}:{op}",
+            handles=frozenset(handles),
+            supports=_later(limits),
+            **record(op, name, sources),
+        )

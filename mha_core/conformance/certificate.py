@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,14 @@ def head(subject: Subject, kernels: Iterable[Kernel], selection: str) -> dict[st
         "seed": subject.seed,
         "quick": subject.quick,
         "selection": selection,
-        "kernels": [{"op": k.op, "name": k.name, "from": registry().owner(k), "opt_in": k.opt_in, "runs": 0} for k in kernels],
+        "kernels": [_kernel(kernel) for kernel in kernels],
     }
+
+
+def _kernel(kernel: Kernel) -> dict[str, Any]:
+    """What is said of a kernel; which source, where it has one, so that the verdict is on no other."""
+    found = {"op": kernel.op, "name": kernel.name, "from": registry().owner(kernel), "opt_in": bool(kernel.opt_in), "runs": 0}
+    return found if kernel.source is None else {**found, "source": sha256(kernel.source().encode()).hexdigest()}
 
 
 def certificate(head: Mapping[str, Any], tally: Tally, *, passed: bool) -> dict[str, Any]:

@@ -112,11 +112,13 @@ class Kernel:
     priority : higher is asked first
     handles : the features that it honours; a call with any other goes elsewhere
     supports : function of a ``Call``: None, or the reason against
-    opt_in : never chosen by itself, only by ``use_kernel``
+    opt_in : never chosen by itself, only by ``use_kernel``; True, or the reason
     prepare : ``"module:function"`` of a kernel of attention, for small calls
         It is given a first problem and returns a function ``(query, key, value, sink) -> AttentionState`` for every problem
         that differs from it in the numbers of these arrays alone, strides included; or None, and ``load`` computes. No array of
         the first problem may be kept.
+    source : function that returns the text that the kernel compiles on need
+        A certificate of conformance names its SHA-256, so that it speaks for no other.
     """
 
     backend: str
@@ -127,5 +129,6 @@ class Kernel:
     priority: int = 0
     handles: frozenset[str] = frozenset()
     supports: Callable[[Call], str | None] | None = None
-    opt_in: bool = False
+    opt_in: bool | str = False
     prepare: str | None = None
+    source: Callable[[], str] | None = None

@@ -52,7 +52,8 @@ def _passed_over(kernel: Kernel, demand: Demands, wanted: str | None, parts: boo
     if wanted is not None:
         return None if kernel.name == wanted else f"use_kernel asks for {wanted!r}"
     if kernel.opt_in:
-        return f"is chosen only by use_kernel({kernel.op!r}, {kernel.name!r})"
+        reason = f": {kernel.opt_in}" if isinstance(kernel.opt_in, str) else ""
+        return f"is chosen only by use_kernel({kernel.op!r}, {kernel.name!r}){reason}"
     if parts and demand.kernels:
         return f"use_kernel is in force for {demand.kernels[-1][0]!r}, which it may compute itself"
     return None

@@ -1,0 +1,67 @@
+"""Activations, with the bias before them and the gate behind them: one read, one write.
+
+Rows may lie apart in memory; an array whose last axis is strided, or whose rows have no one stride, is copied first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy
+import numpy
+
+from .launch import Launch, run
+from .rows import names, pack, rows, stride, supports
+
+__all__ = ["activation", "gelu", "in_place", "relu", "silu", "supports"]
+
+_THREADS = 256
+
+
+def gelu(x: Any, *, approximate: str) -> Any:
+    return _active("gelu_tanh" if approximate == "tanh" else "gelu", x)
+
+
+def relu(x: Any) -> Any:
+    return _active("relu", x)
+
+
+def silu(x: Any) -> Any:
+    return _active("silu", x)
+
+
+def _active(name: str, x: Any) -> Any:
+    out = cupy.empty(x.shape, dtype=x.dtype)
+    flat = x.flags.c_contiguous  # one long row: it is packed whatever the length of the last axis
+    run(activation(name, *((y.reshape(1, -1) if flat else rows(y)) for y in (x, out))))
+    return out
+
+
+def in_place(name: str, x: Any, b: Any = None, *, gate: Any = None, gate_b: Any = None, residual: Any = None) -> Any:
+    """f(x + b) * (gate + gate_b) + residual in the place of rows x (n, d) without gaps; ``identity`` is an f too."""
+    b, gate_b = (None if p is None else rows(p) for p in (b, gate_b))
+    run(activation(name, x, x, b=b, gate=gate, gate_b=gate_b, residual=residual))
+    return x
+
+
+def activation(
+    name: str, x: Any, out: Any, *, b: Any = None, gate: Any = None, gate_b: Any = None, residual: Any = None
+) -> Launch:
+    """f(x + b) * (gate + gate_b) + residual, without what is None.
+
+    x, gate, residual and out (n, d), the last without gaps, and it may be x; b and gate_b (1, d).
+    """
+    count, length = x.shape
+    size = pack(length, x, b, gate, gate_b, residual, out)
+    packs = count * length // size
+    return Launch(
+        "activations.cu",
+        "activate",
+        (*names(x.dtype), f"ACTIVATION={name}", f"PACK={size}"),
+        grid=-(-packs // _THREADS),
+        block=_THREADS,
+        args=(
+            *(x, stride(x), b, gate, stride(gate), gate_b, residual, stride(residual), out),
+            *(numpy.uint32(packs), numpy.uint32(length // size)),
+        ),
+    )

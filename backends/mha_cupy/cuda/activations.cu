@@ -1,0 +1,63 @@
+// f(x + b) * (gate + gate_b) + residual: each number is read once and written once.
+// Defined by the compiler's options: DTYPE, WIDE (float; double for double), ACTIVATION, PACK (numbers in one access).
+
+#include "numbers.cuh"
+
+__device__ __forceinline__ WIDE identity(WIDE x) { return x; }
+
+__device__ __forceinline__ WIDE relu(WIDE x) { return x < 0 ? WIDE(0) : x; }  // NaN stays
+
+// x Phi(x), whose lower tail keeps its digits. Beyond -40 it is 0, and would be -inf times 0 at last.
+__device__ __forceinline__ WIDE gelu(WIDE x) { return x < -40 ? WIDE(0) : x * normcdf(x); }
+
+// x (1 + tanh(z)) / 2 = x / (1 + e^-2z), without cancellation in the lower tail.
+__device__ __forceinline__ WIDE gelu_tanh(WIDE x) {
+    const WIDE z = WIDE(0.79788456080286536) * (x + WIDE(0.044715) * x * x * x);  // sqrt(2 / pi)
+    return x < -40 ? WIDE(0) : x / (1 + exp(-2 * z));
+}
+
+__device__ __forceinline__ WIDE silu(WIDE x) {
+    const WIDE e = exp(-fabs(x));  // never overflows
+    return x < -1000 ? WIDE(0) : x * (x < 0 ? e : WIDE(1)) / (1 + e);
+}
+
+extern "C" __global__ void activate(
+    const DTYPE* x, long long x_stride,                     // (rows, length), rows so many numbers apart
+    const DTYPE* __restrict__ b,                            // (length,), or null
+    const DTYPE* __restrict__ gate, long long gate_stride,  // as x, or null
+    const DTYPE* __restrict__ gate_b,                       // as b
+    const DTYPE* __restrict__ residual, long long residual_stride,
+    DTYPE* out,                                             // (rows, length); it may be x
+    unsigned int packs, unsigned int packs_of_row)
+{
+    const unsigned int pack = blockIdx.x * blockDim.x + threadIdx.x;
+    if (pack >= packs) return;
+    const long long row = pack / packs_of_row;
+    const int at = pack % packs_of_row * PACK;
+    WIDE y[PACK], more[PACK];
+    load(x + row * x_stride + at, y);
+    if (b) {
+        load(b + at, more);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) y[i] += more[i];
+    }
+#pragma unroll
+    for (int i = 0; i < PACK; i++) y[i] = ACTIVATION(y[i]);
+    if (gate) {
+        WIDE by[PACK];
+        load(gate + row * gate_stride + at, by);
+        if (gate_b) {
+            load(gate_b + at, more);
+#pragma unroll
+            for (int i = 0; i < PACK; i++) by[i] += more[i];
+        }
+#pragma unroll
+        for (int i = 0; i < PACK; i++) y[i] *= by[i];
+    }
+    if (residual) {
+        load(residual + row * residual_stride + at, more);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) y[i] += more[i];
+    }
+    store(y, out + row * packs_of_row * PACK + at);
+}

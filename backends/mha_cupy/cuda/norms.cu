@@ -1,0 +1,125 @@
+// LayerNorm or RMSNorm of rows, of a sum that is made on the way.
+// Defined by the compiler's options: DTYPE, WIDE (float; double for double), CENTRED (0: RMSNorm), PACK (numbers in one access),
+// THREADS (of a row), ROWS (of a block; more than one where THREADS is 32), EACH (packs of a thread).
+
+#include "numbers.cuh"
+
+// x + b + residual of PACK numbers.
+__device__ __forceinline__ void sum_of(const DTYPE* x, const DTYPE* b, const DTYPE* residual, int at, WIDE (&to)[PACK]) {
+    load(x + at, to);
+    WIDE more[PACK];
+    if (b) {
+        load(b + at, more);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) to[i] += more[i];
+    }
+    if (residual) {
+        load(residual + at, more);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) to[i] += more[i];
+    }
+}
+
+// (v - mean) * factor * weight + bias of PACK numbers.
+__device__ __forceinline__ void write(
+    WIDE (&v)[PACK], WIDE mean, WIDE factor, const DTYPE* weight, const DTYPE* bias, int at, DTYPE* out)
+{
+    WIDE more[PACK];
+#pragma unroll
+    for (int i = 0; i < PACK; i++) v[i] = (v[i] - mean) * factor;
+    if (weight) {
+        load(weight + at, more);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) v[i] *= more[i];
+    }
+    if (bias) {
+        load(bias + at, more);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) v[i] += more[i];
+    }
+    store(v, out + at);
+}
+
+// A row of at most THREADS * EACH * PACK numbers stays in registers: each number is read once and written once.
+extern "C" __global__ void __launch_bounds__(THREADS * ROWS) normalize(
+    const DTYPE* __restrict__ x, long long x_stride,                   // (rows, length), rows so many numbers apart
+    const DTYPE* __restrict__ b,                                       // (length,), or null
+    const DTYPE* __restrict__ residual, long long residual_stride,     // as x, or null
+    DTYPE* __restrict__ sum,                                           // (rows, length): x + b + residual; or null
+    const DTYPE* __restrict__ weight, const DTYPE* __restrict__ bias,  // (length,), or null
+    DTYPE* __restrict__ out,                                           // (rows, length)
+    int rows, int length, WIDE eps)
+{
+    __shared__ WIDE shared[32];
+    const int thread = threadIdx.x % THREADS;
+    const long long row = (long long)blockIdx.x * ROWS + threadIdx.x / THREADS;
+    const int end = row < rows ? length : 0;  // the last block may have fewer rows
+    x += row * x_stride;
+    if (residual) residual += row * residual_stride;
+
+    WIDE v[EACH][PACK];
+    WIDE total = 0;
+#pragma unroll
+    for (int each = 0; each < EACH; each++) {
+        const int at = (thread + each * THREADS) * PACK;
+        if (at < end) {
+            sum_of(x, b, residual, at, v[each]);
+            if (sum) store(v[each], sum + row * length + at);
+#pragma unroll
+            for (int i = 0; i < PACK; i++) total += v[each][i];
+        }
+    }
+    const WIDE mean = CENTRED ? over_block<Sum, THREADS>(total, WIDE(0), shared) / length : WIDE(0);
+
+    WIDE square = 0;
+#pragma unroll
+    for (int each = 0; each < EACH; each++)
+        if ((thread + each * THREADS) * PACK < end)
+#pragma unroll
+            for (int i = 0; i < PACK; i++) square += (v[each][i] - mean) * (v[each][i] - mean);
+    const WIDE factor = 1 / sqrt(over_block<Sum, THREADS>(square, WIDE(0), shared) / length + eps);
+
+#pragma unroll
+    for (int each = 0; each < EACH; each++) {
+        const int at = (thread + each * THREADS) * PACK;
+        if (at < end) write(v[each], mean, factor, weight, bias, at, out + row * length);
+    }
+}
+
+// A longer row is read again for the variance and for the result; ROWS and EACH are 1. Its loops, unrolled, would spill (sm_90).
+extern "C" __global__ void __launch_bounds__(THREADS) normalize_long_rows(
+    const DTYPE* __restrict__ x, long long x_stride, const DTYPE* __restrict__ b, const DTYPE* __restrict__ residual,
+    long long residual_stride, DTYPE* __restrict__ sum, const DTYPE* __restrict__ weight, const DTYPE* __restrict__ bias,
+    DTYPE* __restrict__ out, int rows, int length, WIDE eps)
+{
+    __shared__ WIDE shared[32];
+    const long long row = blockIdx.x;
+    x += row * x_stride;
+    if (residual) residual += row * residual_stride;
+
+    WIDE v[PACK];
+    WIDE total = 0;
+#pragma unroll 1
+    for (int at = threadIdx.x * PACK; at < length; at += THREADS * PACK) {
+        sum_of(x, b, residual, at, v);
+        if (sum) store(v, sum + row * length + at);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) total += v[i];
+    }
+    const WIDE mean = CENTRED ? over_block<Sum, THREADS>(total, WIDE(0), shared) / length : WIDE(0);
+
+    WIDE square = 0;
+#pragma unroll 1
+    for (int at = threadIdx.x * PACK; at < length; at += THREADS * PACK) {
+        sum_of(x, b, residual, at, v);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) square += (v[i] - mean) * (v[i] - mean);
+    }
+    const WIDE factor = 1 / sqrt(over_block<Sum, THREADS>(square, WIDE(0), shared) / length + eps);
+
+#pragma unroll 1
+    for (int at = threadIdx.x * PACK; at < length; at += THREADS * PACK) {
+        sum_of(x, b, residual, at, v);
+        write(v, mean, factor, weight, bias, at, out + row * length);
+    }
+}

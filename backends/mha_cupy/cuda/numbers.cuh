@@ -1,0 +1,66 @@
+// Numbers of 16 bits, widened exactly and narrowed by one rounding to nearest even; and what threads of a block do together.
+// No header of CUDA's is needed: NVRTC compiles this where no toolkit is installed.
+
+#pragma once
+
+struct float16 { unsigned short bits; };
+struct bfloat16 { unsigned short bits; };
+
+#ifdef __CUDA_ARCH__
+__device__ __forceinline__ float wide(float16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+}
+__device__ __forceinline__ void narrow(float x, float16& y) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
+#endif
+
+__device__ __forceinline__ float wide(bfloat16 x) { return __int_as_float(int(x.bits) << 16); }
+__device__ __forceinline__ float wide(float x) { return x; }
+__device__ __forceinline__ double wide(double x) { return x; }
+
+__device__ __forceinline__ void narrow(float x, bfloat16& y) {
+    unsigned int bits = (unsigned int)__float_as_int(x);
+    bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    y.bits = nan ? 0x7fff : (unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+__device__ __forceinline__ void narrow(float x, float& y) { y = x; }
+__device__ __forceinline__ void narrow(double x, double& y) { y = x; }
+
+template <typename T> __device__ __forceinline__ T infinity() { return T(__int_as_float(0x7f800000)); }
+
+struct Max {
+    template <typename T> static __device__ __forceinline__ T of(T a, T b) { return a > b || a != a ? a : b; }  // NaN stays
+};
+struct Sum {
+    template <typename T> static __device__ __forceinline__ T of(T a, T b) { return a + b; }
+};
+
+// Over the COUNT threads of a block, the same for each of them; `shared` has room for 32. The order does not depend on the clock.
+template <typename Op, int COUNT, typename T> __device__ __forceinline__ T over_block(T x, T none, T* shared) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, step));
+    if (COUNT == 32) return x;
+    __syncthreads();  // what was there before has been read by all
+    if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = x;
+    __syncthreads();
+    x = (threadIdx.x & 31) < COUNT / 32 ? shared[threadIdx.x & 31] : none;
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+// COUNT neighbours in one access: `from` and `to` are multiples of their size, at most 16 bytes.
+template <typename T, int COUNT> struct alignas(sizeof(T) * COUNT) Pack { T of[COUNT]; };
+
+template <typename T, typename W, int COUNT> __device__ __forceinline__ void load(const T* from, W (&to)[COUNT]) {
+    const Pack<T, COUNT> pack = *reinterpret_cast<const Pack<T, COUNT>*>(from);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) to[i] = wide(pack.of[i]);
+}
+template <typename T, typename W, int COUNT> __device__ __forceinline__ void store(const W (&from)[COUNT], T* to) {
+    Pack<T, COUNT> pack;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) narrow(from[i], pack.of[i]);
+    *reinterpret_cast<Pack<T, COUNT>*>(to) = pack;
+}

@@ -1,0 +1,147 @@
+"""Stacks of matrix products by cuBLAS, as CuPy carries it: of views, with a transposed operand as a flag, summed in float32.
+
+``cupy.matmul`` copies operands that are not contiguous, multiplies stacks of float16 in float32, and fails on stacks of
+bfloat16 (https://github.com/cupy/cupy/pull/10317).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product as every
+from typing import Any
+
+Stride = tuple[int, int, int]
+"""From one matrix to the next, in a, b and out, in elements."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix as cuBLAS reads it: rows ``leading`` elements apart; ``transposed`` where it is its columns that are."""
+
+    transposed: bool
+    leading: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """out[..., m, n] = a[..., m, k] b[..., k, n]: one call of cuBLAS for each of ``offsets``, of ``count`` products each."""
+
+    a: Operand
+    b: Operand
+    leading: int
+    count: int
+    step: Stride
+    offsets: tuple[Stride, ...]
+
+
+@lru_cache(maxsize=4096)
+def operand(shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand | None:
+    """How cuBLAS reads the last two axes as they lie; None where they must be copied. Strides in elements."""
+    (rows, cols), (down, across) = shape[-2:], strides[-2:]
+    if (across == 1 or cols == 1) and (down >= cols or rows == 1):
+        return Operand(False, max(cols, down if rows > 1 else cols))
+    if (down == 1 or rows == 1) and (across >= rows or cols == 1):
+        return Operand(True, max(rows, across if cols > 1 else rows))
+    return None
+
+
+@lru_cache(maxsize=4096)
+def plan(shape: tuple[int, ...], a: Operand, b: Operand, out: Operand, strides: tuple[Stride, ...]) -> Plan:
+    """For stacks of ``shape``, whose axes have these strides: the longest run of equal steps goes in one call."""
+    axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    joined: list[tuple[int, Stride]] = []
+    for size, stride in axes:
+        if joined and joined[-1][1] == tuple(size * step for step in stride):
+            joined[-1] = (joined[-1][0] * size, stride)
+        else:
+            joined.append((size, stride))
+    joined.sort(key=lambda axis: axis[0])
+    count, step = joined.pop() if joined else (1, (0, 0, 0))
+    places = every(*([tuple(at * x for x in stride) for at in range(size)] for size, stride in joined))
+    offsets = tuple((sum(p[0] for p in place), sum(p[1] for p in place), sum(p[2] for p in place)) for place in places)
+    return Plan(a, b, out.leading, count, step, offsets)
+
+
+def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
+    """alpha a b into ``out``, on the current stream. a (..., m, k) and b (..., k, n) of one dtype broadcast to out (..., m, n),
+    whose rows lie side by side; out is of their dtype, or float32. Sums are float32, of float64 float64.
+    """
+    import numpy
+
+    a, b = _readable(a), _readable(b)
+    (m, n), k = out.shape[-2:], a.shape[-1]
+    steps: Any = tuple(zip(*_steps(a, b, out), strict=True))
+    found = plan(out.shape[:-2], _operand(a), _operand(b), _operand(out), steps)
+    blas, handle = _cublas()
+    double = a.dtype == numpy.float64
+    scalars = numpy.asarray([alpha, 0.0], dtype=numpy.float64 if double else numpy.float32)
+    compute = blas.CUBLAS_COMPUTE_64F if double else blas.CUBLAS_COMPUTE_32F
+    places = [(pointer(x), x.dtype.itemsize, _TYPES[str(x.dtype)]) for x in (a, b, out)]
+    for offsets in found.offsets:
+        (pa, ta), (pb, tb), (pc, tc) = ((at + by * size, kind) for (at, size, kind), by in zip(places, offsets, strict=True))
+        # cuBLAS counts by columns, and sees each matrix transposed: out^T = b^T a^T
+        blas.gemmStridedBatchedEx(
+            *(handle, int(found.b.transposed), int(found.a.transposed), n, m, k, scalars.ctypes.data),
+            *(pb, tb, found.b.leading, found.step[1], pa, ta, found.a.leading, found.step[0]),
+            *(scalars.ctypes.data + scalars.itemsize, pc, tc, found.leading, found.step[2]),
+            *(found.count, compute, blas.CUBLAS_GEMM_DEFAULT),
+        )
+
+
+_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType, of library_types.h
+
+
+def missing() -> str | None:
+    """Why products cannot be had from this CuPy, if so: it carries cuBLAS in a module that it does not promise to keep."""
+    try:
+        cublas = library()
+    except ImportError as error:
+        return f"needs cuBLAS: {str(error).partition(chr(10))[0]}"
+    names = ("gemmStridedBatchedEx", "CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_GEMM_DEFAULT")
+    lacks = [name for name in names if not hasattr(cublas, name)]
+    return f"needs cupy_backends.cuda.libs.cublas.{lacks[0]}, which this CuPy has not" if lacks else None
+
+
+def library() -> Any:
+    from cupy_backends.cuda.libs import cublas
+
+    return cublas
+
+
+def _cublas() -> tuple[Any, int]:
+    """The library, and the handle of this thread and device; its functions put it on CuPy's current stream."""
+    from cupy.cuda import device
+
+    return library(), device.get_cublas_handle()
+
+
+def pointer(x: Any) -> int:
+    """Where an array begins on its device."""
+    return int(x.data.ptr)
+
+
+def _readable(x: Any) -> Any:
+    """As it is, or a copy where cuBLAS could not read it."""
+    steps = elements(x)
+    return x if min(steps, default=0) >= 0 and operand(x.shape, steps) else x.copy(order="C")
+
+
+def _operand(x: Any) -> Operand:
+    found = operand(x.shape, elements(x))
+    if found is None:
+        raise AssertionError(f"cuBLAS cannot read {x.shape} with strides {x.strides}")
+    return found
+
+
+def elements(x: Any) -> tuple[int, ...]:
+    """Strides in elements; 0 along an axis of one, so that it broadcasts."""
+    return tuple(0 if size == 1 else step // x.dtype.itemsize for size, step in zip(x.shape, x.strides, strict=True))
+
+
+def _steps(a: Any, b: Any, out: Any) -> Iterator[tuple[int, ...]]:
+    """Strides of the leading axes; an axis that is not there broadcasts."""
+    for x in (a, b, out):
+        lead = elements(x)[:-2]
+        yield (0,) * (out.ndim - 2 - len(lead)) + lead

@@ -1,0 +1,128 @@
+// The CUDA that our kernels use, on the host: the threads of a block are fibers that take turns, and meet where CUDA's would.
+// It shows what a kernel computes, and nothing of how fast, nor of a device's own arithmetic (its exp, log and tanh).
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __restrict__
+#define __launch_bounds__(...)
+#define __shared__ static  // blocks run one after another
+
+struct Dim { unsigned int x, y, z; };
+inline Dim threadIdx, blockIdx, blockDim, gridDim;
+
+namespace host {
+
+constexpr std::size_t STACK = 1 << 16;
+
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack{new char[STACK]};  // kept from block to block
+    bool done = false, at_barrier = false;
+    unsigned long long slot = 0;  // of a shuffle
+};
+
+inline std::vector<Fiber> fibers;
+inline ucontext_t scheduler;
+inline unsigned int current;
+
+inline void wait() { swapcontext(&fibers[current].context, &scheduler); }  // until all others of the warp have come as far
+
+template <typename... Args, std::size_t... Index>
+void call(void (*kernel)(Args...), void** args, std::index_sequence<Index...>) {
+    kernel(*static_cast<std::remove_reference_t<Args>*>(args[Index])...);
+}
+
+template <typename... Args> struct Launch {
+    static inline void (*kernel)(Args...);
+    static inline void** args;
+
+    static void body() {
+        call(kernel, args, std::index_sequence_for<Args...>{});
+        fibers[current].done = true;
+        wait();
+    }
+
+    // In rounds: in each, every fiber of a warp runs to its next meeting; either all have then come to a barrier or the end, or none.
+    static bool to_barrier(unsigned int first, unsigned int end) {
+        for (unsigned int stopped = 0; stopped == 0;) {
+            for (current = first; current < end; current++) {
+                threadIdx = {current, 0, 0};
+                swapcontext(&scheduler, &fibers[current].context);
+                stopped += fibers[current].done || fibers[current].at_barrier;
+            }
+            if (stopped != 0 && stopped != end - first) return false;
+        }
+        return true;
+    }
+
+    // A warp goes as far as it can before the next one may move: what another should have waited for, it finds overwritten.
+    // A kernel in which some threads skip a meeting is wrong on a device too, and ends here with 1.
+    static int run(Dim grid, Dim block) {
+        gridDim = grid;
+        blockDim = block;
+        for (blockIdx = {0, 0, 0}; blockIdx.x < grid.x; blockIdx.x++) {
+            fibers.resize(block.x);
+            for (Fiber& fiber : fibers) {
+                fiber.done = fiber.at_barrier = false;
+                getcontext(&fiber.context);
+                fiber.context.uc_stack.ss_sp = fiber.stack.get();
+                fiber.context.uc_stack.ss_size = STACK;
+                makecontext(&fiber.context, body, 0);
+            }
+            for (unsigned int done = 0; done < block.x;) {
+                for (unsigned int first = 0; first < block.x; first += 32)
+                    if (!to_barrier(first, std::min(first + 32, block.x))) return 1;
+                done = 0;
+                for (Fiber& fiber : fibers) {
+                    done += fiber.done;
+                    fiber.at_barrier = false;
+                }
+                if (done != 0 && done != block.x) return 1;
+            }
+        }
+        return 0;
+    }
+};
+
+template <typename... Args> int launch(void (*kernel)(Args...), unsigned int grid, unsigned int block, void** args) {
+    Launch<Args...>::kernel = kernel;
+    Launch<Args...>::args = args;
+    return Launch<Args...>::run({grid, 1, 1}, {block, 1, 1});
+}
+
+}  // namespace host
+
+inline void __syncthreads() {
+    host::fibers[host::current].at_barrier = true;
+    host::wait();
+}
+
+template <typename T> T __shfl_xor_sync(unsigned int, T x, int step) {
+    std::memcpy(&host::fibers[host::current].slot, &x, sizeof(T));
+    host::wait();
+    T y;
+    std::memcpy(&y, &host::fibers[host::current ^ step].slot, sizeof(T));
+    host::wait();
+    return y;
+}
+
+inline float normcdf(float x) { return float(std::erfc(-x / std::sqrt(2.0)) / 2); }
+inline double normcdf(double x) { return double(std::erfc(-x / std::sqrt(2.0L)) / 2); }
+
+inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
+inline int __float_as_int(float x) { int y; std::memcpy(&y, &x, 4); return y; }
+
+#include "numbers.cuh"
+
+inline float wide(float16 x) { _Float16 y; std::memcpy(&y, &x, 2); return y; }
+inline void narrow(float x, float16& y) { _Float16 z = (_Float16)x; std::memcpy(&y, &z, 2); }

@@ -1,0 +1,52 @@
+"""CUDA sources compiled as CuPy does it, without a GPU: by the NVRTC of nvidia-cuda-nvrtc."""
+
+import ctypes
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+
+from mha_cupy.launch import text
+
+# what cupy.RawKernel (CuPy 14.2) adds to the options of mha_cupy.launch
+OF_CUPY = ("-ftz=true", "--device-as-default-execution-space")
+
+
+@cache
+def library():
+    folders = importlib.util.find_spec("nvidia").submodule_search_locations
+    (found,) = (path for folder in folders for path in Path(folder).glob("*/lib/libnvrtc.so.*"))
+    return ctypes.CDLL(str(found))
+
+
+def compiled(source, defines, arch):
+    """The log of the compiler and of ptxas, and the PTX. Raises AssertionError with the log where it does not compile."""
+    nvrtc, program = library(), ctypes.c_void_p()
+    options = ["--std=c++17", *(f"-D{define}" for define in defines), *OF_CUPY, f"-arch={arch}", "--ptxas-options=-v"]
+    words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text(source).encode(), source.encode(), 0, None, None) == 0
+    try:
+        status = nvrtc.nvrtcCompileProgram(program, len(options), words)
+        log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+        assert status == 0, log
+        return log, _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def spills(log):
+    """Bytes that each kernel of a source spills, stores and loads together, by its name."""
+    parts = re.split(r"Compiling entry function '(\w+)'", log)[1:]
+    found = {
+        name: [int(n) for n in re.findall(r"(\d+) bytes spill", said)] for name, said in zip(*[iter(parts)] * 2, strict=True)
+    }
+    assert found and all(len(numbers) == 2 for numbers in found.values()), log
+    return {name: sum(numbers) for name, numbers in found.items()}
+
+
+def _text(program, size_of, get):
+    size = ctypes.c_size_t()
+    assert size_of(program, ctypes.byref(size)) == 0
+    buffer = ctypes.create_string_buffer(size.value)
+    assert get(program, buffer) == 0
+    return buffer.value.decode()

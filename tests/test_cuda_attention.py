@@ -1,0 +1,184 @@
+"""mha_cupy's kernel of attention, its CUDA run on the host: right by conformance, and at every border of its blocks.
+
+This judges the sources, and what leads to them. CuPy, cuBLAS and a device are not in it: those are judged where there is a GPU.
+"""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+import mha_cupy.blocks
+from conftest import ROOT
+from cuda_on_host import COMPILER, launched, plugin
+from mha_core.conformance.problems import Limits, random_problem
+from mha_core.conformance.tolerance import assert_within, exact_attention
+from mha_core.plugin import Call, register, unregister
+from mha_cupy import attention, products
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: apt-get install g++")
+
+
+@pytest.fixture(autouse=True)
+def kernel(monkeypatch):
+    plugin.stand_in(monkeypatch.setattr)
+    register(plugin)
+    yield
+    unregister(plugin)
+
+
+def on_host(query, key, value, **options):
+    with mha.use_kernel("attention", "cuda_on_host"):
+        return mha.attention_state(query, key, value, **options)
+
+
+def drawn(rng, count, **limits):
+    """Random problems that leave the kernel something to do, in float64."""
+    for _ in range(count):
+        p = random_problem(rng, Limits(**limits))
+        try:
+            on_host(p.query, p.key, p.value, **p.options(lambda x: x))
+        except mha.KernelUnsupported as refusal:
+            if "has no empty axes" not in str(refusal):
+                raise
+        else:
+            yield p
+
+
+def judge(query, key, value, *, allowed=None, whole_bias=None, dtype=None, **options):
+    state = on_host(query, key, value, **options)
+    known = {name: options[name] for name in ("scale", "softcap", "sink") if name in options}
+    arrays = (x.astype(np.float64) for x in (query, key, value))
+    exact = exact_attention(*arrays, dtype=query.dtype.name, rounds_weights=True, allowed=allowed, bias=whole_bias, **known)
+    assert_within("out", state.out, exact.out, exact.out_bound)
+    assert_within("lse", state.lse, exact.lse, exact.lse_bound)
+    return state
+
+
+def normal(rng, *shape, dtype=np.float32):
+    return rng.normal(size=shape).astype(dtype)
+
+
+def test_conformance_finds_nothing_wrong(tmp_path):
+    """Every feature, claims both ways, strides, poison, threads, and bounds for each element in four dtypes."""
+    words = [
+        sys.executable,
+        "-m",
+        "mha_core",
+        "conform",
+        "numpy",
+        "--quick",
+        "-k",
+        "cuda_on_host",
+        "--plugin",
+        "cuda_on_host.installed",
+    ]
+    done = subprocess.run(words, cwd=ROOT / "tests", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "attention lse" in done.stdout and "bfloat16" in done.stdout
+
+
+@pytest.mark.parametrize("num_keys", [1, 31, 32, 33, 128, 129, 1000])
+def test_rows_of_every_shape_of_block(rng, num_keys):
+    judge(normal(rng, 1, 2, 3, 8), normal(rng, 1, 2, num_keys, 8), normal(rng, 1, 2, num_keys, 5))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of few scores, and rows that go over several of them."""
+    monkeypatch.setattr(mha_cupy.blocks, "SCORES", 64)
+    monkeypatch.setattr(mha_cupy.blocks, "WIDEST", 5)
+    monkeypatch.setattr(mha_cupy.blocks, "BANDED", 4)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_any_problem_in_blocks_that_cut_it_everywhere(rng, dtype):
+    for p in drawn(rng, 40, longest=14, copies=3):
+        p = p.map(lambda x: x.astype(dtype))
+        options = {name: value for name, value in p.options(lambda x: x).items() if value is not None}
+        bias = None if p.bias is None else p.bias.astype(np.float64)
+        judge(p.query, p.key, p.value, allowed=p.allowed, whole_bias=bias, **options)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_poison_changes_no_bit(rng):
+    for p in drawn(rng, 40, longest=12):
+        clean = on_host(p.query, p.key, p.value, **p.options(lambda x: x))
+        poisoned = on_host(p.query, *p.poisoned(), **p.options(lambda x: x))
+        for one, other in zip(clean, poisoned, strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
+def test_several_batch_axes_that_broadcast_differently(rng):
+    query, key = normal(rng, 2, 1, 3, 4, 6, 8), normal(rng, 1, 2, 3, 2, 7, 8)
+    value = normal(rng, 2, 2, 3, 2, 7, 8)
+    allowed = rng.random((2, 1, 1, 4, 6, 7)) < 0.7
+    bias = normal(rng, 2, 1, 1, 6, 7)
+    judge(query, key, value, mask=allowed, bias=bias, allowed=allowed, whole_bias=bias.astype(np.float64))
+
+
+def test_a_head_dimension_that_lies_anywhere(rng):
+    """Heads split from (b, l, h d), keys transposed, every second element: read as they lie, or copied."""
+    x = normal(rng, 2, 9, 4 * 8)
+    heads = x.reshape(2, 9, 4, 8).transpose(0, 2, 1, 3)
+    judge(heads, heads, heads)
+    turned = np.ascontiguousarray(heads.transpose(0, 1, 3, 2)).transpose(0, 1, 3, 2)
+    judge(heads, turned, turned)
+    judge(heads[..., ::2], heads[:, :, ::-1, ::2], heads[..., ::-1])
+
+
+def test_many_equal_keys_are_not_lost_in_float16(rng):
+    """Each weight is 1 / 4000 and, divided by what a row sums to, would be subnormal in float16 with 16384 and more."""
+    query, key = np.zeros((1, 1, 2, 8), np.float16), normal(rng, 1, 1, 4000, 8, dtype=np.float16)
+    launched.clear()
+    judge(query, key, normal(rng, 1, 1, 4000, 4, dtype=np.float16))
+    (weights,) = (launch.args[1] for launch in launched)
+    assert (weights[..., :4000] == np.float16(2**14 / 4000)).all()
+
+
+def test_alignment_and_alibi_at_an_offset(rng):
+    q, k = np.arange(6)[:, None] + 5, np.arange(11)[None, :]
+    query, key = normal(rng, 1, 4, 6, 8), normal(rng, 1, 2, 11, 8)
+    slopes = 2.0 ** -np.asarray([2, 4, 6, 8.0])
+    judge(
+        query, key, key, mask=mha.window(3, 0), bias=mha.alibi(4), query_offset=5,
+        allowed=(k <= q) & (k >= q - 3), whole_bias=-slopes[:, None, None] * np.abs(q - k),
+    )  # fmt: skip
+
+
+def test_nothing_is_computed_that_a_band_leaves_out(rng, small_blocks):
+    x = normal(rng, 1, 1, 64, 8)
+    launched.clear()
+    judge(x, x, x, mask=mha.window(3, 0), allowed=np.tri(64, dtype=bool) & ~np.tri(64, k=-4, dtype=bool))
+    assert sum(launch.args[0].size for launch in launched) < 64 * 64 / 4
+
+
+# what is said of it
+
+
+def call(**shapes):
+    return Call("attention", tuple(shapes.items()), np.dtype("float32"), None)
+
+
+def test_reasons_against():
+    fits = call(query=(1, 2, 3, 4), key=(1, 2, 3, 4), value=(1, 2, 3, 4))
+    assert attention.supports(fits) is None
+    assert attention.supports(replace(fits, shapes=(("query", (0, 2)),))) == "has no empty axes"
+    assert attention.supports(replace(fits, shapes=(("query", (1 << 30, 2)),))) == "counts in 32 bits, up to 1073741823"
+
+
+def test_without_the_product_it_needs_it_says_which(monkeypatch):
+    monkeypatch.undo()  # the host that stands in for it
+    fits = call(query=(1, 1, 1, 1))
+    monkeypatch.setattr(products, "library", lambda: type(sys)("cublas"))
+    assert attention.supports(fits) == "needs cupy_backends.cuda.libs.cublas.gemmStridedBatchedEx, which this CuPy has not"
+
+    def library():
+        raise ImportError("libcublas.so.13: no such file\nlooked in many places")
+
+    monkeypatch.setattr(products, "library", library)
+    assert attention.supports(fits) == "needs cuBLAS: libcublas.so.13: no such file"

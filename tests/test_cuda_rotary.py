@@ -1,0 +1,80 @@
+"""Rotary embedding of mha_cupy: the CUDA source's numbers, computed on the host. It judges the source; nothing runs CuPy."""
+
+import numpy as np
+import pytest
+
+from cuda_pieces import DTYPES, assert_rounded_once, on_host, rotary, wide
+from mha_core.conformance import reference
+from mha_cupy.rotary import _axes
+
+pytestmark = on_host
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+each_kind = pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
+
+
+def assert_turned(x, cos, sin, interleaved):
+    shape = (*x.shape[:-1], cos.shape[-1])
+    tables = [np.broadcast_to(wide(table), shape) for table in (cos, sin)]
+    exact = reference.rotary(wide(x), *tables, interleaved=interleaved)
+    got = rotary(x, cos, sin, interleaved=interleaved)
+    assert_rounded_once("rotary", got, exact, 4 * np.abs(wide(x)).max(axis=-1, keepdims=True) + 0 * exact)
+    rest = 2 * cos.shape[-1]
+    np.testing.assert_array_equal(got[..., rest:], x[..., rest:])
+
+
+def angles(rng, dtype, *shape):
+    made = 3 * rng.normal(size=shape)
+    return np.cos(made).astype(DTYPES[dtype]), np.sin(made).astype(DTYPES[dtype])
+
+
+@each_dtype
+@each_kind
+@pytest.mark.parametrize(("width", "half"), [(64, 32), (64, 16), (6, 3), (7, 2), (9, 1), (2, 1), (20, 10)])
+def test_features_beyond_the_pairs_pass_through(dtype, rng, interleaved, width, half):
+    x = rng.normal(size=(2, 3, 5, width)).astype(DTYPES[dtype])
+    assert_turned(x, *angles(rng, dtype, 5, half), interleaved)
+
+
+@each_dtype
+@each_kind
+def test_tables_are_broadcast_and_strides_do_not_matter(dtype, rng, interleaved):
+    x = rng.normal(size=(2, 5, 3, 24)).astype(DTYPES[dtype])  # (batch, length, heads, head_dim)
+    heads = x.swapaxes(1, 2)
+    for shape in [(8,), (5, 8), (1, 1, 5, 8), (2, 1, 5, 8), (3, 1, 8), (2, 3, 5, 8), (2, 1, 1, 8)]:
+        assert_turned(heads, *angles(rng, dtype, *shape), interleaved)
+    cos, _ = angles(rng, dtype, 5, 8)
+    _, sin = angles(rng, dtype, 2, 1, 1, 8)
+    assert_turned(heads, cos, sin, interleaved)
+    cos, sin = angles(rng, dtype, 9, 16)
+    assert_turned(heads[:, :, ::-1, 1:22], cos[::2, 3:11], sin[4:, :8], interleaved)
+
+
+@each_dtype
+@each_kind
+def test_no_angle_changes_nothing_and_a_quarter_turn_swaps_bit_for_bit(dtype, rng, interleaved):
+    x = rng.normal(size=(300, 6)).astype(DTYPES[dtype])
+    one, zero = np.ones((300, 3), dtype=x.dtype), np.zeros((300, 3), dtype=x.dtype)
+    np.testing.assert_array_equal(rotary(x, one, zero, interleaved=interleaved), x)
+    swapped = rotary(x, zero, one, interleaved=interleaved)
+    first, other = ([0, 2, 4], [1, 3, 5]) if interleaved else ([0, 1, 2], [3, 4, 5])
+    np.testing.assert_array_equal(swapped[:, first], -x[:, other])
+    np.testing.assert_array_equal(swapped[:, other], x[:, first])
+
+
+def test_nan_stays_in_its_pair(rng):
+    x = rng.normal(size=(4, 16)).astype(np.float32)
+    cos, sin = angles(rng, "float32", 4, 8)
+    clean = rotary(x, cos, sin, interleaved=False)
+    x[2, 3] = np.nan
+    got = rotary(x, cos, sin, interleaved=False)
+    where = np.isnan(got)
+    assert sorted(zip(*np.nonzero(where), strict=True)) == [(2, 3), (2, 11)]
+    np.testing.assert_array_equal(got[~where], clean[~where])
+
+
+def test_axes_that_lie_alike_are_taken_as_one():
+    x, table = np.zeros((2, 3, 4, 5, 8)), np.zeros((5, 4))
+    assert _axes(x, table, table) == [(24, (320, 0, 0)), (5, (64, 32, 32))]
+    whole = np.zeros((2, 3, 4, 5, 4))
+    assert _axes(x, whole, whole) == [(120, (64, 32, 32))]
+    assert _axes(x[:, :1], table, table) == [(2, (3840, 0, 0)), (4, (320, 0, 0)), (5, (64, 32, 32))]

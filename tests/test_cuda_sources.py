@@ -1,0 +1,95 @@
+"""CUDA sources of mha_cupy compile for the GPUs of three generations, with nothing spilled. Nothing here runs them."""
+
+import re
+
+import numpy as np
+import pytest
+
+import nvrtc
+from cuda_pieces import DTYPES
+from mha_core.algebra.structure import Structure
+from mha_core.dispatch.backend import load
+from mha_core.plugin import ArrayBias, AttentionProblem
+from mha_cupy import attention
+from mha_cupy.activations import activation
+from mha_cupy.blocks import Block
+from mha_cupy.norms import norm
+from mha_cupy.rotary import turned
+from mha_cupy.terms import Terms
+
+ARCHES = ["sm_80", "sm_90", "sm_100"]
+LENGTHS = [32, 8192, 16384, 20000, 8191]  # of rows: a warp, packs of a thread, too long for registers, unaligned
+ACTIVATIONS = ["identity", "relu", "gelu", "gelu_tanh", "silu"]
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def launches(dtype):
+    """Every source with the defines that its wrapper makes for these arrays."""
+    for length in LENGTHS:
+        x, out = (np.zeros((2, length), dtype=DTYPES[dtype]) for _ in range(2))
+        yield norm(x, None, None, out, eps=1e-5)
+    yield norm(x, None, None, out, eps=1e-5, centred=False)
+    for features in (64, 6):
+        x, out = (np.zeros((2, features), dtype=DTYPES[dtype]) for _ in range(2))
+        table = np.zeros((2, features // 2), dtype=DTYPES[dtype])
+        yield from (activation(name, x, out) for name in ACTIVATIONS)
+        yield from (turned(x, table, table, out, interleaved=interleaved) for interleaved in (False, True))
+    yield from (softmax(dtype, num_keys) for num_keys in (1, 128, 600, 8192 if dtype == "float64" else 16384))
+
+
+def softmax(dtype, num_keys):
+    """What attention launches between its products, whose bias is of the dtype of the query."""
+    kind = np.dtype(DTYPES[dtype])
+    xp = load("numpy").xp
+    bias = np.zeros((2, num_keys), dtype=kind)
+    query, key = np.zeros((1, 2, 8), dtype=kind), np.zeros((1, num_keys, 8), dtype=kind)
+    p = AttentionProblem(xp, query, key, key, Structure(range(num_keys)), 1.0, bias=ArrayBias(bias))
+    scores = np.zeros((1, 1, 1, 2, num_keys), dtype=p.compute_dtype)
+    block = Block(range(1), range(1), range(2), (range(num_keys),))
+    return attention._softmax(Terms(p, ()), block, range(num_keys), scores, scores.astype(kind), None)
+
+
+@each_dtype
+@pytest.mark.parametrize("arch", ARCHES)
+def test_sources_compile_and_spill_nothing(arch, dtype):
+    kernels = {}
+    for launch in launches(dtype):
+        kernels.setdefault((launch.source, launch.defines), set()).add(launch.kernel)
+    for (source, defines), launched in kernels.items():
+        log, _ = nvrtc.compiled(source, defines, arch)
+        assert not re.search("warning|error", log), log
+        spilled = nvrtc.spills(log)
+        assert launched <= set(spilled), "what is launched is not there"
+        assert not any(spilled.values()), (source, defines, log)
+
+
+@each_dtype
+def test_what_lies_well_is_read_and_written_16_bytes_at_a_time(dtype):
+    x, out = (np.zeros((2, 64), dtype=DTYPES[dtype]) for _ in range(2))
+    table = np.zeros((2, 32), dtype=DTYPES[dtype])
+    found = [norm(x, None, None, out, eps=1e-5), activation("gelu", x, out), turned(x, table, table, out, interleaved=True)]
+    for launch in found:
+        _, ptx = nvrtc.compiled(launch.source, launch.defines, "sm_90")
+        widths = re.findall(r"(?:ld|st)\.global(?:\.nc)?(?:\.v(\d))?\.[a-z](\d+)", ptx)
+        assert widths and {int(count or 1) * int(bits) for count, bits in widths} == {128}, launch.source
+
+
+@each_dtype
+def test_what_lies_badly_is_taken_in_smaller_accesses(dtype):
+    kind = DTYPES[dtype]
+    size = np.dtype(kind).itemsize
+    x, out = np.zeros((4, 64), dtype=kind), np.zeros((4, 64), dtype=kind)
+
+    def packed(x, out):
+        return next(int(define[5:]) for define in activation("relu", x, out).defines if define.startswith("PACK="))
+
+    assert packed(x, out) == 16 // size
+    assert packed(x[:, 1:], out[:, 1:].copy()) == 1, "rows begin anywhere, and have an odd length"
+    assert packed(x[:, 2:], out[:, 2:].copy()) == min(2, 16 // size)
+    assert packed(x.reshape(-1)[1:193].reshape(3, 64), out[:3]) == 1, "the array begins between two places"
+    assert packed(np.zeros((4, 65), dtype=kind)[:, :64], out) == 1, "rows are an odd number apart"
+
+
+def test_a_source_that_does_not_compile_shows_the_compiler_s_words():
+    with pytest.raises(AssertionError, match='identifier "nothing" is undefined'):
+        nvrtc.compiled("activations.cu", ("DTYPE=float", "WIDE=float", "ACTIVATION=nothing", "PACK=4"), "sm_90")
