@@ -115,6 +115,8 @@ class TextEncoder:
     def attention_maps(self, text: str) -> tuple[Array, list[str]]:
         """What each head looks at: weights (layers, heads, L, L) and the L tokens of the text, special ones included.
 
+        Tokens are spelled as the vocabulary has them (##ed, ▁the), but in letters where it has bytes, as RoBERTa's.
+
         Raises TypeError for what is no string. Warns with TruncationWarning where the text is longer than ``max_seq_length``.
         """
         xp = self.backend.xp
