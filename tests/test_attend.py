@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 from io import BytesIO, StringIO, TextIOWrapper
 
@@ -95,6 +96,13 @@ def test_a_terminal_that_wants_no_colours_is_given_digits(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     found = printed(planted(), Choice(1, 2), force_terminal=True, color_system="truecolor")
     assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
+
+
+def test_a_terminal_of_few_colours_is_given_digits():
+    plain = printed(planted(), Choice(1, 2)).splitlines()
+    found = printed(planted(), Choice(1, 2), force_terminal=True, color_system="standard")
+    assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
+    assert "\x1b[48;" in printed(planted(), Choice(1, 2), force_terminal=True, color_system="256")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
@@ -230,6 +238,11 @@ def test_a_text_without_tokens_is_refused(attend, tiny_model):
     path = tiny_model / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))
     assert fails(1, "attend", "", "--model", tiny_model) == "error: the text '' has no tokens: nothing attends to anything\n"
+
+
+def test_a_text_that_is_no_unicode_is_refused_by_its_own_name(tiny_model):
+    message = "error: text cannot be written as UTF-8: surrogates not allowed at character 3\n"
+    assert fails(1, "attend", os.fsdecode(b"caf\xe9"), "--model", tiny_model) == message
 
 
 def test_an_empty_text_is_its_special_tokens(tiny_model):
