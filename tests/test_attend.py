@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from conftest import WORDS, mha
-from mha_core.cli.attend import picture, terminal
+from mha_core.cli.attend import page, picture, terminal
 from mha_core.cli.attend.maps import AttentionMaps, Choice
 from test_cli import fails, ok, run
 
@@ -183,6 +183,18 @@ def test_an_unknown_or_masked_word_is_no_special_token(minilm, tmp_path):
     assert data["special"] == [True, False, False, False, False, True] and "without [CLS], [SEP]" in page
 
 
+def test_a_page_that_is_large_says_how_large(tmp_path):
+    """Of 512 tokens in 12 layers of 12 heads it has 105 MB; here a third of that."""
+    weights = np.broadcast_to(np.float32(1 / 300), (6, 12, 512, 512))
+    maps = AttentionMaps("text", ("a",) * 512, (False,) * 512, weights, "tiny", "numpy")
+    with (tmp_path / "page.html").open("wb") as file, pytest.warns(page.LargePageWarning) as told:
+        page.write(maps, Choice(None, None), file)
+    size = (tmp_path / "page.html").stat().st_size
+    assert str(told[0].message).startswith(f"the page has {size / 1e6:.0f} MB, for 72 maps of 512 x 512 weights")
+    with (tmp_path / "page.html").open("wb") as file:
+        page.write(planted(), Choice(None, None), file)  # and of a usual one nothing is said
+
+
 # a picture
 
 
@@ -216,6 +228,38 @@ def test_dollars_in_a_token_are_no_formula(tmp_path):
     with (tmp_path / "maps.png").open("wb") as file:
         picture.write(planted(3, tokens=["$", r"$\nonsense$", "_"]), Choice(0, 0), file)
     assert pixels(tmp_path / "maps.png").std() > 20
+
+
+LACKING = "\U000e0fff"  # of no alphabet: no font has it
+
+
+def test_letters_are_taken_from_any_font_that_is_installed(tmp_path):
+    """matplotlib brings a font for a letter that its default has not: it would warn, and draw a box."""
+    figure = picture.drawn(planted(3, tokens=["\N{SCRIPT SMALL G}", "a", "b"]), Choice(0, 0))
+    figure.savefig(tmp_path / "maps.png")
+    label = figure.axes[0].get_yticklabels()[0]
+    assert label.get_text() == "\N{SCRIPT SMALL G}" and len(label.get_fontfamily()) == 2
+
+
+def test_letters_that_no_font_has_are_boxes_and_one_warning(tmp_path):
+    maps = planted(4, tokens=[LACKING, f"a{LACKING}", "\U000e0ffe", "$"])
+    with pytest.warns(picture.MissingLettersWarning) as told:
+        figure = picture.drawn(maps, Choice(0, 0))
+    figure.savefig(tmp_path / "maps.png")
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["□", "a□", "□", r"\$"]
+    assert [str(each.message) for each in told] == [
+        "no installed font has 2 of the letters, which are drawn as □: a browser may have them, by --output page.html"
+    ]
+    with (tmp_path / "maps.png").open("wb") as file:
+        picture.write(maps, Choice(None, None), file)  # no token is written
+
+
+@pytest.mark.filterwarnings("default::mha_core.cli.attend.picture.MissingLettersWarning")
+def test_the_command_says_in_one_line_that_letters_are_missing(tiny_model, tmp_path):
+    folder = tiny_model.rename(tmp_path / f"$of_{LACKING}")
+    done = run("attend", TEXT, "--model", folder, "--output", tmp_path / "maps.png")
+    assert done.exit_code == 0 and done.stderr.startswith("warning: no installed font has 1 of the letters")
+    assert done.stderr.count("\n") == 1
 
 
 # how it fails

@@ -53,7 +53,7 @@ class Tokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The tokens of ids, as the vocabulary spells them; those that it spells byte by byte (RoBERTa), as the text does.
 
-        In these a space is ▁, as in vocabularies of SentencePiece, and a byte that is no whole letter reads as in Python: \\xc3.
+        In these a space is ▁, as in those of SentencePiece, and a byte that is no whole letter reads as Python's: \\xc3.
         """
         from tokenizers import decoders
 
