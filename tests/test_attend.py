@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 from io import BytesIO, StringIO, TextIOWrapper
 
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from conftest import WORDS, mha
-from mha_core.cli.attend import picture, terminal
+from mha_core.cli.attend import page, picture, terminal
 from mha_core.cli.attend.maps import AttentionMaps, Choice
 from test_cli import fails, ok, run
 
@@ -97,6 +98,13 @@ def test_a_terminal_that_wants_no_colours_is_given_digits(monkeypatch):
     assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
 
 
+def test_a_terminal_of_few_colours_is_given_digits():
+    plain = printed(planted(), Choice(1, 2)).splitlines()
+    found = printed(planted(), Choice(1, 2), force_terminal=True, color_system="standard")
+    assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
+    assert "\x1b[48;" in printed(planted(), Choice(1, 2), force_terminal=True, color_system="256")
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_letters_that_the_terminal_has_not_are_question_marks(encoding):
     maps = planted(3, tokens=["天気", "été", "unpronounceableness"])
@@ -175,6 +183,18 @@ def test_an_unknown_or_masked_word_is_no_special_token(minilm, tmp_path):
     assert data["special"] == [True, False, False, False, False, True] and "without [CLS], [SEP]" in page
 
 
+def test_a_page_that_is_large_says_how_large(tmp_path):
+    """Of 512 tokens in 12 layers of 12 heads it has 105 MB; here a third of that."""
+    weights = np.broadcast_to(np.float32(1 / 300), (6, 12, 512, 512))
+    maps = AttentionMaps("text", ("a",) * 512, (False,) * 512, weights, "tiny", "numpy")
+    with (tmp_path / "page.html").open("wb") as file, pytest.warns(page.LargePageWarning) as told:
+        page.write(maps, Choice(None, None), file)
+    size = (tmp_path / "page.html").stat().st_size
+    assert str(told[0].message).startswith(f"the page has {size / 1e6:.0f} MB, for 72 maps of 512 x 512 weights")
+    with (tmp_path / "page.html").open("wb") as file:
+        page.write(planted(), Choice(None, None), file)  # and of a usual one nothing is said
+
+
 # a picture
 
 
@@ -210,6 +230,38 @@ def test_dollars_in_a_token_are_no_formula(tmp_path):
     assert pixels(tmp_path / "maps.png").std() > 20
 
 
+LACKING = "\U000e0fff"  # of no alphabet: no font has it
+
+
+def test_letters_are_taken_from_any_font_that_is_installed(tmp_path):
+    """matplotlib brings a font for a letter that its default has not: it would warn, and draw a box."""
+    figure = picture.drawn(planted(3, tokens=["\N{SCRIPT SMALL G}", "a", "b"]), Choice(0, 0))
+    figure.savefig(tmp_path / "maps.png")
+    label = figure.axes[0].get_yticklabels()[0]
+    assert label.get_text() == "\N{SCRIPT SMALL G}" and len(label.get_fontfamily()) == 2
+
+
+def test_letters_that_no_font_has_are_boxes_and_one_warning(tmp_path):
+    maps = planted(4, tokens=[LACKING, f"a{LACKING}", "\U000e0ffe", "$"])
+    with pytest.warns(picture.MissingLettersWarning) as told:
+        figure = picture.drawn(maps, Choice(0, 0))
+    figure.savefig(tmp_path / "maps.png")
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["□", "a□", "□", r"\$"]
+    assert [str(each.message) for each in told] == [
+        "no installed font has 2 of the letters, which are drawn as □: a browser may have them, by --output page.html"
+    ]
+    with (tmp_path / "maps.png").open("wb") as file:
+        picture.write(maps, Choice(None, None), file)  # no token is written
+
+
+@pytest.mark.filterwarnings("default::mha_core.cli.attend.picture.MissingLettersWarning")
+def test_the_command_says_in_one_line_that_letters_are_missing(tiny_model, tmp_path):
+    folder = tiny_model.rename(tmp_path / f"$of_{LACKING}")
+    done = run("attend", TEXT, "--model", folder, "--output", tmp_path / "maps.png")
+    assert done.exit_code == 0 and done.stderr.startswith("warning: no installed font has 1 of the letters")
+    assert done.stderr.count("\n") == 1
+
+
 # how it fails
 
 
@@ -230,6 +282,11 @@ def test_a_text_without_tokens_is_refused(attend, tiny_model):
     path = tiny_model / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))
     assert fails(1, "attend", "", "--model", tiny_model) == "error: the text '' has no tokens: nothing attends to anything\n"
+
+
+def test_a_text_that_is_no_unicode_is_refused_by_its_own_name(tiny_model):
+    message = "error: text cannot be written as UTF-8: surrogates not allowed at character 3\n"
+    assert fails(1, "attend", os.fsdecode(b"caf\xe9"), "--model", tiny_model) == message
 
 
 def test_an_empty_text_is_its_special_tokens(tiny_model):

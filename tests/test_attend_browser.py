@@ -1,6 +1,7 @@
 """The page of ``mha attend`` in a real browser, without a network: what it shows is what the encoder computed."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -157,10 +158,50 @@ def test_nothing_moves_under_the_mouse(opened):
     assert opened.execute_script(places) == before
 
 
+def focused(browser):
+    """The side and the number of the token that keys go to, or None."""
+    return browser.execute_script(
+        """const at = (side) => [...document.querySelectorAll(`#${side} button`)].indexOf(document.activeElement);
+        return at("from") >= 0 ? ["from", at("from")] : at("to") >= 0 ? ["to", at("to")] : null;"""
+    )
+
+
+def press(browser, *keys):
+    browser.switch_to.active_element.send_keys(*keys)
+
+
 def test_the_keyboard_is_as_good_as_a_mouse(opened):
     opened.find_element(By.ID, "head").send_keys(Keys.TAB, Keys.TAB)
-    at = opened.execute_script("return [...document.querySelectorAll('#from button')].indexOf(document.activeElement)")
-    assert at == 0 and {start for start, _ in lines(opened)} == {0}
+    assert focused(opened) == ["from", 0] and {start for start, _ in lines(opened)} == {0}
+    for key, expected in [
+        (Keys.UP, ["from", 0]),
+        (Keys.DOWN, ["from", 1]),
+        (Keys.RIGHT, ["to", 1]),
+        (Keys.RIGHT, ["to", 1]),
+        (Keys.END, ["to", 4]),
+        (Keys.DOWN, ["to", 4]),
+        (Keys.UP, ["to", 3]),
+        (Keys.LEFT, ["from", 3]),
+        (Keys.HOME, ["from", 0]),
+    ]:
+        press(opened, key)
+        assert focused(opened) == expected
+        side, at = expected
+        assert {pair[side == "to"] for pair in lines(opened)} == {at}
+    press(opened, Keys.DOWN, Keys.ENTER)
+    assert opened.current_url.endswith("&from=1")
+
+
+def test_the_tab_key_stops_once_at_the_tokens(opened):
+    opened.find_element(By.ID, "head").send_keys(Keys.TAB, Keys.TAB)
+    press(opened, Keys.DOWN)
+    press(opened, Keys.TAB)
+    assert focused(opened) is None
+    press(opened, Keys.SHIFT, Keys.TAB)
+    opened.find_element(By.ID, "without-special").send_keys(Keys.NULL, Keys.SPACE, Keys.TAB)
+    assert focused(opened) == ["from", 1]  # the first that is shown
+    press(opened, Keys.UP)
+    assert focused(opened) == ["from", 1]
 
 
 def test_the_mouse_over_the_heat_map_tells_the_weight(opened):
@@ -228,6 +269,31 @@ def test_on_a_phone_the_views_stand_one_below_the_other_and_nothing_is_cut(opene
     assert opened.execute_script("return document.documentElement.scrollWidth") <= NARROW[0]
     map_width = "return document.querySelector('#heat .heatmaplayer').getBoundingClientRect().width"
     until(opened, lambda: opened.execute_script(map_width) > NARROW[0] / 3)
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+def test_labels_of_the_heat_map_do_not_lie_on_each_other(browser, tmp_path, size):
+    words = (
+        "[CLS]",
+        *f"{SENTENCE} Some birds never land to rest, and eat and drink on high.".split(),
+        "unpronounceableness",
+        "[SEP]",
+    )
+    assert len(words) > 23
+    weights = np.full((1, 1, len(words), len(words)), 1 / len(words), dtype=np.float32)
+    maps = AttentionMaps("many", words, (False,) * len(words), weights, "tiny", "numpy")
+    with (tmp_path / "page.html").open("wb") as file:
+        page.write(maps, Choice(None, None), file)
+    ready(opened_afresh(browser, (tmp_path / "page.html").as_uri()))
+    look(browser, size)
+    boxes = "return [...document.querySelectorAll('#heat .ytick text')].map((each) => each.getBoundingClientRect().toJSON())"
+    width = "return document.querySelector('#heat .main-svg').getBoundingClientRect().width"
+    until(browser, lambda: (browser.execute_script(width) < NARROW[0]) == (size == NARROW))
+    tops = sorted((box["top"], box["bottom"]) for box in browser.execute_script(boxes))
+    assert len(tops) == len(words)
+    assert all(upper[1] <= lower[0] + 0.5 for upper, lower in pairwise(tops))
+    font = "return parseFloat(getComputedStyle(document.querySelector('#heat .xtick text')).fontSize)"
+    assert 6 <= browser.execute_script(font) <= 0.8 * (tops[1][0] - tops[0][0])  # at 60 degrees they have 0.87 of a row
 
 
 def test_dark_pages_have_light_words(opened):

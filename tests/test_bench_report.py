@@ -1,6 +1,7 @@
 """The report of what asv has measured: its numbers, its verdicts, and what it refuses."""
 
 import json
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -207,11 +208,11 @@ def test_the_command_writes_the_page(project, tmp_path):
     assert [path.name for path in output.parent.iterdir()] == ["report.html"]
 
 
-def refused(project, tmp_path):
-    """What is said where there is no page to be made; none is."""
+def refused(project, tmp_path, exit_code=3):
+    """What is said where there is no page to be made, by default for want of a history; none is."""
     output = tmp_path / "report.html"
     done = run("--config", project.config, "--output", output)
-    assert done.exit_code == 1 and not output.exists() and done.stdout == ""
+    assert done.exit_code == exit_code and not output.exists() and done.stdout == ""
     return done.stderr
 
 
@@ -239,14 +240,29 @@ def test_a_benchmark_without_a_backend_is_refused(small, tmp_path):
     measured(small, [1.0])
     small.known[TIME]["param_names"] = ["case", "backend"]
     small.benchmark(COST, ["numpy"], ["case"])  # writes both
-    assert f"the first parameter of {TIME} is not backend, but case" in refused(small, tmp_path)
+    assert f"the first parameter of {TIME} is not backend, but case" in refused(small, tmp_path, 1)
 
 
 def test_a_results_file_that_is_broken_is_an_error(small, tmp_path):
     measured(small, [1.0])
     (path,) = (small.results / "ci-2core").glob("*-env.json")
     path.write_text("{", encoding="utf-8")
-    assert f"Error parsing JSON in file '{path}'" in refused(small, tmp_path)
+    assert f"Error parsing JSON in file '{path}'" in refused(small, tmp_path, 1)
+
+
+@pytest.mark.parametrize(("status", "built"), [(0, True), (3, True), (1, False), (2, False)])
+def test_the_documentation_is_built_without_a_history_but_not_beside_a_fault(tmp_path, status, built):
+    """`make docs`, with a Python that ends the report with this status and is Sphinx for the rest."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\ncase "$*" in *tracking*) exit {status};; *sphinx*) echo built;; *) exit 9;; esac\n')
+    python.chmod(0o755)
+    (tmp_path / "ready").touch()
+    done = subprocess.run(
+        ["make", "docs", f"DEV={tmp_path}", "--assume-old", f"{tmp_path}/ready"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ("built" in done.stdout.splitlines()) is built and (done.returncode == 0) is built, done
 
 
 def test_results_of_other_commits_are_named_beside_a_page(small, tmp_path):

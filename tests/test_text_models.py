@@ -92,6 +92,32 @@ def test_attention_maps_are_those_of_transformers(folder, kind, backend_name, rn
 
 
 @each_family
+def test_tokens_of_attention_maps_are_read_as_their_text(folder, kind):
+    """Special ones and ## stand as the vocabulary has them; where it spells bytes, the text's letters do."""
+    encoder = mha.TextEncoder.from_pretrained(folder(kind))
+    start, end = ("[CLS]", "[SEP]") if FAMILIES[kind][0] == "wordpiece" else ("<s>", "</s>")
+    _, tokens = encoder.attention_maps("the ete")
+    assert (tokens[0], tokens[-1]) == (start, end)
+    assert "".join(token.replace("##", "").replace("▁", "") for token in tokens[1:-1]) == "theete"
+
+
+def test_bytes_that_are_no_whole_letter_are_shown_as_bytes(folder):
+    _, tokens = mha.TextEncoder.from_pretrained(folder("roberta")).attention_maps("the été\n<mask> 天\xa0")
+    assert "".join(tokens) == r"<s>the▁\xc3\xa9t\xc3\xa9\n<mask>▁\xe5\xa4\xa9\xc2\xa0</s>"
+
+
+def test_a_letter_of_several_bytes_is_shown_as_itself(tmp_path):
+    path = write_model(tmp_path / "m", "roberta", vocab_size=323) / "tokenizer.json"
+    settings = json.loads(path.read_text())
+    settings["model"]["vocab"] |= {"Ã©": 320, "ĠÃ©": 321}  # é, alone and after a space
+    settings["model"]["merges"] += [["Ã", "©"], ["Ġ", "Ã©"]]
+    settings["added_tokens"].append(settings["added_tokens"][-1] | {"id": 322, "content": "Ġ©", "special": False})
+    path.write_text(json.dumps(settings))
+    _, tokens = mha.TextEncoder.from_pretrained(path.parent).attention_maps("été étéĠ©")
+    assert tokens == ["<s>", "é", "t", "é", "▁é", "t", "é", "Ġ©", "</s>"]  # the last but one was added as it is
+
+
+@each_family
 def test_sentence_transformers_gives_the_same_vectors(folder, kind, rng):
     from sentence_transformers import SentenceTransformer
 

@@ -1,6 +1,7 @@
 """``python -m tracking``: measure commits by asv, compare them, and show what was measured over time.
 
-Exit codes: 0 done, or as fast as before; 1 could not be done, or slower; 2 asked wrongly; 3 not measured.
+Exit codes: 0 done, or as fast as before; 1 could not be done, or slower; 2 asked wrongly; 3 not measured,
+and so nothing to show.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def main() -> None:
 def _failing_clearly() -> Iterator[None]:
     try:
         yield
-    except (series.NoHistory, measure.NothingMeasured, UserError, GitFailed, commits.ShallowClone) as error:
+    except series.NoHistory as error:
+        log.print("[red]error:[/red]", escape(str(error)))
+        raise typer.Exit(3) from error
+    except (series.NoBackend, measure.NothingMeasured, UserError, GitFailed, commits.ShallowClone) as error:
         log.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(1) from error
 

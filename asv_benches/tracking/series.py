@@ -26,6 +26,10 @@ class NoHistory(LookupError):
     """There is nothing to show."""
 
 
+class NoBackend(ValueError):
+    """A benchmark of which it is not known on what backend it ran."""
+
+
 @dataclass(frozen=True)
 class Commit:
     """`place` counts from the first commit of the branch, measured or not."""
@@ -99,7 +103,7 @@ def read(config: Path) -> History:
     A value counts where its benchmark still exists in the same version, as for asv itself. Backends and cases come from the
     results, for benchmarks.json knows only those of its last writer.
 
-    Raises NoHistory where there is no value, and asv's UserError for a file that asv cannot read.
+    Raises NoHistory where there is no value, NoBackend, and asv's UserError for a file that asv cannot read.
     """
     conf = Config.load(str(config))
     root = config.resolve().parent
@@ -153,7 +157,7 @@ def _benchmarks(known: Mapping[str, Any]) -> list[Benchmark]:
     found = []
     for name, each in known.items():
         if each["param_names"][:1] != ["backend"]:
-            raise NoHistory(f"the first parameter of {name} is not backend, but {', '.join(each['param_names'][:1]) or 'none'}")
+            raise NoBackend(f"the first parameter of {name} is not backend, but {', '.join(each['param_names'][:1]) or 'none'}")
         found.append(Benchmark(name, each.get("pretty_name") or name, each["unit"]))
 
     def order(benchmark: Benchmark) -> tuple[int, int, str]:

@@ -115,10 +115,12 @@ class TextEncoder:
     def attention_maps(self, text: str) -> tuple[Array, list[str]]:
         """What each head looks at: weights (layers, heads, L, L) and the L tokens of the text, special ones included.
 
+        Tokens are spelled as the vocabulary has them (##ed, ▁the), but in letters where it has bytes, as RoBERTa's.
+
         Raises TypeError for what is no string. Warns with TruncationWarning where the text is longer than ``max_seq_length``.
         """
         xp = self.backend.xp
-        _check_text(0, text)
+        _check_text("text", text)
         (ids,), cut = self.tokenizer([text])
         self._warn(cut, 1, stacklevel=3)
         tokens = integers(xp, ids, self.device)
@@ -134,7 +136,7 @@ class TextEncoder:
         with tqdm(total=total, unit=" texts", disable=disable, delay=1.0 if progress is None else 0.0) as bar:
             for window in _windows(texts):
                 for at, text in enumerate(window, start=count):
-                    _check_text(at, text)
+                    _check_text(f"texts[{at}]", text)
                 ids, cut_here = self.tokenizer(window)
                 yield self._encode_window(ids, normalize, bar)
                 count, cut = count + len(window), cut + cut_here
@@ -168,13 +170,13 @@ class TextEncoder:
         return self.pooling(xp, xp.astype(hidden, wide, copy=False), lengths)
 
 
-def _check_text(at: int, text: object) -> None:
+def _check_text(name: str, text: object) -> None:
     if not isinstance(text, str):
-        raise TypeError(f"texts[{at}] is {type(text).__name__}; expected str")
+        raise TypeError(f"{name} is {type(text).__name__}; expected str")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UnicodeError(f"texts[{at}] cannot be written as UTF-8: {error.reason} at character {error.start}") from error
+        raise UnicodeError(f"{name} cannot be written as UTF-8: {error.reason} at character {error.start}") from error
 
 
 def _windows(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -51,8 +51,34 @@ class Tokenizer:
         return frozenset(added.intersection(self.tokenizer.encode("").tokens))
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The tokens of ids, as the vocabulary spells them."""
-        return [self.tokenizer.id_to_token(token) for token in ids]
+        """The tokens of ids, as the vocabulary spells them; those that it spells byte by byte (RoBERTa), as the text does.
+
+        In these a space is ▁, as in those of SentencePiece, and a byte that is no whole letter reads as Python's: \\xc3.
+        """
+        from tokenizers import decoders
+
+        spelled = [self.tokenizer.id_to_token(token) for token in ids]
+        if not isinstance(self.tokenizer.decoder, decoders.ByteLevel):
+            return spelled
+        added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}  # as they are: <mask>
+        return [token if token in added else _letters(token) for token in spelled]
+
+
+def _byte_letters() -> dict[str, int]:
+    """A letter for each byte: its own in Latin-1 where that is visible, and from chr(256) on for the others."""
+    visible = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
+    others = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+_BYTES = _byte_letters()  # of byte-level BPE (Radford et al. 2019, section 2.2)
+
+
+def _letters(token: str) -> str:
+    if not _BYTES.keys() >= set(token):
+        return token  # no bytes, whatever the decoder says
+    text = bytes(_BYTES[letter] for letter in token).decode(errors="backslashreplace").replace(" ", "▁")
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _limit(folder: Path, settings: dict[str, Any], special: int, max_positions: int) -> int:

@@ -4,6 +4,8 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const element = (id) => document.getElementById(id);
 const count = data.tokens.length;
 const stored = new Uint16Array(Uint8Array.from(atob(data.weights), (letter) => letter.charCodeAt(0)).buffer);
+const LINE = 1.3; // of a font's size, from label to label: those that stand aslant need as much
+const SMALLEST = 6; // pixels of a label that can be read
 const THRESHOLD = 0.05; // of lines that are drawn while no token is pointed at
 
 const state = { layer: data.layer, head: data.head, withoutSpecial: false, pointed: null, kept: null };
@@ -68,6 +70,16 @@ function escaped(token) {
   return token.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 }
 
+// The largest font, in pixels, whose labels at both sides of a map leave each other room in a square of that width; 0: none.
+function labelSize(labels, width) {
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = "100px system-ui, sans-serif";
+  const longest = Math.max(...labels.map((label) => context.measureText(label).width)) / 100; // of the font's size
+  // width = the map, with a line of text for each row, and the labels at its left, and half as much where others lean to the right
+  const size = width / (LINE * labels.length + 1.5 * longest);
+  return size < SMALLEST ? 0 : Math.min(12, size);
+}
+
 function drawHeat() {
   const palette = stops();
   const style = getComputedStyle(document.documentElement);
@@ -75,16 +87,17 @@ function drawHeat() {
   const wide = width > 420;
   const places = shownPlaces();
   const names = places.map((at) => escaped(data.tokens[at]));
-  const ticks = places.map((at) => escaped(data.tokens[at].length > 18 ? `${data.tokens[at].slice(0, 17)}…` : data.tokens[at]));
+  const labels = places.map((at) => (data.tokens[at].length > 18 ? `${data.tokens[at].slice(0, 17)}…` : data.tokens[at]));
+  const size = labelSize(labels, width - (wide ? 90 : 30)); // without margins, and the scale
   const scale = [...Array(33).keys()].map((step) => [(step / 32) ** 2, `rgb(${colour(palette, step / 32)})`]);
   const rows = places.map((from) => places.map((to) => weight(from, to)));
   const words = places.map((from, y) => places.map((to, x) => `${names[y]} → ${names[x]}: ${weight(from, to).toFixed(3)}`));
   const axis = {
-    tickvals: [...places.keys()], ticktext: ticks, range: [-0.5, places.length - 0.5], showgrid: false, zeroline: false,
-    ticks: "", showticklabels: 9 * places.length < width, automargin: true, tickmode: "array", fixedrange: true,
+    tickvals: [...places.keys()], ticktext: labels.map(escaped), range: [-0.5, places.length - 0.5], showgrid: false, zeroline: false,
+    ticks: "", showticklabels: size > 0, tickfont: { size: size || SMALLEST }, automargin: true, tickmode: "array", fixedrange: true,
   };
   const layout = {
-    font: { family: "system-ui, sans-serif", size: Math.min(12, (0.7 * width) / places.length + 2), color: style.getPropertyValue("--ink").trim() },
+    font: { family: "system-ui, sans-serif", size: 12, color: style.getPropertyValue("--ink").trim() },
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", margin: { l: 10, r: 10, t: 10, b: 10 },
     xaxis: { ...axis, side: "top", tickangle: -60 },
     yaxis: { ...axis, range: [places.length - 0.5, -0.5], scaleanchor: "x", constrain: "domain" },
@@ -118,7 +131,11 @@ function makeTokens() {
         button.textContent = token;
         button.addEventListener("pointerenter", () => point({ side, at }));
         button.addEventListener("pointerleave", () => point(null));
-        button.addEventListener("focus", () => point({ side, at }));
+        button.addEventListener("focus", () => {
+          setStop({ side, at });
+          point({ side, at });
+        });
+        button.addEventListener("keydown", (event) => moveBy(event, { side, at }));
         button.addEventListener("blur", () => point(null));
         button.addEventListener("click", () => keep({ side, at }));
         item.append(button);
@@ -127,6 +144,33 @@ function makeTokens() {
     );
   }
   element("links").setAttribute("viewBox", `0 0 100 ${count}`);
+}
+
+// Keyboard: the tab key stops once at the tokens, and arrow keys go from one to another.
+
+function buttonOf({ side, at }) {
+  return element(side).children[at].firstElementChild;
+}
+
+function setStop(token) {
+  for (const button of document.querySelectorAll("#lines button")) button.tabIndex = -1;
+  buttonOf(token).tabIndex = 0;
+}
+
+function moveBy(event, { side, at }) {
+  const places = shownPlaces();
+  const here = places.indexOf(at);
+  const next = {
+    ArrowUp: { side, at: places[here - 1] },
+    ArrowDown: { side, at: places[here + 1] },
+    ArrowLeft: { side: "from", at },
+    ArrowRight: { side: "to", at },
+    Home: { side, at: places[0] },
+    End: { side, at: places.at(-1) },
+  }[event.key];
+  if (next === undefined) return;
+  event.preventDefault(); // the page does not scroll
+  if (next.at !== undefined) buttonOf(next).focus();
 }
 
 function keep(token) {
@@ -229,6 +273,7 @@ for (const button of document.querySelectorAll("#glance button")) {
 element("without-special")?.addEventListener("change", ({ target }) => {
   state.withoutSpecial = target.checked;
   if (state.kept !== null && data.special[state.kept.at]) keep(state.kept); // lets it go
+  setStop({ side: "from", at: shownPlaces()[0] }); // the one before may be hidden now
   drawGlance();
   show();
 });
@@ -243,6 +288,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 
 readAddress();
 makeTokens();
+setStop(state.kept ?? { side: "from", at: 0 });
 drawGlance();
 show();
 new ResizeObserver(drawHeat).observe(element("heat").parentElement);

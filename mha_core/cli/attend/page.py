@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,10 +13,18 @@ from plotly.offline import get_plotlyjs
 from .maps import AttentionMaps, Choice
 
 _ONE = 65535  # a weight of 1: two bytes each keep four digits
+_LARGE = 50e6  # bytes of a page: beyond, browsers take seconds to open it
+
+
+class LargePageWarning(UserWarning):
+    """The page takes patience: its size grows with the square of the tokens."""
 
 
 def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
-    """HTML with all that it needs inside. It opens on the choice: by default the last layer, and the mean of its heads."""
+    """HTML with all that it needs inside. It opens on the choice: by default the last layer, and the mean of its heads.
+
+    Warns with LargePageWarning of more than 50 MB.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -23,8 +32,13 @@ def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template("page.html.j2").render(maps=maps, data=_data(maps, choice), plotly=get_plotlyjs())
-    file.write(page.encode("utf-8"))
+    template = environment.get_template("page.html.j2")
+    page = template.render(maps=maps, data=_data(maps, choice), plotly=get_plotlyjs()).encode("utf-8")
+    file.write(page)
+    if len(page) > _LARGE:
+        count = len(maps.tokens)
+        what = f"the page has {len(page) / 1e6:.0f} MB, for {maps.layers * maps.heads} maps of {count} x {count} weights"
+        warnings.warn(f"{what}: browsers open it slowly, and that of a shorter text faster", LargePageWarning, stacklevel=2)
 
 
 def _data(maps: AttentionMaps, choice: Choice) -> dict[str, Any]:

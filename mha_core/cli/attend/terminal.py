@@ -1,4 +1,4 @@
-"""A compact map in the terminal: colours where it has them, tenths as digits where it has none."""
+"""A compact map in the terminal: colours where it has enough of them, or tenths as digits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .maps import AttentionMaps, Choice
 _LABEL = 14  # columns of a token at most
 _LARGEST = 2  # weights of a row that are written out, at most
 _SMALL = 0.1
+_BLENDING = ("256", "truecolor")  # rich's names of what can show a blend; of 16 colours most weights would have the same
 _STOPS = ((26, 29, 41), (58, 110, 190), (255, 221, 130))  # of a weight of 0, 1/4 and 1, between which colours are blended
 
 
@@ -27,7 +28,7 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     console.print(Text(_encodable(_title(maps, layer, choice.head), console)))
     console.print(Text("rows look, columns are looked at", style="dim"))
 
-    count, coloured = len(maps.tokens), console.color_system is not None and not console.no_color
+    count, coloured = len(maps.tokens), console.color_system in _BLENDING and not console.no_color
     zero, cut = (".", "~") if console.options.ascii_only else ("·", "…")
     tokens = [_encodable(token, console) for token in maps.tokens]
     label = min(_LABEL, max(cell_len(token) for token in tokens))
