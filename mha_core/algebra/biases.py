@@ -34,7 +34,7 @@ class ArrayBias(Bias):
 
 @dataclass(frozen=True, eq=False)
 class Alibi(Bias):
-    """-slope[h] * |query position - key position|."""
+    """``-slope[h] * |query position - key position|``."""
 
     num_heads: int
     reads_query_position = True
