@@ -16,7 +16,7 @@ SCREENSHOT = $(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-backgro
 
 THIRD  := tests/third_party
 
-.PHONY: demo test lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot wheel third-party clean
+.PHONY: demo test lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
@@ -60,6 +60,11 @@ bench-publish: $(DEV)/ready
 # The goals: each backend beside the best that others offer. ARGS="--case causal --backend numpy" for a part.
 bench-peers: $(PEERS)/ready
 	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(PEERS)/bin/python -m peers --report build/peers $(ARGS)
+
+# On a machine with a CUDA card: conformance with certificates, docs/gpu.md, and asv's results of MACHINE, all to be committed.
+gpu-check: $(DEV)/ready
+	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m gpu $(ARGS)
+	$(TRACKING) measure --machine $(MACHINE) --backend cupy --backend torch
 
 # What asv has measured over time, as one page that opens offline: asv_benches/report.html.
 bench-report: $(DEV)/ready

@@ -31,7 +31,7 @@ def fast_path(problem: Layer) -> Work:
     theirs = torch.nn.TransformerEncoderLayer(
         D_MODEL, NUM_HEADS, D_FF, dropout=0.0, activation="gelu", batch_first=True, dtype=torch.float32
     ).eval()
-    theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in _state_dict(layer).items()})
+    theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in state_dict(layer).items()})
     with torch.inference_mode(), Operations() as ran:
         theirs(x)
     if ran.names != [FUSED]:
@@ -39,7 +39,7 @@ def fast_path(problem: Layer) -> Work:
     return Work(lambda: theirs(x), lambda out: out.numpy(), mode=torch.inference_mode)
 
 
-def _state_dict(layer: Any) -> dict[str, np.ndarray]:
+def state_dict(layer: Any) -> dict[str, np.ndarray]:
     """Our layer by torch's names; torch's matrices are (out, in)."""
     a, f = layer.attention, layer.feed_forward
     return {

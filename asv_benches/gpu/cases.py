@@ -1,0 +1,220 @@
+"""What is timed on a card: each case with its contenders, its peer, and the goal of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+import mha_core as mha
+from mha_core.conformance.oracle import attention as exact_attention
+from peers.layer import state_dict
+
+from .sides import Sides
+
+OURS, OURS_ON_TORCH, PLAIN = "mha-core on CuPy", "mha-core on torch", "cupy.matmul and a softmax"
+_BYTES = 1 << 28  # of the inputs that take turns: several times what a card caches
+_MOST = 1 << 34  # of the scores of plain attention
+
+
+@dataclass(frozen=True)
+class Contest:
+    """contenders: of the number of a set of inputs, the answer. sets: how many take turns. sample: of an answer to set 0, what
+    ``exact`` holds. work: what the least of them must do, in operations or in bytes."""
+
+    contenders: Mapping[str, Callable[[int], Any]]
+    sets: int
+    sample: Callable[[Any], Any]
+    exact: Any
+    work: float
+
+
+class Problem(Protocol):
+    unit: str
+    """Of ``Contest.work``: "FLOP" or "B"."""
+
+    def contest(self, sides: Sides) -> Contest: ...
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The greatest time of a contender relative to another's; or, beside nobody, the least part of the card's limit."""
+
+    contender: str
+    at: float
+    beside: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """peer: the contender that answers are compared with."""
+
+    name: str
+    problem: Problem
+    peer: str
+    goals: tuple[Goal, ...]
+
+
+@dataclass(frozen=True)
+class Attention:
+    heads: int
+    length: int
+    head_dim: int
+    causal: bool
+    unit = "FLOP"
+
+    def contest(self, sides: Sides) -> Contest:
+        import torch
+
+        dtype = "float32" if sides.is_rehearsal else "bfloat16"
+        rng, shape = np.random.default_rng(0), (1, self.heads, self.length, self.head_dim)
+        sets = _sets(3 * math.prod(shape) * 2)
+        given = [[sides.pair(rng.normal(size=shape).astype(np.float32), dtype) for _ in range(3)] for _ in range(sets)]
+        ours, theirs = ([[pair[side] for pair in one] for one in given] for side in (0, 1))
+        mask = mha.causal() if self.causal else None
+
+        def on_cupy(at: int) -> Any:
+            with sides.demanded():
+                return mha.scaled_dot_product_attention(*ours[at], mask=mask)
+
+        contenders = {
+            "torch SDPA": lambda at: torch.nn.functional.scaled_dot_product_attention(*theirs[at], is_causal=self.causal),
+            OURS_ON_TORCH: lambda at: mha.scaled_dot_product_attention(*theirs[at], mask=mask),
+            OURS: on_cupy,
+        }
+        if self.heads * self.length**2 * 4 <= _MOST:
+            contenders[PLAIN] = lambda at: _plain(sides, *ours[at], causal=self.causal)
+        rows = np.unique(np.linspace(0, self.length - 1, 5).astype(int))
+        heads = [0, self.heads - 1]
+        query, key, value = (_numbers(sides, x)[:, heads] for x in ours[0])
+        allowed = np.arange(self.length) <= rows[:, None] if self.causal else None
+        exact, _, _ = exact_attention(query[:, :, rows], key, value, allowed=allowed)
+        pairs = self.length * (self.length + 1) / 2 if self.causal else self.length**2
+        return Contest(
+            contenders,
+            sets,
+            lambda out: _numbers(sides, out)[:, heads][:, :, rows],
+            exact,
+            4 * self.heads * self.head_dim * pairs,
+        )
+
+
+@dataclass(frozen=True)
+class Norm:
+    rows: int
+    width: int
+    unit = "B"
+
+    def contest(self, sides: Sides) -> Contest:
+        import torch
+
+        dtype = "float32" if sides.is_rehearsal else "bfloat16"
+        rng, size = np.random.default_rng(0), 4 if sides.is_rehearsal else 2
+        sets = _sets(self.rows * self.width * size)
+        given = [sides.pair(rng.normal(size=(self.rows, self.width)).astype(np.float32), dtype) for _ in range(sets)]
+        weight, bias = (sides.pair(rng.normal(size=self.width).astype(np.float32), dtype) for _ in range(2))
+
+        def on_cupy(at: int) -> Any:
+            with sides.demanded():
+                return mha.layer_norm(given[at][0], weight[0], bias[0])
+
+        contenders = {
+            "torch layer_norm": lambda at: torch.nn.functional.layer_norm(given[at][1], (self.width,), weight[1], bias[1]),
+            OURS: on_cupy,
+        }
+        x, w, b = (_numbers(sides, y[0]) for y in (given[0], weight, bias))
+        x = x[:4] - x[:4].mean(axis=-1, keepdims=True)
+        exact = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5) * w + b
+        return Contest(contenders, sets, lambda out: _numbers(sides, out[:4]), exact, 2 * self.rows * self.width * size)
+
+
+@dataclass(frozen=True)
+class EncoderLayer:
+    batch: int
+    length: int
+    d_model: int
+    d_ff: int
+    unit = "FLOP"
+
+    def contest(self, sides: Sides) -> Contest:
+        import torch
+
+        dtype = "float32" if sides.is_rehearsal else "bfloat16"
+        rng, heads = np.random.default_rng(0), self.d_model // 64
+        layer = mha.EncoderLayer.init(
+            d_model=self.d_model, num_heads=heads, d_ff=self.d_ff, activation="gelu", seed=0, backend="numpy"
+        )
+        theirs = torch.nn.TransformerEncoderLayer(
+            self.d_model, heads, self.d_ff, dropout=0.0, activation="gelu", batch_first=True
+        ).eval()
+        theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in state_dict(layer).items()})
+        theirs = theirs.to(sides.device, getattr(torch, dtype))
+        ours = layer.to(sides.arrays.record.name, dtype=getattr(sides.arrays.xp, dtype))
+        shape = (self.batch, self.length, self.d_model)
+        sets = _sets(math.prod(shape) * 2)
+        given = [sides.pair(rng.normal(size=shape).astype(np.float32), dtype) for _ in range(sets)]
+
+        def on_cupy(at: int) -> Any:
+            with sides.demanded():
+                return ours(given[at][0])
+
+        def on_torch(at: int) -> Any:
+            with torch.inference_mode():
+                return theirs(given[at][1])
+
+        exact = layer.to("numpy", dtype=np.float64)(_numbers(sides, given[0][0])[:1])
+        tokens = self.batch * self.length
+        work = tokens * (8 * self.d_model**2 + 4 * self.d_model * self.d_ff + 4 * self.length * self.d_model)
+        return Contest(
+            {"nn.TransformerEncoderLayer": on_torch, OURS: on_cupy}, sets, lambda out: _numbers(sides, out[:1]), exact, work
+        )
+
+
+def _sets(size: int) -> int:
+    return max(2, min(8, _BYTES // max(1, size)))
+
+
+def _numbers(sides: Sides, x: Any) -> Any:
+    """In float64, on the host."""
+    if type(x).__module__.startswith("torch"):
+        return x.detach().to("cpu").double().numpy()
+    return sides.arrays.to_numpy(x).astype(np.float64)
+
+
+def _plain(sides: Sides, query: Any, key: Any, value: Any, *, causal: bool) -> Any:
+    """What one writes with CuPy alone; in float16, because it multiplies no stacks of bfloat16."""
+    xp = sides.arrays.xp
+    if not sides.is_rehearsal:
+        query, key, value = (xp.astype(x, xp.float16) for x in (query, key, value))
+    s = xp.matmul(query, xp.matrix_transpose(key))
+    s = s * xp.asarray(query.shape[-1] ** -0.5, dtype=s.dtype)
+    if causal:
+        s = xp.where(xp.tril(xp.ones(s.shape[-2:], dtype=xp.bool)), s, xp.asarray(-math.inf, dtype=s.dtype))
+    s = xp.exp(s - xp.max(s, axis=-1, keepdims=True))
+    return xp.matmul(s / xp.sum(s, axis=-1, keepdims=True), value)
+
+
+_BESIDE_SDPA, _BESIDE_PLAIN = Goal(OURS_ON_TORCH, 1.02, "torch SDPA"), Goal(OURS, 1 / 6, PLAIN)
+_OF_COPY, _BESIDE_LAYER = Goal(OURS, 0.85), Goal(OURS, 1.1, "nn.TransformerEncoderLayer")
+CASES = (
+    *(
+        Case(
+            f"attention 1x16x{length}x128{', causal' * causal}",
+            Attention(16, length, 128, causal),
+            "torch SDPA",
+            (_BESIDE_SDPA, _BESIDE_PLAIN) if 4096 <= length <= 16384 else (_BESIDE_SDPA,),
+        )
+        for length in (2048, 8192, 32768)
+        for causal in (True, False)
+    ),
+    Case("layer norm 16384x4096", Norm(16384, 4096), "torch layer_norm", (_OF_COPY,)),
+    Case("encoder layer 32x512x1024", EncoderLayer(32, 512, 1024, 4096), "nn.TransformerEncoderLayer", (_BESIDE_LAYER,)),
+)
+REHEARSAL = (
+    Case("attention 1x2x48x16, causal", Attention(2, 48, 16, True), "torch SDPA", (_BESIDE_SDPA, _BESIDE_PLAIN)),
+    Case("layer norm 32x64", Norm(32, 64), "torch layer_norm", (_OF_COPY,)),
+    Case("encoder layer 2x8x64", EncoderLayer(2, 8, 64, 128), "nn.TransformerEncoderLayer", (_BESIDE_LAYER,)),
+)

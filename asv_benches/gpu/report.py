@@ -1,0 +1,83 @@
+"""What came of it: docs/gpu.json to be kept, and docs/gpu.md, whose rows say so where nothing was measured yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mha_core.bench.work import duration
+
+from .cases import CASES, Case, Goal
+from .measure import Row, Verdict
+
+NOT_YET = "not yet run on a GPU"
+_HEAD = """# On a GPU
+
+`make gpu-check` judges CuPy and torch on CUDA by conformance, with certificates. Then it times what follows on the same card,
+in turns, by CUDA events. Inputs are bfloat16, several sets of them take turns, and every answer is checked against float64
+before it is timed.
+"""
+
+
+def page(found: dict[str, Any] | None, cases: Sequence[Case] = CASES) -> str:
+    """The Markdown of docs/gpu.md, from what ``record`` gave; None: nothing was measured."""
+    parts = [_HEAD, _said(found)]
+    goals = (_goal(case, goal, found) for case in cases for goal in case.goals)
+    parts.append(_table(("case", "what", "beside", "goal", "measured"), goals))
+    if found is not None:
+        parts.append(_table(("case", "contender", "time", "rate"), map(_row, found["rows"])))
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows))
+
+
+def record(rows: Sequence[Row], verdicts: Iterable[Verdict], limits: dict[str, float], head: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "format": 1,
+        **head,
+        "limits": limits,
+        "rows": [asdict(row) | {"median": row.median if row.seconds else None} for row in rows],
+        "verdicts": [asdict(verdict) | {"met": verdict.is_met} for verdict in verdicts],
+    }
+
+
+def write(folder: Path, found: dict[str, Any], cases: Sequence[Case]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gpu.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    (folder / "gpu.md").write_text(page(found, cases), encoding="utf-8")
+
+
+def _said(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "No GPU has been at hand yet. The goals are for an H200."
+    limits, versions = found["limits"], ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    if found["rehearsal"]:
+        what = "A rehearsal on the host, with small problems, and NumPy in the place of CuPy: no figure means anything"
+        return f"{what}. {versions}."
+    return (
+        f"Measured on {found['date']} on one {found['card']}; {versions}. In the same run it multiplied at "
+        f"{limits['FLOP'] / 1e12:.0f} TFLOP/s in bfloat16, and copied {limits['B'] / 1e9:.0f} GB/s, read and written. "
+        "The goals are for an H200."
+    )
+
+
+def _goal(case: Case, goal: Goal, found: dict[str, Any] | None) -> tuple[str, ...]:
+    asked = f"at most {goal.at:.2f} of its time" if goal.beside else f"at least {goal.at:.2f} of its rate"
+    measured = NOT_YET
+    for verdict in found["verdicts"] if found else ():
+        if verdict["case"] == case.name and verdict["goal"] == asdict(goal):
+            ratio, met = verdict["found"], verdict["met"]
+            measured = "no time: see below" if ratio is None else f"{ratio:.2f}, {'met' if met else 'missed'}"
+    return case.name, goal.contender, goal.beside or "the copy", asked, measured
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    if row["wrong"]:
+        return row["case"], row["contender"], row["wrong"], ""
+    scale, unit = (1e12, "TFLOP/s") if row["unit"] == "FLOP" else (1e9, "GB/s")
+    return row["case"], row["contender"], duration(row["median"]), f"{row['rate'] / scale:.4g} {unit}"

@@ -1,0 +1,72 @@
+"""Where work runs: CuPy's arrays and torch's, on one card and one stream. For a rehearsal, NumPy's and torch's, on the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import mha_core as mha
+from mha_core.dispatch.backend import LoadedBackend, load
+
+Clock = Callable[[Callable[[], None]], float]
+"""The seconds that work takes, on the device that it runs on."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """``arrays``: the backend of CuPy. ``kernels``: what of it is demanded by name, since nothing else would choose it."""
+
+    arrays: LoadedBackend
+    device: str
+    clock: Clock
+    kernels: tuple[tuple[str, str], ...]
+    is_rehearsal: bool = False
+
+    def pair(self, numbers: Any, dtype: str) -> tuple[Any, Any]:
+        """The same numbers, rounded to a dtype, on both sides."""
+        import torch
+
+        ours = self.arrays.xp.astype(self.arrays.from_numpy(numbers, None), getattr(self.arrays.xp, dtype))
+        return ours, torch.from_numpy(numbers).to(self.device, getattr(torch, dtype))
+
+    def demanded(self) -> AbstractContextManager[Any]:
+        stack = ExitStack()
+        for op, name in self.kernels:
+            stack.enter_context(mha.use_kernel(op, name))
+        return stack
+
+
+def card() -> Sides:
+    """Raises BackendUnavailable where CuPy has no device, and RuntimeError where torch has none."""
+    arrays = load("cupy")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("CuPy has a CUDA device, but torch has none: its build is for the CPU")
+    return Sides(arrays, "cuda:0", _by_events, (("attention", "blocks"), ("layer_norm", "fused"), ("encoder_layer", "fused")))
+
+
+def host() -> Sides:
+    """Everything but the card: for the tests of this, and before one is hired."""
+    return Sides(load("numpy"), "cpu", _by_time, (), is_rehearsal=True)
+
+
+def _by_events(work: Callable[[], None]) -> float:
+    """Of the null stream, which is torch's and CuPy's own."""
+    import cupy
+
+    start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+    start.record()
+    work()
+    stop.record()
+    stop.synchronize()
+    return float(cupy.cuda.get_elapsed_time(start, stop)) / 1e3
+
+
+def _by_time(work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

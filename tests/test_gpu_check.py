@@ -1,0 +1,122 @@
+"""``make gpu-check`` where there is no GPU: its rehearsal on the host, its verdicts, and the page of what is not measured."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+from conftest import BACKENDS, ROOT
+from gpu import report
+from gpu.__main__ import main
+from gpu.cases import CASES, OURS, PLAIN, REHEARSAL, Case, Contest, Goal
+from gpu.measure import Row, limits, measured, verdicts
+from gpu.sides import host
+
+without_gpu = pytest.mark.skipif("cupy" in BACKENDS, reason="this machine has a CUDA device")
+
+
+@pytest.fixture(scope="module")
+def sides():
+    return host()
+
+
+@pytest.mark.parametrize("case", REHEARSAL, ids=lambda case: case.name)
+def test_every_contender_is_right_and_has_a_time_in_each_round(case, sides):
+    rows = measured(case, sides, rounds=3)
+    assert [row.wrong for row in rows] == [""] * len(rows)
+    assert {goal.contender for goal in case.goals} | {case.peer} <= {row.contender for row in rows}
+    assert all(len(row.seconds) == 3 and min(row.seconds) > 0 and row.rate > 0 for row in rows)
+
+
+def test_plain_attention_is_attention(sides):
+    contest = REHEARSAL[0].problem.contest(sides)
+    out = contest.sample(contest.contenders[PLAIN](0))
+    np.testing.assert_allclose(out, contest.exact, atol=1e-5)
+    assert len({contest.contenders[OURS](at).tobytes() for at in range(contest.sets)}) == contest.sets, "inputs take turns"
+
+
+class Planted:
+    """Contenders that are right, wrong, and broken."""
+
+    unit = "FLOP"
+
+    def contest(self, sides):
+        exact = np.arange(4.0)
+
+        def broken(at):
+            raise RuntimeError("no such kernel")
+
+        contenders = {
+            "peer": lambda at: exact + 1e-3,
+            "right": lambda at: exact - 1e-3,
+            "wrong": lambda at: exact + 0.1,
+            "broken": broken,
+        }
+        return Contest(contenders, 2, lambda out: out, exact, 8.0)
+
+
+def test_what_is_wrong_or_broken_has_no_time_and_says_why(sides):
+    rows = {row.contender: row for row in measured(Case("planted", Planted(), "peer", ()), sides, rounds=2)}
+    assert rows["right"].seconds and rows["peer"].seconds
+    assert rows["wrong"].wrong == "its answer is 0.1 from float64, the peer's 0.001" and not rows["wrong"].seconds
+    assert rows["broken"].wrong == "RuntimeError: no such kernel"
+
+
+def test_verdicts():
+    goals = (Goal("a", 0.5, "b"), Goal("a", 0.6, "b"), Goal("a", 0.8), Goal("a", 0.9), Goal("c", 1.0, "b"))
+    rows = [Row("x", "a", (1.0, 3.0, 1.1), 85.0, "B"), Row("x", "b", (2.0, 6.0, 2.0), 40.0, "B"), Row("x", "c", wrong="broken")]
+    found = list(verdicts(Case("x", None, "b", goals), rows, {"B": 100.0}))
+    assert [verdict.found for verdict in found] == [0.5, 0.5, 0.85, 0.85, None]
+    assert [verdict.is_met for verdict in found] == [True, True, True, False, None]
+
+
+def test_limits_are_rates(sides):
+    assert all(rate > 0 for rate in limits(sides).values())
+
+
+def test_a_rehearsal_writes_what_a_card_would_and_says_what_it_is(tmp_path):
+    main(output=tmp_path, rounds=2, rehearse=True)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["rehearsal"] and found["card"] == "host" and len(found["rows"]) == 8
+    text = (tmp_path / "gpu.md").read_text()
+    assert "A rehearsal on the host" in text and report.NOT_YET not in text
+    assert text.count(" met |") + text.count(" missed |") == 4
+
+
+def test_the_page_says_of_every_goal_that_it_is_not_yet_measured_until_it_is():
+    kept = ROOT / "docs" / "gpu.json"
+    found = json.loads(kept.read_text()) if kept.exists() else None
+    text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    assert text == report.page(found)
+    assert found is not None or text.count(report.NOT_YET) == sum(len(case.goals) for case in CASES)
+
+
+def test_a_page_of_a_card_tells_what_was_met():
+    goal = CASES[0].goals[0]
+    rows = [Row(CASES[0].name, goal.contender, (1e-3,), 5e14, "FLOP"), Row(CASES[0].name, goal.beside, (2e-3,), 2.5e14, "FLOP")]
+    best = {"FLOP": 7.9e14, "B": 4.1e12}
+    head = {"rehearsal": False, "date": "2026-11-21", "card": "SomeCard", "versions": {"torch": "2.13.0"}}
+    text = report.page(report.record(rows, verdicts(CASES[0], rows, best), best, head))
+    assert "Measured on 2026-11-21 on one SomeCard; torch 2.13.0. In the same run it multiplied at 790 TFLOP/s" in text
+    assert f"| {CASES[0].name} | {goal.contender} | {goal.beside} | at most 1.02 of its time | 0.50, met |" in text
+    assert f"| {CASES[0].name} | {goal.contender} | 1 ms | 500 TFLOP/s |" in text
+
+
+@without_gpu
+def test_without_a_card_it_says_so_and_ends_with_1(capsys):
+    with pytest.raises(Exception, match="1") as ended:  # typer's Exit, whose text is its code
+        main()
+    assert ended.value.exit_code == 1
+    assert "error: backend 'cupy'" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_a_card_of_cupy_s_alone_is_not_enough(monkeypatch):
+    from gpu import sides
+
+    monkeypatch.setattr(sides, "load", lambda name: mha)
+    torch = sys.modules.get("torch") or __import__("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="CuPy has a CUDA device, but torch has none"):
+        sides.card()
