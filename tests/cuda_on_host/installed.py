@@ -1,7 +1,10 @@
-"""For ``mha conform numpy --plugin cuda_on_host.installed``: the host stands in as soon as this is imported."""
+"""For ``mha conform numpy --plugin cuda_on_host.installed``: the host stands in for a device, for as long as the process lives."""
 
-from cuda_on_host.plugin import mha_kernels, stand_in
+from cuda_on_host import plugin
+from mha_core.plugin import hookimpl
 
-stand_in(setattr)
 
-__all__ = ["mha_kernels"]
+@hookimpl
+def mha_kernels():
+    plugin.stand_in(setattr)
+    yield from plugin.mha_kernels()
