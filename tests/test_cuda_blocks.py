@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cuda_on_host.blas import HostBlas
 from mha_cupy import products
-from mha_cupy.blocks import WIDEST, blocks, reached, shape_of_block
+from mha_cupy.blocks import BUSIEST, PARTS, WIDEST, blocks, reached, shape_of_block
 
 small = st.integers(1, 9)
 limit = st.none() | st.integers(-12, 12)
@@ -40,6 +40,15 @@ def test_a_narrow_band_takes_few_scores(length):
         for part in block.cols
     )
     assert taken < length * 1300
+
+
+@pytest.mark.parametrize(("batch", "heads", "length"), [(32, 16, 512), (1, 16, 2048), (1, 16, 8192)])
+def test_a_large_problem_takes_no_more_launches_than_its_memory_asks(batch, heads, length):
+    """Each block costs Python the same time, and a GPU is done with a small one before the next is launched."""
+    every = list(blocks(batch, heads, 1, length, length, (None, None)))
+    sizes = [len(block.batch) * len(block.heads) * len(block.rows) * length for block in every]
+    total = batch * heads * length**2
+    assert max(sizes) <= max(total // PARTS, 1) and len(every) == max(PARTS, total // BUSIEST)
 
 
 @given(st.integers(1, WIDEST))
