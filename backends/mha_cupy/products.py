@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from itertools import product as every
 from typing import Any
 
@@ -72,8 +73,10 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
 
     a, b = _readable(a), _readable(b)
     (m, n), k = out.shape[-2:], a.shape[-1]
-    steps: Any = tuple(zip(*_steps(a, b, out), strict=True))
-    found = plan(out.shape[:-2], _operand(a), _operand(b), _operand(out), steps)
+    found = _plan(a, b, out)
+    if len(found.offsets) > _FEW and all(x.size <= _SMALL or _is_stack(x) for x in (a, b)):  # heads of projections in a batch
+        a, b = (x if _is_stack(x) else _packed(x) for x in (a, b))
+        found = _plan(a, b, out)
     blas, handle = _cublas()
     double = a.dtype == numpy.float64
     scalars = numpy.asarray([alpha, 0.0], dtype=numpy.float64 if double else numpy.float32)
@@ -90,6 +93,8 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
         )
 
 
+_FEW = 3  # calls that take about as long as copies of both operands and one call
+_SMALL = 1 << 22  # numbers that a GPU copies in the time of a launch: 16 MB read and written in half precision
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType, of library_types.h
 
 
@@ -126,6 +131,24 @@ def _readable(x: Any) -> Any:
     """As it is, or a copy where cuBLAS could not read it."""
     steps = elements(x)
     return x if min(steps, default=0) >= 0 and operand(x.shape, steps) else x.copy(order="C")
+
+
+def _packed(x: Any) -> Any:
+    """Matrices one behind the other, each as it lies, so that the stack has one step."""
+    if _operand(x).transposed:
+        return x.swapaxes(-1, -2).copy(order="C").swapaxes(-1, -2)
+    return x.copy(order="C")
+
+
+def _is_stack(x: Any) -> bool:
+    """Whether from each matrix to the next there is one step."""
+    axes = [(size, step) for size, step in zip(x.shape[:-2], elements(x)[:-2], strict=True) if size != 1]
+    return all(outer == size * inner for (_, outer), (size, inner) in pairwise(axes))
+
+
+def _plan(a: Any, b: Any, out: Any) -> Plan:
+    steps: Any = tuple(zip(*_steps(a, b, out), strict=True))
+    return plan(out.shape[:-2], _operand(a), _operand(b), _operand(out), steps)
 
 
 def _operand(x: Any) -> Operand:
