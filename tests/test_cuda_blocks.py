@@ -120,6 +120,7 @@ def test_heads_of_projections_in_a_batch_are_copied_and_take_one_call(monkeypatc
     out = np.empty((32, 12, 5, 5), dtype=np.float32)
     products.product(query, key.swapaxes(-1, -2), out)
     np.testing.assert_allclose(out, query @ key.swapaxes(-1, -2), rtol=1e-5, atol=1e-5)
+    assert blas.mode == 0, "what CuPy multiplies later is multiplied as before"
     assert blas.calls == 1 and products._operand(products._packed(key.swapaxes(-1, -2))).transposed
     monkeypatch.setattr(products, "_SMALL", query.size - 1)  # as a cache of many keys would be, whose copy is dear
     products.product(query, key.swapaxes(-1, -2), out)
