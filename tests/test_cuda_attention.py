@@ -90,6 +90,7 @@ def test_rows_of_every_shape_of_block(rng, num_keys):
 def small_blocks(monkeypatch):
     """Blocks of few scores, and rows that go over several of them."""
     monkeypatch.setattr(mha_cupy.blocks, "SCORES", 64)
+    monkeypatch.setattr(mha_cupy.blocks, "BUSIEST", 64)
     monkeypatch.setattr(mha_cupy.blocks, "WIDEST", 5)
     monkeypatch.setattr(mha_cupy.blocks, "BANDED", 4)
 

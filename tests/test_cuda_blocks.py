@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cuda_on_host.blas import HostBlas
 from mha_cupy import products
-from mha_cupy.blocks import WIDEST, blocks, reached, shape_of_block
+from mha_cupy.blocks import BUSIEST, PARTS, WIDEST, blocks, reached, shape_of_block
 
 small = st.integers(1, 9)
 limit = st.none() | st.integers(-12, 12)
@@ -40,6 +40,15 @@ def test_a_narrow_band_takes_few_scores(length):
         for part in block.cols
     )
     assert taken < length * 1300
+
+
+@pytest.mark.parametrize(("batch", "heads", "length"), [(32, 16, 512), (1, 16, 2048), (1, 16, 8192)])
+def test_a_large_problem_takes_no_more_launches_than_its_memory_asks(batch, heads, length):
+    """A block costs Python the same time, and a GPU is done with a small one before the next is launched."""
+    every = list(blocks(batch, heads, 1, length, length, (None, None)))
+    sizes = [len(block.batch) * len(block.heads) * len(block.rows) * length for block in every]
+    total = batch * heads * length**2
+    assert max(sizes) <= max(total // PARTS, 1) and len(every) == max(PARTS, total // BUSIEST)
 
 
 @given(st.integers(1, WIDEST))
@@ -82,6 +91,8 @@ def test_products_of_views_are_right_however_they_lie(data, lead, sizes, alpha):
     np.testing.assert_allclose(out, np.broadcast_to(alpha * (a @ b), out.shape), rtol=1e-5, atol=1e-5)
     assert np.isnan(buffer[..., n:]).all(), "beyond its columns nothing is written"
     assert blas.calls <= np.prod(sorted(lead)[:2])  # the longest axis goes in one call
+    if all(x.shape[:-2] == lead for x in (a, b)):
+        assert blas.calls <= 3, "what would take more is copied, and then is one stack"
 
 
 def test_a_transposed_key_is_read_as_it_lies():
@@ -98,3 +109,19 @@ def test_heads_of_a_projection_take_one_call_for_each_batch_element():
     one = products.Operand(False, 48)
     found = products.plan(shape, one, one, one, tuple((step, step, step) for step in steps))
     assert found.count == 6 and len(found.offsets) == 4
+
+
+def test_heads_of_projections_in_a_batch_are_copied_and_take_one_call(monkeypatch):
+    """12 heads apart from 32 batch elements: copies of both operands are two launches, and calls would be 12."""
+    rng, blas, shape = np.random.default_rng(0), HostBlas(), (32, 5, 12, 8)
+    monkeypatch.setattr(products, "_cublas", lambda: (blas, 0))
+    monkeypatch.setattr(products, "pointer", lambda x: x.ctypes.data)
+    query, key = (rng.normal(size=shape).astype(np.float32).transpose(0, 2, 1, 3) for _ in range(2))
+    out = np.empty((32, 12, 5, 5), dtype=np.float32)
+    products.product(query, key.swapaxes(-1, -2), out)
+    np.testing.assert_allclose(out, query @ key.swapaxes(-1, -2), rtol=1e-5, atol=1e-5)
+    assert blas.mode == 0, "what CuPy multiplies later is multiplied as before"
+    assert blas.calls == 1 and products._operand(products._packed(key.swapaxes(-1, -2))).transposed
+    monkeypatch.setattr(products, "_SMALL", query.size - 1)  # as a cache of many keys would be, whose copy is dear
+    products.product(query, key.swapaxes(-1, -2), out)
+    assert blas.calls == 1 + 12

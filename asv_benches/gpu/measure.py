@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .cases import Case, Contest, Goal
+from .cases import OURS, Case, Contest, Goal
 from .sides import Sides
 
 TURN = 0.02  # seconds of work between two readings of the clock, so that its start and the launch count for nothing
@@ -52,7 +53,7 @@ class Verdict:
 def measured(case: Case, sides: Sides, rounds: int) -> list[Row]:
     """A row for each contender."""
     contest = case.problem.contest(sides)
-    errors, wrong = _checked(contest, case.peer)
+    errors, wrong = _checked(contest, case.peer, sides)
     fit = {name: work for name, work in contest.contenders.items() if name not in wrong}
     times = _times(fit, contest.sets, sides, rounds)
     return [
@@ -91,12 +92,13 @@ def limits(sides: Sides) -> dict[str, float]:
     return {unit: amounts[unit] / min(times[unit]) for unit in works}
 
 
-def _checked(contest: Contest, peer: str) -> tuple[dict[str, float], dict[str, str]]:
+def _checked(contest: Contest, peer: str, sides: Sides) -> tuple[dict[str, float], dict[str, str]]:
     """How far each answer is from the exact one, and which is too far, or was none."""
     errors, wrong = {}, {}
     for name, work in contest.contenders.items():
         try:
-            found = contest.sample(work(0))
+            with _kernels_of(name, sides):
+                found = contest.sample(work(0))
         except Exception as error:  # a contender that fails leaves its row empty, with what it said, and ends nothing
             wrong[name] = f"{type(error).__name__}: {error}"
             continue
@@ -111,19 +113,27 @@ def _checked(contest: Contest, peer: str) -> tuple[dict[str, float], dict[str, s
 def _times(contenders: dict[str, Callable[[int], Any]], sets: int, sides: Sides, rounds: int) -> dict[str, list[float]]:
     """Seconds of a call in each round. Inputs take turns, so that a card's cache holds none of them when its turn comes."""
 
-    def turn(work: Callable[[int], Any], calls: int) -> float:
+    def turn(name: str, calls: int) -> float:
+        work = contenders[name]
+
         def run() -> None:
             for at in range(calls):
                 work(at % sets)
 
-        return sides.clock(run) / calls
+        with _kernels_of(name, sides):
+            return sides.clock(run) / calls
 
     calls = {}
-    for name, work in contenders.items():
-        turn(work, 2)  # what is compiled or chosen on first need
-        calls[name] = max(1, int((0.001 if sides.is_rehearsal else TURN) / max(turn(work, 2), 1e-7)))
+    for name in contenders:
+        turn(name, 2)  # what is compiled or chosen on first need
+        calls[name] = max(1, int((0.001 if sides.is_rehearsal else TURN) / max(turn(name, 2), 1e-7)))
     order, found = list(contenders), {name: [] for name in contenders}
     for at in range(rounds):
         for name in order[at % len(order) :] + order[: at % len(order)]:
-            found[name].append(turn(contenders[name], calls[name]))
+            found[name].append(turn(name, calls[name]))
     return found
+
+
+def _kernels_of(name: str, sides: Sides) -> AbstractContextManager[Any]:
+    """Around a turn and not a call: to demand kernels takes Python a fourth of the time that a norm takes a card."""
+    return sides.demanded() if name == OURS else nullcontext()

@@ -1,11 +1,17 @@
-"""Which scores are computed together: blocks that stay in a GPU's second-level cache, and leave out what a band leaves out."""
+"""Which scores are computed together: blocks that leave out what a band leaves out, of a size that memory allows.
+
+Python launches a block in some 0.1 ms, whatever its size. In that time an H200 writes and reads as many scores as BUSIEST: of
+smaller blocks it is done before the next is launched.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-SCORES = 1 << 22  # in a block: 16 MB of float32, and half as much of weights; an H200 caches 50 MB
+SCORES = 1 << 22  # in a block of a small problem: 16 MB of float32, and half as much of weights
+BUSIEST = 1 << 25  # in a block of a large one: 128 MB, and half as much
+PARTS = 8  # between the two, of all scores: what a problem takes stays far below what writing all of them would take
 WIDEST = 1 << 14  # keys in a row of a block: 1024 threads with 16 numbers of 4 bytes each, or 8 of 8 bytes
 BANDED = 1024  # queries in a block of a band: fewer would make products small, more would compute what none sees
 
@@ -37,9 +43,11 @@ def blocks(
     """Every (batch element, key head, query) in one block.
 
     groups: query heads of a key head. copies: of a mask or bias that is computed for a block, for how many batch elements and
-    heads; all of them count. scores, widest: of a block; SCORES and WIDEST.
+    heads; all of them count. scores, widest: of a block, where not what stands above.
     """
-    scores, widest = SCORES if scores is None else scores, WIDEST if widest is None else widest
+    if scores is None:
+        scores = max(SCORES, min(BUSIEST, batch * heads * groups * num_rows * num_cols // PARTS))
+    widest = WIDEST if widest is None else widest
     rows_at_once = num_rows if band == (None, None) else min(num_rows, BANDED)
     reach = max(
         len(reached(range(at, min(num_rows, at + rows_at_once)), num_cols, band)) for at in _ends(num_rows, rows_at_once)

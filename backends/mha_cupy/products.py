@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from itertools import product as every
 from typing import Any
 
@@ -72,24 +73,38 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
 
     a, b = _readable(a), _readable(b)
     (m, n), k = out.shape[-2:], a.shape[-1]
-    steps: Any = tuple(zip(*_steps(a, b, out), strict=True))
-    found = plan(out.shape[:-2], _operand(a), _operand(b), _operand(out), steps)
+    found = _plan(a, b, out)
+    if len(found.offsets) > _FEW and all(x.size <= _SMALL or _is_stack(x) for x in (a, b)):  # heads of projections in a batch
+        a, b = (x if _is_stack(x) else _packed(x) for x in (a, b))
+        found = _plan(a, b, out)
     blas, handle = _cublas()
     double = a.dtype == numpy.float64
     scalars = numpy.asarray([alpha, 0.0], dtype=numpy.float64 if double else numpy.float32)
     compute = blas.CUBLAS_COMPUTE_64F if double else blas.CUBLAS_COMPUTE_32F
     places = [(pointer(x), x.dtype.itemsize, _TYPES[str(x.dtype)]) for x in (a, b, out)]
-    for offsets in found.offsets:
-        (pa, ta), (pb, tb), (pc, tc) = ((at + by * size, kind) for (at, size, kind), by in zip(places, offsets, strict=True))
-        # cuBLAS counts by columns, and sees each matrix transposed: out^T = b^T a^T
-        blas.gemmStridedBatchedEx(
-            *(handle, int(found.b.transposed), int(found.a.transposed), n, m, k, scalars.ctypes.data),
-            *(pb, tb, found.b.leading, found.step[1], pa, ta, found.a.leading, found.step[0]),
-            *(scalars.ctypes.data + scalars.itemsize, pc, tc, found.leading, found.step[2]),
-            *(found.count, compute, blas.CUBLAS_GEMM_DEFAULT),
-        )
+    mode = blas.getMathMode(handle)
+    blas.setMathMode(handle, mode | _SUMS_STAY_WIDE)  # of this thread's handle, which CuPy uses too
+    try:
+        for offsets in found.offsets:
+            (pa, ta), (pb, tb), (pc, tc) = (
+                (at + by * size, kind) for (at, size, kind), by in zip(places, offsets, strict=True)
+            )
+            # cuBLAS counts by columns, and sees each matrix transposed: out^T = b^T a^T
+            blas.gemmStridedBatchedEx(
+                *(handle, int(found.b.transposed), int(found.a.transposed), n, m, k, scalars.ctypes.data),
+                *(pb, tb, found.b.leading, found.step[1], pa, ta, found.a.leading, found.step[0]),
+                *(scalars.ctypes.data + scalars.itemsize, pc, tc, found.leading, found.step[2]),
+                *(found.count, compute, blas.CUBLAS_GEMM_DEFAULT),
+            )
+    finally:
+        blas.setMathMode(handle, mode)
 
 
+# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, of cublas_api.h: else parts of a sum over many keys may be rounded to the
+# dtype of ``out`` before they are added, and before ``alpha`` brings them into the range of float16
+_SUMS_STAY_WIDE = 16
+_FEW = 3  # calls that take about as long as copies of both operands and one call
+_SMALL = 1 << 22  # numbers that a GPU copies in the time of a launch: 16 MB read and written in half precision
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType, of library_types.h
 
 
@@ -99,7 +114,8 @@ def missing() -> str | None:
         cublas = library()
     except ImportError as error:
         return f"needs cuBLAS: {str(error).partition(chr(10))[0]}"
-    names = ("gemmStridedBatchedEx", "CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_GEMM_DEFAULT")
+    functions = ("gemmStridedBatchedEx", "getMathMode", "setMathMode")
+    names = (*functions, "CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_GEMM_DEFAULT")
     lacks = [name for name in names if not hasattr(cublas, name)]
     return f"needs cupy_backends.cuda.libs.cublas.{lacks[0]}, which this CuPy has not" if lacks else None
 
@@ -126,6 +142,24 @@ def _readable(x: Any) -> Any:
     """As it is, or a copy where cuBLAS could not read it."""
     steps = elements(x)
     return x if min(steps, default=0) >= 0 and operand(x.shape, steps) else x.copy(order="C")
+
+
+def _packed(x: Any) -> Any:
+    """Matrices one behind the other, each as it lies, so that the stack has one step."""
+    if _operand(x).transposed:
+        return x.swapaxes(-1, -2).copy(order="C").swapaxes(-1, -2)
+    return x.copy(order="C")
+
+
+def _is_stack(x: Any) -> bool:
+    """Whether from each matrix to the next there is one step."""
+    axes = [(size, step) for size, step in zip(x.shape[:-2], elements(x)[:-2], strict=True) if size != 1]
+    return all(outer == size * inner for (_, outer), (size, inner) in pairwise(axes))
+
+
+def _plan(a: Any, b: Any, out: Any) -> Plan:
+    steps: Any = tuple(zip(*_steps(a, b, out), strict=True))
+    return plan(out.shape[:-2], _operand(a), _operand(b), _operand(out), steps)
 
 
 def _operand(x: Any) -> Operand:

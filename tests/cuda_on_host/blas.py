@@ -1,6 +1,7 @@
 """What mha_cupy asks of cuBLAS, on the host: the same arguments, read as cuBLAS reads them, from the host's memory."""
 
 import ctypes
+import threading
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +16,17 @@ class HostBlas:
 
     def __init__(self):
         self.calls = 0
+        self.of_thread = threading.local()  # as CuPy's handles are
+
+    @property
+    def mode(self):
+        return getattr(self.of_thread, "mode", 0)
+
+    def getMathMode(self, handle):  # noqa: N802
+        return self.mode
+
+    def setMathMode(self, handle, mode):  # noqa: N802
+        self.of_thread.mode = mode
 
     def gemmStridedBatchedEx(  # noqa: N802
         self, handle, trans_a, trans_b, m, n, k, alpha, a, type_a, lda, step_a, b, type_b, ldb, step_b,
@@ -23,6 +35,7 @@ class HostBlas:
         self.calls += 1
         wide = np.float64 if compute == self.CUBLAS_COMPUTE_64F else np.float32
         alpha, beta = (np.frombuffer((ctypes.c_char * np.dtype(wide).itemsize).from_address(x), wide)[0] for x in (alpha, beta))
+        assert self.mode & 16 or np.dtype(TYPES[type_c]).itemsize > 2, "parts of a sum may be rounded to half precision"
         assert beta == 0 and count >= 1 and min(step_a, step_b, step_c) >= 0
         for at in range(count):
             x = _matrix(a, type_a, lda, step_a * at, (k, m) if trans_a else (m, k)).astype(wide)
