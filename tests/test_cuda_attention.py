@@ -151,6 +151,15 @@ def test_alignment_and_alibi_at_an_offset(rng):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("bias", [None, mha.alibi(2)])
+def test_positions_beyond_32_bits(rng, bias):
+    offset = 2**31 + 5
+    x = normal(rng, 1, 2, 3, 8)
+    slopes = 2.0 ** -np.asarray([4, 8.0])[:, None, None]
+    whole = None if bias is None else -slopes * (offset + np.arange(3.0)[:, None] - np.arange(3))
+    judge(x, x, x, bias=bias, query_offset=offset, whole_bias=whole)
+
+
 def test_nothing_is_computed_that_a_band_leaves_out(rng, small_blocks):
     x = normal(rng, 1, 1, 64, 8)
     launched.clear()

@@ -53,7 +53,7 @@ def main(
         rows += timed
         found += verdicts(case, timed, best)
         console.print(*(f"{case.name}: {row.contender}: {row.wrong or f'{row.median:.3g} s'}" for row in timed), sep="\n")
-    report.write(output, report.record(rows, found, best, _head(sides)), cases)
+        report.write(output, report.record(rows, found, best, _head(sides)), cases)  # each time: a fault may end the next case
     console.print(f"{output / 'gpu.json'} and {output / 'gpu.md'} are written")
     wrong = [f"{row.case}, {row.contender}: {row.wrong}" for row in rows if row.wrong]
     if failed or wrong:

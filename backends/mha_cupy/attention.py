@@ -19,9 +19,8 @@ from . import blocks as blocked
 from . import launch, products
 from .blocks import Block, shape_of_block
 from .launch import Launch, c_name
-from .terms import Terms, part, with_batch
+from .terms import FAR, Terms, part, with_batch
 
-_FAR = 1 << 30  # beyond any distance between a query and a key that are counted in 32 bits
 _TIMES = {"float16": 2.0**14}  # weights of many keys would be subnormal in float16; the second product takes it out again
 
 
@@ -29,8 +28,8 @@ def supports(call: Call) -> str | None:
     sizes = [size for _, shape in call.shapes for size in shape]
     if 0 in sizes:
         return "has no empty axes"
-    if max(sizes, default=0) >= _FAR:
-        return f"counts in 32 bits, up to {_FAR - 1}"
+    if max(sizes, default=0) >= FAR:
+        return f"counts in 32 bits, up to {FAR - 1}"
     return products.missing()
 
 
@@ -131,8 +130,14 @@ def _softmax(terms: Terms, block: Block, cols: range, scores: Any, weights: Any,
             *(scores, weights, lse, *map(large, (0, 0, 0) if lse is None else _steps(lse))),
             *(small(len(heads)), small(len(block.rows)), small(len(cols)), large(scores.shape[-1])),
             *(number(_times(weights)), number(p.softcap or 0), small(block.rows.start), small(cols.start)),
-            *(small(-_FAR if low is None else low), small(_FAR if high is None else high)),
-            *(*_pointer(lengths, 1), *_pointer(mask, 4), *_pointer(bias, 4), slopes, small(terms.shift)),
+            *(small(-FAR if low is None else low), small(FAR if high is None else high)),
+            *(
+                *_pointer(lengths, 1),
+                *_pointer(mask, 4),
+                *_pointer(bias, 4),
+                slopes,
+                small(0 if slopes is None else terms.shift),
+            ),
         ],
     )
 

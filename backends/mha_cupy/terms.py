@@ -8,6 +8,7 @@ from typing import Any
 
 from mha_core.plugin import Alibi, ArrayBias, AttentionProblem
 
+FAR = 1 << 30  # beyond any distance between a query and a key that are counted in 32 bits
 Limits = tuple[int | None, int | None]
 
 
@@ -27,9 +28,9 @@ class Terms:
 
     @cached_property
     def slopes(self) -> Any:
-        """Of ALiBi, (H,), where the host knows the positions."""
+        """Of ALiBi, (H,), where the host knows the positions, and 32 bits count them."""
         bias, p = self.p.bias, self.p
-        if not isinstance(bias, Alibi) or not isinstance(p.offset, int):
+        if not isinstance(bias, Alibi) or not isinstance(p.offset, int) or abs(self.shift) >= FAR:
             return None
         return p.xp.asarray(bias.slopes, dtype=p.compute_dtype, device=p.device)
 
