@@ -78,3 +78,14 @@ def hover(browser, element):
     from selenium.webdriver.common.action_chains import ActionChains
 
     ActionChains(browser, duration=50).move_to_element(element).perform()
+
+
+def complaint(browser, script):
+    """What the browser writes down when the page does this."""
+    found = []
+    browser.execute_script(script)
+    until(browser, lambda: found.extend(browser.get_log("browser")) or found)
+    return found[0]["message"]
+
+
+IMAGE_FROM_ELSEWHERE = "new Image().src = 'https://example.invalid/a.png'"

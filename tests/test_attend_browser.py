@@ -9,7 +9,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
-from browser import NARROW, WIDE, hover, look, needs_browser, opened_afresh, requests, until
+from browser import IMAGE_FROM_ELSEWHERE, NARROW, WIDE, complaint, hover, look, needs_browser, opened_afresh, requests, until
 from conftest import mha
 from mha_core.cli.attend import page
 from mha_core.cli.attend.maps import AttentionMaps, Choice
@@ -258,6 +258,11 @@ def test_no_request_leaves_the_machine_and_nothing_complains(opened):
     asked = requests(opened)
     assert asked and all(url.startswith(("file:", "data:", "blob:")) for url in asked), asked
     assert opened.get_log("browser") == []
+
+
+def test_a_request_would_have_been_seen_and_refused(opened):
+    """The test above can fail: the page's own policy stops what a script asks for, and the browser writes it down."""
+    assert "Content Security Policy" in complaint(opened, IMAGE_FROM_ELSEWHERE)
 
 
 def test_on_a_phone_the_views_stand_one_below_the_other_and_nothing_is_cut(opened):

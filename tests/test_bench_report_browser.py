@@ -5,7 +5,7 @@ import re
 import pytest
 from selenium.webdriver.common.by import By
 
-from browser import NARROW, WIDE, hover, look, needs_browser, opened_afresh, requests, until
+from browser import IMAGE_FROM_ELSEWHERE, NARROW, WIDE, complaint, hover, look, needs_browser, opened_afresh, requests, until
 from sample_history import LAST, STEP, UNMEASURED, planted
 from tracking import page, series
 
@@ -108,10 +108,7 @@ def test_no_request_leaves_the_machine_and_nothing_complains(opened):
 
 def test_a_request_would_have_been_seen_and_refused(opened):
     """The test above can fail: an image from elsewhere is written down, and the page's own policy stops it."""
-    opened.execute_script("new Image().src = 'https://example.invalid/a.png'")
-    complaints = []
-    until(opened, lambda: complaints.extend(opened.get_log("browser")) or complaints)
-    assert "Content Security Policy" in complaints[0]["message"]
+    assert "Content Security Policy" in complaint(opened, IMAGE_FROM_ELSEWHERE)
 
 
 def test_links_of_the_table_lead_to_the_plots(opened):
