@@ -95,7 +95,10 @@ def test_the_page_says_of_every_goal_that_it_is_not_yet_measured_until_it_is():
 
 def test_a_page_of_a_card_tells_what_was_met():
     goal = CASES[0].goals[0]
-    rows = [Row(CASES[0].name, goal.contender, (1e-3,), 5e14, "FLOP"), Row(CASES[0].name, goal.beside, (2e-3,), 2.5e14, "FLOP")]
+    rows = [
+        Row(CASES[0].name, goal.contender, (1e-3, 1e-3), 5e14, "FLOP"),
+        Row(CASES[0].name, goal.beside, (2e-3, 2e-3), 2.5e14, "FLOP"),
+    ]
     best = {"FLOP": 7.9e14, "B": 4.1e12}
     head = {"rehearsal": False, "date": "2026-11-21", "card": "SomeCard", "versions": {"torch": "2.13.0"}}
     text = report.page(report.record(rows, verdicts(CASES[0], rows, best), best, head))

@@ -31,7 +31,7 @@ console = Console(soft_wrap=True, highlight=False)
 def main(
     *,
     output: Annotated[Path, typer.Option(metavar="DIR", help="Where gpu.json and gpu.md go.")] = ROOT / "docs",
-    rounds: Annotated[int, typer.Option(min=1)] = 15,
+    rounds: Annotated[int, typer.Option(min=2)] = 15,
     conformance: Annotated[bool, typer.Option(help="Judge before timing, and write the certificates.")] = True,
     rehearse: Annotated[
         bool, typer.Option(help="The same on the host, with small problems: NumPy in the place of CuPy.")

@@ -70,10 +70,9 @@ class Attention:
     def contest(self, sides: Sides) -> Contest:
         import torch
 
-        dtype = "float32" if sides.is_rehearsal else "bfloat16"
         rng, shape = np.random.default_rng(0), (1, self.heads, self.length, self.head_dim)
-        sets = _sets(3 * math.prod(shape) * 2)
-        given = [[sides.pair(rng.normal(size=shape).astype(np.float32), dtype) for _ in range(3)] for _ in range(sets)]
+        sets = _sets(3 * math.prod(shape) * sides.itemsize)
+        given = [[sides.pair(rng.normal(size=shape).astype(np.float32)) for _ in range(3)] for _ in range(sets)]
         ours, theirs = ([[pair[side] for pair in one] for one in given] for side in (0, 1))
         mask = mha.causal() if self.causal else None
 
@@ -108,11 +107,10 @@ class Norm:
     def contest(self, sides: Sides) -> Contest:
         import torch
 
-        dtype = "float32" if sides.is_rehearsal else "bfloat16"
-        rng, size = np.random.default_rng(0), 4 if sides.is_rehearsal else 2
+        rng, size = np.random.default_rng(0), sides.itemsize
         sets = _sets(self.rows * self.width * size)
-        given = [sides.pair(rng.normal(size=(self.rows, self.width)).astype(np.float32), dtype) for _ in range(sets)]
-        weight, bias = (sides.pair(rng.normal(size=self.width).astype(np.float32), dtype) for _ in range(2))
+        given = [sides.pair(rng.normal(size=(self.rows, self.width)).astype(np.float32)) for _ in range(sets)]
+        weight, bias = (sides.pair(rng.normal(size=self.width).astype(np.float32)) for _ in range(2))
 
         contenders = {
             "torch layer_norm": lambda at: torch.nn.functional.layer_norm(given[at][1], (self.width,), weight[1], bias[1]),
@@ -135,7 +133,6 @@ class EncoderLayer:
     def contest(self, sides: Sides) -> Contest:
         import torch
 
-        dtype = "float32" if sides.is_rehearsal else "bfloat16"
         rng, heads = np.random.default_rng(0), self.d_model // 64
         layer = mha.EncoderLayer.init(
             d_model=self.d_model, num_heads=heads, d_ff=self.d_ff, activation="gelu", seed=0, backend="numpy"
@@ -144,11 +141,11 @@ class EncoderLayer:
             self.d_model, heads, self.d_ff, dropout=0.0, activation="gelu", batch_first=True
         ).eval()
         theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in state_dict(layer).items()})
-        theirs = theirs.to(sides.device, getattr(torch, dtype))
-        ours = layer.to(sides.arrays.record.name, dtype=getattr(sides.arrays.xp, dtype))
+        theirs = theirs.to(sides.device, getattr(torch, sides.dtype))
+        ours = layer.to(sides.arrays.record.name, dtype=getattr(sides.arrays.xp, sides.dtype))
         shape = (self.batch, self.length, self.d_model)
-        sets = _sets(math.prod(shape) * 2)
-        given = [sides.pair(rng.normal(size=shape).astype(np.float32), dtype) for _ in range(sets)]
+        sets = _sets(math.prod(shape) * sides.itemsize)
+        given = [sides.pair(rng.normal(size=shape).astype(np.float32)) for _ in range(sets)]
 
         def on_torch(at: int) -> Any:
             with torch.inference_mode():

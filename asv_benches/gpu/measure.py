@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from mha_core.bench.race import ratio
+
 from .cases import OURS, Case, Contest, Goal
 from .sides import Sides
 
@@ -73,7 +75,7 @@ def verdicts(case: Case, rows: list[Row], limits: dict[str, float]) -> Iterator[
         ours, other = timed.get(goal.contender), timed.get(goal.beside)
         found = None
         if ours and other:
-            found = statistics.median(a / b for a, b in zip(ours.seconds, other.seconds, strict=True))
+            found = ratio(ours.seconds, other.seconds).median
         elif ours and not goal.beside:
             found = ours.rate / limits[ours.unit]
         yield Verdict(case.name, goal, found)

@@ -25,12 +25,22 @@ class Sides:
     kernels: tuple[tuple[str, str], ...]
     is_rehearsal: bool = False
 
-    def pair(self, numbers: Any, dtype: str) -> tuple[Any, Any]:
-        """The same numbers, rounded to a dtype, on both sides."""
+    @property
+    def dtype(self) -> str:
+        """What all is computed in; NumPy has no bfloat16 of its own."""
+        return "float32" if self.is_rehearsal else "bfloat16"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number."""
+        return 4 if self.is_rehearsal else 2
+
+    def pair(self, numbers: Any) -> tuple[Any, Any]:
+        """The same numbers, rounded to the dtype, on both sides."""
         import torch
 
-        ours = self.arrays.xp.astype(self.arrays.from_numpy(numbers, None), getattr(self.arrays.xp, dtype))
-        return ours, torch.from_numpy(numbers).to(self.device, getattr(torch, dtype))
+        ours = self.arrays.xp.astype(self.arrays.from_numpy(numbers, None), getattr(self.arrays.xp, self.dtype))
+        return ours, torch.from_numpy(numbers).to(self.device, getattr(torch, self.dtype))
 
     def demanded(self) -> AbstractContextManager[Any]:
         stack = ExitStack()

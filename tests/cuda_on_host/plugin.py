@@ -3,39 +3,27 @@
 It judges the sources and what leads to them. What CuPy, cuBLAS and a device do with them it does not.
 """
 
+from dataclasses import replace
+
+import mha_cupy
 import mha_cupy.launch
 import mha_cupy.products
 from cuda_on_host import run
 from cuda_on_host.blas import HostBlas
-from mha_core.plugin import Kernel, hookimpl
-from mha_cupy import attention
-
-FEATURES = frozenset(
-    {
-        *("lse", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "bias", "alibi", "relative_bias", "bias_term"),
-        *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
-    }
-)
+from mha_core.plugin import hookimpl
 
 
-def stand_in(replace):
-    """Put the host in the place of the device, by ``replace(module, name, value)``."""
+def stand_in(put):
+    """Put the host in the place of the device, by ``put(module, name, value)``."""
     blas = HostBlas()
-    replace(mha_cupy.launch, "run", run)
-    replace(mha_cupy.products, "_cublas", lambda: (blas, 0))
-    replace(mha_cupy.products, "pointer", lambda x: x.ctypes.data)
-    replace(mha_cupy.products, "missing", lambda: None)
+    put(mha_cupy.launch, "run", run)
+    put(mha_cupy.products, "_cublas", lambda: (blas, 0))
+    put(mha_cupy.products, "pointer", lambda x: x.ctypes.data)
+    put(mha_cupy.products, "missing", lambda: None)
 
 
 @hookimpl
 def mha_kernels():
-    yield Kernel(
-        backend="numpy",
-        op="attention",
-        name="cuda_on_host",
-        api=1,
-        load="mha_cupy.attention:attention",
-        handles=FEATURES,
-        supports=attention.supports,
-        opt_in=True,
-    )
+    """With the features that mha_cupy declares, no others."""
+    (declared,) = (kernel for kernel in mha_cupy.mha_kernels() if kernel.op == "attention")
+    yield replace(declared, backend="numpy", name="cuda_on_host", opt_in=True)
