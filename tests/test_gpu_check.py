@@ -10,9 +10,9 @@ import mha_core as mha
 from conftest import BACKENDS, ROOT
 from gpu import report
 from gpu.__main__ import main
-from gpu.cases import CASES, OURS, PLAIN, REHEARSAL, Case, Contest, Goal
+from gpu.cases import CASES, PLAIN, REHEARSAL, Case, Contest, Goal
 from gpu.measure import Row, limits, measured, verdicts
-from gpu.sides import host
+from gpu.sides import OURS, host
 
 without_gpu = pytest.mark.skipif("cupy" in BACKENDS, reason="this machine has a CUDA device")
 

@@ -13,17 +13,17 @@ import mha_core as mha
 from mha_core.conformance.oracle import attention as exact_attention
 from peers.layer import state_dict
 
-from .sides import Sides
+from .sides import BLOCKS, OURS, Sides
 
-OURS, OURS_ON_TORCH, PLAIN = "mha-core on CuPy", "mha-core on torch", "cupy.matmul and a softmax"
+OURS_ON_TORCH, PLAIN = "mha-core on torch", "cupy.matmul and a softmax"
 _BYTES = 1 << 28  # of the inputs that take turns: several times what a card caches
 _MOST = 1 << 34  # of the scores of plain attention
 
 
 @dataclass(frozen=True)
 class Contest:
-    """contenders: of the number of a set of inputs, the answer; OURS is called where its kernels are demanded. sets: how many
-    take turns. sample: of an answer to set 0, what ``exact`` holds. work: what the least of them must do, in operations or in
+    """contenders: of the number of a set of inputs, the answer; each is called where ``Sides.kernels`` of it are demanded. sets:
+    how many take turns. sample: of an answer to set 0, what ``exact`` holds. work: what the least of them must do, in operations or in
     bytes."""
 
     contenders: Mapping[str, Callable[[int], Any]]
@@ -80,6 +80,7 @@ class Attention:
             "torch SDPA": lambda at: torch.nn.functional.scaled_dot_product_attention(*theirs[at], is_causal=self.causal),
             OURS_ON_TORCH: lambda at: mha.scaled_dot_product_attention(*theirs[at], mask=mask),
             OURS: lambda at: mha.scaled_dot_product_attention(*ours[at], mask=mask),
+            BLOCKS: lambda at: mha.scaled_dot_product_attention(*ours[at], mask=mask),
         }
         if self.heads * self.length**2 * 4 <= _MOST:
             contenders[PLAIN] = lambda at: _plain(sides, *ours[at], causal=self.causal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from mha_core.bench.race import ratio
 
-from .cases import OURS, Case, Contest, Goal
+from .cases import Case, Contest, Goal
 from .sides import Sides
 
 TURN = 0.02  # seconds of work between two readings of the clock, so that its start and the launch count for nothing
@@ -138,4 +138,4 @@ def _times(contenders: dict[str, Callable[[int], Any]], sets: int, sides: Sides,
 
 def _kernels_of(name: str, sides: Sides) -> AbstractContextManager[Any]:
     """Around a turn and not a call: to demand kernels takes Python a fourth of the time that a norm takes a card."""
-    return sides.demanded() if name == OURS else nullcontext()
+    return sides.demanded(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +11,19 @@ from typing import Any
 import mha_core as mha
 from mha_core.dispatch.backend import LoadedBackend, load
 
+OURS, BLOCKS = "mha-core on CuPy", "mha-core on CuPy, by blocks"
 Clock = Callable[[Callable[[], None]], float]
 """The seconds that work takes, on the device that it runs on."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """``arrays``: the backend of CuPy. ``kernels``: what of it is demanded by name, since nothing else would choose it."""
+    """``arrays``: the backend of CuPy. ``kernels``: what a contender demands by name, since nothing else would choose it."""
 
     arrays: LoadedBackend
     device: str
     clock: Clock
-    kernels: tuple[tuple[str, str], ...]
+    kernels: Mapping[str, tuple[tuple[str, str], ...]]
     is_rehearsal: bool = False
 
     @property
@@ -42,9 +43,9 @@ class Sides:
         ours = self.arrays.xp.astype(self.arrays.from_numpy(numbers, None), getattr(self.arrays.xp, self.dtype))
         return ours, torch.from_numpy(numbers).to(self.device, getattr(torch, self.dtype))
 
-    def demanded(self) -> AbstractContextManager[Any]:
+    def demanded(self, contender: str) -> AbstractContextManager[Any]:
         stack = ExitStack()
-        for op, name in self.kernels:
+        for op, name in self.kernels.get(contender, ()):
             stack.enter_context(mha.use_kernel(op, name))
         return stack
 
@@ -56,12 +57,16 @@ def card() -> Sides:
 
     if not torch.cuda.is_available():
         raise RuntimeError("CuPy has a CUDA device, but torch has none: its build is for the CPU")
-    return Sides(arrays, "cuda:0", _by_events, (("attention", "blocks"), ("layer_norm", "fused"), ("encoder_layer", "fused")))
+    kernels = {
+        OURS: (("attention", "flash"), ("layer_norm", "fused"), ("encoder_layer", "fused")),
+        BLOCKS: (("attention", "blocks"),),
+    }
+    return Sides(arrays, "cuda:0", _by_events, kernels)
 
 
 def host() -> Sides:
     """Everything but the card: for the tests of this, and before one is hired."""
-    return Sides(load("numpy"), "cpu", _by_time, (), is_rehearsal=True)
+    return Sides(load("numpy"), "cpu", _by_time, {}, is_rehearsal=True)
 
 
 def _by_events(work: Callable[[], None]) -> float:

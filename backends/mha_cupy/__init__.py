@@ -105,25 +105,27 @@ _LAYER = (
 )
 
 
-_ATTENTION = (
-    *("lse", "causal", "window", "key_lengths", "packed", "array_mask", "mask"),
-    *("bias", "alibi", "relative_bias", "bias_term", "softcap", "sink", "grouped_query", "value_dim", "broadcast"),
+_FLASH = (
+    *("lse", "causal", "window", "key_lengths", "packed", "array_mask"),
+    *("bias", "alibi", "softcap", "sink", "grouped_query", "value_dim", "broadcast"),
 )
+_ATTENTION = (*_FLASH, "mask", "relative_bias", "bias_term")  # computed for each block
 
 
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
-    for op, name, module, limits, sources, handles in (
-        ("attention", "blocks", "attention", "attention", ("softmax.cu",), _ATTENTION),
-        ("layer_norm", "fused", "norms", "rows", ("norms.cu",), ()),
-        ("rms_norm", "fused", "norms", "rows", ("norms.cu",), ()),
-        ("gelu", "fused", "activations", "rows", ("activations.cu",), ()),
-        ("relu", "fused", "activations", "rows", ("activations.cu",), ()),
-        ("silu", "fused", "activations", "rows", ("activations.cu",), ()),
-        ("rotary", "fused", "rotary", "rows", ("rotary.cu",), ()),
-        ("linear", "fused", "layers", "rows", ("activations.cu",), ()),
-        ("feed_forward", "fused", "layers", "rows", ("activations.cu",), ("gate",)),
-        ("encoder_layer", "fused", "layers", "rows", ("norms.cu", "activations.cu"), _LAYER),
+    for op, name, module, limits, sources, handles, priority in (
+        ("attention", "flash", "flash", "flash", ("flash.cu",), _FLASH, 1),
+        ("attention", "blocks", "attention", "attention", ("softmax.cu",), _ATTENTION, 0),
+        ("layer_norm", "fused", "norms", "rows", ("norms.cu",), (), 0),
+        ("rms_norm", "fused", "norms", "rows", ("norms.cu",), (), 0),
+        ("gelu", "fused", "activations", "rows", ("activations.cu",), (), 0),
+        ("relu", "fused", "activations", "rows", ("activations.cu",), (), 0),
+        ("silu", "fused", "activations", "rows", ("activations.cu",), (), 0),
+        ("rotary", "fused", "rotary", "rows", ("rotary.cu",), (), 0),
+        ("linear", "fused", "layers", "rows", ("activations.cu",), (), 0),
+        ("feed_forward", "fused", "layers", "rows", ("activations.cu",), ("gate",), 0),
+        ("encoder_layer", "fused", "layers", "rows", ("norms.cu", "activations.cu"), _LAYER, 0),
     ):
         yield Kernel(
             backend="cupy",
@@ -131,6 +133,7 @@ def mha_kernels() -> Iterable[Kernel]:
             name=name,
             api=1,
             load=f"mha_cupy.{module}:{op}",
+            priority=priority,
             handles=frozenset(handles),
             supports=_later(limits),
             **record(op, name, sources),

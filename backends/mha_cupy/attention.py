@@ -10,27 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import reduce
-from itertools import product as every
 from typing import Any
 
 from mha_core.plugin import AttentionProblem, AttentionState, Call, by_sequence, goes_by_sequence, merge
 
 from . import blocks as blocked
 from . import launch, products
+from .batches import over_batches
 from .blocks import Block, shape_of_block
 from .launch import Launch, c_name
-from .terms import FAR, Terms, part, with_batch
+from .terms import FAR, Terms, countable, part, with_batch
 
 _TIMES = {"float16": 2.0**14}  # weights of many keys would be subnormal in float16; the second product takes it out again
 
 
 def supports(call: Call) -> str | None:
-    sizes = [size for _, shape in call.shapes for size in shape]
-    if 0 in sizes:
-        return "has no empty axes"
-    if max(sizes, default=0) >= FAR:
-        return f"counts in 32 bits, up to {FAR - 1}"
-    return products.missing()
+    return countable(call) or products.missing()
 
 
 def attention(p: AttentionProblem) -> AttentionState:
@@ -44,19 +39,9 @@ def attention(p: AttentionProblem) -> AttentionState:
 
 
 def _attention(p: AttentionProblem) -> AttentionState:
-    """Query heads stand beside the key head that they read: (..., K, G, L, E). Before a sink nothing is rounded."""
-    xp, (*batch, heads, rows) = p.xp, p.rows_shape
-    grouped = (*batch, heads // p.num_groups, p.num_groups, rows)
-    dtype = p.query.dtype if p.sink is None else p.compute_dtype
-    out = xp.empty((*grouped, p.value.shape[-1]), dtype=dtype, device=p.device)
-    lse: Any = None
-    if "lse" in p.asked or p.sink is not None:
-        lse = xp.empty(grouped, dtype=p.compute_dtype, device=p.device)
-    for index in every(*map(range, batch[:-1])):
-        at = index if batch else (None,)  # without a batch, a batch of one
-        _fill(p, index, out[at], None if lse is None else lse[at])
-    lse = lse if lse is None else xp.reshape(lse, p.rows_shape)
-    return AttentionState(xp.reshape(out, (*batch, heads, rows, out.shape[-1])), lse)
+    """Before a sink nothing is rounded."""
+    has_sink = p.sink is not None
+    return over_batches(p, _fill, dtype=p.compute_dtype if has_sink else p.query.dtype, lse=has_sink or "lse" in p.asked)
 
 
 def _fill(p: AttentionProblem, index: tuple[int, ...], out: Any, lse: Any) -> None:
@@ -132,9 +117,9 @@ def _softmax(terms: Terms, block: Block, cols: range, scores: Any, weights: Any,
             *(number(_times(weights)), number(p.softcap or 0), small(block.rows.start), small(cols.start)),
             *(small(-FAR if low is None else low), small(FAR if high is None else high)),
             *(
-                *_pointer(lengths, 1),
-                *_pointer(mask, 4),
-                *_pointer(bias, 4),
+                *products.with_strides(lengths, 1),
+                *products.with_strides(mask, 4),
+                *products.with_strides(bias, 4),
                 slopes,
                 small(0 if slopes is None else terms.shift),
             ),
@@ -144,14 +129,6 @@ def _softmax(terms: Terms, block: Block, cols: range, scores: Any, weights: Any,
 
 def _times(weights: Any) -> float:
     return _TIMES.get(str(weights.dtype), 1.0)
-
-
-def _pointer(x: Any, ndim: int) -> list[Any]:
-    """An array and its strides; a null pointer and none."""
-    import numpy
-
-    steps = (0,) * ndim if x is None else products.elements(x)
-    return [x, *map(numpy.int64, steps)]
 
 
 def _steps(lse: Any) -> tuple[int, int, int]:

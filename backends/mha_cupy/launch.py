@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).parent / "cuda"
+_SHARED = 48 << 10  # bytes that a block is given without asking
 _NAMES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
 
 
@@ -21,7 +22,8 @@ class Launch:
     """A kernel of a source and what it is given.
 
     source: a file of the folder ``cuda``. defines: ``NAME=value`` for the compiler. grid, block: how many blocks, and threads
-    of each. args: arrays, for which the kernel receives a pointer; None, a null pointer; NumPy scalars, by value.
+    of each. args: arrays, for which the kernel receives a pointer; None, a null pointer; NumPy scalars, by value. shared: bytes
+    that the blocks are given beside what the source declares.
     """
 
     source: str
@@ -30,6 +32,7 @@ class Launch:
     grid: int
     block: int
     args: Sequence[Any]
+    shared: int = 0
 
 
 def run(launch: Launch) -> None:
@@ -37,7 +40,10 @@ def run(launch: Launch) -> None:
     import numpy
 
     args = [numpy.uint64(0) if arg is None else arg for arg in launch.args]
-    _kernel(launch.source, launch.kernel, launch.defines)((launch.grid,), (launch.block,), tuple(args))
+    kernel = _kernel(launch.source, launch.kernel, launch.defines)
+    if launch.shared > _SHARED:
+        kernel.max_dynamic_shared_size_bytes = launch.shared
+    kernel((launch.grid,), (launch.block,), tuple(args), shared_mem=launch.shared)
 
 
 def c_name(dtype: Any) -> str:

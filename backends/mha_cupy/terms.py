@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mha_core.plugin import Alibi, ArrayBias, AttentionProblem
+from mha_core.plugin import Alibi, ArrayBias, AttentionProblem, Call
 
 FAR = 1 << 30  # beyond any distance between a query and a key that are counted in 32 bits
 Limits = tuple[int | None, int | None]
@@ -18,13 +18,21 @@ class Terms:
 
     p: AttentionProblem
     index: tuple[int, ...]
+    reads_spans: bool = False
+    """Whether the kernel has words for sequences that lie end to end."""
 
     @cached_property
     def is_computed(self) -> bool:
         """Whether mask and bias are made for each block: one of them is no array, and the kernel has no words for it."""
         s, bias = self.p.structure, self.p.bias
         words = bias is None or isinstance(bias, ArrayBias) or self.slopes is not None
-        return s.rest is not None or s.packed is not None or not words
+        return s.rest is not None or (s.packed is not None and not self.reads_spans) or not words
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but a band, lengths or spans stands between scores and softmax, and scores grow with products."""
+        p = self.p
+        return p.scale > 0 and p.softcap is None and p.bias is None and p.structure.array is None and not self.is_computed
 
     @cached_property
     def slopes(self) -> Any:
@@ -33,6 +41,18 @@ class Terms:
         if not isinstance(bias, Alibi) or not isinstance(p.offset, int) or abs(self.shift) >= FAR:
             return None
         return p.xp.asarray(bias.slopes, dtype=p.compute_dtype, device=p.device)
+
+    @cached_property
+    def spans(self) -> Any:
+        """(L, 2), in int32: which keys stand in the sequence of each query, from the first to before the second."""
+        p, packed = self.p, self.p.structure.packed
+        if packed is None:
+            return None
+        import numpy
+
+        stops = numpy.cumsum(packed, dtype=numpy.int32)
+        spans = numpy.stack([stops - numpy.asarray(packed, dtype=numpy.int32), stops], axis=-1)
+        return p.xp.asarray(numpy.repeat(spans, packed, axis=0), device=p.device)
 
     @property
     def band(self) -> Limits:
@@ -73,6 +93,14 @@ class Terms:
     def _of_the_caller(self, cols: range) -> range:
         start = self.p.structure.keys.start
         return range(cols.start + start, cols.stop + start)
+
+
+def countable(call: Call) -> str | None:
+    """What kernels of attention have against sizes."""
+    sizes = [size for _, shape in call.shapes for size in shape]
+    if 0 in sizes:
+        return "has no empty axes"
+    return f"counts in 32 bits, up to {FAR - 1}" if max(sizes, default=0) >= FAR else None
 
 
 def with_batch(x: Any, index: tuple[int, ...]) -> Any:

@@ -139,6 +139,7 @@ def _asked(p: AttentionProblem, lse: bool) -> frozenset[str]:
 def _plan(backend: LoadedBackend, p: AttentionProblem, repeats: bool) -> Plan:
     given = {"query": p.query, "key": p.key, "value": p.value} | ({} if p.sink is None else {"sink": p.sink})
     options = {"band": p.structure.band, "packed": p.structure.packed, "scale": p.scale, "softcap": p.softcap}
+    options["query_offset"] = p.offset if isinstance(p.offset, int) else None  # None: an array
     call = describe("attention", given, features=p.features, options=options)
     decision = decide(backend.name, call)
     prepared = decision.prepare(p) if repeats and decision.prepare is not None else None

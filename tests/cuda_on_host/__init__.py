@@ -15,18 +15,23 @@ SOURCES = Path(__file__).parent.parent.parent / "backends" / "mha_cupy" / "cuda"
 launched = deque(maxlen=200)
 """What ran last, for tests to look at."""
 _TURN = Lock()  # a device takes launches of all threads; here they take turns
+_WRONG = {
+    1: "the threads of a block did not meet in the same places",
+    2: "a block wrote beyond the shared memory that it was given",
+    3: "a copy of 16 bytes began between two places of 16",
+}
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
 @cache
 def compiled(source, kernel, defines):
-    """The kernel's ``launch(grid, block, args)``; ``defines`` are those that the device's compiler is given."""
+    """The kernel's ``launch(grid, block, shared, args)``; ``defines`` are those that the device's compiler is given."""
     folder = Path(mkdtemp(prefix="cuda_on_host"))
     code = f"""
         #include "cuda_on_host.h"
         #include "{source}"
-        extern "C" int launch(unsigned int grid, unsigned int block, void** args) {{
-            return host::launch({kernel}, grid, block, args);
+        extern "C" int launch(unsigned int grid, unsigned int block, unsigned int shared, void** args) {{
+            return host::launch({kernel}, grid, block, shared, args);
         }}
     """
     (folder / "kernel.cpp").write_text(code)
@@ -51,8 +56,8 @@ def run(launch):
     places = [ctypes.addressof(x) if isinstance(x, ctypes.c_void_p) else x.ctypes.data for x in cells]
     function = compiled(launch.source, launch.kernel, launch.defines)
     with _TURN:
-        status = function(launch.grid, launch.block, (ctypes.c_void_p * len(places))(*places))
-    assert status == 0, "the threads of a block did not meet in the same places"
+        status = function(launch.grid, launch.block, launch.shared, (ctypes.c_void_p * len(places))(*places))
+    assert status == 0, _WRONG[status]
 
 
 def _cell(x):

@@ -24,16 +24,23 @@ namespace host {
 
 constexpr std::size_t STACK = 1 << 16;
 
+struct Copy { void* to; const void* from; bool is_there; };
+
 struct Fiber {
     ucontext_t context;
     std::unique_ptr<char[]> stack{new char[STACK]};  // kept from block to block
     bool done = false, at_barrier = false;
-    unsigned long long slot = 0;  // of a shuffle
+    unsigned int slot[8];         // what the others of the warp are shown
+    std::vector<Copy> to_be_done;  // copies that nothing has waited for
 };
 
 inline std::vector<Fiber> fibers;
 inline ucontext_t scheduler;
 inline unsigned int current;
+inline bool is_misaligned;
+inline std::vector<unsigned char> shared;  // of a block, and what must remain as it is
+constexpr unsigned int BEYOND = 64;
+constexpr unsigned char UNTOUCHED = 0xff;  // a NaN, in every type
 
 inline void wait() { swapcontext(&fibers[current].context, &scheduler); }  // until all others of the warp have come as far
 
@@ -79,6 +86,7 @@ template <typename... Args> struct Launch {
                 fiber.context.uc_stack.ss_size = STACK;
                 makecontext(&fiber.context, body, 0);
             }
+            std::fill(shared.begin(), shared.end(), UNTOUCHED);
             for (unsigned int done = 0; done < block.x;) {
                 for (unsigned int first = 0; first < block.x; first += 32)
                     if (!to_barrier(first, std::min(first + 32, block.x))) return 1;
@@ -89,15 +97,21 @@ template <typename... Args> struct Launch {
                 }
                 if (done != 0 && done != block.x) return 1;
             }
+            for (auto byte = shared.end() - BEYOND; byte != shared.end(); byte++)
+                if (*byte != UNTOUCHED) return 2;
         }
         return 0;
     }
 };
 
-template <typename... Args> int launch(void (*kernel)(Args...), unsigned int grid, unsigned int block, void** args) {
+template <typename... Args>
+int launch(void (*kernel)(Args...), unsigned int grid, unsigned int block, unsigned int shared_bytes, void** args) {
+    shared.resize(shared_bytes + BEYOND);
     Launch<Args...>::kernel = kernel;
     Launch<Args...>::args = args;
-    return Launch<Args...>::run({grid, 1, 1}, {block, 1, 1});
+    is_misaligned = false;
+    const int status = Launch<Args...>::run({grid, 1, 1}, {block, 1, 1});
+    return status == 0 && is_misaligned ? 3 : status;
 }
 
 }  // namespace host
@@ -108,21 +122,27 @@ inline void __syncthreads() {
 }
 
 template <typename T> T __shfl_xor_sync(unsigned int, T x, int step) {
-    std::memcpy(&host::fibers[host::current].slot, &x, sizeof(T));
+    std::memcpy(host::fibers[host::current].slot, &x, sizeof(T));
     host::wait();
     T y;
-    std::memcpy(&y, &host::fibers[host::current ^ step].slot, sizeof(T));
+    std::memcpy(&y, host::fibers[host::current ^ step].slot, sizeof(T));
     host::wait();
     return y;
 }
 
+using std::max;
+using std::min;
+
 inline float normcdf(float x) { return float(std::erfc(-x / std::sqrt(2.0)) / 2); }
 inline double normcdf(double x) { return double(std::erfc(-x / std::sqrt(2.0L)) / 2); }
+
+inline float __fmul_rn(float x, float y) { return x * y; }
 
 inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
 inline int __float_as_int(float x) { int y; std::memcpy(&y, &x, 4); return y; }
 
 #include "numbers.cuh"
+#include "tiles.h"
 
 inline float wide(float16 x) { _Float16 y; std::memcpy(&y, &x, 2); return y; }
 inline void narrow(float x, float16& y) { _Float16 z = (_Float16)x; std::memcpy(&y, &z, 2); }

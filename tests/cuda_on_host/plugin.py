@@ -1,4 +1,4 @@
-"""mha_cupy's kernel of attention as a kernel of NumPy's backend: its CUDA by the host's compiler, its products by host BLAS.
+"""mha_cupy's kernels of attention as kernels of NumPy's backend: its CUDA by the host's compiler, its products by host BLAS.
 
 It judges the sources and what leads to them. What CuPy, cuBLAS and a device do with them it does not.
 """
@@ -6,11 +6,14 @@ It judges the sources and what leads to them. What CuPy, cuBLAS and a device do 
 from dataclasses import replace
 
 import mha_cupy
+import mha_cupy.flash
 import mha_cupy.launch
 import mha_cupy.products
 from cuda_on_host import run
 from cuda_on_host.blas import HostBlas
 from mha_core.plugin import hookimpl
+
+MULTIPROCESSORS = 4  # few: so that small problems are computed at once and in parts, both
 
 
 def stand_in(put):
@@ -20,10 +23,13 @@ def stand_in(put):
     put(mha_cupy.products, "_cublas", lambda: (blas, 0))
     put(mha_cupy.products, "pointer", lambda x: x.ctypes.data)
     put(mha_cupy.products, "missing", lambda: None)
+    put(mha_cupy.flash, "capability", lambda device: 90)
+    put(mha_cupy.flash, "multiprocessors", lambda device: MULTIPROCESSORS)
 
 
 @hookimpl
 def mha_kernels():
     """With the features that mha_cupy declares, no others."""
-    (declared,) = (kernel for kernel in mha_cupy.mha_kernels() if kernel.op == "attention")
-    yield replace(declared, backend="numpy", name="cuda_on_host", opt_in=True)
+    for kernel in mha_cupy.mha_kernels():
+        if kernel.op == "attention":
+            yield replace(kernel, backend="numpy", name=f"{kernel.name}_on_host", opt_in=True)

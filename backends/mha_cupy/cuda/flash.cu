@@ -1,0 +1,261 @@
+// Attention in one pass over the keys, with scores and weights in registers alone (Dao 2023, FlashAttention-2, algorithm 1).
+// Defined by the compiler's options: DTYPE (float16 or bfloat16), OUT (DTYPE, or float for parts), BIAS; DIM of queries and keys and
+// VALUE_DIM, with zeros up to multiples of 16; PACK, as tiles.cuh has it; WARPS, and TILES of 16 rows for each of them; KEYS in a
+// step, a multiple of 16; TERMS, 0 where there is no softcap, mask, bias or slope, and scale > 0.
+// A row is a query of one query head; those of the heads that share a key head stand in one stack, query by query.
+
+#include "tiles.cuh"
+
+constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS * TILES;
+constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;  // weights are powers of 2
+
+// What weights are multiplied with before they are rounded: in float16 small ones would be subnormal beside 1.
+__device__ __forceinline__ constexpr float raised(float16) { return 16384; }
+__device__ __forceinline__ constexpr float raised(bfloat16) { return 1; }
+
+__device__ __forceinline__ float over_quad(float x, Max) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float over_quad(float x, Sum) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) flash(
+    const DTYPE* __restrict__ query, long long query_batch, long long query_head, long long query_group, long long query_row,
+    const DTYPE* __restrict__ key, long long key_batch, long long key_head, long long key_row,
+    const DTYPE* __restrict__ value, long long value_batch, long long value_head, long long value_row,
+    int dim, int value_dim,   // without the zeros
+    OUT* __restrict__ out,    // (parts, batch, heads, groups, rows, value_dim)
+    float* __restrict__ lse,  // (parts, batch, heads, groups, rows); or null
+    int parts, int batch, int heads, int groups, int rows, int cols,  // heads: of keys; groups: query heads of each
+    float scale, float softcap,                                      // 0: none
+    int low, int high,                                               // low <= col - row <= high
+    const int* __restrict__ spans,                                   // (rows, 2), never falling: first <= col < stop; or null
+    const long long* __restrict__ lengths, long long lengths_batch,  // (batch,): col < length; or null
+    const bool* __restrict__ mask, long long mask_batch, long long mask_head, long long mask_row, long long mask_col,  // or null
+    const BIAS* __restrict__ bias, long long bias_batch, long long bias_head, long long bias_row, long long bias_col,  // or null
+    const float* __restrict__ slopes, int shift,  // (query heads,): -slope |row + shift - col|; or null
+    const float* __restrict__ sink)               // (query heads,): a score without a value; or null
+{
+    DYNAMIC_SHARED(memory);
+    const float NONE = -infinity<float>();
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    // The last queries, which see most keys where a mask is causal, begin first; and the heads of one tile at the same time.
+    long long which = blockIdx.x;
+    const int part = int(which % parts);
+    which /= parts;
+    const int k_head = int(which % heads), b = int(which / heads % batch);
+    const int stack = groups * rows, first = ((stack + ROWS - 1) / ROWS - 1 - int(which / heads / batch)) * ROWS;
+    const int first_row = first / groups, last_row = (min(first + ROWS, stack) - 1) / groups;
+
+    int begin = max(0, first_row + low), end = min(cols, last_row + high + 1);
+    if (lengths) end = int(min((long long)end, lengths[b * lengths_batch]));
+    if (spans) begin = max(begin, spans[2 * first_row]), end = min(end, spans[2 * last_row + 1]);
+    const int each = ((max(0, end - begin) + parts - 1) / parts + KEYS - 1) / KEYS * KEYS;  // of this part
+    begin += part * each;
+    end = min(end, begin + each);
+
+    query += b * query_batch + k_head * query_head;
+    key += b * key_batch + k_head * key_head;
+    value += b * value_batch + k_head * value_head;
+
+    using Queries = Tile<DTYPE, ROWS, DIM>;
+    using Keys = Tile<DTYPE, KEYS, DIM>;
+    using Values = Tile<DTYPE, KEYS, VALUE_DIM>;
+    const Queries q_tile{reinterpret_cast<DTYPE*>(memory)};
+    const Keys k_tile{reinterpret_cast<DTYPE*>(memory + Queries::BYTES)};
+    const Values v_tile{reinterpret_cast<DTYPE*>(memory + Queries::BYTES + Keys::BYTES)};
+    auto copy_keys = [&](int from) {
+        k_tile.template copy_from<THREADS, PACK>(
+            [&](int i) { return from + i < end ? key + (from + i) * key_row : nullptr; }, dim, key);
+    };
+    q_tile.template copy_from<THREADS, PACK>(
+        [&](int i) {
+            const int row = (first + i) / groups, group = (first + i) % groups;
+            return first + i < stack ? query + group * query_group + row * query_row : nullptr;
+        },
+        dim, query);
+    copy_keys(begin);
+
+    // Of a lane's numbers of a tile of sums, two are of row lane / 4, and two of that + 8.
+    float sums[TILES][VALUE_DIM / 8][4], largest[TILES][2], total[TILES][2];
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int n = 0; n < VALUE_DIM / 8; n++) sums[t][n][0] = sums[t][n][1] = sums[t][n][2] = sums[t][n][3] = 0;
+        largest[t][0] = largest[t][1] = NONE;
+        total[t][0] = total[t][1] = 0;
+    }
+    const float factor = TERMS ? LOG2E : scale * LOG2E;  // of scores, where weights are made of them
+
+    for (int from = begin; from < end; from += KEYS) {
+        wait_for_copies();
+        __syncthreads();  // the keys are there, and all have used the values of the step before
+        v_tile.template copy_from<THREADS, PACK>(
+            [&](int i) { return from + i < end ? value + (from + i) * value_row : nullptr; }, value_dim, value);
+
+        float s[TILES][KEYS / 8][4];
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) s[t][n][0] = s[t][n][1] = s[t][n][2] = s[t][n][3] = 0;
+#pragma unroll 2
+        for (int d = 0; d < DIM; d += 16) {
+            unsigned int q[TILES][4];
+#pragma unroll
+            for (int t = 0; t < TILES; t++) load_matrices(q_tile.of((warp * TILES + t) * 16 + lane % 16, d + lane / 16 * 8), q[t]);
+#pragma unroll
+            for (int n = 0; n < KEYS; n += 16) {
+                unsigned int k[4];
+                load_matrices(k_tile.of(n + lane / 16 * 8 + lane % 8, d + lane / 8 % 2 * 8), k);
+#pragma unroll
+                for (int t = 0; t < TILES; t++) {
+                    multiply_add(s[t][n / 8], q[t], k[0], k[1], DTYPE{});
+                    multiply_add(s[t][n / 8 + 1], q[t], k[2], k[3], DTYPE{});
+                }
+            }
+        }
+
+        const bool all_seen = !spans && from + KEYS <= end && from - last_row >= low && from + KEYS - 1 - first_row <= high;
+        if (TERMS || !all_seen) {
+#pragma unroll
+            for (int t = 0; t < TILES; t++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int at = min(first + (warp * TILES + t) * 16 + half * 8 + lane / 4, stack - 1);  // what is no row is one
+                    const int row = at / groups, head = k_head * groups + at % groups;
+                    const int start = max(row + low, spans ? spans[2 * row] : 0);
+                    const int stop = min(min(end, row + high + 1), spans ? spans[2 * row + 1] : end);
+                    const bool* mask_at = mask + b * mask_batch + head * mask_head + row * mask_row;
+                    const BIAS* bias_at = bias + b * bias_batch + head * bias_head + row * bias_row;
+#pragma unroll
+                    for (int i = 0; i < KEYS / 4; i++) {
+                        float& x = s[t][i / 2][half * 2 + i % 2];
+                        const int col = from + i / 2 * 8 + lane % 4 * 2 + i % 2;
+                        bool seen = col >= start && col < stop;
+                        if (TERMS) {
+                            x *= scale;
+                            if (softcap != 0) x = softcap * tanhf(x / softcap);
+                            if (seen && bias) x += wide(bias_at[col * bias_col]);
+                            if (slopes) x -= slopes[head] * (float)abs(row + shift - col);
+                            if (seen && mask) seen = mask_at[col * mask_col];
+                        }
+                        if (!seen) x = NONE;
+                    }
+                }
+        }
+
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float before = largest[t][half];
+                float now = before;
+#pragma unroll
+                for (int i = 0; i < KEYS / 4; i++) now = fmaxf(now, s[t][i / 2][half * 2 + i % 2]);
+                now = over_quad(now, Max{});
+                // One product rounded once, wherever it is used: else what is kept would not be 1 where nothing changed.
+                const float base = now == NONE ? 0 : __fmul_rn(now, factor);
+                const float keep = before == NONE ? 0 : exp2f(__fmul_rn(before, factor) - base);
+                float sum = 0;
+#pragma unroll
+                for (int i = 0; i < KEYS / 4; i++) {
+                    float& x = s[t][i / 2][half * 2 + i % 2];
+                    x = exp2f(fmaf(x, factor, -base));
+                    sum += x;
+                }
+                largest[t][half] = now;
+                total[t][half] = total[t][half] * keep + sum;
+#pragma unroll
+                for (int n = 0; n < VALUE_DIM / 8; n++) sums[t][n][half * 2] *= keep, sums[t][n][half * 2 + 1] *= keep;
+            }
+
+        wait_for_copies();
+        __syncthreads();  // the values are there, and all have used the keys
+        if (from + KEYS < end) copy_keys(from + KEYS);
+#pragma unroll
+        for (int k = 0; k < KEYS; k += 16) {
+            unsigned int weights[TILES][4];
+#pragma unroll
+            for (int t = 0; t < TILES; t++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float* two = &s[t][k / 8 + i / 2][i % 2 * 2];
+                    weights[t][i] = pair(two[0] * raised(DTYPE{}), two[1] * raised(DTYPE{}), DTYPE{});
+                }
+#pragma unroll
+            for (int n = 0; n < VALUE_DIM; n += 16) {
+                unsigned int v[4];
+                load_transposed(v_tile.of(k + lane % 16, n + lane / 16 * 8), v);
+#pragma unroll
+                for (int t = 0; t < TILES; t++) {
+                    multiply_add(sums[t][n / 8], weights[t], v[0], v[1], DTYPE{});
+                    multiply_add(sums[t][n / 8 + 1], weights[t], v[2], v[3], DTYPE{});
+                }
+            }
+        }
+    }
+    wait_for_copies();  // of queries and keys, where there was no step
+
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = first + (warp * TILES + t) * 16 + half * 8 + lane / 4;
+            float sum = over_quad(total[t][half], Sum{});
+            float base = largest[t][half] == NONE ? 0 : __fmul_rn(largest[t][half], factor), keep = 1;
+            if (at >= stack) continue;
+            const int row = at / groups, group = at % groups;
+            const float extra = sink ? sink[k_head * groups + group] * LOG2E : NONE;
+            if (extra != NONE) {
+                const float top = sum == 0 ? extra : fmaxf(base, extra);
+                keep = sum == 0 ? 0 : exp2f(base - top);
+                sum = sum * keep + exp2f(extra - top);
+                base = top;
+            }
+            const float factor_of_sum = sum == 0 ? 0 : keep / (sum * raised(DTYPE{}));
+            const long long place = (((long long)(part * batch + b) * heads + k_head) * groups + group) * rows + row;
+            if (lse && lane % 4 == 0) lse[place] = sum == 0 ? NONE : (base + log2f(sum)) * LN2;
+#pragma unroll
+            for (int n = 0; n < VALUE_DIM / 8; n++) {
+                const float two[2] = {sums[t][n][half * 2] * factor_of_sum, sums[t][n][half * 2 + 1] * factor_of_sum};
+                const int column = n * 8 + lane % 4 * 2;
+                OUT* to = out + place * value_dim + column;
+                if (value_dim % 2 == 0) {
+                    if (column < value_dim) store(two, to);
+                } else {
+                    if (column < value_dim) narrow(two[0], to[0]);
+                    if (column + 1 < value_dim) narrow(two[1], to[1]);
+                }
+            }
+        }
+}
+
+// out and lse of rows over their keys, from those over PARTS of them, and the sink: a warp for each row.
+extern "C" __global__ void combine(
+    const float* __restrict__ outs, const float* __restrict__ lses,  // (parts, n, value_dim), (parts, n)
+    DTYPE* __restrict__ out, float* __restrict__ lse,                // (n, value_dim), (n,) or null
+    int parts, long long n, int rows, int heads, int value_dim,      // n: (batch, heads, rows)
+    const float* __restrict__ sink)                                  // (heads,); or null
+{
+    const long long which = blockIdx.x * (long long)(blockDim.x / 32) + threadIdx.x / 32;
+    if (which >= n) return;
+    const int lane = threadIdx.x % 32;
+    const float NONE = -infinity<float>();
+    const float extra = sink ? sink[which / rows % heads] : NONE;
+    float top = extra, total = 0;
+    for (int part = 0; part < parts; part++) top = fmaxf(top, lses[part * n + which]);
+    const float base = top == NONE ? 0 : top;
+    for (int part = 0; part < parts; part++) total += expf(lses[part * n + which] - base);
+    total += expf(extra - base);
+    if (lse && lane == 0) lse[which] = total == 0 ? NONE : base + logf(total);
+    for (int d = lane; d < value_dim; d += 32) {
+        float sum = 0;
+        for (int part = 0; part < parts; part++)
+            sum += expf(lses[part * n + which] - base) * outs[(part * n + which) * value_dim + d];
+        narrow(total == 0 ? 0.f : sum / total, out[which * value_dim + d]);
+    }
+}

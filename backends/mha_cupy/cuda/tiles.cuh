@@ -1,0 +1,81 @@
+// Tiles of 16-bit numbers in shared memory, and their products on tensor cores: for sm_80 and later.
+// A warp holds a matrix in registers as the PTX ISA lays out mma.m16n8k16: of lane i, i / 4 is a row of A and of the sums, and a
+// column of B; 2 * (i % 4) and the next are columns of A and of the sums, and rows of B.
+
+#pragma once
+
+#include "numbers.cuh"
+
+#ifdef __CUDA_ARCH__
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+
+__device__ __forceinline__ unsigned int in_shared(const void* at) { return (unsigned int)__cvta_generic_to_shared(at); }
+
+// sums (16 x 8) += a (16 x 16) b (16 x 8), in float32.
+__device__ __forceinline__ void multiply_add(
+    float (&sums)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1, float16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void multiply_add(
+    float (&sums)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1, bfloat16) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Four matrices of 8 x 8, where lane i says where row i % 8 of matrix i / 8 begins; each lane receives two neighbours of a row.
+__device__ __forceinline__ void load_matrices(const void* row, unsigned int (&to)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row)) : "memory");
+}
+// The same, of each matrix its transpose.
+__device__ __forceinline__ void load_transposed(const void* row, unsigned int (&to)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row)) : "memory");
+}
+
+// 16 bytes into shared memory, zeros where they are not there; they have come after wait(), for all threads after a barrier.
+__device__ __forceinline__ void copy_later(void* to, const void* from, bool is_there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(in_shared(to)), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Two numbers in one register, the first in the lower half, each rounded to nearest even.
+__device__ __forceinline__ unsigned int pair(float first, float second, float16) {
+    unsigned int both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+__device__ __forceinline__ unsigned int pair(float first, float second, bfloat16) {
+    unsigned int both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+#endif
+
+// ROWS rows of WIDTH numbers, a multiple of 16. Rows begin an odd number of 16 bytes apart: eight of them, below each other, lie in
+// different banks.
+template <typename T, int ROWS, int WIDTH> struct Tile {
+    static constexpr int PITCH = WIDTH + 8, BYTES = ROWS * PITCH * 2;
+    T* at;
+
+    __device__ __forceinline__ T* of(int row, int column) const { return at + row * PITCH + column; }
+
+    // Rows of `length` numbers, zeros beyond, by THREADS threads, COUNT at a time; `begin(row)` says where one begins, null where it is not there.
+    // COUNT is 8 where all begin at multiples of 16 bytes and length is a multiple of 8, else 1.
+    template <int THREADS, int COUNT, typename Begin>
+    __device__ __forceinline__ void copy_from(Begin begin, int length, const T* anywhere) const {
+        constexpr int PACKS = WIDTH / COUNT;
+        for (int i = threadIdx.x; i < ROWS * PACKS; i += THREADS) {
+            const int row = i / PACKS, column = i % PACKS * COUNT;
+            const T* from = begin(row);
+            const bool is_there = from && column < length;
+            if constexpr (COUNT == 8)
+                copy_later(of(row, column), is_there ? from + column : anywhere, is_there);
+            else
+                *of(row, column) = is_there ? from[column] : T{0};
+        }
+    }
+};
