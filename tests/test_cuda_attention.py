@@ -1,4 +1,4 @@
-"""mha_cupy's kernel of attention, its CUDA run on the host: right by conformance, and at every border of its blocks.
+"""Attention of mha_cupy by blocks, its CUDA run on the host: right by conformance, and at every border of its blocks.
 
 This judges the sources, and what leads to them. CuPy, cuBLAS and a device are not in it: those are judged where there is a GPU.
 """
@@ -6,6 +6,7 @@ This judges the sources, and what leads to them. CuPy, cuBLAS and a device are n
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,9 +14,7 @@ import pytest
 import mha_core as mha
 import mha_cupy.blocks
 from conftest import ROOT
-from cuda_on_host import COMPILER, launched, plugin
-from mha_core.conformance.problems import Limits, random_problem
-from mha_core.conformance.tolerance import assert_within, exact_attention
+from cuda_on_host import COMPILER, judging, launched, plugin
 from mha_core.plugin import Call, register, unregister
 from mha_cupy import attention, products
 
@@ -30,32 +29,7 @@ def kernel(monkeypatch):
     unregister(plugin)
 
 
-def on_host(query, key, value, **options):
-    with mha.use_kernel("attention", "cuda_on_host"):
-        return mha.attention_state(query, key, value, **options)
-
-
-def drawn(rng, count, **limits):
-    """Random problems that leave the kernel something to do, in float64."""
-    for _ in range(count):
-        p = random_problem(rng, Limits(**limits))
-        try:
-            on_host(p.query, p.key, p.value, **p.options(lambda x: x))
-        except mha.KernelUnsupported as refusal:
-            if "has no empty axes" not in str(refusal):
-                raise
-        else:
-            yield p
-
-
-def judge(query, key, value, *, allowed=None, whole_bias=None, dtype=None, **options):
-    state = on_host(query, key, value, **options)
-    known = {name: options[name] for name in ("scale", "softcap", "sink") if name in options}
-    arrays = (x.astype(np.float64) for x in (query, key, value))
-    exact = exact_attention(*arrays, dtype=query.dtype.name, rounds_weights=True, allowed=allowed, bias=whole_bias, **known)
-    assert_within("out", state.out, exact.out, exact.out_bound)
-    assert_within("lse", state.lse, exact.lse, exact.lse_bound)
-    return state
+on_host, drawn, judge = (partial(function, "blocks_on_host") for function in (judging.on_host, judging.drawn, judging.judge))
 
 
 def normal(rng, *shape, dtype=np.float32):
@@ -63,7 +37,7 @@ def normal(rng, *shape, dtype=np.float32):
 
 
 def test_conformance_finds_nothing_wrong(tmp_path):
-    """Every feature, claims both ways, strides, poison, threads, and bounds for each element in four dtypes."""
+    """Both kernels: every feature, claims both ways, strides, poison, threads, and bounds for each element in four dtypes."""
     words = [
         sys.executable,
         "-m",
@@ -72,7 +46,7 @@ def test_conformance_finds_nothing_wrong(tmp_path):
         "numpy",
         "--quick",
         "-k",
-        "cuda_on_host",
+        "on_host",
         "--plugin",
         "cuda_on_host.installed",
     ]

@@ -79,7 +79,7 @@ def test_limits_are_rates(sides):
 def test_a_rehearsal_writes_what_a_card_would_and_says_what_it_is(tmp_path):
     main(output=tmp_path, rounds=2, rehearse=True)
     found = json.loads((tmp_path / "gpu.json").read_text())
-    assert found["rehearsal"] and found["card"] == "host" and len(found["rows"]) == 8
+    assert found["rehearsal"] and found["card"] == "host" and len(found["rows"]) == 9
     text = (tmp_path / "gpu.md").read_text()
     assert "A rehearsal on the host" in text and report.NOT_YET not in text
     assert text.count(" met |") + text.count(" missed |") == 4

@@ -22,9 +22,9 @@ _MOST = 1 << 34  # of the scores of plain attention
 
 @dataclass(frozen=True)
 class Contest:
-    """contenders: of the number of a set of inputs, the answer; each is called where ``Sides.kernels`` of it are demanded. sets:
-    how many take turns. sample: of an answer to set 0, what ``exact`` holds. work: what the least of them must do, in operations or in
-    bytes."""
+    """contenders: of the number of a set of inputs, the answer; each is called where its ``Sides.kernels`` are demanded. sets:
+    how many take turns. sample: of an answer to set 0, what ``exact`` holds. work: what the least of them must do, in
+    operations or bytes."""
 
     contenders: Mapping[str, Callable[[int], Any]]
     sets: int

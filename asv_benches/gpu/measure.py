@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +98,7 @@ def _checked(contest: Contest, peer: str, sides: Sides) -> tuple[dict[str, float
     errors, wrong = {}, {}
     for name, work in contest.contenders.items():
         try:
-            with _kernels_of(name, sides):
+            with sides.demanded(name):
                 found = contest.sample(work(0))
         except Exception as error:  # a contender that fails leaves its row empty, with what it said, and ends nothing
             wrong[name] = f"{type(error).__name__}: {error}"
@@ -122,7 +121,7 @@ def _times(contenders: dict[str, Callable[[int], Any]], sets: int, sides: Sides,
             for at in range(calls):
                 work(at % sets)
 
-        with _kernels_of(name, sides):
+        with sides.demanded(name):  # around a turn: for each call it takes Python a fourth of the time that a norm takes a card
             return sides.clock(run) / calls
 
     calls = {}
@@ -134,8 +133,3 @@ def _times(contenders: dict[str, Callable[[int], Any]], sets: int, sides: Sides,
         for name in order[at % len(order) :] + order[: at % len(order)]:
             found[name].append(turn(name, calls[name]))
     return found
-
-
-def _kernels_of(name: str, sides: Sides) -> AbstractContextManager[Any]:
-    """Around a turn and not a call: to demand kernels takes Python a fourth of the time that a norm takes a card."""
-    return sides.demanded(name)

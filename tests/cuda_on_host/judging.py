@@ -1,0 +1,38 @@
+"""Attention of mha_cupy on the host, beside the oracle."""
+
+import numpy as np
+
+import mha_core as mha
+from mha_core.conformance.problems import Limits, random_problem
+from mha_core.conformance.tolerance import assert_within, exact_attention
+
+
+def on_host(kernel, query, key, value, **options):
+    with mha.use_kernel("attention", kernel):
+        return mha.attention_state(query, key, value, **options)
+
+
+def drawn(kernel, rng, count, *, dtype=None, **limits):
+    """Random problems that leave the kernel something to do, in float64 or ``dtype``."""
+    for _ in range(count):
+        p = random_problem(rng, Limits(**limits))
+        if dtype is not None:
+            p = p.map(lambda x: x.astype(dtype))
+        try:
+            on_host(kernel, p.query, p.key, p.value, **p.options(lambda x: x))
+        except mha.KernelUnsupported as refusal:
+            if "has no empty axes" not in str(refusal) and "does not handle mask" not in str(refusal):
+                raise
+        else:
+            yield p
+
+
+def judge(kernel, query, key, value, *, allowed=None, whole_bias=None, **options):
+    """``allowed`` and ``whole_bias`` are the options ``mask`` and ``bias`` as arrays."""
+    state = on_host(kernel, query, key, value, **options)
+    known = {name: options[name] for name in ("scale", "softcap", "sink") if name in options}
+    arrays = (x.astype(np.float64) for x in (query, key, value))
+    exact = exact_attention(*arrays, dtype=query.dtype.name, rounds_weights=True, allowed=allowed, bias=whole_bias, **known)
+    assert_within("out", state.out, exact.out, exact.out_bound)
+    assert_within("lse", state.lse, exact.lse, exact.lse_bound)
+    return state
