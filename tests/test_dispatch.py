@@ -1,6 +1,8 @@
 """Which backend a call runs on, and how plugins come and go: section 5 of docs/design.md."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import array_api_strict as strict
 import numpy as np
@@ -373,6 +375,14 @@ class UnknownHook:
 
 
 A_KERNEL = Kernel(backend="numpy", op="relu", name="sample", api=1, load="nowhere:relu")
+
+
+def malformed(argument, name):
+    """A kernel that names a function as none can be named, and what is said of it."""
+    message = f"{argument} of kernel 'sample' for relu on numpy is {name!r}; expected \"module:function\""
+    return Plugin(kernels=[replace(A_KERNEL, **{argument: name})]), ValueError, re.escape(message)
+
+
 BROKEN = {
     "raises": (Raises(), RuntimeError, "out of luck"),
     "no hook": (NoHook(), TypeError, "no hook.*@hookimpl"),
@@ -384,6 +394,14 @@ BROKEN = {
     "api of kernel": (Plugin([a_backend()], [Kernel("numpy", "relu", "k", 2, "m:f")]), mha.PluginApiMismatch, "'k'.*api 2"),
     "name taken": (Plugin([a_backend(), a_backend("numpy")]), ValueError, "'numpy' is already registered by mha-core"),
     "name twice": (Plugin([a_backend(), a_backend()]), ValueError, "'sample'"),
+    "load without a module": malformed("load", "relu"),
+    "load is a function": malformed("load", len),
+    "no load": malformed("load", None),
+    "prepare without a function": malformed("prepare", "nowhere:"),
+    "supports without a module": malformed("supports", ":supports"),
+    "supports without a function": malformed("supports", "nowhere.supports"),
+    "supports of two": malformed("supports", "nowhere:supports:too"),
+    "supports of no name": malformed("supports", True),
 }
 
 

@@ -262,10 +262,12 @@ def test_the_highest_priority_that_takes_the_call_wins(installed, arguments, fir
     assert (mha.scaled_dot_product_attention(**arguments("sink", "causal")) == ANSWER).all()
 
 
-def test_a_reason_against_sends_the_call_elsewhere(installed, arguments):
+@pytest.mark.parametrize("supports", [lambda call: "it is Monday", "sample_kernels:supports"], ids=["function", "name"])
+def test_a_reason_against_sends_the_call_elsewhere(installed, arguments, supports):
     call = arguments("softcap")
     expected = mha.attention_state(**call)
-    installed(a_kernel(supports=lambda call: "it is Monday"))
+    installed(a_kernel(supports=supports))
+    assert ("sample", "it is Monday") in mha.explain("attention", **call).rejected
     assert_equal(mha.attention_state(**call), expected)
     installed(a_kernel(name="other", priority=50, load="sample_kernels:other_attention"))
     assert (mha.scaled_dot_product_attention(**call) == -ANSWER).all()
@@ -280,6 +282,26 @@ def test_supports_is_told_what_is_known_without_looking_at_a_number(installed, a
     assert (attention.op, attention.features) == ("attention", {"causal", "value_dim"})
     assert [attention.shape(name) for name in ("query", "value", "sink")] == [(2, 4, 6, 8), (2, 4, 6, 3), None]
     assert (gelu.op, gelu.dtype, gelu.device, gelu.option("approximate")) == ("gelu", np.dtype("float64"), "cpu", "tanh")
+
+
+def test_supports_by_name_is_told_the_same_as_a_function(installed):
+    calls = []
+    installed(
+        a_kernel("gelu", supports=calls.append),
+        a_kernel("gelu", name="named", supports="sample_kernels:supports", priority=200),
+    )
+    mha.gelu(A)
+    ((op, (call,), _), *_) = received
+    assert (op, call) == ("supports", calls[0])
+
+
+def test_a_name_stands_for_the_function_that_its_module_has_when_the_plugin_comes(installed, monkeypatch):
+    plugin = Plugin([a_kernel("gelu", supports="sample_kernels:supports")])
+    for reason in ("it is Tuesday", "it is Wednesday"):
+        monkeypatch.setattr("sample_kernels.supports", lambda call, reason=reason: reason)
+        register(plugin)
+        assert mha.explain("gelu", A).rejected[0] == ("sample", reason)
+        unregister(plugin)
 
 
 def test_supports_reads_shapes_by_the_names_of_the_arguments(installed):
