@@ -21,6 +21,7 @@ import strict_plugin
 from browser import chromium
 from mha_core.dispatch.backend import load
 from mha_core.plugin import NoDevice, register, unregister
+from mha_numpy import blas, cores
 from sample_kernels import Plugin, received
 
 ROOT = Path(__file__).parent.parent
@@ -53,12 +54,12 @@ def backend(request):
 
 @pytest.fixture
 def installed():
-    """Register kernels for the time of one test."""
+    """Register kernels, and ``backends``, for the time of one test."""
     received.clear()
     plugins = []
 
-    def add(*kernels):
-        plugins.append(Plugin(kernels))
+    def add(*kernels, backends=()):
+        plugins.append(Plugin(kernels, backends))
         register(plugins[-1])
         return plugins[-1]
 
@@ -66,6 +67,16 @@ def installed():
     for plugin in plugins:
         unregister(plugin)
     received.clear()
+
+
+@pytest.fixture
+def blas_count():
+    """A pool of four, whatever the machine has, and a BLAS of four threads; both as they were afterwards."""
+    if not blas.can_hold():
+        pytest.skip("this NumPy's BLAS does not say how many threads it takes")
+    cores.set_num_threads(4)
+    yield blas.functions()[0]
+    cores.set_num_threads(None)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Kernels for tests/test_kernels.py that keep what they are given and answer as no algebra would, and calls for them."""
+"""Kernels that keep what they are given and answer as no algebra would, calls for them, and plugins that bring them."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,17 @@ import numpy as np
 
 import mha_core as mha
 from mha_core.algebra.biases import Bias
-from mha_core.plugin import AttentionState, Kernel, hookimpl
+from mha_core.plugin import AttentionState, Backend, Kernel, hookimpl
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 6, 8
 ANSWER = 7.0
 received = []
 """(op, arguments, options) of each call of a kernel, the last one last; tests clear it."""
+
+
+def given():
+    """The problem that the last kernel called received."""
+    return received[-1][1][0]
 
 
 def attention(problem):
@@ -37,6 +42,11 @@ def prepare(problem):
         return AttentionState(out, xp.zeros(rows, dtype=dtype, device=device))
 
     return prepared
+
+
+def supports(call):
+    received.append(("supports", (call,), {}))
+    return "it is Monday"
 
 
 def _attention(problem, answer):
@@ -91,6 +101,19 @@ FEATURES = {
 }
 """What turns a plain call of attention into one that uses this feature and no other."""
 
+
+def a_call(rng, *features, **changes):
+    """The arguments of a call of attention that uses these features and no others, besides ``changes``."""
+
+    def normal(*shape):
+        return rng.normal(size=shape)
+
+    call = {name: normal(BATCH, HEADS, LENGTH, WIDTH) for name in ("query", "key", "value")}
+    for feature in features:
+        call |= FEATURES[feature](normal)
+    return call | changes
+
+
 A, W, B, TABLE = np.ones((2, 3)), np.eye(3), np.zeros(3), np.ones((2, 1))
 OPERATIONS = {
     "gelu": (lambda: mha.gelu(A), [A], {"approximate": "none"}),
@@ -107,8 +130,14 @@ OPERATIONS = {
 
 
 class Plugin:
-    def __init__(self, kernels):
-        self.kernels = kernels
+    """A plugin in memory: an object whose hooks yield these records."""
+
+    def __init__(self, kernels=(), backends=()):
+        self.kernels, self.backends = kernels, backends
+
+    @hookimpl
+    def mha_backends(self):
+        yield from self.backends
 
     @hookimpl
     def mha_kernels(self):
@@ -121,3 +150,8 @@ def a_kernel(op="attention", **changes):
     return Kernel(
         **{**settings, "op": op, "handles": frozenset(FEATURES) | {"lse"} if op == "attention" else frozenset(), **changes}
     )
+
+
+def a_backend(name="sample", **changes):
+    """NumPy's functions under another name, for arrays that there are not."""
+    return Backend(**{"name": name, "api": 1, "types": ("nowhere:Array",), "namespace": lambda: np, **changes})

@@ -276,7 +276,7 @@ def test_a_page_that_fails_leaves_the_one_before(project, tmp_path, monkeypatch)
     output = tmp_path / "report.html"
     output.write_text("before", encoding="utf-8")
     history = series.read(project.config)
-    monkeypatch.setattr(page, "get_plotlyjs", lambda: "\ud800")  # no UTF-8: fails in the middle of writing
+    monkeypatch.setattr("mha_core.cli.offline.get_plotlyjs", lambda: "\ud800")  # no UTF-8: fails in the middle of writing
     with pytest.raises(UnicodeEncodeError):
         page.write(history, output)
     assert output.read_text(encoding="utf-8") == "before"

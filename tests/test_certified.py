@@ -10,7 +10,7 @@ import mha_core as mha
 import mha_cupy
 from mha_core.conformance import certificate
 from mha_core.dispatch.contract import Call
-from mha_core.dispatch.kernels import decide
+from mha_core.dispatch.kernels import decide, imported
 from mha_cupy import certified
 from mha_cupy.launch import text
 from sample_kernels import a_kernel
@@ -83,13 +83,13 @@ def test_calls_that_no_kernel_of_rows_takes(shape, dtype, reason):
     for kernel in kernels():
         if kernel.op == "attention":
             continue  # whose limits are others: tests/test_cuda_attention.py
-        assert kernel.supports(Call(kernel.op, (("x", shape),), dtype, None)) == reason
+        assert imported(kernel.supports)(Call(kernel.op, (("x", shape),), dtype, None)) == reason
 
 
 def test_hidden_features_are_counted_too():
     (kernel,) = (kernel for kernel in kernels() if kernel.op == "feed_forward")
     shapes = (("x", (4, 2**18, 8)), ("w_1", (8, 2**11)), ("w_2", (2**11, 8)))
-    assert kernel.supports(Call("feed_forward", shapes, "float16", None)).startswith("counts to")
+    assert imported(kernel.supports)(Call("feed_forward", shapes, "float16", None)).startswith("counts to")
 
 
 def test_another_source_is_not_the_one_that_was_judged(shipped, monkeypatch):

@@ -72,6 +72,22 @@ def test_the_line_that_reproduces_a_failure_does(tmp_path):
     assert messages[0] == messages[1]
 
 
+@pytest.mark.parametrize("supports", ["'no_such_module:supports'", "lambda call: 1 / 0"], ids=["name", "function"])
+def test_a_kernel_that_cannot_say_what_it_supports_is_found(supports, tmp_path):
+    source = f"""
+from mha_core.plugin import Kernel, hookimpl
+
+@hookimpl
+def mha_kernels():
+    yield Kernel("numpy", "silu", "vague", 1, "math:sin", priority=9, supports={supports})
+"""
+    (tmp_path / "vague_plugin.py").write_text(source, encoding="utf-8")
+    arguments = ["numpy", "--plugin", "vague_plugin", "-k", "silu-vague", "--dtype", "float32"]
+    done = conform(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "cannot say whether it supports the call: " in done.stdout
+
+
 # what is not there
 
 

@@ -1,35 +1,16 @@
-"""Which backend a call runs on, and how plugins come and go: section 5 of docs/design.md."""
+"""Which backend a call runs on: fact, demand, preference, and names that lead to none."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import array_api_strict as strict
 import numpy as np
-import pluggy
 import pytest
 
 import mha_core as mha
-from mha_core.plugin import Backend, Kernel, NoDevice, hookimpl, register, unregister
+from mha_core.plugin import Kernel, NoDevice, register, unregister
+from sample_kernels import Plugin, a_backend
 
 X = np.asarray([[1.0, -2.0], [0.5, 3.0]])
-
-
-class Plugin:
-    """A plugin in memory: an object whose hooks yield these records, or raise."""
-
-    def __init__(self, backends=(), kernels=()):
-        self.backends, self.kernels = backends, kernels
-
-    @hookimpl
-    def mha_backends(self):
-        yield from self.backends
-
-    @hookimpl
-    def mha_kernels(self):
-        yield from self.kernels
-
-
-def a_backend(name="sample", **changes):
-    return Backend(**{"name": name, "api": 1, "types": ("nowhere:Array",), "namespace": lambda: np, **changes})
 
 
 @pytest.fixture(autouse=True)
@@ -37,21 +18,6 @@ def default_restored(monkeypatch):
     monkeypatch.delenv("MHA_BACKEND", raising=False)
     yield
     mha.set_default_backend(None)
-
-
-@pytest.fixture
-def registered():
-    """Register a plugin for the time of one test."""
-    plugins = []
-
-    def add(*args, **kwargs):
-        plugins.append(Plugin(*args, **kwargs))
-        register(plugins[-1])
-        return plugins[-1]
-
-    yield add
-    for plugin in plugins:
-        unregister(plugin)
 
 
 def library():
@@ -84,7 +50,7 @@ def test_a_type_belongs_to_a_backend_only_while_its_plugin_is_registered():
     class Foreign:
         dtype = np.dtype("int64")
 
-    plugin = Plugin([a_backend(types=(f"{Foreign.__module__}:{Foreign.__qualname__}",))])
+    plugin = Plugin(backends=[a_backend(types=(f"{Foreign.__module__}:{Foreign.__qualname__}",))])
     for _ in range(2):
         with pytest.raises(TypeError, match=r"^x is .*Foreign; expected an array of an installed backend \(.*numpy.*\)"):
             mha.relu(Foreign())
@@ -251,11 +217,11 @@ def test_an_unknown_name_in_the_environment_never_falls_back(monkeypatch):
 
 
 @each_way_to_ask
-def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line(registered, ask):
+def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line(installed, ask):
     def fails():
         raise OSError("libsample.so is not there")
 
-    registered([a_backend(namespace=fails, install="pip install sample")])
+    installed(backends=[a_backend(namespace=fails, install="pip install sample")])
     assert "sample" in names()
     with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*libsample\.so is not there.*pip install sample") as error:
         ask("sample")
@@ -265,18 +231,18 @@ def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line
 
 
 @each_way_to_ask
-def test_a_library_without_a_device_is_unavailable_and_nobody_is_told_to_install_it(registered, ask):
+def test_a_library_without_a_device_is_unavailable_and_nobody_is_told_to_install_it(installed, ask):
     def namespace():
         raise NoDevice("no sample device was found; a sample device is needed")
 
-    registered([a_backend(namespace=namespace, install="pip install sample")])
+    installed(backends=[a_backend(namespace=namespace, install="pip install sample")])
     with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*a sample device is needed$") as error:
         ask("sample")
     assert error.value.install == ""
     assert library() == "numpy"
 
 
-def test_a_library_is_loaded_once_and_asked_again_only_after_a_failure(registered):
+def test_a_library_is_loaded_once_and_asked_again_only_after_a_failure(installed):
     asked = []
 
     def namespace():
@@ -285,7 +251,7 @@ def test_a_library_is_loaded_once_and_asked_again_only_after_a_failure(registere
             raise ImportError
         return np
 
-    registered([a_backend(namespace=namespace)])
+    installed(backends=[a_backend(namespace=namespace)])
     assert not asked
     with pytest.raises(mha.BackendUnavailable):
         mha.sinusoidal_positions(2, 4, backend="sample")
@@ -310,8 +276,8 @@ class Placed(np.ndarray):
 PLACED = f"{Placed.__module__}:{Placed.__qualname__}"
 
 
-def test_arrays_of_another_device_than_the_one_that_computes_are_refused(registered):
-    registered([a_backend(types=(PLACED,), current_device=lambda: current)])
+def test_arrays_of_another_device_than_the_one_that_computes_are_refused(installed):
+    installed(backends=[a_backend(types=(PLACED,), current_device=lambda: current)])
     x = X.view(Placed)
     current = Place("elsewhere")
     with pytest.raises(mha.BackendMismatch, match=r"^x is on device cpu, but sample computes on .* current device, elsewhere"):
@@ -320,7 +286,7 @@ def test_arrays_of_another_device_than_the_one_that_computes_are_refused(registe
     np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
 
 
-def test_devices_without_a_hash_find_their_kernel(registered):
+def test_devices_without_a_hash_find_their_kernel(installed):
     asked = []
 
     def supports(call):
@@ -328,74 +294,9 @@ def test_devices_without_a_hash_find_their_kernel(registered):
         return "not today"
 
     kernels = [Kernel("sample", op, "never", 1, "nowhere:f", supports=supports) for op in ("relu", "attention")]
-    registered([a_backend(types=(PLACED,))], kernels)
+    installed(*kernels, backends=[a_backend(types=(PLACED,))])
     x = X.view(Placed)
     for _ in range(2):  # the second time by the decision that was kept
         np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
         mha.attention_state(x, x, x)
     assert asked == ["cpu"] * 2
-
-
-# plugins come and go
-
-
-def test_a_registered_backend_computes_and_is_gone_after_unregister():
-    plugin = Plugin([a_backend()])
-    register(plugin)
-    try:
-        assert "sample" in names()
-        assert mha.sinusoidal_positions(2, 4, backend="sample").shape == (2, 4)
-    finally:
-        unregister(plugin)
-    assert "sample" not in names()
-    with pytest.raises(mha.UnknownBackend):
-        mha.sinusoidal_positions(2, 4, backend="sample")
-    with pytest.raises(ValueError, match="not registered"):
-        unregister(plugin)
-
-
-class Raises:
-    @hookimpl
-    def mha_backends(self):
-        yield a_backend()
-        raise RuntimeError("out of luck")
-
-
-class NoHook:
-    def mha_backends(self):
-        """Not marked with @hookimpl."""
-
-
-class UnknownHook:
-    @hookimpl
-    def mha_backend(self):
-        """A letter is missing."""
-
-
-A_KERNEL = Kernel(backend="numpy", op="relu", name="sample", api=1, load="nowhere:relu")
-BROKEN = {
-    "raises": (Raises(), RuntimeError, "out of luck"),
-    "no hook": (NoHook(), TypeError, "no hook.*@hookimpl"),
-    "unknown hook": (UnknownHook(), pluggy.PluginValidationError, "mha_backend"),
-    "rubbish": (Plugin([a_backend(), "rubbish"]), TypeError, "'rubbish'.*expected a Backend"),
-    "kernel as backend": (Plugin([A_KERNEL]), TypeError, "expected a Backend"),
-    "backend as kernel": (Plugin(kernels=[A_KERNEL, a_backend()]), TypeError, "expected a Kernel"),
-    "api of backend": (Plugin([a_backend(), a_backend("other", api=99)]), mha.PluginApiMismatch, "'other'.*api 99.*api 1"),
-    "api of kernel": (Plugin([a_backend()], [Kernel("numpy", "relu", "k", 2, "m:f")]), mha.PluginApiMismatch, "'k'.*api 2"),
-    "name taken": (Plugin([a_backend(), a_backend("numpy")]), ValueError, "'numpy' is already registered by mha-core"),
-    "name twice": (Plugin([a_backend(), a_backend()]), ValueError, "'sample'"),
-}
-
-
-@pytest.mark.parametrize(("plugin", "error", "message"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_plugin_is_refused_and_leaves_no_trace(plugin, error, message):
-    before = mha.backends()
-    try:
-        with pytest.raises(error, match=message):
-            register(plugin)
-        assert mha.backends() == before
-    finally:
-        if mha.backends() != before:
-            unregister(plugin)
-    np.testing.assert_array_equal(mha.relu(X), np.maximum(X, 0))
-    assert library() == "numpy"

@@ -244,12 +244,27 @@ def test_kernels_for_a_backend_that_is_not_there_are_idle(tmp_path):
     assert (row["state"], row["reason"]) == ("idle", "it extends backend 'absent', which no installed plugin brings")
 
 
+def test_supports_by_name_is_imported_when_a_call_first_asks(tmp_path):
+    kernel = "yield Kernel('numpy', 'gelu', 'late', 1, 'limits:gelu', priority=9, supports='limits:supports')"
+    install(tmp_path, "late", RECORD.format(backend=NO_BACKEND, kernel=kernel))
+    (tmp_path / "limits.py").write_text("def supports(call):\n    return 'it is Monday'\n", encoding="utf-8")
+    program = """
+import json, sys, numpy, mha_core as mha
+x = numpy.ones(3)
+mha.backends(), mha.relu(x)
+before = "limits" in sys.modules
+print(json.dumps([before, dict(mha.explain("gelu", x).rejected)["late"]]))
+"""
+    assert run(program, tmp_path) == [False, "it is Monday"]
+
+
 def test_the_command_says_what_is_wrong_and_where_it_came_from(tmp_path):
     for name in ("crash", "a_thief"):
         install(tmp_path, name, (CRASHING | WRONG)[name][0])
     install(tmp_path, "lame", LAME)
-    kernel = "yield Kernel('numpy', 'silu', 'gone', 1, 'no_such_module:silu', priority=-1)"
-    install(tmp_path, "hollow", RECORD.format(backend=NO_BACKEND, kernel=kernel))
+    gone = "yield Kernel('numpy', 'silu', 'gone', 1, 'no_such_module:silu', priority=-1)"
+    vague = "yield Kernel('numpy', 'silu', 'vague', 1, 'math:sin', priority=-1, supports='no_such_module:supports')"
+    install(tmp_path, "hollow", RECORD.format(backend=NO_BACKEND, kernel=f"{gone}; {vague}"))
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "160", "NO_COLOR": "1"}
 
     def command(*options):
@@ -262,6 +277,7 @@ def test_the_command_says_what_is_wrong_and_where_it_came_from(tmp_path):
         "a_thief (mha-a_thief 1.7): broken: ValueError: a backend named 'numpy' is already registered by mha-core 0",
         "lame (mha-lame 1.4): unavailable: ModuleNotFoundError: No module named 'no_such_library'; pip install lame-library",
         "numpy (mha-core 0.1.0): kernel silu: gone cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'",
+        "numpy (mha-core 0.1.0): kernel silu: vague cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'",
     ):
         assert line in out
     assert "Traceback" not in out
@@ -272,4 +288,4 @@ def test_the_command_says_what_is_wrong_and_where_it_came_from(tmp_path):
     assert rows["crash"]["traceback"].startswith("Traceback")
     assert rows["numpy"]["state"] == "ready"
     own = [f"{kernel.op}: {kernel.name}" for kernel in mha_numpy.mha_kernels()]
-    assert rows["numpy"]["kernels"] == sorted([*own, "silu: gone"])
+    assert rows["numpy"]["kernels"] == sorted([*own, "silu: gone", "silu: vague"])

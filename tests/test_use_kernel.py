@@ -105,6 +105,14 @@ BROKEN = {
     "module": ({"load": "no_such_module:relu"}, "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
     "function": ({"load": "sample_kernels:no_such"}, "cannot be loaded: AttributeError"),
     "supports": ({"supports": lambda call: 1 / 0}, "cannot say whether it supports the call: ZeroDivisionError"),
+    "module of supports": (
+        {"supports": "no_such_module:supports"},
+        "cannot say whether it supports the call: ModuleNotFoundError: No module named 'no_such_module'",
+    ),
+    "function of supports": (
+        {"supports": "sample_kernels:no_such"},
+        "cannot say whether it supports the call: AttributeError: module 'sample_kernels' has no attribute 'no_such'",
+    ),
 }
 
 

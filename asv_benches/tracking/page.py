@@ -9,8 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
+from mha_core.cli.offline import render
 
 from .figures import Look, figure, hovers, looks
 from .regressions import THRESHOLD, Regression, regressions
@@ -49,24 +48,17 @@ def write(history: History, output: Path) -> None:
 
 def rendered(history: History) -> str:
     """The page's text."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["shown"] = shown
     look = looks(history.backends)
     anchors = _anchors([machine.name for machine in history.machines])
     sections = [_section(history, machine, anchors[machine.name], look) for machine in history.machines]
-    return environment.get_template("page.html.j2").render(
+    return render(
+        Path(__file__).parent,
         history=history,
         sections=sections,
         look=look,
         threshold=THRESHOLD,
         data={each["anchor"]: each["data"] for each in sections},
-        plotly=get_plotlyjs(),
+        shown=shown,
     )
 
 

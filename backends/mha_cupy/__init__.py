@@ -1,9 +1,9 @@
 """CuPy, as a plugin: CUDA GPUs. Everything runs on CuPy's current device, in its current stream."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from mha_core.plugin import Backend, Call, Kernel, NoDevice, hookimpl
+from mha_core.plugin import Backend, Kernel, NoDevice, hookimpl
 
 from .certified import record
 
@@ -85,18 +85,6 @@ def mha_backends() -> Iterable[Backend]:
     )
 
 
-def _later(module: str) -> Callable[[Call], str | None]:
-    """``supports`` of a module that is imported only when a call of CuPy's asks."""
-
-    def supports(call: Call) -> str | None:
-        from importlib import import_module
-
-        reason: str | None = import_module(f"mha_cupy.{module}").supports(call)
-        return reason
-
-    return supports
-
-
 _LAYER = (
     *("mask", "bias", "scale", "softcap", "sink", "query_offset", "norm_first"),
     *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm"),
@@ -135,6 +123,6 @@ def mha_kernels() -> Iterable[Kernel]:
             load=f"mha_cupy.{module}:{op}",
             priority=priority,
             handles=frozenset(handles),
-            supports=_later(limits),
+            supports=f"mha_cupy.{limits}:supports",
             **record(op, name, sources),
         )

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mha_core.plugin import Backend, Call, Kernel, hookimpl
+from mha_core.plugin import Backend, Kernel, hookimpl
 
 
 def _namespace() -> Any:
@@ -30,18 +30,6 @@ def _set_num_threads(n: int | None) -> None:
     from .cores import set_num_threads
 
     set_num_threads(n)
-
-
-def _later(module: str) -> Callable[[Call], str | None]:
-    """``supports`` of a module that imports NumPy, which is imported only when a call of NumPy's asks."""
-
-    def supports(call: Call) -> str | None:
-        from importlib import import_module
-
-        reason: str | None = import_module(f"mha_numpy.{module}").supports(call)
-        return reason
-
-    return supports
 
 
 _ATTENTION = (
@@ -75,7 +63,9 @@ def mha_backends() -> Iterable[Backend]:
 
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
-    yield Kernel(backend="numpy", op="gelu", name="tiles", api=1, load="mha_numpy.gelu:gelu", supports=_later("gelu"))
+    yield Kernel(
+        backend="numpy", op="gelu", name="tiles", api=1, load="mha_numpy.gelu:gelu", supports="mha_numpy.gelu:supports"
+    )
     yield Kernel(
         backend="numpy",
         op="attention",
@@ -84,9 +74,11 @@ def mha_kernels() -> Iterable[Kernel]:
         load="mha_numpy.attention:attention",
         prepare="mha_numpy.small:prepare",
         handles=frozenset(_ATTENTION),
-        supports=_later("attention"),
+        supports="mha_numpy.attention:supports",
     )
-    yield Kernel(backend="numpy", op="linear", name="half", api=1, load="mha_numpy.half:linear", supports=_later("half"))
+    yield Kernel(
+        backend="numpy", op="linear", name="half", api=1, load="mha_numpy.half:linear", supports="mha_numpy.half:supports"
+    )
     for op, module, handles in (
         ("linear", "layers", ()),
         ("layer_norm", "norms", ()),
@@ -101,5 +93,5 @@ def mha_kernels() -> Iterable[Kernel]:
             api=1,
             load=f"mha_numpy.{module}:{op}",
             handles=frozenset(handles),
-            supports=_later(module),
+            supports=f"mha_numpy.{module}:supports",
         )

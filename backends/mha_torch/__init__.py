@@ -1,9 +1,9 @@
 """torch, as a plugin: CPU, CUDA and whatever other devices it finds. Autograd passes through the algebra and every kernel."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mha_core.plugin import Backend, Call, Kernel, hookimpl
+from mha_core.plugin import Backend, Kernel, hookimpl
 
 _before: int | None = None  # torch's own number of threads, while the user has set another
 _torch: Any = None  # once it is loaded, with what _features asks in every call
@@ -110,18 +110,6 @@ def mha_backends() -> Iterable[Backend]:
     )
 
 
-def _later(module: str) -> Callable[[Call], str | None]:
-    """``supports`` of a module that imports torch, which is imported only when a call of torch's asks."""
-
-    def supports(call: Call) -> str | None:
-        from importlib import import_module
-
-        reason: str | None = import_module(f"mha_torch.{module}").supports(call)
-        return reason
-
-    return supports
-
-
 _OPTIONS = ("mask", "bias", "scale", "softcap", "sink", "query_offset")
 _MASKS = ("causal", "window", "key_lengths", "packed", "array_mask", "mask")
 _BIASES = ("bias", "alibi", "relative_bias", "bias_term")
@@ -141,7 +129,7 @@ def mha_kernels() -> Iterable[Kernel]:
         api=1,
         load="mha_torch.sdpa:attention",
         handles=frozenset({"lse", "gradient", "sink", "grouped_query", "value_dim", "broadcast", *_MASKS, *_BIASES}),
-        supports=_later("sdpa"),
+        supports="mha_torch.sdpa:supports",
         prepare="mha_torch.sdpa:prepare",
     )
     yield Kernel(
@@ -152,7 +140,7 @@ def mha_kernels() -> Iterable[Kernel]:
         load="mha_torch.varlen:attention",
         priority=-1,
         handles=frozenset({"gradient", "grouped_query", "packed", "key_lengths", "causal", "window"}),
-        supports=_later("varlen"),
+        supports="mha_torch.varlen:supports",
         opt_in=True,  # until it has been run on a GPU
     )
     yield Kernel(
@@ -162,7 +150,7 @@ def mha_kernels() -> Iterable[Kernel]:
         api=1,
         load="mha_torch.layers:encoder_layer",
         handles=frozenset({*_OPTIONS, *_LAYER}),
-        supports=_later("layers"),
+        supports="mha_torch.layers:supports",
     )
     yield Kernel(
         backend="torch",
@@ -171,7 +159,7 @@ def mha_kernels() -> Iterable[Kernel]:
         api=1,
         load="mha_torch.onednn:linear",
         priority=1,
-        supports=_later("onednn"),
+        supports="mha_torch.onednn:supports",
     )
     for op in ("linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"):
         yield Kernel(
@@ -181,5 +169,5 @@ def mha_kernels() -> Iterable[Kernel]:
             api=1,
             load=f"mha_torch.pieces:{op}",
             handles=_VMAP,
-            supports=_later("pieces") if op == "gelu" else None,
+            supports="mha_torch.pieces:supports" if op == "gelu" else None,
         )

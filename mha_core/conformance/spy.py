@@ -5,7 +5,6 @@ The registry is used as any plugin uses it: the kernel is registered once more, 
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 from ..dispatch.contract import Call, Kernel
 from ..dispatch.hookspecs import hookimpl
+from ..dispatch.kernels import imported
 from ..dispatch.registry import register, unregister
 from .evidence import evidence
 
@@ -39,7 +39,7 @@ class Watch:
 
     def _supports(self, call: Call) -> str | None:
         self.asked.append(call)
-        reason = self.kernel.supports(call) if self.kernel.supports else None
+        reason = None if self.kernel.supports is None else imported(self.kernel.supports)(call)
         self.reasons += [] if reason is None else [reason]
         return reason
 
@@ -77,13 +77,14 @@ def run(*arguments: Any, **options: Any) -> Any:
     """The kernel that is watched."""
     watch = _watches[-1]
     watch.runs += 1
-    return _function(watch.kernel.load)(*arguments, **options)
+    return imported(watch.kernel.load)(*arguments, **options)
 
 
 def prepare(problem: Any) -> Callable[..., Any] | None:
     """The same where it is prepared."""
     watch = _watches[-1]
-    compute = _function(watch.kernel.prepare)(problem)
+    assert watch.kernel.prepare is not None
+    compute = imported(watch.kernel.prepare)(problem)
     if compute is None:
         return None
 
@@ -92,12 +93,6 @@ def prepare(problem: Any) -> Callable[..., Any] | None:
         return compute(*arrays)
 
     return counted
-
-
-def _function(name: Any) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return found
 
 
 @contextmanager

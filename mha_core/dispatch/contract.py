@@ -112,6 +112,7 @@ class Kernel:
     priority : higher is asked first
     handles : the features that it honours; a call with any other goes elsewhere
     supports : function of a ``Call``: None, or the reason against
+        Or its name, ``"module:function"``, imported when a call first asks: for a module that imports the array library.
     opt_in : never chosen by itself, only by ``use_kernel``; True, or the reason
     prepare : ``"module:function"`` of a kernel of attention, for small calls
         It is given a first problem and returns a function ``(query, key, value, sink) -> AttentionState`` for every problem
@@ -128,7 +129,7 @@ class Kernel:
     load: str
     priority: int = 0
     handles: frozenset[str] = frozenset()
-    supports: Callable[[Call], str | None] | None = None
+    supports: str | Callable[[Call], str | None] | None = None
     opt_in: bool | str = False
     prepare: str | None = None
     source: Callable[[], str] | None = None

@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from .context import ALGEBRA, Demands, demanding, demands
 from .contract import OPERATIONS, Call, Kernel
 from .errors import KernelUnsupported, KernelWarning, UnknownKernel
-from .registry import registry
+from .registry import on_change, registry
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _unfit(kernel: Kernel, call: Call) -> str | None:
     if kernel.supports is None:
         return None
     try:
-        reason = kernel.supports(call)
+        reason = imported(kernel.supports)(call)
         if reason is None or (isinstance(reason, str) and reason):
             return reason
         raise TypeError(f"supports gave {reason!r}; expected None, or the reason against")
@@ -82,13 +83,24 @@ def _broken(kernel: Kernel, what: str, error: Exception) -> str:
 
 
 def _load(kernel: Kernel) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-    return _found(kernel.load), None if kernel.prepare is None else _found(kernel.prepare)
+    return imported(kernel.load), None if kernel.prepare is None else imported(kernel.prepare)
 
 
+def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The function that ``"module:function"`` names, its module imported on first need; a function itself stays as it is."""
+    return _found(function) if isinstance(function, str) else function
+
+
+@cache  # three lookups in each decision that is not kept took 1.5 of its 4 us
 def _found(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found
+
+
+@on_change
+def _forget() -> None:
+    _found.cache_clear()
 
 
 def _unsupported(backend: str, call: Call, wanted: str, rejected: Iterable[tuple[Kernel, str]]) -> KernelUnsupported:
@@ -112,12 +124,14 @@ def kernels_of(op: str) -> Iterator[Kernel]:
 
 
 def broken_kernels(backend: str) -> dict[str, str]:
-    """Each kernel of a backend that cannot be loaded, as "operation: name", with the reason; loads them all."""
+    """Each kernel of a backend with a function that cannot be loaded, as "operation: name", with the reason; loads them all."""
     found = {}
     for (name, op), kernels in registry().kernels.items():
         for kernel in kernels if name == backend else ():
             try:
-                _load(kernel)
+                for function in (kernel.load, kernel.prepare, kernel.supports):
+                    if function is not None:
+                        imported(function)
             except Exception as error:
                 found[f"{op}: {kernel.name}"] = f"cannot be loaded: {type(error).__name__}: {error}"
     return found

@@ -119,6 +119,7 @@ class Registry:
         _check(kernel, Kernel)
         if kernel.name == ALGEBRA:
             raise ValueError(f"a kernel for {kernel.op} is named {ALGEBRA!r}, which stands for none: give it another name")
+        _check_functions(kernel)
         for other in (*before, *self.kernels.get((kernel.backend, kernel.op), ())):
             if (other.backend, other.op, other.name) == (kernel.backend, kernel.op, kernel.name):
                 owner = "this plugin" if other in before else self.owner(other)
@@ -155,6 +156,18 @@ def _check(record: Any, kind: type) -> None:
             f"{kind.__name__} {record.name!r} was written for api {record.api}, this mha-core has api {API}: "  # type: ignore[attr-defined]
             "install a version of the plugin, or of mha-core, that matches"
         )
+
+
+def _check_functions(kernel: Kernel) -> None:
+    """By their names' form alone; what stands behind one is imported when it is needed."""
+    named: dict[str, object] = {"load": kernel.load, "prepare": kernel.prepare, "supports": kernel.supports}
+    for argument, name in named.items():
+        if (name is None and argument != "load") or (callable(name) and argument == "supports"):
+            continue
+        parts = name.split(":") if isinstance(name, str) else []
+        if len(parts) != 2 or not all(parts):
+            where = f"kernel {kernel.name!r} for {kernel.op} on {kernel.backend}"
+            raise ValueError(f'{argument} of {where} is {name!r}; expected "module:function"')
 
 
 _registry: Registry | None = None

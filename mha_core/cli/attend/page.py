@@ -7,9 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
-
+from ..offline import render
 from .maps import AttentionMaps, Choice
 
 _ONE = 65535  # a weight of 1: two bytes each keep four digits
@@ -25,15 +23,7 @@ def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
 
     Warns with LargePageWarning of more than 50 MB.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    template = environment.get_template("page.html.j2")
-    page = template.render(maps=maps, data=_data(maps, choice), plotly=get_plotlyjs()).encode("utf-8")
+    page = render(Path(__file__).parent, maps=maps, data=_data(maps, choice)).encode("utf-8")
     file.write(page)
     if len(page) > _LARGE:
         count = len(maps.tokens)

@@ -1,0 +1,215 @@
+"""The CuPy plugin where there is a GPU: arrays, devices, streams, and what is computed."""
+
+import cupy
+import numpy as np
+import pytest
+
+import mha_core as mha
+import mha_cupy
+import mha_cupy.namespace as xp
+from mha_core.conformance import oracle
+from mha_core.dispatch.backend import load
+
+BFLOAT16 = np.dtype(xp.bfloat16)
+DEVICES = mha_cupy._devices()
+with_gpu = pytest.mark.skipif(not DEVICES, reason="no CUDA device can be used on this machine")
+with_two_gpus = pytest.mark.skipif(len(DEVICES) < 2, reason="there are not two CUDA devices on this machine")
+
+
+@pytest.fixture
+def gpu():
+    return load("cupy")
+
+
+@with_gpu
+@pytest.mark.parametrize("name", ["bool", "int32", "int64", "float16", "float32", "float64", "bfloat16"])
+def test_arrays_travel_there_and_back(gpu, rng, name):
+    whole = (rng.normal(size=(4, 6)) * 3).astype(getattr(xp, name))
+    read_only = whole.copy()
+    read_only.flags.writeable = False
+    for x in (whole, whole.T, whole[::-1, ::2], whole[:0], whole[0, 0, ...], read_only):
+        for device in (None, 0, cupy.cuda.Device(0)):
+            there = gpu.from_numpy(x, device)
+            assert isinstance(there, cupy.ndarray) and there.dtype == x.dtype and there.device == DEVICES[0]
+            back = gpu.to_numpy(there)
+            assert isinstance(back, np.ndarray) and back.dtype == x.dtype
+            np.testing.assert_array_equal(back, x)
+
+
+@with_gpu
+def test_what_is_sent_is_a_copy(gpu):
+    x = np.zeros(3, dtype=np.float32)
+    there = gpu.from_numpy(x)
+    x[:] = 1
+    assert (gpu.to_numpy(there) == 0).all()
+
+
+@with_gpu
+def test_its_devices_are_those_of_its_arrays_and_may_be_asked_for(gpu):
+    x = xp.zeros((2,), device=DEVICES[0])
+    assert x.device == DEVICES[0]
+    for device in (None, 0, DEVICES[0]):
+        made = [xp.arange(3, device=device), xp.full((2,), 1.0, device=device), xp.asarray([1.0], device=device)]
+        made += [xp.zeros_like(x, device=device), mha.sinusoidal_positions(2, 4, backend="cupy", device=device)]
+        assert all(y.device == DEVICES[0] for y in made)
+
+
+@with_two_gpus
+def test_what_is_asked_for_on_another_device_is_made_there():
+    for device in DEVICES[:2]:
+        x = xp.ones((2,), device=device)
+        made = [x, xp.zeros_like(x), xp.arange(3, device=device), xp.asarray([1.0], device=device)]
+        made += [mha.LayerNorm.init(d_model=4, backend="cupy", device=device).weight]
+        assert all(y.device == device for y in made)
+
+
+@with_two_gpus
+def test_arrays_of_another_device_than_the_current_one_are_refused(gpu):
+    x = gpu.from_numpy(np.ones(3), 1)
+    with DEVICES[0], pytest.raises(mha.BackendMismatch, match=r"^x is on device .*1.*, but cupy computes on .*0"):
+        mha.relu(x)
+    with DEVICES[1]:
+        assert mha.relu(x).device == DEVICES[1]
+
+
+@with_gpu
+def test_dlpack_shares_what_is_there_and_copies_what_is_on_the_host():
+    x = xp.arange(4, dtype=xp.float32)
+    shared = xp.from_dlpack(x)
+    x += 1
+    np.testing.assert_array_equal(cupy.asnumpy(shared), [1, 2, 3, 4])
+    host = np.arange(3.0)
+    np.testing.assert_array_equal(cupy.asnumpy(xp.from_dlpack(host)), host)
+    np.testing.assert_array_equal(np.from_dlpack(x, device="cpu"), [1, 2, 3, 4])
+    with pytest.raises(BufferError):
+        xp.from_dlpack(host, copy=False)
+
+
+@with_gpu
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_dlpack_shares_with_torch(name):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    x = torch.arange(4, device="cuda").to(getattr(torch, name))
+    shared = xp.from_dlpack(x)
+    assert shared.dtype == getattr(xp, name)
+    np.testing.assert_array_equal(cupy.asnumpy(shared).astype(np.float32), [0, 1, 2, 3])
+    np.testing.assert_array_equal(torch.from_dlpack(shared).float().cpu(), [0, 1, 2, 3])
+
+
+@with_gpu
+def test_work_and_copies_go_to_the_current_stream(gpu, rng):
+    """On streams that wait for nobody, each with so much to do that a copy on another one would come too early."""
+    x = (rng.normal(size=(1024, 1024)) / 32).astype(np.float32)
+    expected = x
+    for _ in range(8):
+        expected = expected @ x
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    products = []
+    for stream in streams:
+        with stream:
+            w = gpu.from_numpy(x)
+            product = w
+            for _ in range(8):
+                product = mha.linear(product, w)
+            products.append(product)
+    for stream, product in zip(streams, products, strict=True):
+        with stream:
+            np.testing.assert_allclose(gpu.to_numpy(product), expected, atol=1e-4)
+
+
+@with_gpu
+def test_synchronize_waits_for_the_current_stream(gpu, rng):
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        x = gpu.from_numpy(rng.normal(size=(2048, 2048)).astype(np.float32))
+        for _ in range(8):
+            x = mha.linear(x, x) / 64
+        gpu.record.synchronize()
+        assert stream.done
+
+
+@with_gpu
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+def test_attention_is_that_of_the_oracle(gpu, rng, name):
+    query, key, value = (
+        rng.normal(size=shape).astype(getattr(xp, name)) for shape in [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 3)]
+    )
+    allowed = rng.random((5, 7)) < 0.7
+    allowed[2] = False
+    state = mha.attention_state(*map(gpu.from_numpy, (query, key, value)), mask=gpu.from_numpy(allowed))
+    assert (state.out.dtype, state.lse.dtype) == (getattr(xp, name), np.float32)
+    out, lse, _ = oracle.attention(*(x.astype(np.float64) for x in (query, key, value)), allowed=allowed)
+    unit = float(xp.finfo(getattr(xp, name)).eps)
+    np.testing.assert_allclose(gpu.to_numpy(state.out).astype(np.float64), out, rtol=unit, atol=1e-5)
+    np.testing.assert_allclose(gpu.to_numpy(state.lse), lse, atol=1e-5)
+
+
+X, W = (3, 5, 8), (8, 8)
+PIECES = {
+    "relu": (mha.relu, X),
+    "silu": (mha.silu, X),
+    "gelu": (mha.gelu, X),
+    "rms_norm": (mha.rms_norm, X),
+    "layer_norm": (mha.layer_norm, X, (8,), (8,)),
+    "linear": (mha.linear, X, W, (8,)),
+    "self_attention": (lambda *arrays: mha.self_attention(*arrays)[0], X, W, W, W),
+    "multi_head_attention": (lambda *arrays: mha.multi_head_attention(*arrays, num_heads=2), X, W, W, W, W),
+    "dropout": (lambda x: mha.dropout(x, x > 0, rate=0.25), X),
+    "relative bias": (
+        lambda x, table: mha.scaled_dot_product_attention(
+            x, x, x, bias=mha.relative_bias(table, bidirectional=True, max_distance=4)
+        ),
+        (2, 3, 5, 8),
+        (8, 3),
+    ),
+    "poison": (lambda x: mha.scaled_dot_product_attention(x, x, x, mask=~mha.prefix(1) & mha.prefix(4)), (2, 3, 5, 8)),
+}
+
+
+@with_gpu
+@pytest.mark.parametrize("name", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("operation", "shapes"), [(f, s) for f, *s in PIECES.values()], ids=PIECES)
+def test_every_piece_keeps_the_dtype_and_is_what_numpy_says(gpu, rng, operation, shapes, name):
+    arrays = [rng.normal(size=shape).astype(getattr(xp, name)) for shape in shapes]
+    y = operation(*map(gpu.from_numpy, arrays))
+    assert y.dtype == getattr(xp, name)
+    expected = operation(*(x.astype(np.float64) for x in arrays))
+    unit = float(xp.finfo(y.dtype).eps)
+    np.testing.assert_allclose(gpu.to_numpy(y).astype(np.float64), expected, rtol=16 * unit, atol=32 * unit)
+
+
+@with_gpu
+def test_where_chooses_bfloat16_bit_for_bit(gpu):
+    bits = np.arange(2**16, dtype=np.uint16)
+    x = gpu.from_numpy(bits.view(BFLOAT16))
+    chosen = xp.where(x == x, x, 1.0)
+    assert chosen.dtype == BFLOAT16
+    expected = np.where(np.isnan(bits.view(BFLOAT16).astype(np.float32)), np.asarray(1, BFLOAT16).view(np.uint16), bits)
+    np.testing.assert_array_equal(gpu.to_numpy(chosen).view(np.uint16), expected)
+
+
+@with_gpu
+def test_a_layer_moves_there_and_back(gpu, rng):
+    x = rng.normal(size=(2, 5, 8)).astype(np.float32)
+    layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=16, seed=0)
+    there = layer.to("cupy")
+    np.testing.assert_allclose(gpu.to_numpy(there(gpu.from_numpy(x))), layer(x), atol=1e-5)
+    half = there.to("cupy", dtype="bfloat16")
+    assert {a.dtype for a in half.arrays().values()} == {BFLOAT16}
+    assert half(gpu.from_numpy(x.astype(BFLOAT16))).dtype == BFLOAT16
+    for name, back in there.to("numpy").arrays().items():
+        np.testing.assert_array_equal(back, layer.arrays()[name])
+
+
+@with_gpu
+def test_arrays_of_two_libraries_are_refused(gpu):
+    x = np.ones((2, 2), dtype=np.float32)
+    with pytest.raises(
+        mha.BackendMismatch, match=r"^key is a numpy\.ndarray, but query is a cupy\.ndarray: write key = "
+    ) as error:
+        mha.scaled_dot_product_attention(gpu.from_numpy(x), x, gpu.from_numpy(x))
+    arguments = {"key": x}
+    exec(str(error.value).partition("write ")[2], {"mha_cupy": mha_cupy}, arguments)
+    np.testing.assert_array_equal(gpu.to_numpy(arguments["key"]), x)

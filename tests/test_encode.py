@@ -1,0 +1,270 @@
+"""``mha encode``: what it prints and writes, its exit codes, and what it leaves behind when it fails."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from conftest import ROOT, mha
+from test_cli import COMMAND, fails, ok
+
+
+def rows(stdout):
+    return np.array([json.loads(line) for line in stdout.splitlines()], dtype=np.float32)
+
+
+@pytest.fixture
+def encode(tiny_model):
+    """The arguments of ``mha encode`` with the tiny model."""
+    return ("encode", "--model", tiny_model)
+
+
+@pytest.fixture
+def expected(tiny_model):
+    """Texts to what TextEncoder says of them."""
+    return mha.TextEncoder.from_pretrained(tiny_model).encode
+
+
+# what it prints
+
+
+def test_a_text_becomes_a_line_of_json(encode, expected):
+    out = ok(*encode, "--text", "a bird")
+    assert out.count("\n") == 1
+    assert len(json.loads(out)) == 8
+    np.testing.assert_array_equal(rows(out), expected(["a bird"]))
+
+
+def test_files_standard_input_and_texts_in_order(encode, expected, tmp_path):
+    (tmp_path / "one").write_text("a bird\nthe tree\n")
+    (tmp_path / "two").write_text("dawn")
+    texts = ["a bird", "the tree", "dawn", "sings", "", "at"]
+    out = ok(*encode, "--text", "", tmp_path / "one", tmp_path / "two", "-", "-t", "at", stdin="sings\n")
+    np.testing.assert_allclose(rows(out), expected(texts), rtol=0, atol=1e-6)
+
+
+def test_output_dash_is_json_on_standard_output(encode):
+    assert ok(*encode, "-t", "a bird", "--output", "-") == ok(*encode, "-t", "a bird")
+
+
+def test_lines_are_read_as_people_write_them(encode, expected, tmp_path):
+    cases = {
+        b"a bird\r\n\r\nthe tree\r\n": ["a bird", "", "the tree"],
+        b"\xef\xbb\xbfa bird\nthe tree": ["a bird", "the tree"],  # a byte order mark, and no newline at the end
+        b"\n\na\n\n": ["", "", "a", ""],
+        "caf\u00e9 a\u2028bird\x0cdawn\n".encode(): ["caf\u00e9 a\u2028bird\x0cdawn"],  # only \n ends a line
+    }
+    for contents, texts in cases.items():
+        (tmp_path / "texts").write_bytes(contents)
+        np.testing.assert_array_equal(rows(ok(*encode, tmp_path / "texts")), expected(texts))
+
+
+def test_the_end_of_a_line_is_no_part_of_its_text(encode, tiny_model, expected, tmp_path):
+    path = tiny_model / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": None}))  # a line is a word, spaces and all
+    (tmp_path / "texts").write_bytes(b"bird\r\ndawn\n bird")
+    vectors = rows(ok(*encode, tmp_path / "texts"))
+    np.testing.assert_allclose(vectors, expected(["bird", "dawn", "?"]), rtol=0, atol=1e-6)
+
+
+def test_each_file_may_have_its_byte_order_mark(encode, expected, tmp_path):
+    (tmp_path / "texts").write_bytes(b"\xef\xbb\xbfbird")
+    out = ok(*encode, tmp_path / "texts", tmp_path / "texts")
+    np.testing.assert_array_equal(rows(out), expected(["bird", "bird"]))
+
+
+def test_a_pipe_is_a_file(encode, expected):
+    read, write = os.pipe()
+    os.write(write, b"a bird\ndawn\n")
+    os.close(write)
+    try:  # what a shell gives for <(command)
+        np.testing.assert_array_equal(rows(ok(*encode, f"/dev/fd/{read}")), expected(["a bird", "dawn"]))
+    finally:
+        os.close(read)
+
+
+def test_the_model_and_the_backend_by_environment(tiny_model, monkeypatch):
+    asked = ok("encode", "--model", tiny_model, "-t", "a bird")
+    monkeypatch.setenv("MHA_MODEL", str(tiny_model))
+    assert ok("encode", "-t", "a bird", "--backend", "numpy") == asked
+    monkeypatch.setenv("MHA_BACKEND", "nunpy")
+    assert "no backend is named 'nunpy'" in fails(1, "encode", "-t", "a bird")
+
+
+# similar
+
+
+def test_similar_prints_each_text_and_its_nearest(encode, expected):
+    texts = ["a bird sings", "the bird sings", "dawn at the tree"]
+    vectors = expected(texts)
+    lines = ok(*encode, "--similar", "2", *(part for text in texts for part in ("-t", text))).splitlines()
+    for at, text in enumerate(texts):
+        order = sorted((other for other in range(3) if other != at), key=lambda other: -vectors[at] @ vectors[other])
+        nearest = [f"  {vectors[at] @ vectors[other]:.3f}  {texts[other]}" for other in order]
+        assert lines[3 * at : 3 * at + 3] == [text, *nearest]
+    assert len(lines) == 9
+
+
+def test_similar_has_at_most_all_the_others(encode):
+    assert ok(*encode, "-k", "99", "-t", "a", "-t", "a").splitlines() == ["a", "  1.000  a", "a", "  1.000  a"]
+    assert ok(*encode, "-k", "3", "-t", "a").splitlines() == ["a"]
+
+
+def test_texts_are_printed_as_they_are(encode):
+    texts = ["[red]a", "[/x] :b:", "", "w" * 500]
+    out = ok(*encode, "-k", "1", *(part for text in texts for part in ("-t", text))).splitlines()
+    assert out[::2] == texts
+
+
+def test_nearest_is_the_paraphrase(minilm):
+    out = ok("encode", "-m", minilm, "-k", "1", ROOT / "examples" / "sentences.txt", "-t", "My dog ate my homework.")
+    lines = out.splitlines()
+    pairs = dict(zip(lines[::2], (line[9:] for line in lines[1::2]), strict=True))
+    assert len(pairs) == 241
+    assert pairs["My dog ate my homework."] == "The dog really did eat my homework."
+    assert pairs["Saturn's rings are made mostly of water ice."].startswith(
+        "Nearly everything in the rings of Saturn is frozen"
+    )
+
+
+# files
+
+
+def test_output_is_a_file_of_numpy(encode, expected, tmp_path):
+    before = os.umask(0o027)
+    try:
+        assert ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy") == ""
+    finally:
+        os.umask(before)
+    vectors = np.load(tmp_path / "x.npy")
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, expected(["a bird", ""]))
+    assert (tmp_path / "x.npy").stat().st_mode & 0o777 == 0o640
+
+
+def test_output_of_many_windows_is_whole(encode, expected, tmp_path):
+    (tmp_path / "texts").write_text("a bird\ndawn\n" * 2500)  # more than the 4096 of a window
+    ok(*encode, tmp_path / "texts", "--output", tmp_path / "x.npy")
+    vectors = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert vectors.shape == (5000, 8)
+    np.testing.assert_allclose(vectors[-2:], expected(["a bird", "dawn"]), rtol=0, atol=1e-6)
+
+
+def test_an_existing_output_is_replaced(encode, expected, tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"old" * 1000)
+    ok(*encode, "-t", "a", "-o", tmp_path / "x.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(["a"]))
+    assert [path.name for path in tmp_path.glob("*x.npy*")] == ["x.npy"]
+
+
+def test_output_and_similar_together_do_both(encode, expected, tmp_path):
+    out = ok(*encode, "-t", "a", "-t", "a", "-k", "1", "-o", tmp_path / "x.npy")
+    assert out.splitlines() == ["a", "  1.000  a"] * 2
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(["a", "a"]))
+
+
+def test_no_lines_give_no_rows(encode, tmp_path):
+    (tmp_path / "empty").touch()
+    assert ok(*encode, tmp_path / "empty") == ""
+    assert ok(*encode, tmp_path / "empty", "--similar", "3", "-o", tmp_path / "x.npy") == ""
+    vectors = np.load(tmp_path / "x.npy")
+    assert vectors.shape == (0, 8)
+    assert vectors.dtype == np.float32
+
+
+# asked wrongly: exit code 2
+
+
+def test_wrong_questions_are_answered_with_what_to_give(encode, tmp_path):
+    assert "give FILE..., - for standard input, or --text T" in fails(2, *encode)
+    assert "'nowhere.txt' does not exist" in fails(2, *encode, "nowhere.txt")
+    assert f"'{tmp_path}' is a directory" in fails(2, *encode, tmp_path)
+    assert "'--model'" in fails(2, "encode", "-t", "a")
+    assert "'x.txt' does not end in .npy; give x.npy, or - for JSON lines" in fails(2, *encode, "-t", "a", "-o", "x.txt")
+    assert "--similar prints to standard output too: give a file" in fails(2, *encode, "-t", "a", "-k", "1", "-o", "-")
+    for wrong in ("0", "-1", "many"):
+        assert "'--similar'" in fails(2, *encode, "-t", "a", "--similar", wrong)
+    assert "encod" in fails(2, "encod")
+
+
+# could not be done: exit code 1
+
+
+def test_bytes_that_are_no_utf8_are_named_by_file_and_line(encode, tmp_path):
+    (tmp_path / "texts").write_bytes(b"a\nbird\ncaf\xe9\n")
+    assert f"{tmp_path / 'texts'}, line 3: not valid UTF-8 (byte 4 of the line" in fails(1, *encode, tmp_path / "texts")
+    assert "standard input, line 1: not valid UTF-8" in fails(1, *encode, "-", stdin=b"\xff\n")
+
+
+def test_an_argument_that_is_no_utf8_is_an_error_without_traceback(encode):
+    assert "UTF-8" in fails(1, *encode, "-t", "a", "--text", os.fsdecode(b"caf\xe9"))
+
+
+def test_outputs_that_cannot_be_written(encode, tmp_path):
+    path = tmp_path / "nowhere" / "x.npy"
+    assert fails(1, *encode, "-t", "a", "-o", path) == f"error: {path} cannot be written: No such file or directory\n"
+    (tmp_path / "d.npy").mkdir()
+    assert "d.npy is a directory; expected the name of a file" in fails(1, *encode, "-t", "a", "-o", tmp_path / "d.npy")
+
+
+def test_an_output_that_cannot_be_written_costs_no_work(tmp_path):
+    message = fails(1, "encode", "-m", tmp_path / "no model", "-t", "a", "-o", tmp_path / "nowhere" / "x.npy")
+    assert "cannot be written" in message
+
+
+def test_unknown_backends_and_missing_models(encode, tmp_path):
+    assert "no backend is named 'nunpy'; installed are " in fails(1, *encode, "-t", "a", "--backend", "nunpy")
+    assert "did you mean 'numpy'?" in fails(1, *encode, "-t", "a", "--backend", "nunpy")
+    assert fails(1, "encode", "-t", "a", "-m", tmp_path / "[red]x") == f"error: no directory {tmp_path}/[red]x\n"
+    (tmp_path / "empty").mkdir()
+    assert "config.json is missing: the directory is empty" in fails(1, "encode", "-t", "a", "-m", tmp_path / "empty")
+
+
+@pytest.mark.parametrize("broken", ["line", "model", "backend"])
+def test_a_failure_leaves_the_old_output_and_nothing_else(encode, tiny_model, tmp_path, broken):
+    # the line that is no UTF-8 comes after a window of 4096 texts was written
+    (tmp_path / "texts").write_bytes(b"a bird\n" * 5000 + (b"\xff\n" if broken == "line" else b""))
+    if broken == "model":
+        (tiny_model / "tokenizer.json").unlink()
+    options = ("--backend", "nunpy") if broken == "backend" else ()
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    (folder / "old.npy").write_bytes(b"as it was")
+    for name in ("old.npy", "new.npy"):
+        fails(1, *encode, tmp_path / "texts", "-o", folder / name, *options)
+        assert [path.name for path in folder.iterdir()] == ["old.npy"]
+        assert (folder / "old.npy").read_bytes() == b"as it was"
+
+
+# the program itself, in its own process
+
+
+def test_long_texts_are_one_warning_on_standard_error(tiny_model):
+    args = [COMMAND, "encode", "--model", tiny_model, "-t", "bird " * 20, "-t", "a", "-t", "tree " * 20]
+    done = subprocess.run(args, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == "warning: 2 of 3 texts are longer than 8 tokens, and were cut there\n"
+    assert len(done.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("similar", [(), ("--similar", "1")])
+def test_a_closed_pipe_ends_it_quietly(tiny_model, tmp_path, similar):
+    (tmp_path / "texts").write_text("a bird\n" * 500)
+    read, write = os.pipe()
+    os.close(read)  # as head does once it has its lines
+    args = [COMMAND, "encode", "--model", tiny_model, tmp_path / "texts", *similar]
+    done = subprocess.run(args, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 1
+
+
+def test_the_program_is_installed_and_answers(tiny_model, expected):
+    assert shutil.which(COMMAND)
+    args = [COMMAND, "encode", "-m", tiny_model, "-"]
+    done = subprocess.run(args, input=b"a bird\ndawn", capture_output=True, check=True)
+    assert done.stderr == b""
+    np.testing.assert_array_equal(rows(done.stdout.decode()), expected(["a bird", "dawn"]))

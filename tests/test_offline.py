@@ -1,0 +1,28 @@
+"""Pages that open offline: what a template is given, and what it is refused."""
+
+import jinja2
+import pytest
+
+from mha_core.cli.offline import render
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A page with a neighbour."""
+    (tmp_path / "page.html.j2").write_text("{% if text %}\n{{ text }}\n{% endif %}\n{% include 'page.css' %}", encoding="utf-8")
+    (tmp_path / "page.css").write_text("p { color: red }", encoding="utf-8")
+    return tmp_path
+
+
+def test_values_are_escaped_and_neighbours_are_not(folder):
+    assert render(folder, text="<b> & 'c'") == "&lt;b&gt; &amp; &#39;c&#39;\np { color: red }"
+
+
+def test_plotly_stands_in_the_page(folder):
+    (folder / "page.html.j2").write_text("{{ plotly | safe }}", encoding="utf-8")
+    assert "Plotly" in render(folder)
+
+
+def test_a_value_that_is_not_given_is_an_error(folder):
+    with pytest.raises(jinja2.UndefinedError, match="'text' is undefined"):
+        render(folder)
