@@ -10,7 +10,7 @@ from cuda_pieces import DTYPES
 from mha_core.algebra.structure import Structure
 from mha_core.dispatch.backend import load
 from mha_core.plugin import ArrayBias, AttentionProblem
-from mha_cupy import attention
+from mha_cupy import attention, flash
 from mha_cupy.activations import activation
 from mha_cupy.blocks import Block
 from mha_cupy.norms import norm
@@ -35,6 +35,13 @@ def launches(dtype):
         yield from (activation(name, x, out) for name in ACTIVATIONS)
         yield from (turned(x, table, table, out, interleaved=interleaved) for interleaved in (False, True))
     yield from (softmax(dtype, num_keys) for num_keys in (1, 128, 600, 8192 if dtype == "float64" else 16384))
+    if dtype in ("float16", "bfloat16"):
+        for dim, value_dim in ((64, 64), (128, 128)):
+            yield from (one_pass(dtype, 200, dim, value_dim, bias=bias) for bias in (None, np.float32))
+        yield one_pass(dtype, 200, 192, 128, bias=None)
+        yield from (one_pass(dtype, 200, 256, value_dim, bias=dtype) for value_dim in (128, 256))
+        yield from (one_pass(dtype, rows, 127, 65, bias=dtype) for rows in (1, 200))
+        yield one_pass(dtype, 1, 128, 128, bias=None, parts=2)
 
 
 def softmax(dtype, num_keys):
@@ -47,6 +54,19 @@ def softmax(dtype, num_keys):
     scores = np.zeros((1, 1, 1, 2, num_keys), dtype=p.compute_dtype)
     block = Block(range(1), range(1), range(2), (range(num_keys),))
     return attention._softmax(Terms(p, ()), block, range(num_keys), scores, scores.astype(kind), None)
+
+
+def one_pass(dtype, num_rows, dim, value_dim, *, bias, parts=1):
+    """What attention launches alone, with a bias of a dtype, in ``parts`` of the keys."""
+    kind, xp = DTYPES[dtype], load("numpy").xp
+    query, key = np.zeros((1, 1, num_rows, dim), dtype=kind), np.zeros((1, 1, 500, dim), dtype=kind)
+    value, out = np.zeros((1, 1, 500, value_dim), dtype=kind), np.zeros((parts, 1, 1, 1, num_rows, value_dim), dtype=kind)
+    term = None if bias is None else ArrayBias(np.zeros((num_rows, 500), dtype=DTYPES.get(bias, bias)))
+    p = AttentionProblem(xp, query, key, value, Structure(range(500)), 1.0, bias=term)
+    terms = Terms(p, (), reads_spans=True)
+    shape = flash.shape_of_block(dim, value_dim, num_rows, plain=terms.is_plain)
+    out = out if parts == 1 else out.astype(np.float32)
+    return flash._flash(terms, shape, (query[:, :, None], key, value), out, None, None)
 
 
 @each_dtype

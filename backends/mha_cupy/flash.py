@@ -130,7 +130,8 @@ def shape_of_block(dim: int, value_dim: int, rows: int, *, plain: bool) -> Shape
     """As much as the registers of a block hold without spilling, on sm_80, sm_90 and sm_100; no more rows than there are."""
     warps = 1 if rows <= 16 else 2 if rows <= 32 else 4
     tiles = 2 if rows > 64 and value_dim <= 128 else 1
-    keys = 64 if max(dim, value_dim) <= 64 else 48 if plain else 32
+    widest = max(dim, value_dim)
+    keys = 64 if widest <= 64 else 48 if plain and widest <= 192 else 32
     return Shape(warps, tiles, keys, plain)
 
 

@@ -36,7 +36,7 @@ def compiled(source, kernel, defines):
     """
     (folder / "kernel.cpp").write_text(code)
     includes = [f"-I{Path(__file__).parent}", f"-I{SOURCES}"]
-    command = [COMPILER, "-std=c++20", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas", *includes]
+    command = [COMPILER, "-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas", *includes]
     done = subprocess.run(
         [*command, *(f"-D{define}" for define in defines), "-o", folder / "kernel.so", folder / "kernel.cpp"],
         capture_output=True,

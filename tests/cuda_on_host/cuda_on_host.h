@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <csetjmp>
 #include <cstring>
 #include <memory>
 #include <ucontext.h>
@@ -27,22 +27,33 @@ constexpr std::size_t STACK = 1 << 16;
 struct Copy { void* to; const void* from; bool is_there; };
 
 struct Fiber {
-    ucontext_t context;
+    ucontext_t start;
+    std::jmp_buf place;
     std::unique_ptr<char[]> stack{new char[STACK]};  // kept from block to block
-    bool done = false, at_barrier = false;
+    bool begun = false, done = false, at_barrier = false;
     unsigned int slot[8];         // what the others of the warp are shown
     std::vector<Copy> to_be_done;  // copies that nothing has waited for
 };
 
 inline std::vector<Fiber> fibers;
-inline ucontext_t scheduler;
+inline std::jmp_buf scheduler;
 inline unsigned int current;
 inline bool is_misaligned;
 inline std::vector<unsigned char> shared;  // of a block, and what must remain as it is
 constexpr unsigned int BEYOND = 64;
 constexpr unsigned char UNTOUCHED = 0xff;  // a NaN, in every type
 
-inline void wait() { swapcontext(&fibers[current].context, &scheduler); }  // until all others of the warp have come as far
+// Until all others of the warp have come as far. By jumps, for swapcontext asks the kernel for the mask of signals each time.
+inline void wait() {
+    if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
+}
+
+[[gnu::noinline]] inline void go_on(Fiber& fiber) {
+    if (_setjmp(scheduler)) return;
+    if (fiber.begun) _longjmp(fiber.place, 1);
+    fiber.begun = true;
+    setcontext(&fiber.start);
+}
 
 template <typename... Args, std::size_t... Index>
 void call(void (*kernel)(Args...), void** args, std::index_sequence<Index...>) {
@@ -64,7 +75,7 @@ template <typename... Args> struct Launch {
         for (unsigned int stopped = 0; stopped == 0;) {
             for (current = first; current < end; current++) {
                 threadIdx = {current, 0, 0};
-                swapcontext(&scheduler, &fibers[current].context);
+                go_on(fibers[current]);
                 stopped += fibers[current].done || fibers[current].at_barrier;
             }
             if (stopped != 0 && stopped != end - first) return false;
@@ -80,11 +91,11 @@ template <typename... Args> struct Launch {
         for (blockIdx = {0, 0, 0}; blockIdx.x < grid.x; blockIdx.x++) {
             fibers.resize(block.x);
             for (Fiber& fiber : fibers) {
-                fiber.done = fiber.at_barrier = false;
-                getcontext(&fiber.context);
-                fiber.context.uc_stack.ss_sp = fiber.stack.get();
-                fiber.context.uc_stack.ss_size = STACK;
-                makecontext(&fiber.context, body, 0);
+                fiber.begun = fiber.done = fiber.at_barrier = false;
+                getcontext(&fiber.start);
+                fiber.start.uc_stack.ss_sp = fiber.stack.get();
+                fiber.start.uc_stack.ss_size = STACK;
+                makecontext(&fiber.start, body, 0);
             }
             std::fill(shared.begin(), shared.end(), UNTOUCHED);
             for (unsigned int done = 0; done < block.x;) {
