@@ -193,6 +193,15 @@ def test_heads_as_they_lie(rng):
     judge(heads, turned, turned)
 
 
+@pytest.mark.parametrize("kernel_name", ["flash_on_host", "blocks_on_host"])
+def test_heads_side_by_side_stay_so(rng, kernel_name):
+    x = normal(rng, 2, 20, 6 * 16)
+    heads = x.reshape(2, 20, 6, 16).swapaxes(1, 2)
+    out = judging.judge(kernel_name, heads, heads[:, :2], heads[:, :2]).out
+    assert out.strides == heads.strides
+    assert judging.judge(kernel_name, heads.copy(), heads[:, :2], heads[:, :2]).out.flags.c_contiguous
+
+
 def test_several_batch_axes_that_broadcast_differently(rng):
     query, key = normal(rng, 2, 1, 3, 4, 6, 8), normal(rng, 1, 2, 3, 2, 70, 8)
     value = normal(rng, 2, 2, 3, 2, 70, 8)

@@ -13,10 +13,18 @@ Fill = Callable[[AttentionProblem, tuple[int, ...], Any, Any], None]
 
 
 def over_batches(p: AttentionProblem, fill: Fill, *, dtype: Any, lse: bool) -> AttentionState:
-    """Query heads stand beside the key head that they read: (..., K, G, L, E)."""
-    xp, (*batch, heads, rows) = p.xp, p.rows_shape
-    grouped = (*batch, heads // p.num_groups, p.num_groups, rows)
-    out = xp.empty((*grouped, p.value.shape[-1]), dtype=dtype, device=p.device)
+    """Query heads stand beside the key head that they read: (..., K, G, L, E).
+
+    Where the heads of a query lie side by side, as a projection leaves them, those of out do too: the next one needs no copy.
+    """
+    xp, (*batch, heads, rows), strides = p.xp, p.rows_shape, p.query.strides  # type: ignore[attr-defined]
+    by_head = (heads // p.num_groups, p.num_groups)
+    grouped = (*batch, *by_head, rows)
+    if strides[-2] > strides[-3]:
+        out = xp.empty((*batch, rows, *by_head, p.value.shape[-1]), dtype=dtype, device=p.device)
+        out = xp.moveaxis(out, -4, -2)
+    else:
+        out = xp.empty((*grouped, p.value.shape[-1]), dtype=dtype, device=p.device)
     sums: Any = xp.empty(grouped, dtype=p.compute_dtype, device=p.device) if lse else None
     for index in every(*map(range, batch[:-1])):
         at = index if batch else (None,)  # without a batch, a batch of one

@@ -99,7 +99,7 @@ def _flash(terms: Terms, shape: Shape, arrays: tuple[Any, ...], out: Any, lse: A
         args=[
             *(*with_strides(query, 4), *with_strides(key, 3), *with_strides(value, 3)),
             *map(small, (query.shape[-1], value.shape[-1])),
-            *(out, lse, *map(small, (*out.shape[:-1], cols))),
+            *(*with_strides(out, 5), lse, *map(small, (*out.shape[:-1], cols))),
             *map(numpy.float32, (p.scale, p.softcap or 0)),
             *map(small, (-FAR if low is None else low, FAR if high is None else high)),
             *(terms.spans, *with_strides(terms.lengths, 1), *with_strides(mask, 4), *with_strides(bias, 4)),
@@ -110,18 +110,14 @@ def _flash(terms: Terms, shape: Shape, arrays: tuple[Any, ...], out: Any, lse: A
 
 def _combine(p: AttentionProblem, outs: Any, lses: Any, out: Any, lse: Any) -> Launch:
     """out (b, K, G, L, E), and lse (b, K, G, L) or None, of parts."""
-    parts, _, heads, groups, rows, value_dim = outs.shape
-    count, warps = math.prod(out.shape[:-1]), 4
+    warps = 4
     return Launch(
         source="flash.cu",
         kernel="combine",
         defines=_defines(Shape(1, 1, 16, True), (out, out, out), out=out, bias=out),
-        grid=-(-count // warps),
+        grid=-(-math.prod(out.shape[:-1]) // warps),
         block=32 * warps,
-        args=[
-            *(outs, lses, out, lse, numpy.int32(parts), numpy.int64(count)),
-            *(*map(numpy.int32, (rows, heads * groups, value_dim)), _wide(p, p.sink)),
-        ],
+        args=[outs, lses, *with_strides(out, 4), lse, *map(numpy.int32, outs.shape), _wide(p, p.sink)],
     )
 
 

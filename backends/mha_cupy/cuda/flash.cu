@@ -27,8 +27,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const DTYPE* __restrict__ key, long long key_batch, long long key_head, long long key_row,
     const DTYPE* __restrict__ value, long long value_batch, long long value_head, long long value_row,
     int dim, int value_dim,   // without the zeros
-    OUT* __restrict__ out,    // (parts, batch, heads, groups, rows, value_dim)
-    float* __restrict__ lse,  // (parts, batch, heads, groups, rows); or null
+    OUT* __restrict__ out, long long out_part, long long out_batch, long long out_head, long long out_group, long long out_row,
+    float* __restrict__ lse,  // (parts, batch, heads, groups, rows), without gaps; or null
     int parts, int batch, int heads, int groups, int rows, int cols,  // heads: of keys; groups: query heads of each
     float scale, float softcap,                                      // 0: none
     int low, int high,                                               // low <= col - row <= high
@@ -217,13 +217,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
                 base = top;
             }
             const float factor_of_sum = sum == 0 ? 0 : keep / (sum * raised(DTYPE{}));
-            const long long place = (((long long)(part * batch + b) * heads + k_head) * groups + group) * rows + row;
-            if (lse && lane % 4 == 0) lse[place] = sum == 0 ? NONE : (base + log2f(sum)) * LN2;
+            if (lse && lane % 4 == 0)
+                lse[(((long long)(part * batch + b) * heads + k_head) * groups + group) * rows + row] =
+                    sum == 0 ? NONE : (base + log2f(sum)) * LN2;
+            OUT* row_of_out = out + part * out_part + b * out_batch + k_head * out_head + group * out_group + row * out_row;
 #pragma unroll
             for (int n = 0; n < VALUE_DIM / 8; n++) {
                 const float two[2] = {sums[t][n][half * 2] * factor_of_sum, sums[t][n][half * 2 + 1] * factor_of_sum};
                 const int column = n * 8 + lane % 4 * 2;
-                OUT* to = out + place * value_dim + column;
+                OUT* to = row_of_out + column;
                 if (value_dim % 2 == 0) {
                     if (column < value_dim) store(two, to);
                 } else {
@@ -234,28 +236,33 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         }
 }
 
-// out and lse of rows over their keys, from those over PARTS of them, and the sink: a warp for each row.
+// out and lse of rows over their keys, from those over parts of them, and the sink: a warp for each row.
 extern "C" __global__ void combine(
-    const float* __restrict__ outs, const float* __restrict__ lses,  // (parts, n, value_dim), (parts, n)
-    DTYPE* __restrict__ out, float* __restrict__ lse,                // (n, value_dim), (n,) or null
-    int parts, long long n, int rows, int heads, int value_dim,      // n: (batch, heads, rows)
-    const float* __restrict__ sink)                                  // (heads,); or null
+    const float* __restrict__ outs, const float* __restrict__ lses,  // (parts, n, value_dim), (parts, n); n: (batch, ..., rows)
+    DTYPE* __restrict__ out, long long out_batch, long long out_head, long long out_group, long long out_row,
+    float* __restrict__ lse,  // (n,), or null
+    int parts, int batch, int heads, int groups, int rows, int value_dim,
+    const float* __restrict__ sink)  // (query heads,); or null
 {
+    const long long n = (long long)batch * heads * groups * rows;
     const long long which = blockIdx.x * (long long)(blockDim.x / 32) + threadIdx.x / 32;
     if (which >= n) return;
-    const int lane = threadIdx.x % 32;
+    const int row = int(which % rows), group = int(which / rows % groups), head = int(which / rows / groups % heads);
+    const int b = int(which / rows / groups / heads), lane = threadIdx.x % 32;
     const float NONE = -infinity<float>();
-    const float extra = sink ? sink[which / rows % heads] : NONE;
+
+    const float extra = sink ? sink[head * groups + group] : NONE;
     float top = extra, total = 0;
     for (int part = 0; part < parts; part++) top = fmaxf(top, lses[part * n + which]);
     const float base = top == NONE ? 0 : top;
     for (int part = 0; part < parts; part++) total += expf(lses[part * n + which] - base);
     total += expf(extra - base);
     if (lse && lane == 0) lse[which] = total == 0 ? NONE : base + logf(total);
+    out += b * out_batch + head * out_head + group * out_group + row * out_row;
     for (int d = lane; d < value_dim; d += 32) {
         float sum = 0;
         for (int part = 0; part < parts; part++)
             sum += expf(lses[part * n + which] - base) * outs[(part * n + which) * value_dim + d];
-        narrow(total == 0 ? 0.f : sum / total, out[which * value_dim + d]);
+        narrow(total == 0 ? 0.f : sum / total, out[d]);
     }
 }
