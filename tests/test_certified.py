@@ -11,7 +11,7 @@ import mha_cupy
 from mha_core.conformance import certificate
 from mha_core.dispatch.contract import Call
 from mha_core.dispatch.kernels import decide, imported
-from mha_cupy import certified
+from mha_cupy import certified, flash
 from mha_cupy.launch import text
 from sample_kernels import a_kernel
 from test_cupy import python
@@ -57,16 +57,18 @@ def test_a_certificate_of_this_source_turns_kernels_on(shipped):
 
 def test_what_the_package_ships_is_what_its_kernels_are_chosen_by(monkeypatch):
     monkeypatch.setattr("mha_cupy.products.missing", lambda: None)  # cuBLAS, which attention asks for
+    monkeypatch.setattr(flash, "capability", lambda: 90)
     for kernel in kernels():
-        decision = decide("cupy", Call(kernel.op, (("x", (2, 4)),), "float32", None))
+        call = Call(kernel.op, (("x", (2, 4)),), "float16", None)
+        decision = decide("cupy", call)
         if not kernel.opt_in:
-            assert decision.kernel == kernel
+            assert decision.kernel is not None and not decision.kernel.opt_in
         else:
             reasons = {rejected.name: reason for rejected, reason in decision.rejected}
             assert decision.kernel is None
             assert reasons[kernel.name] == f"is chosen only by use_kernel({kernel.op!r}, {kernel.name!r}): {kernel.opt_in}"
             with mha.use_kernel(kernel.op, kernel.name):
-                assert decide("cupy", Call(kernel.op, (("x", (2, 4)),), "float32", None)).kernel.name == kernel.name
+                assert decide("cupy", call).kernel.name == kernel.name
 
 
 @pytest.mark.parametrize(

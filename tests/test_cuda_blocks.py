@@ -86,7 +86,6 @@ def test_products_of_views_are_right_however_they_lie(data, lead, sizes, alpha):
     blas = HostBlas()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "_cublas", lambda: (blas, 0))
-        patch.setattr(products, "pointer", lambda x: x.ctypes.data)
         products.product(a, b, out, alpha)
     np.testing.assert_allclose(out, np.broadcast_to(alpha * (a @ b), out.shape), rtol=1e-5, atol=1e-5)
     assert np.isnan(buffer[..., n:]).all(), "beyond its columns nothing is written"
@@ -115,7 +114,6 @@ def test_heads_of_projections_in_a_batch_are_copied_and_take_one_call(monkeypatc
     """12 heads apart from 32 batch elements: copies of both operands are two launches, and calls would be 12."""
     rng, blas, shape = np.random.default_rng(0), HostBlas(), (32, 5, 12, 8)
     monkeypatch.setattr(products, "_cublas", lambda: (blas, 0))
-    monkeypatch.setattr(products, "pointer", lambda x: x.ctypes.data)
     query, key = (rng.normal(size=shape).astype(np.float32).transpose(0, 2, 1, 3) for _ in range(2))
     out = np.empty((32, 12, 5, 5), dtype=np.float32)
     products.product(query, key.swapaxes(-1, -2), out)

@@ -4,6 +4,7 @@ Conformance judges it in test_cuda_attention.py; its problems are small, and tho
 played by the definitions of the PTX ISA: what a device's own do is not in it.
 """
 
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ import mha_core as mha
 from cuda_on_host import COMPILER, judging, launched, plugin
 from mha_core.dispatch.contract import Call
 from mha_core.plugin import register, unregister
-from mha_cupy import flash
+from mha_cupy import flash, flash_plan
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: apt-get install g++")
 on_host, drawn, judge = (partial(function, "flash_on_host") for function in (judging.on_host, judging.drawn, judging.judge))
@@ -34,9 +35,9 @@ def kernel(monkeypatch):
 
 
 @pytest.fixture
-def one_multiprocessor(monkeypatch):
-    """Then no keys are computed in parts."""
-    monkeypatch.setattr(flash, "multiprocessors", lambda device: 1)
+def no_parts(monkeypatch):
+    """Where a card has no place for more blocks, no keys are computed in parts."""
+    monkeypatch.setattr(flash, "multiprocessors", lambda: 0)
 
 
 def normal(rng, *shape, dtype=np.float16):
@@ -62,7 +63,7 @@ def test_any_problem_over_several_blocks_and_steps(rng, dtype):
 
 
 @pytest.mark.parametrize("num_keys", [1, 15, 16, 17, 63, 64, 65, 127, 128, 129])
-@pytest.mark.usefixtures("one_multiprocessor")
+@pytest.mark.usefixtures("no_parts")
 def test_keys_that_end_anywhere_in_a_step(rng, num_keys):
     judge(normal(rng, 1, 1, 5, 16), normal(rng, 1, 1, num_keys, 16), normal(rng, 1, 1, num_keys, 16))
 
@@ -74,7 +75,7 @@ def test_rows_that_end_anywhere_in_a_block(rng, num_rows):
 
 @pytest.mark.parametrize("window", [(None, 0), (0, None), (3, 0), (40, 10), (64, 64)])
 @pytest.mark.parametrize("offset", [0, 37, -60])
-@pytest.mark.usefixtures("one_multiprocessor")
+@pytest.mark.usefixtures("no_parts")
 def test_bands_across_blocks(rng, window, offset):
     before, after = window
     x, y = normal(rng, 1, 2, 140, 16), normal(rng, 1, 1, 180, 16)
@@ -85,7 +86,7 @@ def test_bands_across_blocks(rng, window, offset):
     judge(x, y, y, mask=mha.window(before, after), query_offset=offset, allowed=allowed)
 
 
-@pytest.mark.usefixtures("one_multiprocessor")
+@pytest.mark.usefixtures("no_parts")
 def test_a_block_takes_no_step_that_none_of_its_queries_sees(rng):
     """Blocks are of 128 queries. Keys that all of a block may not see are NaN, which a product with weights of 0 would show."""
     query, key = normal(rng, 1, 1, 300, 16), normal(rng, 1, 1, 300, 16)
@@ -158,13 +159,25 @@ def test_alibi_of_sequences_end_to_end(rng):
 
 
 @each_dtype
-@pytest.mark.parametrize("scale", [-0.5, 0.0, 30.0])
+@pytest.mark.parametrize("scale", [-0.5, 0.0, 1e-46, 30.0])
 def test_any_scale(rng, dtype, scale):
-    """Great scores, and those that grow where products fall."""
-    judge(*(normal(rng, 1, 1, 70, 16, dtype=dtype) for _ in range(3)), scale=scale)
+    """Great scores, those that grow where products fall, and those that are all 0."""
+    allowed = np.tri(70, dtype=bool)
+    judge(*(normal(rng, 1, 1, 70, 16, dtype=dtype) for _ in range(3)), scale=scale, mask=mha.causal(), allowed=allowed)
 
 
-@pytest.mark.usefixtures("one_multiprocessor")
+@pytest.mark.parametrize(("dtype", "size"), [(np.float16, 1e4), (BFLOAT16, 1e4), (BFLOAT16, 1e8)])
+def test_scores_so_large_that_their_roundings_are(rng, dtype, size):
+    query, key = ((rng.normal(size=(1, 2, 70, 64)) * size).astype(dtype) for _ in range(2))
+    judge(query, key, normal(rng, 1, 2, 70, 64, dtype=dtype))
+
+
+def test_a_sink_that_lies_apart(rng):
+    query, key = normal(rng, 1, 6, 40, 16), normal(rng, 1, 3, 40, 16)
+    judge(query, key, key, sink=normal(rng, 12, dtype=np.float32)[::2])
+
+
+@pytest.mark.usefixtures("no_parts")
 def test_many_equal_keys_are_not_lost_in_float16(rng):
     """Beside one weight of 1 there are 2000 of 2**-24: half the least that float16 tells apart, together a great deal."""
     key = np.zeros((1, 1, 2001, 16), np.float16)
@@ -216,7 +229,7 @@ def test_a_bias_of_a_wider_dtype(rng):
     judge(x, x, x, bias=bias, whole_bias=wide(bias))
 
 
-@pytest.mark.usefixtures("one_multiprocessor")
+@pytest.mark.usefixtures("no_parts")
 def test_poison_changes_no_bit(rng):
     for p in drawn(rng, 15, dtype=np.float16, shapes=SHAPES[1:2], depth=1):
         clean = on_host(p.query, p.key, p.value, **p.options(lambda x: x))
@@ -240,12 +253,14 @@ def test_reasons_against(monkeypatch):
     assert flash.supports(call(value=(1, 2, 3, 300))) == "takes head dimensions up to 256, not 300"
     assert flash.supports(call(query=(0, 2, 3, 8))) == "has no empty axes"
     assert flash.supports(call(sink=(300,))) is None
+    many = flash.supports(call(query=(2**16, 2, 1, 8), key=(1, 2, 3, 8), value=(2**14, 1, 2, 3, 8)))
+    assert many == "counts up to 2147483647 queries of all heads, not 2147483648"
     alibi = replace(call(), features=frozenset({"alibi"}))
     assert flash.supports(alibi) is None
     for offset in (None, 2**29, -(2**29)):
         said = flash.supports(replace(alibi, options=(("query_offset", offset),)))
         assert said == "has ALiBi where the host knows the query offset, and it is below 536870912"
-    monkeypatch.setattr(flash, "capability", lambda device: 75)
+    monkeypatch.setattr(flash, "capability", lambda: 75)
     assert flash.supports(call()) == "needs compute capability 8.0, not 7.5"
 
 
@@ -261,14 +276,49 @@ def test_what_it_has_no_words_for_it_is_not_given(rng):
 
 @given(st.integers(1, 256), st.integers(1, 256), st.integers(1, 10**6), st.booleans())
 def test_a_block_fits_the_rows_and_the_smallest_card(dim, value_dim, rows, plain):
-    shape = flash.shape_of_block(dim, value_dim, rows, plain=plain)
+    shape = flash_plan.shape_of_block(dim, value_dim, rows, plain=plain)
     assert shape.rows == 16 or shape.rows < 2 * rows or (shape.rows == 64 and rows > 32)
     assert shape.keys % 16 == 0
-    assert flash._bytes(shape, dim, value_dim) <= 99 << 10, "of compute capability 8.6 and 8.9, the least of those it is for"
+    assert 2 * ((shape.rows + shape.keys) * flash_plan._pitch(dim) + shape.keys * flash_plan._pitch(value_dim)) <= 99 << 10, (
+        "of compute capability 8.6 and 8.9, the least of those it is for"
+    )
 
 
-@given(st.integers(1, 10**4), st.integers(1, 10**6), st.sampled_from([32, 48, 64]), st.integers(1, 200))
-def test_parts_only_where_a_card_is_idle_and_keys_are_many(blocks, num_keys, keys, multiprocessors):
-    parts = flash.parts_of_keys(blocks, num_keys, keys, multiprocessors)
-    assert parts == 1 or (parts * blocks <= 2 * multiprocessors and num_keys // parts >= 4 * keys)
-    assert flash.parts_of_keys(1, 10**6, 64, 132) == 264
+@given(st.integers(1, 10**4), st.integers(1, 10**6), st.sampled_from([1, 17, 100]), st.integers(1, 200))
+def test_parts_only_where_a_card_is_idle_and_keys_are_many(blocks, num_keys, rows, multiprocessors):
+    shape = flash_plan.shape_of_block(128, 128, rows, plain=True)
+    parts = flash_plan.parts_of_keys(blocks, num_keys, shape, multiprocessors)
+    assert parts == 1 or (parts * blocks * shape.warps <= 8 * multiprocessors and num_keys // parts >= 4 * shape.keys)
+
+
+def test_one_query_of_one_head_takes_a_whole_card():
+    assert flash_plan.cut((1, 1, 1, 1, 128), (10**6, 128), plain=True, multiprocessors=132)[1] == 8 * 132
+
+
+class Cards:
+    """What is asked of CuPy about its devices, which have no hash."""
+
+    def __init__(self):
+        self.current = 0
+        self.cuda = self
+        self.runtime = self
+
+    def getDevice(self):  # noqa: N802
+        return self.current
+
+    def Device(self, at):  # noqa: N802
+        card = type("Device", (), {"__hash__": None})()
+        card.compute_capability, card.attributes = ("80", "120")[at], {"MultiProcessorCount": (108, 188)[at]}
+        return card
+
+
+def test_what_a_card_is_is_asked_of_the_current_one(monkeypatch):
+    monkeypatch.undo()  # the host that stands in for it
+    cards = Cards()
+    monkeypatch.setitem(sys.modules, "cupy", cards)
+    flash._capability.cache_clear(), flash._multiprocessors.cache_clear()
+    assert (flash.capability(), flash.multiprocessors()) == (80, 108)
+    cards.current = 1
+    assert (flash.capability(), flash.multiprocessors()) == (120, 188)
+    assert flash.supports(call()) is None
+    flash._capability.cache_clear(), flash._multiprocessors.cache_clear()

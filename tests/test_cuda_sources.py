@@ -10,7 +10,7 @@ from cuda_pieces import DTYPES
 from mha_core.algebra.structure import Structure
 from mha_core.dispatch.backend import load
 from mha_core.plugin import ArrayBias, AttentionProblem
-from mha_cupy import attention, flash
+from mha_cupy import attention, flash, flash_plan
 from mha_cupy.activations import activation
 from mha_cupy.blocks import Block
 from mha_cupy.norms import norm
@@ -64,9 +64,9 @@ def one_pass(dtype, num_rows, dim, value_dim, *, bias, parts=1):
     term = None if bias is None else ArrayBias(np.zeros((num_rows, 500), dtype=DTYPES.get(bias, bias)))
     p = AttentionProblem(xp, query, key, value, Structure(range(500)), 1.0, bias=term)
     terms = Terms(p, (), reads_spans=True)
-    shape = flash.shape_of_block(dim, value_dim, num_rows, plain=terms.is_plain)
+    shape = flash_plan.shape_of_block(dim, value_dim, num_rows, plain=terms.is_plain)
     out = out if parts == 1 else out.astype(np.float32)
-    return flash._flash(terms, shape, (query[:, :, None], key, value), out, None, None)
+    return flash._flash(terms, shape, query[:, :, None], key, value, out, None, None)
 
 
 @each_dtype

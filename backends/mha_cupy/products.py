@@ -13,6 +13,8 @@ from itertools import pairwise
 from itertools import product as every
 from typing import Any
 
+from .launch import address
+
 Stride = tuple[int, int, int]
 """From one matrix to the next, in a, b and out, in elements."""
 
@@ -81,7 +83,7 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
     double = a.dtype == numpy.float64
     scalars = numpy.asarray([alpha, 0.0], dtype=numpy.float64 if double else numpy.float32)
     compute = blas.CUBLAS_COMPUTE_64F if double else blas.CUBLAS_COMPUTE_32F
-    places = [(pointer(x), x.dtype.itemsize, _TYPES[str(x.dtype)]) for x in (a, b, out)]
+    places = [(address(x), x.dtype.itemsize, _TYPES[str(x.dtype)]) for x in (a, b, out)]
     mode = blas.getMathMode(handle)
     blas.setMathMode(handle, mode | _SUMS_STAY_WIDE)  # of this thread's handle, which CuPy uses too
     try:
@@ -131,11 +133,6 @@ def _cublas() -> tuple[Any, int]:
     from cupy.cuda import device
 
     return library(), device.get_cublas_handle()
-
-
-def pointer(x: Any) -> int:
-    """Where an array begins on its device."""
-    return int(x.data.ptr)
 
 
 def _readable(x: Any) -> Any:

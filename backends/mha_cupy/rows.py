@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import gcd, prod
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy
 
 from mha_core.plugin import Call
 
-from .launch import c_name
+from .launch import address, c_name
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 _ACCESS = 16  # bytes: the widest of a thread
@@ -41,21 +42,17 @@ def pack(length: int, *arrays: Any) -> int:
     """How many numbers one access may take: what divides the length, and where arrays and their rows begin."""
     given = [x for x in arrays if x is not None]
     size = given[0].itemsize
-    places = [place for x in given for place in (_address(x), *x.strides[:-1])]
+    places = [place for x in given for place in (address(x), *x.strides[:-1])]
     return gcd(_ACCESS, length * size, *places) // size
 
 
-def _address(x: Any) -> int:
-    """Of the first number; on the host too, where tests run the sources."""
-    address: int = x.ctypes.data if isinstance(x, numpy.ndarray) else x.data.ptr
-    return address
-
-
+@cache
 def wide(dtype: Any) -> Any:
     """The dtype that numbers are computed in (promise 9)."""
     return numpy.float64 if str(dtype) == "float64" else numpy.float32
 
 
+@cache
 def names(dtype: Any) -> tuple[str, str]:
     """What the sources call a dtype and the one that it is computed in."""
     return f"DTYPE={c_name(dtype)}", f"WIDE={c_name(numpy.dtype(wide(dtype)))}"

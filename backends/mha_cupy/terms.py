@@ -9,6 +9,7 @@ from typing import Any
 from mha_core.plugin import Alibi, ArrayBias, AttentionProblem, Call
 
 FAR = 1 << 30  # beyond any distance between a query and a key that are counted in 32 bits
+_LEAST = 2.0**-126  # a scale below would be 0 on a device, and -inf times 0 no number
 Limits = tuple[int | None, int | None]
 
 
@@ -32,7 +33,7 @@ class Terms:
     def is_plain(self) -> bool:
         """Whether nothing but a band, lengths or spans stands between scores and softmax, and scores grow with products."""
         p = self.p
-        return p.scale > 0 and p.softcap is None and p.bias is None and p.structure.array is None and not self.is_computed
+        return p.scale >= _LEAST and p.softcap is None and p.bias is None and p.structure.array is None and not self.is_computed
 
     @cached_property
     def slopes(self) -> Any:

@@ -147,8 +147,6 @@ using std::min;
 inline float normcdf(float x) { return float(std::erfc(-x / std::sqrt(2.0)) / 2); }
 inline double normcdf(double x) { return double(std::erfc(-x / std::sqrt(2.0L)) / 2); }
 
-inline float __fmul_rn(float x, float y) { return x * y; }
-
 inline float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
 inline int __float_as_int(float x) { int y; std::memcpy(&y, &x, 4); return y; }
 

@@ -21,10 +21,9 @@ def stand_in(put):
     blas = HostBlas()
     put(mha_cupy.launch, "run", run)
     put(mha_cupy.products, "_cublas", lambda: (blas, 0))
-    put(mha_cupy.products, "pointer", lambda x: x.ctypes.data)
     put(mha_cupy.products, "missing", lambda: None)
-    put(mha_cupy.flash, "capability", lambda device: 90)
-    put(mha_cupy.flash, "multiprocessors", lambda device: MULTIPROCESSORS)
+    put(mha_cupy.flash, "capability", lambda: 90)
+    put(mha_cupy.flash, "multiprocessors", lambda: MULTIPROCESSORS)
 
 
 @hookimpl

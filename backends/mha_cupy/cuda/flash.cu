@@ -13,6 +13,14 @@ constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;  // w
 __device__ __forceinline__ constexpr float raised(float16) { return 16384; }
 __device__ __forceinline__ constexpr float raised(bfloat16) { return 1; }
 
+__device__ __forceinline__ void store_pair(float first, float second, float* to) {
+    const float two[2] = {first, second};
+    store(two, to);
+}
+template <typename T> __device__ __forceinline__ void store_pair(float first, float second, T* to) {
+    *(unsigned int*)to = pair(first, second, T{});
+}
+
 __device__ __forceinline__ float over_quad(float x, Max) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
@@ -23,32 +31,37 @@ __device__ __forceinline__ float over_quad(float x, Sum) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) flash(
-    const DTYPE* __restrict__ query, long long query_batch, long long query_head, long long query_group, long long query_row,
-    const DTYPE* __restrict__ key, long long key_batch, long long key_head, long long key_row,
-    const DTYPE* __restrict__ value, long long value_batch, long long value_head, long long value_row,
-    int dim, int value_dim,   // without the zeros
-    OUT* __restrict__ out, long long out_part, long long out_batch, long long out_head, long long out_group, long long out_row,
-    float* __restrict__ lse,  // (parts, batch, heads, groups, rows), without gaps; or null
+    const DTYPE* __restrict__ query, const DTYPE* __restrict__ key, const DTYPE* __restrict__ value, OUT* __restrict__ out,
+    float* __restrict__ lse,                // (parts, batch, heads, groups, rows), without gaps; or null
+    const int* __restrict__ spans,          // (rows, 2), never falling: first <= col < stop; or null
+    const long long* __restrict__ lengths,  // (batch,): col < length; or null
+    const bool* __restrict__ mask,          // (batch, query heads, rows, cols); or null
+    const BIAS* __restrict__ bias,          // the same
+    const float* __restrict__ slopes,       // (query heads,): -slope |row + shift - col|; or null
+    const float* __restrict__ sink,         // (query heads,): a score without a value; or null
+    long long query_batch, long long query_head, long long query_group, long long query_row,
+    long long key_batch, long long key_head, long long key_row,
+    long long value_batch, long long value_head, long long value_row,
+    long long out_part, long long out_batch, long long out_head, long long out_group, long long out_row,
+    long long lengths_batch,
+    long long mask_batch, long long mask_head, long long mask_row, long long mask_col,
+    long long bias_batch, long long bias_head, long long bias_row, long long bias_col,
     int parts, int batch, int heads, int groups, int rows, int cols,  // heads: of keys; groups: query heads of each
-    float scale, float softcap,                                      // 0: none
-    int low, int high,                                               // low <= col - row <= high
-    const int* __restrict__ spans,                                   // (rows, 2), never falling: first <= col < stop; or null
-    const long long* __restrict__ lengths, long long lengths_batch,  // (batch,): col < length; or null
-    const bool* __restrict__ mask, long long mask_batch, long long mask_head, long long mask_row, long long mask_col,  // or null
-    const BIAS* __restrict__ bias, long long bias_batch, long long bias_head, long long bias_row, long long bias_col,  // or null
-    const float* __restrict__ slopes, int shift,  // (query heads,): -slope |row + shift - col|; or null
-    const float* __restrict__ sink)               // (query heads,): a score without a value; or null
+    int dim, int value_dim,                                           // without the zeros
+    float scale, float softcap,                                       // 0: none
+    int low, int high, int has_band,                                  // low <= col - row <= high
+    int shift)
 {
     DYNAMIC_SHARED(memory);
     const float NONE = -infinity<float>();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    // The last queries, which see most keys where a mask is causal, begin first; and the heads of one tile at the same time.
-    long long which = blockIdx.x;
-    const int part = int(which % parts);
-    which /= parts;
-    const int k_head = int(which % heads), b = int(which / heads % batch);
-    const int stack = groups * rows, first = ((stack + ROWS - 1) / ROWS - 1 - int(which / heads / batch)) * ROWS;
+    // In a band the last queries begin first, of all heads, for they may see most keys: what is short fills the end. Else the
+    // blocks of one head run at the same time, which share its keys and values.
+    const int stack = groups * rows, tiles = (stack + ROWS - 1) / ROWS, part = blockIdx.x % parts, which = blockIdx.x / parts;
+    const int of_head = has_band ? tiles - 1 - which / (batch * heads) : which % tiles;
+    const int of_batch = has_band ? which % (batch * heads) : which / tiles;
+    const int k_head = of_batch % heads, b = of_batch / heads, first = of_head * ROWS;
     const int first_row = first / groups, last_row = (min(first + ROWS, stack) - 1) / groups;
 
     int begin = max(0, first_row + low), end = min(cols, last_row + high + 1);
@@ -57,6 +70,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const int each = ((max(0, end - begin) + parts - 1) / parts + KEYS - 1) / KEYS * KEYS;  // of this part
     begin += part * each;
     end = min(end, begin + each);
+
+    const int all_from = spans ? spans[2 * last_row] : 0, all_to = spans ? min(end, spans[2 * first_row + 1]) : end;  // of all rows
 
     query += b * query_batch + k_head * query_head;
     key += b * key_batch + k_head * key_head;
@@ -119,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
             }
         }
 
-        const bool all_seen = !spans && from + KEYS <= end && from - last_row >= low && from + KEYS - 1 - first_row <= high;
+        const bool all_seen = from >= all_from && from + KEYS <= all_to && from - last_row >= low && from + KEYS - 1 - first_row <= high;
         if (TERMS || !all_seen) {
 #pragma unroll
             for (int t = 0; t < TILES; t++)
@@ -157,14 +172,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
 #pragma unroll
                 for (int i = 0; i < KEYS / 4; i++) now = fmaxf(now, s[t][i / 2][half * 2 + i % 2]);
                 now = over_quad(now, Max{});
-                // One product rounded once, wherever it is used: else what is kept would not be 1 where nothing changed.
-                const float base = now == NONE ? 0 : __fmul_rn(now, factor);
-                const float keep = before == NONE ? 0 : exp2f(__fmul_rn(before, factor) - base);
+                const float base = now == NONE ? 0 : now;  // differences first: the greatest weight is 1, however large its score
+                const float keep = exp2f((before - base) * factor);
                 float sum = 0;
 #pragma unroll
                 for (int i = 0; i < KEYS / 4; i++) {
                     float& x = s[t][i / 2][half * 2 + i % 2];
-                    x = exp2f(fmaf(x, factor, -base));
+                    x = exp2f((x - base) * factor);
                     sum += x;
                 }
                 largest[t][half] = now;
@@ -206,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         for (int half = 0; half < 2; half++) {
             const int at = first + (warp * TILES + t) * 16 + half * 8 + lane / 4;
             float sum = over_quad(total[t][half], Sum{});
-            float base = largest[t][half] == NONE ? 0 : __fmul_rn(largest[t][half], factor), keep = 1;
+            float base = largest[t][half] == NONE ? 0 : largest[t][half] * factor, keep = 1;
             if (at >= stack) continue;
             const int row = at / groups, group = at % groups;
             const float extra = sink ? sink[k_head * groups + group] * LOG2E : NONE;
@@ -227,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
                 const int column = n * 8 + lane % 4 * 2;
                 OUT* to = row_of_out + column;
                 if (value_dim % 2 == 0) {
-                    if (column < value_dim) store(two, to);
+                    if (column < value_dim) store_pair(two[0], two[1], to);
                 } else {
                     if (column < value_dim) narrow(two[0], to[0]);
                     if (column + 1 < value_dim) narrow(two[1], to[1]);
@@ -239,10 +253,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
 // out and lse of rows over their keys, from those over parts of them, and the sink: a warp for each row.
 extern "C" __global__ void combine(
     const float* __restrict__ outs, const float* __restrict__ lses,  // (parts, n, value_dim), (parts, n); n: (batch, ..., rows)
-    DTYPE* __restrict__ out, long long out_batch, long long out_head, long long out_group, long long out_row,
-    float* __restrict__ lse,  // (n,), or null
-    int parts, int batch, int heads, int groups, int rows, int value_dim,
-    const float* __restrict__ sink)  // (query heads,); or null
+    DTYPE* __restrict__ out, float* __restrict__ lse,                // (n,), or null
+    const float* __restrict__ sink,                                  // (query heads,); or null
+    long long out_batch, long long out_head, long long out_group, long long out_row,
+    int parts, int batch, int heads, int groups, int rows, int value_dim)
 {
     const long long n = (long long)batch * heads * groups * rows;
     const long long which = blockIdx.x * (long long)(blockDim.x / 32) + threadIdx.x / 32;
