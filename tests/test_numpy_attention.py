@@ -310,9 +310,10 @@ def test_other_dtypes(rng, dtype, length, num_keys):
     scratch=st.sampled_from([64, 512, 4096, 1 << 15]),
     edge=st.sampled_from([1, 3, 64]),
     few=st.sampled_from([0, 4, 16]),
+    held=st.sampled_from([10, 50, 500]),
     times=st.sampled_from([1.0, 8.0, 100.0]),
 )
-def test_any_problem_in_any_tiles(seed, rows, scratch, edge, few, times):
+def test_any_problem_in_any_tiles(seed, rows, scratch, edge, few, held, times):
     p = random_problem(np.random.default_rng(seed), Limits(times=times, longest=24, widest=6, copies=3), dtype=np.float32)
     if 0 in (*p.query.shape, *p.key.shape, *p.value.shape) or (p.allowed is not None and not p.allowed.any()):
         return  # left to the algebra
@@ -321,5 +322,7 @@ def test_any_problem_in_any_tiles(seed, rows, scratch, edge, few, times):
             patch.setattr(cut, name, number)
         patch.setattr(kernel, "_FEW", few)
         patch.setattr(kernel, "_SLAB", 5)
+        patch.setattr(kernel, "_HELD", held)
+        patch.setattr(kernel, "_SHORT", 0)
         options = {name: x for name, x in p.options(lambda x: x).items() if x is not None}
         judge(p.query, p.key, p.value, allowed=p.allowed, **options)

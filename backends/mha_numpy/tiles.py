@@ -19,6 +19,8 @@ from .terms import Heads
 _BOUND = 60.0  # of scores that are exponentiated as they are: sums of b^60 are far from overflow
 _FEW = 16  # queries of which a tile stands the other way round: passes along so few of them would be short loops
 _SLAB = 1024  # keys whose norms are taken at a time
+_HELD = 500  # numbers of a product up to which np.matmul keeps the interpreter to itself, however many keys it sums over
+_SHORT = 1 << 17  # multiplications that are over before another thread could be awake
 _LEAST = 2.0**-20  # sums of b^t below this come from scores so low that a product with a small value may lose its digits
 
 
@@ -125,10 +127,10 @@ class _Sums:
         ones = np.ones((1, len(chunk.cols)), dtype=part.dtype)
         if self.alone:
             np.matmul(ones, weights, out=total)
-            np.matmul(weights.swapaxes(-1, -2), value, out=out)
+            _product(weights.swapaxes(-1, -2), value, out=out)
         else:
             total += np.matmul(ones, weights)
-            out += np.matmul(weights.swapaxes(-1, -2), value, out=scratch("more", out.shape, part.dtype))
+            out += _product(weights.swapaxes(-1, -2), value, out=scratch("more", out.shape, part.dtype))
 
     def _scores(self, chunk: Chunk, query: np.ndarray) -> np.ndarray:
         """(batch, key heads, cols, n)."""
@@ -187,3 +189,18 @@ class _Sums:
         np.maximum(s, floor, out=s)  # by an array that lies as s does: with a single number it takes four times as long
         self.part.base.power(s, out=s)
         s -= nothing  # so that what is hidden, or far below the maximum, is 0
+
+
+def _product(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """x y, (..., n, keys) times (..., keys, width): by spans of keys where NumPy would let no other thread work meanwhile."""
+    spans, keys = _HELD // out.size + 1, x.shape[-1]
+    if spans == 1 or keys * out.size < _SHORT:
+        return np.matmul(x, y, out=out)
+    each = keys // spans
+    within, rest = slice(0, spans * each), slice(spans * each, keys)
+    x_spans = x[..., within].reshape(*x.shape[:-1], spans, each, copy=False).swapaxes(-2, -3)
+    y_spans = y[..., within, :].reshape(*y.shape[:-2], spans, each, y.shape[-1], copy=False)
+    np.add.reduce(np.matmul(x_spans, y_spans), axis=-3, out=out)
+    if spans * each < keys:
+        out += np.matmul(x[..., rest], y[..., rest, :])
+    return out
