@@ -67,7 +67,8 @@ template <typename T, int ROWS, int WIDTH> struct Tile {
     // COUNT is 8 where all begin at multiples of 16 bytes and length is a multiple of 8, else 1.
     template <int THREADS, int COUNT, typename Begin>
     __device__ __forceinline__ void copy_from(Begin begin, int length, const T* anywhere) const {
-        constexpr int PACKS = WIDTH / COUNT;
+        constexpr int PACKS = WIDTH / COUNT, AT_ONCE = COUNT == 8 ? 4 : 1;  // what is not copied in passing takes registers
+#pragma unroll AT_ONCE
         for (int i = threadIdx.x; i < ROWS * PACKS; i += THREADS) {
             const int row = i / PACKS, column = i % PACKS * COUNT;
             const T* from = begin(row);
