@@ -286,17 +286,34 @@ def test_arrays_of_another_device_than_the_one_that_computes_are_refused(install
     np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
 
 
-def test_devices_without_a_hash_find_their_kernel(installed):
+@pytest.mark.parametrize("sink", [None, np.zeros(1).view(Placed)])
+def test_devices_without_a_hash_find_their_kernel(installed, sink):
     asked = []
 
     def supports(call):
-        asked.append(call.device)
+        asked.append((call.op, call.device))
         return "not today"
 
-    kernels = [Kernel("sample", op, "never", 1, "nowhere:f", supports=supports) for op in ("relu", "attention")]
-    installed(*kernels, backends=[a_backend(types=(PLACED,))])
-    x = X.view(Placed)
+    kernels = [
+        Kernel("sample", op, "never", 1, "nowhere:f", supports=supports, handles=frozenset({"lse", "sink"}))
+        for op in ("relu", "attention")
+    ]
+    installed(*kernels, backends=[a_backend(types=(PLACED,), current_device=lambda: current)])
+    x, current = X.view(Placed), Place("cpu")
+    mha.gelu(x)  # from here on its type is known
     for _ in range(2):  # the second time by the decision that was kept
         np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
-        mha.attention_state(x, x, x)
-    assert asked == ["cpu"] * 2
+        mha.attention_state(x, x, x, sink=sink)
+    assert asked == [("relu", "cpu"), ("attention", "cpu")]
+    current = Place("elsewhere")  # what was kept for one device says nothing of another
+    for compute in (lambda: mha.relu(x), lambda: mha.attention_state(x, x, x, sink=sink)):
+        with pytest.raises(mha.BackendMismatch, match="current device, elsewhere"):
+            compute()
+
+
+def test_numbers_in_options_are_looked_at_each_time_where_devices_have_no_hash(installed):
+    installed(backends=[a_backend(types=(PLACED,), current_device=lambda: Place("cpu"))])
+    x, mask = X.view(Placed), np.zeros((len(X), len(X)), dtype=bool).view(Placed)
+    assert not mha.attention_state(x, x, x, mask=mask).out.any()
+    mask[...] = True
+    assert mha.attention_state(x, x, x, mask=mask).out.all()

@@ -15,7 +15,7 @@ from ..algebra.visibility import has_unseen_keys, without_unseen_keys
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import demands, watcher
 from ..dispatch.kernels import decide
-from .operation import Kept, Plan, Run, describe, empty, features_of, keep
+from .operation import Kept, Plan, Run, by_name, describe, empty, features_of, is_hashable, keep
 from .prepare import prepare
 
 LSE = "lse"
@@ -59,6 +59,7 @@ _recipes = Kept()
 def attend(query: Any, key: Any, value: Any, options: Mapping[str, Any], *, lse: bool) -> AttentionState:
     """Attention, validated and dispatched; without ``lse`` only ``out`` is sure to be there."""
     recipes, recipe, sink = _recipes.now, None, None
+    signature: tuple[Any, ...] | None
     try:
         said = None
         if options:
@@ -82,8 +83,9 @@ def attend(query: Any, key: Any, value: Any, options: Mapping[str, Any], *, lse:
             value.device,
         )
         recipe = recipes.get(signature)
-    except (AttributeError, TypeError):  # arrays in a mask, and what Operation names: prepared in full each time
-        signature = None
+    except (AttributeError, TypeError):  # arrays in a mask, and what Operation names
+        signature, sink = _signature_by_name(query, key, value, options, lse), options.get("sink")
+        recipe = None if signature is None else recipes.get(signature)  # without one, prepared in full each time
     watch = watcher.get()
     if recipe is not None:
         if watch is None and recipe.direct is not None:
@@ -101,6 +103,19 @@ def attend(query: Any, key: Any, value: Any, options: Mapping[str, Any], *, lse:
         return state
     out, log_sum = state
     return AttentionState(out[0, ...], log_sum if log_sum is None else log_sum[0, ...])
+
+
+def _signature_by_name(query: Any, key: Any, value: Any, options: Mapping[str, Any], lse: bool) -> tuple[Any, ...] | None:
+    """Where devices have no hash; None where there is more that cannot be part of one."""
+    known = by_name((query, key, value, options.get("sink")))
+    if not known:
+        return None
+    try:
+        said = _said(**{**options, "sink": None})
+    except (AttributeError, TypeError):
+        return None
+    signature = (lse, said, demands.get(), *known)
+    return signature if is_hashable(signature) else None
 
 
 def _said(

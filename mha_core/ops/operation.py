@@ -123,8 +123,9 @@ class Operation:
             signature = [None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays]
             key = (demands.get(), features_of(arrays), *options.values(), *signature)
             plan = plans.get(key)
-        except (AttributeError, TypeError):  # no arrays, tracers without a device, devices without a hash: checked each time
-            key = plan = None
+        except (AttributeError, TypeError):  # no arrays, tracers without a device, devices without a hash
+            key = self._key_by_name(arrays, options)
+            plan = None if key is None else plans.get(key)  # without a key, all is checked each time
         if plan is None:
             plan = self._plan(arrays, options)
             if key is not None:
@@ -133,6 +134,11 @@ class Operation:
         if watch is not None:
             return watch(self._run(plan, arrays, options))
         return plan.compute(*arrays, **options)
+
+    def _key_by_name(self, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        known = by_name(arrays)
+        key = (demands.get(), *options.values(), *known)
+        return key if known and is_hashable(key) else None
 
     def _plan(self, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
         given = {name: x for name, x in zip(self.arguments, arrays, strict=True) if x is not None or name not in self.optional}
@@ -242,6 +248,27 @@ def describe(op: str, given: Mapping[str, Any], *, features: frozenset[str], opt
 def _hashable(device: Any) -> Any:
     """A device as a ``Call`` can hold it: by its name where the library gave its devices no hash, as CuPy did."""
     return str(device) if type(device).__hash__ is None else device
+
+
+def by_name(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a key knows of arrays whose devices have no hash, as CuPy's: these by their names, and the one that computes.
+
+    Empty where the library is not known to compute on a current device. None stands for no array.
+    """
+    backend = by_type.now.get(type(arrays[0]))
+    if backend is None or backend.record.current_device is None:
+        return ()
+    known = (None if x is None else (type(x), x.shape, x.dtype, str(x.device)) for x in arrays)
+    return (features_of(arrays), str(backend.record.current_device()), *known)
+
+
+def is_hashable(key: Any) -> bool:
+    """Whether no part of a key is an array, or another thing that may change."""
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
 
 
 def features_of(arrays: tuple[Any, ...]) -> frozenset[str]:
