@@ -206,6 +206,27 @@ def test_heads_as_they_lie(rng):
     judge(heads, turned, turned)
 
 
+def test_rows_that_begin_between_two_places_of_16_bytes(rng):
+    """Copies of 16 bytes would end the launch, on a device as here."""
+    apart = normal(rng, 1, 2, 40, 20)[..., :16]
+    shifted = normal(rng, 1 * 2 * 40 * 16 + 1)[1:].reshape(1, 2, 40, 16)
+    whole = normal(rng, 1, 2, 40, 16)
+    for query, key, value in ((apart, whole, whole), (whole, whole, apart), (whole, shifted, whole)):
+        launched.clear()
+        judge(query, key, value)
+        assert "PACK=1" in launched[0].defines
+    judge(whole, whole, whole)
+    assert "PACK=8" in launched[-1].defines
+
+
+@pytest.mark.parametrize("mask", [None, mha.causal(), mha.window(5, 5)])
+def test_heads_share_the_cache_but_in_a_band_the_long_rows_begin(rng, mask):
+    x = normal(rng, 1, 1, 40, 16)
+    on_host(x, x, x, mask=mask)
+    _, _, has_band, _ = launched[-1].args[-4:]
+    assert has_band == (mask is not None)
+
+
 @pytest.mark.parametrize("kernel_name", ["flash_on_host", "blocks_on_host"])
 def test_heads_side_by_side_stay_so(rng, kernel_name):
     x = normal(rng, 2, 20, 6 * 16)
