@@ -275,7 +275,7 @@ def test_reasons_against(monkeypatch):
     assert flash.supports(call(query=(0, 2, 3, 8))) == "has no empty axes"
     assert flash.supports(call(sink=(300,))) is None
     many = flash.supports(call(query=(2**16, 2, 1, 8), key=(1, 2, 3, 8), value=(2**14, 1, 2, 3, 8)))
-    assert many == "counts up to 2147483647 queries of all heads, not 2147483648"
+    assert many == "counts up to 2147482624 queries of all heads, not 2147483648"
     alibi = replace(call(), features=frozenset({"alibi"}))
     assert flash.supports(alibi) is None
     for offset in (None, 2**29, -(2**29)):

@@ -22,7 +22,7 @@ from .terms import FAR, Terms, countable, with_batch
 
 _DTYPES = ("float16", "bfloat16")
 _WIDEST = 256  # of a head: its sums still fit in the registers of a warp
-_MOST = 2**31 - 1  # blocks of a launch, each with one row at least
+_MOST = 2**31 - 2**10  # blocks of a launch, each with one row at least, and rows, counted beyond the last
 _OLDEST = 80  # compute capability whose cores multiply bfloat16, and whose copies go around registers
 
 

@@ -25,13 +25,13 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 @cache
 def compiled(source, kernel, defines):
-    """The kernel's ``launch(grid, block, shared, args)``; ``defines`` are those that the device's compiler is given."""
+    """The kernel's ``launch(grid, block, shared, flushes, args)``; ``defines`` are those that the device's compiler is given."""
     folder = Path(mkdtemp(prefix="cuda_on_host"))
     code = f"""
         #include "cuda_on_host.h"
         #include "{source}"
-        extern "C" int launch(unsigned int grid, unsigned int block, unsigned int shared, void** args) {{
-            return host::launch({kernel}, grid, block, shared, args);
+        extern "C" int launch(unsigned int grid, unsigned int block, unsigned int shared, bool flushes, void** args) {{
+            return host::launch({kernel}, grid, block, shared, flushes, args);
         }}
     """
     (folder / "kernel.cpp").write_text(code)
@@ -55,8 +55,9 @@ def run(launch):
     cells = [_cell(x) for x in launch.args]
     places = [ctypes.addressof(x) if isinstance(x, ctypes.c_void_p) else x.ctypes.data for x in cells]
     function = compiled(launch.source, launch.kernel, launch.defines)
+    flushes = not any(define.endswith("=double") for define in launch.defines)  # CuPy compiles with -ftz=true, which is float's
     with _TURN:
-        status = function(launch.grid, launch.block, launch.shared, (ctypes.c_void_p * len(places))(*places))
+        status = function(launch.grid, launch.block, launch.shared, flushes, (ctypes.c_void_p * len(places))(*places))
     assert status == 0, _WRONG[status]
 
 
