@@ -15,6 +15,9 @@ Make: TypeAlias = Callable[[np.ndarray], Any]
 MakeMask: TypeAlias = Callable[[Make], Any]
 
 
+_WRITTEN = 1000  # numbers of an array, at most: longer ones nobody reads
+
+
 @dataclass(frozen=True)
 class Limits:
     """What random problems are drawn from.
@@ -181,6 +184,8 @@ def _written(mask: Callable[..., Any], *arguments: Any) -> WrittenMask:
 def _literal(x: Any) -> str:
     if not isinstance(x, np.ndarray):
         return repr(x)
+    if x.size > _WRITTEN:
+        return f"<{x.dtype} array of {x.shape}>"
     return f"xp.asarray({x.tolist()})" if x.size else f"xp.zeros({x.shape}, dtype=xp.{x.dtype})"
 
 

@@ -87,7 +87,7 @@ def judge_problems(
 
     kernel: the one that is watched while this runs, for the command that tries it again.
     """
-    if subject.quick:
+    if subject.quick and not limits.shapes:
         limits = replace(limits, shapes=_FEW_LONG if limits.longest > Limits.longest else _FEW)
     end = time.monotonic() + QUICK_SECONDS if subject.quick else math.inf
     for seed in rng.integers(2**32, size=subject.count(count)):

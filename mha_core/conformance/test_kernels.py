@@ -29,6 +29,8 @@ from .subject import Subject, unchanged
 from .tolerance import UNIT_ROUNDOFF, assert_within
 
 EVERY = frozenset(FEATURES) | BESIDE
+LONG = ((1, 2, 2, 150, 150, 64, 64), (1, 1, 4, 1, 1100, 64, 64), (2, 1, 1, 20, 300, 128, 96), (1, 1, 1, 300, 40, 32, 40))
+"""What goes over several tiles of any kernel: the two lengths alike, one query, more keys, more queries."""
 SHAPES = [(6, 8), (48, 64)]  # (length, width): one for what is general, one for what wants round numbers
 
 
@@ -129,14 +131,17 @@ def test_a_gradient_is_right_whoever_computes_it(
 
 
 @pytest.mark.promise(0)
+@pytest.mark.parametrize(
+    ("count", "limits"), [(400, Limits(times=1)), (30, Limits(times=1, depth=1, shapes=LONG))], ids=["short", "long"]
+)
 def test_random_problems_equal_the_oracle(
-    subject: Subject, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
+    subject: Subject, attention_kernel: Kernel, dtype: str, rng: np.random.Generator, count: int, limits: Limits
 ) -> None:
     """Whatever of them the kernel takes."""
     if "lse" not in attention_kernel.handles:
         pytest.skip("the kernel does not declare lse: it is judged by out alone, elsewhere in this module")
     with watched(attention_kernel, EVERY) as watch:
-        judge_problems(subject, rng, 400, dtype, kernel=attention_kernel.name, limits=Limits(times=1))
+        judge_problems(subject, rng, count, dtype, kernel=attention_kernel.name, limits=limits)
     skip_if_never_run([watch])
 
 

@@ -25,7 +25,7 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 @cache
 def compiled(source, kernel, defines):
-    """The kernel's ``launch(grid, block, shared, flushes, args)``; ``defines`` are those that the device's compiler is given."""
+    """The kernel's ``launch(grid, block, shared, flushes, args)``; ``defines`` are what the device's compiler is given."""
     folder = Path(mkdtemp(prefix="cuda_on_host"))
     code = f"""
         #include "cuda_on_host.h"
