@@ -189,6 +189,7 @@ def _plain(sides: Sides, query: Any, key: Any, value: Any, *, causal: bool) -> A
 
 
 _BESIDE_SDPA, _BESIDE_PLAIN = Goal(OURS_ON_TORCH, 1.02, "torch SDPA"), Goal(OURS, 1 / 6, PLAIN)
+_ON_CUPY = Goal(OURS, 1 / 0.95, "torch SDPA")
 _OF_COPY, _BESIDE_LAYER = Goal(OURS, 0.85), Goal(OURS, 1.1, "nn.TransformerEncoderLayer")
 CASES = (
     *(
@@ -196,7 +197,7 @@ CASES = (
             f"attention 1x16x{length}x128{', causal' * causal}",
             Attention(16, length, 128, causal),
             "torch SDPA",
-            (_BESIDE_SDPA, _BESIDE_PLAIN) if 4096 <= length <= 16384 else (_BESIDE_SDPA,),
+            (_BESIDE_SDPA, *[_ON_CUPY] * (length >= 4096), *[_BESIDE_PLAIN] * (4096 <= length <= 16384)),
         )
         for length in (2048, 8192, 32768)
         for causal in (True, False)
