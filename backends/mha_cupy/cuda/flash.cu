@@ -13,12 +13,18 @@ constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;  // w
 __device__ __forceinline__ constexpr float raised(float16) { return 16384; }
 __device__ __forceinline__ constexpr float raised(bfloat16) { return 1; }
 
-__device__ __forceinline__ void store_pair(float first, float second, float* to) {
+// Two neighbours, the second where it is there; in one access where pairs begin at multiples of their size.
+__device__ __forceinline__ void store_pair(float first, float second, float* to, bool both, bool at_once) {
     const float two[2] = {first, second};
-    store(two, to);
+    if (at_once) return store(two, to);
+    to[0] = first;
+    if (both) to[1] = second;
 }
-template <typename T> __device__ __forceinline__ void store_pair(float first, float second, T* to) {
-    *(unsigned int*)to = pair(first, second, T{});
+template <typename T> __device__ __forceinline__ void store_pair(float first, float second, T* to, bool both, bool at_once) {
+    const unsigned int two = pair(first, second, T{});
+    if (at_once) return void(*reinterpret_cast<unsigned int*>(to) = two);
+    to[0].bits = (unsigned short)two;
+    if (both) to[1].bits = (unsigned short)(two >> 16);
 }
 
 __device__ __forceinline__ float over_quad(float x, Max) {
@@ -237,15 +243,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
             OUT* row_of_out = out + part * out_part + b * out_batch + k_head * out_head + group * out_group + row * out_row;
 #pragma unroll
             for (int n = 0; n < VALUE_DIM / 8; n++) {
-                const float two[2] = {sums[t][n][half * 2] * factor_of_sum, sums[t][n][half * 2 + 1] * factor_of_sum};
                 const int column = n * 8 + lane % 4 * 2;
-                OUT* to = row_of_out + column;
-                if (value_dim % 2 == 0) {
-                    if (column < value_dim) store_pair(two[0], two[1], to);
-                } else {
-                    if (column < value_dim) narrow(two[0], to[0]);
-                    if (column + 1 < value_dim) narrow(two[1], to[1]);
-                }
+                if (column < value_dim)
+                    store_pair(
+                        sums[t][n][half * 2] * factor_of_sum, sums[t][n][half * 2 + 1] * factor_of_sum, row_of_out + column,
+                        column + 1 < value_dim, value_dim % 2 == 0);
             }
         }
 }

@@ -67,16 +67,25 @@ template <typename T, int ROWS, int WIDTH> struct Tile {
     // COUNT is 8 where all begin at multiples of 16 bytes and length is a multiple of 8, else 1.
     template <int THREADS, int COUNT, typename Begin>
     __device__ __forceinline__ void copy_from(Begin begin, int length, const T* anywhere) const {
-        constexpr int PACKS = WIDTH / COUNT, AT_ONCE = COUNT == 8 ? 4 : 1;  // what is not copied in passing takes registers
-#pragma unroll AT_ONCE
-        for (int i = threadIdx.x; i < ROWS * PACKS; i += THREADS) {
-            const int row = i / PACKS, column = i % PACKS * COUNT;
-            const T* from = begin(row);
-            const bool is_there = from && column < length;
-            if constexpr (COUNT == 8)
+        constexpr int PACKS = WIDTH / COUNT, STEP = THREADS / PACKS;
+        if constexpr (COUNT == 8) {  // a thread keeps its column
+            const int first = threadIdx.x / PACKS, column = threadIdx.x % PACKS * COUNT;
+            if (THREADS % PACKS != 0 && first >= STEP) return;
+#pragma unroll
+            for (int at = 0; at < ROWS; at += STEP) {
+                const int row = at + first;
+                if (ROWS % STEP != 0 && row >= ROWS) break;
+                const T* from = begin(row);
+                const bool is_there = from && column < length;
                 copy_later(of(row, column), is_there ? from + column : anywhere, is_there);
-            else
-                *of(row, column) = is_there ? from[column] : T{0};
+            }
+        } else {
+#pragma unroll 1
+            for (int i = threadIdx.x; i < ROWS * PACKS; i += THREADS) {
+                const int row = i / PACKS, column = i % PACKS;
+                const T* from = begin(row);
+                *of(row, column) = from && column < length ? from[column] : T{0};
+            }
         }
     }
 };
