@@ -191,8 +191,9 @@ def test_parallel_takes_few_items_ahead_of_what_is_asked_for(blas_count):
 
 
 def test_parallel_gives_a_result_while_a_later_part_is_still_computed(blas_count):
-    asked = threading.Event()
-    results = threads.parallel(lambda n: n == 0 or asked.wait(AT_MOST), range(4))
+    """A caller that waits for a part of another thread computes a later one meanwhile: that one must not wait for it."""
+    asked, caller = threading.Event(), threading.current_thread()
+    results = threads.parallel(lambda n: n == 0 or threading.current_thread() is caller or asked.wait(AT_MOST), range(4))
     assert next(results)
     asked.set()
     assert list(results) == [True] * 3
