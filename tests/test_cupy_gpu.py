@@ -1,5 +1,7 @@
 """The CuPy plugin where there is a GPU: arrays, devices, streams, and what is computed."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import cupy
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import mha_core as mha
 import mha_cupy
 import mha_cupy.namespace as xp
 from mha_core.conformance import oracle
+from mha_core.conformance.tolerance import assert_within, exact_attention
 from mha_core.dispatch.backend import load
 
 BFLOAT16 = np.dtype(xp.bfloat16)
@@ -128,6 +131,48 @@ def test_synchronize_waits_for_the_current_stream(gpu, rng):
             x = mha.linear(x, x) / 64
         gpu.record.synchronize()
         assert stream.done
+
+
+each_kernel = pytest.mark.parametrize(("kernel", "name"), [("flash", "float16"), ("flash", "bfloat16"), ("blocks", "float32")])
+
+
+@with_gpu
+@each_kernel
+def test_kernels_of_attention_are_right_on_several_streams_and_threads(gpu, rng, kernel, name):
+    """Each thread has a stream that waits for nobody; one that took another's memory or stream would take its numbers."""
+    given = [rng.normal(size=(1, 4, 300, 64)).astype(getattr(xp, name)) for _ in range(4)]
+
+    def compute(x):
+        with cupy.cuda.Stream(non_blocking=True), mha.use_kernel("attention", kernel):
+            query = gpu.from_numpy(x)
+            return [gpu.to_numpy(mha.scaled_dot_product_attention(query, query, query)) for _ in range(20)]
+
+    alone = [compute(x)[0] for x in given]
+    with ThreadPoolExecutor(len(given)) as threads:
+        beside = list(threads.map(compute, given))
+    for x, first, others in zip(given, alone, beside, strict=True):
+        assert {first.tobytes()} == {out.tobytes() for out in others}
+        exact = exact_attention(*[x.astype(np.float64)] * 3, dtype=name, rounds_weights=True)
+        assert_within("out", first, exact.out, exact.out_bound)
+
+
+@with_gpu
+@each_kernel
+@pytest.mark.parametrize("length", [1, 300])
+def test_kernels_of_attention_wait_for_nothing(gpu, rng, kernel, name, length):
+    query, key = (gpu.from_numpy(rng.normal(size=(1, 2, n, 64)).astype(getattr(xp, name))) for n in (length, 2000))
+    much = gpu.from_numpy(rng.normal(size=(8192, 8192)).astype(np.float32))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream, mha.use_kernel("attention", kernel):
+        for _ in range(2):  # what is compiled on first need
+            mha.attention_state(query, key, key, mask=mha.causal(), query_offset=1700)
+        stream.synchronize()
+        for _ in range(8):
+            cupy.matmul(much, much)
+        mha.attention_state(query, key, key, mask=mha.causal(), query_offset=1700)
+        assert not stream.done
+        stream.synchronize()
 
 
 @with_gpu

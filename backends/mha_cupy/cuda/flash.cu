@@ -1,6 +1,6 @@
 // Attention in one pass over the keys, with scores and weights in registers alone (Dao 2023, FlashAttention-2, algorithm 1).
-// Defined by the compiler's options: DTYPE (float16 or bfloat16), OUT (DTYPE, or float for parts), BIAS; DIM of queries and keys and
-// VALUE_DIM, with zeros up to multiples of 16; PACK, as tiles.cuh has it; WARPS, and TILES of 16 rows for each of them; KEYS in a
+// Defined by the compiler's options: DTYPE (float16 or bfloat16), OUT (DTYPE, or float for parts), BIAS; DIM of queries and keys
+// and VALUE_DIM, with zeros up to multiples of 16; PACK, as tiles.cuh has it; WARPS, and TILES of 16 rows for each of them; KEYS in a
 // step, a multiple of 16; TERMS, 0 where there is no softcap, mask, bias or slope, and scale > 0.
 // A row is a query of one query head; those of the heads that share a key head stand in one stack, query by query.
 
@@ -140,7 +140,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
             }
         }
 
-        const bool all_seen = from >= all_from && from + KEYS <= all_to && from - last_row >= low && from + KEYS - 1 - first_row <= high;
+        const bool in_band = from - last_row >= low && from + KEYS - 1 - first_row <= high;
+        const bool all_seen = in_band && from >= all_from && from + KEYS <= all_to;
         if (TERMS || !all_seen) {
 #pragma unroll
             for (int t = 0; t < TILES; t++)

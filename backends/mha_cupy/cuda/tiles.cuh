@@ -38,7 +38,8 @@ __device__ __forceinline__ void load_transposed(const void* row, unsigned int (&
 
 // 16 bytes into shared memory, zeros where they are not there; they have come after wait(), for all threads after a barrier.
 __device__ __forceinline__ void copy_later(void* to, const void* from, bool is_there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(in_shared(to)), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+    const int bytes = is_there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(in_shared(to)), "l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -63,8 +64,8 @@ template <typename T, int ROWS, int WIDTH> struct Tile {
 
     __device__ __forceinline__ T* of(int row, int column) const { return at + row * PITCH + column; }
 
-    // Rows of `length` numbers, zeros beyond, by THREADS threads, COUNT at a time; `begin(row)` says where one begins, null where it is not there.
-    // COUNT is 8 where all begin at multiples of 16 bytes and length is a multiple of 8, else 1.
+    // Rows of `length` numbers, zeros beyond, by THREADS threads, COUNT at a time; `begin(row)` says where one begins, null where it
+    // is not there. COUNT is 8 where all begin at multiples of 16 bytes and length is a multiple of 8, else 1.
     template <int THREADS, int COUNT, typename Begin>
     __device__ __forceinline__ void copy_from(Begin begin, int length, const T* anywhere) const {
         constexpr int PACKS = WIDTH / COUNT, STEP = THREADS / PACKS;
