@@ -317,3 +317,12 @@ def test_numbers_in_options_are_looked_at_each_time_where_devices_have_no_hash(i
     assert not mha.attention_state(x, x, x, mask=mask).out.any()
     mask[...] = True
     assert mha.attention_state(x, x, x, mask=mask).out.all()
+
+
+def test_what_is_no_array_is_refused_in_words_where_devices_have_no_hash(installed):
+    installed(backends=[a_backend(types=(PLACED,), current_device=lambda: Place("cpu"))])
+    x = X.view(Placed)
+    mha.gelu(x)  # from here on its type is known
+    for compute in (lambda: mha.layer_norm(x, [1.0] * 3), lambda: mha.scaled_dot_product_attention(x, [1.0], x)):
+        with pytest.raises(TypeError, match="list"):
+            compute()

@@ -251,14 +251,18 @@ def _hashable(device: Any) -> Any:
 
 
 def by_name(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a key knows of arrays whose devices have no hash, as CuPy's: these by their names, and the one that computes.
+    """What a key knows of arrays whose devices have no hash: these by their names, and the one that computes.
 
-    Empty where the library is not known to compute on a current device. None stands for no array.
+    Empty where the library is not known to compute on a current device, and where one is no array, which is refused later, in
+    words. None stands for no array.
     """
     backend = by_type.now.get(type(arrays[0]))
     if backend is None or backend.record.current_device is None:
         return ()
-    known = (None if x is None else (type(x), x.shape, x.dtype, str(x.device)) for x in arrays)
+    try:
+        known = [None if x is None else (type(x), x.shape, x.dtype, str(device_of(x))) for x in arrays]
+    except AttributeError:
+        return ()
     return (features_of(arrays), str(backend.record.current_device()), *known)
 
 
