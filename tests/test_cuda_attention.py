@@ -14,19 +14,13 @@ import pytest
 import mha_core as mha
 import mha_cupy.blocks
 from conftest import ROOT
-from cuda_on_host import COMPILER, judging, launched, plugin
-from mha_core.plugin import Call, register, unregister
+from cuda_on_host import judging, launched
+from cuda_on_host.judging import kernels  # noqa: F401
+from cuda_pieces import on_host as needs_compiler
+from mha_core.plugin import Call
 from mha_cupy import attention, products
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: apt-get install g++")
-
-
-@pytest.fixture(autouse=True)
-def kernel(monkeypatch):
-    plugin.stand_in(monkeypatch.setattr)
-    register(plugin)
-    yield
-    unregister(plugin)
+pytestmark = needs_compiler
 
 
 on_host, drawn, judge = (partial(function, "blocks_on_host") for function in (judging.on_host, judging.drawn, judging.judge))

@@ -15,23 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mha_core as mha
-from cuda_on_host import COMPILER, judging, launched, plugin
+from cuda_on_host import judging, launched
+from cuda_on_host.judging import kernels  # noqa: F401
+from cuda_pieces import on_host as needs_compiler
 from mha_core.dispatch.contract import Call
-from mha_core.plugin import register, unregister
 from mha_cupy import flash, flash_plan
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler: apt-get install g++")
+pytestmark = needs_compiler
 on_host, drawn, judge = (partial(function, "flash_on_host") for function in (judging.on_host, judging.drawn, judging.judge))
 BFLOAT16 = ml_dtypes.bfloat16
 each_dtype = pytest.mark.parametrize("dtype", [np.float16, BFLOAT16])
-
-
-@pytest.fixture(autouse=True)
-def kernel(monkeypatch):
-    plugin.stand_in(monkeypatch.setattr)
-    register(plugin)
-    yield
-    unregister(plugin)
 
 
 @pytest.fixture
@@ -334,12 +327,16 @@ class Cards:
 
 
 def test_what_a_card_is_is_asked_of_the_current_one(monkeypatch):
+    def forget():
+        for found in (flash._capability, flash._multiprocessors):
+            found.cache_clear()
+
     monkeypatch.undo()  # the host that stands in for it
     cards = Cards()
     monkeypatch.setitem(sys.modules, "cupy", cards)
-    flash._capability.cache_clear(), flash._multiprocessors.cache_clear()
+    forget()
     assert (flash.capability(), flash.multiprocessors()) == (80, 108)
     cards.current = 1
     assert (flash.capability(), flash.multiprocessors()) == (120, 188)
     assert flash.supports(call()) is None
-    flash._capability.cache_clear(), flash._multiprocessors.cache_clear()
+    forget()

@@ -117,9 +117,9 @@ def _softmax(terms: Terms, block: Block, cols: range, scores: Any, weights: Any,
             *(number(_times(weights)), number(p.softcap or 0), small(block.rows.start), small(cols.start)),
             *(small(-FAR if low is None else low), small(FAR if high is None else high)),
             *(
-                *products.with_strides(lengths, 1),
-                *products.with_strides(mask, 4),
-                *products.with_strides(bias, 4),
+                *_pointer(lengths, 1),
+                *_pointer(mask, 4),
+                *_pointer(bias, 4),
                 slopes,
                 small(0 if slopes is None else terms.shift),
             ),
@@ -129,6 +129,13 @@ def _softmax(terms: Terms, block: Block, cols: range, scores: Any, weights: Any,
 
 def _times(weights: Any) -> float:
     return _TIMES.get(str(weights.dtype), 1.0)
+
+
+def _pointer(x: Any, ndim: int) -> tuple[Any, ...]:
+    """An array and its strides; a null pointer and none."""
+    import numpy
+
+    return x, *map(numpy.int64, (0,) * ndim if x is None else products.elements(x))
 
 
 def _steps(lse: Any) -> tuple[int, int, int]:

@@ -1,6 +1,4 @@
-"""How attention in one kernel is cut into blocks and parts, and what is launched: made once for problems that differ in numbers
-alone.
-"""
+"""How attention in one kernel is cut into blocks and parts, and what is launched: once for all problems of one layout."""
 
 from __future__ import annotations
 

@@ -171,13 +171,6 @@ def elements(x: Any) -> tuple[int, ...]:
     return tuple(0 if size == 1 else step // x.dtype.itemsize for size, step in zip(x.shape, x.strides, strict=True))
 
 
-def with_strides(x: Any, axes: int) -> tuple[Any, ...]:
-    """What a kernel is given of an array: it, and the strides of its first axes in elements; of none, null and zeros."""
-    import numpy
-
-    return x, *map(numpy.int64, (0,) * axes if x is None else elements(x)[:axes])
-
-
 def _steps(a: Any, b: Any, out: Any) -> Iterator[tuple[int, ...]]:
     """Strides of the leading axes; an axis that is not there broadcasts."""
     for x in (a, b, out):

@@ -1,10 +1,22 @@
 """Attention of mha_cupy on the host, beside the oracle."""
 
 import numpy as np
+import pytest
 
 import mha_core as mha
+from cuda_on_host import plugin
 from mha_core.conformance.problems import Limits, random_problem
 from mha_core.conformance.tolerance import assert_within, exact_attention
+from mha_core.plugin import register, unregister
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch):
+    """Of a module that imports it: the host in the place of the device, in every test."""
+    plugin.stand_in(monkeypatch.setattr)
+    register(plugin)
+    yield
+    unregister(plugin)
 
 
 def on_host(kernel, query, key, value, **options):

@@ -69,6 +69,7 @@ TABLE = [
         "test_kernels",
         ("scale_off", 0, "plain", "the scale is 1% off"),
         ("last_key_dropped", 0, "plain", "the last key is left out"),
+        ("first_key_of_the_second_tile_dropped", 0, "random_problems and long", "the 65th key is left out"),
         ("merged_by_the_maximum", 0, "plain", "halves of the keys weighed by their maxima, not by their sums"),
         ("rounded_values", 0, "plain", "values rounded to float16"),
     ),

@@ -27,15 +27,6 @@ template <typename T> __device__ __forceinline__ void store_pair(float first, fl
     if (both) to[1].bits = (unsigned short)(two >> 16);
 }
 
-__device__ __forceinline__ float over_quad(float x, Max) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
-__device__ __forceinline__ float over_quad(float x, Sum) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const DTYPE* __restrict__ query, const DTYPE* __restrict__ key, const DTYPE* __restrict__ value, OUT* __restrict__ out,
     float* __restrict__ lse,                // (parts, batch, heads, groups, rows), without gaps; or null
@@ -178,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
                 float now = before;
 #pragma unroll
                 for (int i = 0; i < KEYS / 4; i++) now = fmaxf(now, s[t][i / 2][half * 2 + i % 2]);
-                now = over_quad(now, Max{});
+                now = over_lanes<Max, 4>(now);
                 const float base = now == NONE ? 0 : now;  // differences first: the greatest weight is 1, however large its score
                 const float keep = exp2f((before - base) * factor);
                 float sum = 0;
@@ -226,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = first + (warp * TILES + t) * 16 + half * 8 + lane / 4;
-            float sum = over_quad(total[t][half], Sum{});
+            float sum = over_lanes<Sum, 4>(total[t][half]);
             float base = largest[t][half] == NONE ? 0 : largest[t][half] * factor, keep = 1;
             if (at >= stack) continue;
             const int row = at / groups, group = at % groups;

@@ -36,18 +36,22 @@ struct Sum {
     template <typename T> static __device__ __forceinline__ T of(T a, T b) { return a + b; }
 };
 
+// Over COUNT neighbouring lanes of a warp, a power of two, the same for each of them.
+template <typename Op, int COUNT, typename T> __device__ __forceinline__ T over_lanes(T x) {
+#pragma unroll
+    for (int step = COUNT / 2; step > 0; step >>= 1) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
 // Over the COUNT threads of a block, the same for each of them; `shared` has room for 32. The order does not depend on the clock.
 template <typename Op, int COUNT, typename T> __device__ __forceinline__ T over_block(T x, T none, T* shared) {
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, step));
+    x = over_lanes<Op, 32>(x);
     if (COUNT == 32) return x;
     __syncthreads();  // what was there before has been read by all
     if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = x;
     __syncthreads();
     x = (threadIdx.x & 31) < COUNT / 32 ? shared[threadIdx.x & 31] : none;
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, step));
-    return x;
+    return over_lanes<Op, 32>(x);
 }
 
 // COUNT neighbours in one access: `from` and `to` are multiples of their size, at most 16 bytes.
