@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ..algebra.arrays import Array
-from ..ops.pieces import check_activation, feed_forward
+from ..ops.functional import check_activation, feed_forward
 from .base import Layer
 from .init import Weights
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..algebra.arrays import Array
-from ..ops.pieces import check_activation
+from ..ops.functional import check_activation
 from .attention import MultiHeadAttention
 from .decoder import Decoder, DecoderLayer
 from .encoder import Encoder, EncoderLayer

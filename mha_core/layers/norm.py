@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from ..algebra.arrays import Array
-from ..ops.pieces import layer_norm, rms_norm
+from ..ops.functional import layer_norm, rms_norm
 from .base import Layer
 from .init import Weights
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..algebra.arrays import Array
-from ..ops.pieces import dropout as drop
+from ..ops.functional import dropout as drop
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from ..algebra.arrays import Array, device_of, is_array
 from ..dispatch.selection import backend_of
-from ..ops.pieces import embedding
+from ..ops.functional import embedding
 from ..ops.positions import rotary, rotary_tables
 from .base import Layer
 

@@ -12,7 +12,7 @@ from ..algebra.masks import Mask
 from ..layers.base import Layer
 from ..layers.encoder import Encoder
 from ..layers.norm import LayerNorm
-from ..ops.pieces import embedding
+from ..ops.functional import embedding
 
 _MAX_DISTANCE = 128  # beyond which all distances have one bucket (MPNet, as T5: Raffel et al. 2020, section 2.1)
 

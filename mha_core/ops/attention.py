@@ -10,7 +10,7 @@ from ..algebra.arrays import Array, Index, at_least, broadcast_shapes
 from ..algebra.state import AttentionState
 from . import check
 from .attend import attend, attend_weights
-from .pieces import linear
+from .functional import linear
 from .prepare import Options, prepare
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from ..dispatch.context import ALGEBRA, dry_run, watched_by
-from . import attention, multi_head, pieces, positions
+from . import attention, functional, multi_head, positions
 from .operation import Run
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -19,13 +19,13 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
         attention.attention_weights,
         attention.self_attention,
         multi_head.multi_head_attention,
-        pieces.feed_forward,
-        pieces.linear,
-        pieces.layer_norm,
-        pieces.rms_norm,
-        pieces.gelu,
-        pieces.relu,
-        pieces.silu,
+        functional.feed_forward,
+        functional.linear,
+        functional.layer_norm,
+        functional.rms_norm,
+        functional.gelu,
+        functional.relu,
+        functional.silu,
         positions.rotary,
     )
 } | {"attention": attention.scaled_dot_product_attention}

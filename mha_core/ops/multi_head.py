@@ -11,7 +11,7 @@ from ..dispatch.context import dry
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
 from .operation import run_parts
-from .pieces import linear
+from .functional import linear
 from .prepare import Options
 
 Turn: TypeAlias = Callable[[Array, int | Array], Array]
