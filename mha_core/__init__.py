@@ -39,8 +39,8 @@ from .ops.attention import (
     self_attention,
 )
 from .ops.explain import Explanation, explain
-from .ops.multi_head import multi_head_attention
 from .ops.functional import dropout, embedding, feed_forward, gelu, layer_norm, linear, relu, rms_norm, silu
+from .ops.multi_head import multi_head_attention
 from .ops.positions import rotary, rotary_tables, sinusoidal_positions
 from .ops.verify import verify
 

@@ -276,8 +276,15 @@ class Placed(np.ndarray):
 PLACED = f"{Placed.__module__}:{Placed.__qualname__}"
 
 
+def placed(current_device):
+    """A backend of such arrays, which says what stands for a device."""
+    return a_backend(
+        types=(PLACED,), current_device=current_device, device_key=lambda device: (str(device), str(current_device()))
+    )
+
+
 def test_arrays_of_another_device_than_the_one_that_computes_are_refused(installed):
-    installed(backends=[a_backend(types=(PLACED,), current_device=lambda: current)])
+    installed(backends=[placed(lambda: current)])
     x = X.view(Placed)
     current = Place("elsewhere")
     with pytest.raises(mha.BackendMismatch, match=r"^x is on device cpu, but sample computes on .* current device, elsewhere"):
@@ -298,21 +305,21 @@ def test_devices_without_a_hash_find_their_kernel(installed, sink):
         Kernel("sample", op, "never", 1, "nowhere:f", supports=supports, handles=frozenset({"lse", "sink"}))
         for op in ("relu", "attention")
     ]
-    installed(*kernels, backends=[a_backend(types=(PLACED,), current_device=lambda: current)])
+    installed(*kernels, backends=[placed(lambda: current)])
     x, current = X.view(Placed), Place("cpu")
     mha.gelu(x)  # from here on its type is known
-    for _ in range(2):  # the second time by the decision that was kept
+    for _ in range(2):  # the second time by the plan that was kept
         np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
         mha.attention_state(x, x, x, sink=sink)
     assert asked == [("relu", "cpu"), ("attention", "cpu")]
-    current = Place("elsewhere")  # what was kept for one device says nothing of another
+    current = Place("elsewhere")  # a plan made for one device does not serve another
     for compute in (lambda: mha.relu(x), lambda: mha.attention_state(x, x, x, sink=sink)):
         with pytest.raises(mha.BackendMismatch, match="current device, elsewhere"):
             compute()
 
 
 def test_numbers_in_options_are_looked_at_each_time_where_devices_have_no_hash(installed):
-    installed(backends=[a_backend(types=(PLACED,), current_device=lambda: Place("cpu"))])
+    installed(backends=[placed(lambda: Place("cpu"))])
     x, mask = X.view(Placed), np.zeros((len(X), len(X)), dtype=bool).view(Placed)
     assert not mha.attention_state(x, x, x, mask=mask).out.any()
     mask[...] = True
@@ -320,9 +327,18 @@ def test_numbers_in_options_are_looked_at_each_time_where_devices_have_no_hash(i
 
 
 def test_what_is_no_array_is_refused_in_words_where_devices_have_no_hash(installed):
-    installed(backends=[a_backend(types=(PLACED,), current_device=lambda: Place("cpu"))])
+    installed(backends=[placed(lambda: Place("cpu"))])
     x = X.view(Placed)
     mha.gelu(x)  # from here on its type is known
     for compute in (lambda: mha.layer_norm(x, [1.0] * 3), lambda: mha.scaled_dot_product_attention(x, [1.0], x)):
         with pytest.raises(TypeError, match="list"):
             compute()
+
+
+def test_where_nothing_stands_for_a_device_without_a_hash_every_call_is_planned(installed):
+    asked = []
+    kernel = Kernel("sample", "relu", "never", 1, "nowhere:f", supports=lambda call: asked.append(call.device) or "not today")
+    installed(kernel, backends=[a_backend(types=(PLACED,))])
+    for _ in range(3):
+        np.testing.assert_array_equal(mha.relu(X.view(Placed)), np.maximum(X, 0))
+    assert asked == ["cpu"] * 3

@@ -1,8 +1,5 @@
 """Kernel selection fails closed: a kernel is given only what it declares, prepared, and the algebra does all else."""
 
-import ast
-import inspect
-import textwrap
 from dataclasses import fields, replace
 from functools import partial
 
@@ -11,11 +8,13 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-from mha_core.algebra import problem as problems
+from mha_core.algebra.biases import as_bias
 from mha_core.algebra.structure import Structure
+from mha_core.dispatch.contract import ATTENTION_FEATURES, BIAS_FEATURES, LAYER_FEATURES, MASK_FEATURES, OPTION_FEATURES
 from mha_core.dispatch.kernels import decide
+from mha_core.ops.prepare import prepare
 from mha_core.plugin import AttentionProblem, Call, register, unregister
-from sample_kernels import ANSWER, FEATURES, LENGTH, WIDTH, A, Plugin, W, a_call, a_kernel, given, received
+from sample_kernels import ANSWER, FEATURES, LENGTH, WIDTH, A, Plugin, W, a_backend, a_call, a_kernel, given, received
 
 each_feature = pytest.mark.parametrize("feature", FEATURES)
 
@@ -33,13 +32,57 @@ def assert_equal(state, expected):
 # features
 
 
-def test_every_feature_that_core_can_name_is_tried_here():
-    named = {*problems._BIAS_FEATURES.values(), "bias_term"}
-    for owner in (Structure, AttentionProblem):
-        features = vars(owner)["features"]
-        source = ast.parse(textwrap.dedent(inspect.getsource(getattr(features, "func", None) or features.fget)))
-        named |= {key.value for node in ast.walk(source) if isinstance(node, ast.Dict) for key in node.keys}
-    assert named == frozenset(FEATURES)
+def test_every_feature_of_attention_is_tried_here():
+    assert frozenset(FEATURES) | {"lse"} == ATTENTION_FEATURES
+
+
+def test_every_kind_of_bias_has_a_feature(arguments):
+    _, problem = prepare(**arguments())
+    biases = [as_bias(arguments(feature)["bias"]) for feature in sorted(BIAS_FEATURES)]
+    assert frozenset().union(*(replace(problem, bias=bias).features for bias in biases)) == BIAS_FEATURES
+
+
+def test_every_feature_of_a_layer_is_in_the_vocabulary():
+    layers = [
+        mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=16, activation=activation, norm_first=norm_first, seed=0)
+        for activation in ("relu", "gelu", "gelu_tanh", "silu")
+        for norm_first in (False, True)
+    ]
+    rotary = mha.Rotary.init(max_length=4, dim=4, interleaved=True)
+    layers.append(
+        replace(
+            layers[0],
+            attention=replace(layers[0].attention, rotary=rotary, num_kv_heads=1),
+            norm_1=mha.RMSNorm.init(d_model=8),
+            norm_2=mha.RMSNorm.init(d_model=8),
+            feed_forward=mha.FeedForward.init(d_model=8, d_ff=16, gated=True, seed=0),
+        )
+    )
+    named = frozenset().union(*(layer.features for layer in layers))
+    assert named | OPTION_FEATURES | {"dropout"} == LAYER_FEATURES
+
+
+def test_a_feature_that_does_not_exist_is_named_with_what_was_meant(installed):
+    installed(a_kernel(handles=frozenset({"casual", "lse"})), a_kernel("gelu", handles=frozenset({"qqq"})))
+    rows = {row.reason: row.state for row in mha.backends() if "no such feature" in row.reason}
+    assert rows == {
+        "kernel 'sample' handles 'casual', but attention has no such feature; did you mean 'causal'?": "idle",
+        "kernel 'sample' handles 'qqq', but gelu has no such feature": "idle",
+    }
+
+
+def test_words_of_a_library_or_of_a_layer_of_ones_own_are_not_taken_for_mistakes(installed):
+    library = a_backend(features=lambda arrays: frozenset({"qqq"}))
+    installed(
+        a_kernel(backend="sample", handles=frozenset({"qqq", "gradient"})),
+        a_kernel("encoder_layer", handles=frozenset({"norm_1=elsewhere.Norm"})),
+        backends=[library],
+    )
+    assert not [row for row in mha.backends() if "no such feature" in row.reason]
+
+
+def test_our_own_plugins_declare_nothing_unknown():
+    assert not [row for row in mha.backends() if row.distribution == "mha-core" and row.reason]
 
 
 def test_a_plain_call_has_no_feature_and_goes_to_the_humblest_kernel(installed, arguments):
@@ -95,12 +138,14 @@ def test_one_undeclared_feature_among_many_is_enough(installed, arguments):
     assert not received
 
 
-def test_every_part_of_a_structure_is_a_feature():
+def test_every_part_of_a_structure_has_a_feature():
     bare = Structure(range(3))
     optional = [field.name for field in fields(Structure) if field.default is None]
+    structures = [replace(bare, **{name: object()}) for name in optional]
+    structures += [replace(bare, band=band) for band in [(None, 0), (0, None), (0, 0)]]
     assert optional
-    assert all(replace(bare, **{name: object()}).features for name in optional)
-    assert all(replace(bare, band=band).features for band in [(None, 0), (0, None), (0, 0)])
+    assert all(structure.features for structure in structures)
+    assert frozenset().union(*(structure.features for structure in structures)) == MASK_FEATURES
 
 
 def test_every_option_of_a_problem_is_a_feature(installed, arguments):

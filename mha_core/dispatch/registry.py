@@ -172,11 +172,12 @@ def _check_functions(kernel: Kernel) -> None:
 
 _registry: Registry | None = None
 _lock = threading.RLock()
-_listeners: list[Any] = []
+_listeners: list[Callable[[], None]] = []
+_generation = 0
 
 
 def registry() -> Registry:
-    """The registry, with every installed plugin in it; metadata is read on the first call."""
+    """Return the registry with every installed plugin in it; metadata is read on the first call."""
     global _registry
     if _registry is None:
         with _lock:
@@ -187,26 +188,36 @@ def registry() -> Registry:
     return _registry
 
 
-def on_change(forget: Any) -> Any:
+def generation() -> int:
+    """Return a number that grows whenever a plugin comes or goes; what is decided in one generation is void in the next."""
+    return _generation
+
+
+def on_change(forget: Callable[[], None]) -> Callable[[], None]:
     """Call ``forget()`` whenever a plugin comes or goes."""
     _listeners.append(forget)
     return forget
 
 
 def register(module: Any, name: str = "") -> None:
-    """Register a plugin by hand, a module or any object with hooks, in a notebook or a test; raises what is wrong with it."""
+    """Register a plugin by hand, in a notebook or a test: a module, or any object with hooks. Raises what is wrong with it."""
     with _lock:
         plugin = registry().add_module(module, name)
         if plugin.error is not None:
-            registry().plugins.remove(plugin)  # what is wrong is raised here, and need not be listed
+            registry().plugins.remove(plugin)  # its error is raised here, and need not be listed
             raise plugin.error
-    for forget in _listeners:
-        forget()
+        _changed()
 
 
 def unregister(module: Any) -> None:
-    """Take a plugin back that was registered by hand. Raises ValueError where it was not."""
+    """Remove a plugin that was registered by hand. Raises ValueError if it was not."""
     with _lock:
         registry().remove(module)
+        _changed()
+
+
+def _changed() -> None:
+    global _generation
+    _generation += 1
     for forget in _listeners:
         forget()

@@ -14,7 +14,7 @@ from typing import Any
 
 from .backend import LoadedBackend, load
 from .context import demanding, demands
-from .contract import OPERATIONS
+from .contract import FEATURES, STATE_FEATURES, Kernel
 from .errors import BackendMismatch, UnknownBackend
 from .registry import on_change, registry
 
@@ -33,19 +33,18 @@ by_type = ByType()
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """A row of ``mha.backends()``.
-
-    state: ``"registered"``; ``"broken"``, a plugin that could not be used, with the reason and its traceback; or ``"idle"``,
-    one that brings nothing, or kernels for a backend that is not there. kernels: ``"operation: name"`` of each, whichever
-    plugin brought it.
-    """
+    """A row of ``mha.backends()``."""
 
     name: str
     distribution: str
     version: str
     state: str
+    """``"registered"``; ``"broken"`` for a plugin that cannot be used; ``"idle"`` for one that brings nothing, or something that is
+    never asked for: kernels for a backend that is not installed, for an unknown operation, or with an unknown feature."""
     reason: str = ""
+    """Why it is broken or idle."""
     kernels: tuple[str, ...] = ()
+    """``"operation: name"`` of each kernel, whichever plugin brought it."""
     traceback: str = field(default="", repr=False)
 
 
@@ -69,11 +68,27 @@ def backends() -> list[BackendInfo]:
             reason = f"it extends backend {name!r}, which no installed plugin brings"
             rows.append(BackendInfo(plugin.name, *owner, "idle", reason))
         for kernel in plugin.kernels:
-            if kernel.op not in OPERATIONS:
-                reason = f"kernel {kernel.name!r} is for {kernel.op!r}; expected one of {', '.join(OPERATIONS)}"
-                rows.append(BackendInfo(plugin.name, *owner, "idle", reason))
+            rows += [BackendInfo(plugin.name, *owner, "idle", reason) for reason in _unknown_words(kernel)]
         rows += [BackendInfo(each.name, *owner, "registered", kernels=_kernels(each.name)) for each in plugin.backends]
     return rows
+
+
+def _unknown_words(kernel: Kernel) -> Iterator[str]:
+    """What a kernel declares and core does not know: an operation, or a feature, for which it is then never asked."""
+    from difflib import get_close_matches  # needed for an error's words
+
+    if kernel.op not in FEATURES:
+        yield f"kernel {kernel.name!r} is for {kernel.op!r}; expected one of {', '.join(FEATURES)}"
+        return
+    known = FEATURES[kernel.op] | STATE_FEATURES
+    backend = registry().backends.get(kernel.backend)
+    library_has_own = backend is not None and backend[0].features is not None
+    for feature in sorted(frozenset(kernel.handles) - known):
+        guess = get_close_matches(feature, sorted(known), n=1)
+        of_a_layer = kernel.op == "encoder_layer" and "." in feature.partition("=")[2]  # a class of somebody else's
+        if guess or not (library_has_own or of_a_layer):
+            hint = f"; did you mean {guess[0]!r}?" if guess else ""
+            yield f"kernel {kernel.name!r} handles {feature!r}, but {kernel.op} has no such feature{hint}"
 
 
 def _kernels(backend: str) -> tuple[str, ...]:

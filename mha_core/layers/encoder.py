@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
 from ..ops import check
-from ..ops.operation import run_parts
+from ..ops.operation import Composition, composite
 from ..ops.prepare import Options
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
@@ -52,25 +53,34 @@ class EncoderLayer(Block):
         """
         if dropout is not None:
             dropout.check(self.sublayers)
-        arrays = {"x": x, **self.arrays()}
         given = {name: value for name, value in {**options, "dropout": dropout}.items() if value is not None}
-
-        return run_parts(
-            "encoder_layer",
-            check.arrays(x=x, optional=self.arrays()),
-            _encoder_layer,
-            (self, x),
-            given,
-            arrays=arrays,
-            shape=tuple(x.shape),
-            features=self.features.union(given),
-            settings=self.settings.items(),
-        )
+        return _encoder_layer(self, x, **given)
 
 
-def _encoder_layer(layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
+def _arrays(layer: EncoderLayer, x: Array, **options: Any) -> dict[str, Array | None]:
+    return {"x": x, **layer.arrays()}
+
+
+def _plain(layer: EncoderLayer, x: Array) -> tuple[Hashable, ...]:
+    return layer.features, *layer.settings.items()
+
+
+def _examine(layer: EncoderLayer, x: Array, **given: Any) -> Composition:
+    return Composition(
+        check.arrays(x=x, optional=layer.arrays()),
+        _algebra,
+        shape=tuple(x.shape),
+        features=layer.features.union(given),
+        settings=layer.settings.items(),
+    )
+
+
+def _algebra(layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
     x = residual("attention", x, partial(layer.attention, **options), layer.norm_1, layer.norm_first, dropout)
     return residual("feed_forward", x, layer.feed_forward, layer.norm_2, layer.norm_first, dropout)
+
+
+_encoder_layer = composite("encoder_layer", _arrays, _plain, _examine)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,232 +1,166 @@
-"""How a call of attention becomes a problem and finds its kernel: in full once for each signature, then by one lookup."""
+"""Attention and its weights as operations: a call becomes an ``AttentionProblem``, and the problem finds its kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from ..algebra import attention as algebra
-from ..algebra.arrays import Array, Index
+from ..algebra.arrays import Array
 from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
 from ..algebra.visibility import has_unseen_keys, without_unseen_keys
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.context import demands, watcher
-from ..dispatch.kernels import decide
-from .operation import Kept, Plan, Run, by_name, describe, empty, features_of, is_hashable, keep
-from .prepare import prepare
+from ..dispatch.contract import Call
+from ..dispatch.kernels import Decision, decide
+from .operation import Key, Operation, Plan, Run, describe, empty, features_of, option_keys, signature
+from .prepare import prepare, prepare_weights
 
-LSE = "lse"
-"""The feature of a call whose log-sum-exp is wanted; a kernel that lacks it may leave ``lse`` None."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """A problem whose arrays are yet to come, and what was decided for it."""
-
-    plan: Plan
-    fields: dict[str, Any]
-    """The problem's own, without arrays."""
-    kept: tuple[Any, ...] | None
-    """The index of the keys that any query can reach; None for all."""
-    zeroes: bool
-    """Whether keys that no query sees remain, and must be zeroed."""
-    as_given: bool
-    """Whether query, key and value go into the problem as they come."""
-    headless: bool
-    """Whether they have two axes each, and so has the answer."""
-    direct: Callable[..., AttentionState] | None
-    """What needs no problem: the kernel as it was prepared, where it computes with the arrays as they come."""
-
-    def fill(self, query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
-        if not self.as_given:
-            query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
-            if self.kept is not None:
-                key, value = key[self.kept], value[self.kept]
-        fields = self.fields.copy()
-        fields["query"], fields["key"], fields["value"], fields["sink"] = query, key, value, sink
-        problem = _new(AttentionProblem)  # several times faster than its __init__, which sets one field at a time
-        _set(problem, "__dict__", fields)
-        return without_unseen_keys(problem) if self.zeroes else problem
+Fill = Callable[[Array, Array, Array, Array | None], AttentionProblem]
 
 
-_new, _set = object.__new__, object.__setattr__
-_recipes = Kept()
+def attention(*, lse: bool) -> Operation:
+    """Return attention as an operation; without ``lse`` a kernel may leave the log-sum-exp of the state None."""
+    return Operation(partial(_key, lse), partial(_plan, lse))
 
 
-def attend(query: Any, key: Any, value: Any, options: Mapping[str, Any], *, lse: bool) -> AttentionState:
-    """Attention, validated and dispatched; without ``lse`` only ``out`` is sure to be there."""
-    recipes, recipe, sink = _recipes.now, None, None
-    signature: tuple[Any, ...] | None
-    try:
-        said = None
-        if options:
-            said, sink = _said(**options), options.get("sink")
-        signature = (
-            lse,
-            said,
-            demands.get(),
-            features_of((query, key, value, sink)),
-            type(query),
-            query.shape,
-            query.dtype,
-            query.device,
-            type(key),
-            key.shape,
-            key.dtype,
-            key.device,
-            type(value),
-            value.shape,
-            value.dtype,
-            value.device,
-        )
-        recipe = recipes.get(signature)
-    except (AttributeError, TypeError):  # arrays in a mask, and what Operation names
-        signature, sink = _signature_by_name(query, key, value, options, lse), options.get("sink")
-        recipe = None if signature is None else recipes.get(signature)  # without one, prepared in full each time
-    watch = watcher.get()
-    if recipe is not None:
-        if watch is None and recipe.direct is not None:
-            return recipe.direct(query, key, value, sink)
-        problem = recipe.fill(query, key, value, sink)
-    else:
-        backend, problem = prepare(query, key, value, **options)
-        problem = replace(problem, asked=_asked(problem, lse))
-        repeats = signature is not None
-        recipe = _recipe(_plan(backend, problem, repeats), problem, key, (query.ndim, key.ndim, value.ndim), repeats)
-        if repeats:
-            keep(recipes, signature, recipe)
-    state: AttentionState = recipe.plan.compute(problem) if watch is None else watch(_run(recipe.plan, problem))
-    if not recipe.headless:
-        return state
-    out, log_sum = state
-    return AttentionState(out[0, ...], log_sum if log_sum is None else log_sum[0, ...])
+def _key(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
+    sink, said = None, None
+    if options:
+        sink = options.get("sink")
+        said = option_keys(options if sink is None else {**options, "sink": None})
+        if said is None:
+            return None
+    known = signature((*arrays, sink))
+    return None if known is None else ("attention", lse, said, *known)
 
 
-def _signature_by_name(query: Any, key: Any, value: Any, options: Mapping[str, Any], lse: bool) -> tuple[Any, ...] | None:
-    """Where devices have no hash; None where there is more that cannot be part of one."""
-    known = by_name((query, key, value, options.get("sink")))
-    if not known:
-        return None
-    try:
-        said = _said(**{**options, "sink": None})
-    except (AttributeError, TypeError):
-        return None
-    signature = (lse, said, demands.get(), *known)
-    return signature if is_hashable(signature) else None
-
-
-def _said(
-    mask: Any = None, bias: Any = None, scale: Any = None, softcap: Any = None, sink: Any = None, query_offset: Any = None
-) -> tuple[Any, ...]:
-    """What options add to a signature. Raises TypeError or AttributeError for what is no part of one: arrays, and mistakes."""
-    plain = scale is softcap is query_offset is None
-    if not plain:
-        _check_types(scale, softcap, query_offset)
-    return (
-        None if mask is None else mask.key or _says_something_new(),
-        None if bias is None else bias.key or _says_something_new(),
-        None if plain else (scale, softcap, query_offset),
-        None if sink is None else (type(sink), sink.shape, sink.dtype, sink.device),
-    )
-
-
-def _check_types(scale: Any, softcap: Any, query_offset: Any) -> None:
-    """No bool, for True and 1 are one key but not one argument, nor an array, which may hold another number each time."""
-    numbers = {type(None), float, int}
-    if type(scale) not in numbers or type(softcap) not in numbers or type(query_offset) not in {type(None), int}:
-        raise TypeError
-
-
-def _says_something_new() -> NoReturn:
-    """Of a mask or bias without a key: it holds arrays, which may be others in each call."""
-    raise TypeError
-
-
-def _asked(p: AttentionProblem, lse: bool) -> frozenset[str]:
-    terms = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
-    asked = features_of((p.query, p.key, p.value, p.sink, *terms))
-    return asked | {LSE} if lse else asked
-
-
-def _plan(backend: LoadedBackend, p: AttentionProblem, repeats: bool) -> Plan:
-    given = {"query": p.query, "key": p.key, "value": p.value} | ({} if p.sink is None else {"sink": p.sink})
-    options = {"band": p.structure.band, "packed": p.structure.packed, "scale": p.scale, "softcap": p.softcap}
-    options["query_offset"] = p.offset if isinstance(p.offset, int) else None  # None: an array
-    call = describe("attention", given, features=p.features, options=options)
+def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
+    backend, p = prepare(*arrays, **options)
+    p = replace(p, asked=_asked(p) | {"lse"} if lse else _asked(p))
+    settings = {name: getattr(p, name) for name in ("scale", "softcap")}
+    settings |= {"query_offset": p.offset if isinstance(p.offset, int) else None}  # None: an array
+    settings |= {"band": p.structure.band, "packed": p.structure.packed}
+    call = describe("attention", _arrays_of(p), features=p.features, options=settings)
     decision = decide(backend.name, call)
-    prepared = decision.prepare(p) if repeats and decision.prepare is not None else None
-    return Plan(
-        backend, call, decision, _Prepared(prepared) if prepared is not None else decision.run or algebra.attention_state
-    )
+    fill, unchanged = _template(p, *arrays) if kept else (lambda *_: p, False)
+    prepared = decision.prepare(p) if kept and decision.prepare is not None else None
+    run = decision.run or algebra.attention_state
+    if prepared is not None:
+        run = partial(_run_prepared, prepared)
+    finish = _without_head_axis if all(x.ndim == 2 for x in arrays) else None
+
+    def compute(query: Array, key: Array, value: Array, *, sink: Array | None = None, **_: Any) -> AttentionState:
+        state: AttentionState = run(fill(query, key, value, sink))
+        return state if finish is None else finish(state)
+
+    def compute_directly(query: Array, key: Array, value: Array, *, sink: Array | None = None, **_: Any) -> AttentionState:
+        assert prepared is not None
+        return prepared(query, key, value, sink)
+
+    directly = unchanged and prepared is not None
+    return Plan(compute_directly if directly else compute, partial(_bind, backend, call, decision, run, fill), finish)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A kernel prepared for a signature, called with a problem as any other."""
-
-    compute: Callable[..., AttentionState]
-
-    def __call__(self, p: AttentionProblem) -> AttentionState:
-        return self.compute(p.query, p.key, p.value, p.sink)
+def _arrays_of(p: AttentionProblem) -> dict[str, Array]:
+    given = {"query": p.query, "key": p.key, "value": p.value, "sink": p.sink}
+    return {name: x for name, x in given.items() if x is not None}
 
 
-def _recipe(plan: Plan, p: AttentionProblem, key: Array, axes: tuple[int, ...], repeats: bool) -> Recipe:
-    keys, num_keys = p.structure.keys, key.shape[-2]
-    kept = None if len(keys) == num_keys else (..., slice(keys.start, keys.stop), slice(None))
-    as_given = 2 not in axes and kept is None
-    zeroes = repeats and p.mask is not None and has_unseen_keys(p)  # to look at arrays would take as long as to use them
-    return Recipe(
-        plan=plan,
-        fields=vars(p) | dict.fromkeys(("query", "key", "value", "sink")),  # no array is kept
-        kept=kept,
-        zeroes=zeroes,
-        as_given=as_given,
-        headless=axes == (2, 2, 2),
-        direct=plan.compute.compute if isinstance(plan.compute, _Prepared) and as_given and not zeroes else None,
-    )
+def _asked(p: AttentionProblem) -> frozenset[str]:
+    inside = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
+    return features_of((p.query, p.key, p.value, p.sink, *inside))
 
 
-def _run(plan: Plan, p: AttentionProblem) -> Run:
+def _template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Fill, bool]:
+    """Return a function that puts arrays like these into a problem like this one, and whether they enter unchanged."""
+    reached, num_keys = p.structure.keys, key.shape[-2]
+    keys = None if len(reached) == num_keys else (..., slice(reached.start, reached.stop), slice(None))
+    zeroes = p.mask is not None and has_unseen_keys(p)  # to ask whether there are any would take as long as zeroing them
+    as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
+    nothing: Any = None
+    bare = p.with_arrays(nothing, nothing, nothing, sink=None)
+
+    def fill(query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
+        if not as_given:
+            query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
+            key, value = (key, value) if keys is None else (key[keys], value[keys])
+        filled = bare.with_arrays(query, key, value, sink=sink)
+        return without_unseen_keys(filled) if zeroes else filled
+
+    return fill, as_given and not zeroes
+
+
+def _run_prepared(prepared: Callable[..., AttentionState], p: AttentionProblem) -> AttentionState:
+    return prepared(p.query, p.key, p.value, p.sink)
+
+
+def _without_head_axis(state: AttentionState) -> AttentionState:
+    return AttentionState(state.out[0, ...], state.lse if state.lse is None else state.lse[0, ...])
+
+
+def _bind(
+    backend: LoadedBackend,
+    call: Call,
+    decision: Decision,
+    run: Callable[[AttentionProblem], AttentionState],
+    fill: Fill,
+    *arrays: Array,
+    sink: Array | None = None,
+    **_: Any,
+) -> Run:
+    p = fill(*arrays, sink)
+
     def blank() -> AttentionState:
-        out = empty(plan.backend, (*p.rows_shape, p.value.shape[-1]), p.query)
+        out = empty(backend, (*p.rows_shape, p.value.shape[-1]), p.query)
         return AttentionState(out, p.xp.astype(out[..., 0] if out.shape[-1] else p.xp.zeros(p.rows_shape), p.compute_dtype))
 
-    arguments: Mapping[str, Any] = {"query": p.query, "key": p.key, "value": p.value, "sink": p.sink}
+    options = {"mask": p.mask, "bias": p.bias, "scale": p.scale, "softcap": p.softcap, "query_offset": p.offset, "problem": p}
     return Run(
-        backend=plan.backend,
-        call=plan.call,
-        decision=plan.decision,
-        arguments=arguments,
-        options={
-            "mask": p.mask,
-            "bias": p.bias,
-            "scale": p.scale,
-            "softcap": p.softcap,
-            "query_offset": p.offset,
-            "problem": p,
-        },
-        compute=partial(plan.compute, p),
+        backend=backend,
+        call=call,
+        decision=decision,
+        arguments={"query": p.query, "key": p.key, "value": p.value, "sink": p.sink},
+        options=options,
+        compute=partial(run, p),
         algebra=partial(algebra.attention_state, p),
         empty=blank,
     )
 
 
-def attend_weights(
-    backend: LoadedBackend, p: AttentionProblem, lse: Array | None, rows: Index, cols: Index, num_keys: int
-) -> Array:
-    """The weights of a prepared problem; a kernel receives the same four arguments and ``num_keys``, the caller's keys."""
+def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
+    """A kernel receives the problem, lse, the indices of rows and columns, and the number of the caller's keys."""
+    query, key, lse, rows, cols = arguments
+    backend, p, lse, rows, cols = prepare_weights(query, key, lse, rows, cols, **options)
+    received = (p, lse, rows, cols, key.shape[-2])
     given = {"query": p.query, "key": p.key} | ({} if lse is None else {"lse": lse})
     asked = features_of((*given.values(), p.sink))
-    options = {"num_rows": len(rows), "num_cols": len(cols)}
-    call = describe("attention_weights", given, features=asked | (p.features - {"value_dim"}), options=options)
+    sizes = {"num_rows": len(rows), "num_cols": len(cols)}
+    call = describe("attention_weights", given, features=asked | (p.features - {"value_dim"}), options=sizes)
     decision = decide(backend.name, call)
-    compute = partial(decision.run or algebra.attention_weights, p, lse, rows, cols, num_keys)
-    watch = watcher.get()
-    if watch is None:
-        return compute()
-    zeros = partial(empty, backend, (*p.rows_shape[:-1], len(rows), len(cols)), p.query)
-    plain = partial(algebra.attention_weights, p, lse, rows, cols, num_keys)
-    return watch(Run(backend, call, decision, given, {"mask": p.mask, "bias": p.bias}, compute, plain, zeros))
+    run = partial(decision.run or algebra.attention_weights, *received)
+    finish = _first_head if query.ndim == key.ndim == 2 else None
+
+    def bind(*_: Any, **__: Any) -> Run:
+        return Run(
+            backend=backend,
+            call=call,
+            decision=decision,
+            arguments=given,
+            options={"mask": p.mask, "bias": p.bias},
+            compute=run,
+            algebra=partial(algebra.attention_weights, *received),
+            empty=partial(empty, backend, (*p.rows_shape[:-1], len(rows), len(cols)), p.query),
+        )
+
+    return Plan(lambda *_, **__: run() if finish is None else finish(run()), bind, finish)
+
+
+def _first_head(weights: Array) -> Array:
+    return weights[0, ...]
+
+
+weights = Operation(lambda arguments, options: None, _plan_weights)
+"""attention_weights(query, key, lse, rows, cols, **options); planned each time."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Unpack
 
 from ..algebra import state as states
-from ..algebra.arrays import Array, Index, at_least, broadcast_shapes
+from ..algebra.arrays import Array, Index
 from ..algebra.state import AttentionState
 from . import check
-from .attend import attend, attend_weights
+from .attend import attention, weights
 from .functional import linear
-from .prepare import Options, prepare
+from .prepare import Options
+
+_attention, _attention_state = attention(lse=False), attention(lse=True)
 
 
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> Array:
@@ -58,7 +59,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     array([[1.  , 0.  ],
            [0.33, 0.67]])
     """
-    return attend(query, key, value, options, lse=False).out
+    return _attention(query, key, value, **options).out
 
 
 def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
@@ -79,7 +80,7 @@ def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Op
     >>> float(mha.attention_state(x, x, x).lse[0])
     0.0
     """
-    return attend(query, key, value, options, lse=True)
+    return _attention_state(query, key, value, **options)
 
 
 def merge_states(*states_: AttentionState) -> AttentionState:
@@ -154,24 +155,7 @@ def attention_weights(
     >>> mha.attention_weights(x, x, mask=mha.causal(), rows=[1])
     array([[0.5, 0.5, 0. ]])
     """
-    if "value" in options:
-        raise TypeError("attention_weights takes no value: weights are of queries and keys")
-    backend = check.arrays(query=query, key=key)
-    check.ndim("key", key, 2, "(..., heads, length, head_dim)")
-    _, problem = prepare(query, key, key[..., :0], **options)  # values of no width: only the scores matter
-    num_queries, num_keys = query.shape[-2], key.shape[-2]
-    chosen_rows, chosen_cols = _index("rows", rows, num_queries), _index("cols", cols, num_keys)
-    if lse is not None:
-        check.companions(query, {"lse": lse})
-        rows_shape = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
-        tail = rows_shape[-2:]
-        if tuple(lse.shape[-len(tail) :]) != tail or not _broadcast(lse.shape, rows_shape):
-            check.shape("lse", lse, rows_shape, "(..., H, L)")  # values may have had more batch axes, and so may lse
-        if not backend.is_floating(lse.dtype):
-            raise TypeError(f"lse has dtype {lse.dtype}; expected the lse of attention_state")
-        lse = at_least(backend.xp, lse, len(problem.rows_shape))
-    weights = attend_weights(backend, problem, lse, chosen_rows, chosen_cols, num_keys)
-    return weights[0, ...] if query.ndim == key.ndim == 2 else weights  # the head axis that prepare gave them
+    return weights(query, key, lse, rows, cols, **options)
 
 
 def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:
@@ -206,24 +190,5 @@ def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpa
             raise ValueError(f"{name} has shape {tuple(w.shape)}; expected (d_model, d) with d_model = {x.shape[-1]}, as x has")
     q, k, v = (linear(x, w)[..., None, :, :] for w in (w_q, w_k, w_v))
     out, lse = attention_state(q, k, v, **options)
-    weights = attention_weights(q, k, lse, **options)
-    return out[..., 0, :, :], weights[..., 0, :, :]
-
-
-def _broadcast(*shapes: tuple[int, ...]) -> bool:
-    try:
-        broadcast_shapes(*shapes)
-    except ValueError:
-        return False
-    return True
-
-
-def _index(name: str, index: slice | Index, length: int) -> Index:
-    if isinstance(index, slice):
-        return range(length)[index]
-    if isinstance(index, str) or not isinstance(index, Iterable):
-        raise TypeError(f"{name} is {type(index).__name__}; expected a slice, or a sequence of ints such as [{index}]")
-    chosen = tuple(check.integer(f"{name}[{at}]", i, -length) for at, i in enumerate(index))
-    if any(not -length <= i < length for i in chosen):
-        raise IndexError(f"{name} holds an index out of range: there are {length}")
-    return tuple(i % length for i in chosen)
+    seen = attention_weights(q, k, lse, **options)
+    return out[..., 0, :, :], seen[..., 0, :, :]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from ..algebra.arrays import Array, device_of
+from ..algebra.arrays import Array, Index, device_of
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.errors import BackendMismatch
 from ..dispatch.selection import backend_of
@@ -98,6 +98,18 @@ def number(name: str, value: Any, *, above_zero: bool = False) -> float:
     if not math.isfinite(number) or (above_zero and number < TINY):
         raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a number'}")
     return number
+
+
+def index(name: str, value: Any, length: int) -> Index:
+    """A slice or a sequence of indices, those from the end too, as indices from 0. Raises TypeError or IndexError."""
+    if isinstance(value, slice):
+        return range(length)[value]
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} is {type(value).__name__}; expected a slice, or a sequence of ints such as [{value}]")
+    chosen = tuple(integer(f"{name}[{at}]", i, -length) for at, i in enumerate(value))
+    if any(not -length <= i < length for i in chosen):
+        raise IndexError(f"{name} holds an index out of range: there are {length}")
+    return tuple(i % length for i in chosen)
 
 
 TINY = 2.0**-126  # the smallest normal float32: one divides by such a number

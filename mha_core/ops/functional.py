@@ -1,14 +1,14 @@
-"""The pieces that layers are made of: each is validated, dispatched and done."""
+"""The elementary operations that layers are made of, and the feed-forward network."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from ..algebra import activations, norms
 from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
 from . import check
-from .operation import Operation, run_parts
+from .operation import Composition, composite, elementary
 
 
 def linear(x: Array, w: Array, b: Array | None = None) -> Array:
@@ -30,7 +30,7 @@ def _check_linear(x: Array, w: Array, b: Array | None) -> None:
     check.shape("b", b, (w.shape[1],), "(m,)")
 
 
-_linear = Operation(
+_linear = elementary(
     "linear",
     ("x", "w", "b"),
     norms.linear,
@@ -61,7 +61,7 @@ def _check_norm(x: Array, *parameters: Array | None) -> None:
 
 
 _NORM = ("x", "weight", "bias")
-_layer_norm = Operation("layer_norm", _NORM, norms.layer_norm, optional=_NORM[1:], validate=_check_norm)
+_layer_norm = elementary("layer_norm", _NORM, norms.layer_norm, optional=_NORM[1:], validate=_check_norm)
 
 
 def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Array:
@@ -76,7 +76,7 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Arr
     return _rms_norm(x, weight, eps=check.number("eps", eps))
 
 
-_rms_norm = Operation("rms_norm", _NORM[:2], norms.rms_norm, optional=_NORM[1:2], validate=_check_norm)
+_rms_norm = elementary("rms_norm", _NORM[:2], norms.rms_norm, optional=_NORM[1:2], validate=_check_norm)
 
 
 def gelu(x: Array, *, approximate: Literal["none", "tanh"] = "none") -> Array:
@@ -115,9 +115,9 @@ def silu(x: Array) -> Array:
     return _silu(x)
 
 
-_gelu = Operation("gelu", ("x",), activations.gelu)
-_relu = Operation("relu", ("x",), activations.relu)
-_silu = Operation("silu", ("x",), activations.silu)
+_gelu = elementary("gelu", ("x",), activations.gelu)
+_relu = elementary("relu", ("x",), activations.relu)
+_silu = elementary("silu", ("x",), activations.silu)
 
 ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh"), "silu": silu}
 
@@ -155,9 +155,30 @@ def feed_forward(
     >>> mha.feed_forward(np.asarray([[1.0, -1.0]]), np.eye(2), None, np.eye(2), None)
     array([[1., 0.]])
     """
+    gate = {} if w_g is None and b_g is None else {"w_g": w_g, "b_g": b_g}
+    return _feed_forward(x, w_1, b_1, w_2, b_2, activation=activation, **gate)
+
+
+def _feed_forward_arrays(
+    x: Array, w_1: Array, b_1: Array | None, w_2: Array, b_2: Array | None, **options: Any
+) -> dict[str, Array | None]:
+    gate = {name: options.get(name) for name in ("w_g", "b_g")}
+    return {"x": x, "w_1": w_1, "w_2": w_2, "b_1": b_1, "b_2": b_2, **gate}
+
+
+def _examine_feed_forward(
+    x: Array,
+    w_1: Array,
+    b_1: Array | None,
+    w_2: Array,
+    b_2: Array | None,
+    *,
+    activation: str,
+    w_g: Array | None = None,
+    b_g: Array | None = None,
+) -> Composition:
     check_activation(activation)
-    optional = {"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g}
-    backend = check.arrays(x=x, w_1=w_1, w_2=w_2, optional=optional)
+    backend = check.arrays(x=x, w_1=w_1, w_2=w_2, optional={"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g})
     check.ndim("x", x, 1, "(..., features)")
     if w_1.ndim != 2 or w_1.shape[0] != x.shape[-1]:
         raise ValueError(f"w_1 has shape {tuple(w_1.shape)}; expected ({x.shape[-1]}, d_ff), a row for each feature of x")
@@ -169,20 +190,16 @@ def feed_forward(
     check.shape("b_g", b_g, (w_1.shape[1],), "a number for each column of w_g")
     if w_g is None and b_g is not None:
         raise ValueError("b_g is given without w_g: a gate needs its weights")
-    return run_parts(
-        "feed_forward",
+    return Composition(
         backend,
-        _feed_forward,
-        (x, w_1, b_1, w_2, b_2),
-        {"activation": activation} | ({} if w_g is None else {"w_g": w_g, "b_g": b_g}),
-        arrays={"x": x, "w_1": w_1, "w_2": w_2, **optional},
+        _feed_forward_algebra,
         shape=(*x.shape[:-1], w_2.shape[1]),
         features=() if w_g is None else ("gate",),
         settings=[("activation", activation)],
     )
 
 
-def _feed_forward(
+def _feed_forward_algebra(
     x: Array,
     w_1: Array,
     b_1: Array | None,
@@ -195,6 +212,9 @@ def _feed_forward(
 ) -> Array:
     hidden = activate(activation, linear(x, w_1, b_1))
     return linear(hidden if w_g is None else hidden * linear(x, w_g, b_g), w_2, b_2)
+
+
+_feed_forward = composite("feed_forward", _feed_forward_arrays, lambda *arrays: (), _examine_feed_forward)
 
 
 def dropout(x: Array, keep: Array, *, rate: float) -> Array:

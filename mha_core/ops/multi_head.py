@@ -10,8 +10,8 @@ from ..algebra.arrays import Array, Namespace, move_axis, split_axis
 from ..dispatch.context import dry
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
-from .operation import run_parts
 from .functional import linear
+from .operation import Composition, composite
 from .prepare import Options
 
 Turn: TypeAlias = Callable[[Array, int | Array], Array]
@@ -90,45 +90,59 @@ def multi_head_attention(
     array([[3., 3., 3., 3., 3., 3.],
            [3., 3., 3., 3., 3., 3.]])
     """
-    optional = {"context": context, "value_context": value_context, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    backend = check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, optional=optional)
+    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+    given = {"context": context, "value_context": value_context, "rotary": rotary, **options}
+    given = {**biases, **{name: value for name, value in given.items() if value is not None}}
+    arguments = (x, w_q, w_k, w_v, w_o, num_heads)
+    kv = num_heads if num_kv_heads is None else num_kv_heads
+    if cache is None:
+        return _operation(*arguments, num_kv_heads=kv, **given)
+    # a cache changes, which no kernel may do; the smaller operations have theirs
+    if options.get("query_offset") is not None:
+        raise ValueError("query_offset is given with cache, which knows it: leave query_offset out")
+    checked = _examine(*arguments, num_kv_heads=kv, **given)
+    return checked.algebra(*arguments, num_kv_heads=kv, cache=cache, **given)
+
+
+_BIASES = ("b_q", "b_k", "b_v", "b_o")
+_ARRAYS = ("context", "value_context", *_BIASES)
+
+
+def _arrays(
+    x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int, **options: Any
+) -> dict[str, Array | None]:
+    weights = {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    return weights | {name: options.get(name) for name in _ARRAYS}
+
+
+def _examine(
+    x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int, *, num_kv_heads: int, **given: Any
+) -> Composition:
+    context, value_context = given.get("context"), given.get("value_context")
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    backend = check.arrays(x=x, **weights, optional={name: given.get(name) for name in _ARRAYS})
     if context is None and value_context is not None:
         raise ValueError("value_context is given without context: keys need theirs")
-    _check_rotary(context, rotary)
-    if cache is not None and options.get("query_offset") is not None:
-        raise ValueError("query_offset is given with cache, which knows it: leave query_offset out")
+    _check_rotary(context, given.get("rotary"))
     keys_of = ("x", x) if context is None else ("context", context)
     values_of = keys_of if value_context is None else ("value_context", value_context)
-    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     projections = (
         ("w_q", w_q, ("x", x), num_heads),
         ("w_k", w_k, keys_of, num_kv_heads),
         ("w_v", w_v, values_of, num_kv_heads),
     )
     _check_projections(projections, num_heads)
-    for name, b, w in (("b_q", b_q, w_q), ("b_k", b_k, w_k), ("b_v", b_v, w_v), ("b_o", b_o, w_o)):
-        check.shape(name, b, tuple(w.shape[1:]), "a number for each column of its weight")
+    for name, w in zip(_BIASES, weights.values(), strict=True):
+        check.shape(name, given.get(name), tuple(w.shape[1:]), "a number for each column of its weight")
     joined = num_heads * (w_v.shape[1] // num_kv_heads)
     if w_o.ndim != 2 or w_o.shape[0] != joined:
         expected = f"({joined}, d_out): a row for each feature of {num_heads} heads"
         raise ValueError(f"w_o has shape {tuple(w_o.shape)}; expected {expected}")
-    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    given = {"context": context, "value_context": value_context, "rotary": rotary, **options}
-    given = {name: value for name, value in given.items() if value is not None}
-    arguments = (x, w_q, w_k, w_v, w_o, num_heads)
-    keywords: dict[str, Any] = {"num_kv_heads": num_kv_heads, **biases, **given}
-    algebra = partial(_multi_head, backend.xp)
-    if cache is not None:  # it changes, and that is not for a kernel to do; the smaller operations have theirs
-        return algebra(*arguments, cache=cache, **keywords)
-    return run_parts(
-        "multi_head_attention",
+    return Composition(
         backend,
-        algebra,
-        arguments,
-        keywords,
-        arrays={"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o, **optional},
+        partial(_multi_head, backend.xp),
         shape=(*x.shape[:-1], w_o.shape[1]),
-        features=[*given, *(["grouped_query"] if num_kv_heads != num_heads else [])],
+        features=[*(given.keys() - set(_BIASES)), *(["grouped_query"] if num_kv_heads != num_heads else [])],
         settings=[("num_heads", num_heads), ("num_kv_heads", num_kv_heads)],
     )
 
@@ -143,10 +157,10 @@ def _multi_head(
     num_heads: int,
     *,
     num_kv_heads: int,
-    b_q: Array | None,
-    b_k: Array | None,
-    b_v: Array | None,
-    b_o: Array | None,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    b_v: Array | None = None,
+    b_o: Array | None = None,
     context: Array | None = None,
     value_context: Array | None = None,
     rotary: Turn | None = None,
@@ -173,6 +187,9 @@ def _multi_head(
     if cache is not None and not dry.get():  # last: a call that fails leaves the cache as it was
         cache.key, cache.value, cache.context = k, v, context
     return out
+
+
+_operation = composite("multi_head_attention", _arrays, lambda *arguments: arguments[5:], _examine)
 
 
 def multi_head_weights(

@@ -9,7 +9,7 @@ from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
 from ..dispatch.selection import backend_without_arrays
 from . import check
-from .operation import Operation
+from .operation import elementary
 
 
 def sinusoidal_positions(
@@ -97,4 +97,4 @@ def _check_rotary(x: Array, cos: Array, sin: Array) -> None:
         raise ValueError(f"sin has shape {tuple(sin.shape)}, but cos has {tuple(cos.shape)}: expected as many angles")
 
 
-_rotary = Operation("rotary", ("x", "cos", "sin"), algebra.rotary, validate=_check_rotary)
+_rotary = elementary("rotary", ("x", "cos", "sin"), algebra.rotary, validate=_check_rotary)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from numbers import Integral
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
-from ..algebra.arrays import Array, broadcast_shapes, compute_dtype
+from ..algebra.arrays import Array, Index, at_least, broadcast_shapes, compute_dtype
 from ..algebra.biases import Bias, as_bias
 from ..algebra.grid import check_integers
 from ..algebra.masks import Mask, as_mask
@@ -89,6 +89,36 @@ def prepare(
         offset=offset,
     )
     return backend, problem if mask is None else without_unseen_keys(problem)
+
+
+def prepare_weights(
+    query: Array, key: Array, lse: Array | None, rows: slice | Index, cols: slice | Index, **options: Unpack[Options]
+) -> tuple[LoadedBackend, AttentionProblem, Array | None, Index, Index]:
+    """Return a valid problem without values, and lse, rows and cols as the algebra takes them."""
+    if "value" in options:
+        raise TypeError("attention_weights takes no value: weights depend on queries and keys only")
+    backend = check.arrays(query=query, key=key)
+    check.ndim("key", key, 2, "(..., heads, length, head_dim)")
+    _, problem = prepare(query, key, key[..., :0], **options)  # with values of width 0
+    chosen = check.index("rows", rows, query.shape[-2]), check.index("cols", cols, key.shape[-2])
+    if lse is not None:
+        check.companions(query, {"lse": lse})
+        rows_shape = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
+        tail = rows_shape[-2:]
+        if tuple(lse.shape[-len(tail) :]) != tail or not _broadcast(lse.shape, rows_shape):
+            check.shape("lse", lse, rows_shape, "(..., H, L)")  # values may have had more batch axes, and so may lse
+        if not backend.is_floating(lse.dtype):
+            raise TypeError(f"lse has dtype {lse.dtype}; expected the lse of attention_state")
+        lse = at_least(backend.xp, lse, len(problem.rows_shape))
+    return backend, problem, lse, *chosen
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> bool:
+    try:
+        broadcast_shapes(*shapes)
+    except ValueError:
+        return False
+    return True
 
 
 def _default_scale(head_dim: int) -> float:
