@@ -49,12 +49,12 @@ def spoilt(column, rng, at):
     return "spreads" if np.isnan(ATTEND[column](*arrays, mask=mask)).any() else "stays out"
 
 
-@probe("NaN in a key that none may see")
+@probe("NaN in a key no query may see")
 def _(column, rng):
     return spoilt(column, rng, 1)
 
 
-@probe("NaN in a value that none may see")
+@probe("NaN in a value no query may see")
 def _(column, rng):
     return spoilt(column, rng, 2)
 
@@ -78,12 +78,12 @@ def _(column, rng):
     return "yes" if (out == 300).all() else "NaN"
 
 
-@probe("integers as a mask are refused")
+@probe("refuses an integer mask")
 def _(column, rng):
     return raises(column, *qkv(rng), mask=np.ones((1, 1, 4, 4), dtype=np.int64))
 
 
-@probe("integers as queries are refused")
+@probe("refuses integer queries")
 def _(column, rng):
     return raises(column, *[np.ones((1, 2, 4, 8), dtype=np.int32)] * 3)
 
@@ -167,11 +167,11 @@ def _(column, rng):
     if column == "mha-core":
         with mha.use_kernel("attention", "algebra"):
             assert slope_of_slope(attend, x).abs().sum() > 0
-        return "by demand"
+        return "on request"
     if column == "torch SDPA":
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
             assert slope_of_slope(attend, x).abs().sum() > 0
-        return "by demand"
+        return "on request"
     return ""
 
 
@@ -255,7 +255,7 @@ def _(column, rng):
     return "yes" if grown(column, "plain") < 2**25 else ""
 
 
-@probe("the same beside a mask, an array")
+@probe("memory O(L + S) with an array mask")
 def _(column, rng):
     return "yes" if grown(column, "mask") < 2**25 else ""
 

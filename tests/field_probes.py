@@ -50,7 +50,7 @@ def _(column, rng):
     if column == "mha-core":
         with pytest.raises(ValueError, match="query_offset"):
             ATTEND[column](*arrays, causal=True)
-        return "must be said"
+        return "must be given"
     out = ATTEND[column](*arrays, causal=True)
     at_start, at_end = (oracle.attention(*arrays, allowed=k <= q + offset)[0] for offset in (0, 2))
     assert np.allclose(out, at_start, atol=1e-5) != np.allclose(out, at_end, atol=1e-5)
@@ -76,14 +76,14 @@ def _(column, rng):
     return gives(column, qkv(rng), {"allowed": np.arange(4) < 3}, lengths=np.asarray([3]))
 
 
-@probe("boolean mask, an array")
+@probe("boolean array mask")
 def _(column, rng):
     mask = rng.random((1, 1, 4, 4)) < 0.6
     mask[..., 0] = True
     return gives(column, qkv(rng), {"allowed": mask}, mask=mask)
 
 
-@probe("causal beside a mask")
+@probe("causal with a mask")
 def _(column, rng):
     mask = rng.random((1, 1, 4, 4)) < 0.6
     mask[..., 0] = True
@@ -95,17 +95,17 @@ def _(column, rng):
             pytest.raises(RuntimeError, match="should not be set"),
         ):
             gives(column, arrays, expected, mask=mask, causal=True)
-        return "by path"
+        return "depends on path"
     return cell
 
 
-@probe("bias, an array")
+@probe("array bias")
 def _(column, rng):
     bias = numbers(rng, 1, 2, 4, 4)
     return gives(column, qkv(rng), {"bias": bias}, bias=bias)
 
 
-@probe("bias beside a mask")
+@probe("bias with a mask")
 def _(column, rng):
     mask, bias = np.tri(4, dtype=bool)[None, None], numbers(rng, 1, 2, 4, 4)
     if column in ("torch SDPA", "ONNX"):
@@ -132,7 +132,7 @@ def _(column, rng):
     return gives(column, qkv(rng), {"sink": sink}, sink=sink)
 
 
-@probe("values of another width")
+@probe("values of a different width")
 def _(column, rng):
     query, key, value = qkv(rng)
     if column == "jax.nn":
@@ -195,7 +195,7 @@ def _(rng):
     np.testing.assert_allclose(mha.scaled_dot_product_attention(*arrays, bias=bias), expected, atol=1e-5)
 
 
-@probe("states over parts of the keys merged")
+@probe("merges states over parts of the keys")
 @only_ours
 def _(rng):
     query, key, value = qkv(rng)

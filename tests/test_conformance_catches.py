@@ -45,7 +45,7 @@ def test_every_group_has_a_right_twin(group):
 
 
 def test_every_promise_that_a_plugin_can_break_is_broken_by_one():
-    """15 is core's: arguments are checked before any plugin is asked. None is for what design.md asks beside the promises."""
+    """15 is core's: arguments are checked before any plugin is asked. None is for what docs/conformance.md checks besides the promises."""
     assert {plugin.promise for plugin in TABLE} == set(PROMISES) - {15} | {None}
     assert len(TABLE) == len({plugin.id for plugin in TABLE}) > 24
 

@@ -37,8 +37,8 @@ READ = {
     "paged cache",
     "FP8",
     "several GPUs",
-    "tells which kernel runs, and why not others",
-    "public suite that judges other implementations",
+    "reports which kernel runs, and why no other",
+    "public test suite for other implementations",
     "pretrained text encoders",
 }
 """Rows that are read, not run: in documentation, signatures, and this project's own pages."""

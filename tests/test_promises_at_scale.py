@@ -1,4 +1,4 @@
-"""Promises 13 and 14 of docs/design.md: memory and threads. The others: tests/test_promises.py."""
+"""Promises 13 and 14 of docs/promises.md: memory and threads. The others: tests/test_promises.py."""
 
 import threading
 import tracemalloc

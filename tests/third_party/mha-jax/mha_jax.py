@@ -6,7 +6,7 @@ from importlib import import_module
 from mha_core.plugin import Backend, hookimpl
 
 
-def _is_jax(x):  # tracers too; whoever holds a JAX array has imported jax
+def _is_jax(x):  # tracers too; a program with a JAX array has imported jax
     return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
 
 
