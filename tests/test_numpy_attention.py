@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mha_core as mha
-import mha_numpy.attention as cut
-import mha_numpy.tiles as kernel
 from judged_attention import inputs, judge, normal
 from mha_core.conformance.problems import Limits, random_problem
+from mha_numpy.attention import kernel, tiles
 
 LENGTHS = [1, 15, 16, 17, 63, 64, 65, 511, 512, 513, 1025]
 ALIGNED = [(1, 1025), (1025, 1), (65, 513), (513, 65), (200, 200), (600, 600)]
@@ -318,11 +317,10 @@ def test_any_problem_in_any_tiles(seed, rows, scratch, edge, few, held, times):
     if 0 in (*p.query.shape, *p.key.shape, *p.value.shape) or (p.allowed is not None and not p.allowed.any()):
         return  # left to the algebra
     with pytest.MonkeyPatch.context() as patch:
-        for name, number in {"_ROWS": rows, "_SCRATCH": scratch, "_EDGE": edge, "_EDGES": 1, "_JOBS": 1, "_BLOCKS": 64}.items():
-            patch.setattr(cut, name, number)
-        patch.setattr(kernel, "_FEW", few)
-        patch.setattr(kernel, "_SLAB", 5)
-        patch.setattr(kernel, "_HELD", held)
-        patch.setattr(kernel, "_SHORT", 0)
+        limits = {"_ROWS": rows, "_SCRATCH": scratch, "_EDGE": edge, "_EDGE_PAIRS": 1, "_MIN_TASKS": 1, "_MASK_PAIRS": 64}
+        for name, number in limits.items():
+            patch.setattr(kernel, name, number)
+        for name, number in {"_FEW": few, "_SLAB": 5, "_HELD": held, "_SHORT": 0}.items():
+            patch.setattr(tiles, name, number)
         options = {name: x for name, x in p.options(lambda x: x).items() if x is not None}
         judge(p.query, p.key, p.value, allowed=p.allowed, **options)

@@ -7,8 +7,9 @@ import pytest
 
 import mha_core as mha
 from judged_attention import algebra, inputs, judge, normal, same_bits, tiles
-from mha_numpy import parts, threads
-from mha_numpy.base import FASTEST, Base
+from mha_numpy import threads
+from mha_numpy.attention import split
+from mha_numpy.attention.exponential import FASTEST, Base
 
 POISON = [np.nan, np.inf, -np.inf, 1e30]
 LENGTH, KEYS = 130, 300
@@ -104,7 +105,7 @@ def test_no_weight_is_a_denormal_number(rng, dtype, monkeypatch):
         least.append(np.min(out, where=out > 0, initial=1))
         return out
 
-    monkeypatch.setattr(parts, "FASTEST", Base(power, FASTEST.ln))
+    monkeypatch.setattr(split, "FASTEST", Base(power, FASTEST.ln))
     tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype))
     tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype), mask=mha.window(9, 9), query_offset=0)
     assert np.finfo(dtype).tiny < min(least) < 1e-20

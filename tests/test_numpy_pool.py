@@ -38,8 +38,8 @@ def test_a_call_from_inside_a_part_runs_its_own_parts_in_turn(blas_count, comput
 
 def test_a_helper_leaves_to_a_second_caller_its_core_and_comes_when_one_is_free(blas_count, monkeypatch):
     cores.set_num_threads(2)
-    helped_by, help_it = [], pool.Parts.help
-    monkeypatch.setattr(pool.Parts, "help", lambda call: helped_by.append(threading.get_ident()) or help_it(call))
+    helped_by, help_it = [], pool.TaskQueue.help
+    monkeypatch.setattr(pool.TaskQueue, "help", lambda call: helped_by.append(threading.get_ident()) or help_it(call))
     helped, second_is_in, first_is_done, never = threading.Event(), threading.Event(), threading.Event(), threading.Event()
     both_of_first, both_of_second = threading.Barrier(2, helped.set, AT_MOST), meeting(2)
 
@@ -79,7 +79,7 @@ def test_many_callers_at_once_all_end(blas_count):
     with ThreadPoolExecutor(8) as callers:
         assert list(callers.map(call, range(16))) == [[name * 1225] * 20 for name in range(16)]
     assert blas_count() == 4
-    assert (pool._pool.at_work, pool._pool.calls) == (0, [])
+    assert (pool._pool.at_work, pool._pool.queues) == (0, [])
 
 
 def test_callers_in_several_threads_restore_the_blas_when_the_last_one_ends(blas_count):
@@ -111,7 +111,7 @@ def test_an_exception_in_a_part_is_raised_and_the_blas_restored(blas_count, comp
     with pytest.raises(ZeroDivisionError):
         compute(lambda n: 1 / n, [2, 1, 0, 3])
     assert blas_count() == 4
-    assert (pool._pool.at_work, pool._pool.calls) == (0, [])
+    assert (pool._pool.at_work, pool._pool.queues) == (0, [])
 
 
 @pytest.mark.parametrize("failing", range(4))
@@ -170,7 +170,7 @@ def test_an_interrupt_waits_for_parts_that_have_begun(blas_count):
         met.wait()
         if threading.get_ident() == main:
             return
-        waiters = pool._pool.calls[0]._changed._waiters
+        waiters = pool._pool.queues[0]._changed._waiters
         while not waiters:
             threading.Event().wait(0.001)
         signal.pthread_kill(main, signal.SIGINT)

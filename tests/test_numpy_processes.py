@@ -101,7 +101,7 @@ assert count() == 1
 
 def child():
     assert count() == 4, count()
-    assert (pool._pool.at_work, pool._pool.calls) == (0, [])
+    assert (pool._pool.at_work, pool._pool.queues) == (0, [])
     assert meet() == [1] * 4
     assert count() == 4
 

@@ -187,7 +187,7 @@ def test_parallel_takes_few_items_ahead_of_what_is_asked_for(blas_count):
     assert len(taken) <= 100 + threads._AHEAD * 4
     results.close()
     assert blas_count() == 4
-    assert (pool._pool.at_work, pool._pool.calls) == (0, [])
+    assert (pool._pool.at_work, pool._pool.queues) == (0, [])
 
 
 def test_parallel_gives_a_result_while_a_later_part_is_still_computed(blas_count):
@@ -204,7 +204,7 @@ def test_results_left_unread_hold_nothing(blas_count):
     assert next(results) == "0"
     del results
     assert blas_count() == 4
-    assert (pool._pool.at_work, pool._pool.calls) == (0, [])
+    assert (pool._pool.at_work, pool._pool.queues) == (0, [])
 
 
 # the BLAS
