@@ -11,7 +11,7 @@ from .threads import run
 
 # P(a) = log2(1 - Phi(a)) on 0 <= a <= 9, P(0) = -1 exactly; fitted by linear programming so that a 2^P(a) is within
 # 0.8e-8 a. With every step in float32 the error is at most 1.8 unit roundoffs of x (1.73 for the worst of all floats;
-# tests/test_numpy_kernels.py).
+# tests/test_numpy_gelu.py).
 _P = (
     -2.83496283e-06,
     3.93782583e-05,
