@@ -1,6 +1,7 @@
 """The thread count of NumPy's BLAS, held at one while Python threads do the work.
 
-The count belongs to the process: the first thread to hold the BLAS sets it to one, the last to let go restores it.
+To hold the BLAS is to keep its thread count at one. The count belongs to the process: the first thread that holds the BLAS sets
+it, the last that lets go restores it.
 """
 
 from __future__ import annotations

@@ -43,8 +43,10 @@ def cgroup_limit(root: Path = Path("/")) -> float:
 
 def _groups(root: Path) -> Iterator[Path]:
     """The directories of the control groups that limit the process's CPU time, innermost first."""
-    own = [line.split(":", 2) for line in _lines(root / "proc/self/cgroup")]
-    paths = {"cgroup2" if number == "0" else "cgroup": path for number, names, path in own if _counts_time(names, number)}
+    memberships = [line.split(":", 2) for line in _lines(root / "proc/self/cgroup")]
+    paths = {
+        "cgroup2" if number == "0" else "cgroup": path for number, names, path in memberships if _limits_time(names, number)
+    }
     for line in _lines(root / "proc/self/mountinfo"):
         mount, _, system = line.partition(" - ")
         kind, _, options = system.split(" ", 2)
@@ -57,7 +59,7 @@ def _groups(root: Path) -> Iterator[Path]:
         yield from (directory.joinpath(*inside[:depth]) for depth in range(len(inside), -1, -1))
 
 
-def _counts_time(controllers: str, number: str) -> bool:
+def _limits_time(controllers: str, number: str) -> bool:
     """Whether a hierarchy limits CPU time: version 2, or version 1 with the cpu controller."""
     return number == "0" or "cpu" in controllers.split(",")
 

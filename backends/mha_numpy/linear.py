@@ -12,14 +12,14 @@ from .threads import run
 
 __all__ = ["as_rows", "linear", "linear_half", "supports", "supports_half"]
 
-_TOKENS = 512  # in a chunk; fewer tokens than this are cut by columns instead
+_TOKENS = 512  # in a chunk; fewer than this are cut by columns instead
 _PRODUCT = 1 << 23  # multiplications for which another thread is worth waking
 
 
 def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
     """x w + b, with the bias added in place.
 
-    It is computed by chunks of tokens, or by chunks of columns where tokens are few: a BLAS held at one thread does not do so.
+    Many tokens are cut into chunks of tokens, few into chunks of columns: a BLAS held at one thread would use one core only.
     """
     y = np.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype)
     tokens, to, columns = as_rows(x), y.reshape(-1, w.shape[1]), w.shape[1]

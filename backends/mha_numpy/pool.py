@@ -21,6 +21,8 @@ _NONE: Any = object()
 
 
 class _Inside(threading.local):
+    """What this thread is inside of."""
+
     task = False
 
 
@@ -100,7 +102,7 @@ class TaskQueue:
                     self._changed.wait()
                 except BaseException as interrupt:  # raised below, once no helper uses the caller's arrays
                     self.fail(interrupt)
-            if self in _pool.queues:  # not so in a process forked meanwhile
+            if self in _pool.queues:  # a process forked meanwhile has removed it
                 _pool.queues.remove(self)
         error, self._error = self._error, None
         if error is not None and kind is None:
@@ -120,6 +122,7 @@ class TaskQueue:
                     return
 
     def _next(self, helper: bool) -> Any:
+        """The next item, or _NONE if there is none, or if a helper must leave its core to a caller."""
         with _pool.lock:
             if helper:
                 self._changed.notify()
@@ -163,6 +166,7 @@ class _Pool:
                 self._wake(1)
 
     def _wake(self, count: int) -> int:
+        """Wake up to ``count`` sleeping helpers; return how many."""
         count = max(0, min(count, self.idle))
         self.idle -= count
         self.wanted.notify(count)
@@ -172,7 +176,7 @@ class _Pool:
         """The loop of a helper thread."""
         _inside.task = True
         wanted = self.wanted
-        while wanted is self.wanted:  # a process forked by this thread has another, and no use for the loop
+        while wanted is self.wanted:  # in a process forked inside a task it differs, and the thread ends
             with self.lock:
                 while (queue := self._join()) is None:
                     self.idle += 1

@@ -19,7 +19,7 @@ from mha_core.plugin import AttentionProblem, AttentionState
 from .. import blas
 
 _PAIRS = 1 << 13  # pairs of a query and a key, at most
-_BOUND = 15.0  # scores below it are exponentiated without m: e^15 times any value but the largest ones is finite
+_BOUND = 15.0  # scores with a smaller norm are exponentiated without m: e^15 times all but the largest values is finite
 _HANDLED = frozenset({"lse", "causal", "window", "grouped_query", "value_dim"})
 
 _dot, _matmul, _multiply, _exp, _divide = np.dot, np.matmul, np.multiply, np.exp, np.divide
@@ -28,7 +28,7 @@ _no_lse: Any = None
 
 
 def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
-    """A function of (query, key, value, sink) for all problems with this signature; None if the tiles must do them.
+    """A function of (query, key, value, sink) for all problems with this signature; None where tiles must compute them.
 
     It serves float32 and float64, few pairs, and no mask but a band in which every query sees some key.
     """

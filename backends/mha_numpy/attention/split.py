@@ -148,7 +148,7 @@ def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> Callable[[tuple[int, .
         array = p.bias.block(p.grid(range(length), keys))
         matrix = _grouped_pairs(p, array, batch, (length, len(keys)))
         return lambda at: Matrix(matrix[at])
-    # the first query and imagined keys, which together have every distance
+    # one query, with as many keys as there are distances of any query from any key
     values: Any = p.bias.block(p.grid(range(1), range(keys.stop - 1, keys.start - length, -1)))
     values = values[..., 0, :]
     elements = batch if values.ndim > 2 else (*batch[:-1], 1)  # three axes: an offset for each batch element

@@ -22,7 +22,7 @@ class Tile(NamedTuple):
     cut: bool = False
     """Whether the band hides some of these pairs."""
     mask: np.ndarray | None = None
-    """Which pairs attend, where the mask has no view: (batch, key heads, group, rows, cols)."""
+    """Which pairs attend, by ``Subproblem.evaluate_mask``: (batch, key heads, group, rows, cols)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class Subproblem:
     """True where a pair attends."""
     bias: PairValues | None = None
     evaluate_mask: Callable[[range, range], Any] | None = None
-    """For a mask without a view: (rows, cols) -> which pairs attend; None for all of them, False for none."""
+    """For a mask that no view can express: (rows, cols) -> which pairs attend; None for all of them, False for none."""
     sequences: tuple[int, ...] = ()
     """Lengths of sequences laid end to end that ``mask`` separates. NaN still spreads among them, as 0 times NaN is NaN."""
     longest: dict[tuple[int, int], float] = field(default_factory=dict)

@@ -82,7 +82,7 @@ class _Sums:
     """Sums over the keys of some tiles, with n = rows * group.
 
     out: sum w v, (batch, key heads, n, E). total: sum w, (batch, key heads, 1, n). shifted: whether m is subtracted.
-    top: m, shaped as total, if shifted.
+    top: m, shaped as total, if shifted. few: whether tiles are stored with a row for each query.
     """
 
     def __init__(
