@@ -1,4 +1,4 @@
-"""How many threads: what the machine and its control groups leave to this process, or what the user says."""
+"""How many threads: what the machine and its control groups allow this process, or what the user sets."""
 
 import math
 import os
@@ -21,7 +21,7 @@ DISK = "23 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 
 
 def machine(root, own, mounts, files):
-    """A file system with /proc/self and control groups."""
+    """A root directory with /proc/self and control groups."""
     files = {"proc/self/cgroup": own, "proc/self/mountinfo": DISK + mounts} | files
     for name, text in files.items():
         path = root / name
@@ -55,7 +55,7 @@ def split(root, path, limits, top="/"):
         ("/a/b", {"other/": "100000 100000"}, math.inf),
     ],
 )
-def test_the_tightest_limit_of_the_groups_around_is_found(tmp_path, path, limits, expected):
+def test_the_tightest_limit_of_the_enclosing_groups_counts(tmp_path, path, limits, expected):
     assert cores.cgroup_limit(unified(tmp_path, path, limits)) == expected
 
 
@@ -67,13 +67,13 @@ def test_the_tightest_limit_of_the_groups_around_is_found(tmp_path, path, limits
         ("/a/b", {"a/b/": (-1, 100000), "a/": (50000, 100000)}, 0.5),
     ],
 )
-def test_the_first_version_of_control_groups_is_read_too(tmp_path, path, limits, expected):
+def test_control_groups_of_version_1_are_read_too(tmp_path, path, limits, expected):
     assert cores.cgroup_limit(split(tmp_path, path, limits)) == expected
 
 
 @pytest.mark.parametrize(("make", "limit"), [(unified, "200000 100000"), (split, (200000, 100000))])
-def test_a_container_sees_its_own_group_at_the_top(tmp_path, make, limit):
-    """/proc names the group as the host does; what is mounted begins there."""
+def test_the_limit_of_a_container_is_found(tmp_path, make, limit):
+    """/proc gives the group's path on the host, while the mounted tree begins at the group itself."""
     assert cores.cgroup_limit(make(tmp_path / "same", "/docker/abc", {"": limit}, top="/docker/abc")) == 2
     assert cores.cgroup_limit(make(tmp_path / "inner", "/docker/abc/job", {"job/": limit}, top="/docker/abc")) == 2
     assert cores.cgroup_limit(make(tmp_path / "moved", "/../elsewhere", {"": limit})) == 2
@@ -84,7 +84,7 @@ def test_without_control_groups_there_is_no_limit(tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(math.inf, 6), (8.0, 6), (2.5, 3), (2.0, 2), (0.1, 1)])
-def test_the_number_is_the_affinity_s_or_the_limit_s_rounded_up(monkeypatch, limit, expected):
+def test_the_number_is_the_affinity_or_the_limit_rounded_up(monkeypatch, limit, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
     monkeypatch.setattr(cores, "cgroup_limit", lambda: limit)
     cores.available.cache_clear()
@@ -94,18 +94,18 @@ def test_the_number_is_the_affinity_s_or_the_limit_s_rounded_up(monkeypatch, lim
         cores.available.cache_clear()
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity here")
-def test_a_process_bound_to_one_core_takes_one_thread():
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs os.sched_setaffinity")
+def test_a_process_bound_to_one_core_uses_one_thread():
     script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     script += "from mha_numpy.threads import num_threads; print(num_threads())"
     assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout == "1\n"
 
 
-# what the user says
+# what the user sets
 
 
 class Told:
-    """A backend that writes down what it is told."""
+    """A backend that records the numbers of threads it is told."""
 
     def __init__(self, name):
         self.name, self.told = name, []
@@ -143,7 +143,7 @@ def test_every_loaded_backend_is_told_and_a_later_one_when_it_is_loaded(told):
     assert (early, late) == ([3, None], [3, None])
 
 
-def test_a_backend_loaded_after_the_number_was_taken_back_is_told_nothing(told):
+def test_a_backend_loaded_after_the_number_was_reset_is_told_nothing(told):
     early, late = told
     mha.set_num_threads(3)
     mha.set_num_threads(None)
@@ -152,7 +152,7 @@ def test_a_backend_loaded_after_the_number_was_taken_back_is_told_nothing(told):
 
 
 @pytest.mark.parametrize("wrong", [True, 2.0, "2", [2]], ids=repr)
-def test_what_is_no_int_is_refused(wrong):
+def test_a_number_that_is_not_an_int_is_refused(wrong):
     with pytest.raises(TypeError, match=f"n is {type(wrong).__name__}; expected an int"):
         mha.set_num_threads(wrong)
 
@@ -163,7 +163,7 @@ def test_a_number_below_one_is_refused(wrong):
         mha.set_num_threads(wrong)
 
 
-def test_what_is_refused_changes_nothing(told):
+def test_a_refused_number_changes_nothing(told):
     early, _ = told
     load("early")
     for wrong, error in ((0, ValueError), (True, TypeError)):
@@ -193,7 +193,7 @@ assert torch.get_num_threads() == own
 
 
 @pytest.mark.parametrize("first", ["set", "loaded"])
-def test_torch_obeys_and_gets_its_own_number_back(first):
+def test_torch_uses_the_number_and_gets_its_own_back(first):
     set_number = "mha.set_num_threads(own + 3)"
     script = TORCH.format(before=set_number if first == "set" else "", after="" if first == "set" else set_number)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""NumPy's tiles of attention against float64, at shapes, masks and strides that cross every border inside the kernel."""
+"""NumPy's attention kernel against float64: shapes, masks and strides that cross every boundary of its tiles."""
 
 import itertools
 
@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mha_core as mha
-import mha_numpy.attention as cut
-import mha_numpy.tiles as kernel
 from judged_attention import inputs, judge, normal
 from mha_core.conformance.problems import Limits, random_problem
+from mha_numpy.attention import kernel, tiles
 
 LENGTHS = [1, 15, 16, 17, 63, 64, 65, 511, 512, 513, 1025]
 ALIGNED = [(1, 1025), (1025, 1), (65, 513), (513, 65), (200, 200), (600, 600)]
@@ -34,7 +33,7 @@ def positions(query, key, offset=0):
 
 
 def band(query, key, left, right, offset=0):
-    """What window(left, right) lets through; causal is (None, 0)."""
+    """The pairs that window(left, right) allows; causal is (None, 0)."""
     q, k = positions(query, key, offset)
     everywhere = np.ones((q.size, k.size), dtype=bool)
     return everywhere & (True if left is None else k >= q - left) & (True if right is None else k <= q + right)
@@ -82,7 +81,7 @@ def test_many_small_heads_and_any_batch(rng, batch, heads, length):
     judge(*x, mask=mask, allowed=mask, bias=normal(rng, *batch, heads, length, 40))
 
 
-def test_two_axes_are_one_head(rng):
+def test_arrays_of_two_axes_are_one_head(rng):
     query, key, value = (x[0, 0] for x in inputs(rng, 70, 90))
     state = mha.attention_state(query, key, value)
     whole = mha.attention_state(query[None], key[None], value[None])
@@ -101,12 +100,12 @@ def test_broadcast_batches(rng, q, k, v):
 
 
 def by_token(x):
-    """Heads that lie side by side, as a projection leaves them."""
+    """Heads of a token adjacent in memory, as a projection returns them."""
     return np.swapaxes(np.swapaxes(x, -3, -2).copy(), -3, -2)
 
 
 def overlapping(x):
-    """Each row begins one number after the one before."""
+    """Each row starts one element after the row before."""
     rows, columns = x.shape[-2:]
     flat = x.reshape(*x.shape[:-2], -1)[..., : rows + columns - 1].copy()
     return np.lib.stride_tricks.sliding_window_view(flat, columns, axis=-1)
@@ -124,7 +123,7 @@ def read_only(x):
 
 STRIDES = {
     "by token": by_token,
-    "part of a wider array": lambda x: np.concatenate([x, x, x], axis=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
+    "slice of a wider array": lambda x: np.concatenate([x, x, x], axis=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
     "stepped": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
     "every third": lambda x: np.repeat(x, 3, axis=-2)[..., ::3, :],
     "reversed": lambda x: x[..., ::-1, ::-1].copy()[..., ::-1, ::-1],
@@ -159,7 +158,7 @@ def test_bands_of_every_alignment(rng, length, num_keys, left, right):
     mask = mha.causal() if (left, right) == (None, 0) else mha.window(left, right)
     for offset in OFFSETS:
         allowed = band(*x[:2], left, right, offset)
-        if allowed.any():  # elsewhere no key is left
+        if allowed.any():  # otherwise no key remains
             judge(*x, mask=mask, query_offset=offset, allowed=allowed)
 
 
@@ -206,7 +205,7 @@ def test_arrays_broadcast_along_any_axis(rng, axes):
     mask, bias = rng.random(shape) < 0.6, normal(rng, *shape)
     judge(*x, mask=mask, allowed=mask)
     judge(*x, bias=bias)
-    # a band starts its tiles at any query and key
+    # the tiles of a band start at any query and key
     judge(*x, mask=mha.window(20, 3) & mask, allowed=band(*x[:2], 20, 3, 5) & mask, bias=bias, query_offset=5)
     while len(shape) > 1 and shape[0] == 1:
         shape.pop(0)
@@ -231,7 +230,7 @@ def test_biases_of_distance(rng, offset):
         judge(*x, bias=bias, mask=both, query_offset=offset, whole_bias=numbers, allowed=near & _shorter([130, 64, 0], 130))
 
 
-def test_any_other_mask(rng):
+def test_masks_that_are_evaluated_as_written(rng):
     x = inputs(rng, 600, 700, batch=(2,), heads=3)
     q, k = positions(*x[:2])
     judge(*x, mask=mha.chunks(150) | mha.prefix(90), query_offset=0, allowed=(q // 150 == k // 150) | (k < 90))
@@ -273,7 +272,7 @@ def test_sinks(rng, sink, length):
         judge(*x, sink=sinks)
         judge(*x, sink=sinks, mask=mha.causal(), query_offset=-1, allowed=band(*x[:2], None, 0, -1))
         judge(*x, sink=sinks, mask=nobody, allowed=nobody)
-    else:  # a score that weighs nothing
+    else:  # a sink without weight
         with mha.use_kernel("attention", "tiles"):
             with_sink, without = mha.attention_state(*x, sink=sinks), mha.attention_state(*x)
         np.testing.assert_allclose(with_sink.out[:, 0], without.out[:, 0], rtol=1e-6, atol=1e-6)
@@ -300,7 +299,7 @@ def test_other_dtypes(rng, dtype, length, num_keys):
     judge(*x, bias=bias, sink=sink, mask=mask, allowed=mask, softcap=3.0)
 
 
-# everything together, in tiles of a few scores
+# all options together, in tiles of a few scores
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -316,13 +315,12 @@ def test_other_dtypes(rng, dtype, length, num_keys):
 def test_any_problem_in_any_tiles(seed, rows, scratch, edge, few, held, times):
     p = random_problem(np.random.default_rng(seed), Limits(times=times, longest=24, widest=6, copies=3), dtype=np.float32)
     if 0 in (*p.query.shape, *p.key.shape, *p.value.shape) or (p.allowed is not None and not p.allowed.any()):
-        return  # left to the algebra
+        return  # the algebra computes these
     with pytest.MonkeyPatch.context() as patch:
-        for name, number in {"_ROWS": rows, "_SCRATCH": scratch, "_EDGE": edge, "_EDGES": 1, "_JOBS": 1, "_BLOCKS": 64}.items():
-            patch.setattr(cut, name, number)
-        patch.setattr(kernel, "_FEW", few)
-        patch.setattr(kernel, "_SLAB", 5)
-        patch.setattr(kernel, "_HELD", held)
-        patch.setattr(kernel, "_SHORT", 0)
+        limits = {"_ROWS": rows, "_SCRATCH": scratch, "_EDGE": edge, "_EDGE_PAIRS": 1, "_MIN_TASKS": 1, "_MASK_PAIRS": 64}
+        for name, number in limits.items():
+            patch.setattr(kernel, name, number)
+        for name, number in {"_FEW": few, "_SLAB": 5, "_HELD": held, "_SHORT": 0}.items():
+            patch.setattr(tiles, name, number)
         options = {name: x for name, x in p.options(lambda x: x).items() if x is not None}
         judge(p.query, p.key, p.value, allowed=p.allowed, **options)

@@ -1,4 +1,4 @@
-"""NumPy's tiles of attention where numbers are extreme, or not to be seen; and the same bits whoever calls."""
+"""NumPy's attention kernel: extreme numbers, NaN in hidden keys, and the same bits for every caller."""
 
 import threading
 
@@ -7,15 +7,16 @@ import pytest
 
 import mha_core as mha
 from judged_attention import algebra, inputs, judge, normal, same_bits, tiles
-from mha_numpy import parts, threads
-from mha_numpy.base import FASTEST, Base
+from mha_numpy import threads
+from mha_numpy.attention import split
+from mha_numpy.attention.exponential import FASTEST, Base
 
 POISON = [np.nan, np.inf, -np.inf, 1e30]
 LENGTH, KEYS = 130, 300
 
 
 def unseen():
-    """Masks, and which of the KEYS no query sees."""
+    """Masks by name, each with the keys that no query sees, (batch, KEYS)."""
     keys, none = np.arange(KEYS), np.zeros((2, KEYS), dtype=bool)
     lengths = np.asarray([100, 250])
     array = np.random.default_rng(0).random((LENGTH, KEYS)) < 0.5
@@ -30,19 +31,19 @@ def unseen():
 
 
 def bounded(rng, bound):
-    """A query and keys whose longest vectors bound the scores by ``bound``, in units of the kernel's base."""
+    """Inputs whose longest query and key bound the scores by ``bound``, in units of the kernel's base."""
     query, key, value = inputs(rng, LENGTH, KEYS, batch=(2,), heads=3)
     longest = [np.sqrt(np.vecdot(x.astype(np.float64), x.astype(np.float64)).max()) for x in (query, key)]
     times = bound * FASTEST.ln / (longest[0] * longest[1])
     return query * np.float32(times), key, value
 
 
-# what nobody sees
+# keys that no query sees
 
 
 @pytest.mark.parametrize("bound", [30.0, 59.9, 60.1, 300.0])
 @pytest.mark.parametrize("name", unseen())
-def test_7_what_no_query_sees_changes_no_bit(rng, name, bound):
+def test_7_unseen_keys_change_no_bit(rng, name, bound):
     mask, hidden = unseen()[name]
     query, key, value = bounded(rng, bound)
     options = {"mask": mask, "query_offset": 0, "scale": 1.0}
@@ -56,7 +57,7 @@ def test_7_what_no_query_sees_changes_no_bit(rng, name, bound):
 
 @pytest.mark.parametrize("bound", [59.9, 60.1])
 @pytest.mark.parametrize("softcap", [None, 41.5, 41.7, 1000.0])
-def test_scores_about_the_bound(rng, bound, softcap):
+def test_scores_near_the_bound(rng, bound, softcap):
     x = bounded(rng, bound)
     options = {} if softcap is None else {"softcap": softcap}
     judge(*x, scale=1.0, **options)
@@ -65,8 +66,8 @@ def test_scores_about_the_bound(rng, bound, softcap):
     judge(*x, scale=1.0, mask=mha.causal(), query_offset=9, allowed=k <= q + 9, **options)
 
 
-def test_a_score_at_the_very_bound(rng):
-    """All queries and keys parallel: each score is as large as the bound, and positive or negative."""
+def test_scores_equal_to_the_bound(rng):
+    """All queries and keys are parallel, so each score is about as large as the bound, positive or negative."""
     one = normal(rng, 16)
     for at, sign in ((59.0, 1), (59.0, -1), (61.0, 1), (61.0, -1), (150.0, 1), (150.0, -1)):
         query, key, value = inputs(rng, LENGTH, KEYS)
@@ -76,8 +77,8 @@ def test_a_score_at_the_very_bound(rng):
         judge(query, key, value, scale=1.0)
 
 
-def test_long_keys_that_come_late(rng):
-    """The last queries see no other keys, and their scores are all far below 0."""
+def test_long_keys_at_the_end(rng):
+    """The last queries see long keys only, and all their scores are far below 0."""
     query, key, value = inputs(rng, 1500, 1500, heads=1)
     query[:], key[:] = query[0, 0, 0] / np.linalg.norm(query[0, 0, 0]), key * np.float32(0.1)
     key[:, :, 1100:] = -np.float32(145 * FASTEST.ln) * query[:, :, :1]
@@ -85,7 +86,7 @@ def test_long_keys_that_come_late(rng):
     judge(query, key, value, scale=1.0, mask=mha.window(20, 0), allowed=(k <= q) & (k >= q - 20))
 
 
-def test_batch_elements_of_other_lengths_have_bounds_of_their_own(rng):
+def test_each_batch_element_has_its_own_bound(rng):
     query, key, value = inputs(rng, LENGTH, KEYS, batch=(2,), heads=1)
     query[:] = query[0, 0, 0] / np.linalg.norm(query[0, 0, 0])
     key[0], key[1] = key[0] * np.float32(0.1), -np.float32(145 * FASTEST.ln) * query[1, 0, 0]
@@ -104,13 +105,13 @@ def test_no_weight_is_a_denormal_number(rng, dtype, monkeypatch):
         least.append(np.min(out, where=out > 0, initial=1))
         return out
 
-    monkeypatch.setattr(parts, "FASTEST", Base(power, FASTEST.ln))
+    monkeypatch.setattr(split, "FASTEST", Base(power, FASTEST.ln))
     tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype))
     tiles(*inputs(rng, LENGTH, KEYS, times=300, dtype=dtype), mask=mha.window(9, 9), query_offset=0)
     assert np.finfo(dtype).tiny < min(least) < 1e-20
 
 
-# what some queries see, and others do not
+# keys that some queries see and others do not
 
 
 @pytest.mark.parametrize("times", [1.0, 40.0])
@@ -128,7 +129,7 @@ def test_3_masked_means_excluded(rng, length, times):
     near = (k <= q + 4) & (k >= q - 2)
     judge(query, key, value, mask=mha.window(2, 4), query_offset=0, allowed=near)
     judge(query, key, value, mask=mha.window(2, 4) | mha.prefix(0), query_offset=0, allowed=near)
-    key[..., 7, :] *= np.float32(1e6)  # a masked score that is larger than all others
+    key[..., 7, :] *= np.float32(1e6)  # a masked score larger than all others
     judge(query, key, value, mask=allowed, allowed=allowed)
     judge(query, key, value, bias=minus, allowed=allowed, whole_bias=0.0)
     judge(query, key, value, mask=mha.window(2, 4), query_offset=0, allowed=near)
@@ -143,16 +144,16 @@ def test_a_row_whose_biases_are_all_minus_infinity_sees_nothing(rng):
     judge(*x, bias=bias, allowed=seen, whole_bias=np.where(seen, bias, 0), sink=normal(rng, 2))
 
 
-# numbers that overflow, and what is no number
+# overflow, NaN and infinity
 
 
 def pattern(x):
-    """What each number is: NaN, an infinity with its sign, zero, or any other."""
+    """The kind of each number: 0 for NaN, 1 for inf, 2 for -inf, 3 for zero, 4 for any other."""
     return np.select([np.isnan(x), x == np.inf, x == -np.inf, x == 0], [0, 1, 2, 3], 4)
 
 
 def assert_same_pattern(*arguments, **options):
-    with np.errstate(all="ignore"):  # the algebra's warnings are its own
+    with np.errstate(all="ignore"):  # the algebra may warn
         expected = algebra(*arguments, **options)
     for got, right in zip(tiles(*arguments, **options), expected, strict=True):
         np.testing.assert_array_equal(pattern(got), pattern(right))
@@ -170,7 +171,7 @@ def test_values_near_the_largest_number(rng, bound):
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("length", [3, LENGTH])
 @pytest.mark.parametrize("where", ["query", "key", "value"])
-def test_what_is_no_number_comes_out_as_from_the_algebra(rng, where, length, poison):
+def test_nan_and_infinity_propagate_as_in_the_algebra(rng, where, length, poison):
     x = dict(zip(("query", "key", "value"), inputs(rng, length, 60), strict=True))
     x[where][0, 1, 2, 3] = poison
     assert_same_pattern(*x.values())
@@ -213,7 +214,7 @@ def test_14_every_call_gives_the_same_bits(rng):
         same_bits(*(call() for _ in range(4)))
 
 
-def test_14_whatever_the_number_of_threads(rng):
+def test_14_the_number_of_threads_changes_no_bit(rng):
     for call in calls(rng):
         expected = call()
         for count in (1, 2, 5):
@@ -224,14 +225,14 @@ def test_14_whatever_the_number_of_threads(rng):
                 mha.set_num_threads(None)
 
 
-def test_14_inside_a_part(rng):
+def test_14_calls_inside_a_task_give_the_same_bits(rng):
     for call in calls(rng):
         found = {}
         threads.run(lambda at, call=call, found=found: found.update({at: call()}), range(5))
         same_bits(call(), *found.values())
 
 
-def test_14_from_many_threads_at_once(rng):
+def test_14_calls_from_many_threads_give_the_same_bits(rng):
     asked = calls(rng)
     expected = [call() for call in asked]
     start, found = threading.Barrier(8), []
@@ -254,8 +255,8 @@ def test_14_from_many_threads_at_once(rng):
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @pytest.mark.parametrize("of", ["query", "key", "value"])
-def test_no_number_of_one_packed_sequence_reaches_another(rng, poison, of):
-    """Though short ones share a tile, where a weight of 0 times NaN is NaN."""
+def test_nan_in_a_packed_sequence_reaches_no_other(rng, poison, of):
+    """Short sequences share a tile, where a weight of 0 times NaN is NaN."""
     lengths = (7, 9, 4, 20, 11)
     arrays = dict(zip(("query", "key", "value"), inputs(rng, sum(lengths), sum(lengths), heads=3), strict=True))
     mask = mha.packed(lengths) & mha.causal()
@@ -273,7 +274,7 @@ LOWEST = np.finfo(np.float32).min
 
 
 def test_3_the_lowest_finite_bias_is_only_a_bias(rng):
-    """In another base than e it would be infinite."""
+    """In a base other than e it would become infinite."""
     query, key, value = inputs(rng, 70, 90)
     bias = np.zeros((70, 90), dtype=np.float32)
     bias[3] = LOWEST
@@ -291,7 +292,7 @@ def test_1_the_lowest_finite_sink_is_only_a_sink(rng):
 
 @pytest.mark.parametrize("length", [1, 200])
 @pytest.mark.parametrize(("score", "size"), [(39, 1e25), (-39, 1.2345678e-28), (14, 1e35), (-14, 1.2345678e-30)])
-def test_values_of_any_size_keep_their_digits(length, score, size):
+def test_values_of_any_size_keep_their_precision(length, score, size):
     query, key = np.full((1, length, 1), score, dtype=np.float32), np.ones((1, length, 1), dtype=np.float32)
     value = np.full((1, length, 1), size, dtype=np.float32)
     for out in (mha.scaled_dot_product_attention(query, key, value, scale=1.0), tiles(query, key, value, scale=1.0).out):
@@ -308,12 +309,12 @@ def test_any_scale(rng, scale):
         np.testing.assert_allclose(found, algebra(query, key, value, scale=scale, mask=mask).out, rtol=0, atol=1e-5)
 
 
-def test_14_packed_sequences_do_not_look_at_memory_that_is_not_written(rng):
+def test_14_packed_sequences_read_no_uninitialised_memory(rng):
     query = normal(rng, 8, 96, 32)
     key, value = normal(rng, 2, 1, 96, 32)
     found = set()
     for at in range(20):
-        np.full((8, 96, 32), np.nan if at % 2 else 0, dtype=np.float32)  # what the next result's memory holds
+        np.full((8, 96, 32), np.nan if at % 2 else 0, dtype=np.float32)  # the next result may reuse this memory
         found.add(mha.scaled_dot_product_attention(query, key, value, mask=mha.packed((40, 30, 26))).tobytes())
     assert len(found) == 1
 
@@ -322,7 +323,7 @@ def test_14_few_pairs_and_linear_maps_while_another_thread_computes(rng):
     query, (key, value) = normal(rng, 1, 64, 64), normal(rng, 2, 1, 128, 64)
     x, w, large = normal(rng, 200, 512), normal(rng, 512, 512), normal(rng, 1, 1024, 64)
     stop = threading.Event()
-    mha.set_num_threads(4)  # of the BLAS too, which the tests else keep to one
+    mha.set_num_threads(4)  # for the BLAS too, which other tests keep at one thread
 
     def other():
         while not stop.is_set():

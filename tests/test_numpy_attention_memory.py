@@ -1,4 +1,4 @@
-"""What NumPy's tiles of attention take beside their arguments and the answer: 2 MB of scratch a thread, and O(L + S)."""
+"""Memory of NumPy's attention kernel besides arguments and results: 2 MB of scratch for each thread, and O(L + S)."""
 
 import tracemalloc
 
@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import mha_numpy.scratch as kept
 from judged_attention import inputs, normal, tiles
-from mha_numpy import threads
+from mha_numpy import scratch, threads
 
-SCRATCH = 2 << 20  # bytes, of one thread
-OBJECTS = 64 << 10  # bytes of Python's own, for the jobs of a call
+SCRATCH = 2 << 20  # bytes for each thread
+OBJECTS = 64 << 10  # bytes of Python objects, for the tasks of a call
 
 
 def options_of(name, rng, heads, length, num_keys, batch):
@@ -43,10 +42,10 @@ def options_of(name, rng, heads, length, num_keys, batch):
 
 
 def own_scratch(arrays, options):
-    """Bytes that a thread keeps after this call and no other, the greatest of all threads: each job runs on this one."""
-    kept._own.__dict__.clear()
-    threads.run(lambda _: tiles(*arrays, **options), range(1))  # inside a part all is done by the caller
-    return sum(buffer.nbytes for buffer in kept._own.__dict__.values())
+    """Bytes of scratch that one thread keeps after computing all tasks of this call: no thread can keep more."""
+    scratch._own.__dict__.clear()
+    threads.run(lambda _: tiles(*arrays, **options), range(1))  # a call inside a task runs all of its own tasks in this thread
+    return sum(buffer.nbytes for buffer in scratch._own.__dict__.values())
 
 
 SHAPES = {
@@ -73,7 +72,7 @@ def problem(rng, shape, kind, **changes):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_scratch_of_a_thread(rng, shape, kind):
     taken = own_scratch(*problem(rng, shape, kind))
-    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of what a thread may keep"
+    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of the limit for a thread"
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
@@ -81,7 +80,7 @@ def test_scratch_of_a_thread(rng, shape, kind):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_scratch_of_other_dtypes(rng, shape, kind, dtype):
     taken = own_scratch(*problem(rng, shape, kind, dtype=dtype))
-    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of what a thread may keep"
+    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of the limit for a thread"
 
 
 @pytest.mark.parametrize(("group", "width"), [(4, None), (7, 300), (1, 3)])
@@ -90,7 +89,7 @@ def test_scratch_of_groups_and_widths(rng, kind, group, width):
     arrays, _ = problem(rng, "1x8x2048x64", "plain", group=group, width=width)
     options = options_of(kind, rng, 8 * group, 512, 512, 1)
     taken = own_scratch([x[:, :, :512] for x in arrays], options)
-    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of what a thread may keep"
+    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of the limit for a thread"
 
 
 @pytest.mark.parametrize("view", [lambda x: np.repeat(x, 2, axis=-1)[..., ::2], lambda x: np.asfortranarray(x)])
@@ -99,15 +98,15 @@ def test_scratch_of_groups_and_widths(rng, kind, group, width):
 def test_scratch_where_keys_and_values_are_copied(rng, shape, kind, view):
     arrays, options = problem(rng, shape, kind)
     taken = own_scratch([view(x) for x in arrays], options)
-    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of what a thread may keep"
+    assert 0 < taken <= SCRATCH, f"{taken / SCRATCH:.3f} of the limit for a thread"
 
 
 LENGTH, NUMBERS = 8192, 4
 
 
 @pytest.mark.parametrize("kind", ["plain", "causal", "window", "key_lengths", "alibi", "rest", "softcap and sink"])
-def test_13_all_else_grows_with_the_length(rng, kind):
-    """Two threads' scratch, and a few numbers for each query and each key of each head: what a bias is at their distance."""
+def test_13_all_other_memory_grows_with_the_length(rng, kind):
+    """Besides the scratch of two threads: a few numbers for each query and key of each head, such as a bias by distance."""
     heads, dim = 8, 64
     arrays = inputs(rng, LENGTH, LENGTH, heads=heads, dim=dim)
     options = options_of(kind, rng, heads, LENGTH, LENGTH, 1)
@@ -120,7 +119,7 @@ def test_13_all_else_grows_with_the_length(rng, kind):
         tracemalloc.stop()
         mha.set_num_threads(None)
     beyond = peak - state.out.nbytes - state.lse.nbytes - 2 * SCRATCH
-    zeroed = arrays[1].nbytes + arrays[2].nbytes if kind in ("key_lengths", "rest") else 0  # before any kernel
+    zeroed = arrays[1].nbytes + arrays[2].nbytes if kind in ("key_lengths", "rest") else 0  # copied before any kernel runs
     assert beyond - zeroed <= heads * 2 * LENGTH * NUMBERS * 4 + OBJECTS, (
-        f"{(beyond - zeroed) / (heads * 2 * LENGTH * 4):.1f} numbers"
+        f"{(beyond - zeroed) / (heads * 2 * LENGTH * 4):.1f} numbers for each query and key"
     )

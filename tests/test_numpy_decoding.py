@@ -1,4 +1,4 @@
-"""One query, or a few, over many keys on NumPy: right in spans of keys, and threads that do not wait for each other."""
+"""Few queries over many keys on NumPy: right results, and products during which other threads can work."""
 
 import threading
 import time
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import mha_numpy.tiles as kernel
 from judged_attention import inputs, judge
 from mha_numpy import blas
+from mha_numpy.attention import tiles
 
 
 @pytest.mark.parametrize("num_keys", [8192, 8191, 4099])
@@ -22,26 +22,26 @@ def test_few_queries_over_many_keys(rng, length, heads, width, num_keys):
     judge(query, key, value, mask=mha.causal(), query_offset=offset, allowed=allowed)
 
 
-@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="no thread can read another's clock here")
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="needs time.pthread_getcpuclockid")
 @pytest.mark.parametrize("size", [128, 500, 512])
 def test_another_thread_works_during_a_long_product(size):
-    """Of so few numbers that np.matmul would keep the interpreter, or of more."""
+    """For results so small that np.matmul would hold the interpreter lock, and for larger ones."""
     heads, keys = 4, 1 << 17
     weights = np.ones((1, heads, 1, keys), dtype=np.float32)
     value = np.broadcast_to(np.ones((keys, size // heads), dtype=np.float32), (1, heads, keys, size // heads))
     out = np.empty((1, heads, 1, size // heads), dtype=np.float32)
-    clock = time.pthread_getcpuclockid(threading.get_ident())  # stands still while this thread waits for the interpreter
+    clock = time.pthread_getcpuclockid(threading.get_ident())  # stands still while this thread waits for the interpreter lock
     seen, ends = [], threading.Event()
 
     def work():
         while not ends.is_set():
             seen.append(time.clock_gettime(clock))
 
-    def in_the_middle():
+    def worked_in_the_middle():
         seen.clear()
         with blas.one_thread:
             start = time.clock_gettime(clock)
-            kernel._product(weights, value, out)
+            tiles._product(weights, value, out)
             stop = time.clock_gettime(clock)
         quarter = (stop - start) / 4
         return any(start + quarter < at < stop - quarter for at in tuple(seen))
@@ -49,7 +49,7 @@ def test_another_thread_works_during_a_long_product(size):
     other = threading.Thread(target=work)
     other.start()
     try:
-        assert any(in_the_middle() for _ in range(300))  # on a single core the other is not soon awake
+        assert any(worked_in_the_middle() for _ in range(300))  # on a single core the other thread wakes up late
     finally:
         ends.set()
         other.join()

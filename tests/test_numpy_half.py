@@ -1,4 +1,4 @@
-"""Half precision on NumPy: float16, and bfloat16 where ml_dtypes brings it."""
+"""Half precision on NumPy: float16, and bfloat16 by ml_dtypes."""
 
 import subprocess
 import sys
@@ -43,7 +43,7 @@ CALLS = {
 
 @half
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_results_have_the_dtype_of_the_arrays_and_are_near(rng, call, dtype, unit):
+def test_results_have_the_dtype_of_the_arrays_and_are_close(rng, call, dtype, unit):
     x, w = normal(rng, 2, 5, 16).astype(dtype), (normal(rng, 16, 16) / 4).astype(dtype)
     y, expected = call(x, w), call(x.astype(np.float64), w.astype(np.float64))
     assert type(y) is np.ndarray and y.dtype == dtype and y.shape == expected.shape
@@ -96,10 +96,10 @@ def test_verify_judges_bfloat16(rng):
     assert done.calls == 2 and set(done.checked) == {("linear", "half"), ("attention", "tiles")}
 
 
-# by its name
+# dtype="bfloat16"
 
 
-def test_layers_take_the_dtype_by_its_name(rng, tmp_path):
+def test_layers_take_the_dtype_by_name(rng, tmp_path):
     x = normal(rng, 2, 6, 16)
     whole = mha.EncoderLayer.init(d_model=16, num_heads=4, d_ff=32, seed=0)
     small = mha.EncoderLayer.init(d_model=16, num_heads=4, d_ff=32, seed=0, dtype="bfloat16")
@@ -112,7 +112,7 @@ def test_layers_take_the_dtype_by_its_name(rng, tmp_path):
         np.testing.assert_array_equal(y, small(x.astype(ml_dtypes.bfloat16)))
 
 
-def test_layers_travel_in_bfloat16():
+def test_layers_convert_to_torch_and_back_in_bfloat16():
     layer = mha.FeedForward.init(d_model=4, d_ff=8, seed=0, dtype="bfloat16")
     for there in (layer.to("torch"), layer.to("torch").to("numpy")):
         assert {str(array.dtype).rpartition(".")[2] for array in there.arrays().values()} == {"bfloat16"}
@@ -130,14 +130,14 @@ def test_a_text_encoder_computes_in_bfloat16(tmp_path):
     assert ((vectors * expected).sum(axis=1) > 0.99).all()
 
 
-def test_positions_take_the_dtype_by_its_name():
+def test_positions_take_the_dtype_by_name():
     assert mha.sinusoidal_positions(3, 4, dtype="bfloat16").dtype == ml_dtypes.bfloat16
 
 
 # the namespace
 
 
-def test_the_namespace_is_numpy_s_but_for_what_it_says_of_bfloat16():
+def test_the_namespace_differs_from_numpy_in_four_functions_only():
     xp = load("numpy").xp
     own = {name for name in dir(np) if getattr(xp, name) is not getattr(np, name)}
     assert own == {"isdtype", "finfo", "where", "matmul", "__getattr__"}
@@ -158,7 +158,7 @@ def test_bfloat16_is_a_floating_dtype():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
-def test_functions_answer_in_the_dtype_of_the_arrays(dtype):
+def test_functions_return_the_dtype_of_the_arrays(dtype):
     xp = load("numpy").xp
     x = np.asarray([[1.5, -2.0], [0.5, 4.0]], dtype=dtype)
     for y, expected in (
@@ -176,7 +176,7 @@ def test_functions_answer_in_the_dtype_of_the_arrays(dtype):
 # without ml_dtypes
 
 
-def test_a_name_that_needs_ml_dtypes_says_how_to_install_it(monkeypatch, tmp_path):
+def test_bfloat16_without_ml_dtypes_says_how_to_install_it(monkeypatch, tmp_path):
     folder = write_tiny_model(tmp_path / "tiny")
     layer = mha.FeedForward.init(d_model=4, d_ff=8, seed=0)
     layer.to("numpy", dtype="bfloat16").save(tmp_path / "layer.safetensors")
@@ -196,7 +196,7 @@ def test_a_name_that_needs_ml_dtypes_says_how_to_install_it(monkeypatch, tmp_pat
         mha.sinusoidal_positions(3, 4, dtype="bfloat15")
 
 
-def test_ml_dtypes_is_imported_by_nobody_who_does_not_ask_for_it():
+def test_ml_dtypes_is_imported_only_for_bfloat16():
     script = """
 import sys
 import numpy as np

@@ -1,4 +1,4 @@
-"""NumPy's layers by chunks of tokens: the algebra's numbers, whatever the shapes are cut into."""
+"""NumPy's layers by chunks of tokens: the results of the algebra, however the tokens are cut."""
 
 import threading
 import warnings
@@ -23,7 +23,10 @@ def by_the_algebra(function):
 
 
 def assert_close(call, layer, x, **options):
-    """At most twice as far from the algebra in float64 as the algebra in float32 is; in float64 as many of its units."""
+    """Assert that the error is at most twice that of the algebra in float32, both measured against the algebra in float64.
+
+    For float64 input the same number of float64 roundoffs is allowed.
+    """
     exact, rounded = (
         by_the_algebra(lambda dtype=dtype: call(layer.to("numpy", dtype=dtype), x.astype(dtype), **options))
         for dtype in ("float64", "float32")
@@ -32,7 +35,7 @@ def assert_close(call, layer, x, **options):
     assert answer.dtype == x.dtype and answer.shape == exact.shape
     unit = np.finfo(x.dtype).eps
     error, usual = np.abs(answer - exact).max(), np.abs(rounded - exact).max() / np.finfo(np.float32).eps * unit
-    assert error <= 2 * usual + 8 * unit, f"off by {error}, the algebra usually by {usual}"
+    assert error <= 2 * usual + 8 * unit, f"off by {error}, the algebra by {usual}"
 
 
 def encoder_layer(d_model=32, num_heads=4, d_ff=80, activation="gelu", norm_first=False, dtype="float32"):
@@ -59,7 +62,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_encoder_layer_however_it_is_cut(rng, shape, norm_first):
+def test_encoder_layer_of_every_shape(rng, shape, norm_first):
     layer, x = encoder_layer(norm_first=norm_first), numbers(rng, *shape, 32)
     assert mha.explain(lambda: layer(x)).kernel == "chunks"
     assert_close(lambda layer, x: layer(x), layer, x)
@@ -113,7 +116,7 @@ def test_norms(rng, norm, width):
 
 
 def views(x):
-    """The same numbers in other places."""
+    """The same numbers with other strides."""
     wide = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), dtype=x.dtype)
     wide[..., ::2] = x
     frozen = x.copy()
@@ -151,7 +154,7 @@ def test_every_call_gives_the_same_bits(rng):
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_what_is_no_number_stays_in_its_sequence_and_warns_nobody(activation):
+def test_nan_and_infinity_stay_in_their_sequence_without_a_warning(activation):
     layer = encoder_layer(activation=activation)
     x = np.random.default_rng(0).normal(size=(6, 40, 32)).astype(np.float32)
     spoilt = x.copy()

@@ -1,4 +1,4 @@
-"""NumPy's threads when processes fork and end: each script runs in a fresh interpreter of its own."""
+"""NumPy's threads when processes fork and end; each script runs in a fresh interpreter."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 from mha_numpy import blas
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork here"),
-    pytest.mark.skipif(not blas.can_hold(), reason="this NumPy's BLAS does not say how many threads it takes"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
+    pytest.mark.skipif(not blas.can_hold(), reason="the thread count of this NumPy's BLAS cannot be set"),
 ]
 
 START = """
@@ -21,18 +21,18 @@ import mha_core as mha
 from mha_numpy import blas, cores, pool, threads
 
 mha.set_num_threads(4)
-mha.scaled_dot_product_attention(*[np.ones((1, 2, 2))] * 3)  # NumPy's backend is loaded, and told
+mha.scaled_dot_product_attention(*[np.ones((1, 2, 2))] * 3)  # loads the NumPy backend, which is told the number
 count = blas.functions()[0]
 assert (count(), cores.num_threads()) == (4, 4)
 
-def meet(parts=4):
-    "Parts that end only if four threads are at them at once; what they saw of the BLAS."
+def meet(tasks=4):
+    "Run tasks that end only if four threads compute them at once; return the BLAS thread counts that they saw."
     met, seen = threading.Barrier(4, timeout=30), []
-    threads.run(lambda _: (met.wait(), seen.append(count())), range(parts))
+    threads.run(lambda _: (met.wait(), seen.append(count())), range(tasks))
     return seen
 
 def in_child(function):
-    "The exit status of a forked process that does this and no more."
+    "The exit status of a forked process that only calls the function."
     child = os.fork()
     if child == 0:
         status = 1
@@ -46,14 +46,14 @@ def in_child(function):
 
 
 def run(script):
-    """What a script prints. It must not hang, nor write to standard error."""
+    """The words that a script prints. It must not hang or write to standard error."""
     command = [sys.executable, "-W", "error", "-W", "ignore:.*fork:DeprecationWarning", "-c", START + script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 
 
-def test_a_forked_process_starts_threads_of_its_own():
+def test_a_forked_process_starts_its_own_threads():
     script = """
 meet()
 assert pool._pool.helpers == 3
@@ -90,18 +90,18 @@ def test_a_process_forked_while_another_thread_computes_has_the_blas_and_all_thr
     script = """
 inside, go_on = threading.Event(), threading.Event()
 
-def part(_):
+def task(_):
     inside.set()
     assert go_on.wait(30)
 
-other = threading.Thread(target=threads.run, args=(part, range(6)))
+other = threading.Thread(target=threads.run, args=(task, range(6)))
 other.start()
 assert inside.wait(30)
 assert count() == 1
 
 def child():
     assert count() == 4, count()
-    assert (pool._pool.at_work, pool._pool.calls) == (0, [])
+    assert (pool._pool.at_work, pool._pool.queues) == (0, [])
     assert meet() == [1] * 4
     assert count() == 4
 
@@ -114,7 +114,7 @@ assert count() == 4
     assert run(script) == ["0"]
 
 
-def test_a_process_forked_while_others_call_all_the_time_never_hangs():
+def test_a_process_forked_during_calls_of_other_threads_never_hangs():
     script = """
 end = threading.Event()
 
@@ -134,13 +134,13 @@ assert count() == 4
     assert run(script) == ["0"]
 
 
-def test_a_call_whose_parts_are_lost_in_a_fork_says_so():
-    """Forked inside a part, the new process has the caller but not its helpers, nor what they were computing."""
+def test_a_call_whose_tasks_are_lost_in_a_fork_raises():
+    """Forked inside a task, the new process has the caller, but neither its helpers nor their results."""
     script = """
 main, met = threading.get_ident(), threading.Barrier(4, timeout=30)
 begin, parent = threading.Event(), os.getpid()
 
-def part(_):
+def task(_):
     met.wait()
     if threading.get_ident() != main:
         assert begin.wait(30)
@@ -150,7 +150,7 @@ def part(_):
         begin.set()
 
 try:
-    threads.run(part, range(4))
+    threads.run(task, range(4))
 except RuntimeError as error:
     assert os.getpid() != parent and "forked" in str(error), error
     assert meet() == [1] * 4
@@ -182,7 +182,7 @@ assert first + list(results) == [n * n for n in range(1000)]
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_attention_in_worker_processes_gives_the_same_bits(tmp_path, method):
-    """By multiprocessing, whose workers are forked from a process with threads at work."""
+    """Workers of multiprocessing, started by each method while the parent has helper threads."""
     (tmp_path / "work.py").write_text(
         "import numpy as np\n"
         "import mha_core as mha\n"
@@ -208,19 +208,19 @@ if __name__ == "__main__":
     assert run(script) == ["__init__.py"]
 
 
-def test_the_interpreter_ends_with_helpers_asleep():
+def test_the_interpreter_ends_while_helpers_sleep():
     assert run("print(len(meet()))") == ["4"]
 
 
-def test_the_interpreter_ends_with_a_daemon_thread_s_parts_at_work():
+def test_the_interpreter_ends_while_a_daemon_thread_s_tasks_run():
     script = """
 inside = threading.Semaphore(0)
 
-def part(_):
+def task(_):
     inside.release()
     threading.Event().wait()
 
-threading.Thread(target=threads.run, args=(part, range(4)), daemon=True).start()
+threading.Thread(target=threads.run, args=(task, range(4)), daemon=True).start()
 assert all(inside.acquire(timeout=30) for _ in range(4))
 print("end")
 """
@@ -228,7 +228,7 @@ print("end")
 
 
 def test_calls_while_the_interpreter_ends_are_computed():
-    """Before helpers were started, and after."""
+    """Both without helpers and with helpers started before."""
     script = """
 import atexit
 

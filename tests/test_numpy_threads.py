@@ -1,4 +1,4 @@
-"""Independent parts on all cores: each computed once, in the caller's context, with one BLAS thread."""
+"""Independent tasks on all cores: each is computed once, in the caller's context, with one BLAS thread."""
 
 import contextvars
 import itertools
@@ -11,7 +11,7 @@ import mha_core as mha
 from mha_core.dispatch.backend import load
 from mha_numpy import blas, cores, pool, threads
 
-AT_MOST = 30  # seconds for what must happen
+AT_MOST = 30  # seconds to wait for what must happen
 
 
 def meeting(count):
@@ -19,7 +19,7 @@ def meeting(count):
 
 
 def collected(function, items):
-    """What run computes, by item."""
+    """The results of ``threads.run``, in the order of the items."""
     results = {}
     threads.run(lambda item: results.__setitem__(item, function(item)), items)
     return [results[item] for item in items]
@@ -30,7 +30,7 @@ BOTH = pytest.mark.parametrize(
 )
 
 
-# every part, once, in order
+# each task once, in order
 
 
 @BOTH
@@ -49,33 +49,33 @@ def test_items_may_come_from_an_iterator(blas_count):
     assert sorted(seen) == ["a", "b", "c"]
 
 
-def test_parts_begin_in_the_order_given(blas_count):
+def test_tasks_begin_in_the_order_given(blas_count):
     begun, lock = [], threading.Lock()
     met = meeting(4)
 
-    def part(n):
+    def task(n):
         with lock:
             begun.append(n)
         if n < 4:
             met.wait()
 
-    threads.run(part, range(50))
+    threads.run(task, range(50))
     for at, n in enumerate(begun):
-        assert abs(at - n) < 4, "four threads at work: nobody is overtaken by more than three"
+        assert abs(at - n) < 4, "four threads are at work: a task may be overtaken by at most three"
 
 
 # side by side
 
 
 @BOTH
-def test_parts_run_side_by_side_with_one_blas_thread_each(blas_count, compute):
+def test_tasks_run_side_by_side_with_one_blas_thread_each(blas_count, compute):
     met = meeting(4)
 
-    def part(_):
+    def task(_):
         met.wait()
         return blas_count(), threading.get_ident()
 
-    counts, idents = zip(*compute(part, range(4)), strict=True)
+    counts, idents = zip(*compute(task, range(4)), strict=True)
     assert counts == (1,) * 4
     assert len(set(idents)) == 4 and threading.get_ident() in idents
     assert blas_count() == 4
@@ -96,16 +96,16 @@ def test_no_more_threads_are_at_work_than_asked_for(blas_count, count):
     cores.set_num_threads(count)
     now, most, lock, never = 0, 0, threading.Lock(), threading.Event()
 
-    def part(_):
+    def task(_):
         nonlocal now, most
         with lock:
             now += 1
             most = max(most, now)
-        never.wait(0.005)  # others come in, if they may
+        never.wait(0.005)  # time for others to begin, if they may
         with lock:
             now -= 1
 
-    threads.run(part, range(24))
+    threads.run(task, range(24))
     assert most == count
 
 
@@ -125,10 +125,10 @@ def test_where_no_thread_can_be_started_the_caller_does_the_work(blas_count, mon
         patch.setattr(threading.Thread, "start", refuse)
         assert set(collected(lambda _: threading.get_ident(), range(20))) == {threading.get_ident()}
     met = meeting(4)
-    threads.run(lambda _: met.wait(), range(4))  # and the next call starts them
+    threads.run(lambda _: met.wait(), range(4))  # the next call starts them
 
 
-def test_a_blas_that_cannot_be_held_gets_the_parts_one_after_another(blas_count, monkeypatch):
+def test_tasks_run_one_after_another_where_the_blas_cannot_be_held(blas_count, monkeypatch):
     monkeypatch.setattr(blas, "functions", lambda: None)
     begun = []
     threads.run(lambda n: begun.append((n, threading.get_ident())), range(20))
@@ -136,7 +136,7 @@ def test_a_blas_that_cannot_be_held_gets_the_parts_one_after_another(blas_count,
     assert list(threads.parallel(lambda n: threading.get_ident(), range(20))) == [threading.get_ident()] * 20
 
 
-def test_a_single_part_of_parallel_may_have_parts_on_all_cores(blas_count):
+def test_a_single_item_of_parallel_may_run_tasks_on_all_cores(blas_count):
     met = meeting(4)
     assert list(threads.parallel(lambda _: collected(lambda n: (met.wait(), n)[1], range(4)), [0])) == [[0, 1, 2, 3]]
 
@@ -144,7 +144,7 @@ def test_a_single_part_of_parallel_may_have_parts_on_all_cores(blas_count):
 # the caller's context
 
 
-def test_the_caller_s_context_reaches_every_part(blas_count):
+def test_the_caller_s_context_reaches_every_task(blas_count):
     variable = contextvars.ContextVar("variable", default="none")
     for value in ("first", "second"):
         variable.set(value)
@@ -152,46 +152,46 @@ def test_the_caller_s_context_reaches_every_part(blas_count):
         assert collected(lambda _, met=met: (met.wait(), variable.get())[1], range(4)) == [value] * 4
 
 
-def test_the_caller_s_demands_reach_every_part(blas_count):
-    def part(length):
+def test_the_caller_s_demands_reach_every_task(blas_count):
+    def task(length):
         return type(mha.sinusoidal_positions(length, 4)).__module__.partition(".")[0]
 
     backend = load("numpy")
-    assert set(backend.parallel(part, range(8))) == {"numpy"}
+    assert set(backend.parallel(task, range(8))) == {"numpy"}
     with mha.use_backend("array_api_strict"):
-        assert set(backend.parallel(part, range(8))) == {"array_api_strict"}
+        assert set(backend.parallel(task, range(8))) == {"array_api_strict"}
 
 
-def test_a_part_that_changes_its_context_changes_no_other_s(blas_count):
+def test_a_task_that_changes_its_context_affects_no_other(blas_count):
     all_inside = meeting(4)
 
-    def part(n):
+    def task(n):
         with mha.use_backend("array_api_strict" if n % 2 else "numpy"):
             all_inside.wait()
             return type(mha.sinusoidal_positions(n, 4)).__module__.partition(".")[0]
 
-    assert list(load("numpy").parallel(part, range(8))) == ["numpy", "array_api_strict"] * 4
+    assert list(load("numpy").parallel(task, range(8))) == ["numpy", "array_api_strict"] * 4
 
 
-def test_a_backend_without_threads_of_its_own_runs_parts_in_turn():
+def test_a_backend_without_parallel_runs_tasks_in_turn():
     assert list(load("array_api_strict").parallel(str, range(3))) == ["0", "1", "2"]
 
 
 # results as they come
 
 
-def test_parallel_takes_few_items_ahead_of_what_is_asked_for(blas_count):
+def test_parallel_reads_few_items_ahead(blas_count):
     taken = []
     results = threads.parallel(str, (taken.append(n) or n for n in itertools.count()))
     assert [next(results) for _ in range(100)] == [str(n) for n in range(100)]
     assert len(taken) <= 100 + threads._AHEAD * 4
     results.close()
     assert blas_count() == 4
-    assert (pool._pool.at_work, pool._pool.calls) == (0, [])
+    assert (pool._pool.at_work, pool._pool.queues) == (0, [])
 
 
-def test_parallel_gives_a_result_while_a_later_part_is_still_computed(blas_count):
-    """A caller that waits for a part of another thread computes a later one meanwhile: that one must not wait for it."""
+def test_parallel_gives_a_result_while_a_later_task_is_still_computed(blas_count):
+    """A caller may compute a later task while another thread computes the first; the first result must not wait for that."""
     asked, caller = threading.Event(), threading.current_thread()
     results = threads.parallel(lambda n: n == 0 or threading.current_thread() is caller or asked.wait(AT_MOST), range(4))
     assert next(results)
@@ -199,18 +199,18 @@ def test_parallel_gives_a_result_while_a_later_part_is_still_computed(blas_count
     assert list(results) == [True] * 3
 
 
-def test_results_left_unread_hold_nothing(blas_count):
+def test_unread_results_hold_neither_the_blas_nor_the_pool(blas_count):
     results = threads.parallel(str, range(10))
     assert next(results) == "0"
     del results
     assert blas_count() == 4
-    assert (pool._pool.at_work, pool._pool.calls) == (0, [])
+    assert (pool._pool.at_work, pool._pool.queues) == (0, [])
 
 
 # the BLAS
 
 
-def test_the_blas_is_held_while_anyone_holds_it(blas_count):
+def test_the_blas_is_held_until_the_last_one_lets_go(blas_count):
     with blas.one_thread:
         with blas.one_thread:
             assert blas_count() == 1
@@ -218,16 +218,16 @@ def test_the_blas_is_held_while_anyone_holds_it(blas_count):
     assert blas_count() == 4
 
 
-def test_a_number_that_is_set_meanwhile_holds_afterwards(blas_count):
+def test_a_number_set_while_the_blas_is_held_applies_afterwards(blas_count):
     with blas.one_thread:
         cores.set_num_threads(3)
         assert blas_count() == 1
     assert blas_count() == 3
 
 
-def test_the_number_of_threads_is_obeyed_and_taken_back():
+def test_the_number_of_threads_is_set_and_restored():
     if not blas.can_hold():
-        pytest.skip("this NumPy's BLAS does not say how many threads it takes")
+        pytest.skip("the thread count of this NumPy's BLAS cannot be set")
     before = blas.functions()[0](), cores.num_threads()
     np.ones(1)
     try:

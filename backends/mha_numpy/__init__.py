@@ -1,4 +1,7 @@
-"""NumPy, as a plugin like anyone's. NumPy 2 is a conforming array-API namespace itself."""
+"""The NumPy plugin: the backend, whose namespace is NumPy itself but for bfloat16, and the kernels.
+
+It uses the plugin contract as any other plugin does. This module does not import NumPy; the functions it names do.
+"""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +19,7 @@ def _namespace() -> Any:
 def _versions() -> dict[str, str]:
     import numpy  # noqa: F401
 
-    libraries = ("numpy", "ml_dtypes")  # the latter where its bfloat16 is in use
+    libraries = ("numpy", "ml_dtypes")  # ml_dtypes only if its bfloat16 is in use
     return {name: sys.modules[name].__version__ for name in libraries if sys.modules.get(name) is not None}
 
 
@@ -55,7 +58,7 @@ def mha_backends() -> Iterable[Backend]:
         set_num_threads=_set_num_threads,
         to_numpy=lambda array: array,
         devices=lambda: ["cpu"],
-        synchronize=lambda: None,  # calls return when they are done
+        synchronize=lambda: None,  # a call returns when its result is computed
         versions=_versions,
         install="pip install numpy",
     )
@@ -71,16 +74,21 @@ def mha_kernels() -> Iterable[Kernel]:
         op="attention",
         name="tiles",
         api=1,
-        load="mha_numpy.attention:attention",
-        prepare="mha_numpy.small:prepare",
+        load="mha_numpy.attention.kernel:attention",
+        prepare="mha_numpy.attention.few_pairs:prepare",
         handles=frozenset(_ATTENTION),
-        supports="mha_numpy.attention:supports",
+        supports="mha_numpy.attention.kernel:supports",
     )
     yield Kernel(
-        backend="numpy", op="linear", name="half", api=1, load="mha_numpy.half:linear", supports="mha_numpy.half:supports"
+        backend="numpy",
+        op="linear",
+        name="half",
+        api=1,
+        load="mha_numpy.linear:linear_half",
+        supports="mha_numpy.linear:supports_half",
     )
     for op, module, handles in (
-        ("linear", "layers", ()),
+        ("linear", "linear", ()),
         ("layer_norm", "norms", ()),
         ("rms_norm", "norms", ()),
         ("feed_forward", "layers", ("gate",)),

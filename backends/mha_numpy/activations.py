@@ -1,7 +1,7 @@
-"""Activations in place, in tiles that stay in cache: what comes between the products of a feed-forward network.
+"""Activations between the products of a feed-forward network: in place, by tiles that stay in cache.
 
-They are right to a few roundings of x, not of the result: the digits of the tails, which a lone ``gelu`` keeps, would be lost
-in the sums of the product that follows.
+The error is a few roundings of x, not of the result. ``gelu`` alone is precise in its tails too; here that precision would be
+lost in the sums of the next product.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import mha_core
 
 from .scratch import scratch
 
-# atanh(erf(x / sqrt 2)) / x in powers of x^2, fitted so that x Phi(x) is right to 0.7e-7; beyond 5.6 it grows, and tanh is 1
+# atanh(erf(x / sqrt 2)) / x in powers of x^2, fitted so that x Phi(x) is within 0.7e-7; beyond 5.6 it grows, and tanh is 1
 _P = (
     0.79788423,
     0.036334284,
@@ -27,25 +27,25 @@ _P = (
     -1.3344641e-07,
     1.8056164e-09,
 )
-_TILE = 1 << 17  # numbers: of shorter loops two threads lose more time over the interpreter than they win
+_TILE = 1 << 17  # numbers; with shorter loops two threads lose more time to the interpreter lock than they gain
 
 InPlace = Callable[[np.ndarray], None]
 
 
 def _gelu(x: np.ndarray) -> None:
     """x Phi(x) = x (1 + tanh(x P(x^2))) / 2."""
-    _halves(x, _P)
+    _gated_by_tanh(x, _P)
 
 
 def _gelu_tanh(x: np.ndarray) -> None:
     """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
-    _halves(x, (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715))
+    _gated_by_tanh(x, (math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715))
 
 
-def _halves(x: np.ndarray, p: tuple[float, ...]) -> None:
-    """x (1 + tanh(x P(x^2))) / 2."""
+def _gated_by_tanh(x: np.ndarray, p: tuple[float, ...]) -> None:
+    """x (1 + tanh(x P(x^2))) / 2, with the coefficients of P in ascending order."""
     square, y = scratch("square", x.shape, x.dtype), scratch("y", x.shape, x.dtype)
-    np.maximum(x, np.full(x.shape[1:], -40, dtype=x.dtype), out=x)  # where the result is 0: -inf times 0 would be no number
+    np.maximum(x, np.full(x.shape[1:], -40, dtype=x.dtype), out=x)  # the result is 0 below -40; -inf times 0 would be NaN
     np.multiply(x, x, out=square)
     np.multiply(square, p[-1], out=y)
     for c in p[-2:0:-1]:
@@ -60,15 +60,13 @@ def _halves(x: np.ndarray, p: tuple[float, ...]) -> None:
 
 
 def _relu(x: np.ndarray) -> None:
-    np.maximum(
-        x, np.zeros(x.shape[1:], dtype=x.dtype), out=x
-    )  # with a number in the place of the row it takes four times as long
+    np.maximum(x, np.zeros(x.shape[1:], dtype=x.dtype), out=x)  # a single number in place of the row takes four times as long
 
 
 def _silu(x: np.ndarray) -> None:
     """x / (1 + e^-x)."""
     y = scratch("y", x.shape, x.dtype)
-    np.maximum(x, np.full(x.shape[1:], -1e4, dtype=x.dtype), out=x)  # where the result is 0
+    np.maximum(x, np.full(x.shape[1:], -1e4, dtype=x.dtype), out=x)  # the result is 0 below
     np.negative(x, out=y)
     np.exp(y, out=y)
     np.add(y, 1, out=y)
@@ -79,7 +77,7 @@ _IN_FLOAT32: dict[str, InPlace] = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu
 
 
 def activate(name: str, x: np.ndarray, bias: np.ndarray | None) -> None:
-    """f(x + bias) in the place of x, (rows, features)."""
+    """Write f(x + bias) in place of x, (rows, features)."""
     function = _IN_FLOAT32[name] if x.dtype == np.float32 else _as_dispatched(name)
     for tile in _tiles(x):
         if bias is not None:
@@ -93,6 +91,7 @@ def _tiles(x: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _as_dispatched(name: str) -> InPlace:
+    """The activation by its public operation, for dtypes without a formula here."""
     functions: dict[str, Any] = {"gelu": mha_core.gelu, "relu": mha_core.relu, "silu": mha_core.silu}
     functions["gelu_tanh"] = partial(mha_core.gelu, approximate="tanh")
 

@@ -1,8 +1,8 @@
-"""bfloat16 as one more dtype of NumPy's namespace, where ml_dtypes brings it.
+"""NumPy's namespace with bfloat16 as one more dtype, where ml_dtypes is installed.
 
-NumPy computes with ml_dtypes' bfloat16, but knows it in part only: here stands what the standard asks of a dtype, and what
-NumPy would answer in another dtype. Arithmetic with a Python float, and ``@``, are left: NumPy answers them in float32.
-ml_dtypes is imported only by who asks for the dtype by its name; without it no array can be of it.
+NumPy computes with ml_dtypes' bfloat16, but some of its functions refuse the dtype or return another one; they are replaced
+here. Operators cannot be replaced: arithmetic with a Python float, and ``@``, return float32. ml_dtypes is imported only when
+``xp.bfloat16`` is asked for; without it no array can have the dtype.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy
 
 
 def namespace() -> types.ModuleType:
-    """NumPy itself, by its own name, with these functions in place of its own."""
+    """A module named numpy with all of NumPy, and the functions below in place of its own."""
     xp = types.ModuleType("numpy", numpy.__doc__)
     xp.__dict__.update(vars(numpy))
     xp.__dict__.update(isdtype=isdtype, finfo=finfo, where=where, matmul=matmul, __getattr__=_further)
@@ -23,7 +23,7 @@ def namespace() -> types.ModuleType:
 
 
 def _further(name: str) -> Any:
-    """What is no attribute yet: the dtype, or one of the modules that NumPy loads on need."""
+    """The dtype, or one of the modules that NumPy imports when they are first used."""
     if name != "bfloat16":
         return getattr(numpy, name)
     try:
@@ -39,7 +39,7 @@ def _is_bfloat16(dtype: Any) -> bool:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """As the standard has it; bfloat16 is of the kinds of float32. NumPy's function refuses it."""
+    """``isdtype`` of the array API; bfloat16 belongs to the same kinds as float32. NumPy's function raises for it."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not _is_bfloat16(dtype):
         return numpy.isdtype(dtype, tuple(k for k in kinds if not _is_bfloat16(k)))
@@ -48,13 +48,13 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def finfo(type: Any, /) -> Any:
-    """As the standard has it, of a dtype or an array."""
+    """``finfo`` of the array API, for a dtype or an array. NumPy's function raises for bfloat16."""
     dtype = type.dtype if isinstance(type, numpy.ndarray) else type
     return sys.modules["ml_dtypes"].finfo(dtype) if _is_bfloat16(dtype) else numpy.finfo(dtype)
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
-    """As the standard has it: a Python float changes no dtype. NumPy makes float64 of bfloat16 and 1.0."""
+    """``where`` of the array API: a Python float changes no dtype. NumPy returns float64 for bfloat16 and 1.0."""
     if sys.modules.get("ml_dtypes") is not None:
         if isinstance(x1, float) and _is_bfloat16(x2.dtype):
             x1 = x2.dtype.type(x1)
@@ -64,6 +64,6 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Any:
 
 
 def matmul(x1: Any, x2: Any, /) -> Any:
-    """As the standard has it. NumPy multiplies bfloat16 in float32, and answers in it."""
+    """``matmul`` of the array API. NumPy returns float32 for two bfloat16 arrays."""
     y = numpy.matmul(x1, x2)
     return y.astype(x1.dtype) if y.dtype == numpy.float32 and _is_bfloat16(x1.dtype) and x1.dtype == x2.dtype else y

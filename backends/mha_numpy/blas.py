@@ -1,6 +1,7 @@
-"""The BLAS that NumPy multiplies with, held at one thread while Python threads do the work.
+"""The thread count of NumPy's BLAS, held at one while Python threads do the work.
 
-Its number of threads belongs to the process: the first who holds it sets it, the last one of several puts it back.
+To hold the BLAS is to keep its thread count at one. The count belongs to the process: the first thread that holds the BLAS sets
+it, the last that lets go restores it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from pathlib import Path
 
 import numpy
 
-SMALL = 1 << 18  # multiplications of which OpenBLAS makes one thread's work, whoever holds it: other threads, other bits
+SMALL = 1 << 18  # multiplications; OpenBLAS computes products up to this size in one thread, held or not: always the same bits
 
 _lock = threading.Lock()
-_held = 0  # by how many, at this moment
-_count = 0  # while it is held: what to put back
-_unlimited: int | None = None  # while set_count limits it: what it was before
+_held = 0  # how many threads hold the BLAS now
+_count = 0  # while it is held: the count to restore
+_unlimited: int | None = None  # while set_count limits it: the count from before
 
 
 class _OneThread:
@@ -41,7 +42,7 @@ class _OneThread:
         if calls is None:
             return
         with _lock:
-            if _held == 0:  # held by whom was forked, and the new process has let go of it
+            if _held == 0:  # the process was forked while it was held, and _let_go ran
                 return
             _held -= 1
             if _held == 0 and _count != 1:
@@ -49,16 +50,16 @@ class _OneThread:
 
 
 one_thread = _OneThread()
-"""``with one_thread:`` in any number of threads, one in the other too; nothing happens where the BLAS cannot be held."""
+"""``with one_thread:`` holds the BLAS, in any number of threads, also nested. It does nothing if the BLAS cannot be held."""
 
 
 def can_hold() -> bool:
-    """Whether the BLAS says how many threads it takes, and obeys."""
+    """Whether the thread count of this BLAS can be read and set."""
     return functions() is not None
 
 
 def set_count(count: int | None) -> None:
-    """How many threads a product takes while nobody holds the BLAS; None: as many as before this was first called."""
+    """Set the threads of a product while nobody holds the BLAS; None restores the count from before the first call."""
     global _count, _unlimited
     calls = functions()
     if calls is None:
@@ -79,11 +80,11 @@ def set_count(count: int | None) -> None:
 
 @cache
 def functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """OpenBLAS's own reading and writing of its thread count, as NumPy's wheels carry it; None for any other BLAS."""
+    """The functions of the OpenBLAS in NumPy's wheels that read and set its thread count; None for any other BLAS."""
     package = Path(numpy.__file__).parent
     for folder in (package.parent / "numpy.libs", package / ".dylibs"):
         for path in sorted(folder.glob("*openblas*")):
-            library = ctypes.PyDLL(str(path))  # to let go of the interpreter would take longer than the call, and lose the turn
+            library = ctypes.PyDLL(str(path))  # releasing the interpreter lock would take longer than the call
             for name in ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}"):
                 read = getattr(library, name.format("get_num_threads"), None)
                 write = getattr(library, name.format("set_num_threads"), None)
@@ -94,7 +95,7 @@ def functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 def _let_go() -> None:
-    """In a forked process: those who held the BLAS are threads of the other one."""
+    """Restore the count in a forked process, where the threads that held the BLAS do not exist."""
     global _held
     calls = functions()
     if _held and calls is not None:

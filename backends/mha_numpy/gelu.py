@@ -1,4 +1,4 @@
-"""GELU without erf, in tiles that stay in cache."""
+"""GELU in float32 without erf, by tiles that stay in cache."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mha_core.plugin import Call
 from .scratch import scratch
 from .threads import run
 
-# P(a) = log2(1 - Phi(a)) on 0 <= a <= 9, P(0) = -1 exactly; fitted by linear programming so that a 2^P(a) is right
-# to 0.8e-8 of a. With every step in float32 the result is within 1.8 unit roundoffs of x (of all floats, the
-# worst is off by 1.73; tests/test_numpy_kernels.py).
+# P(a) = log2(1 - Phi(a)) on 0 <= a <= 9, P(0) = -1 exactly; fitted by linear programming so that a 2^P(a) is within
+# 0.8e-8 a. With every step in float32 the error is at most 1.8 unit roundoffs of x (1.73 for the worst of all floats;
+# tests/test_numpy_gelu.py).
 _P = (
     -2.83496283e-06,
     3.93782583e-05,
@@ -24,14 +24,15 @@ _P = (
     -1.0,
 )
 _FARTHEST = np.float32(9)
-_TILE = 1 << 16  # elements: x, y and two arrays in scratch, of 256 KB each; two threads lose time over shorter loops
-_PART = 1 << 18  # elements for which another thread is worth waking
+_TILE = 1 << 16  # elements: x, y and two arrays in scratch, of 256 KB each; with shorter loops two threads lose time
+_TASK = 1 << 18  # elements for which another thread is worth waking
 
 
 def supports(call: Call) -> str | None:
+    """The reason why the kernel cannot do a call, or None."""
     if str(call.dtype) != "float32":
         return f"computes in float32, not {call.dtype}"
-    return None if call.option("approximate") == "none" else "has no tanh form"
+    return None if call.option("approximate") == "none" else "does not support approximate='tanh'"
 
 
 def gelu(x: np.ndarray, *, approximate: str) -> np.ndarray:
@@ -39,12 +40,12 @@ def gelu(x: np.ndarray, *, approximate: str) -> np.ndarray:
     flat = x.reshape(-1)
     y = np.empty_like(flat)
 
-    def part(at: int) -> None:
-        for start in range(at, min(at + _PART, flat.size), _TILE):
-            some, out = flat[start : start + _TILE], y[start : start + _TILE]
-            _tile(some, out, *(scratch(name, some.shape, some.dtype) for name in ("a", "p")))
+    def task(at: int) -> None:
+        for start in range(at, min(at + _TASK, flat.size), _TILE):
+            tile, out = flat[start : start + _TILE], y[start : start + _TILE]
+            _tile(tile, out, *(scratch(name, tile.shape, tile.dtype) for name in ("a", "p")))
 
-    run(part, range(0, flat.size, _PART))
+    run(task, range(0, flat.size, _TASK))
     return y.reshape(x.shape)
 
 

@@ -1,4 +1,4 @@
-"""Norms over the last axis, in rows that stay in cache, of a sum that is made on the way."""
+"""Norms over the last axis, by tiles of rows that stay in cache."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from mha_core.plugin import Call
 from .threads import run
 
 _TILE = 1 << 16  # numbers
-_PART = 1 << 18  # numbers for which another thread is worth waking
+_TASK = 1 << 18  # numbers for which another thread is worth waking
 
 
 def supports(call: Call) -> str | None:
+    """The reason why the kernels of norms and layers cannot do a call, or None."""
     if str(call.dtype) not in ("float32", "float64"):
         return f"computes in float32 or float64, not {call.dtype}"
-    return "has no empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
+    return "does not support empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
 
 
 def layer_norm(x: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, *, eps: float) -> np.ndarray:
+    """(x - mean) / sqrt(var + eps) * weight + bias."""
     return _on_all_cores(x, weight, bias, eps, centred=True)
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray | None, *, eps: float) -> np.ndarray:
+    """x / sqrt(mean(x^2) + eps) * weight."""
     return _on_all_cores(x, weight, None, eps, centred=False)
 
 
 def _on_all_cores(x: np.ndarray, weight: Any, bias: Any, eps: float, *, centred: bool) -> np.ndarray:
     y = np.empty(x.shape, dtype=x.dtype)
     rows, to = x.reshape(-1, x.shape[-1]), y.reshape(-1, x.shape[-1])
-    size = max(1, _PART // x.shape[-1])
+    size = max(1, _TASK // x.shape[-1])
 
-    def part(at: int) -> None:
+    def task(at: int) -> None:
         normed(rows[at : at + size], weight, bias, eps, to[at : at + size], centred=centred)
 
-    run(part, range(0, len(rows), size))
+    run(task, range(0, len(rows), size))
     return y
 
 
@@ -49,25 +52,26 @@ def normed(
     *,
     centred: bool = True,
 ) -> None:
-    """(x - mean) / sqrt(var + eps) * weight + bias of rows (n, d); ``out`` may be x itself.
+    """Write the norm of each row of x, (n, d), into ``out``, which may be x itself.
 
-    Source: Ba, Kiros and Hinton 2016, equation 4; not ``centred``, Zhang and Sennrich 2019, equation 4.
+    ``centred``: (x - mean) / sqrt(var + eps) * weight + bias (Ba, Kiros and Hinton 2016, equation 4); otherwise
+    x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, equation 4).
     """
     width = x.shape[1]
     rows = max(1, _TILE // width)
     mean = np.full((width, 1), 1 / width, dtype=x.dtype)
     with np.errstate(all="ignore"):
         for at in range(0, len(x), rows):
-            part, y = x[at : at + rows], out[at : at + rows]
+            tile, y = x[at : at + rows], out[at : at + rows]
             if centred:
-                np.subtract(part, np.matmul(part, mean), out=y)
-                part = y
-            square = np.vecdot(part, part)[:, None]
+                np.subtract(tile, np.matmul(tile, mean), out=y)
+                tile = y
+            square = np.vecdot(tile, tile)[:, None]
             square *= 1 / width
             square += eps
             np.sqrt(square, out=square)
             np.divide(1, square, out=square)
-            np.multiply(part, square, out=y)
+            np.multiply(tile, square, out=y)
             if weight is not None:
                 y *= weight
             if bias is not None:

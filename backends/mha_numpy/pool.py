@@ -1,8 +1,8 @@
-"""Threads that help whoever calls: started on first need, kept for the life of the process, asleep between calls.
+"""Helper threads for any number of callers: started when first needed, kept for the life of the process, asleep between calls.
 
-The caller takes parts from the same queue as its helpers, and never waits for one that has not begun: so callers may be many.
-Threads at work, callers and helpers together, are at most ``num_threads()``; where there are more callers than that, helpers
-leave the work to them at the next part.
+A caller takes tasks from the same queue as its helpers and never waits for a task that has not begun, so any number may call
+at once. At most ``num_threads()`` threads work at a time, callers and helpers together. If there are more callers than that,
+helpers leave after their current task.
 """
 
 from __future__ import annotations
@@ -21,50 +21,55 @@ _NONE: Any = object()
 
 
 class _Inside(threading.local):
-    part = False
+    """What this thread is inside of."""
+
+    task = False
 
 
 _inside = _Inside()
 
 
-def inside_a_part() -> bool:
-    """Whether this thread is at work on a part."""
-    return _inside.part
+def inside_a_task() -> bool:
+    """Whether this thread is computing a task."""
+    return _inside.task
 
 
-class Parts:
-    """One caller's parts, in a ``with`` whose end waits for those that have begun, and raises the first exception of any.
+class TaskQueue:
+    """One caller's tasks, as a context manager: its end waits for the tasks that have begun and raises the first exception.
 
-    Once one has raised, no other begins.
+    Once a task has raised, no other begins.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.waiting: deque[Any] = deque()
         self.helpers = 0
         self._function, self._context = function, copy_context()
-        self._changed = threading.Condition(_pool.lock)  # a helper has ended a part, or left
+        self._changed = threading.Condition(_pool.lock)  # a helper has finished a task, or left
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
         with _pool.lock:
-            _pool.calls.append(self)
+            _pool.queues.append(self)
         return self
 
     def add(self, items: Iterable[Any]) -> None:
-        """More of them, in the order in which they are to begin."""
+        """Add a task for each item; tasks begin in this order."""
         items = list(items)
         with _pool.lock:
             if self._error is None:
                 self.waiting.extend(items)
 
     def work(self, until: Callable[[], bool] | None = None) -> None:
-        """The caller's share: until no part is left to begin, or until ``until()``, for which it waits."""
+        """Compute tasks in the caller's thread until none is left to begin, or until ``until()`` is true.
+
+        With ``until``, wait until it is true.
+        """
         _pool.enter(len(self.waiting) - 1)
-        _inside.part = True
+        _inside.task = True
         try:
             self._work(until=until)
         finally:
-            _inside.part = False
+            _inside.task = False
             _pool.leave()
         if until is not None:
             with _pool.lock:
@@ -74,15 +79,16 @@ class Parts:
                     self._changed.wait()
 
     def help(self) -> None:
-        """A helper's share."""
+        """Compute tasks in a helper's thread, in the caller's context."""
         self._context.copy().run(self._work, helper=True)
 
     def left(self) -> None:
-        """A helper has gone; the pool's lock is held."""
+        """Note that a helper has left; the pool's lock is held."""
         self.helpers -= 1
         self._changed.notify()
 
     def fail(self, error: BaseException) -> None:
+        """Keep the first exception, and let no further task begin."""
         with _pool.lock:
             if self._error is None:
                 self._error = error
@@ -94,16 +100,16 @@ class Parts:
             while self.helpers:
                 try:
                     self._changed.wait()
-                except BaseException as interrupt:  # raised below, when nobody works on the caller's arrays any more
+                except BaseException as interrupt:  # raised below, once no helper uses the caller's arrays
                     self.fail(interrupt)
-            if self in _pool.calls:  # in a process that was forked meanwhile it is not
-                _pool.calls.remove(self)
+            if self in _pool.queues:  # a process forked meanwhile has removed it
+                _pool.queues.remove(self)
         error, self._error = self._error, None
         if error is not None and kind is None:
             try:
                 raise error
             finally:
-                del error  # it knows this frame
+                del error  # it refers to this frame
 
     def _work(self, *, until: Callable[[], bool] | None = None, helper: bool = False) -> None:
         with blas.one_thread:
@@ -116,6 +122,7 @@ class Parts:
                     return
 
     def _next(self, helper: bool) -> Any:
+        """The next item, or _NONE if there is none, or if a helper must leave its core to a caller."""
         with _pool.lock:
             if helper:
                 self._changed.notify()
@@ -125,81 +132,87 @@ class Parts:
 
 
 class _Pool:
+    """The helper threads, and the queues that they serve."""
+
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.reset()
 
     def reset(self) -> None:
-        self.calls: list[Parts] = []
+        self.queues: list[TaskQueue] = []
         self.at_work = self.helpers = self.idle = 0
         self.wanted = threading.Condition(self.lock)
 
-    def enter(self, parts: int) -> None:
-        """A caller begins; as many helpers are called as there are parts and cores for."""
+    def enter(self, tasks: int) -> None:
+        """A caller begins to work; wake or start helpers for as many tasks as there are free cores for."""
         with self.lock:
             self.at_work += 1
-            wanted = min(parts, num_threads() - self.at_work)
+            wanted = min(tasks, num_threads() - self.at_work)
             missing = min(wanted - self._wake(wanted), num_threads() - 1 - self.helpers)
             self.helpers += max(0, missing)
         for at in range(missing):
             try:
                 threading.Thread(target=self._help, name="mha-numpy", daemon=True).start()
-            except RuntimeError:  # no more threads to be had, as when the interpreter ends: the caller does the work
+            except RuntimeError:  # no thread can be started, e.g. when the interpreter ends: the caller does the work
                 with self.lock:
                     self.helpers -= missing - at
                 return
 
     def leave(self) -> None:
-        """A caller ends, and a core is free for another's parts."""
+        """A caller stops working; its core is free for another caller's tasks."""
         with self.lock:
-            self.at_work = max(0, self.at_work - 1)  # in a forked process nobody is counted who began before
-            if self.at_work < num_threads() and any(call.waiting for call in self.calls):
+            self.at_work = max(0, self.at_work - 1)  # a forked process does not count callers from before
+            if self.at_work < num_threads() and any(queue.waiting for queue in self.queues):
                 self._wake(1)
 
     def _wake(self, count: int) -> int:
+        """Wake up to ``count`` sleeping helpers; return how many."""
         count = max(0, min(count, self.idle))
         self.idle -= count
         self.wanted.notify(count)
         return count
 
     def _help(self) -> None:
-        _inside.part = True
+        """The loop of a helper thread."""
+        _inside.task = True
         wanted = self.wanted
-        while wanted is self.wanted:  # in a forked process it is another: this thread is all that there is
+        while wanted is self.wanted:  # in a process forked inside a task it differs, and the thread ends
             with self.lock:
-                while (call := self._join()) is None:
+                while (queue := self._join()) is None:
                     self.idle += 1
                     wanted.wait()
             try:
-                call.help()
+                queue.help()
             finally:
                 with self.lock:
                     self.at_work -= 1
-                    call.left()
+                    queue.left()
 
-    def _join(self) -> Parts | None:
-        """The call with parts waiting that has the fewest helpers, if a core is free."""
-        waiting = [call for call in self.calls if call.waiting]
+    def _join(self) -> TaskQueue | None:
+        """Join the queue with tasks waiting that has the fewest helpers; None if there is none, or no core is free."""
+        waiting = [queue for queue in self.queues if queue.waiting]
         if not waiting or self.at_work >= num_threads():
             return None
-        call = min(waiting, key=lambda call: call.helpers)
-        call.helpers += 1
+        queue = min(waiting, key=lambda queue: queue.helpers)
+        queue.helpers += 1
         self.at_work += 1
-        return call
+        return queue
 
 
 _pool = _Pool()
 
 
 def _forget() -> None:
-    """In a forked process: all other threads are in the other one, and what they were at."""
-    calls = _pool.calls
+    """Reset the pool in a forked process: no other thread exists there, and the tasks that they computed are lost."""
+    queues = _pool.queues
     _pool.reset()
-    _inside.part = False
-    for call in calls:
-        if call.helpers:
-            call.helpers = 0
-            call.fail(RuntimeError("this process was forked while other threads computed parts of the call: they are lost"))
+    _inside.task = False
+    for queue in queues:
+        if queue.helpers:
+            queue.helpers = 0
+            queue.fail(
+                RuntimeError("this process was forked while other threads computed tasks of the call; their results are lost")
+            )
     _pool.lock.release()
 
 

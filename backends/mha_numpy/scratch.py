@@ -1,4 +1,4 @@
-"""Memory that a thread uses again and again, so that tiles stay in cache and no page is asked for twice."""
+"""Memory that a thread reuses from call to call, so that tiles stay in cache and no new page is requested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _own = threading.local()
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of this thread's own, with anything in it; the next call with this name takes it back."""
+    """An uninitialised array of this thread's, valid until the thread asks for the same name again."""
     size = math.prod(shape) * dtype.itemsize
     buffer = _own.__dict__.get(name)
     if buffer is None or buffer.size < size:
@@ -20,15 +20,15 @@ def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return buffer[:size].view(dtype).reshape(shape)
 
 
-def usable(x: np.ndarray, dtype: Any) -> bool:
-    """Whether a BLAS can read this stack of matrices where it lies."""
+def readable_by_blas(x: np.ndarray, dtype: Any) -> bool:
+    """Whether a BLAS can read this stack of matrices without a copy."""
     item, (row, column) = x.itemsize, x.strides[-2:]
     return x.dtype == dtype and column == item and row >= item * x.shape[-1] and row % item == 0 and x.flags.aligned
 
 
-def as_usable(x: np.ndarray, dtype: Any, name: str) -> np.ndarray:
-    """As it is, or a copy in scratch."""
-    if usable(x, dtype):
+def for_blas(x: np.ndarray, dtype: Any, name: str) -> np.ndarray:
+    """The array itself if a BLAS can read it, else a copy in ``scratch(name, ...)``."""
+    if readable_by_blas(x, dtype):
         return x
     copy = scratch(name, x.shape, dtype)
     np.copyto(copy, x)

@@ -1,4 +1,4 @@
-"""The tile forms of masks and biases: each gives its part of a tile as a view of what is there already."""
+"""Masks and biases as a tile sees them: views of numbers that already exist, never copies."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Protocol, Self
 import numpy as np
 
 Heads = tuple[slice, slice]
-"""Some batch elements, and some heads of the keys."""
+"""Some batch elements, and some key heads."""
 
 
-class Term(Protocol):
-    """Numbers, or truths, for pairs of queries and keys."""
+class PairValues(Protocol):
+    """A number or a boolean for each pair of a query and a key."""
 
-    def tile(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
-        """What broadcasts to (batch, key heads, cols, rows, group)."""
+    def view(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
+        """The values of some queries (rows) and keys (cols); broadcasts to (batch, key heads, cols, rows, group)."""
 
     def element(self, b: int) -> Self:
-        """Of one batch element."""
+        """The values of one batch element."""
 
 
 @dataclass(slots=True)
 class Matrix:
-    """For each pair: array (batch, key heads, group, L, S)."""
+    """Values stored for each pair."""
 
     array: np.ndarray
+    """(batch, key heads, group, L, S)."""
 
-    def tile(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
+    def view(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
         x = self.array if self.array.shape[:2] == (1, 1) else self.array[heads]  # one head stands for all
         return x[..., rows.start : rows.stop, cols.start : cols.stop].transpose(0, 1, 4, 3, 2)
 
@@ -36,13 +37,15 @@ class Matrix:
 
 
 @dataclass(slots=True)
-class Line:
-    """For each distance: values (batch, key heads, group, L + S - 1) at query - key + S - 1, contiguous; one stands for all."""
+class Toeplitz:
+    """Values that depend on the distance query - key only, stored once for each distance."""
 
     values: np.ndarray
+    """(batch, key heads, group, L + S - 1), at query - key + S - 1, contiguous; an axis of length 1 stands for all."""
     num_keys: int
+    """S."""
 
-    def tile(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
+    def view(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
         x, (by_element, by_head, by_group, step) = self.values, self.values.strides
         (b, b_stop), (k, k_stop) = ((0, 1) if n == 1 else some.indices(n)[:2] for some, n in zip(heads, x.shape, strict=False))
         first = b * by_element + k * by_head + (rows.start - cols.start + self.num_keys - 1) * step

@@ -1,4 +1,4 @@
-"""What the NumPy backend computes faster than the algebra: GELU in tiles."""
+"""GELU on NumPy: its error bound, shapes and strides."""
 
 import math
 from functools import partial
@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-import mha_numpy.gelu as tiles
+from mha_numpy import gelu
 
-BOUND = 1.8  # unit roundoffs of x, as mha_numpy/gelu.py says; the worst of all floats is off by 1.73
+BOUND = 1.8  # unit roundoffs of x, as mha_numpy/gelu.py says; 1.73 for the worst of all floats
 UNIT = 2.0**-24  # the unit roundoff of float32
-HALF_SUBNORMAL = 2.0**-150  # rounding where numbers have no more bits to lose
+HALF_SUBNORMAL = 2.0**-150  # the rounding error of subnormal results
 
 
 def exact_gelu(x):
-    """x Phi(x) in float64, right to its last digits also where Phi(x) is tiny."""
+    """x Phi(x) in float64, precise also where Phi(x) is tiny."""
     x = np.asarray(x, dtype=np.float64)
     return np.asarray([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.ravel()]).reshape(x.shape)
 
 
 def assert_close(y, x):
-    """Within BOUND unit roundoffs of x."""
+    """Assert that y is GELU of x within BOUND unit roundoffs of x."""
     error = np.abs(y.astype(np.float64) - exact_gelu(x))
     allowed = BOUND * UNIT * np.abs(x.astype(np.float64)) + HALF_SUBNORMAL
     wrong = error > allowed
-    assert not wrong.any(), f"at x = {x[wrong][:5]}: off by {error[wrong][:5]}, allowed are {allowed[wrong][:5]}"
+    assert not wrong.any(), f"at x = {x[wrong][:5]}: off by {error[wrong][:5]}, allowed {allowed[wrong][:5]}"
 
 
 RANGES = {
@@ -51,7 +51,7 @@ def test_gelu_of_random_numbers_is_within_its_bound(rng):
     assert_close(mha.gelu(x), x)
 
 
-def test_gelu_of_what_is_no_number():
+def test_gelu_of_infinity_and_nan():
     y = mha.gelu(np.asarray([np.inf, -np.inf, np.nan, 0.0, -3e38], dtype=np.float32))
     assert y[0] == np.inf
     assert abs(y[1]) < 1e-15
@@ -60,23 +60,23 @@ def test_gelu_of_what_is_no_number():
     assert abs(y[4]) < 1e-15
 
 
-def test_one_poisoned_number_spoils_no_other(rng):
-    x = rng.normal(size=3 * tiles._TILE).astype(np.float32)
+def test_nan_and_infinity_affect_no_other_element(rng):
+    x = rng.normal(size=3 * gelu._TILE).astype(np.float32)
     expected = mha.gelu(x)
-    for at, poison in ((0, np.nan), (tiles._TILE, np.inf), (x.size - 1, -np.inf)):
+    for at, poison in ((0, np.nan), (gelu._TILE, np.inf), (x.size - 1, -np.inf)):
         x[at] = poison
     clean = np.isfinite(x)
     assert clean.sum() == x.size - 3
     np.testing.assert_array_equal(mha.gelu(x)[clean], expected[clean])
 
 
-def test_float32_gelu_runs_the_tiles(rng):
+def test_float32_gelu_runs_this_kernel(rng):
     x = rng.normal(size=1000).astype(np.float32)
-    np.testing.assert_array_equal(mha.gelu(x), tiles.gelu(x, approximate="none"))
+    np.testing.assert_array_equal(mha.gelu(x), gelu.gelu(x, approximate="none"))
 
 
 @pytest.mark.parametrize(
-    "shape", [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (tiles._TILE,), (2, tiles._TILE + 1), (5, 7, 1001)], ids=str
+    "shape", [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (gelu._TILE,), (2, gelu._TILE + 1), (5, 7, 1001)], ids=str
 )
 def test_gelu_keeps_the_shape_and_gives_a_contiguous_array(rng, shape):
     x = np.asarray(rng.normal(size=shape), dtype=np.float32)
@@ -92,7 +92,7 @@ ACTIVATIONS = {"gelu": mha.gelu, "tanh": partial(mha.gelu, approximate="tanh"), 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("activate", ACTIVATIONS.values(), ids=ACTIVATIONS)
-def test_an_array_without_axes_gives_an_array_and_no_scalar(dtype, activate):
+def test_an_array_without_axes_gives_an_array_not_a_scalar(dtype, activate):
     y = activate(np.asarray(1.5, dtype=dtype))
     assert isinstance(y, np.ndarray)
     assert (y.shape, y.dtype) == ((), dtype)
@@ -117,7 +117,7 @@ def test_strides_do_not_matter_to_gelu(rng, view):
 
 
 def test_gelu_never_writes_its_input(rng):
-    x = rng.normal(size=(3, tiles._TILE)).astype(np.float32)
+    x = rng.normal(size=(3, gelu._TILE)).astype(np.float32)
     before = x.copy()
     expected = mha.gelu(x)
     x.flags.writeable = False
@@ -125,7 +125,7 @@ def test_gelu_never_writes_its_input(rng):
     np.testing.assert_array_equal(x, before)
 
 
-def test_gelu_in_float64_is_the_algebra_s(rng):
+def test_gelu_in_float64_is_precise(rng):
     x = np.concatenate([np.linspace(-40, 40, 20_001), rng.normal(size=20_000)])
     y = mha.gelu(x)
     assert y.dtype == np.float64
@@ -133,7 +133,7 @@ def test_gelu_in_float64_is_the_algebra_s(rng):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-14)])
-def test_the_tanh_form_of_gelu_is_the_algebra_s(rng, dtype, tolerance):
+def test_the_tanh_form_of_gelu_is_precise(rng, dtype, tolerance):
     x = rng.normal(size=10_000).astype(dtype) * 3
     wide = x.astype(np.float64)
     expected = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))

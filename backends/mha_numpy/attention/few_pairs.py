@@ -1,8 +1,9 @@
-"""Attention over so few pairs that calls cost more than numbers: prepared once for a signature, then as few calls as can be.
+"""Attention over so few pairs that calling NumPy costs more than computing.
 
     w = e^(scale q k^T - m)      out = w v / sum w
 
-No m is needed where the sum of the squares of all scores, which is one call, is small.
+Everything that depends on the signature alone is prepared once; a call then makes as few NumPy calls as possible. No m is
+needed where the sum of the squares of all scores is small, which takes one call to find out.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import numpy as np
 
 from mha_core.plugin import AttentionProblem, AttentionState
 
-from . import blas
+from .. import blas
 
-_PAIRS = 1 << 13
-_BOUND = 15.0  # of scores that are exponentiated as they are: e^15 times any value but the largest is a number
+_PAIRS = 1 << 13  # pairs of a query and a key, at most
+_BOUND = 15.0  # scores with a smaller norm are exponentiated without m: e^15 times all but the largest values is finite
 _HANDLED = frozenset({"lse", "causal", "window", "grouped_query", "value_dim"})
 
 _dot, _matmul, _multiply, _exp, _divide = np.dot, np.matmul, np.multiply, np.exp, np.divide
@@ -27,7 +28,10 @@ _no_lse: Any = None
 
 
 def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
-    """For few pairs without a mask other than a band, in which every query sees some key."""
+    """A function of (query, key, value, sink) for all problems with this signature; None where tiles must compute them.
+
+    It serves float32 and float64, few pairs, and no mask but a band in which every query sees some key.
+    """
     pairs = math.prod(p.rows_shape) * p.key.shape[-2]
     if pairs > _PAIRS or p.query.dtype not in (np.float32, np.float64) or p.features - _HANDLED:
         return None
@@ -42,7 +46,7 @@ def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
 
 
 def _band(p: AttentionProblem) -> np.ndarray | None:
-    """Ones where a query sees a key, zeros elsewhere, for each query of a group."""
+    """1 where a query sees a key and 0 elsewhere, (group * L, S); None if there is no band."""
     low, high = p.structure.band
     if low is high is None:
         return None
@@ -52,30 +56,31 @@ def _band(p: AttentionProblem) -> np.ndarray | None:
 
 
 def _one_head(p: AttentionProblem) -> Callable[..., AttentionState]:
-    """As two-dimensional products, which are called in half the time of a stack's."""
+    """One head as two-dimensional products, whose calls take half the time of those for a stack of matrices."""
     shape, scale = (*p.rows_shape, p.value.shape[-1]), p.scale
     queries, keys, values = (x.shape[-2:] for x in (p.query, p.key, p.value))
     ones = np.ones((keys[0], 1), dtype=p.query.dtype)
     all_ones = np.ones(queries[0] * values[1], dtype=p.query.dtype)
-    all_heads = _heads(p, None)
+    as_stack = _heads(p, None)
 
     @np.errstate(all="ignore")  # NaN and infinity in, NaN and infinity out
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
         s = _dot(_multiply(query.reshape(queries), scale), key.reshape(keys).T)
         flat = s.ravel()
         if not _dot(flat, flat) < _BOUND**2:
-            return all_heads(query, key, value, sink)
+            return as_stack(query, key, value, sink)
         _exp(s, s)
         out = _dot(s, value.reshape(values))
         _divide(out, _dot(s, ones), out)
         if not math.isfinite(_dot(out.ravel(), all_ones)):
-            return all_heads(query, key, value, sink)
+            return as_stack(query, key, value, sink)
         return AttentionState(out.reshape(shape), _no_lse)
 
     return compute
 
 
 def _heads(p: AttentionProblem, seen: np.ndarray | None) -> Callable[..., AttentionState]:
+    """Any number of heads, with or without a band and lse."""
     rows_shape, scale, wants_lse = p.rows_shape, p.scale, "lse" in p.asked
     shape = (*rows_shape, p.value.shape[-1])
     grouped = (*p.query.shape[:-3], p.key.shape[-3], p.num_groups * p.query.shape[-2], p.query.shape[-1])
@@ -95,7 +100,7 @@ def _heads(p: AttentionProblem, seen: np.ndarray | None) -> Callable[..., Attent
         if hidden is not None:
             np.copyto(s, -math.inf, where=hidden)
         top = np.maximum.reduce(s, axis=-1, keepdims=True)
-        s -= np.maximum(top, np.finfo(s.dtype).min)  # all of a row may be -inf
+        s -= np.maximum(top, np.finfo(s.dtype).min)  # a whole row may be -inf
         _exp(s, s)
         total, out = _sum(s, -1, None, None, True), _matmul(s, value)
         return answer(out, total, top)

@@ -1,4 +1,4 @@
-"""The base of exponentials: 2 where NumPy has a vector loop for it, which is the faster then; else e."""
+"""The base of exponentials: 2 where NumPy has a vector loop for exp2, which is then the faster one; otherwise e."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from typing import Any
 
 import numpy as np
 
-# nothing beside 1, and no denormal: those make a product 150 times slower
-_FLOOR = {"f": -100, "d": -900}  # exponents of 2
+_FLOOR = {"f": -100, "d": -900}
+"""Exponents of 2 by dtype character: negligible beside 1, but not denormal, which makes a product 150 times slower."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """power(x) is b^x, ln is ln b."""
+    """A base b of exponentials."""
 
     power: Any
+    """The function x -> b^x, a NumPy ufunc."""
     ln: float
+    """ln b."""
     _floors: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def floor(self, char: str) -> tuple[np.ndarray, np.ndarray]:
-        """x, below which b^x counts for nothing, and b^x as a tile has it: by the same vector loop."""
+        """The least exponent x used for a dtype character, and b^x, each as an array of one number.
+
+        b^x is computed by the vector loop that a tile uses, so that subtracting it from a weight gives exactly 0.
+        """
         if char not in self._floors:
             x = np.full(64, _FLOOR[char] * math.log(2) / self.ln, dtype=char)
             self._floors[char] = x[:1], self.power(x)[:1]
@@ -29,7 +34,7 @@ class Base:
 
 
 NATURAL = Base(np.exp, 1.0)
-"""For scores to which numbers of the caller's are added: in another base the largest of them would be infinite."""
+"""For scores with a caller's bias or sink: in another base the largest finite ones would become infinite."""
 
 
 def _fastest() -> Base:
@@ -39,3 +44,4 @@ def _fastest() -> Base:
 
 
 FASTEST = _fastest()
+"""The faster base on this processor."""

@@ -1,0 +1,126 @@
+"""The attention kernel: a problem becomes tasks, each for some queries of some heads, and these run on all cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mha_core.plugin import AttentionProblem, AttentionState, Call
+
+from ..threads import one_thread, run
+from .few_pairs import prepare
+from .masks_and_biases import Heads
+from .split import split
+from .subproblem import Subproblem, evenly
+from .tiles import attend
+
+_ROWS = 512  # queries in a tile, at most
+_SCRATCH = 1 << 21  # bytes of scratch that a thread uses besides arguments and results: about what stays in its cache
+_EDGE, _EDGE_PAIRS = 64, 1 << 16  # keys, or pairs, that a tile cut by a band may have: the pairs it hides are computed in vain
+_MIN_TASKS = 4  # heads are computed together only while this many tasks remain, each worth a thread
+_MASK_PAIRS = 1 << 19  # pairs for which a mask is evaluated at a time, where no view can express it
+_SERIAL = 5e5  # ns of work below which no other thread is woken
+
+
+class Task(NamedTuple):
+    """Some queries of some heads of a subproblem; a call computes them."""
+
+    subproblem: Subproblem
+    rows: range
+    """The queries."""
+    heads: list[Heads]
+    """Each entry: heads that are computed together."""
+    size: int
+    """Keys in a tile, at most."""
+    edge: int
+    """Keys in a tile that the band cuts across, at most."""
+    cost: float
+    """Estimated time in ns."""
+
+    def __call__(self) -> None:
+        tiles = self.subproblem.tiles(self.rows, self.size, self.edge)
+        with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
+            for heads in self.heads:
+                attend(self.subproblem, heads, self.rows, tiles)
+                out = self.subproblem.out[heads][..., self.rows.start : self.rows.stop, :]
+                if self.subproblem.sequences and not np.isfinite(out).all():
+                    for sequence, rows in self.subproblem.each_sequence(self.rows):
+                        attend(sequence, heads, rows, sequence.tiles(rows, self.size, self.edge))
+
+
+def supports(call: Call) -> str | None:
+    """The reason why the kernel cannot do a call, or None."""
+    return "does not support empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
+
+
+def attention(p: AttentionProblem) -> AttentionState:
+    """Attention as ``mha_core`` defines it; every call gives the same bits, whatever the number of threads."""
+    few_pairs = prepare(p)
+    if few_pairs is not None:  # the function that a prepared call uses, so both give the same bits
+        return few_pairs(p.query, p.key, p.value, p.sink)
+    out, lse = _results(p)
+    found = list(split(p, out, lse))
+    cost = sum(s.query.shape[0] * s.query.shape[1] * _cost(s, range(s.query.shape[3])) for s in found)
+    least = 1 if len(found) >= _MIN_TASKS else max(1, min(_MIN_TASKS, int(cost / _SERIAL)))
+    tasks = [task for subproblem in found for task in _tasks(subproblem, least)]
+    if len(tasks) > 1 and cost > _SERIAL:
+        run(Task.__call__, sorted(tasks, key=lambda task: -task.cost))
+    else:
+        with one_thread:
+            for task in tasks:
+                task()
+    return AttentionState(out, lse)
+
+
+def _results(p: AttentionProblem) -> tuple[Any, Any]:
+    """Uninitialised out and lse. The layout of out follows the query, so that heads adjacent in memory stay adjacent."""
+    query: Any = p.query
+    shape = (*p.rows_shape, p.value.shape[-1])
+    out = np.empty_like(query, subok=False) if query.shape == shape else np.empty(shape, dtype=query.dtype)
+    return out, np.empty(shape[:-1], dtype=p.compute_dtype) if "lse" in p.asked else None
+
+
+def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
+    """At least ``least`` tasks, if there are as many heads. They depend on shapes alone, so every call gives the same bits."""
+    (batch, key_heads, group, length, dim), (num_keys, width) = subproblem.query.shape, subproblem.value.shape[2:]
+    numbers = _SCRATCH // subproblem.dtype.itemsize
+    views_only = subproblem.bias is None and subproblem.mask is None and subproblem.evaluate_mask is None
+    per_query = group * (dim + 2 * width)  # the query, the running sum, and what a tile adds to it
+    per_pair = group * (1 if views_only else 2.25)  # the score; a bias or mask as numbers, and a mask as bytes
+    per_key = dim + width if subproblem.copies else 0
+    num_rows = max(1, min(_ROWS // group, numbers // 2 // per_query))
+    if subproblem.evaluate_mask is not None:
+        num_rows = min(num_rows, max(16, _MASK_PAIRS // (batch * max(1, num_keys))))
+    together = 1  # heads
+    if length <= num_rows:
+        cols = min(num_keys, num_keys if subproblem.band == (None, None) else _EDGE)
+        together = int(numbers / (length * (per_query + cols * per_pair) + cols * per_key))
+        together = max(1, min(together, batch * key_heads // least))
+    all_heads = list(_heads_together(batch, key_heads, together))
+    all_rows = list(evenly(range(length), num_rows))
+    longest = len(all_rows[0])  # all tiles of a call share memory of this size
+    size = max(1, int((numbers / together - longest * per_query) / (longest * per_pair + per_key)))
+    edge = min(size, max(_EDGE, _EDGE_PAIRS // (longest * group * together)))
+    for rows in all_rows:
+        # a mask is evaluated once for all heads
+        for heads in [all_heads] if subproblem.evaluate_mask is not None else [[one] for one in all_heads]:
+            yield Task(subproblem, rows, heads, size, edge, len(heads) * together * _cost(subproblem, rows))
+
+
+def _heads_together(batch: int, key_heads: int, size: int) -> Iterator[Heads]:
+    """About ``size`` heads at a time: those of whole batch elements, or some of one element."""
+    if size >= key_heads:
+        for some in evenly(range(batch), size // key_heads):
+            yield slice(some.start, some.stop), slice(0, key_heads)
+    else:
+        for b in range(batch):
+            for some in evenly(range(key_heads), size):
+                yield slice(b, b + 1), slice(some.start, some.stop)
+
+
+def _cost(subproblem: Subproblem, rows: range) -> float:
+    """Estimated ns for one head: 1e11 operations a second, a few passes over the scores, and reading keys and values."""
+    width = subproblem.query.shape[-1] + subproblem.value.shape[-1]
+    return len(subproblem.reach(rows)) * (len(rows) * subproblem.query.shape[2] * (0.02 * width + 1) + 0.3 * width)

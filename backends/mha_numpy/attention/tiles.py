@@ -1,0 +1,214 @@
+"""Attention in tiles of scores that stay in cache.
+
+    t = scale q k^T / ln b      w = b^(t - m)      out = w^T v / sum w      lse = (m + log_b sum w) ln b
+
+A tile is stored transposed, with a row for each key, so that maxima and sums run along queries. No m is needed where |q| |k|
+bounds t (Cauchy-Schwarz): nothing can overflow then, and one pass over the tile is saved. Elsewhere m is the running maximum
+(Milakov and Gimelshein 2018, algorithm 3). The choice depends only on queries, keys and values that are seen.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..scratch import for_blas, scratch
+from .masks_and_biases import Heads
+from .subproblem import Subproblem, Tile
+
+_BOUND = 60.0  # scores with a smaller bound are exponentiated without subtracting m: sums of b^60 are far from overflow
+_FEW = 16  # fewer queries than this are stored with a row for each query: loops along so few of them would be short
+_SLAB = 1024  # keys whose norms are computed at a time
+_HELD = 500  # results up to which np.matmul holds the interpreter lock, however many keys it sums over
+_SHORT = 1 << 17  # multiplications that end before another thread could wake up
+_LEAST = 2.0**-20  # a smaller sum of b^t comes from scores so low that b^t times a small value may lose precision
+
+
+def attend(subproblem: Subproblem, heads: Heads, rows: range, tiles: list[Tile]) -> None:
+    """Write ``out``, and ``lse`` where it is wanted, for some heads and queries."""
+    query = _scaled_queries(subproblem, heads, rows)
+    bound = _bound(subproblem, heads, query)
+    sums = _Sums(subproblem, heads, query, rows, tiles, bound)
+    if not sums.shifted and not sums.in_range():
+        sums = _Sums(subproblem, heads, query, rows, tiles, math.inf)
+    out, total = sums.out, sums.total
+    if not total.all():  # rows that see nothing
+        out[(total == 0)[:, :, 0]] = 0
+    rows_first = (*out.shape[:2], len(rows), subproblem.query.shape[2])  # (batch, key heads, rows, group)
+    inverse = np.divide(1, total, out=np.zeros_like(total), where=total != 0).reshape(*rows_first, 1)
+    to = subproblem.out[*heads, :, rows.start : rows.stop].transpose(0, 1, 3, 2, 4)
+    np.multiply(out.reshape(*rows_first, -1), inverse, out=to, casting="unsafe")
+    if subproblem.lse is not None:
+        lse = np.log(total)
+        if sums.shifted:
+            lse += sums.top * subproblem.base.ln
+        subproblem.lse[*heads, :, rows.start : rows.stop] = lse.reshape(rows_first).swapaxes(-1, -2)
+
+
+def _scaled_queries(subproblem: Subproblem, heads: Heads, rows: range) -> np.ndarray:
+    """Queries times the scale, (batch, key heads, rows * group, D): those of a group are adjacent."""
+    query = subproblem.query[*heads, :, rows.start : rows.stop].transpose(0, 1, 3, 2, 4)
+    scaled = scratch("query", query.shape, subproblem.dtype)
+    np.multiply(query, subproblem.scale, out=scaled, dtype=subproblem.dtype)
+    return scaled.reshape(*query.shape[:2], -1, query.shape[-1])
+
+
+def _bound(subproblem: Subproblem, heads: Heads, query: np.ndarray) -> float:
+    """Upper bound on abs(t), by Cauchy-Schwarz; infinite if computing it does not pay, NaN if a query or key holds NaN."""
+    (*_, n, dim), num_keys = query.shape, subproblem.num_keys
+    if subproblem.bias is not None or n * num_keys < (n + num_keys) * dim:  # a pass over the scores costs less than the norms
+        return math.inf
+    if subproblem.softcap is None:
+        first = heads[0].start, heads[1].start
+        longest = subproblem.longest.get(first)
+        if longest is None:
+            longest = subproblem.longest[first] = _longest(subproblem.key[heads], subproblem.dtype)
+        bound = _longest(query, subproblem.dtype) * longest
+    else:
+        bound = subproblem.softcap / subproblem.base.ln
+    return bound if subproblem.sink is None else float(np.maximum(bound, np.abs(subproblem.sink[heads[1]]).max()))
+
+
+def _longest(x: np.ndarray, dtype: Any) -> float:
+    """The greatest norm of a vector in x, (batch, heads, n, D)."""
+    slabs = [x] if x.shape[2] <= _SLAB else [x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB)]
+    squares = [np.maximum.reduce(np.vecdot(slab, slab, dtype=dtype), axis=None) for slab in slabs]
+    return math.sqrt(squares[0] if len(squares) == 1 else np.max(squares))
+
+
+class _Sums:
+    """Sums over the keys of some tiles, with n = rows * group.
+
+    out: sum w v, (batch, key heads, n, E). total: sum w, (batch, key heads, 1, n). shifted: whether m is subtracted.
+    top: m, shaped as total, if shifted. few: whether tiles are stored with a row for each query.
+    """
+
+    def __init__(
+        self, subproblem: Subproblem, heads: Heads, query: np.ndarray, rows: range, tiles: list[Tile], bound: float
+    ) -> None:
+        self.subproblem, self.heads, self.shifted = subproblem, heads, not bound < _BOUND
+        self.few = query.shape[2] < _FEW
+        shape, group = query.shape[:3], subproblem.query.shape[2]
+        self.out = scratch("out", (*shape, subproblem.value.shape[-1]), subproblem.dtype)
+        self.total, self.top = np.empty((2, *shape[:2], 1, shape[2]), dtype=subproblem.dtype)
+        self.single = len(tiles) == 1 and tiles[0].rows == rows and subproblem.sink is None  # one tile is the whole sum
+        self._begin(len(rows))
+        for tile in tiles:
+            own = slice((tile.rows.start - rows.start) * group, (tile.rows.stop - rows.start) * group)
+            self._add(tile, query[:, :, own], own)
+
+    def in_range(self) -> bool:
+        """Whether b^t without m was precise: no product overflowed, and no row's sum is so small that it lost precision."""
+        low = np.minimum.reduce(self.total, axis=None, initial=math.inf, where=self.total != 0) < _LEAST
+        return not low and bool(np.isfinite(self.out).all())
+
+    def _begin(self, num_rows: int) -> None:
+        """The sums before any key: empty, or the sink, a score without a value."""
+        if self.shifted:
+            self.top.fill(np.finfo(self.subproblem.dtype).min)
+        if not self.single:
+            self.out.fill(0)
+            self.total.fill(0)
+        if self.subproblem.sink is not None:
+            sink = np.tile(self.subproblem.sink[self.heads[1]], num_rows)[None, :, None]  # (1, key heads, 1, rows * group)
+            if self.shifted:
+                np.maximum(self.top, sink, out=self.top)
+                sink = sink - self.top
+            self.total += self.subproblem.base.power(sink)
+
+    def _add(self, tile: Tile, query: np.ndarray, own: slice) -> None:
+        """Add a tile; ``own`` selects its queries among all n."""
+        subproblem = self.subproblem
+        value = for_blas(subproblem.value[*self.heads, tile.cols.start : tile.cols.stop], subproblem.dtype, "value")
+        weights = self._scores(tile, query)
+        out, total = self.out[:, :, own], self.total[..., own]
+        if self.shifted:
+            self._hide(weights, tile, -math.inf)
+            self._shift(weights, out, total, self.top[..., own])
+        else:
+            subproblem.base.power(weights, out=weights)
+            self._hide(weights, tile, 0.0)
+        ones = np.ones((1, len(tile.cols)), dtype=subproblem.dtype)
+        if self.single:
+            np.matmul(ones, weights, out=total)
+            _product(weights.swapaxes(-1, -2), value, out=out)
+        else:
+            total += np.matmul(ones, weights)
+            out += _product(weights.swapaxes(-1, -2), value, out=scratch("more", out.shape, subproblem.dtype))
+
+    def _scores(self, tile: Tile, query: np.ndarray) -> np.ndarray:
+        """t, (batch, key heads, cols, n), before masks."""
+        subproblem, (*stack, n, _) = self.subproblem, query.shape
+        key = for_blas(subproblem.key[*self.heads, tile.cols.start : tile.cols.stop], subproblem.dtype, "key")
+        if self.few:
+            rows = scratch("scores", (*stack, n, len(tile.cols)), subproblem.dtype)
+            s = np.matmul(query, key.swapaxes(-1, -2), out=rows).swapaxes(-1, -2)
+        else:
+            s = scratch("scores", (*stack, len(tile.cols), n), subproblem.dtype)
+            np.matmul(key, query.swapaxes(-1, -2), out=s)
+        if subproblem.softcap is not None:
+            np.tanh(s, out=s)
+            s *= subproblem.softcap / subproblem.base.ln
+        if subproblem.bias is not None:
+            bias = subproblem.bias.view(self.heads, tile.rows, tile.cols)
+            pairs = self._pairs(s)
+            pairs += np.multiply(
+                bias, 1 / subproblem.base.ln, out=scratch("bias", bias.shape, subproblem.dtype), dtype=subproblem.dtype
+            )
+        return s
+
+    def _pairs(self, s: np.ndarray) -> np.ndarray:
+        """(batch, key heads, cols, rows * group) -> (batch, key heads, cols, rows, group), a view."""
+        return s.reshape(*s.shape[:3], -1, self.subproblem.query.shape[2], copy=False)
+
+    def _hide(self, s: np.ndarray, tile: Tile, fill: float) -> None:
+        """Write ``fill`` for pairs that do not attend. If it is 0, s is finite, and a product with 0 and 1 does that faster."""
+        subproblem, pairs = self.subproblem, self._pairs(s)
+        if tile.cut:
+            hidden, seen = subproblem.band_views()
+            for rows in subproblem.cut_rows(tile):
+                cut = pairs[..., rows.start - tile.rows.start : rows.stop - tile.rows.start, :]
+                if fill == 0:
+                    cut *= seen.view(self.heads, rows, tile.cols)
+                else:
+                    np.copyto(cut, fill, where=hidden.view(self.heads, rows, tile.cols))
+        for mask in subproblem.masks(self.heads, tile):
+            if fill == 0:  # a branch for each pair would take longer than a product
+                numbers = scratch("seen", mask.shape, subproblem.dtype)
+                np.copyto(numbers, mask)
+                pairs *= numbers
+            else:
+                np.copyto(pairs, fill, where=np.logical_not(mask, out=scratch("hidden", mask.shape, np.dtype(bool))))
+
+    def _shift(self, s: np.ndarray, out: np.ndarray, total: np.ndarray, top: np.ndarray) -> None:
+        """Write b^(s - m) in place of s, with the new maximum m, and rescale the sums so far to it."""
+        highest = np.maximum.reduce(s, axis=-2, keepdims=True)
+        np.maximum(highest, top, out=highest)  # top is finite even where nothing is seen yet
+        if not self.single:
+            earlier = self.subproblem.base.power(top - highest)
+            total *= earlier
+            out *= earlier.swapaxes(-1, -2)
+        top[...] = highest
+        s -= highest
+        floor, least = self.subproblem.base.floor(s.dtype.char)
+        floor = np.repeat(floor, s.shape[-2]).reshape(-1, 1) if self.few else np.repeat(floor, s.shape[-1])
+        np.maximum(s, floor, out=s)  # with an array laid out like s: a single number takes four times as long
+        self.subproblem.base.power(s, out=s)
+        s -= least  # exactly 0 for what is hidden or far below the maximum
+
+
+def _product(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """x y, (..., n, keys) times (..., keys, width), by spans of keys where NumPy would hold the interpreter lock throughout."""
+    spans, keys = _HELD // out.size + 1, x.shape[-1]
+    if spans == 1 or keys * out.size < _SHORT:
+        return np.matmul(x, y, out=out)
+    each = keys // spans
+    within, rest = slice(0, spans * each), slice(spans * each, keys)
+    x_spans = x[..., within].reshape(*x.shape[:-1], spans, each, copy=False).swapaxes(-2, -3)
+    y_spans = y[..., within, :].reshape(*y.shape[:-2], spans, each, y.shape[-1], copy=False)
+    np.add.reduce(np.matmul(x_spans, y_spans), axis=-3, out=out)
+    if spans * each < keys:
+        out += np.matmul(x[..., rest], y[..., rest, :])
+    return out
