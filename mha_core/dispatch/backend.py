@@ -11,7 +11,7 @@ from typing import Any
 
 from .contract import Backend
 from .errors import BackendUnavailable, NoDevice
-from .registry import Plugin, on_change, registry
+from .registry import Plugin, registry
 
 
 @dataclass(eq=False)
@@ -58,12 +58,9 @@ _lock = threading.RLock()
 
 def load(name: str) -> LoadedBackend:
     """The backend of this name, its library imported on the first call. Raises BackendUnavailable with the cause."""
-    known = _loaded.get(name)
-    if known is not None:
-        return known
     with _lock:
         record, plugin = registry().backends[name]
-        if name not in _loaded:
+        if name not in _loaded or _loaded[name].record is not record:
             try:
                 namespace = record.namespace()
                 if _num_threads is not None and record.set_num_threads is not None:
@@ -71,7 +68,7 @@ def load(name: str) -> LoadedBackend:
             except Exception as cause:
                 raise _unavailable(record, plugin, cause) from cause
             _loaded[name] = LoadedBackend(record, namespace, record.features)
-    return _loaded[name]
+        return _loaded[name]
 
 
 def set_num_threads(n: int | None) -> None:
@@ -108,10 +105,3 @@ def _unavailable(record: Backend, plugin: Plugin, cause: Exception) -> BackendUn
     error = BackendUnavailable(f"backend {record.name!r}{owner} cannot be used: {type(cause).__name__}: {cause}{remedy}")
     error.install = install
     return error
-
-
-@on_change
-def _forget() -> None:
-    with _lock:
-        for name in [name for name in _loaded if name not in registry().backends]:
-            del _loaded[name]

@@ -37,8 +37,8 @@ LAYER_FEATURES = OPTION_FEATURES | {
     *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
     *("feed_forward.w_g", "feed_forward.b_g"),
 }
-"""All features of an encoder layer made of this package's layers. ``name=Class`` says of what kind a layer inside is, so a class
-of somebody else's adds a feature of its own (``Layer.features``)."""
+"""All features of an encoder layer that is made of this package's layers. ``name=Class`` names the class of a layer inside; a
+class of a user's own is a feature of its own (``Layer.features``)."""
 
 FEATURES: Mapping[str, frozenset[str]] = {
     "attention": ATTENTION_FEATURES,
@@ -65,8 +65,8 @@ class Backend:
     types: tuple[str | Callable[[Any], bool], ...]
     """``"module:qualname"`` of each array type; subclasses belong too.
 
-    A predicate ``(array) -> bool`` may stand among them, for arrays such as tracers, whose class does not tell. It is called once
-    for each class that no name fits, so it must not import the library.
+    A predicate ``(array) -> bool`` may stand among them, for arrays such as tracers, whose class does not tell. It is called
+    once for each class that no name fits, so it must not import the library.
     """
     namespace: Callable[[], Any]
     """Returns the array-API namespace.
@@ -164,9 +164,9 @@ class Kernel:
     prepare: str | None = None
     """``"module:function"`` of an attention kernel, for small calls.
 
-    The function receives a problem, and returns a function ``(query, key, value, sink) -> AttentionState`` for all problems that
-    differ from it only in the numbers and strides of these arrays; or None, and ``load`` computes. It keeps no array of the
-    problem.
+    The function receives a problem, and returns a function ``(query, key, value, sink) -> AttentionState`` for all problems
+    that differ from it only in the numbers and strides of these arrays; or None, and ``load`` computes. It keeps no array of
+    the problem.
     """
     source: Callable[[], str] | None = None
     """Returns the text that the kernel compiles on need. A certificate of conformance names its SHA-256."""

@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from .context import ALGEBRA, Demands, demanding, demands
 from .contract import OPERATIONS, Call, Kernel
 from .errors import KernelUnsupported, KernelWarning, UnknownKernel
-from .registry import on_change, registry
+from .registry import generation, registry
 
 
 @dataclass(frozen=True)
@@ -88,19 +88,14 @@ def _load(kernel: Kernel) -> tuple[Callable[..., Any], Callable[..., Any] | None
 
 def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
     """The function that ``"module:function"`` names, its module imported on first need; a function itself stays as it is."""
-    return _found(function) if isinstance(function, str) else function
+    return _found(function, generation()) if isinstance(function, str) else function
 
 
-@cache  # three lookups in each decision that is not kept took 1.5 of its 4 us
-def _found(name: str) -> Callable[..., Any]:
+@lru_cache  # three lookups in each call that is planned each time took 1.5 of its 4 us
+def _found(name: str, generation: int) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found
-
-
-@on_change
-def _forget() -> None:
-    _found.cache_clear()
 
 
 def _unsupported(backend: str, call: Call, wanted: str, rejected: Iterable[tuple[Kernel, str]]) -> KernelUnsupported:

@@ -172,7 +172,6 @@ def _check_functions(kernel: Kernel) -> None:
 
 _registry: Registry | None = None
 _lock = threading.RLock()
-_listeners: list[Callable[[], None]] = []
 _generation = 0
 
 
@@ -193,31 +192,20 @@ def generation() -> int:
     return _generation
 
 
-def on_change(forget: Callable[[], None]) -> Callable[[], None]:
-    """Call ``forget()`` whenever a plugin comes or goes."""
-    _listeners.append(forget)
-    return forget
-
-
 def register(module: Any, name: str = "") -> None:
     """Register a plugin by hand, in a notebook or a test: a module, or any object with hooks. Raises what is wrong with it."""
+    global _generation
     with _lock:
         plugin = registry().add_module(module, name)
         if plugin.error is not None:
             registry().plugins.remove(plugin)  # its error is raised here, and need not be listed
             raise plugin.error
-        _changed()
+        _generation += 1
 
 
 def unregister(module: Any) -> None:
     """Remove a plugin that was registered by hand. Raises ValueError if it was not."""
+    global _generation
     with _lock:
         registry().remove(module)
-        _changed()
-
-
-def _changed() -> None:
-    global _generation
-    _generation += 1
-    for forget in _listeners:
-        forget()
+        _generation += 1

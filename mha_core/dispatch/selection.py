@@ -10,25 +10,18 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from .backend import LoadedBackend, load
 from .context import demanding, demands
 from .contract import FEATURES, STATE_FEATURES, Kernel
 from .errors import BackendMismatch, UnknownBackend
-from .registry import on_change, registry
+from .registry import generation, registry
 
 _default: str | None = None
-
-
-class ByType:
-    """The backend of each type that was met. ``now`` is replaced when a plugin comes or goes."""
-
-    def __init__(self) -> None:
-        self.now: dict[type, LoadedBackend] = {}
-
-
-by_type = ByType()
+_by_type: dict[tuple[int, type], LoadedBackend] = {}
+"""The backend of each type that was met, in each generation of the registry."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +32,11 @@ class BackendInfo:
     distribution: str
     version: str
     state: str
-    """``"registered"``; ``"broken"`` for a plugin that cannot be used; ``"idle"`` for one that brings nothing, or something that is
-    never asked for: kernels for a backend that is not installed, for an unknown operation, or with an unknown feature."""
+    """``"registered"``; ``"broken"`` for a plugin that cannot be used; or ``"idle"``.
+
+    A plugin is idle that brings nothing, or something that is never asked for: a kernel for a backend that is not installed,
+    for an unknown operation, or with an unknown feature.
+    """
     reason: str = ""
     """Why it is broken or idle."""
     kernels: tuple[str, ...] = ()
@@ -85,8 +81,8 @@ def _unknown_words(kernel: Kernel) -> Iterator[str]:
     library_has_own = backend is not None and backend[0].features is not None
     for feature in sorted(frozenset(kernel.handles) - known):
         guess = get_close_matches(feature, sorted(known), n=1)
-        of_a_layer = kernel.op == "encoder_layer" and "." in feature.partition("=")[2]  # a class of somebody else's
-        if guess or not (library_has_own or of_a_layer):
+        names_a_class = kernel.op == "encoder_layer" and "." in feature.partition("=")[2]  # a layer of a user's own
+        if not names_a_class and (guess or not library_has_own):
             hint = f"; did you mean {guess[0]!r}?" if guess else ""
             yield f"kernel {kernel.name!r} handles {feature!r}, but {kernel.op} has no such feature{hint}"
 
@@ -147,7 +143,9 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
     found: LoadedBackend | None = None
     first = ""
     for name, x in arrays.items():
-        backend = by_type.now.get(type(x)) or _learn(name, x)
+        backend = known_backend(x)
+        if backend is None:
+            raise _unknown_type(name, x)
         if found is None:
             found, first = backend, name
         elif backend is not found:
@@ -165,18 +163,23 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
     return found
 
 
-def _learn(name: str, x: Any) -> LoadedBackend:
-    learned = by_type.now  # a change of plugins puts another in its place
+def known_backend(x: Any) -> LoadedBackend | None:
+    """Return the backend that an array belongs to, its library loaded; None for anything else."""
+    key = generation(), type(x)
+    return _by_type.get(key) or _learn(key, x)
+
+
+def _learn(key: tuple[int, type], x: Any) -> LoadedBackend | None:
     known = [backend for backend, _ in registry().backends.values()]
-    for cls in type(x).__mro__:  # the nearest class that any backend names
-        for backend in known:
-            if _qualified(cls) in backend.types:
-                return learned.setdefault(type(x), load(backend.name))
-    for backend in known:
-        if any(callable(belongs) and belongs(x) for belongs in backend.types):
-            return learned.setdefault(type(x), load(backend.name))
-    names = ", ".join(sorted(backend.name for backend in known))
-    raise TypeError(
+    named = (backend for cls in type(x).__mro__ for backend in known if _qualified(cls) in backend.types)  # nearest class first
+    asked = (backend for backend in known if any(callable(belongs) and belongs(x) for belongs in backend.types))
+    found = next(chain(named, asked), None)
+    return None if found is None else _by_type.setdefault(key, load(found.name))
+
+
+def _unknown_type(name: str, x: Any) -> TypeError:
+    names = ", ".join(sorted(registry().backends))
+    return TypeError(
         f"{name} is {_type_name(x)}; expected an array of an installed backend ({names}), such as numpy.asarray({name})"
     )
 
@@ -188,8 +191,3 @@ def _qualified(cls: type) -> str:
 def _type_name(x: Any) -> str:
     cls = type(x)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-
-
-@on_change
-def _forget() -> None:
-    by_type.now = {}

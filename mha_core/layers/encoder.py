@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
 from ..ops import check
-from ..ops.operation import Composition, composite
+from ..ops.operation import Examined, composite
 from ..ops.prepare import Options
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
@@ -57,16 +57,16 @@ class EncoderLayer(Block):
         return _encoder_layer(self, x, **given)
 
 
-def _arrays(layer: EncoderLayer, x: Array, **options: Any) -> dict[str, Array | None]:
+def _named(layer: EncoderLayer, x: Array, **options: Any) -> dict[str, Array | None]:
     return {"x": x, **layer.arrays()}
 
 
-def _plain(layer: EncoderLayer, x: Array) -> tuple[Hashable, ...]:
+def _facts(layer: EncoderLayer, x: Array) -> tuple[Hashable, ...]:
     return layer.features, *layer.settings.items()
 
 
-def _examine(layer: EncoderLayer, x: Array, **given: Any) -> Composition:
-    return Composition(
+def _examine(layer: EncoderLayer, x: Array, **given: Any) -> Examined:
+    return Examined(
         check.arrays(x=x, optional=layer.arrays()),
         _algebra,
         shape=tuple(x.shape),
@@ -80,7 +80,7 @@ def _algebra(layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, *
     return residual("feed_forward", x, layer.feed_forward, layer.norm_2, layer.norm_first, dropout)
 
 
-_encoder_layer = composite("encoder_layer", _arrays, _plain, _examine)
+_encoder_layer = composite("encoder_layer", _named, _examine, facts=_facts)
 
 
 @dataclass(frozen=True, eq=False)

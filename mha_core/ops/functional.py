@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from ..algebra import activations, norms
 from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
 from . import check
-from .operation import Composition, composite, elementary
+from .operation import Examined, composite, elementary, named
 
 
 def linear(x: Array, w: Array, b: Array | None = None) -> Array:
@@ -159,13 +159,6 @@ def feed_forward(
     return _feed_forward(x, w_1, b_1, w_2, b_2, activation=activation, **gate)
 
 
-def _feed_forward_arrays(
-    x: Array, w_1: Array, b_1: Array | None, w_2: Array, b_2: Array | None, **options: Any
-) -> dict[str, Array | None]:
-    gate = {name: options.get(name) for name in ("w_g", "b_g")}
-    return {"x": x, "w_1": w_1, "w_2": w_2, "b_1": b_1, "b_2": b_2, **gate}
-
-
 def _examine_feed_forward(
     x: Array,
     w_1: Array,
@@ -176,7 +169,7 @@ def _examine_feed_forward(
     activation: str,
     w_g: Array | None = None,
     b_g: Array | None = None,
-) -> Composition:
+) -> Examined:
     check_activation(activation)
     backend = check.arrays(x=x, w_1=w_1, w_2=w_2, optional={"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g})
     check.ndim("x", x, 1, "(..., features)")
@@ -190,7 +183,7 @@ def _examine_feed_forward(
     check.shape("b_g", b_g, (w_1.shape[1],), "a number for each column of w_g")
     if w_g is None and b_g is not None:
         raise ValueError("b_g is given without w_g: a gate needs its weights")
-    return Composition(
+    return Examined(
         backend,
         _feed_forward_algebra,
         shape=(*x.shape[:-1], w_2.shape[1]),
@@ -214,7 +207,9 @@ def _feed_forward_algebra(
     return linear(hidden if w_g is None else hidden * linear(x, w_g, b_g), w_2, b_2)
 
 
-_feed_forward = composite("feed_forward", _feed_forward_arrays, lambda *arrays: (), _examine_feed_forward)
+_feed_forward = composite(
+    "feed_forward", named("x", "w_1", "b_1", "w_2", "b_2", optional=("w_g", "b_g")), _examine_feed_forward
+)
 
 
 def dropout(x: Array, keep: Array, *, rate: float) -> Array:

@@ -11,7 +11,7 @@ from ..dispatch.context import dry
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
 from .functional import linear
-from .operation import Composition, composite
+from .operation import Examined, composite, named
 from .prepare import Options
 
 Turn: TypeAlias = Callable[[Array, int | Array], Array]
@@ -108,16 +108,9 @@ _BIASES = ("b_q", "b_k", "b_v", "b_o")
 _ARRAYS = ("context", "value_context", *_BIASES)
 
 
-def _arrays(
-    x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int, **options: Any
-) -> dict[str, Array | None]:
-    weights = {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
-    return weights | {name: options.get(name) for name in _ARRAYS}
-
-
 def _examine(
     x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int, *, num_kv_heads: int, **given: Any
-) -> Composition:
+) -> Examined:
     context, value_context = given.get("context"), given.get("value_context")
     weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
     backend = check.arrays(x=x, **weights, optional={name: given.get(name) for name in _ARRAYS})
@@ -138,7 +131,7 @@ def _examine(
     if w_o.ndim != 2 or w_o.shape[0] != joined:
         expected = f"({joined}, d_out): a row for each feature of {num_heads} heads"
         raise ValueError(f"w_o has shape {tuple(w_o.shape)}; expected {expected}")
-    return Composition(
+    return Examined(
         backend,
         partial(_multi_head, backend.xp),
         shape=(*x.shape[:-1], w_o.shape[1]),
@@ -189,7 +182,8 @@ def _multi_head(
     return out
 
 
-_operation = composite("multi_head_attention", _arrays, lambda *arguments: arguments[5:], _examine)
+_named = named("x", "w_q", "w_k", "w_v", "w_o", optional=_ARRAYS)
+_operation = composite("multi_head_attention", _named, _examine, facts=lambda *arguments: arguments[5:])
 
 
 def multi_head_weights(

@@ -19,7 +19,7 @@ from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import demands, dry_run, watched_by, watcher
 from ..dispatch.contract import Call
 from ..dispatch.kernels import Decision, decide
-from ..dispatch.selection import by_type
+from ..dispatch.selection import known_backend
 from . import check
 from .tree import arrays_in, map_arrays
 
@@ -125,6 +125,20 @@ class Operation:
         return result if plan.finish is None else plan.finish(result)
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What an operation says of a call whose arguments it has checked."""
+
+    backend: LoadedBackend
+    algebra: Callable[..., Any]
+    """Called as the operation is."""
+    shape: tuple[int, ...]
+    """The shape of the result."""
+    features: Iterable[str] = ()
+    settings: Iterable[tuple[str, Any]] = ()
+    """Options that kernels are chosen by."""
+
+
 def elementary(
     name: str,
     names: tuple[str, ...],
@@ -145,118 +159,107 @@ def elementary(
     shape : function of the arrays that returns the shape of the result, by default that of the first array
     """
 
+    def named(*arrays: Any, **options: Any) -> dict[str, Any]:
+        return dict(zip(names, arrays, strict=True))
+
     def key(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
         known = signature(arrays)
         return None if known is None else (name, *options.values(), *known)
 
     def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-        given = {name: x for name, x in zip(names, arrays, strict=True) if x is not None or name not in optional}
-        backend = check.arrays(**given)
+        backend = check.arrays(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
         if validate is not None:
             validate(*arrays)
         xp, first = backend.xp, arrays[0]
-        if first.ndim == 0:
-            given[names[0]] = xp.reshape(first, (1,))
-        call = describe(name, given, features=features_of(arrays), options=options)
-        decision = decide(backend.name, call)
-        chosen = decision.run or partial(algebra, xp)
-        compute = chosen if first.ndim else partial(_with_an_axis, xp, chosen)
-
-        def bind(*arrays: Any, **options: Any) -> Run:
-            return Run(
-                backend=backend,
-                call=call,
-                decision=decision,
-                arguments=dict(zip(names, arrays, strict=True)),
-                options=options,
-                compute=partial(compute, *arrays, **options),
-                algebra=partial(algebra, xp, *arrays, **options),
-                empty=partial(empty, backend, shape(*arrays) if shape else tuple(arrays[0].shape), arrays[0]),
+        if first.ndim == 0:  # NumPy's functions return a scalar, which is not an array, for an array without axes
+            one = plan((xp.reshape(first, (1,)), *arrays[1:]), options, kept)
+            return Plan(
+                lambda x, *rest, **options: xp.reshape(one.compute(xp.reshape(x, (1,)), *rest, **options), ()),
+                lambda x, *rest, **options: one.bind(xp.reshape(x, (1,)), *rest, **options),
+                lambda y: xp.reshape(y, ()),
             )
-
-        return Plan(compute, bind)
+        result = shape(*arrays) if shape else tuple(first.shape)
+        told = Examined(backend, partial(algebra, xp), result, settings=options.items())
+        return _planned(name, named, told, arrays, options)
 
     return Operation(key, plan)
-
-
-def _with_an_axis(xp: Any, compute: Callable[..., Array], first: Array, *rest: Array, **options: Any) -> Array:
-    """NumPy's functions return a scalar, which is not an array, for an array without axes."""
-    return xp.reshape(compute(xp.reshape(first, (1,)), *rest, **options), ())
-
-
-@dataclass(frozen=True)
-class Composition:
-    """What an operation made of smaller ones says of a call after checking its arguments."""
-
-    backend: LoadedBackend
-    algebra: Callable[..., Array]
-    """Called as the operation is."""
-    shape: tuple[int, ...]
-    """The shape of the result."""
-    features: Iterable[str] = ()
-    settings: Iterable[tuple[str, Any]] = ()
 
 
 def composite(
     name: str,
-    arrays: Callable[..., Mapping[str, Array | None]],
-    plain: Callable[..., tuple[Hashable, ...]],
-    examine: Callable[..., Composition],
+    named: Callable[..., Mapping[str, Array | None]],
+    examine: Callable[..., Examined],
+    *,
+    facts: Callable[..., tuple[Hashable, ...]] = lambda *arguments: (),
 ) -> Operation:
-    """Return an operation made of smaller ones, all of whose functions are called as it is.
-
-    Before a kernel computes the whole, the smaller operations check the arguments and compute nothing.
+    """Return an operation made of smaller ones; the functions below are called as it is.
 
     Parameters
     ----------
     name : as in ``Call.op``
-    arrays : returns the arrays by which kernels are chosen, by name
-    plain : returns what a key holds besides these arrays and the options
-    examine : checks the arguments, returns the ``Composition``
+    named : returns the arrays by which kernels are chosen, by name
+    examine : checks the arguments
+    facts : called with the arguments alone; returns what a key holds besides arrays and options
     """
 
     def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-        given = arrays(*arguments, **options)
-        known, said = signature(tuple(given.values())), option_keys({k: v for k, v in options.items() if k not in given})
-        return None if known is None or said is None else (name, plain(*arguments), said, *known)
+        arrays = named(*arguments, **options)
+        known, said = signature(tuple(arrays.values())), option_keys({k: v for k, v in options.items() if k not in arrays})
+        return None if known is None or said is None else (name, facts(*arguments), said, *known)
 
     def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-        told = examine(*arguments, **options)
-        backend, algebra, shape = told.backend, told.algebra, told.shape
-        given = _without_none(arrays(*arguments, **options))
-        features = features_of((*given.values(), *arrays_in(options))).union(told.features)
-        call = describe(name, given, features=features, options=dict(told.settings))
-        decision = decide(backend.name, call, parts=True)
-        if decision.kernel is not None:
-            with watched_by(_check_only), dry_run():
-                algebra(*arguments, **options)
-        compute = decision.run or algebra
-
-        def bind(*arguments: Any, **options: Any) -> Run:
-            given = _without_none(arrays(*arguments, **options))
-
-            def again(function: Callable[[Any], Any]) -> Any:
-                return algebra(*map_arrays(arguments, function), **map_arrays(options, function))
-
-            return Run(
-                backend=backend,
-                call=call,
-                decision=decision,
-                arguments=given,
-                options=options,
-                compute=partial(compute, *arguments, **options),
-                algebra=partial(algebra, *arguments, **options),
-                empty=partial(empty, backend, shape, next(iter(given.values()))),
-                again=again,
-            )
-
-        return Plan(compute, bind)
+        return _planned(name, named, examine(*arguments, **options), arguments, options, composite=True)
 
     return Operation(key, plan)
 
 
-def _without_none(arrays: Mapping[str, Array | None]) -> dict[str, Array]:
-    return {name: x for name, x in arrays.items() if x is not None}
+def named(*names: str, optional: tuple[str, ...]) -> Callable[..., Mapping[str, Array | None]]:
+    """Return a function for ``composite``: the first arguments are arrays of these names, and so are some options."""
+
+    def by_name(*arguments: Any, **options: Any) -> dict[str, Array | None]:
+        return {**dict(zip(names, arguments, strict=False)), **{name: options.get(name) for name in optional}}
+
+    return by_name
+
+
+def _planned(
+    name: str,
+    named: Callable[..., Mapping[str, Array | None]],
+    told: Examined,
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+    *,
+    composite: bool = False,
+) -> Plan:
+    """Choose a kernel. Before one computes a composite operation, the smaller ones check their arguments only."""
+    backend, algebra, shape = told.backend, told.algebra, told.shape
+    given = {k: x for k, x in named(*arguments, **options).items() if x is not None}
+    features = features_of((*given.values(), *arrays_in(options)))
+    call = describe(name, given, features=features.union(told.features), options=dict(told.settings))
+    decision = decide(backend.name, call, parts=composite)
+    if composite and decision.kernel is not None:
+        with watched_by(_check_only), dry_run():
+            algebra(*arguments, **options)
+    compute = decision.run or algebra
+
+    def bind(*arguments: Any, **options: Any) -> Run:
+        def again(function: Callable[[Any], Any]) -> Any:
+            return algebra(*map_arrays(arguments, function), **map_arrays(options, function))
+
+        arrays = named(*arguments, **options)
+        return Run(
+            backend=backend,
+            call=call,
+            decision=decision,
+            arguments=arrays,
+            options=options,
+            compute=partial(compute, *arguments, **options),
+            algebra=partial(algebra, *arguments, **options),
+            empty=partial(empty, backend, shape, next(iter(arrays.values()))),
+            again=again if composite else None,
+        )
+
+    return Plan(compute, bind)
 
 
 def _check_only(run: Run) -> Any:
@@ -268,7 +271,7 @@ def signature(arrays: tuple[Any, ...]) -> Key:
 
     None for arrays of a library that was not met before, and for what is not an array: ``plan`` says so in words.
     """
-    backend = by_type.now.get(type(arrays[0]))
+    backend = known_backend(arrays[0])
     if backend is None:
         return None
     device = backend.record.device_key
@@ -298,7 +301,7 @@ def option_keys(options: Mapping[str, Any]) -> Key:
 
 def features_of(arrays: tuple[Any, ...]) -> frozenset[str]:
     """The features that arrays, or the state of their library, ask of a kernel in any operation; None stands for no array."""
-    backend = by_type.now.get(type(arrays[0]))
+    backend = known_backend(arrays[0])
     return frozenset() if backend is None or backend.features is None else backend.features(arrays)
 
 
