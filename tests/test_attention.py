@@ -5,6 +5,7 @@ import pytest
 
 import mha_core as mha
 from mha_core.algebra import attention as algebra
+from mha_core.algebra import blocks
 from mha_core.conformance import oracle
 from mha_core.conformance.problems import random_problem
 from mha_core.ops.prepare import prepare
@@ -63,8 +64,8 @@ def test_weights_equal_the_oracle_whole_and_in_part(backend, problems, rng):
 
 def test_long_problems_run_by_blocks_and_give_the_same(backend, rng, monkeypatch):
     """The limits are lowered so that every kind of block is met: skipped, whole and partly masked."""
-    monkeypatch.setattr(algebra, "_DENSE", 1 << 10)
-    monkeypatch.setattr(algebra, "_BLOCK", 1 << 10)
+    monkeypatch.setattr(blocks, "_DENSE", 1 << 10)
+    monkeypatch.setattr(blocks, "_BLOCK", 1 << 10)
     query, key, value = rng.normal(size=(3, 1, 2, 300, 4))
     q, k = np.arange(300)[:, None], np.arange(300)[None, :]
     for mask, allowed in [
@@ -117,7 +118,7 @@ def test_values_may_have_batch_axes_of_their_own(backend, rng, monkeypatch):
     options = {"mask": mha.window(2, 2), "query_offset": 20}
     arrays = [backend.from_numpy(x) for x in (query, key, value)]
     for dense in (1 << 22, 1 << 8):
-        monkeypatch.setattr(algebra, "_DENSE", dense)
+        monkeypatch.setattr(blocks, "_DENSE", dense)
         state = mha.attention_state(*arrays, **options)
         close(backend.to_numpy(state.out), out)
         close(backend.to_numpy(state.lse), lse)
@@ -126,7 +127,7 @@ def test_values_may_have_batch_axes_of_their_own(backend, rng, monkeypatch):
 
 
 def test_many_small_problems_run_in_slices_of_the_batch(backend, rng, monkeypatch):
-    monkeypatch.setattr(algebra, "_DENSE", 1 << 8)
+    monkeypatch.setattr(blocks, "_DENSE", 1 << 8)
     query, key, value = rng.normal(size=(7, 2, 3, 6, 4)), rng.normal(size=(1, 2, 3, 6, 4)), rng.normal(size=(2, 3, 6, 4))
     state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), mask=mha.causal())
     out, lse, _ = oracle.attention(query, key, value[None], allowed=np.tri(6, dtype=bool))
