@@ -83,7 +83,7 @@ def test_a_cache_refuses_another_sequence(backend, rng):
         decoder(y, other, cache=cache)
     with pytest.raises(ValueError, match="expected the same batch and heads"):
         decoder(pair, memory, cache=cache)
-    with pytest.raises(ValueError, match="the cache is of a decoder of 1 layers, this one has 2"):
+    with pytest.raises(ValueError, match="the cache has 1 layers; expected 2, the layers of this decoder"):
         mha.Decoder((decoder.layers[0],) * 2)(y, memory, cache=cache)
     with pytest.raises(ValueError, match="query_offset is given with cache"):
         decoder.layers[0].self_attention(y, cache=mha.KeyValueCache(), query_offset=0)

@@ -75,7 +75,7 @@ def test_bfloat16_comes_back_bit_for_bit(tmp_path):
     layer.save(tmp_path / "x")
     back = mha.FeedForward.load(tmp_path / "x", backend="torch")
     assert back.w_1.dtype == torch.bfloat16 and torch.equal(back.w_1, layer.w_1)
-    with pytest.raises(mha.LayerFileError, match="w_1 is bfloat16, which array_api_strict does not have"):
+    with pytest.raises(mha.LayerFileError, match="w_1 is bfloat16, which array_api_strict lacks"):
         mha.FeedForward.load(tmp_path / "x", backend="array_api_strict")
 
 
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_listed(tmp_path):
         mha.LayerNorm.load(path)
     for broken in ("{", "[]", '{"format": 1}', '{"format": 1, "layer": {"weight": {"array": "weight"}}, "dtypes": {}}'):
         save_file(arrays, path, {"mha_core.layer": broken})
-        with pytest.raises(mha.LayerFileError, match="x has metadata that describe no layer"):
+        with pytest.raises(mha.LayerFileError, match="x has metadata that do not describe a layer"):
             mha.LayerNorm.load(path)
     strange = json.loads(metadata["mha_core.layer"])
     strange["layer"]["gain"] = 3
