@@ -93,7 +93,7 @@ JSON_FILES = ["config.json", "modules.json", "1_Pooling/config.json", "tokenizer
 @pytest.mark.parametrize("content", [b"", b'{"model_type": "be', b"\xff\xfe{}", b"not json"])
 def test_broken_json(tiny_model, name, content):
     (tiny_model / name).write_bytes(content)
-    refused(tiny_model, f"{tiny_model / name} is no valid JSON: ")
+    refused(tiny_model, f"{tiny_model / name} is not valid JSON: ")
 
 
 @pytest.mark.parametrize("name", JSON_FILES)
@@ -180,7 +180,7 @@ def test_unsupported_positions(tiny_model):
 
 def test_heads_that_do_not_divide_the_width(tiny_model):
     rewrite(tiny_model / "config.json", num_attention_heads=3)
-    refused(tiny_model, "config.json: hidden_size 8 does not divide into num_attention_heads 3")
+    refused(tiny_model, "config.json: hidden_size is 8; expected a multiple of num_attention_heads = 3")
 
 
 # the weights

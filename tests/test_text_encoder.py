@@ -305,7 +305,7 @@ def test_a_repository_comes_from_the_cache_of_the_hub(tiny_model, tiny, tmp_path
 
 @pytest.mark.parametrize("name", ["org/not-there", "not-there"])
 def test_a_repository_that_is_not_in_the_cache_is_not_found(name):
-    with pytest.raises(mha.ModelNotFound, match=f"no directory {name}, and no model of that name could be had from the hub"):
+    with pytest.raises(mha.ModelNotFound, match=f"no directory {name}, and no model of that name could be fetched from the hub"):
         mha.TextEncoder.from_pretrained(name)
     with pytest.raises(FileNotFoundError):  # what callers may expect of a name
         mha.TextEncoder.from_pretrained(name)
