@@ -99,7 +99,7 @@ class Layer:
         """
         found = files.load(path, _known(Layer), backend=backend, device=device)
         if not isinstance(found, cls):
-            raise files.LayerFileError(f"{path} holds a {type(found).__name__}; expected a {cls.__name__}")
+            raise files.LayerFileError(f"{path} holds {type(found).__name__}; expected {cls.__name__}")
         return found
 
 
