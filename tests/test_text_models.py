@@ -285,4 +285,5 @@ def test_a_text_model_is_saved_and_loaded(folder, tmp_path, rng):
     ids = encoder.tokenizer(texts(rng)[3:4])[0][0]
     assert again.position_ids(ids) == encoder.model.position_ids(ids)
     arrays = np.asarray(ids), np.asarray(again.position_ids(ids))
-    np.testing.assert_array_equal(again(*arrays), encoder.model(*arrays))
+    contiguous = encoder.model.map(np.ascontiguousarray)  # as files store arrays: BLAS may round transposed ones differently
+    np.testing.assert_array_equal(again(*arrays), contiguous(*arrays))

@@ -23,7 +23,7 @@ def split(index: range, size: int) -> Iterator[range]:
 
 
 def block_shape(p: AttentionProblem, num_rows: int) -> Block:
-    """Return one block for everything where the scores are few; else blocks with twice as many keys as queries."""
+    """Return the shape of one block for everything if the scores are few; else of blocks with twice as many keys as queries."""
     heads = max(1, math.prod(p.rows_shape[:-1]))
     num_cols = len(p.structure.keys)
     if heads * num_rows * num_cols <= _DENSE:
@@ -41,7 +41,7 @@ def visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator[
 
 
 def batch_slice_size(p: AttentionProblem) -> int | None:
-    """Return how many elements of the first batch axis fill a block where many problems are small; None to take all at once."""
+    """Return how many elements of the first batch axis to compute at once, for many small problems; None: all of them."""
     if not p.batch_shape or not isinstance(p.offset, int):
         return None
     if any(True for term in (p.mask, p.bias) if term is not None for _ in term.arrays()):

@@ -1,4 +1,4 @@
-"""Packed sequences: where sequences laid end to end are independent problems, and their attention one run at a time."""
+"""Packed sequences: whether they are independent problems, and their attention, one run of equal lengths at a time."""
 
 from __future__ import annotations
 

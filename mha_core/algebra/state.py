@@ -48,7 +48,7 @@ def merge_states(xp: Namespace, states: Sequence[AttentionState]) -> AttentionSt
 
 
 def concat_queries(xp: Namespace, states: Sequence[AttentionState]) -> AttentionState:
-    """Return states of successive queries as one; without lse where they have none."""
+    """Return states of successive queries as one; its lse is None if theirs is."""
     if len(states) == 1:
         return states[0]
     out = xp.concat([state.out for state in states], axis=-2)

@@ -49,7 +49,7 @@ class DecoderLayer(Block):
 
     @classmethod
     def read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
-        # of nn.TransformerDecoderLayer
+        # from nn.TransformerDecoderLayer
         return cls(
             self_attention=MultiHeadAttention.read(state, f"{prefix}self_attn.", num_heads=num_heads),
             norm_1=LayerNorm.read(state, f"{prefix}norm1."),

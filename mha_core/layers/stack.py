@@ -89,7 +89,7 @@ class Stack(Layer, Generic[B]):
 
     @classmethod
     def read(cls, state: StateDict, prefix: str, **settings: Any) -> Self:
-        # of nn.TransformerEncoder and nn.TransformerDecoder; the keys tell the number of layers
+        # from nn.TransformerEncoder and nn.TransformerDecoder; the keys tell the number of layers
         places = [name.split(".")[1] for name in state.arrays if name.startswith("layers.")]
         count = 1 + max((int(place) for place in places if place.isdigit()), default=0)
         norm = LayerNorm.read(state, f"{prefix}norm.") if f"{prefix}norm.weight" in state else None
