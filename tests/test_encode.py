@@ -113,7 +113,7 @@ def test_similar_prints_at_most_all_other_texts(encode):
     assert ok(*encode, "-k", "3", "-t", "a").splitlines() == ["a"]
 
 
-def test_texts_are_printed_without_markup(encode):
+def test_texts_are_printed_verbatim(encode):
     texts = ["[red]a", "[/x] :b:", "", "w" * 500]
     out = ok(*encode, "-k", "1", *(part for text in texts for part in ("-t", text))).splitlines()
     assert out[::2] == texts

@@ -38,7 +38,7 @@ def test_gelu_of_infinity_and_nan(backend):
     assert got[0] == np.inf and got[1] == 0 and np.isnan(got[2])
 
 
-def test_the_slope_of_gelu_at_zero_is_a_half():
+def test_the_gradient_of_gelu_at_zero_is_a_half():
     x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     activations.gelu(load("torch").xp, x).sum().backward()
     np.testing.assert_allclose(x.grad.numpy(), 0.5, rtol=1e-15)

@@ -27,7 +27,7 @@ def make(array):
 
 
 @given(seeds)
-def test_a_block_is_a_block_of_the_whole(seed):
+def test_a_block_equals_its_part_of_the_whole_mask(seed):
     rng = np.random.default_rng(seed)
     queries, keys, offset = int(rng.integers(1, 9)), int(rng.integers(1, 9)), int(rng.integers(-3, 4))
     mask, allowed = random_mask(rng, queries, keys, offset, 2, 2)

@@ -187,7 +187,7 @@ def test_one_warning_counts_the_texts_of_all_windows(tiny, monkeypatch):
     assert len(caught) == 1
 
 
-def test_stream_yields_windows_that_together_are_encode(tiny, monkeypatch, rng):
+def test_windows_of_stream_concatenate_to_encode(tiny, monkeypatch, rng):
     texts = [" ".join(rng.choice(WORDS[4:], size=rng.integers(0, 7))) for _ in range(11)]
     expected = tiny.encode(texts)
     monkeypatch.setattr(module, "_WINDOW", 4)
