@@ -33,16 +33,16 @@ class AttentionProblem:
     """The mask as kernels read it, in the indices of ``query`` and ``key``."""
     scale: float
     mask: Mask | None = None
-    """The caller's mask, in the caller's indices: evaluate it with ``grid``."""
+    """The caller's mask, a function of the caller's indices, evaluated through ``grid``."""
     bias: Bias | None = None
-    """The caller's bias, in the caller's indices: evaluate it with ``grid``."""
+    """The caller's bias, a function of the caller's indices, evaluated through ``grid``."""
     softcap: float | None = None
     sink: Array | None = None
     """(H,)."""
     offset: int | Array = 0
-    """query_offset: query position - query index."""
+    """The caller's query_offset, which is query position - query index."""
     asked: frozenset[str] = frozenset()
-    """Features that the caller or the library needs: ``"lse"`` for the log-sum-exp, ``"gradient"``, and so on."""
+    """Features that the caller or the library needs, such as ``"lse"``, the log-sum-exp, or ``"gradient"``."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class MultiHeadAttention(Layer):
     b_o: Array | None = None
     """(d_model,)."""
     num_kv_heads: int | None = None
-    """None: as many as ``num_heads``."""
+    """As many as ``num_heads`` if None."""
     rotary: Rotary | None = None
     """Applied to queries and keys."""
 

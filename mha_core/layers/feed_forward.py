@@ -28,7 +28,7 @@ class FeedForward(Layer):
     b_2: Array | None
     """(d_model,)."""
     activation: str = "relu"
-    """f: relu, gelu, gelu_tanh or silu."""
+    """The name of f, one of relu, gelu, gelu_tanh and silu."""
     w_g: Array | None = None
     """(d_model, d_ff)."""
     b_g: Array | None = None

@@ -17,9 +17,9 @@ class LayerNorm(Layer):
     """(x - mean) / sqrt(var + eps) * weight + bias (Ba, Kiros and Hinton 2016, equation 4)."""
 
     weight: Array | None
-    """(d_model,); None: no scaling."""
+    """(d_model,), or None for no scaling."""
     bias: Array | None
-    """(d_model,); None: no shift."""
+    """(d_model,), or None for no shift."""
     eps: float = 1e-5
 
     @classmethod
@@ -47,7 +47,7 @@ class RMSNorm(Layer):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, equation 4)."""
 
     weight: Array | None
-    """(d_model,); None: no scaling."""
+    """(d_model,), or None for no scaling."""
     eps: float = 1e-5
 
     @classmethod

@@ -19,7 +19,7 @@ class Dropout:
     rate: float
     """The share of elements that the caller dropped."""
     keeps: Mapping[str, Array] = field(default_factory=dict)
-    """Booleans, True to keep, by the name of the sublayer whose output they apply to: ``"feed_forward"`` of a layer,
+    """Booleans, True to keep, by the name of the sublayer whose output they apply to, such as ``"feed_forward"`` of a layer or
     ``"layers.0.feed_forward"`` of a stack. A sublayer that is not named keeps everything."""
 
     def check(self, names: Iterable[str]) -> None:
