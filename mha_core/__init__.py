@@ -1,6 +1,6 @@
-"""Attention on any array library: one algebra, written once; plugins bring the libraries and the speed.
+"""Attention on any array library: the mathematics is written once, and plugins add libraries and fast kernels.
 
-Importing this package imports no array library and reads no plugin's metadata; both wait for the first need.
+Importing this package imports no array library and reads no plugin metadata; both happen on first use.
 """
 
 from .algebra.biases import alibi, relative_bias

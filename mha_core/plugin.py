@@ -1,13 +1,13 @@
-"""All that the author of a plugin imports.
+"""What authors of plugins import.
 
 >>> from mha_core.plugin import Backend, Kernel, Call, hookimpl
 """
 
-from .algebra.attention import by_sequence, concat_queries, goes_by_sequence, only_packed
 from .algebra.biases import Alibi, ArrayBias
 from .algebra.masks import Relation, runs
+from .algebra.packed import by_sequence, goes_by_sequence, only_packed
 from .algebra.problem import AttentionProblem
-from .algebra.state import AttentionState, merge
+from .algebra.state import AttentionState, concat_queries, merge
 from .dispatch.contract import Backend, Call, Kernel
 from .dispatch.errors import NoDevice
 from .dispatch.hookspecs import hookimpl

@@ -1,7 +1,7 @@
-"""Small random text models of every family, made by transformers, and what transformers itself computes with them.
+"""Small random text models of every family, made with transformers, and transformers' own results for them.
 
-Weights are large enough for attention to choose, the rows of padding tokens included, and float64, so that only a wrong formula
-lies further off than rounding.
+Weights, also those of padding tokens, are large enough for attention to be far from uniform. They are float64, so that a wrong
+formula shows far above rounding.
 """
 
 import json
@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrained
 
 SENTENCES = (Path(__file__).parent.parent / "examples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
 
-# the kind of tokenizer, and how many rows of positions lie before the first token's
+# the kind of tokenizer, and how many rows of positions come before the first token's
 FAMILIES = {
     "bert": ("wordpiece", 0),
     "electra": ("wordpiece", 0),
@@ -24,13 +24,13 @@ FAMILIES = {
     "xlm-roberta": ("unigram", 2),
     "camembert": ("unigram", 2),
 }
-LENGTH = 300  # tokens of the longest text: further apart than any bucket of relative positions tells
+LENGTH = 300  # tokens of the longest text: more than relative positions distinguish
 _OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _NEW = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def write_model(folder, kind, *, seed=0, masked_lm=False, **settings):
-    """A directory as sentence-transformers lays it out; ``settings`` go into the model's configuration."""
+    """Write a directory laid out as by sentence-transformers; ``settings`` go into the model's configuration."""
     tokenizer = _tokenizer(FAMILIES[kind][0])
     torch.manual_seed(seed)
     model = (AutoModelForMaskedLM if masked_lm else AutoModel).from_config(
@@ -56,7 +56,7 @@ def write_model(folder, kind, *, seed=0, masked_lm=False, **settings):
 
 
 def reference(folder):
-    """transformers' own evaluation of one text's ids: hidden states (L, d), and weights (layers, heads, L, L)."""
+    """Return transformers' function from the ids of a text to hidden states (L, d) and weights (layers, heads, L, L)."""
     model = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float64).eval()
 
     def evaluate(ids):
@@ -69,7 +69,7 @@ def reference(folder):
 
 
 def texts(rng):
-    """Of many lengths, none of them beyond LENGTH."""
+    """Texts of many lengths, up to LENGTH tokens."""
     words = " ".join(SENTENCES).split()
     return ["", "a", "a", *(" ".join(rng.choice(words, size=size)) for size in (3, 3, 8, 25)), "a." * (LENGTH // 4)]
 
@@ -92,7 +92,7 @@ def _sizes(kind, vocabulary):
 
 @cache
 def _tokenizer(kind):
-    """Learned from the demo's sentences; what it learns does not matter, for both sides read the same file."""
+    """A tokenizer trained on the demo's sentences; what it learns does not matter, since both sides read the same file."""
     first, *_ = special = {"wordpiece": _OLD, "wordpiece with <pad>": [*_NEW[:3], "[UNK]", "<mask>"]}.get(kind, _NEW)
     unknown = next(token for token in special if "unk" in token.lower())
     if kind == "bpe":

@@ -1,10 +1,11 @@
-"""Every option with every other, on every path, against the float64 oracle."""
+"""Attention with random combinations of options, whole and in blocks, against the float64 oracle."""
 
 import numpy as np
 import pytest
 
 import mha_core as mha
 from mha_core.algebra import attention as algebra
+from mha_core.algebra import blocks
 from mha_core.conformance import oracle
 from mha_core.conformance.problems import random_problem
 from mha_core.ops.prepare import prepare
@@ -34,7 +35,7 @@ def test_attention_state_equals_the_oracle(backend, problems):
         close(backend.to_numpy(state.lse), lse)
 
 
-def test_any_block_size_gives_the_same(backend, problems, rng):
+def test_the_result_does_not_depend_on_the_block_size(backend, problems, rng):
     for p in problems:
         out, lse, _ = oracle.attention(p.query, p.key, p.value, **p.oracle)
         _, problem = prepare(*map(backend.from_numpy, (p.query, p.key, p.value)), **p.options(backend.from_numpy))
@@ -44,7 +45,7 @@ def test_any_block_size_gives_the_same(backend, problems, rng):
         close(backend.to_numpy(state.lse), lse)
 
 
-def test_weights_equal_the_oracle_whole_and_in_part(backend, problems, rng):
+def test_weights_and_selections_of_them_equal_the_oracle(backend, problems, rng):
     for p in problems:
         _, _, weights = oracle.attention(p.query, p.key, p.value, **p.oracle)
         query, key, value = map(backend.from_numpy, (p.query, p.key, p.value))
@@ -61,10 +62,10 @@ def test_weights_equal_the_oracle_whole_and_in_part(backend, problems, rng):
             close(backend.to_numpy(part), weights[..., ::-1, 1:])
 
 
-def test_long_problems_run_by_blocks_and_give_the_same(backend, rng, monkeypatch):
-    """The limits are lowered so that every kind of block is met: skipped, whole and partly masked."""
-    monkeypatch.setattr(algebra, "_DENSE", 1 << 10)
-    monkeypatch.setattr(algebra, "_BLOCK", 1 << 10)
+def test_problems_cut_into_blocks_equal_the_oracle(backend, rng, monkeypatch):
+    """With lower limits every kind of block occurs: skipped, whole and partly masked."""
+    monkeypatch.setattr(blocks, "_DENSE", 1 << 10)
+    monkeypatch.setattr(blocks, "_BLOCK", 1 << 10)
     query, key, value = rng.normal(size=(3, 1, 2, 300, 4))
     q, k = np.arange(300)[:, None], np.arange(300)[None, :]
     for mask, allowed in [
@@ -84,7 +85,7 @@ def test_long_problems_run_by_blocks_and_give_the_same(backend, rng, monkeypatch
         close(backend.to_numpy(state.lse), lse)
 
 
-def test_two_axes_stand_for_one_head(backend, rng):
+def test_inputs_of_two_axes_are_one_head(backend, rng):
     query, key, value = (rng.normal(size=(length, 4)) for length in (3, 5, 5))
     out, lse, weights = oracle.attention(query[None], key[None], value[None])
     q, k, v = map(backend.from_numpy, (query, key, value))
@@ -117,7 +118,7 @@ def test_values_may_have_batch_axes_of_their_own(backend, rng, monkeypatch):
     options = {"mask": mha.window(2, 2), "query_offset": 20}
     arrays = [backend.from_numpy(x) for x in (query, key, value)]
     for dense in (1 << 22, 1 << 8):
-        monkeypatch.setattr(algebra, "_DENSE", dense)
+        monkeypatch.setattr(blocks, "_DENSE", dense)
         state = mha.attention_state(*arrays, **options)
         close(backend.to_numpy(state.out), out)
         close(backend.to_numpy(state.lse), lse)
@@ -126,7 +127,7 @@ def test_values_may_have_batch_axes_of_their_own(backend, rng, monkeypatch):
 
 
 def test_many_small_problems_run_in_slices_of_the_batch(backend, rng, monkeypatch):
-    monkeypatch.setattr(algebra, "_DENSE", 1 << 8)
+    monkeypatch.setattr(blocks, "_DENSE", 1 << 8)
     query, key, value = rng.normal(size=(7, 2, 3, 6, 4)), rng.normal(size=(1, 2, 3, 6, 4)), rng.normal(size=(2, 3, 6, 4))
     state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), mask=mha.causal())
     out, lse, _ = oracle.attention(query, key, value[None], allowed=np.tri(6, dtype=bool))
@@ -135,7 +136,7 @@ def test_many_small_problems_run_in_slices_of_the_batch(backend, rng, monkeypatc
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
-def test_integers_of_any_width_say_positions(dtype, rng):
+def test_lengths_offsets_and_ids_may_be_integers_of_any_width(dtype, rng):
     query, key, value = rng.normal(size=(2, 1, 4, 4)), rng.normal(size=(2, 1, 600, 4)), rng.normal(size=(2, 1, 600, 4))
     lengths, offsets = np.asarray([100, 50], dtype=dtype), np.asarray([120, 90], dtype=dtype)
     k = np.arange(600)
@@ -149,7 +150,7 @@ def test_integers_of_any_width_say_positions(dtype, rng):
     close(state.out, oracle.attention(query, key, value, allowed=(k <= q) & (k >= q - 100))[0])
 
 
-def test_wider_and_swapped_dtypes_are_not_computed_in_float32(rng):
+def test_longdouble_and_big_endian_float64_are_not_computed_in_float32(rng):
     query, key, value = rng.normal(size=(3, 2, 5, 4))
     expected = oracle.attention(query, key, value)
     for dtype in (">f8", np.longdouble):
@@ -167,14 +168,14 @@ def test_wider_and_swapped_dtypes_are_not_computed_in_float32(rng):
         ([3], IndexError, "rows holds an index out of range: there are 3"),
     ],
 )
-def test_bad_rows_are_named(rows, error, message):
+def test_bad_rows_are_refused_by_name(rows, error, message):
     x = np.ones((3, 4))
     with pytest.raises(error) as raised:
         mha.attention_weights(x, x, rows=rows)
     assert message in str(raised.value)
 
 
-def test_an_unknown_option_is_answered_with_those_there_are():
+def test_an_unknown_option_is_refused_with_the_options_there_are():
     x = np.ones((3, 4))
     with pytest.raises(TypeError, match=r"no option is_causal; expected mask, bias, scale.*write mask=causal\(\)"):
         mha.scaled_dot_product_attention(x, x, x, is_causal=True)

@@ -1,4 +1,4 @@
-"""Biases by block equal biases written out whole."""
+"""Biases: their values, and packed sequences with them."""
 
 import math
 
@@ -10,14 +10,14 @@ from mha_core.conformance import oracle
 
 
 def whole(backend, bias, queries, keys, heads, rng, **options):
-    """The bias as attention applies it, read off the logarithm of the weights."""
+    """The bias as attention applies it, recovered from the logarithm of the weights."""
     query, key = np.zeros((heads, queries, 2)), np.zeros((heads, keys, 2))
     weights = mha.attention_weights(backend.from_numpy(query), backend.from_numpy(key), bias=bias, **options)
     logs = np.log(backend.to_numpy(weights))
     return logs - logs[..., :1]
 
 
-def test_alibi_slopes_are_the_paper_s():
+def test_alibi_slopes_are_those_of_the_paper():
     assert mha.alibi(8).slopes == [2.0**-i for i in range(1, 9)]
     assert mha.alibi(1).slopes == [2.0**-8]
     six = mha.alibi(6).slopes
@@ -26,7 +26,7 @@ def test_alibi_slopes_are_the_paper_s():
 
 
 def test_alibi_of_float64_is_float64(backend):
-    """Slopes of 16 heads are no powers of two."""
+    """The slopes of 16 heads are not all powers of two, and would be rounded in float32."""
     q, k = np.arange(50)[:, None], np.arange(50)[None, :]
     slopes = np.asarray([2 ** (-0.5 * h) for h in range(1, 17)])[:, None, None]
     logs = whole(backend, mha.alibi(16), 50, 50, 16, None)
@@ -85,7 +85,7 @@ LENGTHS = [3, 3, 0, 1, 40, 12, 130, 5]
 
 
 def table(rng, hidden=()):
-    """Of relative biases, for 4 heads; keys in some of its buckets are hidden."""
+    """A table of relative biases for 4 heads, -inf in the buckets ``hidden``."""
     found = rng.normal(size=(8, 4))
     found[list(hidden)] = -np.inf
     return found
@@ -95,7 +95,7 @@ DISTANCES = {
     "alibi": lambda make, rng: mha.alibi(4),
     "relative": lambda make, rng: mha.relative_bias(make(table(rng)), bidirectional=True, max_distance=20),
     "hidden": lambda make, rng: mha.relative_bias(make(table(rng, [0, 3, 5])), bidirectional=True, max_distance=20),
-    "one way": lambda make, rng: mha.relative_bias(make(table(rng, [0])), bidirectional=False, max_distance=60),
+    "causal": lambda make, rng: mha.relative_bias(make(table(rng, [0])), bidirectional=False, max_distance=60),
 }
 
 
@@ -103,8 +103,8 @@ DISTANCES = {
 @pytest.mark.parametrize("offset", [None, 2])
 @pytest.mark.parametrize("band", [None, mha.causal(), mha.window(7, 2)], ids=["", "causal", "window"])
 @pytest.mark.parametrize("name", DISTANCES)
-def test_packed_sequences_have_the_bias_that_each_has_alone(backend, rng, name, band, offset, dtype):
-    """Where a row of a hidden kind sees nothing, it is 0 in both."""
+def test_packed_sequences_have_the_bias_of_each_alone(backend, rng, name, band, offset, dtype):
+    """Rows that see nothing, because the bias is -inf, are compared too."""
     tokens = sum(LENGTHS)
     arrays = [backend.from_numpy(rng.normal(size=(heads, tokens, 8)).astype(dtype)) for heads in (4, 2, 2)]
     bias = DISTANCES[name](lambda x: backend.from_numpy(x.astype(dtype)), rng)
@@ -122,17 +122,17 @@ def test_packed_sequences_have_the_bias_that_each_has_alone(backend, rng, name, 
         tolerance = 1e-5 if dtype == "float32" else 1e-13
         np.testing.assert_allclose(backend.to_numpy(getattr(found, field)), expected, rtol=tolerance, atol=tolerance)
     if offset is None:
-        assert (backend.to_numpy(found.lse) == -np.inf).any() == (name in ("hidden", "one way"))
+        assert (backend.to_numpy(found.lse) == -np.inf).any() == (name in ("hidden", "causal"))
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_no_number_of_one_packed_sequence_reaches_another_through_the_bias(backend, rng, poison):
+def test_nan_and_inf_of_one_packed_sequence_do_not_reach_others_that_share_a_bias(backend, rng, poison):
     arrays = [rng.normal(size=(4, sum(LENGTHS), 8)) for _ in range(3)]
     options = {"mask": mha.packed(LENGTHS), "bias": DISTANCES["relative"](backend.from_numpy, rng)}
     expected = backend.to_numpy(mha.attention_state(*map(backend.from_numpy, arrays), **options).out)
     for x in arrays:
         x[:, 20] = poison  # in the fifth sequence
-    with np.errstate(invalid="ignore"):  # the strict namespace computes with NumPy, which tells of infinity less infinity
+    with np.errstate(invalid="ignore"):  # the strict namespace computes with NumPy, which warns of inf - inf
         found = backend.to_numpy(mha.attention_state(*map(backend.from_numpy, arrays), **options).out)
     others = np.r_[0:7, 47 : sum(LENGTHS)]
     np.testing.assert_allclose(found[:, others], expected[:, others], rtol=0, atol=1e-14)
@@ -149,7 +149,7 @@ def test_no_number_of_one_packed_sequence_reaches_another_through_the_bias(backe
         (lambda: mha.relative_bias(np.ones((8, 2)), bidirectional=False, max_distance=4), ValueError, "a max_distance above 4"),
     ],
 )
-def test_bad_biases_say_what_was_expected(make, error, message):
+def test_bad_biases_are_refused_with_what_was_expected(make, error, message):
     with pytest.raises(error) as raised:
         make()
     assert message in str(raised.value)

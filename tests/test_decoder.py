@@ -1,4 +1,4 @@
-"""Decoders, caches, rotary positions, dropout: pieces of layers that see more than one call."""
+"""Decoders and their caches, rotary positions, gated feed-forward, RMS norm and dropout."""
 
 import math
 
@@ -20,7 +20,7 @@ def close(backend, a, b, atol=1e-13):
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("steps", [[1] * 6, [3, 1, 2], [6]])
-def test_a_cached_decode_is_the_whole_pass(backend, rng, norm_first, steps):
+def test_decoding_with_a_cache_equals_one_pass(backend, rng, norm_first, steps):
     decoder = mha.Decoder.init(**SMALL, num_layers=2, norm_first=norm_first, seed=0, backend=backend.name, dtype="float64")
     y, memory = arrays(backend, rng, (2, 6, 8), (2, 5, 8))
     memory_mask = mha.key_lengths(backend.from_numpy(np.asarray([3, 5])))
@@ -35,14 +35,14 @@ def test_a_cached_decode_is_the_whole_pass(backend, rng, norm_first, steps):
         close(backend, backend.xp.concat(parts, axis=1), whole)
 
 
-def test_a_decoder_never_looks_ahead(backend, rng):
+def test_a_decoder_is_causal(backend, rng):
     decoder = mha.Decoder.init(**SMALL, num_layers=2, seed=0, backend=backend.name, dtype="float64")
     y, memory, other = arrays(backend, rng, (6, 8), (5, 8), (2, 8))
     changed = backend.xp.concat([y[:4, :], other], axis=0)
     close(backend, decoder(y, memory)[:4, :], decoder(changed, memory)[:4, :], atol=0)
 
 
-def test_a_failed_step_leaves_the_cache_as_it_was(backend, rng):
+def test_a_failed_step_leaves_the_cache_unchanged(backend, rng):
     decoder = mha.Decoder.init(**SMALL, num_layers=2, seed=0, backend=backend.name, dtype="float64")
     y, memory = arrays(backend, rng, (6, 8), (5, 8))
     cache = mha.DecoderCache()
@@ -56,7 +56,7 @@ def test_a_failed_step_leaves_the_cache_as_it_was(backend, rng):
     close(backend, backend.xp.concat([first, decoder(y[2:, :], memory, cache=cache)], axis=0), decoder(y, memory))
 
 
-def test_a_failed_call_leaves_every_kind_of_cache_as_it_was(backend, rng):
+def test_a_failed_call_leaves_every_kind_of_cache_unchanged(backend, rng):
     layer = mha.DecoderLayer.init(**SMALL, seed=0, backend=backend.name, dtype="float64")
     y, memory, other = arrays(backend, rng, (2, 8), (5, 8), (5, 8))
     bad = backend.from_numpy(np.ones((1, 9), dtype=bool))
@@ -83,7 +83,7 @@ def test_a_cache_refuses_another_sequence(backend, rng):
         decoder(y, other, cache=cache)
     with pytest.raises(ValueError, match="expected the same batch and heads"):
         decoder(pair, memory, cache=cache)
-    with pytest.raises(ValueError, match="the cache is of a decoder of 1 layers, this one has 2"):
+    with pytest.raises(ValueError, match="the cache has 1 layers; expected 2, the layers of this decoder"):
         mha.Decoder((decoder.layers[0],) * 2)(y, memory, cache=cache)
     with pytest.raises(ValueError, match="query_offset is given with cache"):
         decoder.layers[0].self_attention(y, cache=mha.KeyValueCache(), query_offset=0)
@@ -91,7 +91,7 @@ def test_a_cache_refuses_another_sequence(backend, rng):
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
-def test_rotary_turns_pairs_by_position(backend, rng, interleaved):
+def test_rotary_rotates_pairs_of_features_by_position(backend, rng, interleaved):
     x = rng.normal(size=(2, 5, 8))
     cos, sin = mha.rotary_tables(5, 6, base=100.0, backend=backend.name, dtype=backend.xp.float64)
     got = backend.to_numpy(mha.rotary(backend.from_numpy(x), cos, sin, interleaved=interleaved))
@@ -108,7 +108,7 @@ def test_rotary_turns_pairs_by_position(backend, rng, interleaved):
 
 
 def test_rotary_scores_depend_on_distances_only(backend, rng):
-    """Shift all positions: the attention does not change."""
+    """Attention does not change if all positions are shifted."""
     query, key, value = arrays(backend, rng, (2, 4, 8), (2, 4, 8), (2, 4, 8))
     cos, sin = mha.rotary_tables(40, 8, backend=backend.name, dtype=backend.xp.float64)
     results = []
@@ -163,7 +163,7 @@ def test_gated_feed_forward_and_rms_norm(backend, rng):
         mha.feed_forward(x, layer.w_1, None, layer.w_2, None, b_g=layer.b_1)
 
 
-def test_dropout_keeps_what_it_is_told_to(backend, rng):
+def test_dropout_applies_the_given_mask(backend, rng):
     x = rng.normal(size=(3, 4))
     keep = rng.random((3, 4)) < 0.5
     got = mha.dropout(backend.from_numpy(x), backend.from_numpy(keep), rate=0.2)
@@ -174,13 +174,13 @@ def test_dropout_keeps_what_it_is_told_to(backend, rng):
         mha.dropout(backend.from_numpy(x), backend.from_numpy(keep), rate=1)
 
 
-def test_dropout_of_sublayers_by_name(backend, rng):
+def test_dropout_applies_to_the_sublayers_it_names(backend, rng):
     encoder = mha.Encoder.init(**SMALL, num_layers=2, norm_first=True, seed=0, backend=backend.name, dtype="float64")
     (x,) = arrays(backend, rng, (3, 8))
     none = backend.from_numpy(np.zeros((3, 8), dtype=bool))
     names = [f"layers.{at}.{name}" for at in range(2) for name in ("attention", "feed_forward")]
     gone = encoder(x, dropout=mha.Dropout(0.5, dict.fromkeys(names, none)))
-    close(backend, gone, encoder.norm(x))  # every sublayer dropped whole: only the residual is left
+    close(backend, gone, encoder.norm(x))  # every sublayer is dropped entirely: only the residual is left
     only_last = encoder(x, dropout=mha.Dropout(0.5, {"layers.1.feed_forward": none}))
     first = encoder.layers[0](x)
     close(backend, only_last, encoder.norm(first + encoder.layers[1].attention(encoder.layers[1].norm_1(first))))
@@ -188,7 +188,7 @@ def test_dropout_of_sublayers_by_name(backend, rng):
         encoder(x, dropout=mha.Dropout(0.5, {"layers.2.attention": none}))
 
 
-def test_bad_rotary_tables_are_named(backend):
+def test_bad_rotary_tables_are_refused_by_name(backend):
     x, table = (backend.from_numpy(np.ones(shape)) for shape in [(2, 3, 4), (3, 2)])
     for change, message in [
         ({"cos": backend.from_numpy(np.ones((3, 3)))}, "cos has 3 angles, which turn 6 features; x has 4"),

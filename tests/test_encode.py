@@ -1,4 +1,4 @@
-"""``mha encode``: what it prints and writes, its exit codes, and what it leaves behind when it fails."""
+"""``mha encode``: its output, its exit codes, and its files after a failure."""
 
 import json
 import os
@@ -24,11 +24,11 @@ def encode(tiny_model):
 
 @pytest.fixture
 def expected(tiny_model):
-    """Texts to what TextEncoder says of them."""
+    """TextEncoder.encode with the tiny model."""
     return mha.TextEncoder.from_pretrained(tiny_model).encode
 
 
-# what it prints
+# printed output
 
 
 def test_a_text_becomes_a_line_of_json(encode, expected):
@@ -50,7 +50,7 @@ def test_output_dash_is_json_on_standard_output(encode):
     assert ok(*encode, "-t", "a bird", "--output", "-") == ok(*encode, "-t", "a bird")
 
 
-def test_lines_are_read_as_people_write_them(encode, expected, tmp_path):
+def test_line_ends_and_byte_order_marks_are_not_part_of_a_text(encode, expected, tmp_path):
     cases = {
         b"a bird\r\n\r\nthe tree\r\n": ["a bird", "", "the tree"],
         b"\xef\xbb\xbfa bird\nthe tree": ["a bird", "the tree"],  # a byte order mark, and no newline at the end
@@ -62,9 +62,9 @@ def test_lines_are_read_as_people_write_them(encode, expected, tmp_path):
         np.testing.assert_array_equal(rows(ok(*encode, tmp_path / "texts")), expected(texts))
 
 
-def test_the_end_of_a_line_is_no_part_of_its_text(encode, tiny_model, expected, tmp_path):
+def test_only_the_line_end_is_stripped_from_a_line(encode, tiny_model, expected, tmp_path):
     path = tiny_model / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": None}))  # a line is a word, spaces and all
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": None}))  # a line is one word, with its spaces
     (tmp_path / "texts").write_bytes(b"bird\r\ndawn\n bird")
     vectors = rows(ok(*encode, tmp_path / "texts"))
     np.testing.assert_allclose(vectors, expected(["bird", "dawn", "?"]), rtol=0, atol=1e-6)
@@ -76,7 +76,7 @@ def test_each_file_may_have_its_byte_order_mark(encode, expected, tmp_path):
     np.testing.assert_array_equal(rows(out), expected(["bird", "bird"]))
 
 
-def test_a_pipe_is_a_file(encode, expected):
+def test_a_pipe_can_be_read_as_a_file(encode, expected):
     read, write = os.pipe()
     os.write(write, b"a bird\ndawn\n")
     os.close(write)
@@ -86,7 +86,7 @@ def test_a_pipe_is_a_file(encode, expected):
         os.close(read)
 
 
-def test_the_model_and_the_backend_by_environment(tiny_model, monkeypatch):
+def test_environment_variables_set_the_model_and_the_backend(tiny_model, monkeypatch):
     asked = ok("encode", "--model", tiny_model, "-t", "a bird")
     monkeypatch.setenv("MHA_MODEL", str(tiny_model))
     assert ok("encode", "-t", "a bird", "--backend", "numpy") == asked
@@ -97,7 +97,7 @@ def test_the_model_and_the_backend_by_environment(tiny_model, monkeypatch):
 # similar
 
 
-def test_similar_prints_each_text_and_its_nearest(encode, expected):
+def test_similar_prints_each_text_and_its_nearest_texts(encode, expected):
     texts = ["a bird sings", "the bird sings", "dawn at the tree"]
     vectors = expected(texts)
     lines = ok(*encode, "--similar", "2", *(part for text in texts for part in ("-t", text))).splitlines()
@@ -108,18 +108,18 @@ def test_similar_prints_each_text_and_its_nearest(encode, expected):
     assert len(lines) == 9
 
 
-def test_similar_has_at_most_all_the_others(encode):
+def test_similar_prints_at_most_all_other_texts(encode):
     assert ok(*encode, "-k", "99", "-t", "a", "-t", "a").splitlines() == ["a", "  1.000  a", "a", "  1.000  a"]
     assert ok(*encode, "-k", "3", "-t", "a").splitlines() == ["a"]
 
 
-def test_texts_are_printed_as_they_are(encode):
+def test_texts_are_printed_verbatim(encode):
     texts = ["[red]a", "[/x] :b:", "", "w" * 500]
     out = ok(*encode, "-k", "1", *(part for text in texts for part in ("-t", text))).splitlines()
     assert out[::2] == texts
 
 
-def test_nearest_is_the_paraphrase(minilm):
+def test_the_nearest_text_is_the_paraphrase(minilm):
     out = ok("encode", "-m", minilm, "-k", "1", ROOT / "examples" / "sentences.txt", "-t", "My dog ate my homework.")
     lines = out.splitlines()
     pairs = dict(zip(lines[::2], (line[9:] for line in lines[1::2]), strict=True))
@@ -133,7 +133,7 @@ def test_nearest_is_the_paraphrase(minilm):
 # files
 
 
-def test_output_is_a_file_of_numpy(encode, expected, tmp_path):
+def test_output_is_a_numpy_file(encode, expected, tmp_path):
     before = os.umask(0o027)
     try:
         assert ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy") == ""
@@ -145,7 +145,7 @@ def test_output_is_a_file_of_numpy(encode, expected, tmp_path):
     assert (tmp_path / "x.npy").stat().st_mode & 0o777 == 0o640
 
 
-def test_output_of_many_windows_is_whole(encode, expected, tmp_path):
+def test_output_of_several_windows_is_complete(encode, expected, tmp_path):
     (tmp_path / "texts").write_text("a bird\ndawn\n" * 2500)  # more than the 4096 of a window
     ok(*encode, tmp_path / "texts", "--output", tmp_path / "x.npy")
     vectors = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -175,10 +175,10 @@ def test_no_lines_give_no_rows(encode, tmp_path):
     assert vectors.dtype == np.float32
 
 
-# asked wrongly: exit code 2
+# wrong usage: exit code 2
 
 
-def test_wrong_questions_are_answered_with_what_to_give(encode, tmp_path):
+def test_wrong_usage_is_answered_with_what_to_give(encode, tmp_path):
     assert "give FILE..., - for standard input, or --text T" in fails(2, *encode)
     assert "'nowhere.txt' does not exist" in fails(2, *encode, "nowhere.txt")
     assert f"'{tmp_path}' is a directory" in fails(2, *encode, tmp_path)
@@ -190,16 +190,16 @@ def test_wrong_questions_are_answered_with_what_to_give(encode, tmp_path):
     assert "encod" in fails(2, "encod")
 
 
-# could not be done: exit code 1
+# failures: exit code 1
 
 
-def test_bytes_that_are_no_utf8_are_named_by_file_and_line(encode, tmp_path):
+def test_bytes_that_are_not_utf8_are_reported_with_file_and_line(encode, tmp_path):
     (tmp_path / "texts").write_bytes(b"a\nbird\ncaf\xe9\n")
     assert f"{tmp_path / 'texts'}, line 3: not valid UTF-8 (byte 4 of the line" in fails(1, *encode, tmp_path / "texts")
     assert "standard input, line 1: not valid UTF-8" in fails(1, *encode, "-", stdin=b"\xff\n")
 
 
-def test_an_argument_that_is_no_utf8_is_an_error_without_traceback(encode):
+def test_an_argument_that_is_not_utf8_is_an_error_without_traceback(encode):
     assert "UTF-8" in fails(1, *encode, "-t", "a", "--text", os.fsdecode(b"caf\xe9"))
 
 
@@ -210,7 +210,7 @@ def test_outputs_that_cannot_be_written(encode, tmp_path):
     assert "d.npy is a directory; expected the name of a file" in fails(1, *encode, "-t", "a", "-o", tmp_path / "d.npy")
 
 
-def test_an_output_that_cannot_be_written_costs_no_work(tmp_path):
+def test_an_output_that_cannot_be_written_is_reported_before_any_work(tmp_path):
     message = fails(1, "encode", "-m", tmp_path / "no model", "-t", "a", "-o", tmp_path / "nowhere" / "x.npy")
     assert "cannot be written" in message
 
@@ -224,8 +224,8 @@ def test_unknown_backends_and_missing_models(encode, tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["line", "model", "backend"])
-def test_a_failure_leaves_the_old_output_and_nothing_else(encode, tiny_model, tmp_path, broken):
-    # the line that is no UTF-8 comes after a window of 4096 texts was written
+def test_a_failure_leaves_the_old_output_and_no_other_file(encode, tiny_model, tmp_path, broken):
+    # the line that is not UTF-8 comes after a window of 4096 texts was written
     (tmp_path / "texts").write_bytes(b"a bird\n" * 5000 + (b"\xff\n" if broken == "line" else b""))
     if broken == "model":
         (tiny_model / "tokenizer.json").unlink()
@@ -239,10 +239,10 @@ def test_a_failure_leaves_the_old_output_and_nothing_else(encode, tiny_model, tm
         assert (folder / "old.npy").read_bytes() == b"as it was"
 
 
-# the program itself, in its own process
+# the program in its own process
 
 
-def test_long_texts_are_one_warning_on_standard_error(tiny_model):
+def test_long_texts_give_one_warning_on_standard_error(tiny_model):
     args = [COMMAND, "encode", "--model", tiny_model, "-t", "bird " * 20, "-t", "a", "-t", "tree " * 20]
     done = subprocess.run(args, capture_output=True, text=True, check=False)
     assert done.returncode == 0
@@ -251,10 +251,10 @@ def test_long_texts_are_one_warning_on_standard_error(tiny_model):
 
 
 @pytest.mark.parametrize("similar", [(), ("--similar", "1")])
-def test_a_closed_pipe_ends_it_quietly(tiny_model, tmp_path, similar):
+def test_a_closed_pipe_ends_the_command_quietly(tiny_model, tmp_path, similar):
     (tmp_path / "texts").write_text("a bird\n" * 500)
     read, write = os.pipe()
-    os.close(read)  # as head does once it has its lines
+    os.close(read)  # as head does after its last line
     args = [COMMAND, "encode", "--model", tiny_model, tmp_path / "texts", *similar]
     done = subprocess.run(args, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
@@ -262,7 +262,7 @@ def test_a_closed_pipe_ends_it_quietly(tiny_model, tmp_path, similar):
     assert done.returncode == 1
 
 
-def test_the_program_is_installed_and_answers(tiny_model, expected):
+def test_the_program_is_installed_and_runs(tiny_model, expected):
     assert shutil.which(COMMAND)
     args = [COMMAND, "encode", "-m", tiny_model, "-"]
     done = subprocess.run(args, input=b"a bird\ndawn", capture_output=True, check=True)

@@ -1,4 +1,4 @@
-"""The pieces: norms, activations, positions, embeddings, linear maps."""
+"""Functional operations: norms, activations, positions, embeddings, linear maps."""
 
 import math
 
@@ -15,7 +15,7 @@ WIDE = np.concatenate([np.linspace(-40, 40, 4001), np.geomspace(1e-30, 1, 200), 
 
 
 def phi(x):
-    """The distribution function of the normal, without cancellation."""
+    """The distribution function of the normal distribution, without cancellation."""
     return np.asarray([0.5 * math.erfc(-value / math.sqrt(2)) for value in np.ravel(x)]).reshape(np.shape(x))
 
 
@@ -33,18 +33,18 @@ def test_gelu_in_float32_is_within_a_few_roundoffs():
     assert (np.abs(got - x.astype(np.float64) * phi(x)) <= 4 * 2.0**-24 * np.abs(x)).all()
 
 
-def test_gelu_of_what_is_no_number(backend):
+def test_gelu_of_infinity_and_nan(backend):
     got = backend.to_numpy(mha.gelu(backend.from_numpy(np.asarray([np.inf, -np.inf, np.nan]))))
     assert got[0] == np.inf and got[1] == 0 and np.isnan(got[2])
 
 
-def test_the_slope_of_gelu_at_zero_is_a_half():
+def test_the_gradient_of_gelu_at_zero_is_a_half():
     x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     activations.gelu(load("torch").xp, x).sum().backward()
     np.testing.assert_allclose(x.grad.numpy(), 0.5, rtol=1e-15)
 
 
-def test_the_coefficients_of_gelu_are_those_of_its_formula():
+def test_the_coefficients_of_gelu_fit_its_formula():
     """Fit the Chebyshev series again, at 40 digits."""
     with mpmath.workdps(40):
         t0, n = mpmath.mpf("3.2"), 80
@@ -62,7 +62,7 @@ def test_the_coefficients_of_gelu_are_those_of_its_formula():
             assert abs(fitted - coefficient) < 1e-16
 
 
-def test_gelu_tanh_is_the_paper_s(backend):
+def test_gelu_tanh_is_that_of_the_paper(backend):
     got = backend.to_numpy(mha.gelu(backend.from_numpy(WIDE), approximate="tanh"))
     np.testing.assert_allclose(
         got, 0.5 * WIDE * (1 + np.tanh(math.sqrt(2 / math.pi) * (WIDE + 0.044715 * WIDE**3))), atol=1e-14
@@ -95,7 +95,7 @@ def test_norms_of_half_precision_are_computed_in_float32():
         np.testing.assert_allclose(got[0], expected, atol=0.03)
 
 
-def test_layer_norm_of_a_large_common_shift_keeps_its_digits(rng):
+def test_layer_norm_stays_accurate_with_a_large_common_shift(rng):
     x = rng.normal(size=(4, 64))
     np.testing.assert_allclose(mha.layer_norm(x + 1e6), mha.layer_norm(x), atol=1e-8)
 
@@ -113,13 +113,13 @@ def test_linear_and_embedding(backend, rng):
         mha.linear(x, w, b[:4])
 
 
-def test_an_unknown_activation_is_named():
+def test_an_unknown_activation_is_refused_by_name():
     with pytest.raises(ValueError, match="activation is 'elu'; expected one of relu, gelu, gelu_tanh, silu"):
         mha.feed_forward(np.ones((1, 2)), np.eye(2), None, np.eye(2), None, activation="elu")
 
 
 @pytest.mark.parametrize("d_model", [6, 7])
-def test_sinusoidal_positions_are_the_paper_s(backend, d_model):
+def test_sinusoidal_positions_are_those_of_the_paper(backend, d_model):
     got = backend.to_numpy(mha.sinusoidal_positions(50, d_model, backend=backend.name))
     expected = np.empty((50, d_model))
     for pos in range(50):
@@ -129,7 +129,7 @@ def test_sinusoidal_positions_are_the_paper_s(backend, d_model):
     assert (got == expected.astype(np.float32)).all()  # bit for bit
 
 
-def test_sinusoidal_positions_far_out_keep_their_digits():
+def test_sinusoidal_positions_stay_accurate_at_long_distances():
     got = mha.sinusoidal_positions(100_001, 2)
     assert got[100_000, 0] == np.float32(math.sin(100_000))
     assert mha.sinusoidal_positions(0, 4).shape == (0, 4)

@@ -1,4 +1,4 @@
-"""Layers go to safetensors files and come back, in any backend."""
+"""Layers written to safetensors files and read back, in any backend."""
 
 import json
 
@@ -21,7 +21,7 @@ def same(a, b, backend):
 
 
 @pytest.mark.parametrize("cls", [mha.Encoder, mha.Decoder])
-def test_a_layer_comes_back_as_it_was(backend, tmp_path, rng, cls):
+def test_a_layer_is_read_back_unchanged(backend, tmp_path, rng, cls):
     layer = cls.init(**SMALL, activation="gelu", norm_first=True, eps=1e-3, seed=0, backend=backend.name)
     layer.save(tmp_path / "layer.safetensors")
     back = cls.load(tmp_path / "layer.safetensors", backend=backend.name)
@@ -35,7 +35,7 @@ def test_a_layer_comes_back_as_it_was(backend, tmp_path, rng, cls):
     assert [path.name for path in tmp_path.iterdir()] == ["layer.safetensors"]
 
 
-def test_a_layer_comes_back_in_another_library(tmp_path):
+def test_a_layer_is_read_back_in_another_library(tmp_path):
     layer = mha.Encoder.init(**SMALL, seed=0, backend="torch")
     layer.save(tmp_path / "layer.safetensors")
     with mha.use_backend("numpy"):
@@ -44,7 +44,7 @@ def test_a_layer_comes_back_in_another_library(tmp_path):
     assert (back.layers[0].attention.w_q == layer.layers[0].attention.w_q.numpy()).all()
 
 
-def test_any_layer_with_its_settings(tmp_path):
+def test_settings_and_optional_layers_are_read_back(tmp_path):
     rotary = mha.Rotary.init(max_length=4, dim=2, interleaved=True)
     attention = mha.MultiHeadAttention.init(d_model=8, num_heads=4, num_kv_heads=2, seed=0)
     layer = mha.EncoderLayer(
@@ -61,28 +61,28 @@ def test_any_layer_with_its_settings(tmp_path):
     assert (layer(x) == back(x)).all()
 
 
-def test_arrays_that_are_views_keep_their_order(tmp_path):
+def test_arrays_that_are_not_contiguous_are_read_back_unchanged(tmp_path):
     layer = mha.FeedForward.init(d_model=4, d_ff=6, seed=0).map(lambda x: x.T.copy().T if x.ndim == 2 else x)
     assert not layer.w_1.flags.c_contiguous
     layer.save(tmp_path / "x")
     assert (mha.FeedForward.load(tmp_path / "x").w_1 == layer.w_1).all()
 
 
-def test_bfloat16_comes_back_bit_for_bit(tmp_path):
+def test_bfloat16_is_read_back_bit_for_bit(tmp_path):
     import torch
 
     layer = mha.FeedForward.init(d_model=4, d_ff=6, seed=0, backend="torch", dtype="bfloat16")
     layer.save(tmp_path / "x")
     back = mha.FeedForward.load(tmp_path / "x", backend="torch")
     assert back.w_1.dtype == torch.bfloat16 and torch.equal(back.w_1, layer.w_1)
-    with pytest.raises(mha.LayerFileError, match="w_1 is bfloat16, which array_api_strict does not have"):
+    with pytest.raises(mha.LayerFileError, match="w_1 is bfloat16, which array_api_strict lacks"):
         mha.FeedForward.load(tmp_path / "x", backend="array_api_strict")
 
 
-def test_what_does_not_fit_is_listed(tmp_path):
+def test_a_file_that_does_not_fit_is_refused_with_what_is_wrong(tmp_path):
     path = tmp_path / "x"
     mha.LayerNorm.init(d_model=4).save(path)
-    with pytest.raises(mha.LayerFileError, match="holds a LayerNorm; expected a Encoder"):
+    with pytest.raises(mha.LayerFileError, match="holds LayerNorm; expected Encoder"):
         mha.Encoder.load(path)
     with safe_open(path, framework="numpy") as file:
         metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in ("weight", "bias")}
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_listed(tmp_path):
         mha.LayerNorm.load(path)
     for broken in ("{", "[]", '{"format": 1}', '{"format": 1, "layer": {"weight": {"array": "weight"}}, "dtypes": {}}'):
         save_file(arrays, path, {"mha_core.layer": broken})
-        with pytest.raises(mha.LayerFileError, match="x has metadata that describe no layer"):
+        with pytest.raises(mha.LayerFileError, match="x has metadata that do not describe a layer"):
             mha.LayerNorm.load(path)
     strange = json.loads(metadata["mha_core.layer"])
     strange["layer"]["gain"] = 3
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_listed(tmp_path):
         mha.LayerNorm.load(tmp_path / "nowhere")
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path):
+def test_a_write_that_fails_leaves_no_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         mha.LayerNorm.init(d_model=4).save(tmp_path / "nowhere" / "x")
     (tmp_path / "d").mkdir()
@@ -133,7 +133,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-def test_a_file_has_the_mode_of_any_other_and_a_link_stays_one(tmp_path):
+def test_a_file_has_the_default_mode_and_a_symbolic_link_stays_one(tmp_path):
     layer = mha.LayerNorm.init(d_model=4, eps=np.float32(0.5))
     (tmp_path / "plain").touch()
     layer.save(tmp_path / "x")
@@ -144,7 +144,7 @@ def test_a_file_has_the_mode_of_any_other_and_a_link_stays_one(tmp_path):
     assert mha.LayerNorm.load(tmp_path / "plain").eps == 0.5
 
 
-def test_layers_move_whatever_their_dtype_and_strides():
+def test_layers_of_any_dtype_and_strides_move_to_other_libraries():
     import torch
 
     half = mha.FeedForward.init(d_model=4, d_ff=6, seed=0, backend="torch", dtype="bfloat16")

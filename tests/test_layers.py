@@ -1,4 +1,4 @@
-"""Layers: their weights, their formulas written out again in plain NumPy float64, and how they move between libraries."""
+"""Layers: their formulas against plain NumPy float64, their initial weights, and moves between libraries."""
 
 from dataclasses import FrozenInstanceError, fields, replace
 
@@ -11,7 +11,7 @@ from mha_core.dispatch.backend import load
 
 SMALL = {"d_model": 12, "num_heads": 3, "d_ff": 20}
 
-# the formulas, one head and one row at a time
+# the formulas in plain NumPy, one head and one row at a time
 
 
 def softmax(s):
@@ -60,7 +60,7 @@ def encoder(x, model, **options):
 
 @pytest.fixture
 def shaken(rng):
-    """A layer in which no bias is 0 and no weight of a norm is 1, so that forgetting one shows."""
+    """A function that adds noise to a layer's arrays: no bias is 0 and no norm weight 1, so leaving one out shows."""
     return lambda layer: layer.map(lambda x: x + 0.3 * rng.normal(size=x.shape))
 
 
@@ -69,16 +69,16 @@ def assert_close(result, expected):
 
 
 def on(backend, layer, *arrays):
-    """A NumPy layer and NumPy arrays, in the library of a backend."""
+    """A NumPy layer and NumPy arrays, moved to a backend."""
     return (layer.to(backend.name), *(backend.from_numpy(x) for x in arrays))
 
 
-# formulas
+# the layers against the formulas
 
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 @pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
-def test_an_encoder_layer_is_its_formula(backend, shaken, rng, norm_first, causal):
+def test_an_encoder_layer_equals_its_formula(backend, shaken, rng, norm_first, causal):
     layer = shaken(mha.EncoderLayer.init(**SMALL, norm_first=norm_first, eps=0.1, seed=1, dtype="float64"))
     x = rng.normal(size=(7, 12))
     expected = encoder_layer(x, layer, allowed=np.tri(7) if causal else None)
@@ -87,7 +87,7 @@ def test_an_encoder_layer_is_its_formula(backend, shaken, rng, norm_first, causa
 
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_an_encoder_is_its_layers_one_after_another_under_one_mask(backend, shaken, rng, norm_first):
+def test_an_encoder_applies_its_layers_in_turn_with_one_mask(backend, shaken, rng, norm_first):
     model = shaken(mha.Encoder.init(**SMALL, num_layers=3, norm_first=norm_first, seed=1, dtype="float64"))
     assert (model.norm is not None) == norm_first
     x, allowed = rng.normal(size=(2, 5, 12)), rng.random(size=(5, 5)) < 0.6
@@ -99,7 +99,7 @@ def test_an_encoder_is_its_layers_one_after_another_under_one_mask(backend, shak
 
 
 @pytest.mark.parametrize("num_kv_heads", [None, 2, 1])
-def test_multi_head_attention_is_its_formula_for_itself_and_for_a_context(backend, shaken, rng, num_kv_heads):
+def test_multi_head_attention_equals_its_formula_with_a_context(backend, shaken, rng, num_kv_heads):
     net = mha.MultiHeadAttention.init(d_model=24, num_heads=4, num_kv_heads=num_kv_heads, d_context=10, seed=1, dtype="float64")
     net = shaken(net)
     assert net.w_k.shape == net.w_v.shape == (10, 6 * (num_kv_heads or 4))
@@ -110,7 +110,7 @@ def test_multi_head_attention_is_its_formula_for_itself_and_for_a_context(backen
     assert_close(backend.to_numpy(there(y, context=c, mask=mha.causal(), query_offset=2, softcap=0.5)), expected)
 
 
-def test_attention_without_biases_is_attention_with_zeros(rng):
+def test_attention_without_biases_equals_attention_with_biases_of_zero(rng):
     net = mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=1, dtype="float64")
     bare = replace(net, b_q=None, b_k=None, b_v=None, b_o=None)
     assert list(bare.arrays()) == ["w_q", "w_k", "w_v", "w_o"]
@@ -119,7 +119,7 @@ def test_attention_without_biases_is_attention_with_zeros(rng):
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
-def test_feed_forward_applies_the_activation_that_it_names(shaken, rng, activation):
+def test_feed_forward_applies_the_activation_it_names(shaken, rng, activation):
     net = shaken(mha.FeedForward.init(d_model=6, d_ff=9, activation=activation, seed=1, dtype="float64"))
     x = rng.normal(size=(4, 6))
     f = {"gelu_tanh": lambda x: mha.gelu(x, approximate="tanh")}.get(activation) or getattr(mha, activation)
@@ -127,7 +127,7 @@ def test_feed_forward_applies_the_activation_that_it_names(shaken, rng, activati
 
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_rows_of_a_padded_batch_are_those_of_the_sequences_alone(backend, shaken, rng, norm_first):
+def test_rows_of_a_padded_batch_equal_those_of_each_sequence_alone(backend, shaken, rng, norm_first):
     model = shaken(mha.Encoder.init(**SMALL, num_layers=2, norm_first=norm_first, seed=1, dtype="float64"))
     lengths = [3, 6, 1]
     batch = rng.normal(size=(3, 6, 12)) * 100
@@ -138,7 +138,7 @@ def test_rows_of_a_padded_batch_are_those_of_the_sequences_alone(backend, shaken
         assert_close(result[element, :length], alone)
 
 
-# weights
+# initial weights
 
 
 def test_the_defaults_are_the_base_model_of_the_paper():
@@ -166,14 +166,14 @@ def test_weights_are_uniform_within_the_bound_of_glorot_and_biases_are_zero():
         assert np.abs(x).max() <= bound * (1 + 1e-6)
         assert np.abs(x).max() > 0.99 * bound
         of_bound = x.astype(np.float64) / bound
-        deviation = 5 / np.sqrt(x.size)  # five standard deviations of what is averaged, each of which has at most 1
+        deviation = 5 / np.sqrt(x.size)  # five standard deviations of a mean of values whose own is at most 1
         assert abs(of_bound.mean()) < deviation
         assert abs((of_bound**2).mean() - 1 / 3) < deviation
         assert abs((of_bound[:, 1:] * of_bound[:, :-1]).mean()) < deviation
         assert len(np.unique(x)) > 0.9 * x.size
 
 
-def test_no_two_matrices_are_alike():
+def test_no_two_weight_matrices_are_equal():
     matrices = [x for name, x in mha.Encoder.init(**SMALL, num_layers=2, seed=0).arrays().items() if ".w_" in name]
     assert len({x.tobytes() for x in matrices}) == len(matrices) == 12
 
@@ -189,13 +189,13 @@ def test_one_seed_gives_the_same_numbers_on_every_backend(dtype):
         np.testing.assert_array_equal(load("array_api_strict").to_numpy(x), here[name])
 
 
-def test_another_seed_gives_other_numbers_and_the_same_seed_the_same():
+def test_seeds_determine_the_weights():
     weights = [mha.FeedForward.init(d_model=8, d_ff=8, seed=seed).w_1 for seed in (0, 1, 0)]
     assert (weights[0] == weights[2]).all()
     assert (weights[0] != weights[1]).mean() > 0.9
 
 
-def test_dtype_is_the_library_s_own_or_its_name():
+def test_dtype_is_a_dtype_of_the_library_or_its_name():
     assert mha.LayerNorm.init(d_model=2, dtype=np.float64).weight.dtype == np.float64
     assert mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype="float16").w_1.dtype == np.float16
     with pytest.raises(TypeError, match=r"dtype is 'float1'.*numpy"):
@@ -203,20 +203,20 @@ def test_dtype_is_the_library_s_own_or_its_name():
 
 
 @pytest.mark.parametrize("dtype", ["int32", np.int64, "bool"])
-def test_weights_of_integers_are_a_type_error(dtype):
+def test_integer_dtypes_are_a_type_error(dtype):
     with pytest.raises(TypeError, match="dtype"):
         mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype=dtype)
 
 
 @pytest.mark.parametrize("cls", [mha.MultiHeadAttention, mha.EncoderLayer, mha.Encoder])
 @pytest.mark.parametrize(("d_model", "num_heads"), [(8, 3), (8, 16), (8, 0), (8, -2), (-8, 2), (0, 2)])
-def test_heads_that_do_not_divide_the_width_are_a_value_error(cls, d_model, num_heads):
+def test_num_heads_that_does_not_divide_d_model_is_a_value_error(cls, d_model, num_heads):
     with pytest.raises(ValueError, match=rf"d_model is {d_model}\b.*{num_heads}"):
         cls.init(d_model=d_model, num_heads=num_heads, seed=0)
 
 
 @pytest.mark.parametrize("num_kv_heads", [3, 8, 0, -1])
-def test_key_heads_that_do_not_divide_the_heads_are_a_value_error(num_kv_heads):
+def test_num_kv_heads_that_does_not_divide_num_heads_is_a_value_error(num_kv_heads):
     with pytest.raises(ValueError, match=rf"num_kv_heads is {num_kv_heads}"):
         mha.MultiHeadAttention.init(d_model=8, num_heads=4, num_kv_heads=num_kv_heads, seed=0)
 
@@ -234,7 +234,7 @@ def test_arrays_are_listed_by_dotted_names():
     assert not any(name.startswith(("layers.2", ".")) for name in named)
 
 
-def test_map_reaches_every_array_and_nothing_else():
+def test_map_changes_every_array_and_no_setting():
     model = mha.Encoder.init(**SMALL, num_layers=2, activation="silu", norm_first=True, eps=0.25, seed=0)
     twice = model.map(lambda x: x * 2)
     assert type(twice) is mha.Encoder
@@ -249,7 +249,7 @@ def test_map_reaches_every_array_and_nothing_else():
     )
 
 
-def test_a_round_trip_to_another_library_and_dtype_keeps_every_number():
+def test_moving_to_another_library_and_dtype_and_back_keeps_every_number():
     model = mha.Encoder.init(**SMALL, num_layers=2, norm_first=True, seed=0)
     there = model.to("array_api_strict", dtype="float64")
     assert {(type(x), x.dtype) for x in there.arrays().values()} == {(type(strict.asarray(0)), strict.float64)}
@@ -260,7 +260,7 @@ def test_a_round_trip_to_another_library_and_dtype_keeps_every_number():
     assert back.layers[0].attention.num_heads == 3
 
 
-def test_to_changes_only_what_is_asked_for():
+def test_to_changes_only_what_its_arguments_name():
     model = mha.LayerNorm.init(d_model=3, dtype="float64")
     assert model.to("numpy").weight is model.weight
     assert model.to("array_api_strict").weight.dtype == strict.float64

@@ -1,4 +1,4 @@
-"""Masks: the laws of the algebra, the three-valued answers, and what a mask comes down to."""
+"""Masks: the laws of their algebra, their three-valued relation to a block, and their structure."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def make(array):
 
 
 @given(seeds)
-def test_a_block_is_a_block_of_the_whole(seed):
+def test_a_block_equals_its_part_of_the_whole_mask(seed):
     rng = np.random.default_rng(seed)
     queries, keys, offset = int(rng.integers(1, 9)), int(rng.integers(1, 9)), int(rng.integers(-3, 4))
     mask, allowed = random_mask(rng, queries, keys, offset, 2, 2)
@@ -38,7 +38,7 @@ def test_a_block_is_a_block_of_the_whole(seed):
 
 
 @given(seeds)
-def test_none_and_all_are_never_claimed_wrongly(seed):
+def test_relation_never_claims_none_or_all_wrongly(seed):
     rng = np.random.default_rng(seed)
     queries, keys, offset = int(rng.integers(1, 9)), int(rng.integers(1, 9)), int(rng.integers(-3, 4))
     mask, allowed = random_mask(rng, queries, keys, offset, 2, 2)
@@ -61,13 +61,13 @@ def test_none_and_all_are_never_claimed_wrongly(seed):
         (mha.causal() | mha.prefix(3), (range(0, 4), range(4, 8)), (range(0, 1), range(0, 3))),
     ],
 )
-def test_blocks_are_known_to_be_skipped_or_whole(mask, none, every):
+def test_relation_finds_blocks_that_attend_nowhere_or_everywhere(mask, none, every):
     assert relation(mask, *none) is Relation.NONE
     assert relation(mask, *every) is Relation.ALL
     assert relation(mask, range(0, 8), range(0, 8)) is Relation.SOME
 
 
-def test_arrays_answer_some_without_being_looked_at():
+def test_masks_of_arrays_answer_some_without_reading_them():
     class Untouchable(np.ndarray):
         def __bool__(self):
             raise AssertionError("looked at")
@@ -88,7 +88,7 @@ def test_de_morgan(seed):
         assert (x == y).all()
 
 
-def test_a_boolean_array_is_accepted_on_either_side():
+def test_a_boolean_array_is_accepted_on_either_side_of_an_operator():
     array = np.tril(np.ones((3, 3), dtype=bool), 1)
     for mask in (mha.causal() & array, array & mha.causal()):
         assert (block(mask, range(3), range(3)) == np.tril(np.ones((3, 3)))).all()
@@ -96,7 +96,7 @@ def test_a_boolean_array_is_accepted_on_either_side():
         assert (block(mask, range(3), range(3)) == array).all()
 
 
-def test_a_mask_is_neither_true_nor_false():
+def test_a_mask_has_no_truth_value():
     with pytest.raises(TypeError, match=r"combine masks with & \| ~"):
         mha.causal() and mha.prefix(3)
 
@@ -114,13 +114,13 @@ def test_a_mask_is_neither_true_nor_false():
         (lambda: mha.causal() & 1, TypeError, "mask is int"),
     ],
 )
-def test_bad_masks_say_what_was_expected(make_mask, error, message):
+def test_bad_masks_are_refused_with_what_was_expected(make_mask, error, message):
     with pytest.raises(error) as raised:
         make_mask()
     assert message in str(raised.value)
 
 
-def reduced(mask, queries=6, keys=6, offset=0):
+def structure(mask, queries=6, keys=6, offset=0):
     return structure_of(np, mask, num_queries=queries, num_keys=keys, offset=offset)
 
 
@@ -147,30 +147,30 @@ def reduced(mask, queries=6, keys=6, offset=0):
         (~~mha.causal(), {"causal"}),
     ],
 )
-def test_a_mask_comes_down_to_its_structure(mask, features):
-    assert reduced(mask).features == features
+def test_the_structure_names_the_features_of_a_mask(mask, features):
+    assert structure(mask).features == features
 
 
-def test_bands_meet_and_take_the_offset_in():
-    structure = reduced(mha.window(3, 2) & mha.causal(), queries=2, keys=8, offset=6)
-    assert structure.keys == range(3, 8)
-    assert structure.band == (0, 3)  # query 0 stands at key 6, which is key 3 of those that remain
-    assert reduced(mha.causal(), queries=1, keys=8, offset=7).features == set()  # the last query sees every key
+def test_bands_are_intersected_and_include_the_offset():
+    s = structure(mha.window(3, 2) & mha.causal(), queries=2, keys=8, offset=6)
+    assert s.keys == range(3, 8)
+    assert s.band == (0, 3)  # query 0 is at position 6, which is key 3 of those that remain
+    assert structure(mha.causal(), queries=1, keys=8, offset=7).features == set()  # the last query sees every key
 
 
 def test_keys_that_no_query_can_reach_are_dropped():
-    assert reduced(mha.prefix(4) & mha.window(None, 1), queries=2).keys == range(0, 3)
-    assert reduced(mha.causal(), offset=-9).keys == range(0)
-    assert reduced(mha.window(0, None) & ~mha.prefix(9)).keys == range(0)
-    assert reduced(mha.window(1, None), queries=2, offset=3).keys == range(2, 6)
+    assert structure(mha.prefix(4) & mha.window(None, 1), queries=2).keys == range(0, 3)
+    assert structure(mha.causal(), offset=-9).keys == range(0)
+    assert structure(mha.window(0, None) & ~mha.prefix(9)).keys == range(0)
+    assert structure(mha.window(1, None), queries=2, offset=3).keys == range(2, 6)
 
 
 def test_structure_and_mask_agree(rng):
-    """The structure, written out, is the mask."""
+    """The structure, evaluated for every pair, is the mask."""
     for _ in range(300):
         queries, keys, offset = (int(n) for n in (rng.integers(1, 8), rng.integers(1, 8), rng.integers(-3, 4)))
         mask, allowed = random_mask(rng, queries, keys, offset, 2, 2)
-        s = reduced(mask(make), queries, keys, offset)
+        s = structure(mask(make), queries, keys, offset)
         q, k = np.arange(queries)[:, None], np.arange(len(s.keys))[None, :]
         low, high = s.band
         whole = np.ones((2, 2, queries, len(s.keys)), dtype=bool)
@@ -188,6 +188,6 @@ def test_structure_and_mask_agree(rng):
         assert not outside.any()
 
 
-def test_every_kind_of_mask_is_among_the_random_ones(rng):
+def test_random_masks_include_every_kind(rng):
     kinds = {type(make_leaf(make)).__name__ for make_leaf, _ in leaf_masks(rng, 5, 5, 0, 2, 2)} - {"ndarray"}
     assert kinds == {"Band", "KeyLengths", "Chunks", "Segments", "ArrayMask", "Packed"}

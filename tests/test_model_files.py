@@ -1,4 +1,4 @@
-"""Every way in which a model's directory can be wrong has its error: the file, what was found, what was expected."""
+"""Errors for model directories: each names the file, what was found and what was expected."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ QUERY = "encoder.layer.0.attention.self.query.weight"
 
 
 def refused(folder, *parts, error=mha.ModelError):
-    """The message, after its parts were found in it."""
+    """Assert that the model is refused with one line that contains ``parts``, and return it."""
     with pytest.raises(error) as caught:
         mha.TextEncoder.from_pretrained(folder)
     message = str(caught.value)
@@ -27,7 +27,7 @@ def rewrite(path, **changes):
     path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
 
 
-def test_the_model_that_these_tests_break_is_right(tiny_model):
+def test_the_model_that_these_tests_break_is_accepted(tiny_model):
     assert mha.TextEncoder.from_pretrained(tiny_model).encode(["a bird"]).shape == (1, 8)
     assert mha.TextEncoder.from_pretrained(str(tiny_model)).dim == 8
 
@@ -36,17 +36,17 @@ def test_the_model_that_these_tests_break_is_right(tiny_model):
 
 
 @pytest.mark.parametrize("name", ["nowhere/at/all", "../nowhere", ".nowhere", "a name with spaces", "~/nowhere/at/all"])
-def test_missing_directory(name):
+def test_a_missing_directory(name):
     for asked in (name, Path(name), Path(name).expanduser().absolute()):
         message = refused(asked, "no directory ", error=mha.ModelNotFound)
         assert str(asked) in message or str(Path(asked).expanduser()) in message
 
 
-def test_empty_name():
+def test_an_empty_name():
     refused("", "''", error=mha.ModelNotFound)  # not the current directory
 
 
-def test_empty_directory(tmp_path):
+def test_an_empty_directory(tmp_path):
     refused(tmp_path, f"{tmp_path / 'config.json'} is missing", "the directory is empty")
 
 
@@ -55,20 +55,20 @@ def test_a_file_instead_of_a_directory(tiny_model):
     refused(path, f"{path} is a file", "expected the directory of a model")
 
 
-def test_what_is_no_path():
+def test_other_types_than_paths_are_a_type_error():
     for wrong in (None, 3):
         with pytest.raises(TypeError, match="path_or_repo"):
             mha.TextEncoder.from_pretrained(wrong)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_missing_file(tiny_model, name):
+def test_a_missing_file(tiny_model, name):
     (tiny_model / name).unlink()
     there = {"config.json", "model.safetensors", "tokenizer.json"} - {name}
     refused(tiny_model, f"{tiny_model / name} is missing: the directory holds 1_Pooling, ", *there)
 
 
-def test_missing_pooling_config(tiny_model):
+def test_a_missing_pooling_config(tiny_model):
     path = tiny_model / "1_Pooling" / "config.json"
     path.unlink()
     refused(tiny_model, f"{path} is missing: the directory is empty")
@@ -76,7 +76,7 @@ def test_missing_pooling_config(tiny_model):
     refused(tiny_model, f"{path} is missing: there is no directory {path.parent}")
 
 
-def test_a_crowded_directory_is_not_listed_whole(tiny_model):
+def test_a_large_directory_is_listed_in_part(tiny_model):
     for at in range(50):
         (tiny_model / f"a{at:02}").touch()
     (tiny_model / "config.json").unlink()
@@ -91,13 +91,13 @@ JSON_FILES = ["config.json", "modules.json", "1_Pooling/config.json", "tokenizer
 
 @pytest.mark.parametrize("name", JSON_FILES)
 @pytest.mark.parametrize("content", [b"", b'{"model_type": "be', b"\xff\xfe{}", b"not json"])
-def test_broken_json(tiny_model, name, content):
+def test_invalid_json(tiny_model, name, content):
     (tiny_model / name).write_bytes(content)
-    refused(tiny_model, f"{tiny_model / name} is no valid JSON: ")
+    refused(tiny_model, f"{tiny_model / name} is not valid JSON: ")
 
 
 @pytest.mark.parametrize("name", JSON_FILES)
-def test_json_of_another_kind(tiny_model, name):
+def test_json_of_another_type(tiny_model, name):
     found, expected = ("dict", "list") if name == "modules.json" else ("list", "dict")
     (tiny_model / name).write_text("{}" if found == "dict" else "[]")
     refused(tiny_model, f"{tiny_model / name} holds a {found}; expected a {expected}")
@@ -114,7 +114,7 @@ def test_a_directory_where_a_file_should_be(tiny_model):
     ("content", "found"),
     [([3], "''"), ([{"type": 3}], "'3'"), ([{"path": ""}], "''"), ([{"type": "custom.Normaliser"}], "'Normaliser'")],
 )
-def test_modules_that_are_none(tiny_model, content, found):
+def test_modules_without_a_known_type(tiny_model, content, found):
     (tiny_model / "modules.json").write_text(json.dumps(content))
     refused(tiny_model, f"modules.json: module type is {found}; supported: Transformer, Pooling, Normalize")
 
@@ -139,7 +139,7 @@ def test_other_model_types_are_refused_by_name(tiny_model, model_type):
         "max_position_embeddings",
     ],
 )
-def test_missing_field(tiny_model, name):
+def test_a_missing_field(tiny_model, name):
     config = {key: value for key, value in CONFIG.items() if key != name}
     (tiny_model / "config.json").write_text(json.dumps(config))
     refused(tiny_model, f"{tiny_model / 'config.json'} has no '{name}'")
@@ -150,7 +150,7 @@ SIZES = ["hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_
 
 @pytest.mark.parametrize("value", ["8", None, True])
 @pytest.mark.parametrize("name", [*SIZES, "max_position_embeddings"])
-def test_fields_of_another_kind(tiny_model, name, value):
+def test_fields_of_another_type(tiny_model, name, value):
     rewrite(tiny_model / "config.json", **{name: value})
     refused(tiny_model, f"{tiny_model / 'config.json'}: {name} is {value!r}; expected int")
 
@@ -162,7 +162,7 @@ def test_negative_sizes(tiny_model, name):
 
 
 @pytest.mark.parametrize("value", ["small", None, []])
-def test_an_epsilon_that_is_no_number(tiny_model, value):
+def test_an_epsilon_that_is_not_a_number(tiny_model, value):
     rewrite(tiny_model / "config.json", layer_norm_eps=value)
     refused(tiny_model, f"{tiny_model / 'config.json'}: layer_norm_eps is {value!r}")
 
@@ -180,7 +180,7 @@ def test_unsupported_positions(tiny_model):
 
 def test_heads_that_do_not_divide_the_width(tiny_model):
     rewrite(tiny_model / "config.json", num_attention_heads=3)
-    refused(tiny_model, "config.json: hidden_size 8 does not divide into num_attention_heads 3")
+    refused(tiny_model, "config.json: hidden_size is 8; expected a multiple of num_attention_heads = 3")
 
 
 # the weights
@@ -215,7 +215,7 @@ def test_a_weight_of_another_shape_is_named_with_both(tmp_path):
     refused(folder, "encoder.layer.1.intermediate.dense.weight has shape (8, 16), expected (16, 8)")
 
 
-def test_all_that_is_wrong_is_told_at_once_but_not_without_end(tmp_path):
+def test_up_to_eight_wrong_weights_are_listed_at_once(tmp_path):
     weights = tiny_weights() | {"embeddings.LayerNorm.bias": np.ones(3, dtype=np.float32)}
     wrong = [name for name in weights if "query" in name or "key" in name]
     folder = write_tiny_model(tmp_path / "m", weights={name: array for name, array in weights.items() if name not in wrong})
@@ -225,12 +225,12 @@ def test_all_that_is_wrong_is_told_at_once_but_not_without_end(tmp_path):
     assert message.endswith("; and 1 more")
 
 
-def test_a_config_of_another_model_tells_the_shapes(tiny_model):
+def test_a_config_of_another_model_is_refused_with_the_shapes(tiny_model):
     rewrite(tiny_model / "config.json", hidden_size=4)
     refused(tiny_model, "does not fit its config.json", "embeddings.word_embeddings.weight has shape (12, 8), expected (12, 4)")
 
 
-def test_sizes_that_the_weights_do_not_have_cost_no_memory(tiny_model):
+def test_sizes_larger_than_the_weights_allocate_no_memory(tiny_model):
     rewrite(tiny_model / "config.json", vocab_size=10**13)
     refused(tiny_model, "embeddings.word_embeddings.weight has shape (12, 8), expected (10000000000000, 8)")
 
@@ -243,7 +243,7 @@ def test_a_missing_weight_does_not_hide_the_prefix(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "name"), [("int32", "I32"), ("bool", "BOOL"), ("uint8", "U8")])
-def test_weights_that_are_no_floats_are_refused(tmp_path, kind, name):
+def test_weights_that_are_not_floats_are_refused(tmp_path, kind, name):
     weights = tiny_weights()
     weights[QUERY] = weights[QUERY].astype(kind)
     folder = write_tiny_model(tmp_path / "m", weights=weights)
@@ -253,7 +253,7 @@ def test_weights_that_are_no_floats_are_refused(tmp_path, kind, name):
 # the tokenizer
 
 
-def test_a_tokenizer_file_that_is_none(tiny_model):
+def test_a_tokenizer_file_without_a_tokenizer(tiny_model):
     path = tiny_model / "tokenizer.json"
     for content in ({}, {"model": {"type": "Nonsense"}}):
         path.write_text(json.dumps(content))
@@ -270,7 +270,7 @@ def test_more_tokens_than_vectors(tmp_path):
 def test_a_token_id_beyond_the_vectors(tiny_model):
     path = tiny_model / "tokenizer.json"
     contents = json.loads(path.read_text())
-    contents["model"]["vocab"]["dawn"] = 99  # as many tokens as vectors, but one of them lies beyond
+    contents["model"]["vocab"]["dawn"] = 99  # as many tokens as vectors, but one id beyond them
     path.write_text(json.dumps(contents))
     refused(tiny_model, str(path), "99", "the model has vectors for 12")
 
@@ -282,18 +282,18 @@ def test_a_limit_that_the_positions_do_not_allow(tiny_model, value):
 
 
 @pytest.mark.parametrize("value", [-1, "8"])
-def test_a_limit_of_the_tokenizer_config_is_blamed_on_it(tiny_model, value):
+def test_a_bad_limit_of_the_tokenizer_config_is_reported_with_that_file(tiny_model, value):
     (tiny_model / "sentence_bert_config.json").unlink()
     rewrite(tiny_model / "tokenizer_config.json", model_max_length=value)
     refused(tiny_model, f"{tiny_model / 'tokenizer_config.json'}: model_max_length is {value!r}")
 
 
 def test_a_limit_without_room_for_the_special_tokens(tiny_model):
-    rewrite(tiny_model / "sentence_bert_config.json", max_seq_length=1)  # tokenizers would then cut nothing at all
+    rewrite(tiny_model / "sentence_bert_config.json", max_seq_length=1)  # the tokenizers library would then cut nothing
     refused(tiny_model, f"{tiny_model / 'sentence_bert_config.json'}: max_seq_length is 1; expected 2 to 10")
 
 
-def test_model_errors_are_value_errors_and_ours(tiny_model):
+def test_model_errors_are_value_errors_and_mha_errors(tiny_model):
     shutil.rmtree(tiny_model / "1_Pooling")
     for kind in (ValueError, mha.MhaError):
         refused(tiny_model, error=kind)

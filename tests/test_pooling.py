@@ -1,4 +1,4 @@
-"""Pooling as sentence-transformers configures it, and weights as checkpoints store them, on a small random model."""
+"""Pooling as configured by sentence-transformers, and weights as stored in checkpoints, on a small random model."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import CONFIG, WORDS, mha, tiny_weights, write_tiny_model
-from reference_encoder import ReferenceEncoder
+from mha_core.bench import plain
 
 TEXTS = ["a bird sings in the tree", "dawn", "", "the bird sings", "a b c d"]
 POOL = {
@@ -17,8 +17,8 @@ POOL = {
 }
 
 
-def expected(folder, *modes, normalize=False, **options):
-    reference = ReferenceEncoder(folder, **options)
+def expected(folder, *modes, normalize=False, gelu=plain.exact_gelu, weights=None):
+    reference = plain.Bert(folder, "float64", gelu, weights)
     rows = np.stack([np.concatenate([POOL[mode](reference.hidden(text)) for mode in modes]) for text in TEXTS])
     return rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize else rows
 
@@ -72,12 +72,12 @@ def test_concatenated_modes_are_normalized_together(tmp_path):
     check(folder, expected(folder, "cls", "mean", normalize=True))
 
 
-def test_no_texts_have_the_width_of_all_modes(tmp_path):
+def test_vectors_of_no_texts_have_the_width_of_all_modes(tmp_path):
     folder = write_tiny_model(tmp_path / "m", pooling={"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True})
     assert mha.TextEncoder.from_pretrained(folder).encode([]).shape == (0, 16)
 
 
-def test_without_modules_json_it_is_the_mean_as_it_comes(tiny_model):
+def test_without_modules_json_pooling_is_the_mean_without_normalizing(tiny_model):
     (tiny_model / "modules.json").unlink()
     check(tiny_model, expected(tiny_model, "mean"))
 
@@ -130,7 +130,7 @@ def test_weights_below_the_prefix_bert_are_found(tmp_path):
     check(folder, expected(folder, "mean", weights=weights, normalize=True))
 
 
-def test_weights_that_the_encoder_does_not_use_do_not_matter(tmp_path):
+def test_unused_weights_are_ignored(tmp_path):
     weights = tiny_weights()
     more = {"embeddings.position_ids": np.arange(10)[None], "pooler.dense.weight": np.ones((8, 8), dtype=np.float32)}
     folder = write_tiny_model(tmp_path / "m", weights=weights | more)
@@ -175,10 +175,10 @@ def test_computing_in_float16_gives_float32_vectors_of_its_precision(tiny_model)
 )
 def test_other_activations_of_the_config(tmp_path, hidden_act, function):
     folder = write_tiny_model(tmp_path / "m", config=CONFIG | {"hidden_act": hidden_act})
-    check(folder, expected(folder, "mean", normalize=True, activation=function))
+    check(folder, expected(folder, "mean", normalize=True, gelu=function))
 
 
-def test_lower_case_is_written_in_sentence_bert_config(tiny_model):
+def test_sentence_bert_config_sets_lower_case(tiny_model):
     loud = [text.upper() for text in TEXTS]
     assert "BIRD" not in WORDS
     unknown = mha.TextEncoder.from_pretrained(tiny_model).encode(loud)
@@ -201,7 +201,7 @@ def test_padding_and_truncation_of_the_tokenizer_file_are_ignored(tiny_model):
 @pytest.mark.parametrize(
     ("sentence_bert", "tokenizer", "limit"),
     [
-        ({"max_seq_length": 5}, {"model_max_length": 7}, 5),  # the first wins
+        ({"max_seq_length": 5}, {"model_max_length": 7}, 5),  # sentence_bert_config.json wins
         ({"max_seq_length": 9}, {"model_max_length": 7}, 9),
         ({"max_seq_length": None}, {"model_max_length": 7}, 7),
         (None, {"model_max_length": 7}, 7),
@@ -210,7 +210,7 @@ def test_padding_and_truncation_of_the_tokenizer_file_are_ignored(tiny_model):
         (None, None, 10),
     ],
 )
-def test_which_file_says_how_long_a_text_may_be(tiny_model, sentence_bert, tokenizer, limit):
+def test_max_seq_length_comes_from_the_first_file_that_has_it(tiny_model, sentence_bert, tokenizer, limit):
     (tiny_model / "sentence_bert_config.json").unlink()
     for name, contents in (("sentence_bert_config", sentence_bert), ("tokenizer_config", tokenizer)):
         if contents is not None:

@@ -1,4 +1,4 @@
-"""The laws of merging."""
+"""Attention states: merging is a commutative monoid, and any split of the keys merges to the whole."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def parts_of(rng, count):
-    """States over disjoint keys, one of them over none, and all keys at once."""
+    """States over disjoint keys, some of them perhaps over none, and the state over all keys."""
     query, key, value = (rng.normal(size=(2, length, 4)) for length in (3, 9, 9))
     owner = rng.integers(0, count, size=9)
     states = [mha.attention_state(query, key[:, owner == at], value[:, owner == at]) for at in range(count)]
@@ -59,7 +59,7 @@ def test_the_order_of_the_keys_does_not_matter(seed):
 
 
 @given(seeds, st.integers(1, 6), st.integers(1, 12))
-def test_any_block_sizes_give_the_same(seed, rows, cols):
+def test_the_result_does_not_depend_on_the_block_size(seed, rows, cols):
     rng = np.random.default_rng(seed)
     p = random_problem(rng)
     _, problem = prepare(p.query, p.key, p.value, **p.options(np.asarray))
@@ -77,7 +77,7 @@ def test_a_sink_is_one_more_key_without_a_value(seed):
 
 
 @given(seeds, st.lists(st.integers(1, 3), min_size=1, max_size=4))
-def test_a_cached_decode_is_the_whole_pass(seed, steps):
+def test_decoding_with_a_cache_equals_one_pass(seed, steps):
     rng = np.random.default_rng(seed)
     decoder = mha.Decoder.init(d_model=4, num_heads=2, d_ff=6, num_layers=2, seed=seed, dtype="float64")
     y, memory, cache, at, parts = rng.normal(size=(sum(steps), 4)), rng.normal(size=(3, 4)), mha.DecoderCache(), 0, []
@@ -87,7 +87,7 @@ def test_a_cached_decode_is_the_whole_pass(seed, steps):
     np.testing.assert_allclose(np.concatenate(parts), decoder(y, memory), atol=1e-12)
 
 
-def test_a_sink_is_a_state_without_value(backend, rng):
+def test_a_sink_is_one_more_key_without_a_value_on_every_backend(backend, rng):
     query, key, value = map(backend.from_numpy, rng.normal(size=(3, 2, 5, 4)))
     sink = rng.normal(size=2)
     state = mha.attention_state(query, key, value)
@@ -113,7 +113,7 @@ def test_half_precision_states_merge_in_float32_and_stay_half(rng):
     np.testing.assert_allclose(merged.out, oracle.attention(query, key, value)[0], atol=4e-3)
 
 
-def test_bad_states_say_what_was_expected():
+def test_bad_states_are_refused_with_what_was_expected():
     a = mha.AttentionState(np.zeros((2, 3)), np.zeros(2))
     with pytest.raises(TypeError, match="expected at least one state"):
         mha.merge_states()

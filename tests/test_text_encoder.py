@@ -1,4 +1,4 @@
-"""Texts to vectors: the real all-MiniLM-L6-v2 against the reference in float64, and what encode and stream promise."""
+"""TextEncoder: all-MiniLM-L6-v2 against plain NumPy in float64, and the behaviour of encode, stream and attention_maps."""
 
 import gc
 import itertools
@@ -15,7 +15,7 @@ import pytest
 import mha_core.models.text_encoder as module
 import mha_core.ops.operation as operation
 from conftest import WORDS, mha
-from reference_encoder import ReferenceEncoder
+from mha_core.bench import plain
 
 ODD = [
     "",
@@ -39,12 +39,12 @@ def encoder(minilm):
 
 @pytest.fixture(scope="session")
 def reference(minilm):
-    return ReferenceEncoder(minilm)
+    return plain.TextEncoder(minilm, "float64", plain.exact_gelu)
 
 
 @pytest.fixture(scope="session")
 def texts(sentences):
-    """Odd ones, the four longest of the demo, and some of its others."""
+    """The odd texts, the four longest of the demo, and some of its others."""
     longest = sorted(sentences, key=len)[-4:]
     return [*ODD, *longest, *sentences[3::24]]
 
@@ -63,10 +63,10 @@ def test_vectors_equal_the_reference(encoder, reference, texts):
     assert len(texts) >= 25
     assert vectors.dtype == np.float32
     assert vectors.shape == (len(texts), encoder.dim) == (len(texts), 384)
-    all_close(vectors, [reference(text) for text in texts], 1e-5)
+    all_close(vectors, reference(texts), 1e-5)
 
 
-def test_similarities_are_those_that_sentence_transformers_publishes(encoder):
+def test_similarities_are_those_published_by_sentence_transformers(encoder):
     # https://sbert.net/docs/quickstart.html, to the four decimals printed there
     vectors = encoder.encode(["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."])
     published = [[1.0, 0.6660, 0.1046], [0.6660, 1.0, 0.1411], [0.1046, 0.1411, 1.0]]
@@ -78,7 +78,7 @@ def test_the_strict_array_api_gives_the_same_vectors(minilm, sentences, referenc
     texts = ["", sentences[0], sentences[7]]
     vectors = encoder.encode(texts)
     assert vectors.dtype == encoder.backend.xp.float32
-    all_close(encoder.backend.to_numpy(vectors), [reference(text) for text in texts], 1e-5)
+    all_close(encoder.backend.to_numpy(vectors), reference(texts), 1e-5)
 
 
 def test_float64_computes_in_float64_and_returns_float32(minilm, reference):
@@ -86,7 +86,7 @@ def test_float64_computes_in_float64_and_returns_float32(minilm, reference):
     assert {array.dtype.name for array in encoder.model.arrays().values()} == {"float64"}
     vectors = encoder.encode(ODD[:5])
     assert vectors.dtype == np.float32
-    all_close(vectors, [reference(text) for text in ODD[:5]], 1e-7)
+    all_close(vectors, reference(ODD[:5]), 1e-7)
 
 
 def test_order_is_kept(encoder, texts, rng):
@@ -119,17 +119,18 @@ def test_no_texts_give_no_rows(encoder):
         assert vectors.dtype == np.float32
 
 
-def test_empty_text_is_its_special_tokens(encoder, reference):
+def test_an_empty_text_is_encoded_as_its_special_tokens(encoder, reference):
     ids = reference.ids("")
     assert [reference.tokenizer.id_to_token(token) for token in ids] == ["[CLS]", "[SEP]"]
-    all_close(encoder.encode([""])[0], reference(""), 1e-5)
+    all_close(encoder.encode([""]), reference([""]), 1e-5)
 
 
 @pytest.mark.parametrize(("normalize", "unit"), [(None, True), (True, True), (False, False)])
-def test_normalize_follows_the_model_unless_told(encoder, reference, normalize, unit):
+def test_normalize_overrides_the_model_and_none_follows_it(encoder, reference, normalize, unit):
     found = encoder.encode(["a text of some length"], normalize=normalize)
-    expected = reference("a text of some length", normalize=unit)
-    assert abs(np.linalg.norm(expected) - 1) > 0.1 or unit
+    expected = reference.hidden("a text of some length").mean(axis=0)
+    assert abs(np.linalg.norm(expected) - 1) > 0.1
+    expected /= np.linalg.norm(expected) if unit else 1
     all_close(found[0], expected, 1e-5)
 
 
@@ -140,21 +141,21 @@ def test_generators_tuples_and_arrays_of_strings_are_texts(tiny):
 
 
 @pytest.mark.parametrize("text", ["a bird", b"a bird"])
-def test_a_bare_string_is_refused_with_the_fix(tiny, text):
+def test_a_single_string_is_refused_with_the_fix(tiny, text):
     with pytest.raises(TypeError, match=rf"texts is one {type(text).__name__}.*write \[text\]"):
         tiny.encode(text)
     with pytest.raises(TypeError, match=r"write \[text\]"):
         next(tiny.stream(text))
 
 
-def test_what_is_no_string_is_refused_by_its_index(tiny, monkeypatch):
+def test_an_item_that_is_not_a_string_is_refused_by_its_index(tiny, monkeypatch):
     monkeypatch.setattr(module, "_WINDOW", 2)
     for odd in (3, None, b"bird", ["bird"]):
         with pytest.raises(TypeError, match=rf"texts\[4\] is {type(odd).__name__}; expected str"):
             tiny.encode(["a", "a", "a", "a", odd, "a"])
 
 
-def test_a_string_that_is_no_text_is_refused_by_its_index(tiny):
+def test_a_string_that_is_not_valid_unicode_is_refused_by_its_index(tiny):
     with pytest.raises((TypeError, ValueError), match=r"texts\[1\]"):
         tiny.encode(["a", "\ud800"])  # half of a surrogate pair, as os.fsdecode leaves it
 
@@ -167,10 +168,10 @@ def test_long_texts_are_cut_with_one_warning_that_counts_them(encoder, reference
         vectors = encoder.encode([long, "short", longer])
     assert len(caught) == 1
     assert caught[0].filename == __file__  # it points at the caller
-    all_close(vectors, [reference(text) for text in (long, "short", longer)], 1e-5)
+    all_close(vectors, reference([long, "short", longer]), 1e-5)
 
 
-def test_a_text_of_just_the_limit_is_not_cut(tiny):
+def test_a_text_of_exactly_the_limit_is_not_cut(tiny):
     longest = " ".join(["bird"] * (tiny.max_seq_length - 2))
     tiny.encode([longest])  # a warning would be an error
     with pytest.warns(mha.TruncationWarning, match="1 of 1"):
@@ -178,7 +179,7 @@ def test_a_text_of_just_the_limit_is_not_cut(tiny):
     np.testing.assert_array_equal(cut, tiny.encode([longest]))
 
 
-def test_the_warning_counts_over_all_windows_and_comes_once(tiny, monkeypatch):
+def test_one_warning_counts_the_texts_of_all_windows(tiny, monkeypatch):
     monkeypatch.setattr(module, "_WINDOW", 2)
     long = "bird " * 20
     with pytest.warns(mha.TruncationWarning, match="^3 of 7 texts ") as caught:
@@ -186,7 +187,7 @@ def test_the_warning_counts_over_all_windows_and_comes_once(tiny, monkeypatch):
     assert len(caught) == 1
 
 
-def test_stream_yields_windows_that_together_are_encode(tiny, monkeypatch, rng):
+def test_windows_of_stream_concatenate_to_encode(tiny, monkeypatch, rng):
     texts = [" ".join(rng.choice(WORDS[4:], size=rng.integers(0, 7))) for _ in range(11)]
     expected = tiny.encode(texts)
     monkeypatch.setattr(module, "_WINDOW", 4)
@@ -216,24 +217,24 @@ def test_stream_reads_one_window_ahead_and_no_more(tiny, monkeypatch):
 
 def test_memory_does_not_grow_with_the_number_of_texts(tiny, monkeypatch, rng):
     monkeypatch.setattr(module, "_WINDOW", 256)
-    monkeypatch.setattr(operation, "_KEPT", 8)  # plans are many after thousands of windows; so they are after a few
+    monkeypatch.setattr(operation, "_KEPT", 8)  # so that kept plans stop growing after a few windows, not thousands
 
     def held(windows):
-        """In the midst of a stream, when so many of its windows are done."""
+        """Bytes held in the middle of a stream, after ``windows`` windows."""
         endless = (" ".join(rng.choice(WORDS[4:], size=rng.integers(0, 7))) for _ in itertools.count())
         tracemalloc.start()
         try:
             stream = tiny.stream(endless)
             for part in itertools.islice(stream, windows):
                 assert part.shape == (256, 8)
-            gc.collect()  # tuples that Python keeps for later use, mostly
+            gc.collect()  # mostly tuples that Python keeps for reuse
             return tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
 
     held(6)
     few, many = held(6), held(48)
-    assert many < few + 100_000  # bytes; the vectors of the others take 344,000, their texts more
+    assert many < few + 100_000  # bytes; the vectors of the other windows take 344,000, their texts more
 
 
 def test_progress_is_a_bar_only_when_asked_for_or_on_a_terminal(tiny, capsys):
@@ -247,7 +248,7 @@ def test_progress_is_a_bar_only_when_asked_for_or_on_a_terminal(tiny, capsys):
     assert "texts" in err
 
 
-def test_from_pretrained_follows_the_demand_then_the_preference(tiny_model, monkeypatch):
+def test_backend_of_from_pretrained_is_the_argument_then_use_backend_then_the_default(tiny_model, monkeypatch):
     def chosen(**options):
         return mha.TextEncoder.from_pretrained(tiny_model, **options).backend.name
 
@@ -289,7 +290,7 @@ def test_vectors_do_not_change_from_call_to_call(tiny):
     np.testing.assert_array_equal(tiny.encode(texts), tiny.encode(texts))
 
 
-def test_a_repository_comes_from_the_cache_of_the_hub(tiny_model, tiny, tmp_path):
+def test_a_repository_is_read_from_the_cache_of_the_hub(tiny_model, tiny, tmp_path):
     home = tmp_path / "hub-home"
     repository = home / "hub" / "models--org--tiny"
     (repository / "refs").mkdir(parents=True)
@@ -297,7 +298,10 @@ def test_a_repository_comes_from_the_cache_of_the_hub(tiny_model, tiny, tmp_path
     shutil.copytree(tiny_model, repository / "snapshots" / "0123456789abcdef0123456789abcdef01234567")
     code = "import mha_core as mha; print(mha.TextEncoder.from_pretrained('org/tiny').encode(['a bird']).tolist())"
     settings = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE_"))}
-    settings |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}  # read when huggingface_hub is imported: another process
+    settings |= {
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+    }  # huggingface_hub reads them when it is imported, hence another process
     done = subprocess.run([sys.executable, "-c", code], env=settings, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.array(json.loads(done.stdout), dtype=np.float32), tiny.encode(["a bird"]))
@@ -305,14 +309,16 @@ def test_a_repository_comes_from_the_cache_of_the_hub(tiny_model, tiny, tmp_path
 
 @pytest.mark.parametrize("name", ["org/not-there", "not-there"])
 def test_a_repository_that_is_not_in_the_cache_is_not_found(name):
-    with pytest.raises(mha.ModelNotFound, match=f"no directory {name}, and no model of that name could be had from the hub"):
+    with pytest.raises(
+        mha.ModelNotFound, match=f"no directory {name}, and no model of that name could be fetched from the hub"
+    ):
         mha.TextEncoder.from_pretrained(name)
-    with pytest.raises(FileNotFoundError):  # what callers may expect of a name
+    with pytest.raises(FileNotFoundError):  # which callers may expect for a name
         mha.TextEncoder.from_pretrained(name)
 
 
 def test_attention_maps_are_the_weights_of_every_head(minilm, encoder):
-    """Fed back, they give the attention of the layer that they come from."""
+    """The output of each attention layer, computed from its map, equals what the layer returns."""
     text = "Swifts sleep on the wing."
     maps, tokens = encoder.attention_maps(text)
     assert tokens == ["[CLS]", "swift", "##s", "sleep", "on", "the", "wing", ".", "[SEP]"]

@@ -143,14 +143,14 @@ def test_gradients_are_torch_s_own(rng):
         (
             lambda m, s: mha.EncoderLayer.from_torch(m, num_heads=3),
             TypeError,
-            "the module itself tells num_heads: leave that out",
+            "num_heads is given with a module, which holds it: leave it out",
         ),
         (lambda m, s: mha.EncoderLayer.from_torch(s, **SET, heads=1), TypeError, "from_torch has no option heads"),
         (lambda m, s: mha.EncoderLayer.from_torch("x", **SET), TypeError, "from_torch was given a str"),
         (
             lambda m, s: mha.FeedForward.from_torch(s),
             TypeError,
-            "a FeedForward is not read from torch by itself",
+            "a FeedForward is not read from torch by itself; expected one of MultiHeadAttention, ",
         ),
         (
             lambda m, s: mha.MultiHeadAttention.from_torch(nn.MultiheadAttention(D, HEADS, add_bias_kv=True)),

@@ -1,4 +1,4 @@
-"""The forms in which the tutorials write attention work here exactly as printed there."""
+"""Attention in the forms that tutorials use, against the same formulas in plain NumPy."""
 
 import math
 
@@ -36,7 +36,7 @@ def test_self_attention_takes_batches_and_options(backend, rng):
 
 
 @pytest.mark.parametrize("d_v", [3, 5])
-def test_multi_head_attention_is_splitting_attending_concatenating_and_projecting(backend, rng, d_v):
+def test_multi_head_attention_splits_attends_concatenates_and_projects(backend, rng, d_v):
     x, num_heads = rng.normal(size=(2, 3)), 2
     w_q, w_k, w_v, w_o = (
         rng.normal(size=(3, 6)),
@@ -110,7 +110,7 @@ def test_the_encoder_of_the_original_paper(backend):
         ({"w_v": np.ones((3, 6), dtype=np.float32)}, TypeError, "w_v has dtype float32, but x has float64"),
     ],
 )
-def test_bad_weights_are_named(change, error, message):
+def test_bad_weights_are_refused_by_name(change, error, message):
     arguments = {
         "x": np.ones((2, 3)),
         "w_q": np.ones((3, 6)),

@@ -1,1 +1,1 @@
-"""Floor 1: the mathematics, in array-API calls only. Nothing here knows a backend, or any other floor."""
+"""Floor 1: the mathematics, in array-API calls only. Imports no other floor, and no backend."""

@@ -1,4 +1,4 @@
-"""Activations, in array-API calls."""
+"""Activations: gelu, relu, silu."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from .arrays import Array, Namespace, compute_dtype
 
 # Chebyshev coefficients in y = 2t - 1 of log(Q(a) / t) + a^2 / 2, with t = T / (T + a) and Q the upper tail of the
-# normal distribution. One smooth function for all a >= 0, so one branch serves all; fitted with mpmath at 60 digits
-# (tests/test_functional.py fits them again).
+# normal distribution: one smooth function for all a >= 0, without branches. Fitted with mpmath at 60 digits;
+# tests/test_functional.py fits them again.
 _T = 3.2
 _TAIL = (
     -1.4269255855545503,
@@ -37,7 +37,7 @@ _TAIL = (
     -2.3344072810239114e-15,
     5.6063030054997061e-16,
 )
-_TERMS = {"float32": 12, "float64": len(_TAIL)}  # the first term left out is below 2e-8, and 2e-17
+_TERMS = {"float32": 12, "float64": len(_TAIL)}  # the first term left out is below 2e-8 in float32, 2e-17 in float64
 
 
 def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
@@ -47,14 +47,14 @@ def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (y + 0.044715 * (y * y * y))
         return xp.astype(0.5 * y * (1 + xp.tanh(inner)), x.dtype, copy=False)
-    # |y| by selection, since no library's gradient of abs at 0 fits; beyond 40 the tail is 0, and would meet an infinity
+    # |y| by selection: no library's gradient of abs at 0 is the right one. Beyond 40 the tail is 0, and 0 * inf would be NaN
     a = xp.minimum(xp.where(y > 0, y, -y), 40)
     tail = _upper_tail(xp, a, _TERMS["float64" if wide == xp.float64 else "float32"])
     return xp.astype(xp.where(y > 0, y, 0) - a * tail, x.dtype, copy=False)
 
 
 def _upper_tail(xp: Namespace, a: Array, terms: int) -> Array:
-    """Q(a) = 1 - Phi(a) for a >= 0, by Clenshaw's recurrence."""
+    """Q(a) = 1 - Phi(a) for a >= 0, from ``terms`` coefficients by Clenshaw's recurrence."""
     t = _T / (_T + a)
     y2 = 4 * t - 2
     b1 = b2 = 0 * t

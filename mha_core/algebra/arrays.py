@@ -1,7 +1,7 @@
-"""What the algebra asks of an array, and the two or three things the standard leaves to us.
+"""The type of an array, and helpers that the array-API standard does not have.
 
 Every function of the algebra takes the array-API namespace ``xp`` first (https://data-apis.org/array-api);
-no array library is ever named or looked up here.
+no array library is named or looked up here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from numbers import Number
 from typing import Any, Protocol, Self, TypeAlias, TypeGuard
 
 Namespace: TypeAlias = Any
-"""An array-API namespace: a module, or anything else that has its functions."""
+"""An array-API namespace: a module, or any object with its functions."""
 
 Index: TypeAlias = range | tuple[int, ...]
-"""Which queries or keys, by their index."""
+"""Indices of queries or keys."""
 
 
 class Array(Protocol):
@@ -49,34 +49,34 @@ class Array(Protocol):
 
 
 def is_array(x: object) -> TypeGuard[Array]:
-    """Whether x looks like an array: 50 times faster than asking the protocol, and asked in every call."""
+    """Whether x looks like an array; 50 times faster than isinstance with the protocol, which matters in every call."""
     return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, Number)  # NumPy's scalars are numbers
 
 
 def device_of(x: Array) -> Any:
-    """The device of an array; None for one that has none, such as a tracer, which stands for arrays of any device."""
+    """Return the device of an array; None for an array without one, such as a tracer, which stands for arrays of any device."""
     return getattr(x, "device", None)
 
 
 def compute_dtype(xp: Namespace, dtype: Any) -> Any:
-    """float64 for float64 and wider, float32 for every narrower type (promises 2 and 9)."""
+    """Return float64 for float64 and wider types, float32 for narrower ones (promises 2 and 9)."""
     if dtype == xp.float32:
         return xp.float32
     return xp.float64 if dtype == xp.float64 or xp.finfo(dtype).bits >= 64 else xp.float32
 
 
 def as_integers(xp: Namespace, x: Array) -> Array:
-    """In the namespace's default integer type: sums with positions then neither overflow nor meet unsigned numbers."""
+    """x in the namespace's default integer type, so that sums with positions neither overflow nor mix with unsigned types."""
     return xp.astype(x, xp.arange(0).dtype, copy=False)
 
 
 def integers(xp: Namespace, values: Iterable[int], device: Any) -> Array:
-    """Host integers as an array of the namespace's default integer type; also where there are none."""
+    """Host integers as an array of the namespace's default integer type, even if there are none."""
     return xp.asarray(list(values), dtype=xp.arange(0).dtype, device=device)
 
 
 def bounds(index: Index) -> tuple[int, int]:
-    """Smallest and largest member of an index that is not empty."""
+    """Smallest and largest member of a non-empty index."""
     if isinstance(index, range):
         return min(index[0], index[-1]), max(index[0], index[-1])
     return min(index), max(index)
@@ -90,12 +90,12 @@ def pick(xp: Namespace, x: Array, index: Index, axis: int) -> Array:
 
 
 def at_least(xp: Namespace, x: Array, ndim: int) -> Array:
-    """``x`` with axes of length 1 in front, until it has ``ndim`` axes."""
+    """``x`` with axes of length 1 in front, so that it has at least ``ndim`` axes."""
     return x if x.ndim >= ndim else xp.reshape(x, (1,) * (ndim - x.ndim) + tuple(x.shape))
 
 
 def pick_pairs(xp: Namespace, x: Array, rows: Index, cols: Index) -> Array:
-    """The block ``rows`` x ``cols`` of ``x``, which broadcasts to (..., L, S): an axis of length 1 goes on broadcasting."""
+    """The block ``rows`` x ``cols`` of ``x``, which broadcasts to (..., L, S); axes of length 1 keep broadcasting."""
     x = at_least(xp, x, 2)
     if (rows, cols) == tuple(map(range, x.shape[-2:])):
         return x  # some libraries copy what they slice, even all of it
@@ -106,7 +106,7 @@ def pick_pairs(xp: Namespace, x: Array, rows: Index, cols: Index) -> Array:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that all of ``shapes`` broadcast to, by NumPy's rules; ValueError if there is none."""
+    """Return the shape that ``shapes`` broadcast to, by NumPy's rules; raise ValueError if there is none."""
     ndim = max(map(len, shapes), default=0)
     padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
     result = []
@@ -119,13 +119,13 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def move_axis(xp: Namespace, x: Array, source: int, target: int) -> Array:
-    """``x`` with one axis moved, both places counted from the end; as a permutation, for which torch.func has a rule."""
+    """``x`` with one axis moved, both counted from the end; a permutation, because torch.func has a rule for it."""
     axes = list(range(x.ndim))
     axes.insert(x.ndim + target, axes.pop(x.ndim + source))
     return xp.permute_dims(x, tuple(axes))
 
 
 def split_axis(xp: Namespace, x: Array, axis: int, sizes: tuple[int, ...]) -> Array:
-    """``x`` with one axis (counted from the end) reshaped into several."""
+    """``x`` with one axis, counted from the end, reshaped into several."""
     at = x.ndim + axis
     return xp.reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]))

@@ -1,31 +1,35 @@
-"""Attention, in array-API calls (Vaswani et al. 2017, equation 1; order of work as promised in docs/design.md).
+"""Attention as states of blocks of keys, merged; in array-API calls.
 
-    s = softcap(scale q k^T) + bias, -inf where masked      softcap(s) = c tanh(s / c)
-    lse = log sum_j e^s_j        out = sum_j e^(s_j - lse) v_j
+The scores of a query q against keys k_j (Vaswani et al. 2017, equation 1; docs/promises.md gives the order of the options):
 
-Heads that share keys stand as (K, G): H = K * G query heads read K key heads, so no key is repeated.
+    s_j = softcap(scale q k_j^T) + bias_j, -inf where masked        softcap(s) = c tanh(s / c)
+
+The state of a block of keys with values v_j (Milakov and Gimelshein 2018, section 3):
+
+    m = max_j s_j        d = sum_j e^(s_j - m)
+    out = sum_j e^(s_j - m) v_j / d        lse = m + log d
+
+States of disjoint blocks merge (``state.merge``), so memory is that of a block (Rabe and Staats 2021, section 2).
+
+Query heads that share keys have an axis of their own: H = K * G query heads read K key heads, as (..., K, G, L, S), so that no
+key is repeated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
-from .arrays import Array, Index, Namespace, bounds, move_axis, pick, split_axis
-from .masks import Band, Relation, runs
+from .arrays import Array, Index, Namespace, bounds, pick, split_axis
+from .blocks import Block, batch_slice_size, block_shape, by_batch_slices, split, visible_blocks
+from .masks import Relation
+from .packed import by_sequence, goes_by_sequence
 from .problem import AttentionProblem
-from .state import AttentionState, identity, merge
-from .structure import Structure
-
-_DENSE = 1 << 22  # scores computed at once without blocks: 16 MB in float32
-_BLOCK = 1 << 20  # scores in a block
-
-Block = tuple[int, int]
+from .state import AttentionState, concat_queries, identity, merge
 
 
 def attention_state(problem: AttentionProblem, *, rows: range | None = None, block: Block | None = None) -> AttentionState:
-    """Attention over all keys: states of blocks of keys, merged; blocks that see nothing are never computed.
+    """Return attention over all keys; blocks in which no query sees a key are never computed.
 
     ``rows``: only these queries. ``block``: how many queries and keys at a time; the result does not depend on it
     beyond rounding.
@@ -34,96 +38,49 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     if rows is None and block is None:
         if goes_by_sequence(p):
             return by_sequence(p, attention_state)
-        if (size := _elements_at_once(p)) is not None:
-            return _batch_state(p, size)
+        if (size := batch_slice_size(p)) is not None:
+            return by_batch_slices(p, size, attention_state)
     rows = range(p.query.shape[-2]) if rows is None else rows
-    num_rows, num_cols = block or _block_shape(p, len(rows))
-    parts = [_rows_state(p, part, num_cols) for part in split(rows, num_rows)]
-    return concat_queries(p.xp, parts or [_as_asked(p, _nothing_seen(p, 0))])
-
-
-def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index, cols: Index, num_keys: int) -> Array:
-    """e^(s - lse) for ``rows`` and ``cols``, in the query's dtype: exactly 0 where masked and in a row that sees nothing.
-
-    Without ``lse`` and with all columns it is e^(s - max) / sum: the rounding of a large lse stays out.
-    """
-    p, xp = problem, problem.xp
-    if not len(p.structure.keys) or not len(cols) or not len(rows):
-        shape = (*p.rows_shape[:-1], len(rows), len(cols))
-        return xp.zeros(shape, dtype=p.query.dtype, device=p.device)
-    s = scores(p, rows, cols)
-    if lse is None and cols == range(num_keys):
-        sink = None if p.sink is None else grouped(p, wide(p, p.sink)[:, None, None])
-        weights, total, _, _ = exponentials(xp, s, sink)
-        weights = weights / total
-    else:
-        if lse is None:
-            low, high = bounds(rows)
-            lse, rows = attention_state(p, rows=range(low, high + 1)).lse, tuple(row - low for row in rows)
-        lse = grouped(p, pick(xp, lse[..., None], rows, -2))
-        empty = lse == -math.inf
-        weights = xp.exp(xp.where(empty, -math.inf, s - xp.where(empty, 0, lse)))
-    return xp.astype(ungrouped(p, weights), p.query.dtype, copy=False)
+    num_rows, num_cols = block or block_shape(p, len(rows))
+    states = [_rows_state(p, some, num_cols) for some in split(rows, num_rows)]
+    return concat_queries(p.xp, states or [_in_input_dtype(p, _no_keys(p, 0))])
 
 
 def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionState:
+    """The states of blocks of keys, merged, and the sink last: one more key, whose value is 0."""
     xp = p.xp
-    state = _nothing_seen(p, len(rows))
-    blocks = (_block_state(p, rows, cols, relation) for cols, relation in _visible_blocks(p, rows, num_cols))
-    first = next(blocks, None)
+    state = _no_keys(p, len(rows))
+    states = (_block_state(p, rows, cols, relation) for cols, relation in visible_blocks(p, rows, num_cols))
+    first = next(states, None)
     if first is not None:
-        state = reduce(lambda a, b: merge(xp, a, b), blocks, first)
+        state = reduce(lambda a, b: merge(xp, a, b), states, first)
     if p.sink is not None:
-        sink = xp.broadcast_to(xp.astype(p.sink, p.compute_dtype, copy=False)[:, None], state.lse.shape)
+        sink = xp.broadcast_to(upcast(p, p.sink)[:, None], state.lse.shape)
         state = merge(xp, state, AttentionState(xp.zeros_like(state.out), sink))
-    return _as_asked(p, state)
-
-
-def _visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator[tuple[range, Relation]]:
-    for cols in split(p.structure.keys, num_cols):
-        relation = Relation.ALL if p.mask is None else p.mask.relation(p.grid(rows, cols))
-        if relation is not Relation.NONE:
-            yield cols, relation
+    return _in_input_dtype(p, state)
 
 
 def _block_state(p: AttentionProblem, rows: range, cols: range, relation: Relation) -> AttentionState:
-    """The state of one block, in the compute dtype."""
+    """out = sum_j e^(s_j - m) v_j / d, lse = m + log d over the keys of one block, in the compute dtype."""
     xp = p.xp
     s = scores(p, rows, cols, masked=relation is Relation.SOME)
-    weights, total, shift, empty = exponentials(xp, s)
-    value = wide(p, pick(xp, p.value, _local(p, cols), -2))
-    out = xp.where(empty, 0, xp.matmul(weights, value[..., :, None, :, :]) / total)
-    lse = xp.where(empty, -math.inf, shift + xp.log(total))
+    e, d, m, empty = exponentials(xp, s)
+    v = upcast(p, pick(xp, p.value, _kept(p, cols), -2))[..., :, None, :, :]
+    out = xp.where(empty, 0, xp.matmul(e, v) / d)
+    lse = xp.where(empty, -math.inf, m + xp.log(d))
     # values may have more batch axes than the scores
     return AttentionState(ungrouped(p, out), xp.broadcast_to(ungrouped(p, lse)[..., 0], (*p.rows_shape[:-1], len(rows))))
 
 
-def exponentials(xp: Namespace, s: Array, sink: Array | None = None) -> tuple[Array, Array, Array, Array]:
-    """e^(s - shift), their sum along keys with the sink's, the shift, and which rows are empty; their sum stands as 1.
-
-    The shift is the maximum, so nothing overflows.
-    """
-    top = xp.max(s, axis=-1, keepdims=True)
-    top = top if sink is None else xp.maximum(top, sink)
-    empty = top == -math.inf
-    shift = xp.where(empty, 0, top)
-    weights = xp.exp(s - shift)
-    total = xp.sum(weights, axis=-1, keepdims=True)
-    total = total if sink is None else total + xp.exp(sink - shift)
-    return weights, xp.where(empty, 1, total), shift, empty
-
-
-def _nothing_seen(p: AttentionProblem, num_rows: int) -> AttentionState:
-    shape = (*p.rows_shape[:-1], num_rows)
-    return identity(p.xp, shape, p.value.shape[-1], dtype=p.compute_dtype, device=p.device)
-
-
 def scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True) -> Array:
-    """(..., K, G, rows, cols) in the compute dtype; ``masked=False`` where every pair is known to attend."""
+    """softcap(scale q k^T) + bias, -inf where masked: (..., K, G, rows, cols) in the compute dtype.
+
+    ``masked=False`` leaves the mask out, where every pair is known to attend.
+    """
     xp = p.xp
-    query = grouped(p, wide(p, pick(xp, p.query, rows, -2))) * p.scale
-    key = wide(p, pick(xp, p.key, _local(p, cols), -2))[..., :, None, :, :]
-    s = xp.matmul(query, xp.matrix_transpose(key))
+    q = grouped(p, upcast(p, pick(xp, p.query, rows, -2)))
+    k = upcast(p, pick(xp, p.key, _kept(p, cols), -2))[..., :, None, :, :]
+    s = xp.matmul(q * p.scale, xp.matrix_transpose(k))
     if p.softcap is not None:
         s = p.softcap * xp.tanh(s / p.softcap)
     grid = p.grid(rows, cols)
@@ -134,15 +91,49 @@ def scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True
     return s
 
 
-def _local(p: AttentionProblem, cols: Index) -> Index:
-    """The caller's key indices, in the keys that remain; a dropped key, whose weight is 0, borrows a neighbour's place."""
-    keys = p.structure.keys
-    if isinstance(cols, range) and cols.step == 1 and keys.start <= cols.start and cols.stop <= keys.stop:
-        return range(cols.start - keys.start, cols.stop - keys.start)
-    return tuple(min(max(col, keys.start), keys.stop - 1) - keys.start for col in cols)
+def exponentials(xp: Namespace, s: Array, sink: Array | None = None) -> tuple[Array, Array, Array, Array]:
+    """Return e^(s - m), d, m and which rows are empty: m the maximum of a row, so that nothing overflows, d the sum.
+
+    A sink counts in m and d. An empty row, all -inf, has m = 0 and d = 1.
+    """
+    m = xp.max(s, axis=-1, keepdims=True)
+    m = m if sink is None else xp.maximum(m, sink)
+    empty = m == -math.inf
+    m = xp.where(empty, 0, m)
+    e = xp.exp(s - m)
+    d = xp.sum(e, axis=-1, keepdims=True)
+    d = d if sink is None else d + xp.exp(sink - m)
+    return e, xp.where(empty, 1, d), m, empty
 
 
-def wide(p: AttentionProblem, x: Array) -> Array:
+def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index, cols: Index, num_keys: int) -> Array:
+    """Return e^(s - lse) for ``rows`` and ``cols`` in the query's dtype; exactly 0 where masked and in rows that see nothing.
+
+    Without ``lse`` and with all columns it is e^(s - m) / d: the rounding of a large lse stays out.
+    """
+    p, xp = problem, problem.xp
+    if not len(p.structure.keys) or not len(cols) or not len(rows):
+        shape = (*p.rows_shape[:-1], len(rows), len(cols))
+        return xp.zeros(shape, dtype=p.query.dtype, device=p.device)
+    s = scores(p, rows, cols)
+    if lse is None and cols == range(num_keys):
+        e, d, _, _ = exponentials(xp, s, grouped_sink(p))
+        weights = e / d
+    else:
+        if lse is None:
+            low, high = bounds(rows)
+            lse, rows = attention_state(p, rows=range(low, high + 1)).lse, tuple(row - low for row in rows)
+        lse = grouped(p, pick(xp, lse[..., None], rows, -2))
+        empty = lse == -math.inf
+        weights = xp.exp(xp.where(empty, -math.inf, s - xp.where(empty, 0, lse)))
+    return xp.astype(ungrouped(p, weights), p.query.dtype, copy=False)
+
+
+# dtypes and axes
+
+
+def upcast(p: AttentionProblem, x: Array) -> Array:
+    """x in the compute dtype."""
     return p.xp.astype(x, p.compute_dtype, copy=False)
 
 
@@ -160,95 +151,23 @@ def ungrouped(p: AttentionProblem, x: Array) -> Array:
     return p.xp.reshape(x, (*x.shape[:-4], x.shape[-4] * x.shape[-3], *x.shape[-2:]))
 
 
-def _as_asked(p: AttentionProblem, state: AttentionState) -> AttentionState:
+def grouped_sink(p: AttentionProblem) -> Array | None:
+    """The sink against scores: (K, G, 1, 1) in the compute dtype."""
+    return None if p.sink is None else grouped(p, upcast(p, p.sink)[:, None, None])
+
+
+def _kept(p: AttentionProblem, cols: Index) -> Index:
+    """The caller's key indices, in the keys that remain; a dropped key, whose weight is 0, borrows a neighbour's place."""
+    keys = p.structure.keys
+    if isinstance(cols, range) and cols.step == 1 and keys.start <= cols.start and cols.stop <= keys.stop:
+        return range(cols.start - keys.start, cols.stop - keys.start)
+    return tuple(min(max(col, keys.start), keys.stop - 1) - keys.start for col in cols)
+
+
+def _no_keys(p: AttentionProblem, num_rows: int) -> AttentionState:
+    """The state over no keys, in the compute dtype."""
+    return identity(p.xp, (*p.rows_shape[:-1], num_rows), p.value.shape[-1], dtype=p.compute_dtype, device=p.device)
+
+
+def _in_input_dtype(p: AttentionProblem, state: AttentionState) -> AttentionState:
     return AttentionState(p.xp.astype(state.out, p.query.dtype, copy=False), state.lse)
-
-
-def split(index: range, size: int) -> Iterator[range]:
-    return (index[at : at + size] for at in range(0, len(index), size))
-
-
-def _block_shape(p: AttentionProblem, num_rows: int) -> Block:
-    """Everything at once where the scores are few; else blocks with twice as many keys as queries."""
-    heads = max(1, math.prod(p.rows_shape[:-1]))
-    num_cols = len(p.structure.keys)
-    if heads * num_rows * num_cols <= _DENSE:
-        return max(1, num_rows), max(1, num_cols)
-    rows = min(num_rows, max(64, math.isqrt(_BLOCK // heads // 2)))
-    return rows, max(128, _BLOCK // heads // rows)
-
-
-def _elements_at_once(p: AttentionProblem) -> int | None:
-    """How many elements of the first batch axis make a block where many problems are small; None where all at once will do."""
-    if not p.batch_shape or not isinstance(p.offset, int):
-        return None
-    if any(True for term in (p.mask, p.bias) if term is not None for _ in term.arrays()):
-        return None  # arrays may have batch axes of their own
-    each = math.prod(p.rows_shape[1:-1]) * min(p.query.shape[-2], 64) * min(len(p.structure.keys), 128)
-    size = max(1, _DENSE // max(1, each))
-    return size if size < p.batch_shape[0] else None
-
-
-def _batch_state(p: AttentionProblem, size: int) -> AttentionState:
-    """Slices of the first batch axis, one after another."""
-    ndim = len(p.batch_shape) + 3
-
-    def part(x: Array, start: int) -> Array:
-        return x if x.ndim < ndim or x.shape[0] == 1 else x[start : start + size, ...]
-
-    parts = [
-        attention_state(p.with_arrays(*(part(x, start) for x in (p.query, p.key, p.value))))
-        for start in range(0, p.batch_shape[0], size)
-    ]
-    return AttentionState(*(p.xp.concat(list(arrays), axis=0) for arrays in zip(*parts, strict=True)))
-
-
-def goes_by_sequence(p: AttentionProblem) -> bool:
-    """Sequences laid end to end are independent problems where all else looks at distances only."""
-    s = p.structure
-    plain = s.key_lengths is None and s.array is None and s.rest is None
-    if s.packed is None or not plain or not isinstance(p.offset, int):
-        return False
-    return p.bias is None or (p.bias.by_distance and p.offset == 0)  # the offset is in the band already, but in no bias
-
-
-def only_packed(p: AttentionProblem) -> bool:
-    """As ``goes_by_sequence``, and without a bias: for kernels that know of none there."""
-    return p.bias is None and goes_by_sequence(p)
-
-
-def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:
-    """A problem for each run of sequences of one length, the sequences its batch: no work on pairs apart.
-
-    Where ``attend`` gives no lse, there is none.
-    """
-    xp = p.xp
-    low, high = p.structure.band
-
-    def stack(x: Array, start: int, count: int, length: int) -> Array:
-        # (..., H, L, D) -> (..., count, H, length, D), a view
-        part = x[..., start : start + count * length, :]
-        return move_axis(xp, split_axis(xp, part, -2, (count, length)), -3, -4)
-
-    states = []
-    for run in runs(p.structure.packed or ()):
-        _, count, length = run
-        if not count * length:
-            continue
-        structure = Structure(keys=range(length), band=(low, high))
-        band = None if (low, high) == (None, None) else Band(low, high)
-        arrays = (stack(x, *run) for x in (p.query, p.key, p.value))
-        out, lse = attend(p.with_arrays(*arrays, structure=structure, mask=band, offset=0))
-        out = xp.reshape(move_axis(xp, out, -4, -3), (*out.shape[:-4], out.shape[-3], count * length, out.shape[-1]))
-        if lse is not None:
-            lse = xp.reshape(move_axis(xp, lse, -3, -2), (*lse.shape[:-3], lse.shape[-2], count * length))
-        states.append(AttentionState(out, lse))
-    return concat_queries(xp, states)
-
-
-def concat_queries(xp: Namespace, states: Sequence[AttentionState]) -> AttentionState:
-    """States of successive queries as one; without lse where they have none."""
-    if len(states) == 1:
-        return states[0]
-    out = xp.concat([state.out for state in states], axis=-2)
-    return AttentionState(out, states[0].lse if states[0].lse is None else xp.concat([s.lse for s in states], axis=-1))

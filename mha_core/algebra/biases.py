@@ -1,4 +1,4 @@
-"""Biases: numbers added to the scores, after the softcap and before the mask; evaluated by block (promise 13)."""
+"""Biases: numbers added to the scores, after softcap and before the mask; evaluated block by block (promise 13)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Bias(Term):
     """A number for each (query, key) pair, added to the scores."""
 
     by_distance = False
-    """Whether it depends on key position - query position, and on the head, alone."""
+    """Whether it depends only on key position - query position, and on the head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Alibi(Bias):
 
     @property
     def slopes(self) -> list[float]:
-        """2^(-8 i / n) for n heads; where n is no power of two, the odd places of the next finer series follow."""
+        """2^(-8 i / n), i = 1 ... n, with n the greatest power of two up to num_heads; then the odd i of the series for 2 n."""
         n = 2 ** int(math.log2(self.num_heads))
         slopes = [2 ** (-8 * (i + 1) / n) for i in range(n)]
         return slopes + [2 ** (-4 * (2 * i + 1) / n) for i in range(self.num_heads - n)]
@@ -75,17 +75,17 @@ class RelativeBias(Bias):
         distance = xp.clip(grid.key_index - grid.query_position, -farthest, farthest) + farthest
         values = xp.take(by_distance, xp.reshape(distance, (-1,)), axis=0)
         values = xp.reshape(values, (*distance.shape, self.table.shape[1]))
-        if distance.ndim > 2:  # (..., 1, l, s, H): the head axis that an offset for each batch element left open
+        if distance.ndim > 2:  # (..., 1, l, s, H): an offset for each batch element has a head axis of length 1
             values = values[..., 0, :, :, :]
         return move_axis(xp, values, -1, -3)
 
     @cached_property
     def _buckets(self) -> list[int]:
-        """Of all distances that differ, once for all blocks and layers."""
+        """The bucket of every distance from -max_distance to max_distance, computed once for all blocks and layers."""
         return [self.bucket(distance) for distance in range(-self.max_distance, self.max_distance + 1)]
 
     def bucket(self, distance: int) -> int:
-        """Half of the buckets hold one distance each, the others grow by a constant ratio up to max_distance."""
+        """Return a distance's bucket: half of the buckets hold one distance each, the others grow by a constant ratio."""
         count = self.table.shape[0] // (2 if self.bidirectional else 1)
         exact = count // 2
         back = abs(distance) if self.bidirectional else max(-distance, 0)
@@ -101,7 +101,7 @@ class RelativeBias(Bias):
 
 
 def as_bias(bias: Bias | Array) -> Bias:
-    """A bias as it is, an array as an array bias; anything else is a TypeError."""
+    """Return a bias unchanged, and an array as an ArrayBias; raise TypeError for anything else."""
     if isinstance(bias, Bias):
         return bias
     if is_array(bias):
@@ -110,10 +110,10 @@ def as_bias(bias: Bias | Array) -> Bias:
 
 
 def alibi(num_heads: int) -> Bias:
-    """Linear biases, ``-slope * |query position - key position|``: a slope for each head.
+    """Linear biases, ``-slope * |query position - key position|``, with a slope for each head.
 
-    Source: Press, Smith and Lewis 2022, section 3 (they attend causally, where the distance is never negative).
-    Raises ValueError for fewer than one head.
+    Source: Press, Smith and Lewis 2022, section 3, where attention is causal and the distance never negative.
+    Raises TypeError if ``num_heads`` is not an int, ValueError if it is less than 1.
     """
     if isinstance(num_heads, bool) or not isinstance(num_heads, Integral):
         raise TypeError(f"alibi(num_heads) is {type(num_heads).__name__}; expected an int")
@@ -123,12 +123,13 @@ def alibi(num_heads: int) -> Bias:
 
 
 def relative_bias(table: Array, *, bidirectional: bool, max_distance: int) -> Bias:
-    """A learned bias for each bucket of distances and head: ``table`` is ``(buckets, H)``, floating.
+    """A learned bias for each bucket of distances and each head: ``table`` is ``(buckets, H)``, floating.
 
-    Near distances have a bucket each, farther ones share buckets that grow logarithmically up to
-    ``max_distance``; ``bidirectional`` spends half of the buckets on keys after the query.
+    Short distances have a bucket each; longer ones share buckets whose width grows logarithmically up to
+    ``max_distance``. With ``bidirectional``, half of the buckets are for keys after the query.
 
-    Source: Raffel et al. 2020, section 2.1. Raises ValueError where the buckets do not suffice.
+    Source: Raffel et al. 2020, section 2.1. Raises TypeError for a table that is not an array or a ``max_distance`` that is
+    not an int, ValueError for too few buckets or too small a ``max_distance``.
     """
     if not is_array(table):
         raise TypeError(f"relative_bias(table) is {type(table).__name__}; expected a floating array (buckets, H)")

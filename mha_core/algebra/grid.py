@@ -1,4 +1,4 @@
-"""A block of queries and keys, and the positions in it that masks and biases are functions of."""
+"""A block of queries and keys with their positions, and the base of masks and biases, which are functions of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Grid:
     cols: Index
     offset: int | Array = 0
     dtype: Any = None
-    """What scores, and so biases, are computed in."""
+    """The dtype of scores, and so of biases."""
 
     def _indices(self, index: Index) -> Array:
         if isinstance(index, range):
@@ -47,7 +47,7 @@ class Grid:
 
     @property
     def query_bounds(self) -> tuple[int, int] | None:
-        """Smallest and largest query position; None where only the device knows the offset."""
+        """Smallest and largest query position; None if the offset is an array, whose values are not read."""
         if not isinstance(self.offset, int):
             return None
         low, high = bounds(self.rows)
@@ -59,27 +59,27 @@ class Grid:
 
 
 def over_heads(per_batch: Array) -> Array:
-    """``(...)`` -> ``(..., 1, 1, 1)``: a number for each batch element, against heads, queries and keys."""
+    """``(...)`` -> ``(..., 1, 1, 1)``: a number for each batch element, to broadcast over heads, queries and keys."""
     return per_batch[(..., None, None, None)]
 
 
 class Term:
-    """A function of (query, key) pairs that is evaluated a block at a time: a mask, or a bias."""
+    """A function of (query, key) pairs that is evaluated block by block: a mask or a bias."""
 
     reads_query_position = False
     label = ""
-    """What users call it, in error messages."""
+    """The name that users know it by, for error messages."""
 
     def block(self, grid: Grid) -> Array:
         """Values that broadcast to ``(..., H, len(grid.rows), len(grid.cols))``."""
         raise NotImplementedError
 
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
-        """Raise TypeError or ValueError unless this very term fits scores of ``shape`` (..., H, L, S)."""
+        """Raise TypeError or ValueError unless this term, not those inside it, fits scores of ``shape`` (..., H, L, S)."""
 
     @cached_property
     def key(self) -> Hashable:
-        """What equal terms have in common, in constant time after the first; None for a term that holds arrays."""
+        """A key that equal terms share, computed once; None for a term that holds arrays."""
         values = [value.key if isinstance(value, Term) else _key(value) for _, value in self._fields()]
         return None if any(value is None for value in values) else (type(self), *values)
 
@@ -102,20 +102,20 @@ class Term:
 
 
 def _key(value: Any) -> Hashable:
-    """A host number, None, or a tuple of such, as the member of a key; None for anything else."""
+    """Return a host number, string or None, or a tuple of these, as part of a key; None for anything else."""
     parts = value if isinstance(value, tuple) else (value,)
     return parts if all(part is None or isinstance(part, int | float | str) for part in parts) else None
 
 
 def check_broadcast(name: str, shape: Sequence[int], target: Sequence[int], meaning: str) -> None:
-    """ValueError unless ``shape`` broadcasts to ``target``."""
+    """Raise ValueError unless ``shape`` broadcasts to ``target``."""
     aligned = zip(reversed(shape), reversed(target), strict=False)
     if len(shape) > len(target) or any(size not in (1, wanted) for size, wanted in aligned):
         raise ValueError(f"{name} has shape {tuple(shape)}; expected a shape that broadcasts to {meaning} = {tuple(target)}")
 
 
 def check_integers(xp: Namespace, name: str, x: Array, shape: Sequence[int], meaning: str) -> None:
-    """TypeError unless ``x`` holds integers, ValueError unless it broadcasts to ``shape``."""
+    """Raise TypeError unless ``x`` holds integers, ValueError unless it broadcasts to ``shape``."""
     if not is_array(x):
         raise TypeError(f"{name} is {type(x).__name__}; expected integers, as an array of the query's library")
     if not xp.isdtype(x.dtype, "integral"):

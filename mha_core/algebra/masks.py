@@ -1,9 +1,9 @@
 """Masks: predicates over a query's position and a key's index, combined with ``&``, ``|`` and ``~``.
 
-True means "attend" (promise 4). Of a whole block of queries and keys a mask can say, without looking at a
-single pair, that NONE, SOME or ALL of the pairs may attend. That logic has three values: ``&`` is min, ``|`` is
-max, ``~`` is ``2 - x`` (Kleene 1952); it lets blocks be skipped, or computed without masking, for every
-expression. A mask that holds arrays answers SOME: to look would be to wait for a device.
+True means "attend" (promise 4). A mask can tell for a whole block of queries and keys, without looking at single
+pairs, whether NONE, SOME or ALL of the pairs attend. This logic has three values: ``&`` is min, ``|`` is max,
+``~`` is ``2 - x`` (Kleene 1952). With it blocks of any expression are skipped, or computed without masking.
+A mask that holds arrays answers SOME, because reading them could mean waiting for a device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .grid import Grid, Term, check_broadcast, check_integers, over_heads
 
 
 class Relation(IntEnum):
-    """How many pairs of a block may attend."""
+    """How many pairs of a block attend."""
 
     NONE = 0
     SOME = 1
@@ -33,10 +33,10 @@ class Relation(IntEnum):
 class Mask(Term):
     """A predicate over (query, key) pairs. Combine masks with ``& | ~``."""
 
-    __array_ufunc__ = None  # so that `numpy_array & mask` comes to __rand__
+    __array_ufunc__ = None  # so that `numpy_array & mask` calls __rand__
 
     def relation(self, grid: Grid) -> Relation:
-        """NONE, SOME or ALL of the pairs of a block that has at least one."""
+        """Return whether NONE, SOME or ALL pairs of a non-empty block attend; SOME if that is not known."""
         return Relation.SOME
 
     def __and__(self, other: Mask | Array) -> Mask:
@@ -92,7 +92,7 @@ class Not(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Band(Mask):
-    """low <= key position - query position <= high; None is no limit."""
+    """low <= key position - query position <= high; None: no limit."""
 
     low: int | None
     high: int | None
@@ -121,7 +121,7 @@ class Band(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Chunks(Mask):
-    """The same chunk of ``size`` positions."""
+    """Query and key are in the same chunk of ``size`` positions."""
 
     size: int
     reads_query_position = True
@@ -133,12 +133,12 @@ class Chunks(Mask):
         if grid.query_bounds is None:
             return Relation.SOME
         q, k = ({p // self.size for p in pair} for pair in (grid.query_bounds, grid.key_bounds))
-        return _same_run(q, k)
+        return _same_interval(q, k)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyLengths(Mask):
-    """key index < n, with n one number or one for each batch element."""
+    """key index < n, with one n for all or one for each batch element."""
 
     n: int | Array
     label = "key_lengths"
@@ -178,7 +178,7 @@ class Segments(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Packed(Mask):
-    """Sequences laid end to end; only pairs of the same sequence attend."""
+    """Sequences laid end to end; pairs of the same sequence attend."""
 
     lengths: tuple[int, ...]
 
@@ -194,7 +194,7 @@ class Packed(Mask):
 
     def relation(self, grid: Grid) -> Relation:
         q, k = ({bisect_right(self.ends, i) for i in bounds(index)} for index in (grid.rows, grid.cols))
-        return _same_run(q, k)
+        return _same_interval(q, k)
 
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         for name, size in (("queries", shape[-2]), ("keys", shape[-1])):
@@ -203,7 +203,7 @@ class Packed(Mask):
 
 
 def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Sequences laid end to end, gathered where neighbours have one length: (start, how many, length)."""
+    """Runs of sequences laid end to end, neighbours of equal length in one run: (start, count, length)."""
     start = 0
     for length, group in groupby(lengths):
         count = len(list(group))
@@ -230,15 +230,15 @@ class ArrayMask(Mask):
         check_broadcast("mask", self.array.shape, shape, "(..., H, L, S)")
 
 
-def _same_run(q: set[int], k: set[int]) -> Relation:
-    """Two intervals of run numbers: apart, one and the same single run, or neither."""
+def _same_interval(q: set[int], k: set[int]) -> Relation:
+    """Compare the numbers of sequences or chunks: NONE if the intervals are disjoint, ALL if both are the same one number."""
     if max(q) < min(k) or max(k) < min(q):
         return Relation.NONE
     return Relation.ALL if q == k and len(q) == 1 else Relation.SOME
 
 
 def as_mask(mask: Mask | Array) -> Mask:
-    """A mask as it is, a boolean array as an array mask; anything else is a TypeError."""
+    """Return a mask unchanged, and a boolean array as an ArrayMask; raise TypeError for anything else."""
     if isinstance(mask, Mask):
         return mask
     if is_array(mask):
@@ -270,7 +270,7 @@ def causal() -> Mask:
 
 
 def window(left: int | None, right: int | None) -> Mask:
-    """query - left <= key <= query + right, both inclusive; None: no limit on that side.
+    """query - left <= key <= query + right, both limits inclusive; None: no limit on that side.
 
     ``window(255, 0)`` is causal attention over the last 256 positions (Beltagy et al. 2020, section 3.1).
     Raises ValueError for a negative size.
@@ -290,14 +290,14 @@ def prefix(n: int) -> Mask:
 
 
 def key_lengths(n: int | Array) -> Mask:
-    """Key index < n, for padded batches: ``n`` is an int, or integers of the batch shape."""
+    """Key index < n, for padded batches; ``n`` is an int, or integers of the batch shape."""
     if is_array(n) and not isinstance(n, Integral):
         return KeyLengths(n)
     return KeyLengths(_size("key_lengths(n)", n, 0, ", or an array of integers"))
 
 
 def segments(query_ids: Array, key_ids: Array) -> Mask:
-    """A query attends to the keys that carry its own id: integers ``(..., L)`` and ``(..., S)``."""
+    """A query attends to the keys with the same id; ids are integers ``(..., L)`` and ``(..., S)``."""
     return Segments(query_ids, key_ids)
 
 
@@ -307,5 +307,5 @@ def packed(lengths: Iterable[int]) -> Mask:
 
 
 def array_mask(m: Array) -> Mask:
-    """What a boolean array becomes: it broadcasts to ``(..., H, L, S)``, True where a query may attend."""
+    """The mask of a boolean array that broadcasts to ``(..., H, L, S)``, True where a query may attend."""
     return as_mask(m)

@@ -1,4 +1,4 @@
-"""The linear map, and normalisation over the last axis."""
+"""The linear map, and norms over the last axis."""
 
 from __future__ import annotations
 

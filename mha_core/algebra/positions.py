@@ -1,4 +1,4 @@
-"""Positions: the sinusoids of the original Transformer, and rotary embedding."""
+"""Positions: the sinusoids of the original Transformer, and rotary embeddings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rotary_tables(xp: Namespace, length: int, dim: int, base: float, *, dtype: A
 
 
 def _table(xp: Namespace, rows: list[list[float]], shape: tuple[int, int], dtype: Any, device: Any) -> Array:
-    # made on the host, where it is float64 whatever the device can do: the same bits on every backend, however far out
+    # computed on the host in float64, whatever the device supports: the same bits on every backend, at any position
     table = xp.asarray(rows, dtype=compute_dtype(xp, dtype), device=device)
     return xp.astype(xp.reshape(table, shape), dtype, copy=False)
 
@@ -35,7 +35,7 @@ def _table(xp: Namespace, rows: list[list[float]], shape: tuple[int, int], dtype
 def rotary(xp: Namespace, x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
     """(a, b) -> (a cos - b sin, a sin + b cos) for each pair of features; features beyond the pairs pass through.
 
-    Pairs are neighbours (x_0, x_1), (x_2, x_3), ... where ``interleaved``, else a feature and its match in the second half.
+    Pairs are neighbours (x_0, x_1), (x_2, x_3), ... if ``interleaved``, else a feature and its match in the second half.
     """
     half = cos.shape[-1]
     wide = compute_dtype(xp, x.dtype)

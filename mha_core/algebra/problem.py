@@ -1,4 +1,4 @@
-"""One attention call, prepared: what the algebra and every kernel receive."""
+"""The record of one prepared attention call, which the algebra and every kernel receive."""
 
 from __future__ import annotations
 
@@ -16,26 +16,33 @@ _BIAS_FEATURES: dict[type[Bias], str] = {ArrayBias: "bias", Alibi: "alibi", Rela
 
 @dataclass(frozen=True, eq=False)
 class AttentionProblem:
-    """A valid attention call whose unseen keys are gone.
+    """A valid attention call without unseen keys.
 
-    query (..., H, L, D), key (..., K, S, D) and value (..., K, S, E) have a head axis each, one dtype and one device; H is a
-    multiple of K. Keys that no query may see are dropped or zero, in key and value alike (promise 7). Kernels read the mask
-    from ``structure``; ``mask`` and ``bias`` are functions of the caller's indices, evaluated through ``grid``.
+    query, key and value have a head axis each, one dtype and one device; H is a multiple of K. Keys that no query may see are
+    dropped or zero, in key and value alike (promise 7). Kernels read the mask from ``structure``.
     """
 
     xp: Namespace
     query: Array
+    """(..., H, L, D)."""
     key: Array
+    """(..., K, S, D), without the keys that were dropped."""
     value: Array
+    """(..., K, S, E), likewise."""
     structure: Structure
+    """The mask as kernels read it, in the indices of ``query`` and ``key``."""
     scale: float
     mask: Mask | None = None
+    """The caller's mask, a function of the caller's indices, evaluated through ``grid``."""
     bias: Bias | None = None
+    """The caller's bias, a function of the caller's indices, evaluated through ``grid``."""
     softcap: float | None = None
     sink: Array | None = None
+    """(H,)."""
     offset: int | Array = 0
+    """The caller's query_offset, which is query position - query index."""
     asked: frozenset[str] = frozenset()
-    """What the caller and the library ask beside it, such as ``"lse"``, the log-sum-exp, or ``"gradient"``."""
+    """Features that the caller or the library needs, such as ``"lse"``, the log-sum-exp, or ``"gradient"``."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -49,7 +56,7 @@ class AttentionProblem:
 
     @property
     def num_groups(self) -> int:
-        """How many query heads read one key head."""
+        """Number of query heads that read one key head."""
         return max(1, self.query.shape[-3] // max(1, self.key.shape[-3]))
 
     @property
@@ -62,8 +69,8 @@ class AttentionProblem:
 
     @property
     def features(self) -> frozenset[str]:
-        """The names that a kernel must declare to be given this call."""
-        parts = {
+        """Names of the features that a kernel must declare to be given this call."""
+        present = {
             "softcap": self.softcap is not None,
             "sink": self.sink is not None,
             "grouped_query": self.num_groups > 1,
@@ -71,10 +78,10 @@ class AttentionProblem:
             "broadcast": len({x.shape[:-3] for x in (self.query, self.key, self.value)}) > 1,
         }
         bias = frozenset() if self.bias is None else frozenset({_BIAS_FEATURES.get(type(self.bias), "bias_term")})
-        return self.asked | self.structure.features | bias | frozenset(name for name, present in parts.items() if present)
+        return self.asked | self.structure.features | bias | frozenset(name for name, given in present.items() if given)
 
     def grid(self, rows: Index, cols: Index) -> Grid:
-        """A block of ``rows`` and ``cols``, both the caller's indices."""
+        """The block of ``rows`` and ``cols``, both in the caller's indices."""
         return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
 
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:

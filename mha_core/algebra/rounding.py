@@ -1,8 +1,9 @@
-"""How far two right answers may lie apart: bounds from the arithmetic, element by element.
+"""Rounding: how far two correct answers may differ; bounds from the arithmetic, element by element.
 
-Each function takes the arguments of the algebra's function of its name and an answer y, and gives the distance that rounding
-explains between y and another answer computed in the same precision: twice the error of one. u is the unit roundoff of what is
-computed in, u_out that of the result; sums of n terms are taken to err by sqrt(n) (Higham and Mary 2019, section 4).
+Each function takes an answer y and the arguments of the algebra's function of the same name. It returns the difference that
+rounding explains between y and another answer computed in the same precision: twice the error of one. u is the unit roundoff of
+the compute dtype, u_out that of the result; a sum of n terms is taken to have an error of sqrt(n) u (Higham and Mary 2019,
+section 4).
 """
 
 from __future__ import annotations
@@ -11,58 +12,58 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from . import attention as algebra
 from .arrays import Array, Namespace, compute_dtype
+from .attention import exponentials, grouped, grouped_sink, scores, ungrouped, upcast
+from .blocks import split
 from .problem import AttentionProblem
-from .state import AttentionState
+from .state import AttentionState, concat_queries
 
-_ROWS = 1 << 20  # scores looked at together
+_BLOCK = 1 << 20  # scores at once
 
 
 def attention(p: AttentionProblem, y: AttentionState) -> AttentionState:
-    """The bounds of ``out`` and ``lse``, a block of queries at a time.
+    """The bounds of ``out`` and ``lse``, computed for a block of queries at a time.
 
     With weights w and scores s, ds = u ((sqrt(D) + 2) scale |q| |k|^T + |s| + 1 + max s - s) bounds the error of a score, and
 
         sum w ds |v| + (sum w ds) (|y| + w |v|) + u (sqrt(S) + 3) w |v| + u_out (|y| + w |v|)
 
-    that of the output: the last term where a kernel rounds weights to the precision of its input. There a weight below half the
-    smallest subnormal, beside the greatest of its row, is lost.
+    bounds the error of the output. The last term is for kernels that round weights to the precision of their input; there a
+    weight below half the smallest subnormal, relative to the greatest of its row, is lost.
     """
     xp, rows = p.xp, range(p.query.shape[-2])
-    size = max(1, _ROWS // max(1, math.prod(p.rows_shape[:-1]) * len(p.structure.keys)))
-    parts = [_attention_rows(p, y, part) for part in algebra.split(rows, size)]
-    if not parts or not len(p.structure.keys):
+    num_rows = max(1, _BLOCK // max(1, math.prod(p.rows_shape[:-1]) * len(p.structure.keys)))
+    bounds = [_attention_rows(p, y, some) for some in split(rows, num_rows)]
+    if not bounds or not len(p.structure.keys):
         return AttentionState(xp.zeros_like(y.out), xp.zeros_like(y.lse))
-    return AttentionState(*(xp.concat(list(part), axis=-at) for part, at in zip(zip(*parts, strict=True), (2, 1), strict=True)))
+    return concat_queries(xp, bounds)
 
 
 def _attention_rows(p: AttentionProblem, y: AttentionState, rows: range) -> AttentionState:
     xp, keys = p.xp, p.structure.keys
-    s = algebra.scores(p, rows, keys)
-    sink = None if p.sink is None else algebra.grouped(p, algebra.wide(p, p.sink)[:, None, None])
-    weights, total, _, _ = algebra.exponentials(xp, s, sink)
-    weights = weights / total
+    s = scores(p, rows, keys)
+    e, d, _, _ = exponentials(xp, s, grouped_sink(p))
+    weights = e / d
     positive = weights > 0
     top = xp.max(xp.where(positive, s, -math.inf), axis=-1, keepdims=True)
-    s, top = xp.where(positive, s, 0), xp.where(top == -math.inf, 0, top)  # nothing infinite, which NumPy would warn of
-    query = xp.abs(algebra.grouped(p, algebra.wide(p, p.query[..., rows.start : rows.stop, :])))
-    key, value = (xp.abs(algebra.wide(p, x))[..., :, None, :, :] for x in (p.key, p.value))
+    s, top = xp.where(positive, s, 0), xp.where(top == -math.inf, 0, top)  # no infinities, for which NumPy would warn
+    query = xp.abs(grouped(p, upcast(p, p.query[..., rows.start : rows.stop, :])))
+    key, value = (xp.abs(upcast(p, x))[..., :, None, :, :] for x in (p.key, p.value))
     reach = (math.sqrt(p.query.shape[-1]) + 2) * abs(p.scale) * xp.matmul(query, xp.matrix_transpose(key))
     u = _roundoff(xp, p.compute_dtype)
     ds = xp.where(positive, weights * (u * (reach + xp.abs(s) + 1 + top - s)), 0)
     seen = xp.matmul(weights, value)
     moved = xp.sum(ds, axis=-1, keepdims=True)
     out, lse = y.out[..., rows.start : rows.stop, :], y.lse[..., rows.start : rows.stop]
-    spread = algebra.ungrouped(p, xp.matmul(ds, value) + moved * seen + u * (math.sqrt(len(keys)) + 3) * seen)
-    whole = xp.abs(algebra.wide(p, out))
+    spread = ungrouped(p, xp.matmul(ds, value) + moved * seen + u * (math.sqrt(len(keys)) + 3) * seen)
+    size = xp.abs(upcast(p, out))
     u_out = _roundoff(xp, p.query.dtype)
-    bound = spread + algebra.ungrouped(p, moved) * whole + u_out * (whole + algebra.ungrouped(p, seen))
-    if u_out > u:  # a weight is rounded beside the greatest of its row, and may be subnormal there, or nothing
+    bound = spread + ungrouped(p, moved) * size + u_out * (size + ungrouped(p, seen))
+    if u_out > u:  # weights are rounded relative to the greatest of their row, and may become subnormal or 0
         subnormal = _tiny(xp, p.query.dtype) * u_out * xp.max(weights, axis=-1, keepdims=True)
-        bound = bound + algebra.ungrouped(p, subnormal * xp.sum(value, axis=-2, keepdims=True))
+        bound = bound + ungrouped(p, subnormal * xp.sum(value, axis=-2, keepdims=True))
     finite = xp.where(lse == -math.inf, 0, xp.abs(lse))
-    shift = algebra.ungrouped(p, moved)[..., 0] + u * (math.sqrt(len(keys)) + 3 + finite)
+    shift = ungrouped(p, moved)[..., 0] + u * (math.sqrt(len(keys)) + 3 + finite)
     return AttentionState(2 * bound + _tiny(xp, p.query.dtype), 2 * shift)
 
 
@@ -82,7 +83,7 @@ def activation(xp: Namespace, y: Array, x: Array, **options: Any) -> Array:
 
 
 def layer_norm(xp: Namespace, y: Array, x: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
-    """u (sqrt(n) + 8) (|x| + mean |x|) / sqrt(var + eps) |weight| + u_out |y|; the bias is within |y| and the rest."""
+    """u (sqrt(n) + 8) ((|x| + mean |x|) / sqrt(var + eps) |weight| + |bias|) + u_out |y|."""
     wide = compute_dtype(xp, x.dtype)
     x = xp.astype(x, wide)
     centred = x - xp.mean(x, axis=-1, keepdims=True)
@@ -104,12 +105,12 @@ def _norm(xp: Namespace, y: Array, x: Array, centred: Array, weight: Array | Non
 
 
 def rotary(xp: Namespace, y: Array, x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
-    """8 u_out of the largest feature."""
+    """8 u_out times the largest feature of a row."""
     return by_row(xp, y, 8)
 
 
 def by_row(xp: Namespace, y: Array, roundings: float) -> Array:
-    """So many u_out of the largest number of a row."""
+    """``roundings`` u_out times the largest finite number of a row."""
     wide = xp.abs(xp.astype(y, compute_dtype(xp, y.dtype)))
     top = xp.max(xp.where(xp.isfinite(wide), wide, 0), axis=-1, keepdims=True)
     return xp.broadcast_to(roundings * _roundoff(xp, y.dtype) * top + _tiny(xp, y.dtype), y.shape)
@@ -124,7 +125,7 @@ BOUNDS: dict[str, Callable[..., Array]] = {
     "rms_norm": rms_norm,
     "rotary": rotary,
 }
-"""By operation; attention stands apart, and the others are made of several."""
+"""Bounds by operation. Attention has its own function above; other operations are made of several and have no bound."""
 
 
 def _twice(xp: Namespace, y: Array, error: Array) -> Array:
@@ -136,5 +137,5 @@ def _roundoff(xp: Namespace, dtype: Any) -> float:
 
 
 def _tiny(xp: Namespace, dtype: Any) -> float:
-    """The smallest normal number: below it, rounding is absolute."""
+    """The smallest normal number, below which rounding is absolute."""
     return float(xp.finfo(dtype).smallest_normal)

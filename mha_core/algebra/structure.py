@@ -1,7 +1,7 @@
-"""What a mask comes down to: the form in which kernels read it.
+"""The structure of a mask, which is how kernels read it.
 
-The masks that stand in one conjunction are gathered by kind. Keys that no query can reach are dropped before anything
-is computed; the rest is described in the indices of the keys that remain.
+The masks of a conjunction are gathered by kind. Keys that no query can reach are dropped before anything is computed;
+the structure is in the indices of the keys that remain.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ Limits = tuple[int | None, int | None]
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """A mask as the conjunction of its parts; a part that restrains nothing is absent.
+    """A mask as the conjunction of its fields; a field without effect is None.
 
-    Query i and key j are counted in the arrays that the kernel receives: its key j is the caller's ``keys.start + j``.
+    Query i and key j are indices of the arrays that the kernel receives: key j is the caller's ``keys.start + j``.
     """
 
     keys: range
     """The caller's keys that remain; no query may see any other."""
     band: Limits = (None, None)
-    """low <= j - i <= high, with the query offset already in it; None: no limit."""
+    """low <= j - i <= high, with the query offset included; None: no limit."""
     key_lengths: Array | None = None
-    """Integers of the batch shape: j < key_lengths."""
+    """j < key_lengths: integers of the batch shape."""
     packed: tuple[int, ...] | None = None
-    """Lengths of sequences laid end to end, in queries and keys alike."""
+    """Lengths of sequences laid end to end, the same for queries and keys."""
     array: Array | None = None
     """Booleans that broadcast to (..., H, L, S)."""
     rest: Mask | None = None
-    """Any other expression, in the caller's indices."""
+    """All other masks, in the caller's indices."""
 
     @cached_property
     def features(self) -> frozenset[str]:
-        """What a kernel must declare to be given this mask."""
+        """Names of the features that a kernel must declare to be given this mask."""
         low, high = self.band
-        parts = {
+        present = {
             "causal": low is None and high is not None,
             "window": low is not None,
             "key_lengths": self.key_lengths is not None,
@@ -50,11 +50,11 @@ class Structure:
             "array_mask": self.array is not None,
             "mask": self.rest is not None,
         }
-        return frozenset(name for name, present in parts.items() if present)
+        return frozenset(name for name, given in present.items() if given)
 
 
 def conjuncts(mask: Mask | None) -> Iterator[Mask]:
-    """The parts of the outermost ``&``, by De Morgan's laws also where it stands as ``~(a | b)``."""
+    """The masks of the outermost conjunction, also of one written ``~(a | b)`` (De Morgan)."""
     match mask:
         case None:
             return
@@ -71,7 +71,7 @@ def conjuncts(mask: Mask | None) -> Iterator[Mask]:
 
 
 def structure_of(xp: Namespace, mask: Mask | None, *, num_queries: int, num_keys: int, offset: int | Array) -> Structure:
-    """Reduce ``mask`` over ``num_queries`` x ``num_keys`` pairs to its structure."""
+    """Return the structure of ``mask`` over ``num_queries`` x ``num_keys`` pairs."""
     low: int | None = None
     high: int | None = None
     stop = num_keys
@@ -79,10 +79,10 @@ def structure_of(xp: Namespace, mask: Mask | None, *, num_queries: int, num_keys
     packed: tuple[int, ...] | None = None
     array: Array | None = None
     rest: list[Mask] = []
-    for part in conjuncts(mask):
-        match part:
-            case Band(part_low, part_high) if isinstance(offset, int):
-                low, high = _tightest(max, low, part_low), _tightest(min, high, part_high)
+    for conjunct in conjuncts(mask):
+        match conjunct:
+            case Band(its_low, its_high) if isinstance(offset, int):
+                low, high = _tightest(max, low, its_low), _tightest(min, high, its_high)
             case KeyLengths(int(n)):
                 stop = min(stop, n)
             case KeyLengths(n) if lengths is None:
@@ -92,12 +92,12 @@ def structure_of(xp: Namespace, mask: Mask | None, *, num_queries: int, num_keys
             case ArrayMask(m) if array is None:
                 array = m
             case _:
-                rest.append(part)
+                rest.append(conjunct)
 
     if num_queries and num_keys:
         everything = Grid(xp, None, range(num_queries), range(num_keys), offset)
-        relations = [(part, part.relation(everything)) for part in rest]
-        rest = [part for part, relation in relations if relation is not Relation.ALL]
+        relations = [(conjunct, conjunct.relation(everything)) for conjunct in rest]
+        rest = [conjunct for conjunct, relation in relations if relation is not Relation.ALL]
         stop = 0 if any(relation is Relation.NONE for _, relation in relations) else stop
 
     shift = offset if isinstance(offset, int) else 0
@@ -125,7 +125,7 @@ def _tightest(choose: Callable[[int, int], int], a: int | None, b: int | None) -
 
 
 def _local_band(low: int | None, high: int | None, shift: int, num_queries: int, num_keys: int) -> Limits:
-    """The band with ``shift`` in it, less the limits that no pair reaches."""
+    """The band with ``shift`` added, without the limits that no pair reaches."""
     low = None if low is None or low + shift <= 1 - num_queries else low + shift
     high = None if high is None or high + shift >= num_keys - 1 else high + shift
     return low, high

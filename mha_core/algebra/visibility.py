@@ -1,19 +1,22 @@
-"""Which keys any query may see. The others must leave no trace, whatever they hold (promise 7)."""
+"""Keys that no query may see are zeroed, so that whatever they hold leaves no trace (promise 7)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from .arrays import Array, at_least, broadcast_shapes
+from .blocks import split
 from .grid import over_heads
 from .masks import Relation
 from .problem import AttentionProblem
 
-_BLOCK = 1 << 20  # pairs looked at together
+_BLOCK = 1 << 20  # pairs evaluated at once
+_ROWS = 512  # queries of a block
 
 
 def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
-    """The same problem, its unseen keys and values zeroed by selection; nothing is copied where all are known to be seen."""
+    """Return the problem with unseen keys and their values zeroed by selection; without a copy if all are known to be seen."""
     p, xp = problem, problem.xp
     seen = _seen(p)
     if seen is None:
@@ -26,41 +29,41 @@ def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
 
 
 def has_unseen_keys(problem: AttentionProblem) -> bool:
-    """Whether some keys are not known to be seen, and are zeroed in each call."""
+    """Whether some keys are not known to be seen, so that each call must zero them."""
     return _seen(problem) is not None
 
 
 def _seen(p: AttentionProblem) -> Array | None:
-    """Booleans against (..., H, 1, S) of the keys that remain; None where every key is known to be seen."""
+    """Return which of the remaining keys are seen, broadcasting to (..., H, 1, S); None if all are known to be."""
     s, xp = p.structure, p.xp
     if not len(s.keys) or not p.query.shape[-2]:
         return None
     low, high = s.band
     diagonal = (low is None or low <= 0) and (high is None or high >= 0)
     if s.rest is None and s.array is None and (s.packed is None or diagonal):
-        # a band that was cut to the keys it reaches misses none of them, nor does a diagonal in any sequence
+        # keys out of reach of the band were dropped; and the diagonal sees every key of every packed sequence
         if s.key_lengths is None:
             return None
         keys = xp.arange(len(s.keys), device=p.device)[None, :]
         return keys < over_heads(s.key_lengths)
-    parts = [_seen_block(p, cols) for cols in _column_blocks(p)]
-    if all(part is None for part in parts):
+    blocks = [(cols, _seen_block(p, cols)) for cols in _column_blocks(p)]
+    if all(seen is None for _, seen in blocks):
         return None
-    shape = broadcast_shapes(*(part.shape[:-1] for part in parts if part is not None))
+    shape = broadcast_shapes(*(seen.shape[:-1] for _, seen in blocks if seen is not None))
     whole = [
         xp.ones((*shape, len(cols)), dtype=xp.bool, device=p.device)
-        if part is None
-        else xp.broadcast_to(part, (*shape, len(cols)))
-        for part, cols in zip(parts, _column_blocks(p), strict=True)
+        if seen is None
+        else xp.broadcast_to(seen, (*shape, len(cols)))
+        for cols, seen in blocks
     ]
     return xp.concat(whole, axis=-1)
 
 
 def _seen_block(p: AttentionProblem, cols: range) -> Array | None:
-    """Over all queries, for a block of keys: None where some block of queries is known to see all of them."""
+    """Return which keys of a block any query sees; None if some block of queries is known to see all of them."""
     assert p.mask is not None
     xp = p.xp
-    grids = [p.grid(rows, cols) for rows in _row_blocks(p)]
+    grids = [p.grid(rows, cols) for rows in split(range(p.query.shape[-2]), _ROWS)]
     relations = [p.mask.relation(grid) for grid in grids]
     if Relation.ALL in relations:
         return None
@@ -72,7 +75,7 @@ def _seen_block(p: AttentionProblem, cols: range) -> Array | None:
 
 
 def _for_keys(p: AttentionProblem, seen: Array, shape: tuple[int, ...]) -> Array:
-    """(..., H, 1, S) -> what broadcasts to ``shape`` (..., K, S): seen by any head or batch element that shares the key."""
+    """(..., H, 1, S) -> booleans that broadcast to ``shape`` (..., K, S): seen by any head or batch element with that key."""
     xp = p.xp
     seen = seen[..., 0, :]
     if seen.shape[-2] > 1 and p.num_groups > 1:
@@ -85,12 +88,6 @@ def _for_keys(p: AttentionProblem, seen: Array, shape: tuple[int, ...]) -> Array
     return xp.reshape(seen, seen.shape[max(0, seen.ndim - len(shape)) :])
 
 
-def _row_blocks(p: AttentionProblem) -> list[range]:
-    rows = range(p.query.shape[-2])
-    return [rows[at : at + 512] for at in range(0, len(rows), 512)]
-
-
-def _column_blocks(p: AttentionProblem) -> list[range]:
+def _column_blocks(p: AttentionProblem) -> Iterator[range]:
     heads = max(1, math.prod(p.rows_shape[:-1]))
-    size = max(64, _BLOCK // 512 // heads)
-    return [p.structure.keys[at : at + size] for at in range(0, len(p.structure.keys), size)]
+    return split(p.structure.keys, max(64, _BLOCK // _ROWS // heads))

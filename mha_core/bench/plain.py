@@ -1,7 +1,7 @@
 """Plain NumPy: attention, layers and a text encoder as the papers write them and as everyone writes them first.
 
 The yardstick of the benchmarks: what a backend costs is its time over the time of these lines. In float64 the text encoder is
-also what vectors are judged by. Nothing here knows of mha_core.
+also what vectors are judged by, in benchmarks and in tests. Nothing here knows of mha_core.
 
 Sources: Vaswani et al. 2017 (attention, encoder layer); Devlin et al. 2019 (embeddings, GELU); the model card of
 sentence-transformers/all-MiniLM-L6-v2 (mean over the tokens, then length 1).
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,27 +73,27 @@ def encoder_layer(x: Array, layer: Any) -> Array:
     return layer_norm(x + gelu(x @ f.w_1 + f.b_1) @ f.w_2 + f.b_2, layer.norm_2.weight, layer.norm_2.bias)
 
 
-class TextEncoder:
-    """A BERT sentence encoder from its files, one text after another. ``encoder(texts)`` is (len(texts), hidden_size)."""
+class Bert:
+    """A BERT encoder from its files, one text at a time. ``weights`` stands in for the arrays of model.safetensors."""
 
-    def __init__(self, folder: Path, dtype: str = "float32", gelu: Callable[[Array], Array] = gelu) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        dtype: str = "float32",
+        gelu: Callable[[Array], Array] = gelu,
+        weights: Mapping[str, Array] | None = None,
+    ) -> None:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
-        _check_pooling(folder)
         self._gelu = gelu
         self._config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self._limit = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        self._weights = {
-            name: w.astype(dtype) for name, w in load_file(folder / "model.safetensors").items() if w.dtype.kind == "f"
-        }
-
-    def __call__(self, texts: Iterable[str]) -> Array:
-        vectors = np.stack([self.hidden(text).mean(axis=0) for text in texts])
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        stored = load_file(folder / "model.safetensors") if weights is None else weights
+        self._weights = {name: w.astype(dtype) for name, w in stored.items() if w.dtype.kind == "f"}
 
     def operations(self, lengths: Iterable[int]) -> int:
         """Of the matrix products for texts of so many tokens: the layers' weights for each, two products over all pairs."""
@@ -104,7 +104,7 @@ class TextEncoder:
 
     def ids(self, text: str) -> list[int]:
         """Token ids; of a text beyond the limit the first ones, and [SEP] at the end all the same."""
-        ids: list[int] = self._tokenizer.encode(text).ids
+        ids: list[int] = self.tokenizer.encode(text).ids
         return ids if len(ids) <= self._limit else [*ids[: self._limit - 1], ids[-1]]
 
     def hidden(self, text: str) -> Array:
@@ -136,8 +136,22 @@ class TextEncoder:
         return layer_norm(x, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"], self._config["layer_norm_eps"])
 
 
+class TextEncoder(Bert):
+    """A BERT sentence encoder, one text after another. ``encoder(texts)`` is (len(texts), hidden_size).
+
+    Raises ValueError for a model whose vectors are not means of length 1.
+    """
+
+    def __init__(self, folder: Path, dtype: str = "float32", gelu: Callable[[Array], Array] = gelu) -> None:
+        _check_pooling(folder)
+        super().__init__(folder, dtype, gelu)
+
+    def __call__(self, texts: Iterable[str]) -> Array:
+        vectors = np.stack([self.hidden(text).mean(axis=0) for text in texts])
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 def _check_pooling(folder: Path) -> None:
-    """Raise ValueError for a model whose vectors are not means of length 1."""
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     kinds = [module["type"].rpartition(".")[2] for module in modules]
     if kinds != ["Transformer", "Pooling", "Normalize"]:

@@ -1,1 +1,1 @@
-"""Floor 4: layers as frozen dataclasses of arrays. Call them."""
+"""Floor 4: layers, which are frozen dataclasses of arrays that can be called."""

@@ -1,4 +1,4 @@
-"""Files that appear whole, or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of ``path`` at the end, and is gone if anything is raised.
+    """Open a file that replaces ``path`` at the end of the block, and is removed if the block raises.
 
-    A link stays a link: what it points to is written. Raises OSError that names ``path``.
+    A symbolic link stays one: its target is replaced. Raises OSError that names ``path``.
     """
-    import tempfile  # 2 ms, spent by who writes
+    import tempfile  # 2 ms, only if something is written
 
     target = path.resolve()
     if target.is_dir():

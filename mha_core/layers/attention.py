@@ -1,4 +1,4 @@
-"""Multi-head attention with its weights."""
+"""The multi-head attention layer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..ops.multi_head import multi_head_attention, multi_head_weights
 from ..ops.prepare import Options
 from .base import Layer
 from .cache import KeyValueCache
+from .from_torch import ATTENTION_SETTINGS, StateDict, reads_torch, thirds, transposed
 from .init import Weights, heads_of
 from .rotary import Rotary
 
 
+@reads_torch(ATTENTION_SETTINGS)
 @dataclass(frozen=True, eq=False)
 class MultiHeadAttention(Layer):
-    """w_q (d_model, h d_k), w_k (d_context, kv d_k), w_v (d_context, kv d_v), w_o (h d_v, d_model).
-
-    What they do: ``multi_head_attention``.
+    """``multi_head_attention`` with its weights, for h = ``num_heads`` heads and kv = ``num_kv_heads`` heads of keys.
 
     Source: Vaswani et al. 2017, section 3.2.2.
 
@@ -29,16 +29,26 @@ class MultiHeadAttention(Layer):
     """
 
     w_q: Array
+    """(d_model, h d_k)."""
     w_k: Array
+    """(d_context, kv d_k)."""
     w_v: Array
+    """(d_context, kv d_v)."""
     w_o: Array
+    """(h d_v, d_model)."""
     num_heads: int
     b_q: Array | None = None
+    """(h d_k,)."""
     b_k: Array | None = None
+    """(kv d_k,)."""
     b_v: Array | None = None
+    """(kv d_v,)."""
     b_o: Array | None = None
+    """(d_model,)."""
     num_kv_heads: int | None = None
+    """As many as ``num_heads`` if None."""
     rotary: Rotary | None = None
+    """Applied to queries and keys."""
 
     @classmethod
     def init(
@@ -53,7 +63,7 @@ class MultiHeadAttention(Layer):
         dtype: Any = None,
         device: Any = None,
     ) -> Self:
-        """Weights after Glorot and Bengio, biases 0. ``d_context``: the width of what is attended to, default d_model."""
+        """Weights after Glorot and Bengio, biases 0. ``d_context`` is the width of the context, d_model by default."""
         weights = Weights(seed, backend, dtype, device)
         return cls.make(weights, d_model, num_heads, num_kv_heads=num_kv_heads, d_context=d_context)
 
@@ -85,6 +95,17 @@ class MultiHeadAttention(Layer):
             num_kv_heads=num_kv_heads,
         )
 
+    @classmethod
+    def read(cls, state: StateDict, prefix: str, *, num_heads: int) -> Self:  # from nn.MultiheadAttention
+        if f"{prefix}q_proj_weight" in state:
+            w_q, w_k, w_v = (state.take(f"{prefix}{name}_proj_weight") for name in "qkv")
+        else:
+            w_q, w_k, w_v = thirds(state.take(f"{prefix}in_proj_weight"))
+        b_q, b_k, b_v = thirds(state.optional(f"{prefix}in_proj_bias"))
+        w_o, b_o = state.take(f"{prefix}out_proj.weight"), state.optional(f"{prefix}out_proj.bias")
+        w_q, w_k, w_v, w_o = (transposed(w) for w in (w_q, w_k, w_v, w_o))
+        return cls(w_q, w_k, w_v, w_o, num_heads, b_q, b_k, b_v, b_o)
+
     def __call__(
         self,
         x: Array,
@@ -115,7 +136,7 @@ class MultiHeadAttention(Layer):
         )
 
     def weights(self, x: Array, *, context: Array | None = None, **options: Unpack[Options]) -> Array:
-        """The weights with which each head looks: (..., h, L, S)."""
+        """The attention weights of each head, (..., h, L, S)."""
         return multi_head_weights(
             x,
             self.w_q,

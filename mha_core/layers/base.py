@@ -1,4 +1,4 @@
-"""What all layers share: a tree of arrays that can be listed, mapped and moved."""
+"""The base of all layers: a tree of arrays that can be listed, mapped, moved, saved and read."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..dispatch.selection import backend_of, check_name
 from ..ops import check
 from ..ops.tree import map_arrays
 from . import files
+from .from_torch import read
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +34,8 @@ class Layer:
     def features(self) -> frozenset[str]:
         """What a kernel of the whole layer must declare, by dotted name.
 
-        ``name=Class`` of each layer inside, ``name=value`` of each setting that is a word, and the name alone of each setting
-        that is on and of each optional part that is there. Numbers are in ``settings``.
+        ``name=Class`` for each layer inside, ``name=value`` for each setting that is a string, and the name alone for each
+        setting that is True and each optional field that is given. Numbers are in ``settings``.
 
         >>> import mha_core as mha
         >>> sorted(mha.FeedForward.init(d_model=4, d_ff=8, seed=0).features)
@@ -54,7 +55,8 @@ class Layer:
     def to(self, backend: str, *, device: Any = None, dtype: Any = None) -> Self:
         """The same layer with its arrays in another library, on another device, or of another dtype.
 
-        ``dtype`` is the target library's, or its name. Raises UnknownBackend, BackendUnavailable.
+        ``dtype`` is a dtype of the target library, or its name. Raises UnknownBackend, BackendUnavailable; TypeError for a
+        dtype that is not floating.
         """
         target = load(check_name(backend))
         wanted = check.floating(target, dtype, default=None)
@@ -64,7 +66,7 @@ class Layer:
             if source is target:
                 y = x if device is None else target.xp.asarray(x, device=device)
                 return y if wanted is None else target.xp.astype(y, wanted, copy=False)
-            # bfloat16 has no name in NumPy, through which arrays travel: float32 holds it exactly
+            # arrays travel through NumPy, which lacks bfloat16; float32 holds it exactly
             name = str(x.dtype).rpartition(".")[2]
             same = wanted if wanted is not None else check.floating(target, name)
             y = source.xp.astype(x, source.xp.float32) if name == "bfloat16" else x
@@ -74,32 +76,30 @@ class Layer:
 
     @classmethod
     def from_torch(cls, source: Any, **settings: Any) -> Self:
-        """The same layer as torch's: a module, or its state dict with ``num_heads``, ``activation`` and ``norm_first``.
+        """Return the layer of a torch module, or of its state dict with ``num_heads``, ``activation`` and ``norm_first``.
 
-        nn.MultiheadAttention (a state dict of it needs only ``num_heads``), nn.TransformerEncoderLayer, nn.TransformerEncoder,
-        nn.TransformerDecoderLayer, nn.TransformerDecoder. Inputs are batch first here, whatever the module says, and there
-        is no dropout.
+        Modules: nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder, nn.TransformerDecoderLayer,
+        nn.TransformerDecoder. The state dict of nn.MultiheadAttention needs only ``num_heads``; those of the others may come
+        with ``eps``. Inputs are batch first here, whatever the module says, and there is no dropout.
 
-        Raises ValueError for keys that are missing or unknown, listing them, and for what has no counterpart; TypeError for
-        settings that are absent, or that the module tells itself.
+        Raises ValueError that lists missing or unknown keys, and for modules without a counterpart here; TypeError for
+        settings that are absent, or given although the module holds them.
         """
-        from .from_torch import read  # it knows every layer, and this is the base of them
-
         return read(cls, source, settings)
 
     def save(self, path: str | Path) -> None:
-        """Write the layer as a safetensors file, with what is needed to build it again in the metadata."""
+        """Write the layer as a safetensors file; the metadata hold what ``load`` needs to build it again."""
         files.save(self, path)
 
     @classmethod
     def load(cls, path: str | Path, *, backend: str | None = None, device: Any = None) -> Self:
-        """The layer that ``save`` wrote, in any backend.
+        """Return the layer that ``save`` wrote, in any backend.
 
-        Raises FileNotFoundError; LayerFileError where the file is corrupt, holds another layer, or does not fit.
+        Raises FileNotFoundError; LayerFileError if the file is corrupt, holds another layer, or does not fit.
         """
         found = files.load(path, _known(Layer), backend=backend, device=device)
         if not isinstance(found, cls):
-            raise files.LayerFileError(f"{path} holds a {type(found).__name__}; expected a {cls.__name__}")
+            raise files.LayerFileError(f"{path} holds {type(found).__name__}; expected {cls.__name__}")
         return found
 
 
@@ -123,7 +123,7 @@ def _walk(name: str, value: Any) -> Iterator[tuple[str, Array]]:
 
 
 def _values(name: str, layer: Layer) -> Iterator[tuple[str, Any, bool]]:
-    """Each field with its dotted name, and whether it may be left out."""
+    """Each field: its dotted name, its value, and whether it is optional."""
     for field in fields(layer):
         value, dotted = getattr(layer, field.name), f"{name}.{field.name}" if name else field.name
         yield dotted, value, field.default is None
@@ -138,6 +138,6 @@ def _features(name: str, layer: Layer) -> Iterator[str]:
         elif value is True or (optional and (is_array(value) or type(value) in (int, float))):
             yield dotted
         elif value is not None and not is_array(value) and not isinstance(value, int | float | tuple):
-            kind = type(value)  # a layer of ours by its name; anything else by its whole name, which no kernel knows by chance
+            kind = type(value)  # a class from elsewhere by its full name, so that no kernel declares it by chance
             known = isinstance(value, Layer) and kind.__module__.startswith(f"{__package__}.")
             yield f"{dotted}={kind.__name__ if known else f'{kind.__module__}.{kind.__qualname__}'}"

@@ -1,6 +1,7 @@
-"""Keys and values kept between the steps of decoding.
+"""Caches of keys and values between the steps of decoding.
 
-A cache is the one thing here that changes: each call appends to it. A decode with a cache gives the numbers of one pass.
+A cache is the only mutable object among the layers: each call appends to it. Decoding step by step with a cache gives the same
+results as one pass.
 """
 
 from __future__ import annotations
@@ -15,22 +16,28 @@ from ..dispatch.selection import backend_of
 
 @dataclass(eq=False)
 class KeyValueCache:
-    """Keys (..., K, S, D) and values (..., K, S, E) of one attention layer; empty at first.
+    """Keys and values of one attention layer; empty at first.
 
-    Self-attention appends its new positions. Cross-attention fills it once, and refuses another context later.
+    Self-attention appends its new positions. Cross-attention fills the cache once, and raises ValueError for another context.
     """
 
     key: Array | None = None
+    """(..., K, S, D)."""
     value: Array | None = None
+    """(..., K, S, E)."""
     context: Array | None = None
+    """The context that cross-attention computed them from; None for self-attention."""
 
     @property
     def length(self) -> int:
-        """S, how many positions are kept."""
+        """S, the number of positions in the cache."""
         return 0 if self.key is None else self.key.shape[-2]
 
     def joined(self, key: Array, value: Array) -> tuple[Array, Array]:
-        """The kept positions with new ones behind them; nothing is changed. Raises ValueError where batch or heads differ."""
+        """Return the cached positions followed by new ones; the cache does not change.
+
+        Raises ValueError if batch or heads differ, or the cache holds a context.
+        """
         if self.key is None or self.value is None:
             return key, value
         if self.context is not None:
@@ -44,7 +51,7 @@ class KeyValueCache:
         return xp.concat([self.key, key], axis=-2), xp.concat([self.value, value], axis=-2)
 
     def of_context(self, context: Array) -> tuple[Array, Array] | None:
-        """What was kept of this very context, None before anything was. Raises ValueError for another one."""
+        """Return the keys and values of this context; None if the cache is empty. Raises ValueError for another context."""
         if self.key is None or self.value is None:
             return None
         if self.context is not context:
@@ -54,7 +61,7 @@ class KeyValueCache:
 
 @dataclass(eq=False)
 class DecoderCache:
-    """The caches of a decoder: for each layer, one of its own positions and one of the memory; empty at first.
+    """The caches of a decoder; empty at first.
 
     >>> import numpy as np, mha_core as mha
     >>> decoder = mha.Decoder.init(d_model=8, num_heads=2, d_ff=16, num_layers=1, seed=0)
@@ -65,17 +72,18 @@ class DecoderCache:
     """
 
     layers: list[tuple[KeyValueCache, KeyValueCache]] = field(default_factory=list)
+    """For each layer, one for its own positions and one for the memory."""
 
     @property
     def length(self) -> int:
-        """How many positions have been decoded."""
+        """The number of positions decoded so far."""
         return self.layers[0][0].length if self.layers else 0
 
     @contextmanager
     def step(self, num_layers: int) -> Iterator[list[tuple[KeyValueCache, KeyValueCache]]]:
-        """The caches of ``num_layers`` layers; a step that fails leaves them as they were."""
+        """Give the caches of ``num_layers`` layers for one step; a step that raises leaves them unchanged."""
         if self.layers and len(self.layers) != num_layers:
-            raise ValueError(f"the cache is of a decoder of {len(self.layers)} layers, this one has {num_layers}")
+            raise ValueError(f"the cache has {len(self.layers)} layers; expected {num_layers}, the layers of this decoder")
         started = bool(self.layers)
         self.layers = self.layers or [(KeyValueCache(), KeyValueCache()) for _ in range(num_layers)]
         try:
@@ -88,7 +96,7 @@ class DecoderCache:
 
 @contextmanager
 def unchanged_on_error(*caches: KeyValueCache) -> Iterator[None]:
-    """Caches are as they were if anything is raised."""
+    """Restore the caches if the block raises."""
     saved = [vars(cache).copy() for cache in caches]
     try:
         yield

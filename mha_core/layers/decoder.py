@@ -1,4 +1,4 @@
-"""The Transformer decoder (Vaswani et al. 2017, section 3.1), at once or step by step with a cache."""
+"""The Transformer decoder (Vaswani et al. 2017, section 3.1), all positions at once or step by step with a cache."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from ..algebra.masks import Mask, as_mask, causal
 from .attention import MultiHeadAttention
 from .cache import DecoderCache, KeyValueCache, unchanged_on_error
 from .feed_forward import FeedForward
+from .from_torch import LAYER_SETTINGS, StateDict, reads_torch
 from .init import Weights
 from .norm import LayerNorm, Norm
 from .residual import Dropout, residual
 from .stack import Block, Stack
 
 
+@reads_torch(LAYER_SETTINGS)
 @dataclass(frozen=True, eq=False)
 class DecoderLayer(Block):
     """Causal self-attention, attention to the memory, feed-forward, each in its residual connection."""
@@ -45,6 +47,19 @@ class DecoderLayer(Block):
             norm_first=norm_first,
         )
 
+    @classmethod
+    def read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
+        # from nn.TransformerDecoderLayer
+        return cls(
+            self_attention=MultiHeadAttention.read(state, f"{prefix}self_attn.", num_heads=num_heads),
+            norm_1=LayerNorm.read(state, f"{prefix}norm1."),
+            cross_attention=MultiHeadAttention.read(state, f"{prefix}multihead_attn.", num_heads=num_heads),
+            norm_2=LayerNorm.read(state, f"{prefix}norm2."),
+            feed_forward=FeedForward.read(state, prefix, activation),
+            norm_3=LayerNorm.read(state, f"{prefix}norm3."),
+            norm_first=norm_first,
+        )
+
     def __call__(
         self,
         y: Array,
@@ -57,23 +72,25 @@ class DecoderLayer(Block):
     ) -> Array:
         """y (..., L, d_model), memory (..., S, d_model) -> (..., L, d_model).
 
-        mask: what else than causality restrains self-attention. memory_mask: (..., H, L, S), for the memory.
-        cache: of this layer's own positions and of the memory. ``dropout`` may name the three sublayers.
+        mask: for self-attention, in addition to causality. memory_mask: for the memory, (..., H, L, S).
+        cache: one for this layer's own positions, and one for the memory. ``dropout`` may name the three sublayers.
         """
         if dropout is not None:
             dropout.check(self.sublayers)
-        own, of_memory = (None, None) if cache is None else cache
-        attend = partial(self.self_attention, mask=causal() if mask is None else causal() & as_mask(mask), cache=own)
-        look = partial(self.cross_attention, context=memory, mask=memory_mask, cache=of_memory)
+        own_cache, memory_cache = (None, None) if cache is None else cache
+        own_mask = causal() if mask is None else causal() & as_mask(mask)
+        self_attention = partial(self.self_attention, mask=own_mask, cache=own_cache)
+        cross_attention = partial(self.cross_attention, context=memory, mask=memory_mask, cache=memory_cache)
         with unchanged_on_error(*(cache or ())):
-            y = residual("self_attention", y, attend, self.norm_1, self.norm_first, dropout)
-            y = residual("cross_attention", y, look, self.norm_2, self.norm_first, dropout)
+            y = residual("self_attention", y, self_attention, self.norm_1, self.norm_first, dropout)
+            y = residual("cross_attention", y, cross_attention, self.norm_2, self.norm_first, dropout)
             return residual("feed_forward", y, self.feed_forward, self.norm_3, self.norm_first, dropout)
 
 
+@reads_torch(LAYER_SETTINGS)
 @dataclass(frozen=True, eq=False)
 class Decoder(Stack[DecoderLayer]):
-    """Decoder layers one after another, and a last norm where one is given, as pre-norm wants.
+    """Decoder layers one after another, and a last norm if one is given, as pre-norm needs.
 
     >>> import numpy as np, mha_core as mha
     >>> decoder = mha.Decoder.init(d_model=8, num_heads=2, d_ff=16, num_layers=2, seed=0)
@@ -95,15 +112,15 @@ class Decoder(Stack[DecoderLayer]):
     ) -> Array:
         """y (..., L, d_model), memory (..., S, d_model) -> (..., L, d_model).
 
-        With a cache, y holds the positions after those decoded before; it gives the numbers of one pass over all of them,
-        and a step that fails leaves it as it was. ``mask`` then spans the positions of y and all keys so far.
+        With a cache, y holds the positions after those already decoded, and the results are those of one pass over all
+        positions; ``mask`` then spans the positions of y and all keys so far. A step that fails leaves the cache unchanged.
         """
-        parts = self.each(dropout)
+        layers = self.each(dropout)
         if cache is None:
-            for layer, part in parts:
-                y = layer(y, memory, mask=mask, memory_mask=memory_mask, dropout=part)
+            for layer, its_dropout in layers:
+                y = layer(y, memory, mask=mask, memory_mask=memory_mask, dropout=its_dropout)
         else:
             with cache.step(len(self.layers)) as caches:
-                for (layer, part), own in zip(parts, caches, strict=True):
-                    y = layer(y, memory, mask=mask, memory_mask=memory_mask, cache=own, dropout=part)
+                for (layer, its_dropout), its_cache in zip(layers, caches, strict=True):
+                    y = layer(y, memory, mask=mask, memory_mask=memory_mask, cache=its_cache, dropout=its_dropout)
         return y if self.norm is None else self.norm(y)

@@ -13,12 +13,14 @@ from ..ops.operation import Examined, composite
 from ..ops.prepare import Options
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
+from .from_torch import LAYER_SETTINGS, StateDict, reads_torch
 from .init import Weights
 from .norm import LayerNorm, Norm
 from .residual import Dropout, residual
 from .stack import Block, Stack
 
 
+@reads_torch(LAYER_SETTINGS)
 @dataclass(frozen=True, eq=False)
 class EncoderLayer(Block):
     """y = LayerNorm(x + MultiHead(x)), z = LayerNorm(y + FeedForward(y)).
@@ -43,6 +45,17 @@ class EncoderLayer(Block):
             norm_1=LayerNorm.make(weights, d_model, eps),
             feed_forward=FeedForward.make(weights, d_model, d_ff, activation),
             norm_2=LayerNorm.make(weights, d_model, eps),
+            norm_first=norm_first,
+        )
+
+    @classmethod
+    def read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
+        # from nn.TransformerEncoderLayer
+        return cls(
+            attention=MultiHeadAttention.read(state, f"{prefix}self_attn.", num_heads=num_heads),
+            norm_1=LayerNorm.read(state, f"{prefix}norm1."),
+            feed_forward=FeedForward.read(state, prefix, activation),
+            norm_2=LayerNorm.read(state, f"{prefix}norm2."),
             norm_first=norm_first,
         )
 
@@ -83,9 +96,10 @@ def _algebra(layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, *
 _encoder_layer = composite("encoder_layer", _named, _examine, facts=_facts)
 
 
+@reads_torch(LAYER_SETTINGS)
 @dataclass(frozen=True, eq=False)
 class Encoder(Stack[EncoderLayer]):
-    """Encoder layers one after another, and a last norm where one is given, as pre-norm wants.
+    """Encoder layers one after another, and a last norm if one is given, as pre-norm needs.
 
     >>> import numpy as np, mha_core as mha
     >>> encoder = mha.Encoder.init(d_model=8, num_heads=2, d_ff=16, num_layers=2, seed=0)
@@ -101,6 +115,6 @@ class Encoder(Stack[EncoderLayer]):
 
         ``dropout`` may name ``"layers.0.attention"``, ``"layers.0.feed_forward"``, and so on.
         """
-        for layer, part in self.each(dropout):
-            x = layer(x, dropout=part, **options)
+        for layer, its_dropout in self.each(dropout):
+            x = layer(x, dropout=its_dropout, **options)
         return x if self.norm is None else self.norm(x)

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network with its weights."""
+"""The position-wise feed-forward layer."""
 
 from __future__ import annotations
 
@@ -8,25 +8,31 @@ from typing import Any, Self
 from ..algebra.arrays import Array
 from ..ops.functional import check_activation, feed_forward
 from .base import Layer
+from .from_torch import StateDict, transposed
 from .init import Weights
 
 
 @dataclass(frozen=True, eq=False)
 class FeedForward(Layer):
-    """f(x w_1 + b_1) w_2 + b_2: w_1 (d_model, d_ff), w_2 (d_ff, d_model); f is relu, gelu, gelu_tanh or silu.
-
-    With w_g (d_model, d_ff) the hidden features are gated: f(x w_1 + b_1) * (x w_g + b_g).
+    """f(x w_1 + b_1) w_2 + b_2; with w_g gated, (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2.
 
     Source: Vaswani et al. 2017, equation 2; Shazeer 2020, equation 6.
     """
 
     w_1: Array
+    """(d_model, d_ff)."""
     b_1: Array | None
+    """(d_ff,)."""
     w_2: Array
+    """(d_ff, d_model)."""
     b_2: Array | None
+    """(d_model,)."""
     activation: str = "relu"
+    """The name of f, one of relu, gelu, gelu_tanh and silu."""
     w_g: Array | None = None
+    """(d_model, d_ff)."""
     b_g: Array | None = None
+    """(d_ff,)."""
 
     @classmethod
     def init(
@@ -50,6 +56,16 @@ class FeedForward(Layer):
         w_1, w_2 = weights.glorot(d_model, d_ff), weights.glorot(d_ff, d_model)
         plain = cls(w_1, weights.zeros(d_ff), w_2, weights.zeros(d_model), activation)
         return replace(plain, w_g=weights.glorot(d_model, d_ff), b_g=weights.zeros(d_ff)) if gated else plain
+
+    @classmethod
+    def read(cls, state: StateDict, prefix: str, activation: str) -> Self:  # from linear1 and linear2 of torch's layers
+        return cls(
+            transposed(state.take(f"{prefix}linear1.weight")),
+            state.optional(f"{prefix}linear1.bias"),
+            transposed(state.take(f"{prefix}linear2.weight")),
+            state.optional(f"{prefix}linear2.bias"),
+            activation,
+        )
 
     def __call__(self, x: Array) -> Array:
         """x (..., d_model) -> (..., d_model)."""

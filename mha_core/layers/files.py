@@ -1,4 +1,4 @@
-"""Layers as safetensors files: the arrays by their dotted names, and in the metadata what is needed to build them again."""
+"""Layers as safetensors files: the arrays by their dotted names, and in the metadata a plan to build the layer from them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ _KEY = "mha_core.layer"
 
 
 class LayerFileError(MhaError, ValueError):
-    """A file that holds no layer, or not the one asked for; the message names what is missing, unknown or of a wrong shape."""
+    """A file without a layer, or with another one; the message lists what is missing, unknown or of a wrong shape."""
 
 
 def save(layer: Any, path: str | Path) -> None:
-    """Write a layer; the file appears whole, or not at all."""
+    """Write a layer; the file is written whole or not at all."""
     from safetensors.numpy import save as to_bytes
 
     arrays, dtypes = {}, {}
     for name, x in layer.arrays().items():
         backend = backend_of({name: x})
         dtypes[name] = str(x.dtype).rpartition(".")[2]
-        narrow = dtypes[name] == "bfloat16"  # NumPy has no name for it: stored as float32, which holds it exactly
-        arrays[name] = _contiguous(backend.to_numpy(backend.xp.astype(x, backend.xp.float32) if narrow else x))
+        if dtypes[name] == "bfloat16":  # which NumPy lacks; float32 holds it exactly
+            x = backend.xp.astype(x, backend.xp.float32)
+        arrays[name] = _contiguous(backend.to_numpy(x))
     plan = json.dumps({"format": 1, "layer": _plan("", layer), "dtypes": dtypes}, default=_plain)
     with atomic_file(Path(path)) as file:
         file.write(to_bytes(arrays, metadata={_KEY: plan}))
 
 
 def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, device: Any) -> Any:
-    """The layer of a file, its arrays in ``backend``. Raises LayerFileError for what does not fit, listing it."""
+    """Return the layer in a file, with its arrays in ``backend``. Raises LayerFileError that lists what does not fit."""
     from safetensors import SafetensorError, safe_open
 
     target = backend_without_arrays(backend)
@@ -57,7 +58,7 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
         found = plan.get("format")
         shapes = dict(_shapes(plan["layer"])) if found == 1 else {}
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
-        raise LayerFileError(f"{path} has metadata that describe no layer: {cause!r}") from cause
+        raise LayerFileError(f"{path} has metadata that do not describe a layer: {cause!r}") from cause
     if found != 1:
         raise LayerFileError(f"{path} has format {found!r}; this mha-core reads format 1")
     names = set(shapes)
@@ -74,7 +75,7 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
         x = target.from_numpy(stored[name], device)
         wanted = getattr(target.xp, plan["dtypes"][name], None)
         if wanted is None:
-            raise LayerFileError(f"{path}: {name} is {plan['dtypes'][name]}, which {target.name} does not have")
+            raise LayerFileError(f"{path}: {name} is {plan['dtypes'][name]}, which {target.name} lacks")
         return target.xp.astype(x, wanted, copy=False)
 
     try:
@@ -84,7 +85,7 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
 
 
 def _plan(name: str, value: Any) -> Any:
-    """A layer as JSON: {"class": ..., field: ...}, with the name of an array in its place."""
+    """Return a layer as JSON: {"class": ..., field: ...}, with the name and shape of an array in its place."""
     if is_dataclass(value):
         inner = {field.name: _plan(f"{name}.{field.name}".lstrip("."), getattr(value, field.name)) for field in fields(value)}
         return {"class": type(value).__name__, **inner}
@@ -94,10 +95,10 @@ def _plan(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy number as Python's."""
+    """A NumPy number as a Python number."""
     if hasattr(value, "item"):
         return value.item()
-    raise TypeError(f"a layer's setting is {value!r}, which no file can hold; expected a number, a string or a bool")
+    raise TypeError(f"a setting of the layer is {value!r}; expected a number, a string or a bool")
 
 
 def _shapes(plan: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -123,7 +124,7 @@ def _build(plan: Any, known: Mapping[str, type], make: Callable[[str], Array], p
 
 
 def _contiguous(x: Any) -> Any:
-    """safetensors writes the memory of an array as it lies, whatever its strides."""
+    """x in C order: safetensors writes the memory of an array as it is, whatever its strides."""
     import numpy
 
     return numpy.ascontiguousarray(x)

@@ -1,4 +1,4 @@
-"""Fresh weights: the same numbers from the same seed on every backend."""
+"""Initial weights: one seed gives the same numbers on every backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ops import check
 
 
 class Weights:
-    """A source of weights for one backend, dtype and device. Weights made one after another differ."""
+    """A generator of weights for one backend, dtype and device; each call continues the random sequence."""
 
     def __init__(self, seed: int, backend: str | None, dtype: Any, device: Any) -> None:
         self.backend = backend_without_arrays(backend)
@@ -22,10 +22,10 @@ class Weights:
 
     def glorot(self, rows: int, columns: int) -> Array:
         """(rows, columns), uniform within sqrt(6 / (rows + columns)) of 0 (Glorot and Bengio 2010, equation 16)."""
-        import numpy  # the bytes travel as an array; the arithmetic below is the backend's
+        import numpy  # to hand over the bytes; the backend does the arithmetic below
 
         if rows < 1 or columns < 1:
-            raise ValueError(f"a weight of shape ({rows}, {columns}) was asked for; expected sizes of at least 1")
+            raise ValueError(f"a weight would have shape ({rows}, {columns}); expected sizes of at least 1")
         xp, count = self.backend.xp, rows * columns
         integers = numpy.frombuffer(bytearray(self._random.randbytes(4 * count)), dtype="<i4").reshape(rows, columns)
         wide = compute_dtype(xp, self.dtype)
@@ -40,10 +40,10 @@ class Weights:
 
 
 def heads_of(d_model: int, num_heads: int) -> int:
-    """Features of a head. Raises ValueError where d_model does not divide."""
+    """Return the features of a head. Raises ValueError if num_heads does not divide d_model, TypeError if one is not an int."""
     for name, value in (("d_model", d_model), ("num_heads", num_heads)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} is {type(value).__name__}; expected an int")
     if d_model < 1 or num_heads < 1 or d_model % num_heads:
-        raise ValueError(f"d_model is {d_model}, which does not divide into {num_heads} heads")
+        raise ValueError(f"d_model is {d_model}; expected a multiple of num_heads = {num_heads}, both at least 1")
     return d_model // num_heads

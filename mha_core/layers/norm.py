@@ -1,4 +1,4 @@
-"""Norms with their weights."""
+"""The norm layers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any, Self, TypeAlias
 from ..algebra.arrays import Array
 from ..ops.functional import layer_norm, rms_norm
 from .base import Layer
+from .from_torch import StateDict
 from .init import Weights
 
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm(Layer):
-    """(x - mean) / sqrt(var + eps) * weight + bias; weight and bias are (d_model,) (Ba, Kiros and Hinton 2016, equation 4)."""
+    """(x - mean) / sqrt(var + eps) * weight + bias (Ba, Kiros and Hinton 2016, equation 4)."""
 
     weight: Array | None
+    """(d_model,), or None for no scaling."""
     bias: Array | None
+    """(d_model,), or None for no shift."""
     eps: float = 1e-5
 
     @classmethod
@@ -30,6 +33,10 @@ class LayerNorm(Layer):
     def make(cls, weights: Weights, d_model: int, eps: float) -> Self:
         return cls(weights.ones(d_model), weights.zeros(d_model), eps)
 
+    @classmethod
+    def read(cls, state: StateDict, prefix: str) -> Self:  # from nn.LayerNorm
+        return cls(state.take(f"{prefix}weight"), state.optional(f"{prefix}bias"), state.eps_of(prefix))
+
     def __call__(self, x: Array) -> Array:
         """x (..., d_model) -> (..., d_model)."""
         return layer_norm(x, self.weight, self.bias, eps=self.eps)
@@ -37,9 +44,10 @@ class LayerNorm(Layer):
 
 @dataclass(frozen=True, eq=False)
 class RMSNorm(Layer):
-    """x / sqrt(mean(x^2) + eps) * weight; weight is (d_model,) (Zhang and Sennrich 2019, equation 4)."""
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, equation 4)."""
 
     weight: Array | None
+    """(d_model,), or None for no scaling."""
     eps: float = 1e-5
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The connection around every sublayer, and dropout at its one place."""
+"""The residual connection around every sublayer, and the dropout in it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ..ops.functional import dropout as drop
 
 @dataclass(frozen=True, eq=False)
 class Dropout:
-    """Dropout whose choices are given, so that results repeat on every backend: no random numbers are drawn here.
-
-    rate: the share that the caller dropped. keeps: booleans by the name of the sublayer whose output they are for, such as
-    ``"feed_forward"`` of a layer or ``"layers.0.feed_forward"`` of a stack; a sublayer without a name here is left whole.
+    """Dropout with given choices: no random numbers are drawn, so results are the same on every backend.
 
     Source: Vaswani et al. 2017, section 5.4.
     """
 
     rate: float
+    """The share of elements that the caller dropped."""
     keeps: Mapping[str, Array] = field(default_factory=dict)
+    """Booleans, True to keep, by the name of the sublayer whose output they apply to, such as ``"feed_forward"`` of a layer or
+    ``"layers.0.feed_forward"`` of a stack. A sublayer that is not named keeps everything."""
 
     def check(self, names: Iterable[str]) -> None:
-        """Raise ValueError for a name that is no sublayer's."""
+        """Raise ValueError for names other than ``names``."""
         known = list(names)
         if unknown := sorted(set(self.keeps) - set(known)):
             raise ValueError(f"dropout has keeps for {', '.join(unknown)}; expected some of {', '.join(known)}")
 
     def within(self, prefix: str) -> Dropout:
-        """The part whose names start with a prefix, without it."""
+        """The keeps whose names start with a prefix, without it."""
         return Dropout(self.rate, {name.removeprefix(prefix): x for name, x in self.keeps.items() if name.startswith(prefix)})
 
 

@@ -1,4 +1,4 @@
-"""Rotary positions as a part of attention layers."""
+"""Rotary positions of attention layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .base import Layer
 
 @dataclass(frozen=True, eq=False)
 class Rotary(Layer):
-    """cos and sin of positions 0 to max_length - 1, (max_length, r / 2), and the pairing of ``rotary``.
+    """The tables of ``rotary`` for positions 0 to max_length - 1.
 
     Source: Su et al. 2021, section 3.2.2.
 
@@ -26,8 +26,11 @@ class Rotary(Layer):
     """
 
     cos: Array
+    """(max_length, r / 2)."""
     sin: Array
+    """(max_length, r / 2)."""
     interleaved: bool
+    """How features are paired; see ``rotary``."""
 
     @classmethod
     def init(
@@ -41,14 +44,15 @@ class Rotary(Layer):
         dtype: Any = None,
         device: Any = None,
     ) -> Self:
-        """``dim``: how many features of a head turn, the others pass through."""
+        """``dim`` is r, the number of features of a head that are rotated; the others pass through."""
         cos, sin = rotary_tables(max_length, dim, base=base, backend=backend, dtype=dtype, device=device)
         return cls(cos, sin, interleaved)
 
     def __call__(self, x: Array, offset: int | Array = 0) -> Array:
-        """x (..., heads, L, head_dim) turned as positions offset to offset + L - 1; an int, or integers of the batch shape.
+        """Rotate x (..., heads, L, head_dim), at positions offset to offset + L - 1.
 
-        Raises ValueError for an int whose positions are outside the tables; integers of an array give NaN there.
+        ``offset`` is an int, or integers of the batch shape. Positions outside the tables raise ValueError if it is an int,
+        and give NaN if it is an array.
         """
         length = x.shape[-2]
         if isinstance(offset, Integral):
@@ -61,7 +65,7 @@ class Rotary(Layer):
             assert is_array(offset)
             xp = backend_of({"query_offset": offset}).xp
             ids = offset[..., None] + xp.arange(length, dtype=offset.dtype, device=device_of(offset))
-            # where the tables end is known here, where the positions end only to the device: what is outside becomes NaN
+            # the values of offset are not read, so positions outside the tables cannot raise: they give NaN
             known = ((ids >= 0) & (ids < self.cos.shape[0]))[..., None]
             ids = xp.where(known[..., 0], ids, 0)
             cos, sin = (xp.where(known, embedding(ids, table), math.nan)[..., None, :, :] for table in (self.cos, self.sin))

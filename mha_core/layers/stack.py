@@ -1,4 +1,4 @@
-"""What encoders and decoders share: a layer of sublayers, and a stack of such layers."""
+"""The bases of encoders and decoders: a layer made of sublayers, and a stack of such layers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ..ops import check
 from .base import Layer
+from .from_torch import StateDict
 from .init import Weights
 from .norm import LayerNorm, Norm
 from .residual import Dropout
@@ -15,9 +16,10 @@ from .residual import Dropout
 
 @dataclass(frozen=True, eq=False)
 class Block(Layer):
-    """Sublayers, each in its residual connection; dropout may name them."""
+    """A layer made of sublayers, each in its residual connection."""
 
     sublayers: ClassVar[tuple[str, ...]]
+    """The names that ``Dropout`` may use."""
 
     @classmethod
     def init(
@@ -44,13 +46,17 @@ class Block(Layer):
     ) -> Self:
         raise NotImplementedError
 
+    @classmethod
+    def read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
+        raise NotImplementedError
+
 
 B = TypeVar("B", bound=Block)
 
 
 @dataclass(frozen=True, eq=False)
 class Stack(Layer, Generic[B]):
-    """Layers one after another, and a last norm where one is given, as pre-norm wants."""
+    """Layers one after another, and a last norm if one is given, as pre-norm needs."""
 
     block: ClassVar[type[Block]]
     layers: tuple[B, ...]
@@ -81,8 +87,17 @@ class Stack(Layer, Generic[B]):
         )
         return cls(layers, LayerNorm.make(weights, d_model, eps) if norm_first else None)
 
+    @classmethod
+    def read(cls, state: StateDict, prefix: str, **settings: Any) -> Self:
+        # from nn.TransformerEncoder and nn.TransformerDecoder; the keys tell the number of layers
+        places = [name.split(".")[1] for name in state.arrays if name.startswith("layers.")]
+        count = 1 + max((int(place) for place in places if place.isdigit()), default=0)
+        norm = LayerNorm.read(state, f"{prefix}norm.") if f"{prefix}norm.weight" in state else None
+        layers: Any = tuple(cls.block.read(state, f"{prefix}layers.{at}.", **settings) for at in range(count))
+        return cls(layers, norm)
+
     def each(self, dropout: Dropout | None) -> Iterator[tuple[B, Dropout | None]]:
-        """Each layer with its own part of the dropout."""
+        """Each layer with the dropout of its sublayers."""
         if dropout is not None:
             dropout.check(f"layers.{at}.{name}" for at, layer in enumerate(self.layers) for name in layer.sublayers)
         for at, layer in enumerate(self.layers):

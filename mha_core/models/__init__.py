@@ -1,1 +1,1 @@
-"""Floor 5: pretrained text encoders, read from safetensors and tokenizer files, without torch."""
+"""Floor 5: pretrained text encoders, read from safetensors and tokenizer files without torch."""

@@ -1,4 +1,4 @@
-"""A text model from config.json and model.safetensors, by the names of its family."""
+"""Text models from config.json and model.safetensors, with the names of each family."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ACTIVATIONS = {
     "swish": "silu",
 }
 _DEFAULTS = {"type_vocab_size": 2, "pad_token_id": 1, "relative_attention_num_buckets": 32, "layer_norm_eps": 1e-12}
-_BUCKETS = 32  # that MPNet looks at, however many its table has
+_BUCKETS = 32  # MPNet uses this many, even if its table has more
 
 
 def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> TextModel:
-    """``make`` turns a NumPy array into the backend's.
+    """Return the model in ``folder``; ``make`` turns a NumPy array into the backend's.
 
-    Raises ModelError for an unsupported setting, and for weights that are missing or do not fit.
+    Raises ModelError for unsupported settings, and for weights that are missing or have another shape.
     """
     path = folder / "config.json"
     config = _DEFAULTS | read_json(path)
@@ -41,7 +41,7 @@ def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> Te
 
     d_model, d_ff, num_heads, num_layers = map(size, (family.d_model, family.d_ff, family.num_heads, family.num_layers))
     if d_model % num_heads:
-        raise ModelError(f"{path}: {family.d_model} {d_model} does not divide into {family.num_heads} {num_heads}")
+        raise ModelError(f"{path}: {family.d_model} is {d_model}; expected a multiple of {family.num_heads} = {num_heads}")
     activation = _ACTIVATIONS[one_of(config.get(family.activation, "gelu"), _ACTIVATIONS, path, family.activation)]
     one_of(config.get("position_embedding_type", "absolute"), ["absolute"], path, "position_embedding_type")
     eps = field(config, path, "layer_norm_eps", float)
@@ -65,10 +65,10 @@ def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> Te
         return LayerNorm(take(f"{name}.weight", d_model), take(f"{name}.bias", d_model), eps)
 
     def layer(base: str) -> EncoderLayer:
-        names = (family.query, family.key, family.value, family.attended)
+        names = (family.query, family.key, family.value, family.attention_output)
         (w_q, b_q), (w_k, b_k), (w_v, b_v), (w_o, b_o) = (linear(f"{base}.{name}", d_model, d_model) for name in names)
-        w_1, b_1 = linear(f"{base}.{family.widened}", d_model, d_ff)
-        w_2, b_2 = linear(f"{base}.{family.narrowed}", d_ff, d_model)
+        w_1, b_1 = linear(f"{base}.{family.linear_1}", d_model, d_ff)
+        w_2, b_2 = linear(f"{base}.{family.linear_2}", d_ff, d_model)
         return EncoderLayer(
             attention=MultiHeadAttention(w_q, w_k, w_v, w_o, num_heads, b_q, b_k, b_v, b_o),
             norm_1=norm(f"{base}.{family.norm_1}"),

@@ -1,4 +1,4 @@
-"""How families of models name their settings and weights: a further one is a few lines here."""
+"""The names that each family of models gives its settings and weights. A new family is a few lines here."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Family:
-    """Names in config.json and model.safetensors; where nothing is said, those of BERT."""
+    """Names in config.json and model.safetensors; BERT's by default."""
 
     prefix: str
-    """Of weights in the file of a whole model; the file of an encoder alone leaves it out."""
+    """Begins the names of weights in the file of a whole model, but not in the file of an encoder alone."""
 
     # fields of config.json
     d_model: str = "hidden_size"
@@ -19,21 +19,21 @@ class Family:
     num_layers: str = "num_hidden_layers"
     activation: str = "hidden_act"
     token_types: str | None = "type_vocab_size"
-    """How many types of tokens; None: the family has none."""
+    """The number of token types; None: the family has no token types."""
     padding: str | int | None = None
-    """The id of the padding token, which positions follow, or the field that holds it; None: positions begin at 0."""
+    """The id of the padding token, or the field that holds it: positions begin after it. None: positions begin at 0."""
     buckets: str | None = None
-    """How many buckets the table of relative positions has; None: the family has no such table."""
+    """The number of buckets in the table of relative positions; None: the family has no such table."""
 
-    # weights: of the layers, and below each of them
+    # weights: the layers, and below each of them
     layers: str = "encoder.layer"
     query: str = "attention.self.query"
     key: str = "attention.self.key"
     value: str = "attention.self.value"
-    attended: str = "attention.output.dense"
+    attention_output: str = "attention.output.dense"
     norm_1: str = "attention.output.LayerNorm"
-    widened: str = "intermediate.dense"
-    narrowed: str = "output.dense"
+    linear_1: str = "intermediate.dense"
+    linear_2: str = "output.dense"
     norm_2: str = "output.LayerNorm"
 
 
@@ -47,7 +47,7 @@ _MPNET = Family(
     query="attention.attn.q",
     key="attention.attn.k",
     value="attention.attn.v",
-    attended="attention.attn.o",
+    attention_output="attention.attn.o",
     norm_1="attention.LayerNorm",
 )
 _DISTILBERT = Family(
@@ -62,10 +62,10 @@ _DISTILBERT = Family(
     query="attention.q_lin",
     key="attention.k_lin",
     value="attention.v_lin",
-    attended="attention.out_lin",
+    attention_output="attention.out_lin",
     norm_1="sa_layer_norm",
-    widened="ffn.lin1",
-    narrowed="ffn.lin2",
+    linear_1="ffn.lin1",
+    linear_2="ffn.lin2",
     norm_2="output_layer_norm",
 )
 
@@ -78,4 +78,4 @@ MODEL_TYPES: dict[str, Family] = {
     "distilbert": _DISTILBERT,
     "electra": replace(_BERT, prefix="electra."),
 }
-"""What ``model_type`` of config.json may say."""
+"""The families, by ``model_type`` in config.json."""

@@ -1,4 +1,4 @@
-"""Where a model lies, and how its files are read. Every error names the file."""
+"""Finding a model's directory and reading its files. Every error names the file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _PATTERNS = ["*.json", "*/config.json", "model.safetensors"]
 
 
 class ModelError(MhaError, ValueError):
-    """A model directory that cannot be used; the message names the file and what is wrong with it."""
+    """A model that cannot be used; the message names the file and what is wrong with it."""
 
 
 class ModelNotFound(MhaError, FileNotFoundError):
-    """No directory of this name, and no repository of it within reach."""
+    """No directory has this name, and no repository of this name could be fetched."""
 
 
 def locate(path_or_repo: str | Path) -> Path:
-    """The directory of a model: a local path as it is, a repository id through huggingface_hub and its cache."""
+    """Return the directory of a model: a local path unchanged, a repository id through huggingface_hub and its cache."""
     if not isinstance(path_or_repo, str | Path):
         raise TypeError(f"path_or_repo is {type(path_or_repo).__name__}; expected the path of a directory, or a repository id")
     path = Path(path_or_repo).expanduser()
@@ -41,27 +41,28 @@ def locate(path_or_repo: str | Path) -> Path:
     except Exception as cause:
         first_line = str(cause).strip().partition("\n")[0]
         raise ModelNotFound(
-            f"no directory {name}, and no model of that name could be had from the hub: {type(cause).__name__}: {first_line}"
+            f"no directory {name}, and no model of that name could be fetched from the hub: "
+            f"{type(cause).__name__}: {first_line}"
         ) from cause
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
-    """The contents of a JSON file; raises ModelError where it is missing, broken or of another kind."""
+    """Return the contents of a JSON file; raise ModelError if it is missing, not valid, or holds another type than ``kind``."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as cause:
-        raise ModelError(f"{path} is missing: {_what_is_there(path.parent)}") from cause
+        raise ModelError(f"{path} is missing: {_listing(path.parent)}") from cause
     except OSError as cause:
         raise ModelError(f"{path} cannot be read: {cause.strerror}") from cause
     except ValueError as cause:
-        raise ModelError(f"{path} is no valid JSON: {cause}") from cause
+        raise ModelError(f"{path} is not valid JSON: {cause}") from cause
     if not isinstance(found, kind):
         raise ModelError(f"{path} holds a {type(found).__name__}; expected a {kind.__name__}")
     return found
 
 
 def field(config: Mapping[str, Any], path: Path, name: str, kind: type = int, *, least: int = 1) -> Any:
-    """A field of a configuration; raises ModelError where it is missing, of another kind, or an int below ``least``."""
+    """Return a field of a configuration; raise ModelError if it is missing, of another type, or an int below ``least``."""
     if name not in config:
         raise ModelError(f"{path} has no {name!r}")
     value = config[name]
@@ -74,7 +75,7 @@ def field(config: Mapping[str, Any], path: Path, name: str, kind: type = int, *,
 
 
 def one_of(value: Any, choices: Sequence[Any] | Mapping[Any, Any], path: Path, name: str) -> Any:
-    """A value that must be one of several; raises ModelError that lists them."""
+    """Return a value that must be one of ``choices``; raise ModelError that lists them if it is not."""
     if not isinstance(value, str) or value not in choices:
         raise ModelError(f"{path}: {name} is {value!r}; supported: {', '.join(map(str, choices))}")
     return value
@@ -83,7 +84,7 @@ def one_of(value: Any, choices: Sequence[Any] | Mapping[Any, Any], path: Path, n
 class WeightsFile:
     """The arrays of a safetensors file, as NumPy float arrays, each taken by name and shape.
 
-    What is missing or of a wrong shape is gathered while the model is built, and raised together by ``finish``.
+    Arrays that are missing or have a wrong shape are collected, and ``finish`` raises one error for all of them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +93,7 @@ class WeightsFile:
         self.path = path
         self.wrong: list[str] = []
         if not path.is_file():
-            raise ModelError(f"{path} is missing: {_what_is_there(path.parent)}")
+            raise ModelError(f"{path} is missing: {_listing(path.parent)}")
         try:
             self._file = safe_open(path, framework="numpy")
             self._names = frozenset(self._file.keys())
@@ -101,24 +102,24 @@ class WeightsFile:
         self.prefix = ""
 
     def use_prefix(self, prefix: str) -> None:
-        """Read names below ``prefix``, if any starts so: files of a whole model carry it, files of the encoder alone do not."""
+        """Put ``prefix`` before every name if any name in the file has it: a whole model's file does, an encoder's does not."""
         self.prefix = prefix if any(name.startswith(prefix) for name in self._names) else ""
 
     def take(self, name: str, shape: tuple[int, ...]) -> Any:
-        """The array, as float32 where it is stored narrower; an empty one stands in for what ``finish`` will report."""
+        """Return the array, as float32 if it is stored narrower; an empty array in place of one that ``finish`` will report."""
         import numpy
 
         name = self.prefix + name
-        part = self._file.get_slice(name) if name in self._names else None
-        found = None if part is None else tuple(part.get_shape())
-        if part is not None and found == shape:
-            return self._read(part.get_dtype(), name)
+        stored = self._file.get_slice(name) if name in self._names else None
+        found = None if stored is None else tuple(stored.get_shape())
+        if stored is not None and found == shape:
+            return self._read(stored.get_dtype(), name)
         wrong = f"is missing (expected shape {shape})" if found is None else f"has shape {found}, expected {shape}"
         self.wrong.append(f"{name} {wrong}")
         return numpy.zeros((0,) * len(shape), dtype=numpy.float32)
 
     def finish(self) -> None:
-        """Raise ModelError if anything was missing or of a wrong shape, listing the first few."""
+        """Raise ModelError that lists what was missing or had a wrong shape, up to 8 arrays by name."""
         if self.wrong:
             shown, more = self.wrong[:8], len(self.wrong) - 8
             tail = [f"and {more} more"] if more > 0 else []
@@ -132,7 +133,7 @@ class WeightsFile:
         if kind != "BF16":
             array = self._file.get_tensor(name)
             return array.astype(numpy.float32) if kind == "F16" else array
-        # NumPy has no name for bfloat16, but it is the upper half of float32
+        # NumPy lacks bfloat16, which is the upper half of float32
         with self.path.open("rb") as file:
             header = int.from_bytes(file.read(8), "little")
             stored = json.loads(file.read(header))[name]
@@ -144,7 +145,8 @@ class WeightsFile:
 _KINDS = ("F64", "F32", "F16", "BF16")
 
 
-def _what_is_there(folder: Path) -> str:
+def _listing(folder: Path) -> str:
+    """Say what a directory holds, for an error about a missing file."""
     if not folder.is_dir():
         return f"there is no directory {folder}"
     names = sorted(entry.name for entry in folder.iterdir())

@@ -1,4 +1,4 @@
-"""From hidden states to one vector a text, as sentence-transformers' Pooling and Normalize modules do it."""
+"""Pooling: from hidden states to one vector for each text, as sentence-transformers' Pooling and Normalize modules do it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..algebra.arrays import Array, Namespace, device_of
 from ..algebra.masks import runs
 from .files import ModelError, one_of, read_json
 
-# a stack of hidden states (n, length, d) to (n, d), in the order in which several are concatenated
+# hidden states of texts of one length, (n, length, d) -> (n, d), in the order in which modes given as flags are concatenated
 _MODES: dict[str, Callable[[Namespace, Array], Array]] = {
     "cls": lambda xp, x: x[:, 0, :],
     "max": lambda xp, x: xp.max(x, axis=1),
@@ -24,16 +24,18 @@ _MODULES = ("Transformer", "Pooling", "Normalize")
 
 @dataclass(frozen=True)
 class Pooling:
-    """Which modes, concatenated, and whether the result has length 1."""
+    """A model's pooling, read from its directory."""
 
     modes: tuple[str, ...] = ("mean",)
+    """Names of modes, whose vectors are concatenated."""
     normalize: bool = False
+    """Whether the model gives vectors length 1."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """From modules.json and the Pooling module's config.json; without modules.json, the mean.
+        """Read modules.json and the Pooling module's config.json; without modules.json, pool by the mean.
 
-        Raises ModelError for a module or a mode that is not supported, by name.
+        Raises ModelError that names a module or a mode that is not supported.
         """
         path = folder / "modules.json"
         if not path.exists():
@@ -47,12 +49,12 @@ class Pooling:
         return cls(_read_modes(folder / str(modules["Pooling"].get("path", "")) / "config.json"), "Normalize" in modules)
 
     def __call__(self, xp: Namespace, hidden: Array, lengths: Sequence[int]) -> Array:
-        """Hidden states of texts laid end to end, (sum of lengths, d) -> (n, d * number of modes), in float32 at least."""
+        """Hidden states of n texts laid end to end, (sum of lengths, d) -> (n, d * number of modes), not normalized."""
         width = hidden.shape[-1]
         pooled = []
         for start, count, length in runs(lengths):
             stack = xp.reshape(hidden[start : start + count * length, :], (count, length, width))
-            if length == 0:  # a tokenizer without special tokens, and an empty text
+            if length == 0:  # an empty text, from a tokenizer without special tokens
                 pooled.append(xp.zeros((count, width * len(self.modes)), dtype=hidden.dtype, device=device_of(hidden)))
             else:
                 pooled.append(xp.concat([_MODES[mode](xp, stack) for mode in self.modes], axis=-1))
@@ -60,13 +62,13 @@ class Pooling:
 
 
 def unit(xp: Namespace, x: Array) -> Array:
-    """Rows of length 1; a row of zeros stays."""
+    """Rows divided by their length; a row of zeros stays 0."""
     norm = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
     return x / xp.where(norm < 1e-12, 1e-12, norm)
 
 
 def _read_modes(path: Path) -> tuple[str, ...]:
-    """Flags, which older files have, in the order of _MODES; or names, in the order given."""
+    """The modes of a Pooling config: flags, as in older files, in the order of _MODES; or names, in the order given."""
     config: dict[str, Any] = read_json(path)
     if "pooling_mode" in config:
         named = config["pooling_mode"]

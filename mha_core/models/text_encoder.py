@@ -21,12 +21,12 @@ from .pooling import Pooling, unit
 from .text_model import TextModel
 from .tokens import Tokenizer
 
-_WINDOW = 4096  # texts that are sorted by length together; what is in flight does not grow beyond them
+_WINDOW = 4096  # texts that are sorted by length together, and so the most that are in memory
 _TOKENS = 1024  # tokens in one matrix
 
 
 class TruncationWarning(UserWarning):
-    """Some texts were longer than the model's limit."""
+    """Some texts were longer than the model's limit, and were cut."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +49,12 @@ class TextEncoder:
     def from_pretrained(
         cls, path_or_repo: str | Path, *, backend: str | None = None, device: Any = None, dtype: Any = None
     ) -> Self:
-        """Read a directory as sentence-transformers lays it out, or a repository through huggingface_hub.
+        """Read a directory laid out as by sentence-transformers, or a repository through huggingface_hub.
 
-        ``dtype``: what to compute in, the backend's or its name; float32 by default.
+        ``dtype``: the dtype to compute in, the backend's or its name; float32 by default.
 
-        Raises ModelNotFound where there is no such model; ModelError for what is missing, corrupt, unsupported or does not fit,
-        naming the file; UnknownBackend and BackendUnavailable.
+        Raises ModelNotFound if there is no such model; ModelError that names a file which is missing, corrupt or unsupported,
+        or does not fit the others; UnknownBackend and BackendUnavailable.
         """
         loaded = backend_without_arrays(backend)
         folder = locate(path_or_repo)
@@ -70,21 +70,21 @@ class TextEncoder:
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
+        """Features of a vector."""
         return self.model.words.shape[1] * len(self.pooling.modes)
 
     @property
     def max_seq_length(self) -> int:
-        """Longest text, in tokens; what is beyond is cut, with one warning that counts the texts."""
+        """Most tokens of a text; the rest is cut, with one warning that counts such texts."""
         return self.tokenizer.max_seq_length
 
     def encode(self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None) -> Array:
-        """Vectors of texts, (n, d) in float32, in the order given.
+        """Return the vectors of texts, (n, d) in float32, in the order given.
 
         Parameters
         ----------
         texts : strings
-            "" is encoded as its special tokens.
+            Any number of them, from any iterable. "" is encoded as its special tokens.
         normalize : bool, or None
             Whether vectors have length 1; None follows the model's modules.json.
         progress : bool, or None
@@ -93,31 +93,31 @@ class TextEncoder:
         Raises
         ------
         TypeError
-            For a bare string, and for texts that are no strings.
+            If ``texts`` is one string, or one of the texts is not a string.
 
         Warns
         -----
         TruncationWarning
-            Once, of texts that are longer than ``max_seq_length``.
+            Once, if texts are longer than ``max_seq_length``.
         """
-        parts = list(self.stream(texts, normalize=normalize, progress=progress))
+        windows = list(self.stream(texts, normalize=normalize, progress=progress))
         xp = self.backend.xp
-        if not parts:
+        if not windows:
             return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)
-        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
+        return windows[0] if len(windows) == 1 else xp.concat(windows, axis=0)
 
     def stream(self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None) -> Iterator[Array]:
-        """As ``encode``, some thousand texts at a time, so that memory does not grow with their number."""
+        """Yield the vectors of ``encode`` for 4096 texts at a time, so that memory does not grow with their number."""
         if isinstance(texts, str | bytes):
             raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
         return self._stream(texts, self.pooling.normalize if normalize is None else normalize, progress)
 
     def attention_maps(self, text: str) -> tuple[Array, list[str]]:
-        """What each head looks at: weights (layers, heads, L, L) and the L tokens of the text, special ones included.
+        """Return the attention weights (layers, heads, L, L), and the L tokens of the text, special ones included.
 
-        Tokens are spelled as the vocabulary has them (##ed, ▁the), but in letters where it has bytes, as RoBERTa's.
+        Tokens are spelled as in the vocabulary (##ed, ▁the); tokens of bytes, such as RoBERTa's, are decoded to letters.
 
-        Raises TypeError for what is no string. Warns with TruncationWarning where the text is longer than ``max_seq_length``.
+        Raises TypeError if ``text`` is not a string. Warns with TruncationWarning if it is longer than ``max_seq_length``.
         """
         xp = self.backend.xp
         _check_text("text", text)
@@ -148,19 +148,19 @@ class TextEncoder:
             warnings.warn(message, TruncationWarning, stacklevel=stacklevel)
 
     def _encode_window(self, ids: list[list[int]], normalize: bool, bar: Any) -> Array:
-        """Longest first, packed into matrices of about as many tokens each, and put back in order."""
+        """The vectors of a window: its texts are sorted, longest first, packed into matrices, and put back in order."""
         xp = self.backend.xp
         order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
-        parts = []
-        for part in self.backend.parallel(self._encode_packed, list(_batches([ids[at] for at in order]))):
-            parts.append(part)
-            bar.update(part.shape[0])
+        batches = []
+        for vectors in self.backend.parallel(self._encode_packed, list(_batches([ids[at] for at in order]))):
+            batches.append(vectors)
+            bar.update(vectors.shape[0])
         places = sorted(range(len(order)), key=order.__getitem__)
-        vectors = xp.take(xp.concat(parts, axis=0), xp.asarray(places, device=self.device), axis=0)
+        vectors = xp.take(xp.concat(batches, axis=0), xp.asarray(places, device=self.device), axis=0)
         return xp.astype(unit(xp, vectors) if normalize else vectors, xp.float32, copy=False)
 
     def _encode_packed(self, ids: list[list[int]]) -> Array:
-        """Texts laid end to end in one matrix, without padding."""
+        """The vectors of texts laid end to end in one matrix, without padding."""
         xp = self.backend.xp
         lengths = [len(text) for text in ids]
         tokens = integers(xp, (token for text in ids for token in text), self.device)
@@ -186,7 +186,7 @@ def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _batches(ids: list[list[int]]) -> Iterator[list[list[int]]]:
-    """Neighbours, until they hold ``_TOKENS`` tokens; a longer text goes alone."""
+    """Neighbouring texts of up to ``_TOKENS`` tokens together; a longer text is a batch of its own."""
     batch: list[list[int]] = []
     tokens = 0
     for text in ids:

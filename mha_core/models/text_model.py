@@ -1,4 +1,4 @@
-"""What BERT (Devlin et al. 2019) and its descendants compute: embeddings, and a post-norm encoder."""
+"""The text model of BERT (Devlin et al. 2019) and its descendants: embeddings, and a post-norm encoder."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from ..layers.encoder import Encoder
 from ..layers.norm import LayerNorm
 from ..ops.functional import embedding
 
-_MAX_DISTANCE = 128  # beyond which all distances have one bucket (MPNet, as T5: Raffel et al. 2020, section 2.1)
+_MAX_DISTANCE = 128  # longer distances share one bucket (MPNet, as T5: Raffel et al. 2020, section 2.1)
 
 
 @dataclass(frozen=True, eq=False)
 class TextModel(Layer):
-    """words (vocabulary, d), positions (rows, d) and token_types (types, d), summed, normed and encoded.
-
-    Without token_types there are none. With ``padding``, the id of the padding token, positions begin after the row of that
-    number, as in RoBERTa (Liu et al. 2019). relative_table (buckets, heads) is a bias that all layers share, as in MPNet (Song
-    et al. 2020).
-    """
+    """The sum of the embeddings of words, positions and token types, normed and encoded."""
 
     words: Array
+    """(vocabulary, d)."""
     positions: Array
+    """(rows, d)."""
     token_types: Array | None
+    """(types, d); None: the model has no token types."""
     norm: LayerNorm
     encoder: Encoder
     padding: int | None = None
+    """The id of the padding token: positions begin after this row, as in RoBERTa (Liu et al. 2019). None: at row 0."""
     relative_table: Array | None = None
+    """(buckets, heads), a relative bias that all layers share, as in MPNet (Song et al. 2020)."""
 
     def __call__(self, ids: Array, positions: Array, *, mask: Mask | None = None) -> Array:
         """Token ids and their rows of ``positions``, both (..., L) -> hidden states (..., L, d)."""
         return self.encoder(self.embed(ids, positions), mask=mask, bias=self.bias)
 
     def embed(self, ids: Array, positions: Array) -> Array:
-        """What the encoder receives; all tokens are of type 0."""
+        """The input of the encoder; all tokens are of type 0."""
         x = embedding(ids, self.words) + embedding(positions, self.positions)
         return self.norm(x if self.token_types is None else x + self.token_types[0, :])
 
     def attention_maps(self, ids: Array, positions: Array) -> list[Array]:
-        """The weights of each layer, (heads, L, L)."""
+        """The attention weights of each layer, (heads, L, L)."""
         x, bias, maps = self.embed(ids, positions), self.bias, []
         for layer in self.encoder.layers:
             maps.append(layer.attention.weights(x, bias=bias))
@@ -53,20 +53,20 @@ class TextModel(Layer):
 
     @property
     def bias(self) -> Bias | None:
-        """What every layer adds to its scores."""
+        """The bias of every layer."""
         table = self.relative_table
         return None if table is None else relative_bias(table, bidirectional=True, max_distance=_MAX_DISTANCE)
 
     @property
     def max_length(self) -> int:
-        """Of a text, in tokens."""
+        """Most tokens of a text."""
         return self.positions.shape[0] - (0 if self.padding is None else self.padding + 1)
 
     def position_ids(self, ids: Sequence[int]) -> list[int]:
         """The row of ``positions`` for each token of a text.
 
-        They count up; but where positions follow the padding's row, a padding token that stands in the text has that very row,
-        and is not counted.
+        Rows count up. If they begin after the row of the padding token, a padding token in the text has that row, and is not
+        counted.
         """
         if self.padding is None:
             return list(range(len(ids)))

@@ -1,4 +1,4 @@
-"""Texts to token ids, by the tokenizers library."""
+"""Texts to token ids, with the tokenizers library."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from .files import ModelError, read_json
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """tokenizer.json, and the longest text in tokens. Truncation and padding written in tokenizer.json are ignored."""
+    """A model's tokenizer. Truncation and padding set in tokenizer.json are ignored."""
 
     tokenizer: Any
+    """The library's."""
     max_seq_length: int
+    """Most tokens of a text; the rest is cut."""
     lower_case: bool = False
+    """Whether texts are lower-cased first."""
 
     @classmethod
     def read(cls, folder: Path, *, vocabulary: int, max_positions: int) -> Self:
-        """From tokenizer.json; max_seq_length of sentence_bert_config.json wins over model_max_length and the positions."""
+        """Read tokenizer.json; max_seq_length of sentence_bert_config.json wins over model_max_length and the positions."""
         from tokenizers import Tokenizer as Library
 
         path = folder / "tokenizer.json"
@@ -39,33 +42,33 @@ class Tokenizer:
         return cls(tokenizer, limit, settings.get("do_lower_case", False) is True)
 
     def __call__(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-        """The ids of each text with its special tokens, and how many texts were cut at ``max_seq_length``."""
+        """Return the ids of each text with its special tokens, and how many texts were cut."""
         texts = [text.lower() for text in texts] if self.lower_case else list(texts)
         encodings = self.tokenizer.encode_batch(texts)
         return [encoding.ids for encoding in encodings], sum(bool(encoding.overflowing) for encoding in encodings)
 
     @property
     def special_tokens(self) -> frozenset[str]:
-        """Those that stand for no part of a text, such as [CLS]: what it puts around every text, so not [UNK] or [MASK]."""
+        """The tokens put around every text, such as [CLS]; not [UNK] or [MASK], which stand for a part of the text."""
         added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values() if token.special}
         return frozenset(added.intersection(self.tokenizer.encode("").tokens))
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """The tokens of ids, as the vocabulary spells them; those that it spells byte by byte (RoBERTa), as the text does.
+        """Return the tokens of ids, spelled as in the vocabulary; tokens of a byte-level vocabulary (RoBERTa) as in the text.
 
-        In these a space is ▁, as in those of SentencePiece, and a byte that is no whole letter reads as Python's: \\xc3.
+        In the latter a space is ▁, as in SentencePiece's, and a byte that is not a whole letter is written as in Python: \\xc3.
         """
         from tokenizers import decoders
 
         spelled = [self.tokenizer.id_to_token(token) for token in ids]
         if not isinstance(self.tokenizer.decoder, decoders.ByteLevel):
             return spelled
-        added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}  # as they are: <mask>
+        added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}  # spelled as they are: <mask>
         return [token if token in added else _letters(token) for token in spelled]
 
 
 def _byte_letters() -> dict[str, int]:
-    """A letter for each byte: its own in Latin-1 where that is visible, and from chr(256) on for the others."""
+    """A letter for each byte: its own in Latin-1 if that is visible, or one from chr(256) on."""
     visible = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
     others = [byte for byte in range(256) if byte not in visible]
     return {chr(byte): byte for byte in visible} | {chr(256 + at): byte for at, byte in enumerate(others)}
@@ -76,13 +79,13 @@ _BYTES = _byte_letters()  # of byte-level BPE (Radford et al. 2019, section 2.2)
 
 def _letters(token: str) -> str:
     if not _BYTES.keys() >= set(token):
-        return token  # no bytes, whatever the decoder says
+        return token  # not spelled in bytes, whatever the decoder says
     text = bytes(_BYTES[letter] for letter in token).decode(errors="backslashreplace").replace(" ", "▁")
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _limit(folder: Path, settings: dict[str, Any], special: int, max_positions: int) -> int:
-    """The first that is given of max_seq_length, model_max_length (as far as there are positions), and the positions."""
+    """Return the first that is given: max_seq_length, model_max_length (at most ``max_positions``), ``max_positions``."""
     path, name, limit = folder / "sentence_bert_config.json", "max_seq_length", settings.get("max_seq_length")
     if limit is None:
         path, name = folder / "tokenizer_config.json", "model_max_length"

@@ -1,0 +1,65 @@
+"""How a problem is cut into blocks of queries and keys, or slices of its batch, to bound memory (promise 13)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from .arrays import Array
+from .masks import Relation
+from .problem import AttentionProblem
+from .state import AttentionState
+
+_DENSE = 1 << 22  # scores computed at once without blocks: 16 MB in float32
+_BLOCK = 1 << 20  # scores in a block
+
+Block = tuple[int, int]
+"""How many queries and keys a block has."""
+
+
+def split(index: range, size: int) -> Iterator[range]:
+    """Successive ranges of ``size`` members; the last may be shorter."""
+    return (index[at : at + size] for at in range(0, len(index), size))
+
+
+def block_shape(p: AttentionProblem, num_rows: int) -> Block:
+    """Return the shape of one block for everything if the scores are few; else of blocks with twice as many keys as queries."""
+    heads = max(1, math.prod(p.rows_shape[:-1]))
+    num_cols = len(p.structure.keys)
+    if heads * num_rows * num_cols <= _DENSE:
+        return max(1, num_rows), max(1, num_cols)
+    rows = min(num_rows, max(64, math.isqrt(_BLOCK // heads // 2)))
+    return rows, max(128, _BLOCK // heads // rows)
+
+
+def visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator[tuple[range, Relation]]:
+    """Blocks of ``num_cols`` keys that some of ``rows`` may see, each with how many of its pairs attend."""
+    for cols in split(p.structure.keys, num_cols):
+        relation = Relation.ALL if p.mask is None else p.mask.relation(p.grid(rows, cols))
+        if relation is not Relation.NONE:
+            yield cols, relation
+
+
+def batch_slice_size(p: AttentionProblem) -> int | None:
+    """Return how many elements of the first batch axis to compute at once, for many small problems; None: all of them."""
+    if not p.batch_shape or not isinstance(p.offset, int):
+        return None
+    if any(True for term in (p.mask, p.bias) if term is not None for _ in term.arrays()):
+        return None  # arrays may have batch axes of their own
+    each = math.prod(p.rows_shape[1:-1]) * min(p.query.shape[-2], 64) * min(len(p.structure.keys), 128)
+    size = max(1, _DENSE // max(1, each))
+    return size if size < p.batch_shape[0] else None
+
+
+def by_batch_slices(p: AttentionProblem, size: int, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:
+    """Return the states of slices of ``size`` elements of the first batch axis, computed one after another, as one."""
+    ndim = len(p.batch_shape) + 3
+
+    def slice_of(x: Array, start: int) -> Array:
+        return x if x.ndim < ndim or x.shape[0] == 1 else x[start : start + size, ...]
+
+    states = [
+        attend(p.with_arrays(*(slice_of(x, start) for x in (p.query, p.key, p.value))))
+        for start in range(0, p.batch_shape[0], size)
+    ]
+    return AttentionState(*(p.xp.concat(list(arrays), axis=0) for arrays in zip(*states, strict=True)))
