@@ -10,7 +10,7 @@ import sample_contenders as sample
 from mha_core.bench import limits, texts
 from mha_core.bench.attention import Attention
 from mha_core.bench.limits import COPY, MATRIX
-from mha_core.bench.race import QUICK
+from mha_core.bench.rounds import QUICK
 from mha_core.cli import bench
 from mha_core.cli.app import app
 
@@ -79,7 +79,7 @@ def test_a_wrong_answer_is_an_exit_status(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--case", "nothing"), 2, "no case has 'nothing' in its name; there are: attention 32x12x128x32;"),
+        (("--case", "nothing"), 2, "no case has 'nothing' in its name; the cases are: attention 32x12x128x32;"),
         (("--backend", "nump"), 1, "did you mean 'numpy'?"),
         (("--backend", "cupy", "--case", "tiny"), 1, "backend 'cupy' (from mha-core"),
         (("--model", "somewhere"), 2, "give both --model DIR and --texts FILE"),
@@ -89,7 +89,7 @@ def test_a_wrong_answer_is_an_exit_status(monkeypatch):
             "--model is given, and no chosen case is a text encoder",
         ),
         (("--model", "somewhere", "--texts", "no-such-file", "--case", "text"), 1, "no-such-file"),
-        (("--model", "somewhere", "--texts", os.devnull, "--case", "text"), 1, "/dev/null holds no text"),
+        (("--model", "somewhere", "--texts", os.devnull, "--case", "text"), 1, "/dev/null is empty; expected one text per line"),
     ],
 )
 def test_what_is_asked_wrongly_is_told(words, code, message):
@@ -135,7 +135,9 @@ def test_a_backend_that_does_not_say_where_its_arrays_lie_has_no_limit(monkeypat
 
 def test_the_limit_is_the_best_on_the_same_kind_of_device(monkeypatch):
     seconds = {"NumPy": 4.0, "near, product": 2.0, "near, linear": 3.0, "far, product": 0.5, "far, linear": 1.0}
-    monkeypatch.setattr(limits, "race", lambda contenders, effort: {each.name: [seconds[each.name]] for each in contenders})
+    monkeypatch.setattr(
+        limits, "time_in_rounds", lambda contenders, effort: {each.name: [seconds[each.name]] for each in contenders}
+    )
     monkeypatch.setattr(limits, "_warm", lambda contender: True)
     rates = limits._best(12.0, sample.process, (limits.product, limits.linear), {"near": limits.HOST, "far": 2}, QUICK)
     assert rates == {limits.HOST: 6.0, 2: 24.0}

@@ -3,7 +3,7 @@
 from tree.bench.cases import CASES, LONG
 from tree.bench.memory import grown
 
-from .backends import BACKENDS, as_far_as_it_was, ready
+from .backends import BACKENDS, ready, skip_missing
 from .timing import TIMEOUT
 
 PROBLEMS = {**LONG, **{name: problem for name, problem in CASES.items() if not name.startswith(("tiny", "import"))}}
@@ -18,7 +18,7 @@ class Memory:
 
     def setup(self, backend: str, case: str) -> None:
         ready(backend)
-        with as_far_as_it_was():  # here, for in the call itself nothing can be left out
+        with skip_missing():  # here, for in the call itself nothing can be left out
             PROBLEMS[case].small().ours(backend)
 
     def track_peak(self, backend: str, case: str) -> int:

@@ -1,7 +1,7 @@
 """On one thread, where times are steady and NumPy may be paired with any library in one process."""
 
 from tree.bench.cases import CASES
-from tree.bench.pair import cost
+from tree.bench.cost import cost
 
 from .backends import BACKENDS, ready
 from .timing import TIMEOUT, _Time, verified

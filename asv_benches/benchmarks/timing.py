@@ -6,9 +6,9 @@ import time
 from functools import partial
 
 from tree.bench.cases import CASES, Problem
-from tree.bench.work import Work, calibrated, timed
+from tree.bench.timing import Work, calibrated, timed
 
-from .backends import BACKENDS, as_far_as_it_was, ready
+from .backends import BACKENDS, ready, skip_missing
 
 TIMEOUT = 300.0  # seconds, of one process; JAX compiles for each length of the texts
 SAMPLE = 0.01  # seconds; shorter samples rank backends wrongly
@@ -21,7 +21,7 @@ def verified(problem: Problem, backend: str, *others: Work) -> Work:
     """
     ready(backend)
     check = problem.judge()  # first: OpenBLAS's threads spin on after it, beside whatever comes next
-    with as_far_as_it_was():
+    with skip_missing():
         work = problem.ours(backend)
     for each in (work, *others):
         check(each.read(each.call()))

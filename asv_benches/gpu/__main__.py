@@ -21,7 +21,7 @@ from mha_core.bench.machine import versions
 from . import report
 from .cases import CASES, REHEARSAL
 from .measure import limits, measured, verdicts
-from .sides import Sides, card, host
+from .target import Target, gpu, host
 
 ROOT = Path(__file__).parent.parent.parent
 JUDGED = (("cupy", None, ROOT / "backends" / "mha_cupy" / "certificates"), ("torch", "cuda:0", ROOT / "docs" / "certificates"))
@@ -39,21 +39,21 @@ def main(
 ) -> None:
     """Judge and time what runs on a CUDA card."""
     try:
-        sides = host() if rehearse else card()
+        target = host() if rehearse else gpu()
     except (mha.BackendUnavailable, RuntimeError) as error:
         console.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(1) from error
     failed = (
         [] if rehearse or not conformance else [name for name, device, folder in JUDGED if not _judge(name, device, folder)]
     )
-    best, rows, found = limits(sides), [], []
+    best, rows, found = limits(target), [], []
     cases = REHEARSAL if rehearse else CASES
     for case in cases:
-        timed = measured(case, sides, rounds)
+        timed = measured(case, target, rounds)
         rows += timed
         found += verdicts(case, timed, best)
         console.print(*(f"{case.name}: {row.contender}: {row.wrong or f'{row.median:.3g} s'}" for row in timed), sep="\n")
-        report.write(output, report.record(rows, found, best, _head(sides)), cases)  # each time: a fault may end the next case
+        report.write(output, report.record(rows, found, best, _head(target)), cases)  # each time: a fault may end the next case
     console.print(f"{output / 'gpu.json'} and {output / 'gpu.md'} are written")
     wrong = [f"{row.case}, {row.contender}: {row.wrong}" for row in rows if row.wrong]
     if failed or wrong:
@@ -79,12 +79,12 @@ def _judge(name: str, device: str | None, folder: Path) -> bool:
     return subprocess.run(words, check=False).returncode == 0
 
 
-def _head(sides: Sides) -> dict[str, Any]:
+def _head(target: Target) -> dict[str, Any]:
     import torch
 
-    name = "host" if sides.is_rehearsal else torch.cuda.get_device_name(0)
-    found = versions() | (dict(sides.arrays.record.versions()) if sides.arrays.record.versions else {})
-    return {"rehearsal": sides.is_rehearsal, "date": datetime.now(UTC).date().isoformat(), "card": name, "versions": found}
+    name = "host" if target.is_rehearsal else torch.cuda.get_device_name(0)
+    found = versions() | (dict(target.arrays.record.versions()) if target.arrays.record.versions else {})
+    return {"rehearsal": target.is_rehearsal, "date": datetime.now(UTC).date().isoformat(), "card": name, "versions": found}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mha_core.bench.work import duration
+from mha_core.bench.timing import duration
 
 from .cases import CASES, Case, Goal
 from .measure import Row, Verdict

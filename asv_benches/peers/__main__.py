@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from mha_core.bench import limits
-from mha_core.bench.contender import ContenderFailed
-from mha_core.bench.machine import not_as_they_come, source
-from mha_core.bench.race import QUICK, Effort
+from mha_core.bench.machine import source, tuning_variables
+from mha_core.bench.rounds import QUICK, Effort
+from mha_core.bench.worker import WorkerFailed
 
-from .board import Row, measured
 from .cases import KNOWN, MissingPeer, check_installed, chosen
+from .measure import Row, measured
 from .report import reading, table, write
 
 WIDTH = 180  # of the table in a file
@@ -45,7 +45,7 @@ def main(
     """Time every backend beside its peers, in processes of their own, and print goal, measured and limit."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: no contender asks a network
     console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
-    for name in not_as_they_come(os.environ):
+    for name in tuning_variables(os.environ):
         log.print(f"taken out of the contenders' environment: {name}={os.environ.pop(name)}", highlight=False)
     effort = QUICK if quick else Effort(rounds, processes=processes)
     backends = backend or list(KNOWN)
@@ -58,7 +58,7 @@ def main(
         for each in cases:
             log.print(f"{each.name}, {each.peer.name}", highlight=False)
             rows += measured(each, backends, effort, rates)
-    except (ValueError, MissingPeer, ContenderFailed, AssertionError) as error:
+    except (ValueError, MissingPeer, WorkerFailed, AssertionError) as error:
         log.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(1) from error
     console.print(table(rows))

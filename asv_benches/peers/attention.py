@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mha_core.bench.attention import Attention
-from mha_core.bench.work import Work
+from mha_core.bench.timing import Work
 
 
 def sdpa(problem: Attention) -> Work:

@@ -12,7 +12,7 @@ from mha_core.bench.cases import Problem
 from mha_core.bench.imports import Import
 from mha_core.bench.layer import Layer
 from mha_core.bench.texts import MODEL, Texts
-from mha_core.bench.work import Work
+from mha_core.bench.timing import Work
 
 from . import attention, layer, texts
 
@@ -98,7 +98,7 @@ def chosen(words: Sequence[str]) -> list[Case]:
     for word in words:
         if not any(word.lower() in case.name.lower() for case in CASES):
             names = "\n  ".join(dict.fromkeys(case.name for case in CASES))
-            raise ValueError(f"no case has {word!r} in its name; there are\n  {names}")
+            raise ValueError(f"no case has {word!r} in its name; the cases are\n  {names}")
     return found
 
 

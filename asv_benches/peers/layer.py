@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mha_core.bench.layer import D_FF, D_MODEL, NUM_HEADS, Layer
-from mha_core.bench.work import Work
+from mha_core.bench.timing import Work
 
 FUSED = "aten._transformer_encoder_layer_fwd.default"  # the one operation that torch's fast path is
 

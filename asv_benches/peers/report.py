@@ -13,9 +13,9 @@ from rich.table import Table
 
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.machine import processor, versions
-from mha_core.bench.work import duration
+from mha_core.bench.timing import duration
 
-from .board import Row
+from .measure import Row
 
 FORMAT = 1
 """Of the JSON: another number where a key is taken away or changes its meaning."""

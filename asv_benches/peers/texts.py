@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mha_core.bench.texts import Texts
-from mha_core.bench.work import Work
+from mha_core.bench.timing import Work
 
 
 def sentence_transformers(problem: Texts) -> Work:

@@ -59,7 +59,7 @@ def full(revision: str) -> str:
         raise GitFailed(f"no commit is named {revision!r}") from error
 
 
-JUDGE = ("asv_benches/benchmarks", "asv_benches/installed.py", "mha_core/bench", "mha_core/conformance")
+JUDGE = ("asv_benches/benchmarks", "asv_benches/asv_environment.py", "mha_core/bench", "mha_core/conformance")
 """What measures: it is the working tree's, whatever commit is measured."""
 
 

@@ -238,7 +238,7 @@ def bench(
     """Time each backend beside plain NumPy, on this machine, and tell how near it comes to what the machine can do."""
     if (model is None) != (texts is None):
         raise typer.BadParameter("give both --model DIR and --texts FILE", param_hint="--model, --texts")
-    from ..bench.contender import ContenderFailed
+    from ..bench.worker import WorkerFailed
     from . import bench as benching  # it loads NumPy, which no other command needs to start
 
     with _failing_clearly():
@@ -246,7 +246,7 @@ def bench(
             look = benching.run(backend or [], case or [], quick=quick, model=model, texts=texts)
         except benching.UnknownCase as error:
             raise typer.BadParameter(str(error), param_hint="--case") from error
-        except (ValueError, ContenderFailed) as error:
+        except (ValueError, WorkerFailed) as error:
             raise mha_core.MhaError(str(error)) from error
         if as_json:
             typer.echo(json.dumps(look.record(), indent=2))

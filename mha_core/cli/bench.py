@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ..bench.cases import Problem, chosen
-from ..bench.contest import Entry, contest
+from ..bench.compare import Contender, compare
 from ..bench.limits import COPY, MATRIX, measured
-from ..bench.machine import not_as_they_come
-from ..bench.race import QUICK, Effort, ratio
+from ..bench.machine import tuning_variables
+from ..bench.rounds import QUICK, Effort, ratio
 from ..bench.texts import Texts
-from ..bench.work import duration
+from ..bench.timing import duration
 from ..dispatch.backend import load
 from ..dispatch.errors import BackendUnavailable
 from ..dispatch.selection import check_name
@@ -67,7 +67,7 @@ def run(
     cases, notes = _cases(words, model, texts)
     names, left_out = _usable(backends)
     notes += left_out
-    notes += [f"the environment has {name}={os.environ[name]}" for name in not_as_they_come(os.environ)]
+    notes += [f"the environment has {name}={os.environ[name]}" for name in tuning_variables(os.environ)]
     effort = QUICK if quick else EFFORT
     kinds = {problem.limit.kind for problem in cases.values() if problem.limit}
     limits = measured(names, QUICK, kinds) if kinds else {}
@@ -120,8 +120,8 @@ def _rows(
     case: str, problem: Problem, names: Sequence[str], effort: Effort, limits: Mapping[str, Mapping[str, float]]
 ) -> Iterable[Row]:
     kind, limit = type(problem), problem.limit
-    entries = [Entry(name, kind.ours, (problem, name)) for name in names]
-    times, wrong = contest(problem, Entry(PLAIN, kind.plain, (problem,)), entries, effort)
+    contenders = [Contender(name, kind.ours, (problem, name)) for name in names]
+    times, wrong = compare(problem, Contender(PLAIN, kind.plain, (problem,)), contenders, effort)
     yield Row(case, PLAIN, statistics.median(times[PLAIN]) if times[PLAIN] else None)
     for name in names:
         if name in wrong:

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mha_core.bench.contest import Entry, contest
-from mha_core.bench.race import Effort, Ratio, ratio
+from mha_core.bench.compare import Contender, compare
+from mha_core.bench.rounds import Effort, Ratio, ratio
 
 from .cases import Case
 
@@ -43,13 +43,13 @@ class Row:
 
 
 def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping[str, float]) -> list[Row]:
-    """A row for each backend that the case takes. Raises ContenderFailed and AssertionError for the peer's faults alone."""
+    """A row for each backend that the case takes. Raises WorkerFailed and AssertionError for the peer's faults alone."""
     entered = [name for name in backends if case.takes(name)]
     if not entered:
         return []
-    peer = Entry(case.peer.name, case.peer.build, (case.problem,))
-    ours = [Entry(name, case.ours, (case.problem, name)) for name in entered]
-    times, wrong = contest(case.problem, peer, ours, effort)
+    peer = Contender(case.peer.name, case.peer.build, (case.problem,))
+    ours = [Contender(name, case.ours, (case.problem, name)) for name in entered]
+    times, wrong = compare(case.problem, peer, ours, effort)
     return [
         Row(case.name, case.peer.name, name, case.goals.get(name), wrong=wrong[name])
         if name in wrong

@@ -18,7 +18,7 @@ from asv import util
 from asv.console import log
 from asv.environment import Environment
 
-from mha_core.bench.machine import not_as_they_come
+from mha_core.bench.machine import tuning_variables
 
 # glibc would map and unmap large temporaries in one process and keep them in another
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
@@ -88,7 +88,7 @@ class Installed(Environment):
         """With the commit's folder before all else, and libraries as they come."""
         log.debug(f"Running '{' '.join(args)}' in {self.name}")
         given = dict(options.pop("env", os.environ))
-        for name in not_as_they_come(given):
+        for name in tuning_variables(given):
             del given[name]
         commit = self._global_env_vars.get("ASV_COMMIT")
         paths = [str(self._folder(commit))] if commit else []

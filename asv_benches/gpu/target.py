@@ -17,7 +17,7 @@ Clock = Callable[[Callable[[], None]], float]
 
 
 @dataclass(frozen=True)
-class Sides:
+class Target:
     """``arrays``: the backend of CuPy. ``kernels``: what a contender demands by name, since nothing else would choose it."""
 
     arrays: LoadedBackend
@@ -37,7 +37,7 @@ class Sides:
         return 4 if self.is_rehearsal else 2
 
     def pair(self, numbers: Any) -> tuple[Any, Any]:
-        """The same numbers, rounded to the dtype, on both sides."""
+        """The same numbers, rounded to the dtype, on both target."""
         import torch
 
         ours = self.arrays.xp.astype(self.arrays.from_numpy(numbers, None), getattr(self.arrays.xp, self.dtype))
@@ -50,7 +50,7 @@ class Sides:
         return stack
 
 
-def card() -> Sides:
+def gpu() -> Target:
     """Raises BackendUnavailable where CuPy has no device, and RuntimeError where torch has none."""
     arrays = load("cupy")
     import torch
@@ -61,12 +61,12 @@ def card() -> Sides:
         OURS: (("attention", "flash"), ("layer_norm", "fused"), ("encoder_layer", "fused")),
         BLOCKS: (("attention", "blocks"),),
     }
-    return Sides(arrays, "cuda:0", _by_events, kernels)
+    return Target(arrays, "cuda:0", _by_events, kernels)
 
 
-def host() -> Sides:
+def host() -> Target:
     """Everything but the card: for the tests of this, and before one is hired."""
-    return Sides(load("numpy"), "cpu", _by_time, {}, is_rehearsal=True)
+    return Target(load("numpy"), "cpu", _by_time, {}, is_rehearsal=True)
 
 
 def _by_events(work: Callable[[], None]) -> float:
