@@ -89,7 +89,11 @@ def test_a_wrong_answer_is_an_exit_status(monkeypatch):
             "--model is given, and no chosen case is a text encoder",
         ),
         (("--model", "somewhere", "--texts", "no-such-file", "--case", "text"), 1, "no-such-file"),
-        (("--model", "somewhere", "--texts", os.devnull, "--case", "text"), 1, "/dev/null is empty; expected one text per line"),
+        (
+            ("--model", "somewhere", "--texts", os.devnull, "--case", "text"),
+            1,
+            "/dev/null is empty; expected one text per line",
+        ),
     ],
 )
 def test_what_is_asked_wrongly_is_told(words, code, message):

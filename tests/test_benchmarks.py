@@ -165,7 +165,7 @@ def test_another_mha_core_than_that_of_the_commit_is_not_measured(monkeypatch):
     monkeypatch.setenv("ASV_ENV_TYPE", "installed")
     process(
         """
-        with pytest.raises(ImportError, match="is imported where that of 0000000000"):
+        with pytest.raises(ImportError, match="expected that of commit 0000000000"):
             backends.ready("numpy")
         """
     )

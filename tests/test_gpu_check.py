@@ -62,7 +62,7 @@ class Planted:
 def test_what_is_wrong_or_broken_has_no_time_and_says_why(target):
     rows = {row.contender: row for row in measured(Case("planted", Planted(), "peer", ()), target, rounds=2)}
     assert rows["right"].seconds and rows["peer"].seconds
-    assert rows["wrong"].wrong == "its answer is 0.1 from float64, the peer's 0.001" and not rows["wrong"].seconds
+    assert rows["wrong"].wrong == "its error relative to float64 is 0.1, the peer's 0.001" and not rows["wrong"].seconds
     assert rows["broken"].wrong == "RuntimeError: no such kernel"
 
 
@@ -83,7 +83,7 @@ def test_a_rehearsal_writes_what_a_card_would_and_says_what_it_is(tmp_path):
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["rehearsal"] and found["card"] == "host" and len(found["rows"]) == 9
     text = (tmp_path / "gpu.md").read_text()
-    assert "A rehearsal on the host" in text and report.NOT_YET not in text
+    assert "A rehearsal on the CPU" in text and report.NOT_YET not in text
     assert text.count(" met |") + text.count(" missed |") == 4
 
 
@@ -104,7 +104,7 @@ def test_a_page_of_a_card_tells_what_was_met():
     best = {"FLOP": 7.9e14, "B": 4.1e12}
     head = {"rehearsal": False, "date": "2026-11-21", "card": "SomeCard", "versions": {"torch": "2.13.0"}}
     text = report.page(report.record(rows, verdicts(CASES[0], rows, best), best, head))
-    assert "Measured on 2026-11-21 on one SomeCard; torch 2.13.0. In the same run it multiplied at 790 TFLOP/s" in text
+    assert "Measured on 2026-11-21 on one SomeCard; torch 2.13.0. Its limits in the same run: 790 TFLOP/s" in text
     assert f"| {CASES[0].name} | {goal.contender} | {goal.beside} | at most 1.02 of its time | 0.50, met |" in text
     assert f"| {CASES[0].name} | {goal.contender} | 1 ms | 500 TFLOP/s |" in text
 

@@ -1,6 +1,6 @@
-"""``python -m gpu``: conformance of CuPy and of torch on CUDA, then timings beside torch, and both written down.
+"""The command ``python -m gpu``: test conformance on a GPU, time mha-core against torch, write both down.
 
-Exit codes: 0 done, whatever the goals say; 1 something is wrong, or there is no GPU.
+Exit codes: 0 done, whether or not the goals are met; 1 something failed or is wrong, or there is no GPU.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ console = Console(soft_wrap=True, highlight=False)
 
 def main(
     *,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Where gpu.json and gpu.md go.")] = ROOT / "docs",
-    rounds: Annotated[int, typer.Option(min=2)] = 15,
-    conformance: Annotated[bool, typer.Option(help="Judge before timing, and write the certificates.")] = True,
-    rehearse: Annotated[
-        bool, typer.Option(help="The same on the host, with small problems: NumPy in the place of CuPy.")
-    ] = False,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for gpu.json and gpu.md.")] = ROOT / "docs",
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds per case.")] = 15,
+    conformance: Annotated[bool, typer.Option(help="Test conformance first, and write the certificates.")] = True,
+    rehearse: Annotated[bool, typer.Option(help="Small problems on the CPU, with NumPy in place of CuPy.")] = False,
 ) -> None:
-    """Judge and time what runs on a CUDA card."""
+    """Test conformance on a CUDA GPU and time mha-core against torch."""
     try:
         target = host() if rehearse else gpu()
     except (mha.BackendUnavailable, RuntimeError) as error:
@@ -53,8 +51,8 @@ def main(
         rows += timed
         found += verdicts(case, timed, best)
         console.print(*(f"{case.name}: {row.contender}: {row.wrong or f'{row.median:.3g} s'}" for row in timed), sep="\n")
-        report.write(output, report.record(rows, found, best, _head(target)), cases)  # each time: a fault may end the next case
-    console.print(f"{output / 'gpu.json'} and {output / 'gpu.md'} are written")
+        report.write(output, report.record(rows, found, best, _head(target)), cases)  # after each case: the next one may crash
+    console.print(f"{output / 'gpu.json'} and {output / 'gpu.md'} were written")
     wrong = [f"{row.case}, {row.contender}: {row.wrong}" for row in rows if row.wrong]
     if failed or wrong:
         console.print(
@@ -65,6 +63,7 @@ def main(
 
 
 def _judge(name: str, device: str | None, folder: Path) -> bool:
+    """Whether a backend passes the conformance suite; writes its certificate."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""What is timed on a card: each case with its contenders, its peer, and the goal of each."""
+"""The GPU benchmarks: each case with its contenders, its peer and its goals."""
 
 from __future__ import annotations
 
@@ -16,51 +16,63 @@ from peers.layer import state_dict
 from .target import BLOCKS, OURS, Target
 
 OURS_ON_TORCH, PLAIN = "mha-core on torch", "cupy.matmul and a softmax"
-_BYTES = 1 << 28  # of the inputs that take turns: several times what a card caches
-_MOST = 1 << 34  # of the scores of plain attention
+_BYTES = 1 << 28  # of all input sets together: several times the size of a GPU's cache
+_MOST = 1 << 34  # bytes of scores for which plain attention is timed
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """contenders: of the number of a set of inputs, the answer; each is called where its ``Target.kernels`` are demanded. sets:
-    how many take turns. sample: of an answer to set 0, what ``exact`` holds. work: what the least of them must do, in
-    operations or bytes."""
+    """The contenders of a case, and the exact answer."""
 
     contenders: Mapping[str, Callable[[int], Any]]
+    """Functions from the index of an input set to the answer; each is called with its `Target.kernels` demanded."""
     sets: int
+    """Number of input sets, used in turns."""
     sample: Callable[[Any], Any]
+    """Function from an answer to set 0 to the elements that `exact` contains."""
     exact: Any
+    """Those elements in float64."""
     work: float
+    """Least number of operations or bytes that the problem needs."""
 
 
 class Problem(Protocol):
-    unit: str
-    """Of ``Comparison.work``: "FLOP" or "B"."""
+    """A computation to be timed."""
 
-    def comparison(self, target: Target) -> Comparison: ...
+    unit: str
+    """Unit of ``Comparison.work``: "FLOP" or "B"."""
+
+    def comparison(self, target: Target) -> Comparison:
+        """Make the inputs and compute the exact answer."""
+        ...
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The greatest time of a contender relative to another's; or, beside nobody, the least part of the card's limit."""
+    """A goal of one contender."""
 
     contender: str
     at: float
+    """Greatest ratio to the other contender's time; without one, the least share of the GPU's limit."""
     beside: str = ""
+    """The other contender; empty if the goal is a share of the limit."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """peer: the contender that answers are compared with."""
+    """A problem with its goals."""
 
     name: str
     problem: Problem
     peer: str
+    """The contender whose error bounds that of the others."""
     goals: tuple[Goal, ...]
 
 
 @dataclass(frozen=True)
 class Attention:
+    """Self-attention on standard normal numbers (1, heads, length, head_dim)."""
+
     heads: int
     length: int
     head_dim: int
@@ -68,6 +80,7 @@ class Attention:
     unit = "FLOP"
 
     def comparison(self, target: Target) -> Comparison:
+        """Make the inputs and compute the exact answer."""
         import torch
 
         rng, shape = np.random.default_rng(0), (1, self.heads, self.length, self.head_dim)
@@ -101,11 +114,14 @@ class Attention:
 
 @dataclass(frozen=True)
 class Norm:
+    """Layer normalization of standard normal numbers (rows, width)."""
+
     rows: int
     width: int
     unit = "B"
 
     def comparison(self, target: Target) -> Comparison:
+        """Make the inputs and compute the exact answer."""
         import torch
 
         rng, size = np.random.default_rng(0), target.itemsize
@@ -125,6 +141,8 @@ class Norm:
 
 @dataclass(frozen=True)
 class EncoderLayer:
+    """An encoder layer with GELU and heads of 64, on standard normal numbers (batch, length, d_model)."""
+
     batch: int
     length: int
     d_model: int
@@ -132,6 +150,7 @@ class EncoderLayer:
     unit = "FLOP"
 
     def comparison(self, target: Target) -> Comparison:
+        """Make the inputs and compute the exact answer."""
         import torch
 
         rng, heads = np.random.default_rng(0), self.d_model // 64
@@ -165,18 +184,19 @@ class EncoderLayer:
 
 
 def _sets(size: int) -> int:
+    """Return the number of input sets of ``size`` bytes each."""
     return max(2, min(8, _BYTES // max(1, size)))
 
 
 def _numbers(target: Target, x: Any) -> Any:
-    """In float64, on the host."""
+    """Return an array in float64 on the host."""
     if type(x).__module__.startswith("torch"):
         return x.detach().to("cpu").double().numpy()
     return target.arrays.to_numpy(x).astype(np.float64)
 
 
 def _plain(target: Target, query: Any, key: Any, value: Any, *, causal: bool) -> Any:
-    """What one writes with CuPy alone; in float16, because it multiplies no stacks of bfloat16."""
+    """Return attention written with CuPy alone; in float16, because CuPy cannot multiply stacks of bfloat16 matrices."""
     xp = target.arrays.xp
     if not target.is_rehearsal:
         query, key, value = (xp.astype(x, xp.float16) for x in (query, key, value))
@@ -188,25 +208,25 @@ def _plain(target: Target, query: Any, key: Any, value: Any, *, causal: bool) ->
     return xp.matmul(s / xp.sum(s, axis=-1, keepdims=True), value)
 
 
-_BESIDE_SDPA, _BESIDE_PLAIN = Goal(OURS_ON_TORCH, 1.02, "torch SDPA"), Goal(OURS, 1 / 6, PLAIN)
-_ON_CUPY = Goal(OURS, 1 / 0.95, "torch SDPA")
-_OF_COPY, _BESIDE_LAYER = Goal(OURS, 0.85), Goal(OURS, 1.1, "nn.TransformerEncoderLayer")
+_TORCH_VS_SDPA, _VS_PLAIN = Goal(OURS_ON_TORCH, 1.02, "torch SDPA"), Goal(OURS, 1 / 6, PLAIN)
+_CUPY_VS_SDPA = Goal(OURS, 1 / 0.95, "torch SDPA")
+_SHARE_OF_COPY, _VS_TORCH_LAYER = Goal(OURS, 0.85), Goal(OURS, 1.1, "nn.TransformerEncoderLayer")
 CASES = (
     *(
         Case(
             f"attention 1x16x{length}x128{', causal' * causal}",
             Attention(16, length, 128, causal),
             "torch SDPA",
-            (_BESIDE_SDPA, *[_ON_CUPY] * (length >= 4096), *[_BESIDE_PLAIN] * (4096 <= length <= 16384)),
+            (_TORCH_VS_SDPA, *[_CUPY_VS_SDPA] * (length >= 4096), *[_VS_PLAIN] * (4096 <= length <= 16384)),
         )
         for length in (2048, 8192, 32768)
         for causal in (True, False)
     ),
-    Case("layer norm 32768x4096", Norm(32768, 4096), "torch layer_norm", (_OF_COPY,)),
-    Case("encoder layer 32x512x1024", EncoderLayer(32, 512, 1024, 4096), "nn.TransformerEncoderLayer", (_BESIDE_LAYER,)),
+    Case("layer norm 32768x4096", Norm(32768, 4096), "torch layer_norm", (_SHARE_OF_COPY,)),
+    Case("encoder layer 32x512x1024", EncoderLayer(32, 512, 1024, 4096), "nn.TransformerEncoderLayer", (_VS_TORCH_LAYER,)),
 )
 REHEARSAL = (
-    Case("attention 1x2x48x16, causal", Attention(2, 48, 16, True), "torch SDPA", (_BESIDE_SDPA, _BESIDE_PLAIN)),
-    Case("layer norm 32x64", Norm(32, 64), "torch layer_norm", (_OF_COPY,)),
-    Case("encoder layer 2x8x64", EncoderLayer(2, 8, 64, 128), "nn.TransformerEncoderLayer", (_BESIDE_LAYER,)),
+    Case("attention 1x2x48x16, causal", Attention(2, 48, 16, True), "torch SDPA", (_TORCH_VS_SDPA, _VS_PLAIN)),
+    Case("layer norm 32x64", Norm(32, 64), "torch layer_norm", (_SHARE_OF_COPY,)),
+    Case("encoder layer 2x8x64", EncoderLayer(2, 8, 64, 128), "nn.TransformerEncoderLayer", (_VS_TORCH_LAYER,)),
 )
