@@ -184,7 +184,7 @@ def test_wrong_questions_are_answered_with_what_to_give(encode, tmp_path):
     assert f"'{tmp_path}' is a directory" in fails(2, *encode, tmp_path)
     assert "'--model'" in fails(2, "encode", "-t", "a")
     assert "'x.txt' does not end in .npy; give x.npy, or - for JSON lines" in fails(2, *encode, "-t", "a", "-o", "x.txt")
-    assert "--similar prints to standard output too: give a file" in fails(2, *encode, "-t", "a", "-k", "1", "-o", "-")
+    assert "--similar prints to standard output too; give a file" in fails(2, *encode, "-t", "a", "-k", "1", "-o", "-")
     for wrong in ("0", "-1", "many"):
         assert "'--similar'" in fails(2, *encode, "-t", "a", "--similar", wrong)
     assert "encod" in fails(2, "encod")

@@ -174,15 +174,15 @@ def test_the_command_explains_a_layer_and_masks_with_arrays():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gelo"], "there is no operation 'gelo'; expected one of"),
+        (["gelo"], "no operation is named 'gelo'; expected one of"),
         (["attention"], "attention needs query, such as query=8x8x512x64"),
         (["gelu", "x"], "'x' is no NAME=VALUE"),
         (["gelu", "x=two"], "x=two is no shape; expected numbers joined by x"),
         (["attention", "query=3x4", "mask=open('x')"], "mask=open('x') cannot be read; expected a"),
         (["attention", "query=3x4", "mask=8"], "mask has shape (8,)"),
-        (["attention", "query=3x4", "mask='causal()'"], "is no mask; expected a shape, or causal"),
+        (["attention", "query=3x4", "mask='causal()'"], "is not a mask; expected a shape, or causal"),
         (["attention", "query=3x4", "query=3x4"], "query is given twice"),
-        (["attention", "query=3x4", "scale=foo"], "scale=foo is no number; expected one such as scale=8"),
+        (["attention", "query=3x4", "scale=foo"], "scale=foo is not a number; expected for example scale=8"),
         (["attention", "query=3x4", "mask=packed(3)"], "mask=packed(3): "),
         (["multi_head_attention", "x=3x4", "w_q=4x4", "w_k=4x4", "w_v=4x4", "w_o=4x4"], "needs num_heads, such as num_heads=8"),
         (["attention_weights", "query=3x4", "value=3x4"], "attention_weights takes no value"),
