@@ -1,4 +1,4 @@
-"""``mha encode``: what it prints and writes, its exit codes, and what it leaves behind when it fails."""
+"""``mha encode``: its output, its exit codes, and the files that remain after a failure."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def encode(tiny_model):
 
 @pytest.fixture
 def expected(tiny_model):
-    """Texts to what TextEncoder says of them."""
+    """The function from texts to the vectors that TextEncoder returns."""
     return mha.TextEncoder.from_pretrained(tiny_model).encode
 
 
@@ -50,7 +50,7 @@ def test_output_dash_is_json_on_standard_output(encode):
     assert ok(*encode, "-t", "a bird", "--output", "-") == ok(*encode, "-t", "a bird")
 
 
-def test_lines_are_read_as_people_write_them(encode, expected, tmp_path):
+def test_line_ends_and_byte_order_marks_are_removed(encode, expected, tmp_path):
     cases = {
         b"a bird\r\n\r\nthe tree\r\n": ["a bird", "", "the tree"],
         b"\xef\xbb\xbfa bird\nthe tree": ["a bird", "the tree"],  # a byte order mark, and no newline at the end
@@ -62,9 +62,11 @@ def test_lines_are_read_as_people_write_them(encode, expected, tmp_path):
         np.testing.assert_array_equal(rows(ok(*encode, tmp_path / "texts")), expected(texts))
 
 
-def test_the_end_of_a_line_is_no_part_of_its_text(encode, tiny_model, expected, tmp_path):
+def test_the_end_of_a_line_is_not_part_of_its_text(encode, tiny_model, expected, tmp_path):
     path = tiny_model / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": None}))  # a line is a word, spaces and all
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": None})
+    )  # a whole line is one word, spaces included
     (tmp_path / "texts").write_bytes(b"bird\r\ndawn\n bird")
     vectors = rows(ok(*encode, tmp_path / "texts"))
     np.testing.assert_allclose(vectors, expected(["bird", "dawn", "?"]), rtol=0, atol=1e-6)
@@ -80,7 +82,7 @@ def test_a_pipe_is_a_file(encode, expected):
     read, write = os.pipe()
     os.write(write, b"a bird\ndawn\n")
     os.close(write)
-    try:  # what a shell gives for <(command)
+    try:  # the path that a shell passes for <(command)
         np.testing.assert_array_equal(rows(ok(*encode, f"/dev/fd/{read}")), expected(["a bird", "dawn"]))
     finally:
         os.close(read)
@@ -133,7 +135,7 @@ def test_nearest_is_the_paraphrase(minilm):
 # files
 
 
-def test_output_is_a_file_of_numpy(encode, expected, tmp_path):
+def test_output_is_an_npy_file(encode, expected, tmp_path):
     before = os.umask(0o027)
     try:
         assert ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy") == ""
@@ -175,10 +177,10 @@ def test_no_lines_give_no_rows(encode, tmp_path):
     assert vectors.dtype == np.float32
 
 
-# asked wrongly: exit code 2
+# usage errors: exit code 2
 
 
-def test_wrong_questions_are_answered_with_what_to_give(encode, tmp_path):
+def test_usage_errors_say_what_to_give(encode, tmp_path):
     assert "give FILE..., - for standard input, or --text T" in fails(2, *encode)
     assert "'nowhere.txt' does not exist" in fails(2, *encode, "nowhere.txt")
     assert f"'{tmp_path}' is a directory" in fails(2, *encode, tmp_path)
@@ -190,16 +192,16 @@ def test_wrong_questions_are_answered_with_what_to_give(encode, tmp_path):
     assert "encod" in fails(2, "encod")
 
 
-# could not be done: exit code 1
+# other errors: exit code 1
 
 
-def test_bytes_that_are_no_utf8_are_named_by_file_and_line(encode, tmp_path):
+def test_invalid_utf8_is_reported_with_file_and_line(encode, tmp_path):
     (tmp_path / "texts").write_bytes(b"a\nbird\ncaf\xe9\n")
     assert f"{tmp_path / 'texts'}, line 3: not valid UTF-8 (byte 4 of the line" in fails(1, *encode, tmp_path / "texts")
     assert "standard input, line 1: not valid UTF-8" in fails(1, *encode, "-", stdin=b"\xff\n")
 
 
-def test_an_argument_that_is_no_utf8_is_an_error_without_traceback(encode):
+def test_an_argument_with_invalid_utf8_is_an_error_without_traceback(encode):
     assert "UTF-8" in fails(1, *encode, "-t", "a", "--text", os.fsdecode(b"caf\xe9"))
 
 
@@ -225,7 +227,7 @@ def test_unknown_backends_and_missing_models(encode, tmp_path):
 
 @pytest.mark.parametrize("broken", ["line", "model", "backend"])
 def test_a_failure_leaves_the_old_output_and_nothing_else(encode, tiny_model, tmp_path, broken):
-    # the line that is no UTF-8 comes after a window of 4096 texts was written
+    # the line with invalid UTF-8 comes after a window of 4096 texts was written
     (tmp_path / "texts").write_bytes(b"a bird\n" * 5000 + (b"\xff\n" if broken == "line" else b""))
     if broken == "model":
         (tiny_model / "tokenizer.json").unlink()
@@ -239,7 +241,7 @@ def test_a_failure_leaves_the_old_output_and_nothing_else(encode, tiny_model, tm
         assert (folder / "old.npy").read_bytes() == b"as it was"
 
 
-# the program itself, in its own process
+# the program in its own process
 
 
 def test_long_texts_are_one_warning_on_standard_error(tiny_model):
@@ -251,10 +253,10 @@ def test_long_texts_are_one_warning_on_standard_error(tiny_model):
 
 
 @pytest.mark.parametrize("similar", [(), ("--similar", "1")])
-def test_a_closed_pipe_ends_it_quietly(tiny_model, tmp_path, similar):
+def test_a_closed_pipe_ends_it_without_a_message(tiny_model, tmp_path, similar):
     (tmp_path / "texts").write_text("a bird\n" * 500)
     read, write = os.pipe()
-    os.close(read)  # as head does once it has its lines
+    os.close(read)  # as head does after its last line
     args = [COMMAND, "encode", "--model", tiny_model, tmp_path / "texts", *similar]
     done = subprocess.run(args, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)

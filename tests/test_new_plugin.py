@@ -123,6 +123,6 @@ def test_nothing_is_overwritten(tmp_path):
     assert done.stderr == f"error: {theirs.parent} already exists; give another --directory (nothing was written)\n"
     assert theirs.read_text() == "of someone else"
     assert [path.name for path in theirs.parent.iterdir()] == ["README.md"]
-    with pytest.raises(CannotWrite, match="is no directory: create it first"):
+    with pytest.raises(CannotWrite, match="is not a directory; create it first"):
         write("mine", tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
