@@ -1,6 +1,7 @@
-"""Overhead of a public operation over its kernel: validation, preparation and choice of the kernel, in microseconds.
+"""Overhead of a public operation over its kernel.
 
-Measured with kernels that do nothing, in alternating batches of the operation and the kernel alone.
+The overhead is the microseconds spent on validation, preparation and the choice of the kernel. It is measured with kernels that
+do nothing, in alternating batches of the operation and the kernel alone.
 """
 
 from __future__ import annotations

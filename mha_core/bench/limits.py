@@ -1,4 +1,7 @@
-"""Peak rates of the machine: float32 matrix products and copies, on all cores, by the fastest installed library."""
+"""Peak rates of the machine for matrix products and copies.
+
+Products are float32; both use all cores and the fastest installed library.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor and the library versions of a measurement, without host name or paths."""
+"""Processor and library versions of a measurement, without host name or paths."""
 
 from __future__ import annotations
 

@@ -181,7 +181,9 @@ def explain(
     ] = None,
     *,
     backend: Name = None,
-    dtype: Annotated[str | None, typer.Option(metavar="NAME", help="Dtype of the arrays, such as float16.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Dtype of the arrays, such as float16. Default: float32.")
+    ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Device of the arrays; `mha backends` lists them.")] = None,
 ) -> None:
     """Show which kernel a call would use, and why others are not chosen. Nothing is computed."""

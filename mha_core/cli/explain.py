@@ -1,4 +1,4 @@
-"""``mha explain``: show which kernel an operation on arrays of given shapes would use."""
+"""``mha explain``: show which kernel an operation would use for arrays of given shapes."""
 
 from __future__ import annotations
 
