@@ -39,18 +39,18 @@ def compare(
     wrong: dict[str, str] = {}
     times: dict[str, list[float]] = {each.name: [] for each in (baseline, *contenders)}
     for share in effort.shares():
-        right = [entry for entry in contenders if entry.name not in wrong]
-        if not right:
+        remaining = [each for each in contenders if each.name not in wrong]
+        if not remaining:
             break
         with ExitStack() as stack:
             # started together: a short case spends most of its time loading the libraries
             first, *others = (
-                stack.enter_context(Worker(entry.name, entry.build, *entry.arguments)) for entry in (baseline, *right)
+                stack.enter_context(Worker(each.name, each.build, *each.arguments)) for each in (baseline, *remaining)
             )
             check_answer(first, judge)
             wrong |= {each.name: fault for each in others if (fault := _fault(each, judge))}
-            fit = [each for each in others if each.name not in wrong]
-            for name, seconds in (time_in_rounds([first, *fit], share) if fit else {}).items():
+            correct = [each for each in others if each.name not in wrong]
+            for name, seconds in (time_in_rounds([first, *correct], share) if correct else {}).items():
                 times[name] += seconds
     return {name: seconds for name, seconds in times.items() if name not in wrong}, wrong
 
