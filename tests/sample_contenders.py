@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mha_core.bench.work import Work
+from mha_core.bench.timing import Work
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ BELOW = {
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}
 # the judge computes in NumPy float64 and is run by pytest: both at module level, for nothing else of core imports it but
-# the benchmarks, whose yardstick is plain NumPy
+# the benchmarks, whose baseline is plain NumPy
 CONFORMANCE = "mha_core/conformance/"
 BENCH = "mha_core/bench/"
 # NumPy arrays are what converters give, and what weights and vectors are stored as: there it is imported, on need
@@ -108,7 +108,7 @@ def test_the_oracle_knows_nothing_of_the_algebra():
 
 
 def test_plain_numpy_knows_nothing_of_mha_core():
-    assert floors_used(ROOT / BENCH / "plain.py") == set()
+    assert floors_used(ROOT / BENCH / "plain_numpy.py") == set()
 
 
 def test_what_is_timed_is_found_under_another_name_too():

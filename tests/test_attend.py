@@ -248,7 +248,7 @@ def test_letters_that_no_font_has_are_boxes_and_one_warning(tmp_path):
     figure.savefig(tmp_path / "maps.png")
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["□", "a□", "□", r"\$"]
     assert [str(each.message) for each in told] == [
-        "no installed font has 2 of the letters, which are drawn as □: a browser may have them, by --output page.html"
+        "no installed font has 2 of the letters, which are drawn as □; a browser may have them: use --output page.html"
     ]
     with (tmp_path / "maps.png").open("wb") as file:
         picture.write(maps, Choice(None, None), file)  # no token is written
@@ -266,7 +266,9 @@ def test_the_command_says_in_one_line_that_letters_are_missing(tiny_model, tmp_p
 
 
 def test_a_file_must_end_in_html_or_png(attend):
-    assert "'page.pdf' does not end in .html or .png; - prints a map" in fails(2, *attend, "--output", "page.pdf")
+    assert "'page.pdf' does not end in .html or .png; give such a file, or - for the terminal" in fails(
+        2, *attend, "--output", "page.pdf"
+    )
 
 
 @pytest.mark.parametrize("option", ["layer", "head"])

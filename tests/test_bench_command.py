@@ -10,7 +10,7 @@ import sample_contenders as sample
 from mha_core.bench import limits, texts
 from mha_core.bench.attention import Attention
 from mha_core.bench.limits import COPY, MATRIX
-from mha_core.bench.race import QUICK
+from mha_core.bench.rounds import QUICK
 from mha_core.cli import bench
 from mha_core.cli.app import app
 
@@ -22,34 +22,36 @@ def mha(*words):
 def test_a_backend_is_timed_beside_plain_numpy():
     done = mha("--quick", "--json", "--backend", "numpy", "--case", "tiny")
     assert done.exit_code == 0, done.output
-    look = json.loads(done.stdout)
-    plain, row = look["rows"]
+    results = json.loads(done.stdout)
+    plain, row = results["rows"]
     assert (plain["backend"], plain["ratio"], row["backend"]) == ("plain NumPy", None, "numpy")
     assert row["seconds"] > 0 and row["ratio"] > 0 and row["wrong"] == "" and row["of"] == MATRIX
     assert 0 < row["reached"] < 1
-    assert look["limits"]["numpy"][MATRIX] > 1e9
+    assert results["limits"]["numpy"][MATRIX] > 1e9
 
 
 def test_the_table_has_a_line_for_each_case_and_a_column_for_each_backend(monkeypatch, capsys):
-    look = bench.Look(
+    results = bench.Results(
         [
             bench.Row("a case", bench.PLAIN, 0.02),
             bench.Row("a case", "numpy", 0.01, 0.5, 0.25, MATRIX),
             bench.Row("a case", "other", wrong="out[0] is nan; expected 1"),
         ],
         {"numpy": {MATRIX: 2e11, COPY: 3e10}, "other": {MATRIX: 4e11, COPY: 3e10}},
-        ["third is left out: no such device"],
+        ["skipped third: no such device"],
     )
-    told = shown(look, monkeypatch, capsys)
+    told = shown(results, monkeypatch, capsys)
     assert "10 ms 0.50x (25%)" in told
-    assert "the limit of numpy, by the best of NumPy and these just now: 200 GFLOP/s in matrix products and 30 GB/s" in told
-    assert "third is left out: no such device" in told
+    assert (
+        "limits for numpy, measured just now as the best of NumPy and these: 200 GFLOP/s in matrix products and 30 GB/s" in told
+    )
+    assert "skipped third: no such device" in told
     assert "a case, other: out[0] is nan; expected 1" in told
 
 
-def shown(look, monkeypatch, capsys):
+def shown(results, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
-    bench.show(look)
+    bench.show(results)
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -71,25 +73,29 @@ def test_a_limit_that_could_not_be_measured_is_left_out():
 
 
 def test_a_wrong_answer_is_an_exit_status(monkeypatch):
-    look = bench.Look([bench.Row("a case", "numpy", wrong="off")], {}, [])
-    monkeypatch.setattr(bench, "run", lambda *words, **options: look)
+    results = bench.Results([bench.Row("a case", "numpy", wrong="off")], {}, [])
+    monkeypatch.setattr(bench, "run", lambda *words, **options: results)
     assert mha("--case", "tiny").exit_code == 1
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--case", "nothing"), 2, "no case has 'nothing' in its name; there are: attention 32x12x128x32;"),
+        (("--case", "nothing"), 2, "no case has 'nothing' in its name; the cases are: attention 32x12x128x32;"),
         (("--backend", "nump"), 1, "did you mean 'numpy'?"),
         (("--backend", "cupy", "--case", "tiny"), 1, "backend 'cupy' (from mha-core"),
         (("--model", "somewhere"), 2, "give both --model DIR and --texts FILE"),
         (
             ("--model", "somewhere", "--texts", "some", "--case", "tiny"),
             2,
-            "--model is given, and no chosen case is a text encoder",
+            "--model is given, but no chosen case uses it; choose the text encoder",
         ),
         (("--model", "somewhere", "--texts", "no-such-file", "--case", "text"), 1, "no-such-file"),
-        (("--model", "somewhere", "--texts", os.devnull, "--case", "text"), 1, "/dev/null holds no text"),
+        (
+            ("--model", "somewhere", "--texts", os.devnull, "--case", "text"),
+            1,
+            "/dev/null is empty; expected one text per line",
+        ),
     ],
 )
 def test_what_is_asked_wrongly_is_told(words, code, message):
@@ -101,7 +107,7 @@ def test_what_is_asked_wrongly_is_told(words, code, message):
 def test_what_is_left_out_is_told():
     names, notes = bench._usable([])
     assert {"numpy", "torch"} <= set(names)
-    assert [note for note in notes if note.startswith("cupy is left out: ")]
+    assert [note for note in notes if note.startswith("skipped cupy: ")]
 
 
 def test_the_text_encoder_reads_what_it_is_given_and_is_left_out_without(monkeypatch, tmp_path, minilm):
@@ -113,7 +119,7 @@ def test_the_text_encoder_reads_what_it_is_given_and_is_left_out_without(monkeyp
     monkeypatch.setattr(texts, "SENTENCES", tmp_path / "no checkout")
     cases, notes = bench._cases([], None, None)
     assert not [name for name in cases if "text" in name]
-    assert notes == ["the text encoder is left out: give --model DIR and --texts FILE"]
+    assert notes == ["skipped the text encoder: give --model DIR and --texts FILE"]
 
 
 def test_where_no_backend_is_ready_there_is_nothing_to_measure(monkeypatch):
@@ -121,7 +127,7 @@ def test_where_no_backend_is_ready_there_is_nothing_to_measure(monkeypatch):
     monkeypatch.setattr(bench, "report", lambda: [row])
     done = mha("--case", "tiny")
     assert done.exit_code == 1
-    assert "no backend is ready; numpy is left out: no module" in done.output
+    assert "no backend is ready; skipped numpy: no module" in done.output
 
 
 # the limit
@@ -135,8 +141,8 @@ def test_a_backend_that_does_not_say_where_its_arrays_lie_has_no_limit(monkeypat
 
 def test_the_limit_is_the_best_on_the_same_kind_of_device(monkeypatch):
     seconds = {"NumPy": 4.0, "near, product": 2.0, "near, linear": 3.0, "far, product": 0.5, "far, linear": 1.0}
-    monkeypatch.setattr(limits, "race", lambda contenders, effort: {each.name: [seconds[each.name]] for each in contenders})
-    monkeypatch.setattr(limits, "_warm", lambda contender: True)
+    monkeypatch.setattr(limits, "time_in_rounds", lambda workers, effort: {each.name: [seconds[each.name]] for each in workers})
+    monkeypatch.setattr(limits, "_warm", lambda worker: True)
     rates = limits._best(12.0, sample.process, (limits.product, limits.linear), {"near": limits.HOST, "far": 2}, QUICK)
     assert rates == {limits.HOST: 6.0, 2: 24.0}
 

@@ -16,14 +16,14 @@ from rich.console import Console
 import sample_contenders as sample
 from conftest import ROOT
 from mha_core.bench.attention import Attention
-from mha_core.bench.contender import ContenderFailed
 from mha_core.bench.layer import Layer
 from mha_core.bench.limits import COPY, MATRIX
-from mha_core.bench.race import Effort, Ratio
-from mha_core.bench.work import duration
+from mha_core.bench.rounds import Effort, Ratio
+from mha_core.bench.timing import duration
+from mha_core.bench.worker import WorkerFailed
 from peers import attention, layer
-from peers.board import Row, measured
 from peers.cases import CASES, Case, MissingPeer, Peer, check_installed, chosen
+from peers.measure import Row, measured
 from peers.report import HEADING, cells, markdown, record, table, write
 
 EFFORT = Effort(rounds=4, sample=0.001, processes=1)
@@ -114,7 +114,7 @@ def test_a_peer_that_is_wrong_is_an_error():
     case = replace(case_of(sample.off_by), peer=Peer("wrong", partial(sample.off_by, error=1)))
     with pytest.raises(AssertionError, match="the sum is 499501; expected 499500"):
         measured(case, ["0"], EFFORT, {})
-    with pytest.raises(ContenderFailed, match=r"^broken: ValueError: out of luck$"):
+    with pytest.raises(WorkerFailed, match=r"^broken: ValueError: out of luck$"):
         measured(replace(case, peer=Peer("broken", partial(sample.failing, words="out of luck"))), ["0"], EFFORT, {})
 
 
@@ -132,7 +132,7 @@ def test_cases_are_chosen_by_a_part_of_their_names():
         "decode 1x8x1x64, 8192 keys"
     }
     assert chosen([]) == list(CASES)
-    with pytest.raises(ValueError, match=r"no case has 'nothing' in its name; there are\n  attention 8x8x512x64\n"):
+    with pytest.raises(ValueError, match=r"no case has 'nothing' in its name; the cases are\n  attention 8x8x512x64\n"):
         chosen(["tiny", "nothing"])
 
 
@@ -172,7 +172,9 @@ def test_torch_s_fast_path_is_judged_right_and_another_path_is_refused(monkeypat
     with work.mode():
         problem.judge()(work.read(work.call()))
     monkeypatch.setattr(layer, "FUSED", "aten.other")
-    with pytest.raises(RuntimeError, match=r"did not take its fast path, but aten\._transformer_encoder_layer_fwd\.default"):
+    with pytest.raises(
+        RuntimeError, match=r"did not take its fast path, but ran aten\._transformer_encoder_layer_fwd\.default"
+    ):
         layer.fast_path(problem)
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mha_core.bench import attention, plain
+from mha_core.bench import attention, plain_numpy
 from mha_core.bench import imports as importing
 from mha_core.bench.attention import Attention, Packed
 from mha_core.bench.cases import CASES, LONG, chosen
@@ -19,7 +19,7 @@ from mha_core.bench.layer import Layer
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.multi_head import MultiHead
 from mha_core.bench.texts import Texts
-from mha_core.bench.work import on, timed
+from mha_core.bench.timing import on, timed
 
 SMALL = {
     "plain": Attention(2, 3, 20, 8),
@@ -120,9 +120,9 @@ def test_an_answer_that_may_not_be_there_yet_is_waited_for():
     [
         (
             ("1_Pooling/config.json", '"pooling_mode_cls_token": false', '"pooling_mode_cls_token": true'),
-            "pools by pooling_mode_cls",
+            "has pooling_mode_cls",
         ),
-        (("modules.json", "models.Normalize", "models.Dense"), "is made of Transformer, Pooling, Dense; plain NumPy knows"),
+        (("modules.json", "models.Normalize", "models.Dense"), "has the modules Transformer, Pooling, Dense; expected"),
     ],
 )
 def test_a_model_that_plain_numpy_does_not_know_is_refused(minilm, tmp_path, change, message):
@@ -138,9 +138,9 @@ def test_a_model_that_plain_numpy_does_not_know_is_refused(minilm, tmp_path, cha
 
 def test_plain_gelu_is_as_near_as_its_source_says():
     x = np.linspace(-8, 8, 4001)
-    exact = x * (1 + np.asarray([plain.math.erf(value / 2**0.5) for value in x])) / 2
-    assert np.abs(plain.gelu(x) - exact).max() < 1.5e-7 * 8
-    assert np.abs(plain.exact_gelu(x) - exact).max() < 4e-9 * 8
+    exact = x * (1 + np.asarray([plain_numpy.math.erf(value / 2**0.5) for value in x])) / 2
+    assert np.abs(plain_numpy.gelu(x) - exact).max() < 1.5e-7 * 8
+    assert np.abs(plain_numpy.exact_gelu(x) - exact).max() < 4e-9 * 8
 
 
 def test_the_texts_are_of_mixed_length_and_none_is_cut(minilm):
@@ -193,6 +193,6 @@ def test_an_import_that_fails_is_no_time():
 def test_cases_are_chosen_by_a_part_of_their_names():
     assert set(chosen(["DECODE", "tiny"])) == {"decode 1x8x1x64, 8192 keys", "tiny call 1x1x8x8"}
     assert chosen([]) == CASES
-    with pytest.raises(ValueError, match=r"^no case has 'nothing' in its name; there are: attention 32x12x128x32; "):
+    with pytest.raises(ValueError, match=r"^no case has 'nothing' in its name; the cases are: attention 32x12x128x32; "):
         chosen(["tiny", "nothing"])
     assert LONG.keys().isdisjoint(CASES)

@@ -9,22 +9,22 @@ from dataclasses import replace
 
 import sample_contenders as sample
 from mha_core.bench import machine
-from mha_core.bench.contender import Contender
-from mha_core.bench.race import Effort, Ratio, race, ratio
-from mha_core.bench.work import calibrated
+from mha_core.bench.rounds import Effort, Ratio, ratio, time_in_rounds
+from mha_core.bench.timing import calibrated
+from mha_core.bench.worker import Worker
 
 EFFORT = Effort(rounds=4, sample=0.001, processes=1)
 SUM = sample.Sum(1000)
 
 
 def test_each_contender_has_a_process_of_its_own():
-    with Contender("a", sample.process) as a, Contender("b", sample.process) as b:
+    with Worker("a", sample.process) as a, Worker("b", sample.process) as b:
         assert len({a.answer(), b.answer(), os.getpid()}) == 3
 
 
 def test_a_contender_that_is_not_asked_is_stopped():
     """Its threads may spin on when its work is done: OpenBLAS's do."""
-    with Contender("a", sample.process) as a:
+    with Worker("a", sample.process) as a:
         number = a.answer()
         end, stopped = time.monotonic() + 10, None
         while stopped is None and time.monotonic() < end:  # a signal arrives in its own time
@@ -36,20 +36,20 @@ def test_a_contender_that_is_not_asked_is_stopped():
 def test_the_order_of_turns_alternates(tmp_path):
     path = tmp_path / "turns"
     with ExitStack() as stack:
-        contenders = [stack.enter_context(Contender(name, sample.recorded, path, name)) for name in "abc"]
-        seconds = race(contenders, Effort(rounds=4, sample=0.0))
+        contenders = [stack.enter_context(Worker(name, sample.recorded, path, name)) for name in "abc"]
+        seconds = time_in_rounds(contenders, Effort(rounds=4, sample=0.0))
     turns = path.read_text(encoding="utf-8").split()
     assert "".join(turns[3:]) == "cbaabccbaabc"  # the first three calibrate
     assert {name: len(times) for name, times in seconds.items()} == {"a": 4, "b": 4, "c": 4}
 
 
 def test_no_round_begins_after_the_time_is_up_but_the_least_of_them():
-    with Contender("a", sample.builtin, SUM) as a:
-        assert len(race([a], replace(EFFORT, rounds=9, seconds=0.0, least=3))["a"]) == 3
+    with Worker("a", sample.builtin, SUM) as a:
+        assert len(time_in_rounds([a], replace(EFFORT, rounds=9, seconds=0.0, least=3))["a"]) == 3
 
 
 def test_a_sample_is_long_enough():
-    with Contender("a", sample.builtin, SUM) as a:
+    with Worker("a", sample.builtin, SUM) as a:
         calls = calibrated(a.time, 0.01)
         assert calls > 50
         assert statistics.median(a.time(calls) for _ in range(5)) > 0.005
@@ -62,13 +62,13 @@ def test_a_ratio_is_the_median_of_the_ratios_of_the_same_rounds():
 
 
 def test_the_rounds_are_divided_among_processes():
-    parts = Effort(rounds=8, seconds=12.0, least=5, processes=3).parts()
-    assert [part.rounds for part in parts] == [3, 3, 2]
-    assert {(part.seconds, part.least, part.processes) for part in parts} == {(4.0, 2, 1)}
-    assert [part.rounds for part in Effort(rounds=2, processes=3).parts()] == [1, 1]
-    assert Effort(rounds=4, processes=1).parts() == [Effort(rounds=4, processes=1)]
+    shares = Effort(rounds=8, seconds=12.0, least=5, processes=3).shares()
+    assert [share.rounds for share in shares] == [3, 3, 2]
+    assert {(share.seconds, share.least, share.processes) for share in shares} == {(4.0, 2, 1)}
+    assert [share.rounds for share in Effort(rounds=2, processes=3).shares()] == [1, 1]
+    assert Effort(rounds=4, processes=1).shares() == [Effort(rounds=4, processes=1)]
 
 
 def test_what_chooses_a_library_s_kernels_is_taken_out_of_the_environment():
     given = {"OPENBLAS_CORETYPE": "Haswell", "OMP_NUM_THREADS": "1", "MKL_CBWR": "AVX2", "PATH": "/bin", "HOME": "/"}
-    assert machine.not_as_they_come(given) == ["MKL_CBWR", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE"]
+    assert machine.tuning_variables(given) == ["MKL_CBWR", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE"]

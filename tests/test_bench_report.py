@@ -134,7 +134,7 @@ def test_commits_of_a_branch_that_was_merged_are_left_out_and_counted(small):
     measured(small, map(float, range(1, 10)))
     small.measure(aside, small.known[TIME], {("numpy", "case"): 100.0})
     history = series.read(small.config)
-    assert history.strangers == 1
+    assert history.unrelated == 1
     assert history.machines[0].series[0].values == tuple(map(float, range(1, 10)))
     assert [commit.subject for commit in history.machines[0].commits][-2:] == ["commit 7", "merge"]
 
@@ -226,21 +226,21 @@ def test_without_results_the_command_says_what_measures(small, tmp_path):
 def test_results_of_other_commits_alone_are_no_history(small, tmp_path):
     measured(small, [1.0])
     small.git("update-ref", "refs/heads/main", small.git("commit-tree", "-m", "another root", "HEAD^{tree}"))
-    assert "is of a benchmark and a commit of this branch" in refused(small, tmp_path)
+    assert "belongs to a benchmark and a commit of this branch" in refused(small, tmp_path)
 
 
 def test_without_a_repository_the_command_says_so(small, tmp_path):
     measured(small, [1.0])
     (small.root / ".git").rename(small.root / "git")
     (small.root / ".git").write_text("gitdir: nowhere\n", encoding="utf-8")
-    assert "git knows no commits in" in refused(small, tmp_path)
+    assert "git cannot list the commits of" in refused(small, tmp_path)
 
 
 def test_a_benchmark_without_a_backend_is_refused(small, tmp_path):
     measured(small, [1.0])
     small.known[TIME]["param_names"] = ["case", "backend"]
     small.benchmark(COST, ["numpy"], ["case"])  # writes both
-    assert f"the first parameter of {TIME} is not backend, but case" in refused(small, tmp_path, 1)
+    assert f"the first parameter of {TIME} is case; expected backend" in refused(small, tmp_path, 1)
 
 
 def test_a_results_file_that_is_broken_is_an_error(small, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from sample_history import COST, DISPATCH, LAST, STEP, SUBJECTS, TIME, UNMEASURED, days, line, measured, only, planted
 from tracking import page, series, units
-from tracking.figures import COLOURS, figure, hovers, looks
+from tracking.figures import COLOURS, figure, hovers, styles_of
 from tracking.regressions import regressions
 
 
@@ -82,7 +82,7 @@ def test_the_newest_value_of_each_backend_and_the_best_of_them(history, machine)
     assert [cell.best for cell in row[:3]] == [True, False, False]
     assert row[0].note == row[1].note == ""
     when = machine.commits[-2]
-    assert row[2].note == f"of an older commit: {when.short}, {when.date}"
+    assert row[2].note == f"from an older commit: {when.short}, {when.date}"
 
 
 def test_a_gap_says_why(history, machine):
@@ -127,26 +127,26 @@ def test_units_suit_the_values():
 
 
 def test_a_backend_looks_the_same_in_every_figure(history, machine):
-    look = looks(history.backends)
+    styles = styles_of(history.backends)
     for case in machine.cases:
-        for trace in figure(machine, case, look, [])["traces"]:
+        for trace in figure(machine, case, styles, [])["traces"]:
             assert trace["line"]["color"] == COLOURS[history.backends.index(trace["name"])]
 
 
 def test_no_two_of_many_backends_look_alike():
     names = [f"backend {at}" for at in range(12)]
-    assert len(set(looks(names).values())) == 12
+    assert len(set(styles_of(names).values())) == 12
 
 
 def test_a_figure_has_a_line_for_each_backend_of_each_benchmark(history, machine):
-    look = looks(history.backends)
-    assert [len(figure(machine, case, look, [])["traces"]) for case in ("short", "long")] == [6, 9]
-    shown = [trace["name"] for trace in figure(machine, "long", look, [])["traces"] if trace["showlegend"]]
+    styles = styles_of(history.backends)
+    assert [len(figure(machine, case, styles, [])["traces"]) for case in ("short", "long")] == [6, 9]
+    shown = [trace["name"] for trace in figure(machine, "long", styles, [])["traces"] if trace["showlegend"]]
     assert shown == ["numpy", "torch", "late"]
 
 
 def test_gaps_are_null_and_values_are_in_the_unit_of_the_title(history, machine):
-    drawn = figure(machine, "long", looks(history.backends), [])
+    drawn = figure(machine, "long", styles_of(history.backends), [])
     assert drawn["traces"][0]["y"] == pytest.approx(
         [None if value is None else value * 1e3 for value in line(machine, TIME, "long", "numpy").values]
     )
@@ -157,15 +157,15 @@ def test_an_axis_is_logarithmic_where_values_lie_far_apart(small):
     described = small.benchmark(TIME, ["a", "b"], ["near", "far"])
     values = {("a", "near"): 1.0, ("b", "near"): 2.0, ("a", "far"): 1.0, ("b", "far"): 20.0}
     small.measure(small.hashes[0], described, values)
-    machine, look = only(small), looks(["a", "b"])
-    assert figure(machine, "near", look, [])["wide"]["yaxis"]["type"] == "linear"
-    axis = figure(machine, "far", look, [])["wide"]["yaxis"]
+    machine, styles = only(small), styles_of(["a", "b"])
+    assert figure(machine, "near", styles, [])["wide"]["yaxis"]["type"] == "linear"
+    axis = figure(machine, "far", styles, [])["wide"]["yaxis"]
     assert axis["type"] == "log" and axis["tickvals"] == [1, 2, 5, 10, 20, 50, 100, 200, 500]
 
 
 def test_a_regression_is_marked_where_it_happened(history, machine):
     found = [step for each in machine.series for step in regressions(each, machine)]
-    traces = figure(machine, "short", looks(history.backends), found)["traces"]
+    traces = figure(machine, "short", styles_of(history.backends), found)["traces"]
     (marked,) = [trace for trace in traces if isinstance(trace["marker"]["symbol"], list)]
     places = [at for at, symbol in enumerate(marked["marker"]["symbol"]) if symbol == "triangle-up"]
     assert marked["name"] == "torch" and [machine.commits[at].place for at in places] == [STEP]
@@ -237,7 +237,7 @@ def test_the_head_says_what_was_measured_where(text):
 
 def test_each_backend_has_its_verdict(text):
     words = " ".join(" ".join(Elements(text).words).split())
-    verdicts = words.partition("Regressions, backend by backend")[2].partition("Over time")[0]
+    verdicts = words.partition("Regressions by backend")[2].partition("History by case")[0]
     numpy, torch = verdicts.index(" numpy "), verdicts.index(" torch ")
     late = verdicts.index(" late ", torch)
     assert verdicts[numpy:torch].split() == ["numpy", "None", "found."]

@@ -1,4 +1,4 @@
-"""The command ``mha``, whatever it is asked: its help, its version, its backends; and how tests run it."""
+"""The command ``mha``: help, version and ``mha backends``; helpers that run the command in tests."""
 
 import os
 import subprocess
@@ -12,11 +12,11 @@ from conftest import mha
 from mha_core.cli.app import app
 
 COMMAND = str(Path(sys.executable).parent / "mha")
-PLAIN = {"COLUMNS": "400", "LINES": "50", "TERM": "dumb"}  # one message, one line, wherever the tests run
+PLAIN = {"COLUMNS": "400", "LINES": "50", "TERM": "dumb"}  # messages stay on one line wherever the tests run
 
 
 def run(*args, stdin=None):
-    """The command in this process; an exception that is no exit is a traceback to its user, and fails the test."""
+    """Run the command in this process; an exception other than SystemExit would be a traceback, and fails the test."""
     done = CliRunner(env=PLAIN).invoke(app, [str(arg) for arg in args], input=stdin)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -24,14 +24,14 @@ def run(*args, stdin=None):
 
 
 def ok(*args, stdin=None):
-    """Standard output of a run that succeeds and has nothing to say on standard error."""
+    """Return standard output of a run that must succeed and print nothing on standard error."""
     done = run(*args, stdin=stdin)
     assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout
 
 
 def fails(code, *args, stdin=None):
-    """The message of a run that fails: of exit code 1 it is one line, and nothing was printed before it."""
+    """Return the message of a run that must fail; with exit code 1 it is one line, and nothing was printed before it."""
     done = run(*args, stdin=stdin)
     assert done.exit_code == code, done.output
     assert done.stdout == ""
@@ -62,15 +62,15 @@ def test_backends_lists_numpy_without_importing_it():
         assert part in row
 
 
-def test_without_its_extra_the_command_says_what_to_install():
+def test_without_the_cli_extra_the_command_says_what_to_install():
     code = "import sys; sys.modules['typer'] = None; from mha_core.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "mha: the command needs typer: pip install 'mha-core[cli]'\n"
 
 
-def test_backends_that_cannot_be_used_say_why_and_what_to_type(tmp_path):
-    """A distribution whose library is missing, and an install line with brackets, which are no markup."""
+def test_unusable_backends_are_listed_with_the_reason_and_the_install_command(tmp_path):
+    """The library is missing, and the brackets of the install command are not read as markup."""
     (tmp_path / "gone_plugin.py").write_text(
         "from mha_core.plugin import Backend, hookimpl\n"
         "def namespace():\n    import gone_library\n"

@@ -132,7 +132,7 @@ def test_a_selection_that_judges_nothing_is_an_error(selection, tmp_path):
     assert conform("numpy", "-k", selection, cwd=tmp_path).returncode == 5
     done = run(MHA, "conform", "numpy", "-k", selection, cwd=tmp_path)
     assert done.returncode == 5
-    assert f"error: nothing was judged: no test that matches -k {selection!r} applies to backend 'numpy'" in done.stderr
+    assert f"error: nothing was tested: no test that matches -k {selection!r} applies to backend 'numpy'" in done.stderr
 
 
 def test_a_run_in_which_every_test_is_skipped_is_an_error(tmp_path):

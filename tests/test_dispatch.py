@@ -1,4 +1,4 @@
-"""Which backend a call runs on: fact, demand, preference, and names that lead to none."""
+"""Choice of the backend: by the arrays, by use_backend, by the default; names that fail."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,7 +21,7 @@ def default_restored(monkeypatch):
 
 
 def library():
-    """The library that a call without arrays runs on now."""
+    """Return the library that a call without arrays runs on."""
     return type(mha.sinusoidal_positions(2, 4)).__module__.partition(".")[0]
 
 
@@ -29,7 +29,7 @@ def names():
     return [backend.name for backend in mha.backends()]
 
 
-# fact: the arrays decide
+# the arrays decide
 
 
 def test_the_type_of_the_arrays_decides(backend):
@@ -63,7 +63,7 @@ def test_a_type_belongs_to_a_backend_only_while_its_plugin_is_registered():
 
 
 def conversion(error):
-    """The line of code that a message tells one to write."""
+    """Return the line of code that a message suggests."""
     return str(error.value).partition("write ")[2].partition(", or ")[0]
 
 
@@ -99,13 +99,13 @@ CALLS = {
 
 @pytest.mark.parametrize("operation", CALLS, ids=lambda operation: operation.__name__)
 @pytest.mark.parametrize("x", [None, [1.0], "abc", 1.0, np.float64(1.0)], ids=repr)
-def test_what_is_no_array_is_a_type_error_that_names_the_argument(operation, x):
+def test_a_value_that_is_not_an_array_is_a_type_error_that_names_the_argument(operation, x):
     for name in CALLS[operation]:
         with pytest.raises(TypeError, match=rf"^{name} is .*{type(x).__name__}"):
             operation(**dict.fromkeys(CALLS[operation], X) | {name: x})
 
 
-# demand: use_backend
+# use_backend
 
 
 def test_use_backend_chooses_where_there_are_no_arrays():
@@ -137,7 +137,7 @@ def test_an_argument_wins_over_use_backend():
         assert isinstance(mha.sinusoidal_positions(2, 4, backend="numpy"), np.ndarray)
 
 
-def test_a_demand_that_contradicts_the_arrays_raises_and_writes_the_conversion():
+def test_use_backend_that_contradicts_the_arrays_raises_with_the_conversion():
     arguments = {"x": X}
     with mha.use_backend("array_api_strict"):
         with pytest.raises(mha.BackendMismatch, match=r"use_backend\('array_api_strict'\).* x is a numpy\.ndarray") as error:
@@ -146,13 +146,13 @@ def test_a_demand_that_contradicts_the_arrays_raises_and_writes_the_conversion()
         assert isinstance(mha.relu(**arguments), type(strict.asarray(0)))
 
 
-def test_new_threads_start_clean():
+def test_use_backend_does_not_reach_new_threads():
     with mha.use_backend("array_api_strict"), ThreadPoolExecutor(1) as pool:
         assert pool.submit(library).result() == "numpy"
         assert library() == "array_api_strict"
 
 
-# preference: only where there are no arrays
+# the default: only for calls without arrays
 
 
 def test_the_default_is_numpy_then_the_environment_then_the_set_one(monkeypatch):
@@ -168,7 +168,7 @@ def test_the_default_is_numpy_then_the_environment_then_the_set_one(monkeypatch)
 
 
 @pytest.mark.parametrize("by", ["set_default_backend", "MHA_BACKEND"])
-def test_a_preference_decides_nothing_where_there_are_arrays(monkeypatch, by):
+def test_the_default_does_not_apply_to_calls_with_arrays(monkeypatch, by):
     if by == "MHA_BACKEND":
         monkeypatch.setenv(by, "array_api_strict")
     else:
@@ -177,7 +177,7 @@ def test_a_preference_decides_nothing_where_there_are_arrays(monkeypatch, by):
     assert not isinstance(mha.LayerNorm.init(d_model=4).weight, np.ndarray)
 
 
-def test_the_set_default_is_that_of_every_thread_and_use_backend_wins_over_it():
+def test_the_default_applies_to_every_thread_and_use_backend_wins_over_it():
     mha.set_default_backend("array_api_strict")
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(library).result() == "array_api_strict"
@@ -185,7 +185,7 @@ def test_the_set_default_is_that_of_every_thread_and_use_backend_wins_over_it():
         assert library() == "numpy"
 
 
-# names that do not work
+# names that fail
 
 
 ASKING = {
@@ -198,7 +198,7 @@ each_way_to_ask = pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
 
 
 @each_way_to_ask
-def test_an_unknown_name_lists_what_is_installed_and_what_was_meant(ask):
+def test_an_unknown_name_lists_installed_backends_and_suggests_one(ask):
     with pytest.raises(
         mha.UnknownBackend, match=r"'nunpy'.*installed are array_api_strict, .*numpy.*did you mean 'numpy'"
     ) as error:
@@ -231,7 +231,7 @@ def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line
 
 
 @each_way_to_ask
-def test_a_library_without_a_device_is_unavailable_and_nobody_is_told_to_install_it(installed, ask):
+def test_a_library_without_a_device_is_unavailable_without_an_install_hint(installed, ask):
     def namespace():
         raise NoDevice("no sample device was found; a sample device is needed")
 
@@ -242,7 +242,7 @@ def test_a_library_without_a_device_is_unavailable_and_nobody_is_told_to_install
     assert library() == "numpy"
 
 
-def test_a_library_is_loaded_once_and_asked_again_only_after_a_failure(installed):
+def test_a_library_is_loaded_once_and_again_only_after_a_failure(installed):
     asked = []
 
     def namespace():
@@ -264,7 +264,7 @@ def test_a_library_is_loaded_once_and_asked_again_only_after_a_failure(installed
 
 
 class Place(str):
-    """A device that compares but has no hash, as CuPy's; NumPy takes the one that is named cpu."""
+    """A device with equality but no hash, like CuPy's; NumPy accepts the one named cpu."""
 
     __hash__ = None
 
@@ -283,7 +283,7 @@ def placed(current_device):
     )
 
 
-def test_arrays_of_another_device_than_the_one_that_computes_are_refused(installed):
+def test_arrays_on_another_device_than_the_current_one_are_refused(installed):
     installed(backends=[placed(lambda: current)])
     x = X.view(Placed)
     current = Place("elsewhere")
@@ -294,7 +294,7 @@ def test_arrays_of_another_device_than_the_one_that_computes_are_refused(install
 
 
 @pytest.mark.parametrize("sink", [None, np.zeros(1).view(Placed)])
-def test_devices_without_a_hash_find_their_kernel(installed, sink):
+def test_kernels_are_chosen_for_devices_without_a_hash(installed, sink):
     asked = []
 
     def supports(call):
@@ -307,18 +307,18 @@ def test_devices_without_a_hash_find_their_kernel(installed, sink):
     ]
     installed(*kernels, backends=[placed(lambda: current)])
     x, current = X.view(Placed), Place("cpu")
-    mha.gelu(x)  # from here on its type is known
-    for _ in range(2):  # the second time by the plan that was kept
+    mha.gelu(x)  # from now on its type is known
+    for _ in range(2):  # the second time by the kept plan
         np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
         mha.attention_state(x, x, x, sink=sink)
     assert asked == [("relu", "cpu"), ("attention", "cpu")]
-    current = Place("elsewhere")  # a plan made for one device does not serve another
+    current = Place("elsewhere")  # a plan for one device does not serve another
     for compute in (lambda: mha.relu(x), lambda: mha.attention_state(x, x, x, sink=sink)):
         with pytest.raises(mha.BackendMismatch, match="current device, elsewhere"):
             compute()
 
 
-def test_numbers_in_options_are_looked_at_each_time_where_devices_have_no_hash(installed):
+def test_arrays_in_options_are_read_in_each_call_if_devices_have_no_hash(installed):
     installed(backends=[placed(lambda: Place("cpu"))])
     x, mask = X.view(Placed), np.zeros((len(X), len(X)), dtype=bool).view(Placed)
     assert not mha.attention_state(x, x, x, mask=mask).out.any()
@@ -326,10 +326,10 @@ def test_numbers_in_options_are_looked_at_each_time_where_devices_have_no_hash(i
     assert mha.attention_state(x, x, x, mask=mask).out.all()
 
 
-def test_what_is_no_array_is_refused_in_words_where_devices_have_no_hash(installed):
+def test_a_value_that_is_not_an_array_is_refused_by_type_if_devices_have_no_hash(installed):
     installed(backends=[placed(lambda: Place("cpu"))])
     x = X.view(Placed)
-    mha.gelu(x)  # from here on its type is known
+    mha.gelu(x)  # from now on its type is known
     for compute in (lambda: mha.layer_norm(x, [1.0] * 3), lambda: mha.scaled_dot_product_attention(x, [1.0], x)):
         with pytest.raises(TypeError, match="list"):
             compute()

@@ -1,4 +1,4 @@
-"""``mha encode``: its output, its exit codes, and its files after a failure."""
+"""``mha encode``: its output, its exit codes, and the files that remain after a failure."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def encode(tiny_model):
 
 @pytest.fixture
 def expected(tiny_model):
-    """TextEncoder.encode with the tiny model."""
+    """The function from texts to the vectors that TextEncoder returns."""
     return mha.TextEncoder.from_pretrained(tiny_model).encode
 
 
@@ -50,7 +50,7 @@ def test_output_dash_is_json_on_standard_output(encode):
     assert ok(*encode, "-t", "a bird", "--output", "-") == ok(*encode, "-t", "a bird")
 
 
-def test_line_ends_and_byte_order_marks_are_not_part_of_a_text(encode, expected, tmp_path):
+def test_line_ends_and_byte_order_marks_are_removed(encode, expected, tmp_path):
     cases = {
         b"a bird\r\n\r\nthe tree\r\n": ["a bird", "", "the tree"],
         b"\xef\xbb\xbfa bird\nthe tree": ["a bird", "the tree"],  # a byte order mark, and no newline at the end
@@ -62,9 +62,11 @@ def test_line_ends_and_byte_order_marks_are_not_part_of_a_text(encode, expected,
         np.testing.assert_array_equal(rows(ok(*encode, tmp_path / "texts")), expected(texts))
 
 
-def test_only_the_line_end_is_stripped_from_a_line(encode, tiny_model, expected, tmp_path):
+def test_the_end_of_a_line_is_not_part_of_its_text(encode, tiny_model, expected, tmp_path):
     path = tiny_model / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": None}))  # a line is one word, with its spaces
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"pre_tokenizer": None})
+    )  # a whole line is one word, spaces included
     (tmp_path / "texts").write_bytes(b"bird\r\ndawn\n bird")
     vectors = rows(ok(*encode, tmp_path / "texts"))
     np.testing.assert_allclose(vectors, expected(["bird", "dawn", "?"]), rtol=0, atol=1e-6)
@@ -80,7 +82,7 @@ def test_a_pipe_can_be_read_as_a_file(encode, expected):
     read, write = os.pipe()
     os.write(write, b"a bird\ndawn\n")
     os.close(write)
-    try:  # what a shell gives for <(command)
+    try:  # the path that a shell passes for <(command)
         np.testing.assert_array_equal(rows(ok(*encode, f"/dev/fd/{read}")), expected(["a bird", "dawn"]))
     finally:
         os.close(read)
@@ -133,7 +135,7 @@ def test_the_nearest_text_is_the_paraphrase(minilm):
 # files
 
 
-def test_output_is_a_numpy_file(encode, expected, tmp_path):
+def test_output_is_an_npy_file(encode, expected, tmp_path):
     before = os.umask(0o027)
     try:
         assert ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy") == ""
@@ -175,31 +177,31 @@ def test_no_lines_give_no_rows(encode, tmp_path):
     assert vectors.dtype == np.float32
 
 
-# wrong usage: exit code 2
+# usage errors: exit code 2
 
 
-def test_wrong_usage_is_answered_with_what_to_give(encode, tmp_path):
+def test_usage_errors_say_what_to_give(encode, tmp_path):
     assert "give FILE..., - for standard input, or --text T" in fails(2, *encode)
     assert "'nowhere.txt' does not exist" in fails(2, *encode, "nowhere.txt")
     assert f"'{tmp_path}' is a directory" in fails(2, *encode, tmp_path)
     assert "'--model'" in fails(2, "encode", "-t", "a")
     assert "'x.txt' does not end in .npy; give x.npy, or - for JSON lines" in fails(2, *encode, "-t", "a", "-o", "x.txt")
-    assert "--similar prints to standard output too: give a file" in fails(2, *encode, "-t", "a", "-k", "1", "-o", "-")
+    assert "--similar prints to standard output too; give a file" in fails(2, *encode, "-t", "a", "-k", "1", "-o", "-")
     for wrong in ("0", "-1", "many"):
         assert "'--similar'" in fails(2, *encode, "-t", "a", "--similar", wrong)
     assert "encod" in fails(2, "encod")
 
 
-# failures: exit code 1
+# other errors: exit code 1
 
 
-def test_bytes_that_are_not_utf8_are_reported_with_file_and_line(encode, tmp_path):
+def test_invalid_utf8_is_reported_with_file_and_line(encode, tmp_path):
     (tmp_path / "texts").write_bytes(b"a\nbird\ncaf\xe9\n")
     assert f"{tmp_path / 'texts'}, line 3: not valid UTF-8 (byte 4 of the line" in fails(1, *encode, tmp_path / "texts")
     assert "standard input, line 1: not valid UTF-8" in fails(1, *encode, "-", stdin=b"\xff\n")
 
 
-def test_an_argument_that_is_not_utf8_is_an_error_without_traceback(encode):
+def test_an_argument_with_invalid_utf8_is_an_error_without_traceback(encode):
     assert "UTF-8" in fails(1, *encode, "-t", "a", "--text", os.fsdecode(b"caf\xe9"))
 
 
@@ -224,8 +226,8 @@ def test_unknown_backends_and_missing_models(encode, tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["line", "model", "backend"])
-def test_a_failure_leaves_the_old_output_and_no_other_file(encode, tiny_model, tmp_path, broken):
-    # the line that is not UTF-8 comes after a window of 4096 texts was written
+def test_a_failure_leaves_the_old_output_and_nothing_else(encode, tiny_model, tmp_path, broken):
+    # the line with invalid UTF-8 comes after a window of 4096 texts was written
     (tmp_path / "texts").write_bytes(b"a bird\n" * 5000 + (b"\xff\n" if broken == "line" else b""))
     if broken == "model":
         (tiny_model / "tokenizer.json").unlink()
@@ -251,7 +253,7 @@ def test_long_texts_give_one_warning_on_standard_error(tiny_model):
 
 
 @pytest.mark.parametrize("similar", [(), ("--similar", "1")])
-def test_a_closed_pipe_ends_the_command_quietly(tiny_model, tmp_path, similar):
+def test_a_closed_pipe_ends_it_without_a_message(tiny_model, tmp_path, similar):
     (tmp_path / "texts").write_text("a bird\n" * 500)
     read, write = os.pipe()
     os.close(read)  # as head does after its last line

@@ -1,4 +1,4 @@
-"""explain: what would run and why nothing else, as a value, as text, and on the command line; nothing is computed."""
+"""``explain`` and ``mha explain``: which kernel a call would use and why others are not chosen; nothing is computed."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from sample_kernels import FEATURES, OPERATIONS, a_kernel, received
 X = np.ones((2, 3, 4), dtype=np.float32)
 
 
-def test_it_names_backend_and_kernel_and_what_the_call_is_made_of():
+def test_it_names_backend_kernel_arrays_dtype_and_device():
     found = mha.explain("gelu", X)
     assert found == mha.Explanation("gelu", "numpy", "tiles", (), frozenset(), (("x", (2, 3, 4)),), "float32", "cpu")
 
@@ -40,7 +40,7 @@ def test_it_gives_every_rejected_kernel_with_its_reason(installed, backend, kern
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_no_kernel_is_run_and_the_same_one_is_named_that_runs(installed, name):
+def test_it_names_the_kernel_that_the_call_runs_without_running_it(installed, name):
     call, _, _ = OPERATIONS[name]
     installed(a_kernel(name.partition(" ")[0]))
     assert mha.explain(call).kernel == "sample"
@@ -91,7 +91,7 @@ def test_nothing_is_computed(monkeypatch):
     mha.explain(layer, X)
 
 
-def test_the_text_is_a_table_for_people(installed):
+def test_the_text_lists_kernel_arrays_and_rejected_kernels(installed):
     installed(a_kernel("gelu", name="fussy", supports=lambda call: "it is Monday"))
     assert str(mha.explain("gelu", X)).splitlines() == [
         "gelu: tiles (numpy, float32 on cpu)",
@@ -113,7 +113,7 @@ def test_arguments_are_checked_as_in_the_call(op, arguments, error, message):
         mha.explain(op, *arguments)
 
 
-def test_a_cache_stays_as_it_is():
+def test_a_cache_is_not_changed():
     decoder = mha.Decoder.init(d_model=4, num_heads=2, d_ff=8, num_layers=1, seed=0)
     cache = mha.DecoderCache()
     y = X[0]
@@ -125,13 +125,13 @@ def test_a_cache_stays_as_it_is():
     assert [vars(each) for pair in cache.layers for each in pair] == before
 
 
-def test_weights_are_an_operation_like_any_other():
+def test_attention_weights_are_an_operation():
     found = mha.explain("self_attention", X, *np.ones((3, 4, 4), dtype=np.float32))
     assert [each.op for each in found.calls] == ["linear", "linear", "linear", "attention", "attention_weights"]
     assert mha.explain("attention_weights", X, X, mask=mha.causal()).features == {"causal"}
 
 
-def test_what_is_no_operation_is_told():
+def test_an_op_of_a_wrong_type_is_refused():
     with pytest.raises(TypeError, match="op is int; expected the name of an operation, or a callable such as a layer"):
         mha.explain(3, X)
 
@@ -174,15 +174,15 @@ def test_the_command_explains_a_layer_and_masks_with_arrays():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gelo"], "there is no operation 'gelo'; expected one of"),
+        (["gelo"], "no operation is named 'gelo'; expected one of"),
         (["attention"], "attention needs query, such as query=8x8x512x64"),
-        (["gelu", "x"], "'x' is no NAME=VALUE"),
-        (["gelu", "x=two"], "x=two is no shape; expected numbers joined by x"),
+        (["gelu", "x"], "'x' is not of the form NAME=VALUE"),
+        (["gelu", "x=two"], "x=two is not a shape; expected numbers joined by x"),
         (["attention", "query=3x4", "mask=open('x')"], "mask=open('x') cannot be read; expected a"),
         (["attention", "query=3x4", "mask=8"], "mask has shape (8,)"),
-        (["attention", "query=3x4", "mask='causal()'"], "is no mask; expected a shape, or causal"),
+        (["attention", "query=3x4", "mask='causal()'"], "is not a mask; expected a shape, or causal"),
         (["attention", "query=3x4", "query=3x4"], "query is given twice"),
-        (["attention", "query=3x4", "scale=foo"], "scale=foo is no number; expected one such as scale=8"),
+        (["attention", "query=3x4", "scale=foo"], "scale=foo is not a number; expected for example scale=8"),
         (["attention", "query=3x4", "mask=packed(3)"], "mask=packed(3): "),
         (["multi_head_attention", "x=3x4", "w_q=4x4", "w_k=4x4", "w_v=4x4", "w_o=4x4"], "needs num_heads, such as num_heads=8"),
         (["attention_weights", "query=3x4", "value=3x4"], "attention_weights takes no value"),
@@ -199,7 +199,7 @@ def test_the_command_says_what_it_cannot_read(arguments, message):
     assert message in err
 
 
-def test_the_command_names_what_is_installed_where_a_backend_is_unknown():
+def test_the_command_suggests_a_backend_for_an_unknown_name():
     code, _, err = mha_explain("gelu", "x=3", "--backend", "torhc")
     assert code == 1
     assert "did you mean 'torch'" in err

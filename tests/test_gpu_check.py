@@ -10,31 +10,33 @@ import mha_core as mha
 from conftest import BACKENDS, ROOT
 from gpu import report
 from gpu.__main__ import main
-from gpu.cases import CASES, PLAIN, REHEARSAL, Case, Contest, Goal
+from gpu.cases import CASES, PLAIN, REHEARSAL, Case, Comparison, Goal
 from gpu.measure import Row, limits, measured, verdicts
-from gpu.sides import OURS, host
+from gpu.target import OURS, host
 
 without_gpu = pytest.mark.skipif("cupy" in BACKENDS, reason="this machine has a CUDA device")
 
 
 @pytest.fixture(scope="module")
-def sides():
+def target():
     return host()
 
 
 @pytest.mark.parametrize("case", REHEARSAL, ids=lambda case: case.name)
-def test_every_contender_is_right_and_has_a_time_in_each_round(case, sides):
-    rows = measured(case, sides, rounds=3)
+def test_every_contender_is_right_and_has_a_time_in_each_round(case, target):
+    rows = measured(case, target, rounds=3)
     assert [row.wrong for row in rows] == [""] * len(rows)
     assert {goal.contender for goal in case.goals} | {case.peer} <= {row.contender for row in rows}
     assert all(len(row.seconds) == 3 and min(row.seconds) > 0 and row.rate > 0 for row in rows)
 
 
-def test_plain_attention_is_attention(sides):
-    contest = REHEARSAL[0].problem.contest(sides)
-    out = contest.sample(contest.contenders[PLAIN](0))
-    np.testing.assert_allclose(out, contest.exact, atol=1e-5)
-    assert len({contest.contenders[OURS](at).tobytes() for at in range(contest.sets)}) == contest.sets, "inputs take turns"
+def test_plain_attention_is_attention(target):
+    comparison = REHEARSAL[0].problem.comparison(target)
+    out = comparison.sample(comparison.contenders[PLAIN](0))
+    np.testing.assert_allclose(out, comparison.exact, atol=1e-5)
+    assert len({comparison.contenders[OURS](at).tobytes() for at in range(comparison.sets)}) == comparison.sets, (
+        "inputs take turns"
+    )
 
 
 class Planted:
@@ -42,7 +44,7 @@ class Planted:
 
     unit = "FLOP"
 
-    def contest(self, sides):
+    def comparison(self, target):
         exact = np.arange(4.0)
 
         def broken(at):
@@ -54,13 +56,13 @@ class Planted:
             "wrong": lambda at: exact + 0.1,
             "broken": broken,
         }
-        return Contest(contenders, 2, lambda out: out, exact, 8.0)
+        return Comparison(contenders, 2, lambda out: out, exact, 8.0)
 
 
-def test_what_is_wrong_or_broken_has_no_time_and_says_why(sides):
-    rows = {row.contender: row for row in measured(Case("planted", Planted(), "peer", ()), sides, rounds=2)}
+def test_what_is_wrong_or_broken_has_no_time_and_says_why(target):
+    rows = {row.contender: row for row in measured(Case("planted", Planted(), "peer", ()), target, rounds=2)}
     assert rows["right"].seconds and rows["peer"].seconds
-    assert rows["wrong"].wrong == "its answer is 0.1 from float64, the peer's 0.001" and not rows["wrong"].seconds
+    assert rows["wrong"].wrong == "its error relative to float64 is 0.1, the peer's 0.001" and not rows["wrong"].seconds
     assert rows["broken"].wrong == "RuntimeError: no such kernel"
 
 
@@ -72,8 +74,8 @@ def test_verdicts():
     assert [verdict.is_met for verdict in found] == [True, True, True, False, None]
 
 
-def test_limits_are_rates(sides):
-    assert all(rate > 0 for rate in limits(sides).values())
+def test_limits_are_rates(target):
+    assert all(rate > 0 for rate in limits(target).values())
 
 
 def test_a_rehearsal_writes_what_a_card_would_and_says_what_it_is(tmp_path):
@@ -81,7 +83,7 @@ def test_a_rehearsal_writes_what_a_card_would_and_says_what_it_is(tmp_path):
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["rehearsal"] and found["card"] == "host" and len(found["rows"]) == 9
     text = (tmp_path / "gpu.md").read_text()
-    assert "A rehearsal on the host" in text and report.NOT_YET not in text
+    assert "A rehearsal on the CPU" in text and report.NOT_YET not in text
     assert text.count(" met |") + text.count(" missed |") == 4
 
 
@@ -102,7 +104,7 @@ def test_a_page_of_a_card_tells_what_was_met():
     best = {"FLOP": 7.9e14, "B": 4.1e12}
     head = {"rehearsal": False, "date": "2026-11-21", "card": "SomeCard", "versions": {"torch": "2.13.0"}}
     text = report.page(report.record(rows, verdicts(CASES[0], rows, best), best, head))
-    assert "Measured on 2026-11-21 on one SomeCard; torch 2.13.0. In the same run it multiplied at 790 TFLOP/s" in text
+    assert "Measured on 2026-11-21 on one SomeCard; torch 2.13.0. Its limits in the same run: 790 TFLOP/s" in text
     assert f"| {CASES[0].name} | {goal.contender} | {goal.beside} | at most 1.02 of its time | 0.50, met |" in text
     assert f"| {CASES[0].name} | {goal.contender} | 1 ms | 500 TFLOP/s |" in text
 
@@ -116,10 +118,10 @@ def test_without_a_card_it_says_so_and_ends_with_1(capsys):
 
 
 def test_a_card_of_cupy_s_alone_is_not_enough(monkeypatch):
-    from gpu import sides
+    from gpu import target
 
-    monkeypatch.setattr(sides, "load", lambda name: mha)
+    monkeypatch.setattr(target, "load", lambda name: mha)
     torch = sys.modules.get("torch") or __import__("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="CuPy has a CUDA device, but torch has none"):
-        sides.card()
+        target.gpu()

@@ -1,4 +1,4 @@
-"""What a kernel receives: a problem that is prepared, or the arguments of the public function, checked in each call."""
+"""Arguments of kernels: a prepared problem, or the arguments of the public function, checked in each call."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ def received_by(installed, call):
     return given()
 
 
-def test_arrays_arrive_as_they_are_where_nothing_is_masked(installed, arguments):
+def test_arrays_are_passed_unchanged_if_nothing_is_masked(installed, arguments):
     call = arguments(scale=0.25)
     problem = received_by(installed, call)
     assert isinstance(problem, AttentionProblem)
@@ -37,7 +37,7 @@ def test_arrays_arrive_as_they_are_where_nothing_is_masked(installed, arguments)
     assert problem.rows_shape == (BATCH, HEADS, LENGTH)
 
 
-def test_options_arrive_in_full(installed, arguments):
+def test_options_are_passed_unchanged(installed, arguments):
     call = arguments("softcap", "sink", "alibi", "grouped_query")
     problem = received_by(installed, call)
     assert (problem.softcap, problem.sink, problem.bias) == (call["softcap"], call["sink"], call["bias"])
@@ -45,14 +45,14 @@ def test_options_arrive_in_full(installed, arguments):
     assert problem.scale == pytest.approx(WIDTH**-0.5)
 
 
-def test_two_axes_become_one_head_and_the_answer_two_axes_again(installed):
+def test_arrays_of_two_axes_become_one_head_and_the_result_has_two_axes_again(installed):
     x = np.ones((3, WIDTH))
     problem = received_by(installed, {"query": x, "key": x, "value": x})
     assert problem.query.shape == problem.key.shape == problem.value.shape == (1, 3, WIDTH)
     assert mha.scaled_dot_product_attention(x, x, x).shape == (3, WIDTH)
 
 
-def test_keys_beyond_a_length_are_dropped_and_nothing_is_left_to_handle(installed, arguments):
+def test_keys_beyond_a_scalar_length_are_dropped_and_leave_no_feature(installed, arguments):
     call = arguments(mask=mha.key_lengths(4))
     problem = received_by(installed, call)
     assert (problem.structure.keys, problem.features) == (range(4), frozenset())
@@ -60,7 +60,7 @@ def test_keys_beyond_a_length_are_dropped_and_nothing_is_left_to_handle(installe
     np.testing.assert_array_equal(problem.value, call["value"][..., :4, :])
 
 
-def test_a_window_keeps_the_keys_it_reaches_and_its_band_counts_from_them(installed, rng):
+def test_a_window_keeps_the_keys_it_reaches_and_its_band_is_relative_to_them(installed, rng):
     query, key = rng.normal(size=(1, 2, WIDTH)), rng.normal(size=(1, 10, WIDTH))
     mask = mha.window(1, 1)
     problem = received_by(installed, {"query": query, "key": key, "value": key, "mask": mask, "query_offset": 5})
@@ -69,16 +69,16 @@ def test_a_window_keeps_the_keys_it_reaches_and_its_band_counts_from_them(instal
     np.testing.assert_array_equal(problem.key, key[:, 4:8])
 
 
-UNRESTRAINED = [mha.causal(), mha.window(99, 99), mha.packed([LENGTH, 0]), mha.prefix(99), ~~mha.chunks(99)]
+UNRESTRICTED = [mha.causal(), mha.window(99, 99), mha.packed([LENGTH, 0]), mha.prefix(99), ~~mha.chunks(99)]
 
 
-@pytest.mark.parametrize("mask", UNRESTRAINED, ids=repr)
-def test_a_mask_that_restrains_nothing_leaves_no_feature(installed, arguments, mask):
+@pytest.mark.parametrize("mask", UNRESTRICTED, ids=repr)
+def test_a_mask_that_hides_nothing_leaves_no_feature(installed, arguments, mask):
     problem = received_by(installed, arguments(mask=mask, query_offset=LENGTH - 1))
     assert (problem.structure.keys, problem.features) == (range(LENGTH), frozenset())
 
 
-def test_a_conjunction_arrives_part_by_part(installed, arguments):
+def test_a_conjunction_of_masks_is_split_by_kind(installed, arguments):
     lengths, allowed = np.asarray([3, LENGTH]), np.eye(LENGTH) == 0
     mask = mha.causal() & allowed & mha.window(2, 9) & mha.packed([2, 4]) & mha.key_lengths(lengths)
     structure = received_by(installed, arguments(mask=mask)).structure
@@ -88,7 +88,7 @@ def test_a_conjunction_arrives_part_by_part(installed, arguments):
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_keys_that_no_query_sees_arrive_as_zeros(installed, arguments, poison):
+def test_keys_that_no_query_sees_are_zeroed(installed, arguments, poison):
     allowed = np.ones((LENGTH, LENGTH), dtype=bool)
     allowed[:, 2] = False
     call = arguments(mask=mha.key_lengths(np.asarray([4, LENGTH])) & allowed)
@@ -102,11 +102,11 @@ def test_keys_that_no_query_sees_arrive_as_zeros(installed, arguments, poison):
     np.testing.assert_array_equal(problem.value, expected["value"])
 
 
-# other operations get the arguments of the public function
+# other operations pass on the arguments of the public function
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_gives_its_arguments_to_the_kernel_and_returns_its_answer(installed, name):
+def test_an_operation_passes_its_arguments_to_the_kernel_and_returns_its_result(installed, name):
     op = name.partition(" ")[0]
     call, arguments, options = OPERATIONS[name]
     installed(a_kernel(op))

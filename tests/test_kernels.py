@@ -1,4 +1,4 @@
-"""Kernel selection fails closed: a kernel is given only what it declares, prepared, and the algebra does all else."""
+"""Kernel selection: a kernel receives only calls whose features it declares; the algebra computes the others."""
 
 from dataclasses import fields, replace
 from functools import partial
@@ -85,13 +85,13 @@ def test_our_own_plugins_declare_nothing_unknown():
     assert not [row for row in mha.backends() if row.distribution == "mha-core" and row.reason]
 
 
-def test_a_plain_call_has_no_feature_and_goes_to_the_humblest_kernel(installed, arguments):
+def test_a_plain_call_has_no_features_and_goes_to_a_kernel_that_declares_none(installed, arguments):
     installed(a_kernel(handles=frozenset()))
     assert (mha.scaled_dot_product_attention(**arguments()) == ANSWER).all()
     assert given().features == frozenset()
 
 
-def test_a_kernel_that_gives_no_lse_is_asked_only_where_none_is_wanted(installed, arguments):
+def test_a_kernel_without_lse_is_asked_only_by_calls_that_need_none(installed, arguments):
     call = arguments()
     expected = mha.attention_state(**call)
     installed(a_kernel(handles=frozenset()))
@@ -186,7 +186,7 @@ def test_the_highest_priority_that_takes_the_call_wins(installed, arguments, fir
 
 
 @pytest.mark.parametrize("supports", [lambda call: "it is Monday", "sample_kernels:supports"], ids=["function", "name"])
-def test_a_reason_against_sends_the_call_elsewhere(installed, arguments, supports):
+def test_a_reason_from_supports_sends_the_call_to_another_kernel(installed, arguments, supports):
     call = arguments("softcap")
     expected = mha.attention_state(**call)
     installed(a_kernel(supports=supports))
@@ -196,7 +196,7 @@ def test_a_reason_against_sends_the_call_elsewhere(installed, arguments, support
     assert (mha.scaled_dot_product_attention(**call) == -ANSWER).all()
 
 
-def test_supports_is_told_what_is_known_without_looking_at_a_number(installed, arguments):
+def test_supports_receives_shapes_dtype_device_and_options(installed, arguments):
     calls = []
     installed(*(a_kernel(op, supports=calls.append) for op in ("attention", "gelu")))
     mha.scaled_dot_product_attention(**arguments("causal", "value_dim"))
@@ -207,7 +207,7 @@ def test_supports_is_told_what_is_known_without_looking_at_a_number(installed, a
     assert (gelu.op, gelu.dtype, gelu.device, gelu.option("approximate")) == ("gelu", np.dtype("float64"), "cpu", "tanh")
 
 
-def test_supports_by_name_is_told_the_same_as_a_function(installed):
+def test_supports_given_by_name_receives_the_same_call_as_a_function(installed):
     calls = []
     installed(
         a_kernel("gelu", supports=calls.append),
@@ -218,7 +218,7 @@ def test_supports_by_name_is_told_the_same_as_a_function(installed):
     assert (op, call) == ("supports", calls[0])
 
 
-def test_a_name_stands_for_the_function_that_its_module_has_when_the_plugin_comes(monkeypatch):
+def test_supports_given_by_name_is_looked_up_when_the_plugin_is_registered(monkeypatch):
     plugin = Plugin([a_kernel("gelu", supports="sample_kernels:supports")])
     for reason in ("it is Tuesday", "it is Wednesday"):
         monkeypatch.setattr("sample_kernels.supports", lambda call, reason=reason: reason)
@@ -234,7 +234,7 @@ def test_supports_reads_shapes_by_the_names_of_the_arguments(installed):
     assert [calls[0].shape(name) for name in ("x", "w", "b")] == [(2, 3), (3, 3), None]
 
 
-def test_supports_is_asked_once_for_calls_that_look_alike(installed, arguments):
+def test_supports_is_called_once_per_signature(installed, arguments):
     calls = []
     installed(a_kernel(supports=calls.append))
     for _ in range(3):
@@ -257,20 +257,20 @@ def test_after_unregister_the_algebra_computes_again(arguments):
         assert_equal(mha.attention_state(**call), expected)
 
 
-def test_a_kernel_may_extend_the_backend_of_someone_else(installed, arguments):
+def test_a_plugin_can_add_a_kernel_to_another_plugins_backend(installed, arguments):
     call = arguments("sink")
-    there = {name: strict.asarray(x) for name, x in call.items()}
+    converted = {name: strict.asarray(x) for name, x in call.items()}
     expected = mha.scaled_dot_product_attention(**call)
     installed(a_kernel(backend="array_api_strict"), a_kernel("relu", backend="array_api_strict"))
-    out = mha.scaled_dot_product_attention(**there)
-    assert isinstance(out, type(there["query"]))
+    out = mha.scaled_dot_product_attention(**converted)
+    assert isinstance(out, type(converted["query"]))
     assert bool(strict.all(out == ANSWER))
     assert given().xp is strict
-    assert mha.relu(there["sink"]) is there["sink"]
+    assert mha.relu(converted["sink"]) is converted["sink"]
     np.testing.assert_array_equal(mha.scaled_dot_product_attention(**call), expected)
 
 
-def test_larger_operations_reach_the_kernels_of_smaller_ones(installed):
+def test_larger_operations_use_the_kernels_of_smaller_ones(installed):
     layer = mha.EncoderLayer.init(d_model=4, num_heads=2, d_ff=4, activation="silu", norm_first=True, seed=0)
     installed(*(a_kernel(op) for op in ("attention", "linear", "layer_norm", "silu")))
     x = np.ones((3, 4), dtype=np.float32)
@@ -280,7 +280,7 @@ def test_larger_operations_reach_the_kernels_of_smaller_ones(installed):
     assert " ".join(op for op, _, _ in received) == steps
 
 
-def test_weights_read_the_lse_that_a_kernel_gave_and_need_no_kernel_without(installed):
+def test_weights_use_the_lse_of_a_kernel_and_need_no_kernel_without_it(installed):
     x = np.zeros((1, 3, WIDTH))
     installed(a_kernel())  # its lse is 0, not log(3)
     lse = mha.attention_state(x, x, x).lse

@@ -97,12 +97,12 @@ def test_what_it_writes_is_formatted(distribution):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("My-Lib", "'My-Lib' cannot name a module: give lower-case letters, digits and single underscores, such as my_lib"),
+        ("My-Lib", "'My-Lib' cannot name a module; give lower-case letters, digits and single underscores, such as my_lib"),
         ("2fast", "'2fast' cannot name a module"),
         ("class", "'class' cannot name a module"),
         ("a/../b", "'a/../b' cannot name a module"),
         ("", "'' cannot name a module"),
-        ("numpy", "a backend named 'numpy' is already installed, from mha-core: give another name"),
+        ("numpy", "a backend named 'numpy' is already installed, from mha-core; give another name"),
     ],
 )
 def test_a_bad_name_is_refused_in_one_line(tmp_path, name, message):
@@ -120,9 +120,9 @@ def test_nothing_is_overwritten(tmp_path):
     theirs.write_text("of someone else")
     done = run("mine", "--directory", tmp_path)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == f"error: {theirs.parent} already exists: nothing was written\n"
+    assert done.stderr == f"error: {theirs.parent} already exists; give another --directory (nothing was written)\n"
     assert theirs.read_text() == "of someone else"
     assert [path.name for path in theirs.parent.iterdir()] == ["README.md"]
-    with pytest.raises(CannotWrite, match="is no directory: create it first"):
+    with pytest.raises(CannotWrite, match="is not a directory; create it first"):
         write("mine", tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()

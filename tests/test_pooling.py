@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import CONFIG, WORDS, mha, tiny_weights, write_tiny_model
-from mha_core.bench import plain
+from mha_core.bench import plain_numpy
 
 TEXTS = ["a bird sings in the tree", "dawn", "", "the bird sings", "a b c d"]
 POOL = {
@@ -18,7 +18,7 @@ POOL = {
 
 
 def expected(folder, *modes, normalize=False, gelu=plain.exact_gelu, weights=None):
-    reference = plain.Bert(folder, "float64", gelu, weights)
+    reference = plain_numpy.Bert(folder, "float64", gelu, weights)
     rows = np.stack([np.concatenate([POOL[mode](reference.hidden(text)) for mode in modes]) for text in TEXTS])
     return rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize else rows
 

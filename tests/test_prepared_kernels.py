@@ -1,4 +1,4 @@
-"""A kernel prepared for a signature: asked once, then given arrays alone, and only where these are all that can change."""
+"""Kernels prepared for a signature: prepared once, then called with arrays only."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from sample_kernels import ANSWER, WIDTH, a_kernel, received
 
 @pytest.fixture
 def prepared(installed):
-    """An installed kernel whose prepared form answers with twice the answer of its plain one."""
+    """An installed kernel whose prepared form returns twice the result of its plain form."""
     kernel = a_kernel(prepare="sample_kernels:prepare")
     installed(kernel)
     return kernel
@@ -25,7 +25,7 @@ def steps():
     return [op for op, _, _ in received]
 
 
-def test_a_kernel_is_prepared_once_for_calls_that_look_alike(prepared, x):
+def test_a_kernel_is_prepared_once_per_signature(prepared, x):
     for _ in range(3):
         assert (mha.scaled_dot_product_attention(x, x + 1, x + 2) == 2 * ANSWER).all()
     assert steps() == ["prepare", "prepared", "prepared", "prepared"]
@@ -36,7 +36,7 @@ def test_a_kernel_is_prepared_once_for_calls_that_look_alike(prepared, x):
     assert steps()[4:] == 4 * ["prepare", "prepared"]
 
 
-def test_it_receives_the_arrays_as_they_come(prepared, x):
+def test_it_receives_the_arrays_unchanged(prepared, x):
     arrays = x, x + 1, x + 2
     for _ in range(2):
         mha.scaled_dot_product_attention(*arrays)
@@ -48,7 +48,7 @@ def test_it_receives_no_key_that_no_query_sees(prepared, x):
         mha.scaled_dot_product_attention(x, x, x, mask=mha.prefix(4))
         assert [array.shape[-2] for array in received[-1][1][:3]] == [6, 4, 4]
     poisoned = x.copy()
-    poisoned[..., 2, :] = np.nan  # in the middle, where no slice drops it
+    poisoned[..., 2, :] = np.nan  # in the middle, where no slice can drop it
     hidden = mha.prefix(2) | ~mha.prefix(3)
     for _ in range(2):
         mha.scaled_dot_product_attention(x, poisoned, poisoned, mask=hidden)
@@ -56,33 +56,33 @@ def test_it_receives_no_key_that_no_query_sees(prepared, x):
         assert all((array[..., 2, :] == 0).all() for array in received[-1][1][1:3])
 
 
-def test_two_axes_become_one_head_and_the_answer_two_axes_again(prepared):
+def test_arrays_of_two_axes_become_one_head_and_the_result_has_two_axes_again(prepared):
     x = np.ones((3, WIDTH))
     for _ in range(2):
         assert mha.scaled_dot_product_attention(x, x, x).shape == (3, WIDTH)
         assert received[-1][1][0].shape == (1, 3, WIDTH)
 
 
-def test_where_it_declines_the_kernel_computes(prepared, x):
+def test_if_prepare_declines_the_plain_kernel_computes(prepared, x):
     for _ in range(2):
         assert (mha.scaled_dot_product_attention(x, x, x, sink=np.ones(4)) == ANSWER).all()
     assert steps() == ["prepare", "attention", "attention"]
 
 
-def test_a_mask_that_holds_arrays_is_never_prepared_for(prepared, x):
+def test_a_mask_with_arrays_is_never_prepared(prepared, x):
     for lengths in ([3, 6], [6, 2]):
         mask = mha.key_lengths(np.asarray(lengths))
         assert (mha.scaled_dot_product_attention(x, x, x, mask=mask) == ANSWER).all()
     assert steps() == ["attention", "attention"]
 
 
-def test_verify_shadows_what_was_prepared(prepared, x):
+def test_verify_checks_prepared_kernels(prepared, x):
     mha.scaled_dot_product_attention(x, x, x)
     with mha.verify(), pytest.raises(mha.KernelDivergence, match="is 14"):
         mha.scaled_dot_product_attention(x, x, x)
 
 
-def test_the_suite_counts_what_was_prepared(prepared, x):
+def test_the_suite_counts_prepared_kernels(prepared, x):
     with watched(prepared, prepared.handles) as watch:
         mha.scaled_dot_product_attention(x, x, x)
         mha.scaled_dot_product_attention(x, x, x, sink=np.ones(4))
@@ -90,7 +90,7 @@ def test_the_suite_counts_what_was_prepared(prepared, x):
     assert steps() == ["prepare", "prepared", "prepare", "attention"]
 
 
-def test_one_that_cannot_be_imported_leaves_the_call_to_others(installed, x):
+def test_if_prepare_cannot_be_imported_another_kernel_computes(installed, x):
     expected = mha.scaled_dot_product_attention(x, x, x)
     installed(a_kernel(prepare="sample_kernels:absent"))
     with pytest.warns(mha.KernelWarning, match="cannot be loaded: AttributeError"):

@@ -15,7 +15,7 @@ import pytest
 import mha_core.models.text_encoder as module
 import mha_core.ops.operation as operation
 from conftest import WORDS, mha
-from mha_core.bench import plain
+from mha_core.bench import plain_numpy
 
 ODD = [
     "",
@@ -39,7 +39,7 @@ def encoder(minilm):
 
 @pytest.fixture(scope="session")
 def reference(minilm):
-    return plain.TextEncoder(minilm, "float64", plain.exact_gelu)
+    return plain_numpy.TextEncoder(minilm, "float64", plain.exact_gelu)
 
 
 @pytest.fixture(scope="session")

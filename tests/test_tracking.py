@@ -130,10 +130,10 @@ def test_history_begins_with_the_last_commit_and_ends_with_none_left_and_commits
     shorten(clone)
     done = clone.run("history", "--machine", "ci-2core", "--commit", "--backend", "numpy")
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stderr.splitlines() if ": measured" in line or "left" in line] == [
+    assert [line for line in done.stderr.splitlines() if ": measured" in line or "without results" in line] == [
         f"{last[:8]}: measured",
         f"{first[:8]}: measured",
-        "no commit is left",
+        "commits without results: none",
     ]
     assert clone.git("log", "--format=%s", "-2").splitlines() == [f"Results of {c[:8]} on ci-2core" for c in (first, last)]
     assert clone.git("status", "--porcelain") == ""
@@ -147,7 +147,7 @@ def test_a_shallow_clone_has_no_history(clone, tmp_path):
     clone.git("clone", "--quiet", "--depth=1", f"file://{clone.root}", str(shallow.root))
     done = shallow.run("history", "--minutes", "1")
     assert done.returncode == 1
-    assert "this clone is shallow: git fetch --unshallow" in done.stderr
+    assert "run git fetch --unshallow" in done.stderr
 
 
 def test_the_commit_that_tells_most_is_measured_next():
@@ -174,12 +174,12 @@ def test_results_to_be_committed_are_made_by_benchmarks_that_are(clone):
     clone.append("mha_core/bench/cases.py", "\n")
     done = clone.run("measure", "--machine", "ci-2core", "--backend", "numpy", *TINY)
     assert done.returncode == 2
-    assert "the benchmarks have changes that are not committed" in " ".join(done.stderr.split())
+    assert "the benchmarks have uncommitted changes" in " ".join(done.stderr.split())
     clone.git("checkout", "--quiet", ".")
     clone.append("mha_core/ops/tree.py", "\n")
     done = clone.run("measure", "--backend", "numpy", *TINY)
     assert done.returncode == 0
-    assert "what is not committed is not measured: HEAD is" in done.stderr
+    assert "uncommitted changes are not measured: HEAD is" in done.stderr
 
 
 # the check
@@ -203,7 +203,7 @@ def test_what_is_lost_is_an_error_though_asv_leaves_it_out(clone):
     clone.change("mha_core/__init__.py", "__version__ =", "del causal\n__version__ =", "lost")
     done = clone.run("check", "--expect", "numpy", "--benchmark", "one_thread.Time", "--case", "2048x64, causal")
     assert done.returncode == 1
-    assert "one_thread.Time.time_call, numpy, attention 1x8x2048x64, causal: left out" in done.stderr
+    assert "one_thread.Time.time_call, numpy, attention 1x8x2048x64, causal: skipped" in done.stderr
 
 
 def test_a_wrong_answer_is_an_error_and_no_time(clone):
@@ -263,8 +263,8 @@ def test_the_gate_names_what_it_found(capsys):
     told = capsys.readouterr().out
     assert "slower: numpy, a case: 1.30x" in told
     assert "not measured: numpy, failing: failed after" in told
-    assert "not measured: numpy, newer: left out before" in told
-    assert "not measured: numpy, long: 1.50x, of too few samples" in told
+    assert "not measured: numpy, newer: skipped before" in told
+    assert "not measured: numpy, long: 1.50x, with too few samples" in told
     assert "not measured: torch, in any case" in told
 
 
@@ -272,13 +272,13 @@ def test_the_gate_names_what_it_found(capsys):
     ("words", "message"),
     [
         (["gate", "no-such-commit"], "no commit is named 'no-such-commit'"),
-        (["gate", "HEAD", "--backend", "nothing"], "'nothing' is not ready here; numpy, torch are"),
-        (["gate", "HEAD", "--backend", "numpy"], "itself: there is nothing to compare"),
+        (["gate", "HEAD", "--backend", "nothing"], "'nothing' is not ready; expected one of numpy, torch"),
+        (["gate", "HEAD", "--backend", "numpy"], "itself; give another commit to compare with"),
         (
             ["measure", "--machine", "unknown", "--backend", "numpy", *TINY],
-            "'unknown' is not in machines.json, which has ci-2core, local",
+            "'unknown' is not in machines.json; expected one of ci-2core, local",
         ),
-        (["measure", "--backend", "numpy", "--case", "no such (case"], "asv measured nothing of"),
+        (["measure", "--backend", "numpy", "--case", "no such (case"], "asv ran no benchmark of"),
         (["history", "--commit", "--backend", "numpy"], "results of local are not committed"),
     ],
 )

@@ -1,4 +1,4 @@
-"""use_kernel: kernels demanded by name; broken kernels; and decisions, which are kept by signature and by nothing less."""
+"""use_kernel, broken kernels, and the cache of decisions, which is keyed by the whole signature."""
 
 import math
 import re
@@ -43,7 +43,7 @@ def test_a_demanded_kernel_that_cannot_do_the_call_raises_with_the_reason(instal
         mha.scaled_dot_product_attention(X, X, X)
 
 
-def test_a_kernel_of_another_backend_is_no_kernel_of_this_one():
+def test_a_kernel_of_another_backend_is_refused():
     with (
         mha.use_kernel("attention", "sdpa"),
         pytest.raises(mha.KernelUnsupported, match="a kernel of torch, but the arrays"),
@@ -62,13 +62,13 @@ def test_a_kernel_of_another_backend_is_no_kernel_of_this_one():
         ),
     ],
 )
-def test_an_unknown_name_says_what_there_is(op, name, message):
+def test_an_unknown_name_lists_the_known_ones(op, name, message):
     with pytest.raises(mha.UnknownKernel, match=message) as error, mha.use_kernel(op, name):
         pass
     assert isinstance(error.value, LookupError)
 
 
-def test_a_larger_kernel_steps_aside_where_a_part_of_it_is_demanded(installed):
+def test_a_larger_kernel_is_passed_over_if_use_kernel_demands_a_smaller_one(installed):
     installed(a_kernel("feed_forward", load="test_verify:activation_forgotten"))
     assert mha.explain("feed_forward", X, W, B, W, -B).kernel == "sample"
     with mha.use_kernel("linear", "algebra"):
@@ -80,7 +80,7 @@ def test_a_larger_kernel_steps_aside_where_a_part_of_it_is_demanded(installed):
         assert mha.explain("feed_forward", X, W, B, W, -B).kernel == "sample"
 
 
-def test_demands_are_the_contexts_own(installed):
+def test_use_kernel_applies_only_to_its_own_thread(installed):
     installed(a_kernel("relu", name="one"))
     y = -np.ones(3)
     entered, left = threading.Event(), threading.Event()
@@ -117,12 +117,12 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("changes", "reason"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_kernel_harms_nobody_and_is_told_of(installed, changes, reason):
+def test_a_broken_kernel_is_passed_over_with_a_warning(installed, changes, reason):
     installed(a_kernel("relu", name="broken", **changes))
     y = -np.ones(3)
     with pytest.warns(mha.KernelWarning, match=rf"kernel 'broken' for relu on numpy \(Plugin\) {re.escape(reason)}"):
         np.testing.assert_array_equal(mha.relu(y), 0)
-    np.testing.assert_array_equal(mha.relu(y), 0)  # told once for each signature
+    np.testing.assert_array_equal(mha.relu(y), 0)  # one warning for each signature
     with pytest.warns(mha.KernelWarning):
         assert mha.explain("relu", np.ones(5)).rejected[0].reason.startswith(reason)
     with (
@@ -133,10 +133,10 @@ def test_a_broken_kernel_harms_nobody_and_is_told_of(installed, changes, reason)
         mha.relu(y)
 
 
-# decisions are kept by signature, and by nothing less
+# decisions are cached by the whole signature
 
 
-def test_what_is_like_an_earlier_call_but_wrong_is_still_refused():
+def test_a_wrong_call_is_refused_after_a_similar_correct_one():
     mha.attention_state(X, X, X, mask=mha.causal(), query_offset=1, scale=1)
     with pytest.raises(TypeError, match="query_offset is bool"):
         mha.attention_state(X, X, X, mask=mha.causal(), query_offset=True, scale=1)
@@ -155,7 +155,7 @@ def test_what_is_like_an_earlier_call_but_wrong_is_still_refused():
         mha.relu(X)
 
 
-def test_arrays_of_an_earlier_call_are_not_kept():
+def test_the_cache_keeps_no_arrays():
     import gc
     import weakref
 
@@ -169,7 +169,7 @@ def test_arrays_of_an_earlier_call_are_not_kept():
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_a_second_call_alike_gives_the_same_bits_on_its_own_arrays(rng, feature):
+def test_a_cached_decision_gives_the_same_bits_as_a_new_one(rng, feature):
     def normal(*shape):
         return rng.normal(size=shape)
 
@@ -177,12 +177,12 @@ def test_a_second_call_alike_gives_the_same_bits_on_its_own_arrays(rng, feature)
     for _ in range(3):
         call = {name: normal(2, 4, 6, 8) for name in ("query", "key", "value")} | extra
         state = mha.attention_state(**call)
-        again = mha.attention_state(**call, scale=np.float64(1 / math.sqrt(8)))  # no plain float: nothing is looked up
+        again = mha.attention_state(**call, scale=np.float64(1 / math.sqrt(8)))  # not a Python float: the cache is not used
         np.testing.assert_array_equal(state.out, again.out)
         np.testing.assert_array_equal(state.lse, again.lse)
 
 
-def test_kernels_come_and_go_while_threads_call():
+def test_kernels_can_be_registered_and_unregistered_while_threads_call():
     stop = threading.Event()
     failures = []
 

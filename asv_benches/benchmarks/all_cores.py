@@ -1,10 +1,15 @@
-"""The chief cases on all cores, each library alone in its process: with several threads NumPy's would disturb another's."""
+"""Time of the main cases on all cores.
+
+Each library is alone in its process: with several threads, NumPy's would slow down another's.
+"""
 
 from .backends import BACKENDS
 from .timing import _Time
 
 
 class Time(_Time):
+    """Seconds per call."""
+
     params = (
         BACKENDS,
         [

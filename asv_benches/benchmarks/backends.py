@@ -1,4 +1,7 @@
-"""The installed backends, from metadata alone: asv imports this to list benchmarks, and no array library need be there."""
+"""The installed backends, read from package metadata.
+
+asv imports this module to list the benchmarks, so it must not import an array library.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ if TYPE_CHECKING:
     from mha_core.dispatch.backend import LoadedBackend
 
 KNOWN = ("numpy", "torch", "cupy")
-"""Always listed, and first: asv shows the history of listed parameters only."""
+"""Always listed, and first: asv shows the history only of the parameters that are listed."""
 
 BACKENDS = [*KNOWN, *sorted({entry.name for entry in entry_points(group="mha_core.plugins")} - {*KNOWN})]
 
 
 def ready(name: str) -> LoadedBackend:
-    """Raises NotImplementedError, by which asv leaves a benchmark out, where the backend or its device is missing."""
+    """Load a backend. Raises NotImplementedError, with which asv skips a benchmark, if the backend or its device is missing."""
     import mha_core
     from mha_core.dispatch.backend import load
     from mha_core.dispatch.errors import BackendUnavailable, UnknownBackend
@@ -27,7 +30,7 @@ def ready(name: str) -> LoadedBackend:
 
     commit, here = os.environ.get("ASV_COMMIT", ""), Path(mha_core.__file__).parents[1].name
     if commit and os.environ.get("ASV_ENV_TYPE") == "installed" and here != commit:
-        raise ImportError(f"mha_core of {here} is imported where that of {commit} is to be measured")
+        raise ImportError(f"mha_core is imported from {here}; expected that of commit {commit}")
     try:
         return load(check_name(name))
     except (UnknownBackend, BackendUnavailable) as error:
@@ -35,8 +38,8 @@ def ready(name: str) -> LoadedBackend:
 
 
 @contextmanager
-def as_far_as_it_was() -> Iterator[None]:
-    """What an older mha_core had not yet is left out; it has not failed."""
+def skip_missing() -> Iterator[None]:
+    """Skip a benchmark, instead of failing, if this mha_core does not yet have a name that it uses."""
     import mha_core
 
     try:

@@ -1,6 +1,7 @@
-"""What a public operation costs beyond the kernel that it chooses: validation, preparation, choice, in microseconds.
+"""Overhead of a public operation over its kernel.
 
-Measured with kernels that do nothing, in batches that alternate between the call and the kernel alone.
+The overhead is the microseconds spent on validation, preparation and the choice of the kernel. It is measured with kernels that
+do nothing, in alternating batches of the operation and the kernel alone.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from .backends import BACKENDS, as_far_as_it_was, ready
+from .backends import BACKENDS, ready, skip_missing
 
 OPERATIONS = ["attention", "attention, causal", "attention, state", "gelu", "linear", "layer_norm"]
 BATCHES, CALLS = 31, 2000
 
 
 class Dispatch:
+    """Microseconds per call beyond the kernel."""
+
     version = "1"
     timeout = 300.0
     params = (BACKENDS, OPERATIONS)
@@ -29,11 +32,11 @@ class Dispatch:
         import mha_core as mha
 
         self.loaded = ready(backend)
-        with as_far_as_it_was():
+        with skip_missing():
             mha.explain  # noqa: B018
 
     def track_overhead(self, backend: str, operation: str) -> float:
-        """The median of the differences of alternating batches."""
+        """Return the median difference between alternating batches."""
         import mha_core as mha
         from mha_core.plugin import unregister
 
@@ -58,7 +61,7 @@ def _batch(function: Callable[[], Any]) -> float:
 
 
 def _idle_kernels(backend: str, xp: Any) -> tuple[Any, Any]:
-    """A registered plugin whose kernels give back what they were given, and the module of these kernels."""
+    """Register a plugin with kernels that compute nothing; return the plugin and the module of the kernels."""
     from mha_core.plugin import AttentionState, Kernel, hookimpl, register
 
     x = xp.zeros((1, 1, 8, 8), dtype=xp.float32)
@@ -81,7 +84,7 @@ def _idle_kernels(backend: str, xp: Any) -> tuple[Any, Any]:
 
 
 def _call(operation: str, loaded: Any, idle: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """The operation on small arrays, and the kernel with what it would receive."""
+    """Return the operation on small arrays, and the kernel called with what it would receive."""
     import mha_core as mha
     from mha_core.ops.prepare import prepare
 

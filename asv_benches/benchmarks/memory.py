@@ -1,15 +1,17 @@
-"""What a call takes beyond its arguments, on one thread: each thread has scratch of its own."""
+"""Memory that a call needs beyond its arguments, on one thread: every thread adds scratch memory."""
 
 from tree.bench.cases import CASES, LONG
 from tree.bench.memory import grown
 
-from .backends import BACKENDS, as_far_as_it_was, ready
+from .backends import BACKENDS, ready, skip_missing
 from .timing import TIMEOUT
 
 PROBLEMS = {**LONG, **{name: problem for name, problem in CASES.items() if not name.startswith(("tiny", "import"))}}
 
 
 class Memory:
+    """Bytes by which the peak of the process grows."""
+
     version = "1"
     timeout = TIMEOUT
     params = (BACKENDS, list(PROBLEMS))
@@ -18,7 +20,7 @@ class Memory:
 
     def setup(self, backend: str, case: str) -> None:
         ready(backend)
-        with as_far_as_it_was():  # here, for in the call itself nothing can be left out
+        with skip_missing():  # here, because the call itself cannot be skipped
             PROBLEMS[case].small().ours(backend)
 
     def track_peak(self, backend: str, case: str) -> int:

@@ -1,13 +1,18 @@
-"""On one thread, where times are steady and NumPy may be paired with any library in one process."""
+"""Time and cost of all cases on one thread.
+
+On one thread times are stable, and NumPy can be timed in the same process as any other library.
+"""
 
 from tree.bench.cases import CASES
-from tree.bench.pair import cost
+from tree.bench.cost import cost
 
 from .backends import BACKENDS, ready
 from .timing import TIMEOUT, _Time, verified
 
 
 class Time(_Time):
+    """Seconds per call."""
+
     def time_call(self, backend: str, case: str) -> None:
         super().time_call(backend, case)
 
@@ -15,7 +20,7 @@ class Time(_Time):
 
 
 class Cost:
-    """Time over that of plain NumPy, in turns with it; both answers are checked."""
+    """Time divided by that of plain NumPy, timed in turns; both answers are checked."""
 
     version = "1"
     timeout = TIMEOUT

@@ -1,4 +1,4 @@
-"""How a case is timed, whatever the number of threads."""
+"""Base class of the time benchmarks, on any number of threads."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import time
 from functools import partial
 
 from tree.bench.cases import CASES, Problem
-from tree.bench.work import Work, calibrated, timed
+from tree.bench.timing import Work, calibrated, timed
 
-from .backends import BACKENDS, as_far_as_it_was, ready
+from .backends import BACKENDS, ready, skip_missing
 
-TIMEOUT = 300.0  # seconds, of one process; JAX compiles for each length of the texts
+TIMEOUT = 300.0  # seconds per process; JAX compiles once for each length of the texts
 SAMPLE = 0.01  # seconds; shorter samples rank backends wrongly
 
 
 def verified(problem: Problem, backend: str, *others: Work) -> Work:
-    """The work on a backend, its answer and those of the others checked against float64.
+    """Return the work on a backend, after checking its answer and those of the other works against float64.
 
-    Raises AssertionError, and NotImplementedError where there is no such backend, or nothing of the kind in this mha_core.
+    Raises AssertionError for a wrong answer, NotImplementedError if this mha_core lacks the backend or the operation.
     """
     ready(backend)
-    check = problem.judge()  # first: OpenBLAS's threads spin on after it, beside whatever comes next
-    with as_far_as_it_was():
+    check = problem.judge()  # before loading the work: OpenBLAS's threads keep spinning afterwards
+    with skip_missing():
         work = problem.ours(backend)
     for each in (work, *others):
         check(each.read(each.call()))
@@ -29,16 +29,21 @@ def verified(problem: Problem, backend: str, *others: Work) -> Work:
 
 
 class _Time:
+    """Seconds per call of a case on a backend."""
+
     version = "1"
     timeout = TIMEOUT
     params = (BACKENDS, list(CASES))
     param_names = ("backend", "case")
     rounds = 2
-    repeat = (4, 10, 0.6)  # by two rounds eight: below seven asv's statistics cannot tell any two commits apart
-    warmup_time = 0.0  # calibrating is that
+    repeat = (4, 10, 0.6)  # two rounds give at least eight samples: with fewer than seven, asv's test finds no difference
+    warmup_time = 0.0  # the calibration warms up
 
     def setup(self, backend: str, case: str) -> None:
-        """Once, though asv comes before each sample. It times single calls: time_call makes several, and the clock knows."""
+        """Prepare the work once, although asv calls this before each sample.
+
+        asv times single calls of ``time_call``. Each makes several calls of the work, and the timer divides by their number.
+        """
         if hasattr(self, "work"):
             return
         work = verified(CASES[case], backend)

@@ -1,1 +1,1 @@
-"""One card, all that we say of it: judged, timed beside torch, and written down. ``make gpu-check`` runs it."""
+"""Conformance and benchmarks on one GPU, compared with torch; ``make gpu-check`` runs them."""

@@ -1,6 +1,6 @@
-"""``python -m gpu``: conformance of CuPy and of torch on CUDA, then timings beside torch, and both written down.
+"""The command ``python -m gpu``: test conformance on a GPU, time mha-core against torch, write both down.
 
-Exit codes: 0 done, whatever the goals say; 1 something is wrong, or there is no GPU.
+Exit codes: 0 done, whether or not the goals are met; 1 something failed or is wrong, or there is no GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mha_core.bench.machine import versions
 from . import report
 from .cases import CASES, REHEARSAL
 from .measure import limits, measured, verdicts
-from .sides import Sides, card, host
+from .target import Target, gpu, host
 
 ROOT = Path(__file__).parent.parent.parent
 JUDGED = (("cupy", None, ROOT / "backends" / "mha_cupy" / "certificates"), ("torch", "cuda:0", ROOT / "docs" / "certificates"))
@@ -30,31 +30,29 @@ console = Console(soft_wrap=True, highlight=False)
 
 def main(
     *,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Where gpu.json and gpu.md go.")] = ROOT / "docs",
-    rounds: Annotated[int, typer.Option(min=2)] = 15,
-    conformance: Annotated[bool, typer.Option(help="Judge before timing, and write the certificates.")] = True,
-    rehearse: Annotated[
-        bool, typer.Option(help="The same on the host, with small problems: NumPy in the place of CuPy.")
-    ] = False,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for gpu.json and gpu.md.")] = ROOT / "docs",
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds per case.")] = 15,
+    conformance: Annotated[bool, typer.Option(help="Test conformance first, and write the certificates.")] = True,
+    rehearse: Annotated[bool, typer.Option(help="Small problems on the CPU, with NumPy in place of CuPy.")] = False,
 ) -> None:
-    """Judge and time what runs on a CUDA card."""
+    """Test conformance on a CUDA GPU and time mha-core against torch."""
     try:
-        sides = host() if rehearse else card()
+        target = host() if rehearse else gpu()
     except (mha.BackendUnavailable, RuntimeError) as error:
         console.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(1) from error
     failed = (
         [] if rehearse or not conformance else [name for name, device, folder in JUDGED if not _judge(name, device, folder)]
     )
-    best, rows, found = limits(sides), [], []
+    best, rows, found = limits(target), [], []
     cases = REHEARSAL if rehearse else CASES
     for case in cases:
-        timed = measured(case, sides, rounds)
+        timed = measured(case, target, rounds)
         rows += timed
         found += verdicts(case, timed, best)
         console.print(*(f"{case.name}: {row.contender}: {row.wrong or f'{row.median:.3g} s'}" for row in timed), sep="\n")
-        report.write(output, report.record(rows, found, best, _head(sides)), cases)  # each time: a fault may end the next case
-    console.print(f"{output / 'gpu.json'} and {output / 'gpu.md'} are written")
+        report.write(output, report.record(rows, found, best, _head(target)), cases)  # after each case: the next one may crash
+    console.print(f"{output / 'gpu.json'} and {output / 'gpu.md'} were written")
     wrong = [f"{row.case}, {row.contender}: {row.wrong}" for row in rows if row.wrong]
     if failed or wrong:
         console.print(
@@ -65,6 +63,7 @@ def main(
 
 
 def _judge(name: str, device: str | None, folder: Path) -> bool:
+    """Whether a backend passes the conformance suite; writes its certificate."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [
         sys.executable,
@@ -79,12 +78,12 @@ def _judge(name: str, device: str | None, folder: Path) -> bool:
     return subprocess.run(words, check=False).returncode == 0
 
 
-def _head(sides: Sides) -> dict[str, Any]:
+def _head(target: Target) -> dict[str, Any]:
     import torch
 
-    name = "host" if sides.is_rehearsal else torch.cuda.get_device_name(0)
-    found = versions() | (dict(sides.arrays.record.versions()) if sides.arrays.record.versions else {})
-    return {"rehearsal": sides.is_rehearsal, "date": datetime.now(UTC).date().isoformat(), "card": name, "versions": found}
+    name = "host" if target.is_rehearsal else torch.cuda.get_device_name(0)
+    found = versions() | (dict(target.arrays.record.versions()) if target.arrays.record.versions else {})
+    return {"rehearsal": target.is_rehearsal, "date": datetime.now(UTC).date().isoformat(), "card": name, "versions": found}
 
 
 if __name__ == "__main__":

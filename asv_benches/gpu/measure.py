@@ -1,4 +1,4 @@
-"""Answers checked, then times taken in turns: medians of rounds, each contender once in each, the order turning."""
+"""Check the answers of all contenders, then time them in rounds, each once per round."""
 
 from __future__ import annotations
 
@@ -9,66 +9,81 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.bench.race import ratio
+from mha_core.bench.rounds import ratio
 
-from .cases import Case, Contest, Goal
-from .sides import Sides
+from .cases import Case, Comparison, Goal
+from .target import Target
 
-TURN = 0.02  # seconds of work between two readings of the clock, so that its start and the launch count for nothing
-_WORSE = 2.0  # an answer may be so many times as far from float64 as the peer's: both round, in another order
+TURN = 0.02  # seconds of work between two clock readings, so that starting the clock and the launch are negligible
+_WORSE = 2.0  # greatest error of an answer relative to the peer's error: both round, in different order
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender in one case. seconds: of a call, in each round. rate: operations or bytes per second, by the median.
-    error: the root of the mean square distance from float64. Without seconds ``wrong`` says why."""
+    """The result of one contender in one case."""
 
     case: str
     contender: str
     seconds: tuple[float, ...] = ()
+    """Time per call in each round; empty if nothing was timed."""
     rate: float = 0.0
+    """Operations or bytes per second, from the median time."""
     unit: str = ""
+    """Unit of the work: "FLOP" or "B"."""
     error: float = 0.0
+    """Root mean square distance from float64."""
     wrong: str = ""
+    """Why nothing was timed."""
 
     @property
     def median(self) -> float:
+        """Median seconds per call."""
         return statistics.median(self.seconds)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """found: the ratio, or the part of the limit; None where one of the two has no time."""
+    """Whether a goal is met."""
 
     case: str
     goal: Goal
     found: float | None
+    """The ratio, or the share of the limit; None if one of the two was not timed."""
 
     @property
     def is_met(self) -> bool | None:
+        """None if the goal could not be measured."""
         if self.found is None:
             return None
         return self.found <= self.goal.at if self.goal.beside else self.found >= self.goal.at
 
 
-def measured(case: Case, sides: Sides, rounds: int) -> list[Row]:
-    """A row for each contender."""
-    contest = case.problem.contest(sides)
-    errors, wrong = _checked(contest, case.peer, sides)
-    fit = {name: work for name, work in contest.contenders.items() if name not in wrong}
-    times = _times(fit, contest.sets, sides, rounds)
+def measured(case: Case, target: Target, rounds: int) -> list[Row]:
+    """Return a row for each contender."""
+    comparison = case.problem.comparison(target)
+    errors, wrong = _checked(comparison, case.peer, target)
+    fit = {name: work for name, work in comparison.contenders.items() if name not in wrong}
+    times = _times(fit, comparison.sets, target, rounds)
     return [
         Row(case.name, name, error=errors.get(name, 0.0), wrong=wrong[name])
         if name in wrong
         else Row(
-            case.name, name, tuple(times[name]), contest.work / statistics.median(times[name]), case.problem.unit, errors[name]
+            case.name,
+            name,
+            tuple(times[name]),
+            comparison.work / statistics.median(times[name]),
+            case.problem.unit,
+            errors[name],
         )
-        for name in contest.contenders
+        for name in comparison.contenders
     ]
 
 
 def verdicts(case: Case, rows: list[Row], limits: dict[str, float]) -> Iterator[Verdict]:
-    """Of each goal: ratios are medians of the rounds' ratios, so that a card that slows down is slower for both."""
+    """Yield a verdict for each goal.
+
+    A ratio is the median of the ratios of the rounds, so that a GPU that slows down affects both contenders alike.
+    """
     timed = {row.contender: row for row in rows if not row.wrong}
     for goal in case.goals:
         ours, other = timed.get(goal.contender), timed.get(goal.beside)
@@ -80,39 +95,39 @@ def verdicts(case: Case, rows: list[Row], limits: dict[str, float]) -> Iterator[
         yield Verdict(case.name, goal, found)
 
 
-def limits(sides: Sides) -> dict[str, float]:
-    """What the card can do at best, in this run: operations of a large product, bytes of a copy read and written."""
+def limits(target: Target) -> dict[str, float]:
+    """Measure the GPU's peak rates: operations per second of a large product, bytes per second read and written by a copy."""
     import torch
 
-    size, dtype = (256, torch.float32) if sides.is_rehearsal else (8192, torch.bfloat16)
-    a, b = (torch.randn(size, size, device=sides.device).to(dtype) for _ in range(2))
-    numbers = torch.empty(1 << (16 if sides.is_rehearsal else 28), dtype=torch.float32, device=sides.device)
+    size, dtype = (256, torch.float32) if target.is_rehearsal else (8192, torch.bfloat16)
+    a, b = (torch.randn(size, size, device=target.device).to(dtype) for _ in range(2))
+    numbers = torch.empty(1 << (16 if target.is_rehearsal else 28), dtype=torch.float32, device=target.device)
     works = {"FLOP": lambda _: torch.matmul(a, b), "B": lambda _: numbers.clone()}
-    times = _times(works, 1, sides, 5)
+    times = _times(works, 1, target, 5)
     amounts = {"FLOP": 2.0 * size**3, "B": 2.0 * numbers.numel() * 4}
     return {unit: amounts[unit] / min(times[unit]) for unit in works}
 
 
-def _checked(contest: Contest, peer: str, sides: Sides) -> tuple[dict[str, float], dict[str, str]]:
-    """How far each answer is from the exact one, and which is too far, or was none."""
+def _checked(comparison: Comparison, peer: str, target: Target) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the error of each answer, and what is wrong with those that are too far off or failed."""
     errors, wrong = {}, {}
-    for name, work in contest.contenders.items():
+    for name, work in comparison.contenders.items():
         try:
-            with sides.demanded(name):
-                found = contest.sample(work(0))
-        except Exception as error:  # a contender that fails leaves its row empty, with what it said, and ends nothing
+            with target.demanded(name):
+                found = comparison.sample(work(0))
+        except Exception as error:  # its row shows the message; the other contenders go on
             wrong[name] = f"{type(error).__name__}: {error}"
             continue
-        errors[name] = float(np.sqrt(np.mean((found - contest.exact) ** 2)))
+        errors[name] = float(np.sqrt(np.mean((found - comparison.exact) ** 2)))
     for name, error in errors.items():
         bound = _WORSE * errors.get(peer, 0.0) + 1e-6
         if not error <= bound:
-            wrong[name] = f"its answer is {error:.3g} from float64, the peer's {errors.get(peer, float('nan')):.3g}"
+            wrong[name] = f"its error relative to float64 is {error:.3g}, the peer's {errors.get(peer, float('nan')):.3g}"
     return errors, wrong
 
 
-def _times(contenders: dict[str, Callable[[int], Any]], sets: int, sides: Sides, rounds: int) -> dict[str, list[float]]:
-    """Seconds of a call in each round. Inputs take turns, so that a card's cache holds none of them when its turn comes."""
+def _times(contenders: dict[str, Callable[[int], Any]], sets: int, target: Target, rounds: int) -> dict[str, list[float]]:
+    """Return seconds per call in each round. Input sets take turns, so that the GPU's cache no longer contains the next one."""
 
     def turn(name: str, calls: int) -> float:
         work = contenders[name]
@@ -121,13 +136,14 @@ def _times(contenders: dict[str, Callable[[int], Any]], sets: int, sides: Sides,
             for at in range(calls):
                 work(at % sets)
 
-        with sides.demanded(name):  # around a turn: for each call it takes Python a fourth of the time that a norm takes a card
-            return sides.clock(run) / calls
+        # around the whole turn: for each call it would take Python a fourth of the time that a norm takes the GPU
+        with target.demanded(name):
+            return target.clock(run) / calls
 
     calls = {}
     for name in contenders:
-        turn(name, 2)  # what is compiled or chosen on first need
-        calls[name] = max(1, int((0.001 if sides.is_rehearsal else TURN) / max(turn(name, 2), 1e-7)))
+        turn(name, 2)  # compile and choose kernels before timing
+        calls[name] = max(1, int((0.001 if target.is_rehearsal else TURN) / max(turn(name, 2), 1e-7)))
     order, found = list(contenders), {name: [] for name in contenders}
     for at in range(rounds):
         for name in order[at % len(order) :] + order[: at % len(order)]:

@@ -1,4 +1,4 @@
-"""What came of it: docs/gpu.json to be kept, and docs/gpu.md, whose rows say so where nothing was measured yet."""
+"""The results as docs/gpu.json and docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mha_core.bench.work import duration
+from mha_core.bench.timing import duration
 
 from .cases import CASES, Case, Goal
 from .measure import Row, Verdict
 
 NOT_YET = "not yet run on a GPU"
-_HEAD = """# On a GPU
+_HEAD = """# Benchmarks on a GPU
 
-`make gpu-check` judges CuPy and torch on CUDA by conformance, with certificates. Then it times what follows on the same card,
-in turns, by CUDA events. Inputs are bfloat16, several sets of them take turns, and every answer is checked against float64
-before it is timed.
+`make gpu-check` runs the conformance suite on CuPy and on torch with CUDA, and writes their certificates. Then it times the
+cases below on the same GPU, in turns, with CUDA events. Inputs are bfloat16; several sets of inputs take turns. Every answer
+is checked against float64 before it is timed.
 """
 
 
 def page(found: dict[str, Any] | None, cases: Sequence[Case] = CASES) -> str:
-    """The Markdown of docs/gpu.md, from what ``record`` gave; None: nothing was measured."""
+    """Return the Markdown of docs/gpu.md from what ``record`` returned; None if nothing was measured yet."""
     parts = [_HEAD, _said(found)]
     goals = (_goal(case, goal, found) for case in cases for goal in case.goals)
-    parts.append(_table(("case", "what", "beside", "goal", "measured"), goals))
+    parts.append(_table(("case", "contender", "compared with", "goal", "measured"), goals))
     if found is not None:
         parts.append(_table(("case", "contender", "time", "rate"), map(_row, found["rows"])))
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -37,6 +37,7 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def record(rows: Sequence[Row], verdicts: Iterable[Verdict], limits: dict[str, float], head: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of gpu.json."""
     return {
         "format": 1,
         **head,
@@ -47,6 +48,7 @@ def record(rows: Sequence[Row], verdicts: Iterable[Verdict], limits: dict[str, f
 
 
 def write(folder: Path, found: dict[str, Any], cases: Sequence[Case]) -> None:
+    """Write gpu.json and gpu.md."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "gpu.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     (folder / "gpu.md").write_text(page(found, cases), encoding="utf-8")
@@ -54,14 +56,14 @@ def write(folder: Path, found: dict[str, Any], cases: Sequence[Case]) -> None:
 
 def _said(found: dict[str, Any] | None) -> str:
     if found is None:
-        return "No GPU has been at hand yet. The goals are for an H200."
+        return "These benchmarks have not been run on a GPU yet. The goals are for an H200."
     limits, versions = found["limits"], ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     if found["rehearsal"]:
-        what = "A rehearsal on the host, with small problems, and NumPy in the place of CuPy: no figure means anything"
+        what = "A rehearsal on the CPU with small problems, and NumPy in place of CuPy: the figures mean nothing"
         return f"{what}. {versions}."
     return (
-        f"Measured on {found['date']} on one {found['card']}; {versions}. In the same run it multiplied at "
-        f"{limits['FLOP'] / 1e12:.0f} TFLOP/s in bfloat16, and copied {limits['B'] / 1e9:.0f} GB/s, read and written. "
+        f"Measured on {found['date']} on one {found['card']}; {versions}. Its limits in the same run: "
+        f"{limits['FLOP'] / 1e12:.0f} TFLOP/s in bfloat16 products, {limits['B'] / 1e9:.0f} GB/s read and written in copies. "
         "The goals are for an H200."
     )
 
@@ -72,8 +74,8 @@ def _goal(case: Case, goal: Goal, found: dict[str, Any] | None) -> tuple[str, ..
     for verdict in found["verdicts"] if found else ():
         if verdict["case"] == case.name and verdict["goal"] == asdict(goal):
             ratio, met = verdict["found"], verdict["met"]
-            measured = "no time: see below" if ratio is None else f"{ratio:.2f}, {'met' if met else 'missed'}"
-    return case.name, goal.contender, goal.beside or "the copy", asked, measured
+            measured = "not timed, see below" if ratio is None else f"{ratio:.2f}, {'met' if met else 'missed'}"
+    return case.name, goal.contender, goal.beside or "a copy", asked, measured
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:

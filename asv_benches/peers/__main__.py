@@ -1,4 +1,4 @@
-"""``python -m peers``: measure the goals and print them as a table."""
+"""The command ``python -m peers``: time each backend against other libraries."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 
 from mha_core.bench import limits
-from mha_core.bench.contender import ContenderFailed
-from mha_core.bench.machine import not_as_they_come, source
-from mha_core.bench.race import QUICK, Effort
+from mha_core.bench.machine import source, tuning_variables
+from mha_core.bench.rounds import QUICK, Effort
+from mha_core.bench.worker import WorkerFailed
 
-from .board import Row, measured
 from .cases import KNOWN, MissingPeer, check_installed, chosen
+from .measure import Row, measured
 from .report import reading, table, write
 
-WIDTH = 180  # of the table in a file
+WIDTH = 180  # columns of a table that is written to a file or pipe
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -30,35 +30,33 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def main(
     *,
     case: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="Only cases with this in their name; again for more.")
+        list[str] | None, typer.Option(metavar="WORD", help="Only cases whose name contains WORD; repeatable.")
     ] = None,
-    backend: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this backend, ours or anyone's; again for more.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=2, help="At most so many; long cases take fewer.")] = Effort().rounds,
+    backend: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this backend; repeatable.")] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Greatest number of rounds; long cases take fewer.")] = Effort().rounds,
     processes: Annotated[
-        int, typer.Option(min=1, help="Of each contender, started afresh one after another; they share the rounds.")
+        int, typer.Option(min=1, help="Processes per contender, one after another; they share the rounds.")
     ] = Effort().processes,
-    quick: Annotated[bool, typer.Option(help="Three rounds of one process: whether all runs, not how fast.")] = False,
+    quick: Annotated[bool, typer.Option(help="Three rounds in one process: shows that everything runs, not how fast.")] = False,
     report: Annotated[Path | None, typer.Option(metavar="STEM", help="Write STEM.md and STEM.json.")] = None,
 ) -> None:
-    """Time every backend beside its peers, in processes of their own, and print goal, measured and limit."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: no contender asks a network
+    """Time each backend and its peers in separate processes; print goals, ratios and shares of the machine's limit."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: contenders need no network
     console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
-    for name in not_as_they_come(os.environ):
-        log.print(f"taken out of the contenders' environment: {name}={os.environ.pop(name)}", highlight=False)
+    for name in tuning_variables(os.environ):
+        log.print(f"removed from the contenders' environment: {name}={os.environ.pop(name)}", highlight=False)
     effort = QUICK if quick else Effort(rounds, processes=processes)
     backends = backend or list(KNOWN)
     try:
         cases = chosen(case or [])
         check_installed(cases)
-        log.print(f"measuring mha_core of {escape(str(source()))}", highlight=False)
+        log.print(f"measuring mha_core from {escape(str(source()))}", highlight=False)
         rates = limits.measured(list(KNOWN), effort)[KNOWN[0]] if any(each.problem.limit for each in cases) else {}
         rows: list[Row] = []
         for each in cases:
             log.print(f"{each.name}, {each.peer.name}", highlight=False)
             rows += measured(each, backends, effort, rates)
-    except (ValueError, MissingPeer, ContenderFailed, AssertionError) as error:
+    except (ValueError, MissingPeer, WorkerFailed, AssertionError) as error:
         log.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(1) from error
     console.print(table(rows))
@@ -73,7 +71,7 @@ def main(
 
 
 def _command(case: Sequence[str], backend: Sequence[str], effort: Effort) -> str:
-    """What gives the same table, for the report."""
+    """Return the command line that gives the same table, for the report."""
     usual = Effort()
     words = [f"--case '{word}'" for word in case] + [f"--backend {name}" for name in backend]
     if effort == QUICK:

@@ -1,4 +1,4 @@
-"""torch's fused attention."""
+"""Peer for attention: torch's fused scaled_dot_product_attention."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from mha_core.bench.attention import Attention
-from mha_core.bench.work import Work
+from mha_core.bench.timing import Work
 
 
 def sdpa(problem: Attention) -> Work:
-    """torch's; a window is a mask given as an array, which is made beforehand."""
+    """Return the call of torch's attention; a window becomes a boolean mask array, made in advance."""
     import torch
 
     query, key, value = map(torch.from_numpy, problem.arrays())

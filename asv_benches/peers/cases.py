@@ -1,4 +1,4 @@
-"""The goals: each case with its peer, and the time relative to the peer that each backend is to reach on two cores."""
+"""The table of goals: each case, its peer, and the greatest time relative to the peer on two cores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mha_core.bench.cases import Problem
 from mha_core.bench.imports import Import
 from mha_core.bench.layer import Layer
 from mha_core.bench.texts import MODEL, Texts
-from mha_core.bench.work import Work
+from mha_core.bench.timing import Work
 
 from . import attention, layer, texts
 
@@ -21,29 +21,31 @@ INSTALL = "run make bench-peers, which installs them"
 
 @dataclass(frozen=True)
 class Peer:
-    """What others offer for a problem. needs: the modules that must be installed."""
+    """Another library's implementation of a problem."""
 
     name: str
     build: Callable[[Any], Work]
+    """Function that returns the work for a problem."""
     needs: tuple[str, ...] = ()
+    """Modules that must be installed."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the goals.
-
-    ours: what builds the work on a backend. goals: the greatest ratio by backend. open: backends without a goal are
-    measured too, where one asks for them.
-    """
+    """A problem, its peer, and the goals for it."""
 
     name: str
     problem: Problem
     ours: Callable[[Any, str], Work]
+    """Function that returns the work for the problem on a backend."""
     peer: Peer
     goals: Mapping[str, float]
+    """Greatest ratio to the peer's time, by backend."""
     open: bool = True
+    """Whether backends without goals can be measured too."""
 
     def takes(self, backend: str) -> bool:
+        """Whether the case is measured on a backend."""
         return backend in self.goals or (self.open and backend not in KNOWN)
 
 
@@ -59,7 +61,7 @@ SENTENCES = Peer("sentence-transformers, batch 32", texts.sentence_transformers,
 IMPORT_NUMPY = Peer("import numpy", Import.plain)
 
 KNOWN = ("numpy", "torch")
-"""The backends that have goals; they are measured where they have one."""
+"""Backends with goals; each is measured only in the cases where it has one."""
 
 
 def _attention(name: str, problem: Attention, numpy: float, torch: float, peer: Peer = SDPA) -> Case:
@@ -93,17 +95,20 @@ CASES = (
 
 
 def chosen(words: Sequence[str]) -> list[Case]:
-    """The cases whose names hold any of these words; all without one. Raises ValueError that lists the names."""
+    """Return the cases whose name contains any of the words; all cases if there are none.
+
+    Raises ValueError, which lists the names, for a word that no name contains.
+    """
     found = [case for case in CASES if not words or any(word.lower() in case.name.lower() for word in words)]
     for word in words:
         if not any(word.lower() in case.name.lower() for case in CASES):
             names = "\n  ".join(dict.fromkeys(case.name for case in CASES))
-            raise ValueError(f"no case has {word!r} in its name; there are\n  {names}")
+            raise ValueError(f"no case has {word!r} in its name; the cases are\n  {names}")
     return found
 
 
 def check_installed(cases: Sequence[Case]) -> None:
-    """Raise MissingPeer, naming each peer and what it needs, before anything is measured."""
+    """Raise MissingPeer if a peer of a case is not installed; the message names each peer and what it needs."""
     lacking = {
         f"{case.peer.name} needs {module}"
         for case in cases

@@ -1,4 +1,4 @@
-"""torch's own encoder layer, which has a fused path for inference."""
+"""Peer for the encoder layer: torch's TransformerEncoderLayer on its fused inference path."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from mha_core.bench.layer import D_FF, D_MODEL, NUM_HEADS, Layer
-from mha_core.bench.work import Work
+from mha_core.bench.timing import Work
 
-FUSED = "aten._transformer_encoder_layer_fwd.default"  # the one operation that torch's fast path is
+FUSED = "aten._transformer_encoder_layer_fwd.default"  # the only operation on torch's fast path
 
 
 def fast_path(problem: Layer) -> Work:
-    """nn.TransformerEncoderLayer. Raises RuntimeError where torch does not take its fused path."""
+    """Return the call of nn.TransformerEncoderLayer. Raises RuntimeError if torch does not take its fused path."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -35,12 +35,12 @@ def fast_path(problem: Layer) -> Work:
     with torch.inference_mode(), Operations() as ran:
         theirs(x)
     if ran.names != [FUSED]:
-        raise RuntimeError(f"nn.TransformerEncoderLayer did not take its fast path, but {', '.join(ran.names)}")
+        raise RuntimeError(f"nn.TransformerEncoderLayer did not take its fast path, but ran {', '.join(ran.names)}")
     return Work(lambda: theirs(x), lambda out: out.numpy(), mode=torch.inference_mode)
 
 
 def state_dict(layer: Any) -> dict[str, np.ndarray]:
-    """Our layer by torch's names; torch's matrices are (out, in)."""
+    """Return the arrays of an mha_core layer under torch's names; torch's matrices are (out, in)."""
     a, f = layer.attention, layer.feed_forward
     return {
         "self_attn.in_proj_weight": np.concatenate([a.w_q, a.w_k, a.w_v], axis=1).T,

@@ -1,4 +1,4 @@
-"""What was measured: a table for the terminal, and the same as Markdown and JSON to be kept."""
+"""Results as a table for the terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rich.table import Table
 
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.machine import processor, versions
-from mha_core.bench.work import duration
+from mha_core.bench.timing import duration
 
-from .board import Row
+from .measure import Row
 
 FORMAT = 1
-"""Of the JSON: another number where a key is taken away or changes its meaning."""
+"""Version of the JSON; it changes when a key is removed or changes its meaning."""
 
-HEADING = ("case", "peer", "backend", "goal", "measured", "quartiles", "verdict", "time", "peer's", "of the limit")
-LEFT = 3  # columns of words; those that follow are numbers
+HEADING = ("case", "peer", "backend", "goal", "ratio", "quartiles", "verdict", "time", "peer's time", "share of limit")
+LEFT = 3  # leading columns of text; the others are numbers
 STYLES = {"met": "green", "missed": "yellow", "wrong": "bold red"}
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row as words, under HEADING."""
+    """Return the text of a row's cells, under HEADING."""
     goal = "" if row.goal is None else f"{row.goal:.2f}"
     if row.ratio is None or row.seconds is None or row.peer_seconds is None:
         return (row.case, row.peer, row.backend, goal, "", "", row.verdict, "", "", "")
@@ -45,19 +45,18 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """For the terminal."""
+    """Return the table for the terminal."""
     found = Table(title="time relative to the peer")
     for at, name in enumerate(HEADING):
         found.add_column(name, justify="left" if at < LEFT else "right", overflow="fold")
     for row in rows:
-        words = cells(row)
         style = STYLES.get(row.verdict.partition(" ")[0], "")
-        found.add_row(*words, style=style)
+        found.add_row(*cells(row), style=style)
     return found
 
 
 def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dict[str, Any]:
-    """All that the table holds and what it depends on, for JSON."""
+    """Return the table and what its figures depend on, for JSON."""
     return {
         "format": FORMAT,
         "date": datetime.now(UTC).date().isoformat(),
@@ -70,11 +69,11 @@ def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dic
 
 
 def markdown(rows: Sequence[Row], found: Mapping[str, Any]) -> str:
-    """A page: the table, below what it depends on."""
+    """Return the page: what the figures depend on, then the table."""
     machine = found["machine"]
     rule = ["---"] * LEFT + ["---:"] * (len(HEADING) - LEFT)
     parts = [
-        "# Beside the peers",
+        "# Benchmarks against other libraries",
         f"Measured on {found['date']} by `{found['command']}`: {machine['model']}, {machine['cores']} cores, "
         f"{' '.join(machine['flags'])}, {machine['system']}; "
         + ", ".join(f"{name} {version}" for name, version in found["versions"].items())
@@ -87,25 +86,24 @@ def markdown(rows: Sequence[Row], found: Mapping[str, Any]) -> str:
 
 
 def reading(rates: Mapping[str, float]) -> list[str]:
-    """What the numbers mean, a paragraph each."""
+    """Return paragraphs that explain the figures."""
     ratio = (
-        "A ratio is our time over the peer's, each in a process of its own, in lock-step: the median over the rounds "
-        "of several such sets of processes (of one, if quick), and its quartiles. Every answer was checked against float64 "
-        "before it was timed."
+        "The ratio is mha-core's time divided by the peer's: the median over rounds, with its quartiles. Each runs in its own "
+        "process, and all take one turn per round; several sets of processes (with --quick, one) share the rounds. Every "
+        "answer was checked against float64 before it was timed."
     )
     if not rates:
         return [ratio]
     limit = (
-        "The limit is the best float32 matrix product of NumPy, torch and ours on torch, "
-        f"{rates[MATRIX] / 1e9:.0f} GFLOP/s, counting "
-        f"products only; for what reads more than it computes their best copy, {rates[COPY] / 1e9:.0f} GB/s read and "
-        "written."
+        "The limit is the fastest float32 matrix product of NumPy, torch and mha-core on torch, "
+        f"{rates[MATRIX] / 1e9:.0f} GFLOP/s; only products are counted. For work that reads more than it computes, marked "
+        f"(copy), it is their fastest copy, {rates[COPY] / 1e9:.0f} GB/s read and written."
     )
     return [ratio, limit]
 
 
 def write(stem: Path, rows: Sequence[Row], rates: Mapping[str, float], command: str) -> None:
-    """STEM.md and STEM.json."""
+    """Write STEM.md and STEM.json."""
     found = record(rows, rates, command)
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -1,13 +1,13 @@
-"""sentence-transformers, tokenising included."""
+"""Peer for the text encoder: sentence-transformers, tokenization included."""
 
 from __future__ import annotations
 
 from mha_core.bench.texts import Texts
-from mha_core.bench.work import Work
+from mha_core.bench.timing import Work
 
 
 def sentence_transformers(problem: Texts) -> Work:
-    """As it comes: float32, padded batches of 32."""
+    """Return the call with its default settings: float32, padded batches of 32."""
     from sentence_transformers import SentenceTransformer
     from transformers.utils.logging import disable_progress_bar
 

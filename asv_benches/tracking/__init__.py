@@ -1,1 +1,1 @@
-"""Performance over time: ``python -m tracking``."""
+"""Performance from commit to commit: ``python -m tracking``."""

@@ -1,7 +1,7 @@
-"""``python -m tracking``: measure commits by asv, compare them, and show what was measured over time.
+"""The command ``python -m tracking``: measure commits with asv, compare them, and write the report.
 
-Exit codes: 0 done, or as fast as before; 1 could not be done, or slower; 2 asked wrongly; 3 not measured,
-and so nothing to show.
+Exit codes: 0 success, or not slower; 1 an error, or slower; 2 a usage error; 3 nothing was measured, so there is nothing to
+show.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import commits, gate, measure, page, series
-from .project import HERE, JUDGE, ROOT, GitFailed, full, machines, uncommitted
+from .project import HERE, MEASURING, ROOT, GitFailed, full, machines, uncommitted
 
 BUILD = ROOT / "build" / "tracking"
 
@@ -25,29 +25,37 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 log = Console(stderr=True, soft_wrap=True, highlight=False)
 
 Backends = Annotated[
-    list[str] | None, typer.Option("--backend", metavar="NAME", help="Only this one, of all that are ready; again for more.")
+    list[str] | None,
+    typer.Option("--backend", metavar="NAME", help="Only this backend, instead of all that are ready; repeatable."),
 ]
-Benchmark = Annotated[str, typer.Option(metavar="WORD", help="Only benchmarks with this in their name: one_thread.Time.")]
-Case = Annotated[str, typer.Option(metavar="WORD", help="Only cases with this in their name.")]
+Benchmark = Annotated[
+    str, typer.Option(metavar="WORD", help="Only benchmarks whose name contains WORD, such as one_thread.Time.")
+]
+Case = Annotated[str, typer.Option(metavar="WORD", help="Only cases whose name contains WORD.")]
 LOCAL = "local"
-"""The machine whose results stay with their user."""
+"""The machine name for results that are not committed."""
 
 
 def _machine(name: str) -> str:
     if name not in machines():
-        raise typer.BadParameter(f"{name!r} is not in machines.json, which has {', '.join(machines())}")
+        raise typer.BadParameter(f"{name!r} is not in machines.json; expected one of {', '.join(machines())}")
     return name
 
 
 Machine = Annotated[
     str,
-    typer.Option(metavar="NAME", envvar="MACHINE", callback=_machine, help="Of machines.json; results of local stay with you."),
+    typer.Option(
+        metavar="NAME",
+        envvar="MACHINE",
+        callback=_machine,
+        help="A name from machines.json; results of local are not committed.",
+    ),
 ]
 
 
 @app.callback()
 def main() -> None:
-    """Performance over time: the same benchmarks on every installed backend."""
+    """Run the same benchmarks on every installed backend, commit by commit."""
 
 
 @contextmanager
@@ -66,22 +74,25 @@ def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Ch
     there = list(measure.ready())
     for name in backends or []:
         if name not in there:
-            raise typer.BadParameter(f"{name!r} is not ready here; {', '.join(there)} are", param_hint="--backend")
+            raise typer.BadParameter(f"{name!r} is not ready; expected one of {', '.join(there)}", param_hint="--backend")
     if not there:
-        raise typer.BadParameter("no backend is ready here: mha backends tells why", param_hint="--backend")
+        raise typer.BadParameter("no backend is ready; run mha backends to see why", param_hint="--backend")
     return measure.Choice(backends or there, benchmark, case)
 
 
 def _commit(revision: str, machine: str = LOCAL) -> str:
-    """Its hash. What measures is the working tree's: with changes in it no results are made to be committed."""
-    if uncommitted(*JUDGE):
+    """Return the hash of a revision.
+
+    The working tree's benchmarks do the measuring: while they have uncommitted changes, only results of `local` are made.
+    """
+    if uncommitted(*MEASURING):
         if machine != LOCAL:
             raise typer.BadParameter(
-                f"the benchmarks have changes that are not committed: {', '.join(JUDGE)}", param_hint="--machine"
+                f"the benchmarks have uncommitted changes; commit {', '.join(MEASURING)} first", param_hint="--machine"
             )
-        log.print("[yellow]warning:[/yellow] commits are measured by benchmarks that are not committed")
-    if revision == "HEAD" and uncommitted("mha_core", "backends", *(f":(exclude){path}" for path in JUDGE)):
-        log.print("[yellow]warning:[/yellow] what is not committed is not measured: HEAD is")
+        log.print("[yellow]warning:[/yellow] the benchmarks that measure have uncommitted changes")
+    if revision == "HEAD" and uncommitted("mha_core", "backends", *(f":(exclude){path}" for path in MEASURING)):
+        log.print("[yellow]warning:[/yellow] uncommitted changes are not measured: HEAD is")
     return full(revision)
 
 
@@ -97,7 +108,7 @@ def measure_one(
     """Measure one commit on every backend that is ready, and keep the results."""
     with _failing_clearly():
         if not measure.measure(_commit(revision, machine), machine, _choice(backend, benchmark, case)):
-            log.print("[red]error:[/red] some benchmarks failed, as told above; the others are kept")
+            log.print("[red]error:[/red] some benchmarks failed, see above; the results of the others are kept")
             raise typer.Exit(1)
 
 
@@ -105,41 +116,41 @@ def measure_one(
 def history(
     *,
     machine: Machine = LOCAL,
-    minutes: Annotated[float, typer.Option(envvar="MINUTES", help="After which no other commit is begun.")] = 60.0,
-    commit: Annotated[bool, typer.Option("--commit", help="Commit the results of each, one by one.")] = False,
+    minutes: Annotated[float, typer.Option(envvar="MINUTES", help="Start no further commit after this time.")] = 60.0,
+    commit: Annotated[bool, typer.Option("--commit", help="Commit the results of each measured commit.")] = False,
     backend: Backends = None,
 ) -> None:
-    """Measure the commits that changed code and are not measured: the last, the first, then the middle of the widest gap."""
+    """Measure the commits that changed code and have no results: the last, the first, then the middle of the widest gap."""
     if commit and machine == LOCAL:
-        raise typer.BadParameter("results of local are not committed: name another --machine", param_hint="--commit")
+        raise typer.BadParameter("results of local are not committed; give another --machine", param_hint="--commit")
     with _failing_clearly():
         _commit("HEAD", machine)
         backends = _choice(backend, "", "").backends
         for found, whole in measure.fill(machine, backends, minutes):
-            log.print(f"{found[:8]}: {'measured' if whole else 'measured, but for what failed'}")
+            log.print(f"{found[:8]}: {'measured' if whole else 'measured, with failures'}")
             if commit:
                 commits.keep(found, machine)
         line = commits.changed_code()
         missing = set(line) - measure.measured(line, machine, backends)
-        log.print(f"{len(missing)} commits are left" if missing else "no commit is left")
+        log.print(f"commits without results: {len(missing) or 'none'}")
 
 
 @app.command(name="gate")
 def gate_between(
-    base: Annotated[str, typer.Argument(metavar="BASE", help="The commit to be as fast as.")],
+    base: Annotated[str, typer.Argument(metavar="BASE", help="The commit to compare with.")],
     *,
     head: Annotated[str, typer.Option(metavar="REVISION")] = "HEAD",
-    factor: Annotated[float, typer.Option(min=1.0, help="Slower by less is as fast.")] = gate.FACTOR,
+    factor: Annotated[float, typer.Option(min=1.0, help="Least ratio of times that counts as slower.")] = gate.FACTOR,
     backend: Backends = None,
     case: Case = "",
 ) -> None:
-    """Is HEAD slower than BASE: 0 no, 1 yes, 3 something could not be measured. Each backend and case by name."""
+    """Check whether HEAD is slower than BASE, by backend and case. Exit codes: 0 no, 1 yes, 3 not everything was measured."""
     with _failing_clearly():
         choice = _choice(backend, gate.BENCHMARK, case)
         before, after = full(base), _commit(head)
         if before == after:
             raise typer.BadParameter(
-                f"{base!r} is the commit {after[:8]} itself: there is nothing to compare", param_hint="BASE"
+                f"{base!r} is commit {after[:8]} itself; give another commit to compare with", param_hint="BASE"
             )
         cells = gate.compare(before, after, choice, factor, BUILD / "gate")
     gate.show(cells, choice, factor)
@@ -150,12 +161,12 @@ def gate_between(
 def check(
     *,
     expect: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A backend that must have been there; again for more.")
+        list[str] | None, typer.Option(metavar="NAME", help="A backend that must be measured; repeatable.")
     ] = None,
     benchmark: Benchmark = "",
     case: Case = "",
 ) -> None:
-    """Run every benchmark once and keep nothing: each must give a right answer, on each backend that is expected."""
+    """Run every benchmark once without keeping results: each must give a right answer on each expected backend."""
     with _failing_clearly():
         choice = measure.Choice(expect, benchmark, case) if expect else _choice(None, benchmark, case)
         wrong = measure.once(_commit("HEAD"), choice, BUILD / "check")
@@ -169,17 +180,17 @@ def check(
 @app.command()
 def report(
     *,
-    output: Annotated[Path, typer.Option(metavar="PATH", help="The page.")] = HERE / "report.html",
-    config: Annotated[Path, typer.Option(metavar="PATH", help="Of asv, whose results are shown.")] = HERE / "asv.conf.json",
+    output: Annotated[Path, typer.Option(metavar="PATH", help="File to write the page to.")] = HERE / "report.html",
+    config: Annotated[Path, typer.Option(metavar="PATH", help="asv's configuration file.")] = HERE / "asv.conf.json",
 ) -> None:
-    """Write one page that opens offline: newest figures, regressions, and a plot for each case, a line for each backend."""
+    """Write one page that opens offline: newest figures, regressions, and plots by case with a line per backend."""
     with _failing_clearly():
         found = series.read(config)
-    if found.strangers:
-        many = "commits that are" if found.strangers > 1 else "commit that is"
+    if found.unrelated:
+        many = "commits that are" if found.unrelated > 1 else "commit that is"
         log.print(
-            f"left out: {found.strangers} measured {many} not among the first parents of HEAD "
-            "(where a shallow clone has lost them: git fetch --unshallow)"
+            f"left out: {found.unrelated} measured {many} not among the first parents of HEAD "
+            "(in a shallow clone, run git fetch --unshallow first)"
         )
     page.write(found, output)
     log.print(f"{escape(str(output))}: {sum(len(machine.commits) for machine in found.machines)} commits", style="dim")

@@ -1,4 +1,4 @@
-"""A figure for each case: its benchmarks side by side, a line for each backend, commits along x."""
+"""Plotly figures: a case's benchmarks side by side, a line per backend, commits along x."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from .series import Machine, Series
 from .units import scale
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Told apart by all kinds of eyes: Okabe and Ito, Color universal design, 2008."""
+"""Colours that people with colour blindness can tell apart (Okabe and Ito, Color universal design, 2008)."""
 
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "pentagon", "star")  # one more than colours: 42 pairs
 STEP = "triangle-up"
 LOGARITHMIC = 4.0
-"""From this ratio of the greatest value to the least, the axis is logarithmic; below it starts at zero."""
+"""Ratio of the greatest value to the least from which an axis is logarithmic; other axes start at zero."""
 
 TICKS, WIDE, ROW = 3, 310, 235  # labels along x; heights in pixels
-FEW = 3  # powers of ten: up to so many, a logarithmic axis has labels between them
-LINE, LINES = 52, 4  # characters and lines of a commit's subject in a hover text
-Look = tuple[str, str]
+FEW = 3  # with at most this many powers of ten, a logarithmic axis is labelled between them too
+LINE, LINES = 52, 4  # characters per line and lines of a commit's subject in a hover text
+Style = tuple[str, str]
 
 
-def looks(backends: Sequence[str]) -> dict[str, Look]:
-    """Colour and symbol of each backend, the same in every figure."""
+def styles_of(backends: Sequence[str]) -> dict[str, Style]:
+    """Return colour and symbol of each backend, the same in every figure."""
     pairs = zip(cycle(COLOURS), cycle(SYMBOLS), strict=False)
     return dict(zip(backends, islice(pairs, len(backends)), strict=True))
 
 
 def hovers(machine: Machine) -> list[str]:
-    """What is said of each commit at its points; plotly reads some HTML, so what others wrote is escaped."""
+    """Return the hover text of each commit, with commit subjects escaped, because plotly interprets some HTML."""
     texts = []
     for commit, processor in zip(machine.commits, machine.processors, strict=True):
         lines = wrap(commit.subject, LINE, max_lines=LINES, placeholder=" ...")
@@ -47,10 +47,10 @@ def hovers(machine: Machine) -> list[str]:
     return texts
 
 
-def figure(machine: Machine, case: str, look: Mapping[str, Look], found: Sequence[Regression]) -> dict[str, Any]:
-    """Traces, and two layouts for them: `wide` with the benchmarks in a row, `narrow` with one below another.
+def figure(machine: Machine, case: str, styles: Mapping[str, Style], found: Sequence[Regression]) -> dict[str, Any]:
+    """Return the traces of a case and two layouts: `wide` with the benchmarks in a row, `narrow` with one below the other.
 
-    The text of a point is left to the page, which has it once for all figures: `hovers`.
+    The page adds the hover texts, which all figures share: `hovers`.
     """
     series = [each for each in machine.series if each.case == case]
     panels = [name for name in machine.benchmarks if any(each.benchmark == name for each in series)]
@@ -66,7 +66,7 @@ def figure(machine: Machine, case: str, look: Mapping[str, Look], found: Sequenc
         here = [each for each in series if each.benchmark == panel]
         for each in here:
             steps = {machine.commits.index(step.bad) for step in found if step.series is each}
-            line = _line(each, look[each.backend], unit, size, steps)
+            line = _line(each, styles[each.backend], unit, size, steps)
             line.showlegend = each.backend not in named
             named.add(each.backend)
             wide.add_trace(line, 1, column)
@@ -84,8 +84,8 @@ def figure(machine: Machine, case: str, look: Mapping[str, Look], found: Sequenc
     }
 
 
-def _line(series: Series, look: Look, unit: str, size: float, steps: Set[int]) -> Scatter:
-    colour, symbol = look
+def _line(series: Series, style: Style, unit: str, size: float, steps: Set[int]) -> Scatter:
+    colour, symbol = style
     places = range(len(series.values))
     marker: dict[str, Any] = {"color": colour, "size": 6, "symbol": symbol}
     if steps:
@@ -106,7 +106,7 @@ def _line(series: Series, look: Look, unit: str, size: float, steps: Set[int]) -
 
 
 def _y_axis(values: Sequence[float]) -> dict[str, Any]:
-    """Labelled at 1, 2 and 5 where it is logarithmic; plotly would write 20 as a small 2."""
+    """Return an axis; a logarithmic one is labelled at 1, 2 and 5, because plotly would write 20 as a small 2."""
     least, greatest = min(values, default=0.0), max(values, default=0.0)
     if least <= 0 or greatest < LOGARITHMIC * least:
         return {"type": "linear", "rangemode": "tozero"}
@@ -116,7 +116,7 @@ def _y_axis(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _x_axis(machine: Machine) -> dict[str, Any]:
-    """The same for all benchmarks of a figure, so that one zoom is everybody's."""
+    """Return the axis that all benchmarks of a figure share, so that they zoom together."""
     last = len(machine.commits) - 1
     places = sorted({round(last * at / (TICKS - 1)) for at in range(TICKS)})
     labels = [f"{machine.commits[at].short}<br>{machine.commits[at].date}" for at in places]

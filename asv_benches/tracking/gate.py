@@ -1,4 +1,4 @@
-"""Is this commit slower than that one: ``asv continuous``, and its verdict on each backend and case by name."""
+"""Check whether one commit is slower than another, by backend and case, with ``asv continuous``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mha_core.bench.work import duration
+from mha_core.bench.timing import duration
 
 from .measure import Choice, cells, gap
 from .project import MACHINES, configuration
 
 MACHINE, BENCHMARK = "local", "one_thread.Time"
 FACTOR = 1.10
-ENOUGH = 7  # samples on either side, below which asv's test cannot tell any two sets apart
+ENOUGH = 7  # samples on either side: with fewer, asv's test cannot find a difference
 
 
 class Verdict(IntEnum):
-    """The exit status; 2 is for a command that was asked wrongly."""
+    """The exit status; 2 means a usage error."""
 
     AS_FAST = 0
     SLOWER = 1
@@ -35,45 +35,49 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True)
 class Side:
-    """One commit in one cell: seconds per call, NaN where it was left out, None where it failed; and of how many samples."""
+    """The result of one of the two commits, on one backend in one case."""
 
     seconds: float | None
+    """Seconds per call; NaN if the benchmark was skipped, None if it failed."""
     samples: int = 0
 
     @property
     def gap(self) -> str:
+        """Why there is no time; empty if there is one."""
         return gap(self.seconds)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One backend in one case."""
+    """The results of both commits, on one backend in one case."""
 
     backend: str
     case: str
     before: Side
     after: Side
     slower: bool = False
+    """Whether asv's statistics call the second commit slower."""
 
     @property
     def ratio(self) -> float | None:
+        """Time after divided by time before; None if either is missing."""
         if self.before.gap or self.after.gap or not self.before.seconds or self.after.seconds is None:
             return None
         return self.after.seconds / self.before.seconds
 
     def undecided(self, factor: float) -> str:
-        """Why nothing can be said of it, where nothing can."""
+        """Return why there is no verdict; empty if there is one."""
         if self.ratio is None:
             return ", ".join(
                 f"{side.gap} {when}" for side, when in ((self.before, "before"), (self.after, "after")) if side.gap
             )
         if not self.slower and self.ratio > factor and min(self.before.samples, self.after.samples) < ENOUGH:
-            return f"{self.ratio:.2f}x, of too few samples"
+            return f"{self.ratio:.2f}x, with too few samples"
         return ""
 
 
 def compare(base: str, head: str, choice: Choice, factor: float, results: Path) -> list[Cell]:
-    """Both commits in turns, round by round, each round in fresh processes; slower by ``factor``, and by asv's statistics."""
+    """Measure both commits in alternating rounds with new processes, and return the results with asv's verdicts."""
     shutil.rmtree(results, ignore_errors=True)
     Continuous.run(
         configuration(results),
@@ -92,7 +96,7 @@ def compare(base: str, head: str, choice: Choice, factor: float, results: Path) 
 
 
 def judged(base: Results | None, head: Results | None, choice: Choice, factor: float) -> list[Cell]:
-    """Every cell that was chosen, and that either commit has."""
+    """Return a cell for each chosen benchmark that either commit has."""
     before, after = (_detailed(result, choice) for result in (base, head))
     found = []
     for name in sorted(before.keys() | after.keys()):
@@ -108,7 +112,7 @@ Stats = tuple[dict[str, float], list[float]] | None
 
 
 def _detailed(result: Results | None, choice: Choice) -> dict[tuple[str, str], tuple[float | None, Stats]]:
-    """Values by backend and case, with what asv's statistics need."""
+    """Return values by backend and case, with what asv's statistics need."""
     if result is None:
         return {}
     detailed: dict[tuple[str, str], tuple[float | None, Stats]] = {}
@@ -124,7 +128,7 @@ def _detailed(result: Results | None, choice: Choice) -> dict[tuple[str, str], t
 
 
 def verdict(found: Iterable[Cell], choice: Choice, factor: float = FACTOR) -> Verdict:
-    """Slower if any cell is; not measured if of any nothing can be said, or a backend has none."""
+    """Return SLOWER if any cell is slower; otherwise NOT_MEASURED if any cell has no verdict or a backend has no cell."""
     found = list(found)
     if any(cell.slower for cell in found):
         return Verdict.SLOWER
@@ -134,9 +138,9 @@ def verdict(found: Iterable[Cell], choice: Choice, factor: float = FACTOR) -> Ve
 
 
 def show(found: Sequence[Cell], choice: Choice, factor: float) -> None:
-    """A line for each cell, the slower ones named again below."""
+    """Print a row for each cell, and below the table those that are slower or not measured."""
     console = Console(highlight=False)
-    table = Table(title=f"time per call on one thread, before and after; slower is beyond {factor:g}x")
+    table = Table(title=f"time per call on one thread, before and after; slower means more than {factor:g}x")
     for name, side in (("backend", "left"), ("case", "left"), ("before", "right"), ("after", "right"), ("ratio", "right")):
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for cell in found:

@@ -1,4 +1,4 @@
-"""Commits measured on every backend that can be used, and the facts that their results depend on."""
+"""Measure commits with asv on every usable backend, and record the machine and versions."""
 
 from __future__ import annotations
 
@@ -25,44 +25,52 @@ from .project import FACTS, MACHINES, configuration
 
 
 class NothingMeasured(RuntimeError):
-    """asv began nothing."""
+    """asv ran no benchmark."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which benchmarks: those of these backends, whose own name and case hold the words."""
+    """A choice of benchmarks."""
 
     backends: Sequence[str]
     benchmark: str = ""
+    """Word that the benchmark's name must contain."""
     case: str = ""
+    """Word that the case must contain."""
 
     def pattern(self) -> str:
-        """What asv chooses by."""
+        """Return the regular expression by which asv selects benchmarks."""
         names = "|".join(map(re.escape, self.backends))
         return rf"(?i){re.escape(self.benchmark)}.*\('({names})', '.*{re.escape(self.case)}"
 
     def takes(self, benchmark: str, backend: str, case: str) -> bool:
+        """Whether a benchmark is chosen."""
         return backend in self.backends and self.benchmark.lower() in benchmark.lower() and self.case.lower() in case.lower()
 
 
 @cache
 def ready() -> dict[str, Any]:
-    """The installed backends whose library and device are there: for each its libraries' versions, and its devices."""
+    """Return library versions and devices of each backend whose library and device are available."""
     rows = [row for row in report() if row["state"] == "ready"]
     return {row["name"]: {"libraries": row["libraries"], "devices": row["devices"]} for row in rows}
 
 
 def measure(commit: str, machine: str, choice: Choice) -> bool:
-    """Results of asv, and facts beside them; False where some benchmark failed. Raises NothingMeasured."""
+    """Measure a commit, and write asv's results and the facts that they depend on.
+
+    Returns False if a benchmark failed. Raises NothingMeasured.
+    """
     status = run(commit, machine, choice)
-    if status == 1:  # 2 where some benchmark failed
-        raise NothingMeasured(f"asv measured nothing of {commit[:8]}: no benchmark has these words, or it cannot be installed")
+    if status == 1:  # 2 if some benchmark failed
+        raise NothingMeasured(
+            f"asv ran no benchmark of {commit[:8]}: none has these words in its name, or the commit cannot be installed"
+        )
     _write_facts(FACTS / machine / f"{commit[:8]}.json", choice)
     return not status
 
 
 def run(commit: str, machine: str, choice: Choice, *, quick: bool = False, results: Path | None = None) -> int:
-    """The exit status of ``asv run``."""
+    """Run ``asv run`` and return its exit status."""
     status = Run.run(
         configuration(results),
         range_spec=[commit],
@@ -76,9 +84,9 @@ def run(commit: str, machine: str, choice: Choice, *, quick: bool = False, resul
 
 
 def fill(machine: str, backends: Sequence[str], minutes: float) -> Iterator[tuple[str, bool]]:
-    """Measure what is missing of the history, one commit after another, none begun after so many minutes.
+    """Measure the commits without results, one after another; start none after this many minutes.
 
-    Yields each commit, and whether all of its benchmarks could be measured. Raises NothingMeasured.
+    Yields each commit, and whether all of its benchmarks succeeded. Raises NothingMeasured.
     """
     history, end = changed_code(), time.monotonic() + 60 * minutes
     while time.monotonic() < end:
@@ -89,29 +97,29 @@ def fill(machine: str, backends: Sequence[str], minutes: float) -> Iterator[tupl
 
 
 def measured(history: Sequence[str], machine: str, backends: Sequence[str]) -> set[str]:
-    """The commits of which every benchmark was tried on these backends."""
+    """Return the commits whose benchmarks were all run on these backends."""
     return {commit for commit in history if set(backends) <= set(_facts(FACTS / machine / f"{commit[:8]}.json")["whole"])}
 
 
 def once(commit: str, choice: Choice, results: Path) -> list[str]:
-    """Every chosen benchmark run once, nothing of it kept: what is wrong, a line each, with a backend that was not there."""
+    """Run every chosen benchmark once, and return a line for each failure and each backend that was not measured."""
     shutil.rmtree(results, ignore_errors=True)
     status = run(commit, "local", choice, quick=True, results=results)
     wrong = [f"asv ended with status {status}"] if status else []
     found = list(iter_results_for_machine(str(results), "local"))
     every = {name: value for result in found for name, value in cells(result) if choice.takes(*name)}
     wrong += [f"{', '.join(name)}: {gap(value)}" for name, value in every.items() if gap(value)]
-    there = {name[1] for name, value in every.items() if not gap(value)}
-    return wrong + [f"no benchmark measured {backend}" for backend in choice.backends if backend not in there]
+    seen = {name[1] for name, value in every.items() if not gap(value)}
+    return wrong + [f"no benchmark measured {backend}" for backend in choice.backends if backend not in seen]
 
 
 def gap(value: float | None) -> str:
-    """Why there is no value, where there is none."""
-    return "failed" if value is None else "left out" if math.isnan(value) else ""
+    """Return why there is no value; empty if there is one."""
+    return "failed" if value is None else "skipped" if math.isnan(value) else ""
 
 
 def cells(result: Results) -> Iterator[tuple[tuple[str, str, str], float | None]]:
-    """Each benchmark, backend and case of a file of results with its value: None where it failed, NaN where it was left out."""
+    """Yield (benchmark, backend, case) and the value of each result: None if it failed, NaN if it was skipped."""
     for name in result.get_all_result_keys():
         params = result.get_result_params(name)
         values = result.get_result_value(name, params)
@@ -120,7 +128,7 @@ def cells(result: Results) -> Iterator[tuple[tuple[str, str, str], float | None]
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """Those of a commit; "whole" are the backends on which every benchmark was tried."""
+    """Return the facts of a commit; "whole" lists the backends on which every benchmark was run."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {"whole": []} | found
 

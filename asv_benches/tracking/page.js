@@ -19,7 +19,7 @@ function template() {
       paper_bgcolor: "transparent",
       plot_bgcolor: "transparent",
       hovermode: "closest",
-      dragmode: narrow.matches ? false : "zoom", // a finger scrolls
+      dragmode: narrow.matches ? false : "zoom", // on a narrow screen, dragging scrolls
       hoverlabel: { align: "left", bgcolor: colour("--raised"), bordercolor: colour("--rule"), font: { family: "system-ui, sans-serif", color: colour("--ink") } },
       legend: { orientation: "h", yref: "container", y: 1, yanchor: "top", x: 0, xanchor: "left" },
       margin: { l: 45, r: 35, t: 58, b: 40 },
@@ -38,7 +38,7 @@ function draw(element) {
   return Plotly.react(element, traces, layout, { responsive: true, displayModeBar: false });
 }
 
-// A figure is drawn when it comes near the window, and keeps its place until then.
+// Figures are drawn when they come near the window; until then their space is reserved.
 const near = new IntersectionObserver(
   (entries) => {
     for (const entry of entries.filter((each) => each.isIntersecting)) {

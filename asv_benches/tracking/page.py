@@ -1,4 +1,4 @@
-"""The page: newest figures, regressions, and the plots, in one file that asks nothing of a network."""
+"""Render the report as one HTML file that opens offline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from mha_core.cli.offline import render
 
-from .figures import Look, figure, hovers, looks
+from .figures import Style, figure, hovers, styles_of
 from .regressions import THRESHOLD, Regression, regressions
 from .series import Benchmark, History, Machine, Series
 from .units import shown
@@ -19,24 +19,30 @@ from .units import shown
 
 @dataclass(frozen=True)
 class Cell:
-    """`text` is empty for a gap; `note` says why there is one, or of which older commit the value is."""
+    """One cell of a table."""
 
     text: str
+    """The value; empty for a gap."""
     note: str = ""
+    """Why there is a gap, or from which older commit the value comes."""
     best: bool = False
-    first: bool = False  # of its benchmark's columns
+    """Whether it is the best of its case and benchmark."""
+    first: bool = False
+    """Whether it is the first of its benchmark's columns."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cases that share benchmarks: a row for each, in it a cell for each backend of each benchmark."""
+    """The newest values of cases that share benchmarks."""
 
     columns: Sequence[tuple[Benchmark, Sequence[str]]]
+    """Each benchmark with its backends."""
     rows: Sequence[tuple[str, Sequence[Cell]]]
+    """Each case with a cell for each backend of each benchmark."""
 
 
 def write(history: History, output: Path) -> None:
-    """All of it, or nothing: what was there stays until the new page is complete."""
+    """Write the page. An existing file is replaced only when the new page is complete."""
     output.parent.mkdir(parents=True, exist_ok=True)
     part = output.with_name(f"{output.name}.part")
     try:
@@ -47,27 +53,27 @@ def write(history: History, output: Path) -> None:
 
 
 def rendered(history: History) -> str:
-    """The page's text."""
-    look = looks(history.backends)
+    """Return the page's HTML."""
+    styles = styles_of(history.backends)
     anchors = _anchors([machine.name for machine in history.machines])
-    sections = [_section(history, machine, anchors[machine.name], look) for machine in history.machines]
+    sections = [_section(history, machine, anchors[machine.name], styles) for machine in history.machines]
     return render(
         Path(__file__).parent,
         history=history,
         sections=sections,
-        look=look,
+        styles=styles,
         threshold=THRESHOLD,
         data={each["anchor"]: each["data"] for each in sections},
         shown=shown,
     )
 
 
-def _section(history: History, machine: Machine, anchor: str, look: Mapping[str, Look]) -> dict[str, Any]:
-    """All that the template says of a machine."""
+def _section(history: History, machine: Machine, anchor: str, styles: Mapping[str, Style]) -> dict[str, Any]:
+    """Return what the template shows of a machine."""
     found = [each for series in machine.series for each in regressions(series, machine)]
     here = [name for name in history.backends if any(each.backend == name for each in machine.series)]
     anchors = _anchors(machine.cases, f"{anchor}--")
-    figures = {anchors[case]: figure(machine, case, look, found) for case in machine.cases}
+    figures = {anchors[case]: figure(machine, case, styles, found) for case in machine.cases}
     return {
         "anchor": anchor,
         "machine": machine,
@@ -85,17 +91,17 @@ def _worst_first(found: Sequence[Regression], backend: str) -> list[Regression]:
 
 
 def _tables(machine: Machine, backends: Sequence[str]) -> list[Table]:
-    """Cases without a benchmark in common stand in tables of their own."""
+    """Return a table for each group of cases that share benchmarks."""
     groups: list[tuple[set[str], set[Benchmark]]] = []
     for case in machine.cases:
         cases, benchmarks = {case}, {each.benchmark for each in machine.series if each.case == case}
-        apart = []
+        others = []
         for group in groups:
             if group[1] & benchmarks:
                 cases, benchmarks = cases | group[0], benchmarks | group[1]
             else:
-                apart.append(group)
-        groups = [*apart, (cases, benchmarks)]
+                others.append(group)
+        groups = [*others, (cases, benchmarks)]
     groups.sort(key=lambda group: min(map(machine.cases.index, group[0])))
     return [_table(machine, backends, *group) for group in groups]
 
@@ -117,7 +123,7 @@ def _table(machine: Machine, backends: Sequence[str], cases: set[str], benchmark
 
 
 def _cells(machine: Machine, row: Sequence[Series | None]) -> list[Cell]:
-    """Of one case and benchmark: the newest value of each backend, and which is the best."""
+    """Return the newest value of each backend in one case and benchmark, with the best marked."""
     newest = [each and each.newest for each in row]
     values = [None if each is None or at is None else each.values[at] for each, at in zip(row, newest, strict=True)]
     there = [value for value in values if value is not None]
@@ -132,14 +138,14 @@ def _cells(machine: Machine, row: Sequence[Series | None]) -> list[Cell]:
         if value is None:
             cells.append(Cell("", f"failed at {when}", first=at == 0))
         else:
-            note = "" if commit == machine.commits[-1] else f"of an older commit: {when}"
+            note = "" if commit == machine.commits[-1] else f"from an older commit: {when}"
             text = shown(value, series.benchmark.unit)
             cells.append(Cell(text, note, best is not None and text == shown(best, series.benchmark.unit), at == 0))
     return cells
 
 
 def _anchors(names: Sequence[str], prefix: str = "") -> dict[str, str]:
-    """What links to each of them is made of, each its own."""
+    """Return a unique HTML id for each name."""
     found: dict[str, str] = {}
     for name in names:
         base = prefix + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -1,4 +1,4 @@
-"""Where things lie, and asv in this process: its own commands, with this project's configuration and machines."""
+"""Paths of the project, asv's configuration, and git."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FACTS = HERE / "facts"
 
 
 class GitFailed(RuntimeError):
-    """What git said."""
+    """A git command failed; the message is git's."""
 
 
 def configuration(results: Path | None = None) -> Config:
-    """That of asv.conf.json, with another folder for results if told.
+    """Return asv's configuration from asv.conf.json, optionally with another folder for results.
 
-    Its paths are relative to its folder: the process moves there, as ``asv`` itself does.
+    Its paths are relative to its folder, so this changes the working directory to it, as ``asv`` itself does.
     """
     os.chdir(HERE)
     found = Config.load("asv.conf.json")
@@ -37,14 +37,14 @@ def configuration(results: Path | None = None) -> Config:
 
 @cache
 def _ready(plugins: tuple[str, ...]) -> None:
-    """What asv does once in a process: its messages on the terminal, and its plugins."""
+    """Set up asv's messages and plugins, once per process."""
     log.enable(False)
     for plugin in plugins:
         plugin_manager.import_plugin(plugin)
 
 
 def git(*words: str) -> str:
-    """What git prints in the project's repository. Raises GitFailed."""
+    """Return what a git command prints in the project's repository. Raises GitFailed."""
     done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise GitFailed(f"git {' '.join(words)}: {done.stderr.strip()}")
@@ -52,22 +52,22 @@ def git(*words: str) -> str:
 
 
 def full(revision: str) -> str:
-    """The hash of a commit. Raises GitFailed."""
+    """Return the full hash of a revision. Raises GitFailed."""
     try:
         return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     except GitFailed as error:
         raise GitFailed(f"no commit is named {revision!r}") from error
 
 
-JUDGE = ("asv_benches/benchmarks", "asv_benches/installed.py", "mha_core/bench", "mha_core/conformance")
-"""What measures: it is the working tree's, whatever commit is measured."""
+MEASURING = ("asv_benches/benchmarks", "asv_benches/asv_environment.py", "mha_core/bench", "mha_core/conformance")
+"""The code that measures. It comes from the working tree, whichever commit is measured."""
 
 
 def uncommitted(*paths: str) -> bool:
-    """Whether the working tree differs there from its commit."""
+    """Whether these paths have uncommitted changes."""
     return bool(git("status", "--porcelain", "--", *paths))
 
 
 def machines() -> list[str]:
-    """The names that results may have."""
+    """Return the machine names that results can have."""
     return [name for name in json.loads(MACHINES.read_text(encoding="utf-8")) if name != "version"]

@@ -1,4 +1,7 @@
-"""Where a series went up and stayed up, by asv's own step detection: of each series on one processor alone, never of a mean."""
+"""Regressions: where a series rose and stayed up, by asv's step detection.
+
+Each series is judged alone, and the values of each processor apart; nothing is averaged over backends.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +12,35 @@ from asv.step_detect import detect_regressions, detect_steps
 from .series import Commit, Machine, Series
 
 THRESHOLD = 0.05
-"""A step counts from here on, relative to the level before it: asv's default."""
+"""Least step that counts, relative to the level before it: asv's default."""
 
 
 @dataclass(frozen=True)
 class Regression:
-    """`good` is the last measured commit at the level `before`, `bad` the first above it; `after` is the best level since."""
+    """A lasting step up in a series."""
 
     series: Series
     good: Commit
+    """Last measured commit at the level `before`."""
     bad: Commit
+    """First measured commit above that level."""
     before: float
     after: float
+    """Best level since."""
 
     @property
     def factor(self) -> float | None:
-        """None where the level before was not above zero."""
+        """Level after divided by level before; None if the level before is not above zero."""
         return self.after / self.before if self.before > 0 else None
 
     @property
     def suspects(self) -> int:
-        """So many commits are in question: those between that were not measured, and `bad`."""
+        """Number of commits that may have caused it: `bad`, and the unmeasured ones before it."""
         return self.bad.place - self.good.place
 
 
 def regressions(series: Series, machine: Machine) -> list[Regression]:
-    """Oldest first. A step that was made good later is none, and neither is another processor under the machine's name."""
+    """Return the regressions, oldest first. Steps that were undone later and changes of the processor do not count."""
     found: list[Regression] = []
     for processor in dict.fromkeys(machine.processors):
         alike = [value if here == processor else None for value, here in zip(series.values, machine.processors, strict=True)]

@@ -1,4 +1,4 @@
-"""The results of asv as series: one benchmark of one case on one backend, a value for each measured commit."""
+"""Read asv's results as series: a value per commit for each benchmark, case and backend."""
 
 from __future__ import annotations
 
@@ -17,93 +17,107 @@ from asv.config import Config
 from asv.results import Results, iter_results_paths
 
 UNITS = ("seconds", "x", "bytes")
-"""Time stands before cost, and cost before memory."""
+"""Order of the benchmarks: time, then cost, then memory."""
 
 MEASURE = "`make bench` measures this commit, `make bench-history` those before it"
 
 
 class NoHistory(LookupError):
-    """There is nothing to show."""
+    """There are no results to show."""
 
 
 class NoBackend(ValueError):
-    """A benchmark of which it is not known on what backend it ran."""
+    """A benchmark does not say on which backend it ran."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """`place` counts from the first commit of the branch, measured or not."""
+    """A commit of HEAD's first parents."""
 
     hash: str
     date: str
     subject: str
     place: int
+    """Position on the branch, counted from its first commit, measured or not."""
 
     @property
     def short(self) -> str:
+        """The first eight letters of the hash."""
         return self.hash[:8]
 
 
 @dataclass(frozen=True)
 class Benchmark:
+    """One benchmark, on all backends and cases."""
+
     name: str
     title: str
+    """Its `pretty_name`, shown to readers."""
     unit: str
 
 
 @dataclass(frozen=True)
 class Series:
-    """One value for each commit of its machine; None is a gap, and `failed` says at which of them the call had failed."""
+    """The values of one benchmark in one case on one backend."""
 
     benchmark: Benchmark
     case: str
     backend: str
     values: tuple[float | None, ...]
+    """A value for each commit of the machine; None is a gap."""
     failed: frozenset[int]
+    """Indices of the gaps where the benchmark failed."""
 
     @property
     def newest(self) -> int | None:
-        """The last commit at which it was tried."""
+        """Index of the last commit at which the benchmark was run; None if it was never run."""
         tried = [at for at, value in enumerate(self.values) if value is not None or at in self.failed]
         return tried[-1] if tried else None
 
 
 @dataclass(frozen=True)
 class Machine:
-    """`commits` are those measured here, oldest first; `processors` belong to them, "" where nothing is known."""
+    """The results of one machine."""
 
     name: str
     commits: tuple[Commit, ...]
+    """Commits measured on this machine, oldest first."""
     series: tuple[Series, ...]
     processors: tuple[str, ...]
+    """Processor at each commit; empty if unknown."""
     versions: Mapping[str, str]
+    """Library versions at the newest commit."""
 
     @property
     def benchmarks(self) -> tuple[Benchmark, ...]:
+        """Benchmarks in order of first appearance."""
         return tuple(dict.fromkeys(each.benchmark for each in self.series))
 
     @property
     def cases(self) -> tuple[str, ...]:
+        """Cases in order of first appearance."""
         return tuple(dict.fromkeys(each.case for each in self.series))
 
 
 @dataclass(frozen=True)
 class History:
-    """`backends` in one order for all machines; `strangers` counts measured commits that are not of this branch."""
+    """All results of the branch."""
 
     project: str
     machines: tuple[Machine, ...]
     backends: tuple[str, ...]
-    strangers: int
+    """Backends of all machines, in one order."""
+    unrelated: int
+    """Number of measured commits that are not on this branch."""
 
 
 def read(config: Path) -> History:
-    """All that asv has measured of the commits of HEAD, first parents only.
+    """Return what asv has measured at HEAD and its first parents.
 
-    A value counts where its benchmark still exists in the same version, as for asv itself. Backends and cases come from the
-    results, for benchmarks.json knows only those of its last writer.
+    As in asv itself, a value counts only if its benchmark still exists in the same version. Backends and cases are taken from
+    the results, because benchmarks.json lists only those of the environment that wrote it last.
 
-    Raises NoHistory where there is no value, NoBackend, and asv's UserError for a file that asv cannot read.
+    Raises NoHistory if there is no value, NoBackend, and asv's UserError for a file that asv cannot read.
     """
     conf = Config.load(str(config))
     root = config.resolve().parent
@@ -114,33 +128,33 @@ def read(config: Path) -> History:
     known = Benchmarks.load(conf)
     commits = {commit.hash: commit for commit in _commits(root / conf.repo)}
     by_machine: dict[str, list[Results]] = {}
-    strangers = set()
+    unrelated = set()
     for folder, name, machine in paths:
         results = Results.load(str(Path(folder) / name), machine_name=machine)
         if results.commit_hash in commits:
             by_machine.setdefault(machine, []).append(results)
         else:
-            strangers.add(results.commit_hash)
+            unrelated.add(results.commit_hash)
     names = _names(known, [each for found in by_machine.values() for each in found])
     machines = [_machine(name, by_machine[name], known, commits, names, root / "facts" / name) for name in sorted(by_machine)]
     measured = [machine for machine in machines if machine.series]
     if not measured:
-        raise NoHistory(f"no value in {conf.results_dir} is of a benchmark and a commit of this branch: {MEASURE}")
+        raise NoHistory(f"no result in {conf.results_dir} belongs to a benchmark and a commit of this branch: {MEASURE}")
     backends = {each.backend for machine in measured for each in machine.series}
-    return History(conf.project, tuple(measured), tuple(name for name in names[0] if name in backends), len(strangers))
+    return History(conf.project, tuple(measured), tuple(name for name in names[0] if name in backends), len(unrelated))
 
 
 def _commits(repo: Path) -> list[Commit]:
     command = ["git", "-C", str(repo), "log", "--first-parent", "--reverse", "--format=%H%x1f%cs%x1f%s", "HEAD"]
-    told = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
-    if told.returncode:
-        raise NoHistory(f"git knows no commits in {repo}: {told.stderr.strip()}")
-    lines = [line.split("\x1f", 2) for line in told.stdout.split("\n") if line]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    if done.returncode:
+        raise NoHistory(f"git cannot list the commits of {repo}: {done.stderr.strip()}")
+    lines = [line.split("\x1f", 2) for line in done.stdout.split("\n") if line]
     return [Commit(*line, place) for place, line in enumerate(lines)]
 
 
 def _names(known: Mapping[str, Any], results: Iterable[Results]) -> tuple[list[str], list[str]]:
-    """Backends and cases in their order: as benchmarks.json has them, then as they are found."""
+    """Return the backends and the cases, in the order of benchmarks.json, then in the order of the results."""
     backends: dict[str, None] = {}
     cases: dict[str, None] = {}
     listed = [known[benchmark.name]["params"] for benchmark in _benchmarks(known)]
@@ -153,11 +167,13 @@ def _names(known: Mapping[str, Any], results: Iterable[Results]) -> tuple[list[s
 
 
 def _benchmarks(known: Mapping[str, Any]) -> list[Benchmark]:
-    """Those that have most cases first."""
+    """Return the benchmarks, those with the most cases first."""
     found = []
     for name, each in known.items():
         if each["param_names"][:1] != ["backend"]:
-            raise NoBackend(f"the first parameter of {name} is not backend, but {', '.join(each['param_names'][:1]) or 'none'}")
+            raise NoBackend(
+                f"the first parameter of {name} is {', '.join(each['param_names'][:1]) or 'missing'}; expected backend"
+            )
         found.append(Benchmark(name, each.get("pretty_name") or name, each["unit"]))
 
     def order(benchmark: Benchmark) -> tuple[int, int, str]:
@@ -168,7 +184,7 @@ def _benchmarks(known: Mapping[str, Any]) -> list[Benchmark]:
 
 
 def _cell(params: tuple[str, ...]) -> tuple[str, str]:
-    """Backend and case of one combination of parameters, which asv keeps as repr writes them."""
+    """Return backend and case of one combination of parameters, which asv stores as repr writes them."""
     backend, *case = (str(ast.literal_eval(text)) if text[:1] in {"'", '"'} else text for text in params)
     return backend, ", ".join(case)
 
@@ -191,8 +207,8 @@ def _machine(
             cells = zip(map(_cell, product(*params)), each.get_result_value(key, params), strict=True)
             values += [(started, key, cell, position[each.commit_hash], value) for cell, value in cells]
     table: dict[tuple[str, str, str], dict[int, float | None]] = {}
-    for _, key, (backend, case), at, value in sorted(values, key=lambda found: found[0]):  # what was measured last stays
-        if value is None or math.isfinite(value):  # None: it failed; NaN: it was not tried
+    for _, key, (backend, case), at, value in sorted(values, key=lambda found: found[0]):  # the last measurement wins
+        if value is None or math.isfinite(value):  # None: failed; NaN: skipped
             table.setdefault((case, key, backend), {})[at] = value
     benchmarks = _benchmarks(known)
     series = [
@@ -202,13 +218,13 @@ def _machine(
         for backend in names[0]
         if (case, benchmark.name, backend) in table
     ]
-    told = [_facts(facts / f"{commit.short}.json") for commit in measured]
+    known_facts = [_facts(facts / f"{commit.short}.json") for commit in measured]
     written = {each.commit_hash: each.params for each in results}
     processors = [
         _processor(each.get("processor", {})) or written[commit.hash].get("cpu", "")
-        for each, commit in zip(told, measured, strict=True)
+        for each, commit in zip(known_facts, measured, strict=True)
     ]
-    versions = told[-1].get("versions", {}) if told else {}
+    versions = known_facts[-1].get("versions", {}) if known_facts else {}
     return Machine(name, tuple(measured), tuple(series), tuple(processors), versions)
 
 
@@ -221,6 +237,6 @@ def _facts(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def _processor(told: Mapping[str, Any]) -> str:
-    words = [told.get("model", ""), f"{told['cores']} cores" if "cores" in told else "", " ".join(told.get("flags", []))]
-    return ", ".join(filter(None, [*words, told.get("system", "")]))
+def _processor(facts: Mapping[str, Any]) -> str:
+    words = [facts.get("model", ""), f"{facts['cores']} cores" if "cores" in facts else "", " ".join(facts.get("flags", []))]
+    return ", ".join(filter(None, [*words, facts.get("system", "")]))

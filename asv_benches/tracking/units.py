@@ -1,4 +1,4 @@
-"""Values as people read them: three digits, in the unit that suits them."""
+"""Format values with three digits in a suitable unit."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SCALES = {
 
 
 def scale(values: Iterable[float], unit: str) -> tuple[str, float]:
-    """The unit, with its size, in which the least of the values is not below one, where there is such a unit."""
+    """Return the largest unit in which all values are at least 1, or the smallest unit, with its size."""
     scales = SCALES.get(unit, ((unit, 1.0),))
     least = min(map(abs, values), default=1.0)
     return next((each for each in scales if least >= each[1]), scales[-1])
 
 
 def digits(value: float) -> str:
-    """Three of them, and all that stand before the point.
+    """Format a number with three digits, or all of those before the decimal point.
 
     >>> digits(0.17251), digits(26), digits(1234.5)
     ('0.173', '26.0', '1234')
@@ -28,7 +28,8 @@ def digits(value: float) -> str:
 
 
 def shown(value: float, unit: str) -> str:
-    """
+    """Format a value with its unit.
+
     >>> shown(0.02631, "seconds"), shown(2.5e8, "bytes"), shown(0.1725, "x"), shown(1.5, "us")
     ('26.3 ms', '250 MB', '0.172x', '1.50 µs')
     """

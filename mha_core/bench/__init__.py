@@ -1,5 +1,5 @@
-"""What backends are timed on, and how: problems of attention, layers and texts with their exact answers, and fair clocks.
+"""Benchmark problems with exact answers, and the code that times them.
 
-Ships in the wheel for ``mha bench``, as the conformance suite does. Names of this tree are imported relatively; ``mha_core``,
-imported on need and by its name, is what is measured: an older one, where its history is.
+The wheel includes this package for ``mha bench``. Its modules import each other relatively. They import ``mha_core``,
+the code to be measured, by name and inside functions, so that asv can run these benchmarks on an older mha_core.
 """

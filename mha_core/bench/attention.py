@@ -1,4 +1,4 @@
-"""Attention on random numbers: over all keys, causal, in a window, with grouped queries, for one query, in packed sequences."""
+"""Attention problems on random numbers: full, causal, windowed, grouped-query, decoding and packed."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from typing import Any
 import numpy as np
 
 from ..conformance.tolerance import assert_within, exact_attention
-from . import plain as written
+from . import plain_numpy
 from .limits import COPY, MATRIX, Limit
-from .work import Work, loaded, on
+from .timing import Work, loaded, on
 
 SEED = 0
-CHECKED = 2**21  # scores; the exact answer and its bound hold some ten arrays of float64 of that size
-WHOLE = 2**26  # scores that plain NumPy computes in float64 at once: half a gigabyte for each array of them
-COARSE = 16  # times the greatest bound
+CHECKED = 2**21  # scores; the exact answer and its bound hold about ten float64 arrays of this size
+WHOLE = 2**26  # scores that plain NumPy computes in float64 at once: each array of them takes half a gigabyte
+COARSE = 16  # times the greatest bound: the tolerance of rows that are not among those checked exactly
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One call on float32 numbers, standard normal.
-
-    keys: as many as queries, unless told. kv_heads: of keys and values, as many as heads unless told.
-    window: how many keys a query sees, its own and those before it.
-    stretch: what the query is multiplied by, for scores of a wide range.
-    """
+    """One attention call on standard normal float32 numbers."""
 
     batch: int
     heads: int
     queries: int
     head_dim: int
     keys: int | None = None
+    """Number of keys; by default, the number of queries."""
     causal: bool = False
     window: int | None = None
+    """Number of keys that a query sees: its own and those before it."""
     stretch: float = 1.0
+    """Factor applied to the query, to give scores a wide range."""
     kv_heads: int | None = None
+    """Number of key and value heads; by default, `heads`."""
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim)."""
+        """Return query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim)."""
         rng = np.random.default_rng(SEED)
         kv_heads, keys = self.kv_heads or self.heads, self.keys or self.queries
         query, key, value = (
@@ -50,10 +49,11 @@ class Attention:
         return query * np.float32(self.stretch), key, value
 
     def small(self) -> Attention:
+        """Return a problem of the same kind with at most 64 queries and keys."""
         return replace(self, batch=1, queries=min(self.queries, 64), keys=None if self.keys is None else min(self.keys, 64))
 
     def seen(self, rows: np.ndarray) -> np.ndarray:
-        """(len(rows), keys): which keys these queries see."""
+        """Return a boolean array (len(rows), keys): the keys that each of these queries sees."""
         distance = rows[:, None] - np.arange(self.keys or self.queries)
         if self.window is not None:
             return (distance >= 0) & (distance < self.window)
@@ -61,7 +61,7 @@ class Attention:
 
     @property
     def limit(self) -> Limit:
-        """Two products over the pairs that are seen; for a single query, its keys and values read once."""
+        """Two products over the visible (query, key) pairs; for a single query, reading its keys and values once."""
         if self.queries == 1:
             return Limit(COPY, 2 * 4 * self.batch * (self.kv_heads or self.heads) * (self.keys or 1) * self.head_dim)
         pairs = self.queries * (self.keys or self.queries)
@@ -70,9 +70,10 @@ class Attention:
         return Limit(MATRIX, 4 * self.batch * self.heads * pairs * self.head_dim)
 
     def judge(self) -> Callable[[Any], None]:
-        """Rows drawn from each head within the bound that arithmetic gives, and all within sixteen times the greatest of it.
+        """Return a check of the answer.
 
-        Of very long attention the other rows must be finite, no more: their exact answer would take hours.
+        Rows drawn from each head must lie within the rounding bound, and all rows within sixteen times its greatest value. For
+        very long attention the other rows need only be finite: their exact answer would take hours.
         """
         query, key, value = self.arrays()
         scores = self.batch * self.heads * self.queries * (self.keys or self.queries)
@@ -91,71 +92,77 @@ class Attention:
         return check
 
     def _whole(self) -> np.ndarray:
-        """Plain NumPy in float64."""
+        """Return the answer of plain NumPy in float64."""
         allowed = self.seen(np.arange(self.queries)) if self.causal or self.window else None
         query, key, value = (x.astype(np.float64) for x in self.arrays())
-        return written.attention(query, key, value, allowed)
+        return plain_numpy.attention(query, key, value, allowed)
 
     def ours(self, backend: str) -> Work:
+        """Return the call of mha_core on a backend."""
         import mha_core as mha
 
-        there = loaded(backend)
-        query, key, value = (there.from_numpy(x) for x in self.arrays())
+        library = loaded(backend)
+        query, key, value = (library.from_numpy(x) for x in self.arrays())
         mask = mha.window(self.window - 1, 0) if self.window else mha.causal() if self.causal else None
-        return on(there, lambda: mha.scaled_dot_product_attention(query, key, value, mask=mask))
+        return on(library, lambda: mha.scaled_dot_product_attention(query, key, value, mask=mask))
 
     def plain(self) -> Work:
-        """A mask is made beforehand."""
+        """Return the call in plain NumPy; its mask is made in advance."""
         query, key, value = self.arrays()
         allowed = self.seen(np.arange(self.queries)) if self.causal or self.window else None
-        return Work(lambda: written.attention(query, key, value, allowed), lambda out: out)
+        return Work(lambda: plain_numpy.attention(query, key, value, allowed), lambda out: out)
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Sequences of these lengths laid end to end, each seeing itself alone: float32, standard normal."""
+    """Attention within packed sequences, on standard normal float32 numbers."""
 
     lengths: tuple[int, ...]
+    """Length of each sequence, in order."""
     heads: int
     head_dim: int
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """query, key and value, each (heads, sum of the lengths, head_dim)."""
+        """Return query, key and value, each (heads, sum of the lengths, head_dim)."""
         rng = np.random.default_rng(SEED)
         shape = (self.heads, sum(self.lengths), self.head_dim)
         query, key, value = (rng.standard_normal(shape, dtype=np.float32) for _ in range(3))
         return query, key, value
 
     def small(self) -> Packed:
+        """Return the same problem with sequences of 16 and 48 tokens."""
         return replace(self, lengths=(16, 48))
 
     @property
     def limit(self) -> Limit:
+        """Two products over the pairs of each sequence."""
         return Limit(MATRIX, 4 * self.heads * self.head_dim * sum(length**2 for length in self.lengths))
 
-    def _parts(self) -> list[slice]:
+    def _sequences(self) -> list[slice]:
         return [slice(start, stop) for start, stop in pairwise([0, *np.cumsum(self.lengths).tolist()])]
 
     def judge(self) -> Callable[[Any], None]:
+        """Return a check of the whole answer against its rounding bound."""
         query, key, value = self.arrays()
-        exact = [exact_attention(query[:, part], key[:, part], value[:, part], dtype="float32") for part in self._parts()]
+        exact = [exact_attention(query[:, at], key[:, at], value[:, at], dtype="float32") for at in self._sequences()]
         out, bound = (np.concatenate(each, axis=-2) for each in ([x.out for x in exact], [x.out_bound for x in exact]))
         return lambda answer: assert_within("out", answer, out, bound)
 
     def ours(self, backend: str) -> Work:
+        """Return the call of mha_core on a backend."""
         import mha_core as mha
 
-        there = loaded(backend)
-        query, key, value = (there.from_numpy(x) for x in self.arrays())
+        library = loaded(backend)
+        query, key, value = (library.from_numpy(x) for x in self.arrays())
         mask = mha.packed(self.lengths)
-        return on(there, lambda: mha.scaled_dot_product_attention(query, key, value, mask=mask))
+        return on(library, lambda: mha.scaled_dot_product_attention(query, key, value, mask=mask))
 
     def plain(self) -> Work:
-        """One sequence after another."""
+        """Return the call in plain NumPy, one sequence after another."""
         query, key, value = self.arrays()
 
         def attend() -> np.ndarray:
-            parts = [written.attention(query[:, part], key[:, part], value[:, part]) for part in self._parts()]
-            return np.concatenate(parts, axis=-2)
+            outs = [plain_numpy.attention(query[:, at], key[:, at], value[:, at]) for at in self._sequences()]
+            return np.concatenate(outs, axis=-2)
 
         return Work(attend, lambda out: out)

@@ -1,4 +1,4 @@
-"""What every backend is measured on: the problems by their names."""
+"""The table of benchmark cases: problems by name."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from .layer import Layer
 from .limits import Limit
 from .multi_head import MultiHead
 from .texts import Texts
-from .work import Work
+from .timing import Work
 
 
 class Problem(Protocol):
-    """What is computed; a frozen dataclass of a few numbers, so that it travels to other processes."""
+    """A computation to be timed: a frozen dataclass of a few numbers, so that it can be pickled."""
 
     @property
-    def limit(self) -> Limit | None: ...
+    def limit(self) -> Limit | None:
+        """Least amount of work that the computation needs; None where no such limit applies."""
+        ...
 
     def small(self) -> Problem:
-        """One like it that is soon done, and loads all that its kind needs."""
+        """Return a short problem of the same kind, which loads the same code."""
         ...
 
     def judge(self) -> Callable[[Any], None]:
-        """What raises AssertionError for a wrong answer. The exact one is computed now."""
+        """Compute the exact answer and return a function that raises AssertionError for a wrong one."""
         ...
 
     def ours(self, backend: str) -> Work:
-        """On a backend of mha_core."""
+        """Return the computation by mha_core on a backend."""
         ...
 
     def plain(self) -> Work:
-        """In plain NumPy."""
+        """Return the computation in plain NumPy."""
         ...
 
 
 MIXED = tuple(16 + 496 * (7 * at % 16) // 15 for at in range(16))
-"""Lengths of 16 to 512 tokens, in no order."""
+"""Lengths of 16 to 512 tokens, unsorted."""
 
 CASES: Mapping[str, Problem] = {
     "attention 32x12x128x32": Attention(32, 12, 128, 32),
@@ -59,12 +61,15 @@ LONG: Mapping[str, Problem] = {
     "attention 1x8x8192x64": Attention(1, 8, 8192, 64),
     "attention 1x8x8192x64, causal": Attention(1, 8, 8192, 64, causal=True),
 }
-"""For their memory: plain NumPy takes six gigabytes and more."""
+"""Problems measured for memory only: plain NumPy needs at least six gigabytes for them."""
 
 
 def chosen(words: Sequence[str]) -> dict[str, Problem]:
-    """The cases whose names hold any of these words; all without one. Raises ValueError that lists the names."""
+    """Return the cases whose name contains any of the words; all cases if there are none.
+
+    Raises ValueError, which lists the names, for a word that no name contains.
+    """
     for word in words:
         if not any(word.lower() in name.lower() for name in CASES):
-            raise ValueError(f"no case has {word!r} in its name; there are: {'; '.join(CASES)}")
+            raise ValueError(f"no case has {word!r} in its name; the cases are: {'; '.join(CASES)}")
     return {name: each for name, each in CASES.items() if not words or any(word.lower() in name.lower() for word in words)}

@@ -1,4 +1,4 @@
-"""An encoder layer of the base model: projections, attention, feed-forward, residuals and norms."""
+"""Encoder layer of the base Transformer, with d_model 512."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 
 from ..conformance import reference
 from ..conformance.tolerance import UNIT_ROUNDOFF, assert_within
-from . import plain as written
+from . import plain_numpy
 from .limits import MATRIX, Limit
-from .work import Work, loaded, on
+from .timing import Work, loaded, on
 
 SEED = 0
 D_MODEL, NUM_HEADS, D_FF = 512, 8, 2048
-ROUNDINGS = 200  # of the greatest number in the result, as conformance allows a layer; seen are 10 to 20
+ROUNDINGS = 200  # of the greatest number in the result, as conformance allows for a layer; observed errors are 10 to 20
 
 
 @dataclass(frozen=True)
 class Layer:
-    """(batch, length, 512) in float32 through a layer of 8 heads, d_ff 2048 and GELU."""
+    """An encoder layer with 8 heads, d_ff 2048 and GELU, on float32 numbers (batch, length, 512)."""
 
     batch: int
     length: int
 
     def arrays(self) -> tuple[np.ndarray, Any]:
-        """x, and the layer on NumPy; no bias is 0 and no weight of a norm 1, so that forgetting one shows."""
+        """Return x and the layer on NumPy. No bias is 0 and no norm weight is 1, so that an omitted one changes the answer."""
         import mha_core as mha
 
         rng = np.random.default_rng(SEED)
@@ -38,16 +38,17 @@ class Layer:
         return x, made.map(lambda w: w + 0.02 * rng.standard_normal(w.shape, dtype=np.float32))
 
     def small(self) -> Layer:
+        """Return the same problem with one sequence of 16 tokens."""
         return replace(self, batch=1, length=16)
 
     @property
     def limit(self) -> Limit:
-        """The products: four of d_model by d_model, two of d_model by d_ff, two over all pairs."""
+        """The matrix products: four with d_model x d_model weights, two with d_model x d_ff, two over all pairs."""
         tokens = self.batch * self.length
         return Limit(MATRIX, 2 * tokens * (4 * D_MODEL**2 + 2 * D_MODEL * D_FF + 2 * self.length * D_MODEL))
 
     def judge(self) -> Callable[[Any], None]:
-        """Against float64, all of it."""
+        """Return a check of the whole answer against float64."""
         x, layer = self.arrays()
         wide = layer.to("numpy", dtype="float64")
         exact = np.stack([reference.encoder_layer(each.astype(np.float64), wide) for each in x])
@@ -55,11 +56,13 @@ class Layer:
         return lambda answer: assert_within("encoder_layer", answer, exact, bound)
 
     def ours(self, backend: str) -> Work:
-        there = loaded(backend)
+        """Return the call of mha_core's layer on a backend."""
+        library = loaded(backend)
         numbers, layer = self.arrays()
-        x, layer = there.from_numpy(numbers), layer.to(backend)
-        return on(there, lambda: layer(x))
+        x, layer = library.from_numpy(numbers), layer.to(backend)
+        return on(library, lambda: layer(x))
 
     def plain(self) -> Work:
+        """Return the call in plain NumPy."""
         x, layer = self.arrays()
-        return Work(lambda: written.encoder_layer(x, layer), lambda out: out)
+        return Work(lambda: plain_numpy.encoder_layer(x, layer), lambda out: out)

@@ -1,4 +1,7 @@
-"""What the machine can do at best: float32 matrix products, and copies, on all cores, by the best library at hand."""
+"""Peak rates of the machine for matrix products and copies.
+
+Products are float32; both use all cores and the fastest installed library.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,36 @@ from typing import Any
 
 import numpy as np
 
-from .contender import Contender, ContenderFailed
-from .race import Effort, race
-from .work import Work, loaded, on
+from .rounds import Effort, time_in_rounds
+from .timing import Work, loaded, on
+from .worker import Worker, WorkerFailed
 
 MATRIX, COPY = "matrix rate", "copy bandwidth"
-SIZE = 2048  # rows and columns: large enough for the full rate
-BYTES = 2**28  # of the array that is copied, far beyond any cache
+SIZE = 2048  # rows and columns: large enough to reach the full rate
+BYTES = 2**28  # size of the array that is copied, far larger than any cache
 HOST = 1
-"""The number of a CPU among the devices of the array API's ``__dlpack_device__``."""
+"""Device type of a CPU in the array API's ``__dlpack_device__``."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What bounds a piece of work from below: floating-point operations at the matrix rate, or bytes at the copy bandwidth."""
+    """Least amount of work that a problem needs."""
 
     kind: str
+    """MATRIX or COPY."""
     amount: float
+    """Floating-point operations for MATRIX; bytes for COPY."""
 
 
 def measured(backends: Sequence[str], effort: Effort, kinds: Collection[str] = (MATRIX, COPY)) -> dict[str, dict[str, float]]:
-    """For each backend operations per second by MATRIX, and bytes per second, read and written, by COPY.
+    """Return for each backend operations per second (MATRIX) and bytes read and written per second (COPY).
 
-    The best of these backends whose arrays lie on the same kind of device, NumPy itself counting on the host. What cannot be
-    measured is not there: a backend that does not say where its arrays lie has no limit.
+    A rate is the best of all backends whose arrays are on the same kind of device; on the host, NumPy itself is measured too. A
+    rate that cannot be measured is left out: a backend that does not say where its arrays are has no limits.
     """
     devices = {}
     for name in backends:
-        with Contender(name, device, name) as asked, suppress(ContenderFailed):
+        with Worker(name, device, name) as asked, suppress(WorkerFailed):
             devices[name] = int(asked.answer())
     builds: dict[str, tuple[float, Callable[[], Work], tuple[Callable[[str], Work], ...]]] = {
         MATRIX: (2.0 * SIZE**3, numpy_product, (product, linear)),
@@ -53,12 +58,12 @@ def _best(
     devices: Mapping[str, int],
     effort: Effort,
 ) -> dict[int, float]:
-    """The greatest rate on each kind of device."""
+    """Return the greatest rate on each kind of device."""
     with ExitStack() as stack:
-        entered = [stack.enter_context(Contender("NumPy", host))]
+        workers = [stack.enter_context(Worker("NumPy", host))]
         for name in devices:
-            entered += [stack.enter_context(Contender(f"{name}, {build.__name__}", build, name)) for build in builds]
-        times = race([each for each in entered if _warm(each)], effort)
+            workers += [stack.enter_context(Worker(f"{name}, {build.__name__}", build, name)) for build in builds]
+        times = time_in_rounds([each for each in workers if _warm(each)], effort)
     kinds = {"NumPy": HOST} | {f"{name}, {build.__name__}": at for name, at in devices.items() for build in builds}
     found: dict[int, float] = {}
     for name, seconds in times.items():
@@ -66,19 +71,19 @@ def _best(
     return found
 
 
-def _warm(contender: Contender) -> bool:
-    """Whether it can do its work; what is loaded and compiled on the first call is then there, and not timed."""
+def _warm(worker: Worker) -> bool:
+    """Make the first call, which loads and compiles and is not timed. Return False if it fails."""
     try:
-        contender.time(1)
-    except ContenderFailed:
+        worker.time(1)
+    except WorkerFailed:
         return False
     return True
 
 
 def device(backend: str) -> Work:
-    """The kind of device on which a backend's arrays lie, unless told."""
-    there = loaded(backend)
-    kind, _ = there.from_numpy(np.zeros(1, dtype=np.float32)).__dlpack_device__()
+    """Return work whose answer is the type of a backend's default device."""
+    library = loaded(backend)
+    kind, _ = library.from_numpy(np.zeros(1, dtype=np.float32)).__dlpack_device__()
     return Work(lambda: kind, lambda number: number)
 
 
@@ -87,32 +92,35 @@ def _square() -> np.ndarray:
 
 
 def numpy_product() -> Work:
+    """Return a matrix product in NumPy."""
     x, out = _square(), np.empty((SIZE, SIZE), dtype=np.float32)
     return Work(lambda: np.matmul(x, x, out=out), lambda y: y)
 
 
 def product(backend: str) -> Work:
-    there = loaded(backend)
-    x = there.from_numpy(_square())
-    return on(there, lambda: there.xp.matmul(x, x))
+    """Return a matrix product by the backend's ``matmul``."""
+    library = loaded(backend)
+    x = library.from_numpy(_square())
+    return on(library, lambda: library.xp.matmul(x, x))
 
 
 def linear(backend: str) -> Work:
-    """Ours, which may take another library inside the backend's than its ``matmul`` does."""
+    """Return a matrix product by ``mha_core.linear``, which may use a faster library than the backend's ``matmul`` does."""
     import mha_core as mha
 
-    there = loaded(backend)
-    x = there.from_numpy(_square())
-    return on(there, lambda: mha.linear(x, x))
+    library = loaded(backend)
+    x = library.from_numpy(_square())
+    return on(library, lambda: mha.linear(x, x))
 
 
 def numpy_copy() -> Work:
+    """Return a copy in NumPy."""
     x, y = np.ones(BYTES // 4, dtype=np.float32), np.zeros(BYTES // 4, dtype=np.float32)
     return Work(lambda: np.copyto(y, x), lambda _: y)
 
 
 def copy(backend: str) -> Work:
-    """Into a new array, as not every library writes into an old one."""
-    there = loaded(backend)
-    x: Any = there.from_numpy(np.ones(BYTES // 4, dtype=np.float32))
-    return on(there, lambda: there.xp.asarray(x, copy=True))
+    """Return a copy into a new array: not every library can write into an existing one."""
+    library = loaded(backend)
+    x: Any = library.from_numpy(np.ones(BYTES // 4, dtype=np.float32))
+    return on(library, lambda: library.xp.asarray(x, copy=True))

@@ -1,4 +1,4 @@
-"""On what a measurement was made: the class of machine and the versions, without a host's name and without a path."""
+"""Processor and library versions of a measurement, without host name or paths."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ LIBRARIES = ("mha-core", "numpy", "torch", "sentence-transformers", "transformer
 
 
 def processor() -> dict[str, object]:
-    """Model, cores that this process may use, and which of FLAGS it has."""
-    told = _cpuinfo()
+    """Return the processor's model, the number of cores this process may use, which of FLAGS it has, and the system."""
+    cpu = _cpuinfo()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "model": told.get("model name") or platform.processor() or "unknown",
+        "model": cpu.get("model name") or platform.processor() or "unknown",
         "cores": cores,
-        "flags": [flag for flag in FLAGS if flag in told.get("flags", "").split()],
+        "flags": [flag for flag in FLAGS if flag in cpu.get("flags", "").split()],
         "system": f"{platform.system()} {platform.machine()}",
     }
 
 
-def not_as_they_come(environment: Mapping[str, str]) -> list[str]:
-    """The variables by which a library would choose other kernels, or another number of threads, than by itself."""
+def tuning_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return the environment variables that change which kernels or how many threads a numerical library uses."""
     return sorted(name for name in environment if name.startswith(KERNELS))
 
 
@@ -39,7 +39,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of each of LIBRARIES that is installed, and the commit of mha-core where it is a checkout."""
+    """Return the versions of Python and of each installed library of LIBRARIES, and the commit of a git checkout."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -50,7 +50,7 @@ def versions() -> dict[str, str]:
 
 
 def source() -> Path:
-    """The folder that mha_core is imported from."""
+    """Return the folder that mha_core is imported from."""
     spec = find_spec("mha_core")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent
@@ -58,12 +58,12 @@ def source() -> Path:
 
 def _commit() -> str:
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             ["git", "-C", str(source()), "describe", "--always", "--dirty", "--exclude", "*"],
             capture_output=True,
             text=True,
             check=False,
         )
-    except FileNotFoundError:  # no git
+    except FileNotFoundError:  # git is not installed
         return ""
-    return told.stdout.strip()
+    return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""How much memory a call takes beyond its arguments: by how much the peak of the process grows."""
+"""Memory that a call needs beyond its arguments: the growth of the process's peak."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from .cases import Problem
 
 
 def grown(problem: Problem, backend: str) -> int:
-    """Bytes, the answer's own among them; of the first call, for memory that is kept is not seen again.
+    """Return the bytes by which the peak grows in the first call, the answer included.
 
-    For a process that has done nothing else. Raises AssertionError for a wrong answer, NotImplementedError where the backend's
-    arrays are not in the host's memory, or the system has no way to set the peak back.
+    Only the first call counts: memory that a library keeps for later calls does not raise the peak again. Call this in a
+    process that has done nothing else.
+
+    Raises AssertionError for a wrong answer, and NotImplementedError if the backend's arrays are not in host memory or the
+    system cannot reset the peak of a process.
     """
     from .limits import HOST, device
 
     if device(backend).call() != HOST:
-        raise NotImplementedError(f"arrays of {backend} are not in the host's memory")
-    problem.small().ours(backend).call()  # what the library and the kernels load on first use
+        raise NotImplementedError(f"arrays of {backend} are not in host memory")
+    problem.small().ours(backend).call()  # load what the library and the kernels need on first use
     work = problem.ours(backend)
     trim()
     if not set_back():
-        raise NotImplementedError("this system cannot set the peak of a process back")
+        raise NotImplementedError("this system cannot reset the peak memory of a process")
     before = peak()
     answer = work.call()
     if work.wait is not None:

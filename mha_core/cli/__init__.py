@@ -1,4 +1,4 @@
-"""The command ``mha``."""
+"""The command-line interface, ``mha``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 
 
 def main() -> None:
-    """Run the command; without its extra, say what to install."""
+    """Run the command; without the extra ``cli``, print what to install."""
     try:
         from .app import app
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich"):
             raise
         sys.exit(f"mha: the command needs {missing.name}: pip install 'mha-core[cli]'")
-    # what ends a process in an orderly way must also end what it was writing
+    # exit normally on SIGTERM, so that unfinished files are removed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     app()

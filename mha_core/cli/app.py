@@ -1,4 +1,7 @@
-"""The commands of ``mha``, their arguments and their exit codes: 0 done, 1 could not be done, 2 asked wrongly."""
+"""The commands of ``mha`` and their arguments.
+
+Exit codes: 0 success; 1 an error; 2 a usage error.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from . import new_plugin as plugins
 
 app = typer.Typer(
     name="mha",
-    help="Attention on any array library: text vectors, backends, and what runs where.",
+    help="Attention on any array library: encode texts, inspect and test backends.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -46,7 +49,7 @@ def _options(
 
 @contextmanager
 def _failing_clearly() -> Iterator[None]:
-    """One line for what a user can mend: the message on standard error, and exit code 1. Warnings are one line too."""
+    """Print errors that a user can fix as one line on standard error, and exit with 1. Warnings are one line too."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -57,7 +60,7 @@ def _failing_clearly() -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
-            raise  # click ends quietly when a reader such as head has gone
+            raise  # click exits quietly when a reader such as head has closed the pipe
         except (mha_core.MhaError, OSError, UnicodeError, ModuleNotFoundError) as error:
             console.print("[red]error:[/red]", _message(error))
             raise typer.Exit(1) from error
@@ -73,17 +76,17 @@ Files = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FILE|-",
-        help="Files of one text per line, UTF-8; - is standard input.",
+        help="UTF-8 files with one text per line; - is standard input.",
         allow_dash=True,
     ),
 ]
 Model = Annotated[
     str,
-    typer.Option("--model", "-m", metavar="DIR|REPO", envvar="MHA_MODEL", help="A model's directory, or a repository id."),
+    typer.Option("--model", "-m", metavar="DIR|REPO", envvar="MHA_MODEL", help="Directory of a model, or a repository id."),
 ]
-Texts = Annotated[list[str] | None, typer.Option("--text", "-t", metavar="T", help="A text; may be given again.")]
+Texts = Annotated[list[str] | None, typer.Option("--text", "-t", metavar="T", help="A text; repeatable.")]
 Name = Annotated[
-    str | None, typer.Option("--backend", "-b", metavar="NAME", help="numpy, or any other that `mha backends` lists.")
+    str | None, typer.Option("--backend", "-b", metavar="NAME", help="A backend that `mha backends` lists, such as numpy.")
 ]
 Output = Annotated[
     str | None,
@@ -91,11 +94,12 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="x.npy|-",
-        help="Write an (n, d) array; - prints a JSON list per text, as is done without this option.",
+        help="File for the vectors, one (n, d) array; - prints a JSON list per text (default).",
     ),
 ]
 Similar = Annotated[
-    int | None, typer.Option("--similar", "-k", min=1, metavar="K", help="Print the K texts nearest to each instead.")
+    int | None,
+    typer.Option("--similar", "-k", min=1, metavar="K", help="Print the K nearest texts to each text instead of vectors."),
 ]
 
 
@@ -109,9 +113,9 @@ def encode(
     output: Output = None,
     similar: Similar = None,
 ) -> None:
-    """Turn texts into vectors with a pretrained encoder; or, with --similar, find the nearest texts to each."""
+    """Turn texts into vectors with a pretrained encoder, or find similar texts (--similar)."""
     if not files and not text:
-        raise typer.BadParameter("give FILE..., - for standard input, or --text T", param_hint="FILE")
+        raise typer.BadParameter("no texts; give FILE..., - for standard input, or --text T", param_hint="FILE")
     for file in files or []:
         if str(file) != "-" and (file.is_dir() or not file.exists()):
             found = "is a directory" if file.is_dir() else "does not exist"
@@ -119,32 +123,34 @@ def encode(
     if output not in (None, "-") and not str(output).endswith(".npy"):
         raise typer.BadParameter(f"{output!r} does not end in .npy; give x.npy, or - for JSON lines", param_hint="--output")
     if output == "-" and similar:
-        raise typer.BadParameter("--similar prints to standard output too: give a file", param_hint="--output")
+        raise typer.BadParameter("--similar prints to standard output too; give a file", param_hint="--output")
     with _failing_clearly():
         encoding.run(files or [], text or [], model, backend, output, similar)
 
 
 @app.command(epilog='Example:  mha attend "Some birds never land to rest." --model DIR --output page.html')
 def attend(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text.")],
     *,
     model: Model,
     backend: Name = None,
     output: Annotated[
         str,
-        typer.Option(
-            "--output", "-o", metavar="x.html|x.png|-", help="A page to explore, a picture, or - for a map right here."
-        ),
+        typer.Option("--output", "-o", metavar="x.html|x.png|-", help="An interactive page, a picture, or - for the terminal."),
     ] = "-",
-    layer: Annotated[int | None, typer.Option("--layer", metavar="N", help="From 0; the last, or all in a picture.")] = None,
+    layer: Annotated[
+        int | None, typer.Option("--layer", metavar="N", help="Layer, from 0. Default: the last; in a picture, all.")
+    ] = None,
     head: Annotated[
-        int | None, typer.Option("--head", metavar="N", help="From 0; the mean of all, or all in a picture.")
+        int | None, typer.Option("--head", metavar="N", help="Head, from 0. Default: the mean of all; in a picture, all.")
     ] = None,
 ) -> None:
     """Show what each head of a pretrained encoder attends to in a text."""
     if output != "-" and Path(output).suffix not in attending.WRITERS:
         endings = " or ".join(attending.WRITERS)
-        raise typer.BadParameter(f"{output!r} does not end in {endings}; - prints a map", param_hint="--output")
+        raise typer.BadParameter(
+            f"{output!r} does not end in {endings}; give such a file, or - for the terminal", param_hint="--output"
+        )
     with _failing_clearly():
         attending.run(text, model, backend, output, layer, head)
 
@@ -152,10 +158,10 @@ def attend(
 @app.command(epilog="Example:  mha backends")
 def backends(
     *,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Tell the whole of what is wrong.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print records for programs, tracebacks included.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show full tracebacks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, tracebacks included.")] = False,
 ) -> None:
-    """List the installed backends, each probed in a process of its own."""
+    """List the installed backends, and whether each works."""
     with _failing_clearly():
         rows = listing.report()
         if as_json:
@@ -169,14 +175,18 @@ def explain(
     op: Annotated[str, typer.Argument(metavar="OP", help="An operation, such as attention, gelu or encoder_layer.")],
     given: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME=VALUE...", help="A shape such as 8x512, a mask such as 'causal()', or a number."),
+        typer.Argument(
+            metavar="NAME=VALUE...", help="An argument of OP: a shape such as 8x512, a mask such as 'causal()', or a number."
+        ),
     ] = None,
     *,
     backend: Name = None,
-    dtype: Annotated[str | None, typer.Option(metavar="NAME", help="float32, float16, and so on.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="NAME", help="One that `mha backends` lists.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Dtype of the arrays, such as float16. Default: float32.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Device of the arrays; `mha backends` lists them.")] = None,
 ) -> None:
-    """Tell which kernel a call would run on, and why every other would not; nothing is computed."""
+    """Show which kernel a call would use, and why others are not chosen. Nothing is computed."""
     with _failing_clearly():
         try:
             explanation = explaining.run(op, given or [], backend=backend, dtype=dtype, device=device)
@@ -187,23 +197,24 @@ def explain(
 
 @app.command(epilog="Example:  mha conform torch --device cuda --dtype float16")
 def conform(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The backend to judge: any that `mha backends` lists.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A backend that `mha backends` lists.")],
     *,
-    device: Annotated[str | None, typer.Option("--device", metavar="D", help="One of its devices.")] = None,
-    dtype: Annotated[
-        list[str] | None, typer.Option("--dtype", metavar="T", help="Only this dtype; may be given again.")
-    ] = None,
+    device: Annotated[str | None, typer.Option("--device", metavar="D", help="One of the backend's devices.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option("--dtype", metavar="T", help="Only this dtype; repeatable.")] = None,
     plugin: Annotated[
-        list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Register a module that is not installed.")
+        list[str] | None,
+        typer.Option("--plugin", metavar="MODULE", help="Register a plugin module that is not installed; repeatable."),
     ] = None,
-    expression: Annotated[str | None, typer.Option("-k", metavar="EXPRESSION", help="Only tests whose name matches.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer problems of each kind.")] = False,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the random problems.")] = 0,
+    expression: Annotated[
+        str | None, typer.Option("-k", metavar="EXPRESSION", help="Only tests whose names match, as in pytest.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Run fewer problems of each kind.")] = False,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the random problems.")] = 0,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="DIR", help="Write a certificate there: NAME[-DEVICE].json, and .md.")
+        Path | None, typer.Option("--report", metavar="DIR", help="Write a certificate to DIR: NAME[-DEVICE].json and .md.")
     ] = None,
 ) -> None:
-    """Judge a backend and its kernels by the conformance suite; exit codes are pytest's, 0 where all is right."""
+    """Run the conformance suite on a backend and its kernels. Exit codes are pytest's."""
     with _failing_clearly():
         status = conformance.conform(
             name,
@@ -217,7 +228,7 @@ def conform(
         )
     if status == conformance.NOTHING_RUN:
         selected = "" if expression is None else f" that matches -k {expression!r}"
-        typer.echo(f"error: nothing was judged: no test{selected} applies to backend {name!r}", err=True)
+        typer.echo(f"error: nothing was tested: no test{selected} applies to backend {name!r}", err=True)
     raise typer.Exit(status)
 
 
@@ -225,44 +236,51 @@ def conform(
 def bench(
     *,
     backend: Annotated[
-        list[str] | None, typer.Option("--backend", "-b", metavar="NAME", help="Only this one; may be given again.")
+        list[str] | None, typer.Option("--backend", "-b", metavar="NAME", help="Only this backend; repeatable.")
     ] = None,
     case: Annotated[
-        list[str] | None, typer.Option("--case", metavar="WORD", help="Only cases with this in their name; may be given again.")
+        list[str] | None, typer.Option("--case", metavar="WORD", help="Only cases whose name contains WORD; repeatable.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Three rounds, for a first impression.")] = False,
-    model: Annotated[Path | None, typer.Option("--model", "-m", metavar="DIR", help="The text encoder's directory.")] = None,
-    texts: Annotated[Path | None, typer.Option("--texts", metavar="FILE", help="One text per line, for the encoder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print records for programs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only three rounds, for a first impression.")] = False,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", "-m", metavar="DIR", help="Directory of a model for the text encoder; needs --texts."),
+    ] = None,
+    texts: Annotated[
+        Path | None, typer.Option("--texts", metavar="FILE", help="File with one text per line for the text encoder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Time each backend beside plain NumPy, on this machine, and tell how near it comes to what the machine can do."""
+    """Time each backend against plain NumPy and the limits of this machine."""
     if (model is None) != (texts is None):
         raise typer.BadParameter("give both --model DIR and --texts FILE", param_hint="--model, --texts")
-    from ..bench.contender import ContenderFailed
-    from . import bench as benching  # it loads NumPy, which no other command needs to start
+    from ..bench.worker import WorkerFailed
+    from . import bench as benching  # it imports NumPy, which no other command needs at startup
 
     with _failing_clearly():
         try:
-            look = benching.run(backend or [], case or [], quick=quick, model=model, texts=texts)
+            results = benching.run(backend or [], case or [], quick=quick, model=model, texts=texts)
         except benching.UnknownCase as error:
             raise typer.BadParameter(str(error), param_hint="--case") from error
-        except (ValueError, ContenderFailed) as error:
+        except (ValueError, WorkerFailed) as error:
             raise mha_core.MhaError(str(error)) from error
         if as_json:
-            typer.echo(json.dumps(look.record(), indent=2))
+            typer.echo(json.dumps(results.record(), indent=2))
         else:
-            benching.show(look)
-    if any(row.wrong for row in look.rows):
+            benching.show(results)
+    if any(row.wrong for row in results.rows):
         raise typer.Exit(1)
 
 
 @app.command(epilog="Example:  mha new-plugin mylibrary")
 def new_plugin(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the backend; lower-case letters, digits, underscores.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the backend: lower-case letters, digits, underscores.")],
     *,
-    directory: Annotated[Path, typer.Option("--directory", "-d", metavar="DIR", help="Where mha-NAME is made.")] = Path("."),
+    directory: Annotated[
+        Path, typer.Option("--directory", "-d", metavar="DIR", help="Parent of the new directory mha-NAME.")
+    ] = Path("."),
 ) -> None:
-    """Write a plugin's distribution that installs and passes conformance as it is, with the lines to replace marked."""
+    """Create a working plugin package, with the lines to replace marked."""
     try:
         plugins.check_name(name)
     except plugins.BadName as error:

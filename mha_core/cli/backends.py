@@ -1,4 +1,4 @@
-"""``mha backends``: what is installed, and whether it can be used."""
+"""``mha backends``: list the installed backends, and whether each works."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ except BackendUnavailable as error:
     found["traceback"] = "".join(traceback.format_exception(cause))
 print(json.dumps(found))
 """
-_PATIENCE = 300  # seconds; the slowest library seen took some ten
+_TIMEOUT = 300  # seconds; the slowest library so far took about ten
 
 
 def report() -> list[dict[str, Any]]:
-    """A record of each registered backend and each plugin in trouble, probed side by side."""
+    """Return a record for each registered backend and each broken plugin; the backends are probed in parallel."""
     with ThreadPoolExecutor() as pool:
         return list(pool.map(_record, backends()))
 
 
 def show(rows: Iterable[dict[str, Any]], *, traceback: bool) -> None:
-    """A table for people, and below it a line for each that is in trouble; with ``traceback``, the whole story."""
+    """Print a table, and below it a line for each problem, with full tracebacks if asked for."""
     console = Console(highlight=False, soft_wrap=True)
     table = Table()
     for column in ("backend", "state", "library", "devices", "kernels", "from"):
         table.add_column(column, overflow="fold", no_wrap=column in ("backend", "state", "kernels"))
     rows = list(rows)
     for row in rows:
-        table.add_row(*map(Text, _cells(row)))  # no markup: brackets of an install line are meant
+        table.add_row(*map(Text, _cells(row)))  # Text: brackets of an install line are not markup
     console.print(table, soft_wrap=False)
     for row in rows:
         for line in _troubles(row):
@@ -58,7 +58,7 @@ def show(rows: Iterable[dict[str, Any]], *, traceback: bool) -> None:
         if traceback and row["traceback"]:
             console.print(Text(row["traceback"]))
     if not traceback and any(row["traceback"] for row in rows):
-        console.print(Text("mha backends --traceback tells the whole of it", style="dim"))
+        console.print(Text("mha backends --traceback shows the full errors", style="dim"))
 
 
 def _record(backend: BackendInfo) -> dict[str, Any]:
@@ -82,18 +82,21 @@ def _record(backend: BackendInfo) -> dict[str, Any]:
 
 
 def _probe(name: str) -> dict[str, Any]:
-    """Libraries and devices of a backend, or the error, from a process of its own: nothing is imported into this one."""
+    """Return libraries and devices of a backend, or the error, by loading it in a separate process."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, name], capture_output=True, text=True, check=False, timeout=_PATIENCE
+            [sys.executable, "-c", _PROBE, name], capture_output=True, text=True, check=False, timeout=_TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        return {"reason": f"its library was not loaded in {_PATIENCE} seconds"}
+        return {"reason": f"its library took more than {_TIMEOUT} seconds to load"}
     if done.returncode == 0:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
     lines = done.stderr.strip().splitlines()
-    return {"reason": lines[-1] if lines else f"the probe ended with status {done.returncode}", "traceback": done.stderr}
+    return {
+        "reason": lines[-1] if lines else f"the process that loads it exited with status {done.returncode}",
+        "traceback": done.stderr,
+    }
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""``mha bench``: a quick look at what each backend costs here, beside plain NumPy and beside what the machine can do."""
+"""``mha bench``: time each backend against plain NumPy and the limits of the machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ..bench.cases import Problem, chosen
-from ..bench.contest import Entry, contest
+from ..bench.compare import Contender, compare
 from ..bench.limits import COPY, MATRIX, measured
-from ..bench.machine import not_as_they_come
-from ..bench.race import QUICK, Effort, ratio
+from ..bench.machine import tuning_variables
+from ..bench.rounds import QUICK, Effort, ratio
 from ..bench.texts import Texts
-from ..bench.work import duration
+from ..bench.timing import duration
 from ..dispatch.backend import load
 from ..dispatch.errors import BackendUnavailable
 from ..dispatch.selection import check_name
@@ -31,65 +31,70 @@ EFFORT = Effort(rounds=9, seconds=3.0, processes=1)
 
 @dataclass(frozen=True)
 class Row:
-    """One backend in one case. seconds: the median per call. ratio: over plain NumPy's. reached: the part of the limit.
-
-    Where the answer was wrong, or there was none, nothing was timed, and ``wrong`` says why.
-    """
+    """The result of one backend in one case."""
 
     case: str
     backend: str
     seconds: float | None = None
+    """Median time per call; None if nothing was timed."""
     ratio: float | None = None
+    """Time relative to plain NumPy's."""
     reached: float | None = None
+    """Share of the machine's limit; None if no limit applies."""
     of: str | None = None
+    """Kind of the limit: MATRIX or COPY."""
     wrong: str = ""
+    """Why nothing was timed: a wrong answer, or an error."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """What was seen: rows, the limits by backend, and lines on what they depend on or leave out."""
+class Results:
+    """All results of a run."""
 
     rows: list[Row]
     limits: dict[str, dict[str, float]]
+    """Peak rates by backend and kind."""
     notes: list[str]
+    """Lines on what was skipped, and on settings that change the figures."""
 
     def record(self) -> dict[str, Any]:
+        """Return the results for JSON."""
         return asdict(self)
 
 
 def run(
     backends: Sequence[str], words: Sequence[str], *, quick: bool = False, model: Path | None = None, texts: Path | None = None
-) -> Look:
-    """Each backend in each case, on all cores, in processes of their own.
+) -> Results:
+    """Time each backend in each case, on all cores, in separate processes.
 
-    Raises UnknownCase, UnknownBackend, and BackendUnavailable for a backend that is asked for, or where there is none.
+    Raises UnknownCase and UnknownBackend, and BackendUnavailable if a requested backend or all backends cannot be used.
     """
     cases, notes = _cases(words, model, texts)
-    names, left_out = _usable(backends)
-    notes += left_out
-    notes += [f"the environment has {name}={os.environ[name]}" for name in not_as_they_come(os.environ)]
+    names, skipped = _usable(backends)
+    notes += skipped
+    notes += [f"environment variable {name}={os.environ[name]} is set" for name in tuning_variables(os.environ)]
     effort = QUICK if quick else EFFORT
     kinds = {problem.limit.kind for problem in cases.values() if problem.limit}
     limits = measured(names, QUICK, kinds) if kinds else {}
     notes += [f"the limit of {name} could not be measured" for name in names if kinds - limits.get(name, {}).keys()]
     rows = [row for case, problem in cases.items() for row in _rows(case, problem, names, effort, limits)]
-    return Look(rows, limits, notes)
+    return Results(rows, limits, notes)
 
 
 class UnknownCase(ValueError):
-    """No case is chosen by these words, or none reads the files that are given."""
+    """No case has a word in its name, or no chosen case reads the given files."""
 
 
 def _cases(words: Sequence[str], model: Path | None, texts: Path | None) -> tuple[dict[str, Problem], list[str]]:
-    """The text encoder reads the files that are given, at once; it is left out where there are none, and the line says so."""
+    """Return the chosen cases and notes. The text encoder gets the given files; without files it is skipped, with a note."""
     try:
         cases, notes = chosen(words), []
     except ValueError as error:
         raise UnknownCase(str(error)) from error
-    reading = {name: problem for name, problem in cases.items() if isinstance(problem, Texts)}
-    if model is not None and not reading:
-        raise UnknownCase("--model is given, and no chosen case is a text encoder")
-    for name, problem in reading.items():
+    encoders = {name: problem for name, problem in cases.items() if isinstance(problem, Texts)}
+    if model is not None and not encoders:
+        raise UnknownCase("--model is given, but no chosen case uses it; choose the text encoder")
+    for name, problem in encoders.items():
         given = replace(problem, model=model, file=texts, every=1) if model else problem
         del cases[name]
         try:
@@ -97,20 +102,20 @@ def _cases(words: Sequence[str], model: Path | None, texts: Path | None) -> tupl
         except (FileNotFoundError, ModuleNotFoundError):
             if model is not None:
                 raise
-            notes.append("the text encoder is left out: give --model DIR and --texts FILE")
+            notes.append("skipped the text encoder: give --model DIR and --texts FILE")
             continue
         cases["text encoder" if model else name] = given
     return cases, notes
 
 
 def _usable(asked: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Those that are asked for, all of which must be there; or all that are there, and a line on each that is not."""
+    """Return the requested backends, which must all work; or all that work, and a line for each that does not."""
     if asked:
         for name in asked:
             load(check_name(name))
         return list(dict.fromkeys(asked)), []
     rows = report()
-    lines = [f"{row['name']} is left out: {row['reason']}" for row in rows if row["state"] != "ready"]
+    lines = [f"skipped {row['name']}: {row['reason']}" for row in rows if row["state"] != "ready"]
     if all(row["state"] != "ready" for row in rows):
         raise BackendUnavailable(f"no backend is ready; {'; '.join(lines)}")
     return [row["name"] for row in rows if row["state"] == "ready"], lines
@@ -120,8 +125,8 @@ def _rows(
     case: str, problem: Problem, names: Sequence[str], effort: Effort, limits: Mapping[str, Mapping[str, float]]
 ) -> Iterable[Row]:
     kind, limit = type(problem), problem.limit
-    entries = [Entry(name, kind.ours, (problem, name)) for name in names]
-    times, wrong = contest(problem, Entry(PLAIN, kind.plain, (problem,)), entries, effort)
+    contenders = [Contender(name, kind.ours, (problem, name)) for name in names]
+    times, wrong = compare(problem, Contender(PLAIN, kind.plain, (problem,)), contenders, effort)
     yield Row(case, PLAIN, statistics.median(times[PLAIN]) if times[PLAIN] else None)
     for name in names:
         if name in wrong:
@@ -135,22 +140,22 @@ def _rows(
             yield Row(case, name, seconds, over, limit.amount / seconds / limits[name][limit.kind], limit.kind)
 
 
-def show(look: Look) -> None:
-    """A table for people: a line for each case, a column for each backend."""
+def show(results: Results) -> None:
+    """Print a table with a row for each case and a column for each backend."""
     console = Console(highlight=False)
-    table = Table(title="time, and time over plain NumPy's (part of what the machine can do)")
-    columns = list(dict.fromkeys(row.backend for row in look.rows))
+    table = Table(title="time per call, ratio to plain NumPy (share of the machine's limit)")
+    columns = list(dict.fromkeys(row.backend for row in results.rows))
     table.add_column("case", overflow="fold")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for case in dict.fromkeys(row.case for row in look.rows):
-        at = {row.backend: row for row in look.rows if row.case == case}
+    for case in dict.fromkeys(row.case for row in results.rows):
+        at = {row.backend: row for row in results.rows if row.case == case}
         best = min((row.seconds for row in at.values() if row.seconds is not None), default=None)
         table.add_row(case, *(_cell(at[name], best) for name in columns))
     console.print(table)
-    for line in (*_reading(look.limits), *look.notes):
+    for line in (*_explained(results.limits), *results.notes):
         console.print(Text(line, style="dim"))
-    for row in look.rows:
+    for row in results.rows:
         if row.wrong:
             console.print(Text(f"{row.case}, {row.backend}: {row.wrong}", style="red"))
 
@@ -165,11 +170,11 @@ def _cell(row: Row, best: float | None) -> Text:
     return Text(" ".join(words), style="bold green" if row.seconds == best else "")
 
 
-def _reading(limits: Mapping[str, Mapping[str, float]]) -> Iterable[str]:
-    yield "on all cores, each in a process of its own; every answer was checked against float64 before it was timed"
+def _explained(limits: Mapping[str, Mapping[str, float]]) -> Iterable[str]:
+    yield "on all cores, each backend in its own process; every answer was checked against float64 before it was timed"
     same = list(dict.fromkeys(tuple(rates.items()) for rates in limits.values()))
     for rates in map(dict, same):
         names = ", ".join(name for name, its in limits.items() if its == rates)
         found = [f"{rates[MATRIX] / 1e9:.0f} GFLOP/s in matrix products"] if MATRIX in rates else []
         found += [f"{rates[COPY] / 1e9:.0f} GB/s read and written, for decoding"] if COPY in rates else []
-        yield f"the limit of {names}, by the best of NumPy and these just now: {' and '.join(found)}"
+        yield f"limits for {names}, measured just now as the best of NumPy and these: {' and '.join(found)}"

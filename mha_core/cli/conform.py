@@ -1,4 +1,4 @@
-"""``mha conform``: the conformance suite by pytest, in a process of its own, away from the settings of whoever runs it."""
+"""``mha conform``: run the conformance suite with pytest in a separate process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from ..dispatch.errors import MhaError
 
-NOTHING_RUN = 5  # pytest's exit status where no test was run
+NOTHING_RUN = 5  # pytest's exit status if no test was run
 _SETTINGS = Path(__file__).parent.parent / "conformance" / "pytest.ini"
 
 
 class NoPytest(MhaError, ImportError):
-    """The suite needs pytest."""
+    """pytest is not installed."""
 
 
 def conform(
@@ -30,11 +30,9 @@ def conform(
     seed: int = 0,
     report: Path | None = None,
 ) -> int:
-    """Judge a backend and return pytest's exit status: 0 only where tests were run and all of them passed.
+    """Test a backend and return pytest's exit status, which is 0 only if tests were run and all of them passed.
 
-    report: the folder for the certificate.
-
-    Raises NoPytest.
+    With ``report``, a certificate is written to that folder. Raises NoPytest.
     """
     if importlib.util.find_spec("pytest") is None:
         raise NoPytest("mha conform needs pytest: pip install 'mha-core[conformance]'")
@@ -45,7 +43,7 @@ def conform(
     arguments += [] if expression is None else ["-k", expression]
     arguments += ["--quick"] * quick + ["--seed", str(seed)]
     arguments += [] if report is None else ["--report", str(report)]
-    # a pytest.ini, conftest.py or PYTEST_ADDOPTS of the folder one happens to stand in has no say, and nothing is left there
-    alone = ["-c", str(_SETTINGS), "--rootdir", str(Path.cwd()), "--noconftest", "-p", "no:cacheprovider"]
+    # ignore pytest.ini and conftest.py of the current folder and PYTEST_ADDOPTS, and leave no cache there
+    isolated = ["-c", str(_SETTINGS), "--rootdir", str(Path.cwd()), "--noconftest", "-p", "no:cacheprovider"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments, *alone], env=environment, check=False).returncode
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments, *isolated], env=environment, check=False).returncode

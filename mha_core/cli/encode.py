@@ -1,4 +1,4 @@
-"""``mha encode``: texts stream in, vectors stream out; memory does not grow with their number."""
+"""``mha encode``: encode a stream of texts; memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .similar import print_nearest
 
 
 class BadText(MhaError, ValueError):
-    """A line that is no UTF-8."""
+    """A line is not valid UTF-8."""
 
 
 def run(
     files: Sequence[Path], texts: Sequence[str], model: str, backend: str | None, output: str | None, similar: int | None
 ) -> None:
-    """Encode, then write or print. The output is opened first: what cannot be written costs no work."""
-    every: Iterable[str] = chain(_lines(files), texts)
+    """Encode the texts, and write or print the vectors. The output is opened first, so that an error there costs no work."""
+    all_texts: Iterable[str] = chain(_lines(files), texts)
     with contextlib.ExitStack() as stack:
         sinks: list[Callable[[Any], None]] = []
         if output not in (None, "-"):
@@ -32,18 +32,18 @@ def run(
             sinks.append(_print_json)
         encoder = TextEncoder.from_pretrained(model, backend=backend)
         xp = encoder.backend.xp
-        for sink in sinks:  # no rows yet, but their length
+        for sink in sinks:  # no rows yet, but their length: even no texts give a (0, d) array
             sink(encoder.backend.to_numpy(xp.zeros((0, encoder.dim), dtype=xp.float32)))
         kept: list[str] = []
-        parts = []
-        for part in encoder.stream(_keep(every, kept) if similar else every):
-            vectors = encoder.backend.to_numpy(part)
+        batches = []
+        for batch in encoder.stream(_keep(all_texts, kept) if similar else all_texts):
+            vectors = encoder.backend.to_numpy(batch)
             for sink in sinks:
                 sink(vectors)
             if similar:
-                parts.append(part)
-        if similar and parts:
-            print_nearest(xp, kept, parts, similar)
+                batches.append(batch)
+        if similar and batches:
+            print_nearest(xp, kept, batches, similar)
 
 
 def _keep(texts: Iterable[str], kept: list[str]) -> Iterator[str]:
@@ -73,14 +73,14 @@ def _print_json(vectors: Any) -> None:
 
 @contextlib.contextmanager
 def _npy(path: Path) -> Iterator[Callable[[Any], None]]:
-    """A function that appends rows to ``path``; the file appears whole at the end, or not at all."""
+    """Yield a function that appends rows to ``path``. The file appears complete at the end, or not at all."""
     import numpy
 
     shape = [0, 0]
     dtype = "<f4"
 
     def header(file: Any) -> None:
-        # the format leaves room for the first axis to grow, so that the header can be written again in place
+        # the format reserves space for the first axis to grow, so that the header can be rewritten in place
         numpy.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": tuple(shape)})
 
     with atomic_file(path) as file:
@@ -95,4 +95,4 @@ def _npy(path: Path) -> Iterator[Callable[[Any], None]]:
         file.seek(0)
         header(file)
         if file.tell() != start:
-            raise AssertionError("the header of the .npy file grew beyond its room")
+            raise AssertionError("the header of the .npy file outgrew its reserved space")

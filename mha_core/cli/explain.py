@@ -1,4 +1,4 @@
-"""``mha explain``: an operation on arrays of given shapes, dry."""
+"""``mha explain``: show which kernel an operation would use for arrays of given shapes."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _OPERATORS: Mapping[type, Callable[..., Any]] = {
 
 
 def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None, device: str | None) -> Explanation:
-    """What ``op`` would run on, with the arguments written as NAME=VALUE. Raises ValueError for what cannot be read."""
+    """Return what ``op`` would run on, for arguments written as NAME=VALUE. Raises ValueError if they cannot be read."""
     loaded = backend_without_arrays(backend)
     wanted = check.floating(loaded, dtype)
     try:
         blank(loaded, (), wanted, device)
-    except Exception as error:  # whatever a library says of a device that is not there
+    except Exception as error:  # libraries raise different errors for a device that does not exist
         raise ValueError(f"--device {device}: backend {loaded.name!r} cannot use it: {error}") from error
     written: dict[str, str] = {}
     for name, text in map(_split, given):
@@ -64,7 +64,7 @@ def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None
     if op == LAYER:
         return explain(*_layer(loaded, values, wanted, device), **values)
     if op not in OPERATIONS:
-        raise ValueError(f"there is no operation {op!r}; expected one of {', '.join([*OPERATIONS, LAYER])}")
+        raise ValueError(f"no operation is named {op!r}; expected one of {', '.join([*OPERATIONS, LAYER])}")
     parameters = inspect.signature(OPERATIONS[op]).parameters
     if "query" in values:
         alike = {"key": values["query"], "value": values.get("key", values["query"])}
@@ -80,7 +80,7 @@ def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None
 
 
 def table(explanation: Explanation) -> Table:
-    """A row for each operation, the smaller ones below the larger; what is called again alike stands once, counted."""
+    """Return a table: each operation, with the smaller operations it calls below it; repeated calls share a row."""
     rows = Table()
     for column in ("operation", "runs", "arrays", "features", "not chosen"):
         rows.add_column(column, overflow="fold")
@@ -89,6 +89,7 @@ def table(explanation: Explanation) -> Table:
 
 
 def show(explanation: Explanation) -> None:
+    """Print backend, dtype and device, and the table."""
     console = Console()
     first = next((each for each in explanation.walk() if each.dtype), explanation)
     console.print(f"on {explanation.backend}, {first.dtype}, {first.device}", highlight=False)
@@ -97,7 +98,7 @@ def show(explanation: Explanation) -> None:
 
 def _add(rows: Table, each: Explanation, depth: int, count: int) -> None:
     name = "  " * depth + each.op + (f" x{count}" if count > 1 else "")
-    shown = each.shapes[:1] if each.calls else each.shapes  # weights stand where they are used
+    shown = each.shapes[:1] if each.calls else each.shapes  # the smaller operations show the weights they use
     arrays = "\n".join(f"{array} {'x'.join(map(str, shape))}" for array, shape in shown)
     refused = "\n".join(f"{kernel}: {reason}" for kernel, reason in each.rejected)
     rows.add_row(*map(Text, (name, each.kernel or ALGEBRA, arrays, ", ".join(sorted(each.features)), refused)))
@@ -108,7 +109,7 @@ def _add(rows: Table, each: Explanation, depth: int, count: int) -> None:
 def _split(given: str) -> tuple[str, str]:
     name, equals, text = given.partition("=")
     if not (name and equals and text):
-        raise ValueError(f"{given!r} is no NAME=VALUE, such as query=8x8x512x64 or mask='causal()'")
+        raise ValueError(f"{given!r} is not of the form NAME=VALUE; expected for example query=8x8x512x64 or mask='causal()'")
     return name, text
 
 
@@ -125,7 +126,7 @@ def _value(backend: LoadedBackend, name: str, text: str, dtype: Any, device: Any
         return _number(name, text) if number is None else number
     if name in ("mask", "bias"):
         return _evaluate(name, text, backend, device)
-    raise ValueError(f"{name}={text} is no shape; expected numbers joined by x, such as {name}=8x8x512x64")
+    raise ValueError(f"{name}={text} is not a shape; expected numbers joined by x, such as {name}=8x8x512x64")
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -138,11 +139,11 @@ def _number(name: str, text: str) -> int | float:
             return kind(text)
         except ValueError:
             pass
-    raise ValueError(f"{name}={text} is no number; expected one such as {name}=8, or true or false for a switch")
+    raise ValueError(f"{name}={text} is not a number; expected for example {name}=8, or true or false for a switch")
 
 
 def _evaluate(name: str, text: str, backend: LoadedBackend, device: Any) -> Any:
-    """An expression of masks or biases: names of ours, numbers and lists, joined by & | ~, and nothing else."""
+    """Evaluate an expression of masks or biases: calls of _TERMS with numbers and lists, joined by & | ~."""
 
     def visit(node: Any) -> Any:
         match node:
@@ -169,15 +170,15 @@ def _evaluate(name: str, text: str, backend: LoadedBackend, device: Any) -> Any:
     except TypeError as error:
         raise ValueError(f"{name}={text}: {error}") from error
     if not isinstance(found, Term):
-        raise ValueError(f"{name}={text} is no {name}; expected a shape, or {', '.join(_TERMS)} joined by & | ~")
+        raise ValueError(f"{name}={text} is not a {name}; expected a shape, or {', '.join(_TERMS)} joined by & | ~")
     return found
 
 
 def _layer(backend: LoadedBackend, values: dict[str, Any], dtype: Any, device: Any) -> tuple[EncoderLayer, Any]:
-    """An encoder layer for x (..., d_model), and x; takes from ``values`` what is the layer's."""
+    """Return an encoder layer for x (..., d_model), and x; remove the layer's settings from ``values``."""
     if "x" not in values:
         raise ValueError(f"{LAYER} needs x=SHAPE, such as x=8x128x512")
     x = values.pop("x")
-    mine = {name: values.pop(name) for name in ("num_heads", "d_ff", "activation", "norm_first") if name in values}
-    layer = EncoderLayer.init(d_model=x.shape[-1], seed=0, backend=backend.name, **mine)
+    settings = {name: values.pop(name) for name in ("num_heads", "d_ff", "activation", "norm_first") if name in values}
+    layer = EncoderLayer.init(d_model=x.shape[-1], seed=0, backend=backend.name, **settings)
     return layer.map(lambda w: blank(backend, tuple(w.shape), dtype, device)), x

@@ -1,4 +1,4 @@
-"""``mha new-plugin``: the files of a plugin's distribution, which installs and passes conformance as it is written."""
+"""``mha new-plugin``: create a plugin package that installs and passes conformance unchanged."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..dispatch.registry import registry
 
 
 class CannotWrite(MhaError):
-    """There is something in the way of the new distribution."""
+    """The new package cannot be written."""
 
 
 class BadName(MhaError, ValueError):
-    """No name for a backend, a module and a distribution at once."""
+    """The name cannot be that of a backend, a module and a distribution."""
 
 
 _FILES = {
@@ -31,29 +31,29 @@ _FILES = {
 
 
 def check_name(name: str) -> str:
-    """A name that a module and a distribution can bear and that no backend has. Raises BadName."""
+    """Return the name. Raises BadName if it cannot name a module and a distribution, or if a backend has it."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
         plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
         hint = f", such as {plain}" if re.fullmatch(r"[a-z][a-z0-9_]*", plain) and not keyword.iskeyword(plain) else ""
-        raise BadName(f"{name!r} cannot name a module: give lower-case letters, digits and single underscores{hint}")
+        raise BadName(f"{name!r} cannot name a module; give lower-case letters, digits and single underscores{hint}")
     known = registry().backends
     if name in known:
         owner = known[name][1].distribution or known[name][1].name
-        raise BadName(f"a backend named {name!r} is already installed, from {owner}: give another name")
+        raise BadName(f"a backend named {name!r} is already installed, from {owner}; give another name")
     return name
 
 
 def write(name: str, directory: Path) -> Path:
-    """Write ``directory/mha-NAME`` and return it. Raises BadName, CannotWrite; nothing that is there is touched."""
+    """Write ``directory/mha-NAME`` and return its path. Raises BadName and CannotWrite; existing files are never changed."""
     words = {"name": check_name(name), "distribution": f"mha-{name.replace('_', '-')}", "Array": _class_name(name)}
     root = directory / words["distribution"]
     contents = {path: _render(template, words) for path, template in _FILES.items()}
     if not directory.is_dir():
-        raise CannotWrite(f"{directory} is no directory: create it first, or give another --directory")
+        raise CannotWrite(f"{directory} is not a directory; create it first, or give another --directory")
     try:
         root.mkdir()
     except FileExistsError:
-        raise CannotWrite(f"{root} already exists: nothing was written") from None
+        raise CannotWrite(f"{root} already exists; give another --directory (nothing was written)") from None
     for path, text in contents.items():
         target = root / path.format(name=name)
         target.parent.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def write(name: str, directory: Path) -> Path:
 
 
 def written(root: Path) -> Iterator[Path]:
-    """The files of a distribution, in order."""
+    """Return the files of a distribution, sorted."""
     return (path for path in sorted(root.rglob("*")) if path.is_file())
 
 

@@ -1,4 +1,4 @@
-"""A page that opens offline: a template, its neighbours and plotly.js, in one file."""
+"""Render an HTML page that opens offline, with plotly.js inside."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from plotly.offline import get_plotlyjs
 
 
 def render(folder: Path, **values: Any) -> str:
-    """The folder's ``page.html.j2`` with these values, and with ``plotly``, the source of plotly.js.
+    """Return the folder's ``page.html.j2`` rendered with these values and ``plotly``, the source of plotly.js.
 
-    Values are escaped. Raises jinja2.UndefinedError where the template asks for one that is not given.
+    Values are escaped. Raises jinja2.UndefinedError if the template uses a value that is not given.
     """
     environment = Environment(
         loader=FileSystemLoader(folder),

@@ -1,4 +1,4 @@
-"""The nearest texts to each text, by the cosine of their vectors."""
+"""Find the nearest texts to each text, by the cosine of their vectors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.text import Text
 from ..algebra.arrays import Array, Namespace, device_of
 from ..models.pooling import unit
 
-_ROWS = 512  # texts compared with all others at once
+_ROWS = 512  # texts that are compared with all others at once
 
 
 def nearest(xp: Namespace, vectors: Array, k: int) -> Iterator[list[tuple[int, float]]]:
-    """For each row of (n, d), the ``k`` other rows of greatest cosine, nearest first: (row, cosine)."""
+    """Yield for each row of (n, d) the ``k`` other rows with the greatest cosine, nearest first, as (row, cosine)."""
     vectors = unit(xp, vectors)
     count = vectors.shape[0]
     index = xp.arange(count, device=device_of(vectors))
@@ -28,10 +28,10 @@ def nearest(xp: Namespace, vectors: Array, k: int) -> Iterator[list[tuple[int, f
             yield [(other, float(cosines[row, other])) for other in others]
 
 
-def print_nearest(xp: Namespace, texts: Sequence[str], parts: Sequence[Array], k: int) -> None:
-    """Each text, and below it its neighbours with their cosines."""
+def print_nearest(xp: Namespace, texts: Sequence[str], batches: Sequence[Array], k: int) -> None:
+    """Print each text, and below it its neighbours with their cosines."""
     console = Console(highlight=False, soft_wrap=True)
-    for text, neighbours in zip(texts, nearest(xp, xp.concat(list(parts), axis=0), k), strict=True):
+    for text, neighbours in zip(texts, nearest(xp, xp.concat(list(batches), axis=0), k), strict=True):
         console.print(Text(text, style="bold"))
         for other, cosine in neighbours:
             console.print(Text(f"  {cosine:.3f}  ", style="cyan") + Text(texts[other]))

@@ -1,4 +1,4 @@
-"""``mha attend``: what each head of a pretrained encoder attends to in a text, as a page, a picture or in the terminal."""
+"""``mha attend``: show attention maps of a text as a page, a picture or in the terminal."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _picture(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
 
 
 WRITERS: dict[str, Callable[[AttentionMaps, Choice, BinaryIO], None]] = {".html": _page, ".png": _picture}
-"""By the ending of the file's name; each imports its own libraries."""
+"""Writers by file name extension; each imports its own libraries."""
 
 
 def run(text: str, model: str, backend: str | None, output: str, layer: int | None, head: int | None) -> None:
-    """Compute, then show. The file is opened first: what cannot be written costs no work.
+    """Compute the maps and show them. The file is opened first, so that an error there costs no work.
 
     Raises NoSuchHead, NoTokens, and what ``TextEncoder.from_pretrained`` and ``attention_maps`` raise.
     """

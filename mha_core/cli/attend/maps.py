@@ -1,4 +1,4 @@
-"""The attention of one text, on the host, and which part of it people asked for."""
+"""The attention maps of a text, and the choice of layer and head."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from ...models.text_encoder import TextEncoder
 
 
 class NoTokens(MhaError, ValueError):
-    """A text of which the tokenizer leaves nothing."""
+    """The text has no tokens."""
 
 
 class NoSuchHead(MhaError, IndexError):
-    """A layer or a head that the model has not."""
+    """The model has no such layer or head."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """weights (layers, heads, L, L) in NumPy float32: the rows look, the columns are looked at."""
+    """The attention maps of a text in all heads of a model."""
 
     text: str
     tokens: tuple[str, ...]
     special: tuple[bool, ...]
+    """Whether each token is a special token, such as [CLS]."""
     weights: Any
+    """(layers, heads, L, L) in NumPy float32; each row holds the weights with which its token attends to all tokens."""
     model: str
+    """Name of the model, without its path."""
     backend: str
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
-        """Each once; none where nothing else is left without them."""
+        """The distinct special tokens; () if the text has only special tokens."""
         return (
             ()
             if all(self.special)
@@ -40,23 +43,25 @@ class AttentionMaps:
 
     @property
     def layers(self) -> int:
+        """Number of layers."""
         return int(self.weights.shape[0])
 
     @property
     def heads(self) -> int:
+        """Number of heads per layer."""
         return int(self.weights.shape[1])
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A layer and a head, counted from 0 as in ``TextEncoder.attention_maps``; None: all of them."""
+    """A layer and a head, counted from 0 as in ``TextEncoder.attention_maps``; None means all."""
 
     layer: int | None
     head: int | None
 
     @classmethod
     def of(cls, maps: AttentionMaps, layer: int | None, head: int | None) -> Self:
-        """Raises NoSuchHead for what the model has not."""
+        """Return the choice. Raises NoSuchHead if the model has no such layer or head."""
         for name, asked, count in (("layer", layer, maps.layers), ("head", head, maps.heads)):
             if asked is not None and not 0 <= asked < count:
                 raise NoSuchHead(f"--{name} is {asked}; the model has {name}s 0 to {count - 1}")
@@ -64,7 +69,7 @@ class Choice:
 
 
 def attention_maps(text: str, model: str, backend: str | None) -> AttentionMaps:
-    """From the model's directory or repository id; computed by ``attention_weights`` on the backend.
+    """Compute the maps of a text on a backend, with the model from a directory or repository id.
 
     Raises NoTokens, and what ``TextEncoder.from_pretrained`` and ``attention_maps`` raise.
     """

@@ -4,15 +4,15 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const element = (id) => document.getElementById(id);
 const count = data.tokens.length;
 const stored = new Uint16Array(Uint8Array.from(atob(data.weights), (letter) => letter.charCodeAt(0)).buffer);
-const LINE = 1.3; // of a font's size, from label to label: those that stand aslant need as much
-const SMALLEST = 6; // pixels of a label that can be read
-const THRESHOLD = 0.05; // of lines that are drawn while no token is pointed at
+const LINE = 1.3; // distance between labels, in font sizes; slanted labels need as much
+const SMALLEST = 6; // font size in pixels below which labels cannot be read
+const THRESHOLD = 0.05; // least weight of a line while no token is pointed at
 
 const state = { layer: data.layer, head: data.head, withoutSpecial: false, pointed: null, kept: null };
 
-let chosen; // the weights that are shown
+let chosen; // the weights shown
 
-// The weights of a head, or the mean of all, row after row; NaN where a special token is left out.
+// Weights of a head, or the mean of all heads, row by row; NaN for special tokens that are hidden.
 function weights(layer, head) {
   const heads = head === "mean" ? [...Array(data.heads).keys()] : [head];
   const found = new Float32Array(count * count);
@@ -34,7 +34,7 @@ function isShown(at) {
   return !(state.withoutSpecial && data.special[at]);
 }
 
-// Colours: by the square root of the weight, from --low over --middle at 1/4 to --high.
+// Colours follow the square root of the weight: --low at 0, --middle at 1/4, --high at 1.
 
 function stops() {
   const style = getComputedStyle(document.documentElement);
@@ -65,17 +65,17 @@ function drawGlance() {
   }
 }
 
-// Plotly reads some HTML in labels; none is meant.
+// Plotly interprets some HTML in labels, so tokens are escaped.
 function escaped(token) {
   return token.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 }
 
-// The largest font, in pixels, whose labels at both sides of a map leave each other room in a square of that width; 0: none.
+// Largest font size in pixels at which the labels along both sides of a square map do not overlap; 0 if none is readable.
 function labelSize(labels, width) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = "100px system-ui, sans-serif";
-  const longest = Math.max(...labels.map((label) => context.measureText(label).width)) / 100; // of the font's size
-  // width = the map, with a line of text for each row, and the labels at its left, and half as much where others lean to the right
+  const longest = Math.max(...labels.map((label) => context.measureText(label).width)) / 100; // in font sizes
+  // width = a line of text for each row of the map + the labels to its left + half as much for slanted labels to its right
   const size = width / (LINE * labels.length + 1.5 * longest);
   return size < SMALLEST ? 0 : Math.min(12, size);
 }
@@ -88,7 +88,7 @@ function drawHeat() {
   const places = shownPlaces();
   const names = places.map((at) => escaped(data.tokens[at]));
   const labels = places.map((at) => (data.tokens[at].length > 18 ? `${data.tokens[at].slice(0, 17)}…` : data.tokens[at]));
-  const size = labelSize(labels, width - (wide ? 90 : 30)); // without margins, and the scale
+  const size = labelSize(labels, width - (wide ? 90 : 30)); // minus the margins and the colour scale
   const scale = [...Array(33).keys()].map((step) => [(step / 32) ** 2, `rgb(${colour(palette, step / 32)})`]);
   const rows = places.map((from) => places.map((to) => weight(from, to)));
   const words = places.map((from, y) => places.map((to, x) => `${names[y]} → ${names[x]}: ${weight(from, to).toFixed(3)}`));
@@ -119,7 +119,7 @@ function shownPlaces() {
   return [...data.tokens.keys()].filter(isShown);
 }
 
-// Lines: from the tokens that look to those that are looked at.
+// Lines from attending tokens to attended tokens.
 
 function makeTokens() {
   for (const side of ["from", "to"]) {
@@ -146,7 +146,7 @@ function makeTokens() {
   element("links").setAttribute("viewBox", `0 0 100 ${count}`);
 }
 
-// Keyboard: the tab key stops once at the tokens, and arrow keys go from one to another.
+// Keyboard: Tab stops once at the tokens; arrow keys move between them.
 
 function buttonOf({ side, at }) {
   return element(side).children[at].firstElementChild;
@@ -169,7 +169,7 @@ function moveBy(event, { side, at }) {
     End: { side, at: places.at(-1) },
   }[event.key];
   if (next === undefined) return;
-  event.preventDefault(); // the page does not scroll
+  event.preventDefault(); // do not scroll the page
   if (next.at !== undefined) buttonOf(next).focus();
 }
 
@@ -196,7 +196,7 @@ function drawLines() {
   };
   for (const from of token?.side === "from" ? [token.at] : data.tokens.keys()) {
     for (const to of token?.side === "to" ? [token.at] : data.tokens.keys()) {
-      if (weight(from, to) > (token === null ? THRESHOLD : 0.001)) add(from, to); // no comparison is true of NaN
+      if (weight(from, to) > (token === null ? THRESHOLD : 0.001)) add(from, to); // false for NaN
     }
   }
   element("links").replaceChildren(...paths);
@@ -212,7 +212,7 @@ function drawLines() {
   element("said").textContent = token === null ? "" : said(token);
 }
 
-// In words: the strongest three.
+// Describe a token by its three largest weights.
 function said({ side, at }) {
   const ranked = shownPlaces()
     .map((other) => [data.tokens[other], side === "from" ? weight(at, other) : weight(other, at)])
@@ -222,7 +222,7 @@ function said({ side, at }) {
   return `${data.tokens[at]} ${side === "from" ? "→" : "←"} ${ranked.join(", ")}`;
 }
 
-// Layer and head: by the menus, by the small maps, and by the address.
+// Layer and head are chosen by the menus, the small maps or the address.
 
 function headOf(text) {
   return text === "mean" ? text : Number(text);
@@ -246,7 +246,7 @@ function show() {
   drawHeat();
 }
 
-// What is chosen and kept stands in the address, to be sent to others.
+// The address contains the choice and the selected token, so that it can be shared.
 function writeAddress() {
   const kept = state.kept === null ? "" : `&${state.kept.side}=${state.kept.at}`;
   history.replaceState(null, "", `#layer=${state.layer}&head=${state.head}${kept}`);
@@ -272,8 +272,8 @@ for (const button of document.querySelectorAll("#glance button")) {
 }
 element("without-special")?.addEventListener("change", ({ target }) => {
   state.withoutSpecial = target.checked;
-  if (state.kept !== null && data.special[state.kept.at]) keep(state.kept); // lets it go
-  setStop({ side: "from", at: shownPlaces()[0] }); // the one before may be hidden now
+  if (state.kept !== null && data.special[state.kept.at]) keep(state.kept); // deselects it
+  setStop({ side: "from", at: shownPlaces()[0] }); // the previous one may be hidden now
   drawGlance();
   show();
 });

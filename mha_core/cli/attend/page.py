@@ -1,4 +1,4 @@
-"""A page to explore: every head at a glance, and of one of them the lines and the heat map. It asks nothing of a network."""
+"""Attention maps as an interactive HTML page that opens offline."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any, BinaryIO
 from ..offline import render
 from .maps import AttentionMaps, Choice
 
-_ONE = 65535  # a weight of 1: two bytes each keep four digits
-_LARGE = 50e6  # bytes of a page: beyond, browsers take seconds to open it
+_ONE = 65535  # stands for a weight of 1: two bytes per weight keep four digits
+_LARGE = 50e6  # bytes; browsers take seconds to open a larger page
 
 
 class LargePageWarning(UserWarning):
-    """The page takes patience: its size grows with the square of the tokens."""
+    """The page opens slowly: its size grows with the square of the number of tokens."""
 
 
 def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
-    """HTML with all that it needs inside. It opens on the choice: by default the last layer, and the mean of its heads.
+    """Write a self-contained HTML page that opens on the choice: by default the last layer and the mean of its heads.
 
-    Warns with LargePageWarning of more than 50 MB.
+    Warns with LargePageWarning if the page is larger than 50 MB.
     """
     page = render(Path(__file__).parent, maps=maps, data=_data(maps, choice)).encode("utf-8")
     file.write(page)
     if len(page) > _LARGE:
         count = len(maps.tokens)
         what = f"the page has {len(page) / 1e6:.0f} MB, for {maps.layers * maps.heads} maps of {count} x {count} weights"
-        warnings.warn(f"{what}: browsers open it slowly, and that of a shorter text faster", LargePageWarning, stacklevel=2)
+        warnings.warn(f"{what}: browsers open it slowly; use a shorter text", LargePageWarning, stacklevel=2)
 
 
 def _data(maps: AttentionMaps, choice: Choice) -> dict[str, Any]:
-    """What the script reads; its head "mean" is that of all heads of a layer."""
+    """Return the data for the script; head "mean" is the mean of all heads of a layer."""
     numbers = (maps.weights * _ONE).round().astype("<u2")
     return {
         "tokens": maps.tokens,

@@ -1,4 +1,4 @@
-"""A picture of heat maps, drawn by matplotlib: all heads, or those asked for; one alone has its tokens written at it."""
+"""Attention maps as a PNG picture of heat maps, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from matplotlib.font_manager import findfont, fontManager, get_font
 
 from .maps import AttentionMaps, Choice
 
-_NORM = PowerNorm(0.5, 0, 1)  # by the square root, so that small weights are seen
+_NORM = PowerNorm(0.5, 0, 1)  # the square root makes small weights visible
 _COLOURS = "magma"
-_INCH = 0.2  # of a token beside a map that stands alone
-_SMALL = 1.1  # inches of one map among many
-_LARGEST = 24.0
+_INCH = 0.2  # inches per token of a single map with labels
+_SMALL = 1.1  # inches per map in a grid of maps
+_LARGEST = 24.0  # inches of a single map, at most
 _BOX = "□"
 
 
 class MissingLettersWarning(UserWarning):
-    """Of some letters this machine has no font that matplotlib can draw."""
+    """No installed font has some of the letters."""
 
 
 def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
-    """PNG, 150 dots per inch. Warns with MissingLettersWarning, once."""
+    """Write a PNG with 150 dots per inch. Warns with MissingLettersWarning at most once."""
     drawn(maps, choice).savefig(file, format="png")
 
 
 def drawn(maps: AttentionMaps, choice: Choice) -> Figure:
-    """Without a layer, a row of maps for each; without a head, a column for each."""
+    """Return the figure: a row of maps per layer and a column per head. A single map is labelled with its tokens."""
     layers = range(maps.layers) if choice.layer is None else [choice.layer]
     heads = range(maps.heads) if choice.head is None else [choice.head]
     alone = len(layers) == len(heads) == 1
-    title = f"{maps.model} on {maps.backend}: rows look, columns are looked at"
+    title = f"{maps.model} on {maps.backend}: each row attends to the columns"
     (title, *names), families = _drawable([title, *(maps.tokens if alone else ())])
     side = min(_LARGEST, max(3.0, _INCH * len(maps.tokens))) if alone else _SMALL
     figure = Figure(figsize=(side * len(heads) + 1.2, side * len(layers) + 0.9), dpi=150, layout="compressed")
@@ -59,17 +59,17 @@ def drawn(maps: AttentionMaps, choice: Choice) -> Figure:
 
 
 def _drawable(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words, with boxes for letters that no font has, and the font families to write them in."""
+    """Return the words, with boxes for letters that no font has, and the font families to draw them with."""
     families, missing = _fonts(set().union(*words))
     if missing:
         what = f"no installed font has {len(missing)} of the letters, which are drawn as {_BOX}"
-        warnings.warn(f"{what}: a browser may have them, by --output page.html", MissingLettersWarning, stacklevel=4)
-    seen = str.maketrans(dict.fromkeys(missing, _BOX) | {"$": r"\$"})  # no mathematics is meant
-    return [word.translate(seen) for word in words], families
+        warnings.warn(f"{what}; a browser may have them: use --output page.html", MissingLettersWarning, stacklevel=4)
+    drawable = str.maketrans(dict.fromkeys(missing, _BOX) | {"$": r"\$"})  # otherwise matplotlib reads $ as mathematics
+    return [word.translate(drawable) for word in words], families
 
 
 def _fonts(letters: set[str]) -> tuple[list[str], set[str]]:
-    """matplotlib's own, then those installed that have letters which all before lack; and what no font has."""
+    """Return font families, matplotlib's default first, that together have the letters; and the letters that no font has."""
     families, missing = [], {ord(letter) for letter in letters}
     for family in _installed():
         if not missing:
@@ -84,4 +84,4 @@ def _fonts(letters: set[str]) -> tuple[list[str], set[str]]:
 def _installed() -> Iterator[str]:
     yield from rcParams["font.sans-serif"][:1]
     upright = {font.name for font in fontManager.ttflist if font.style == "normal" and font.weight == 400}
-    yield from sorted(name for name in upright if not name.startswith("Last Resort"))  # which has a box for every letter
+    yield from sorted(name for name in upright if not name.startswith("Last Resort"))  # Last Resort has a box for every letter

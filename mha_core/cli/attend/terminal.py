@@ -1,4 +1,4 @@
-"""A compact map in the terminal: colours where it has enough of them, or tenths as digits."""
+"""Attention maps in the terminal, as colours, or as digits if it has too few colours."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from rich.text import Text
 
 from .maps import AttentionMaps, Choice
 
-_LABEL = 14  # columns of a token at most
-_LARGEST = 2  # weights of a row that are written out, at most
-_SMALL = 0.1
-_BLENDING = ("256", "truecolor")  # rich's names of what can show a blend; of 16 colours most weights would have the same
-_STOPS = ((26, 29, 41), (58, 110, 190), (255, 221, 130))  # of a weight of 0, 1/4 and 1, between which colours are blended
+_LABEL = 14  # greatest width of a token, in columns
+_LARGEST = 2  # greatest number of weights per row that are written out
+_SMALL = 0.1  # weights below this are dimmed
+_BLENDING = (
+    "256",
+    "truecolor",
+)  # rich's names of colour systems that can blend; with 16 colours most weights would look the same
+_STOPS = ((26, 29, 41), (58, 110, 190), (255, 221, 130))  # colours of the weights 0, 1/4 and 1; others are blended
 
 
 def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) -> None:
-    """A row for each token: its weights, and the largest in words. Without a layer the last; without a head the mean of all."""
+    """Print a row per token: its weights, and the largest ones written out. Default: the last layer, the mean of its heads."""
     console = console or Console(highlight=False, soft_wrap=True)
     layer = maps.layers - 1 if choice.layer is None else choice.layer
     heads = maps.weights[layer]
     weights = heads.mean(axis=0) if choice.head is None else heads[choice.head]
     console.print(Text(_encodable(_title(maps, layer, choice.head), console)))
-    console.print(Text("rows look, columns are looked at", style="dim"))
+    console.print(Text("each row attends to the columns", style="dim"))
 
     count, coloured = len(maps.tokens), console.color_system in _BLENDING and not console.no_color
     zero, cut = (".", "~") if console.options.ascii_only else ("·", "…")
@@ -36,7 +39,7 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     number = len(str(count - 1))
     beside = console.width - number - label - 2
     fitting = [n for n in range(min(_LARGEST, count) + 1) if not console.is_terminal or count + n * (label + 7) <= beside]
-    largest = max(fitting, default=1)  # words give way to columns, but not all of them where columns are missing in any case
+    largest = max(fitting, default=1)  # fewer written weights leave room for columns; keep one if not all columns fit anyway
     room = beside - largest * (label + 7)
     cell = 2 if 2 * count <= room else 1
     shown = min(count, max(1, room // cell)) if console.is_terminal else count
@@ -49,7 +52,7 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
         line.rstrip()
         console.print(line)
     if shown < count:
-        rest = f"columns {shown} to {count - 1} do not fit: a wider terminal shows more, and --output page.html all"
+        rest = f"columns {shown} to {count - 1} do not fit: use a wider terminal, or --output page.html"
         console.print(Text(rest, style="yellow"))
 
 
@@ -59,7 +62,7 @@ def _title(maps: AttentionMaps, layer: int, head: int | None) -> str:
 
 
 def _encodable(text: str, console: Console) -> str:
-    """A question mark for each letter that the terminal's encoding has not."""
+    """Return the text with a question mark for each letter that the terminal's encoding lacks."""
     return text.encode(console.encoding, "replace").decode(console.encoding)
 
 
@@ -75,9 +78,9 @@ def _cell(weight: float, width: int, coloured: bool, zero: str) -> tuple[str, St
 
 
 def _colour(weight: float) -> Color:
-    """By the square root, so that small weights are seen: the halfway colour is of 1/4."""
+    """Return the colour of a weight, by its square root, so that small weights are visible."""
     at = 2 * min(1.0, max(0.0, weight)) ** 0.5
     low, high = (_STOPS[0], _STOPS[1]) if at < 1 else (_STOPS[1], _STOPS[2])
-    part: Any = at if at < 1 else at - 1
-    red, green, blue = (round(a + part * (b - a)) for a, b in zip(low, high, strict=True))
+    fraction: Any = at if at < 1 else at - 1
+    red, green, blue = (round(a + fraction * (b - a)) for a, b in zip(low, high, strict=True))
     return Color.from_rgb(red, green, blue)

@@ -1,4 +1,4 @@
-"""One case after another: processes started, answers checked, times taken, and what came of it as a row."""
+"""Time the backends and the peer of one case, and return the results as rows."""
 
 from __future__ import annotations
 
@@ -6,35 +6,39 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mha_core.bench.contest import Entry, contest
-from mha_core.bench.race import Effort, Ratio, ratio
+from mha_core.bench.compare import Contender, compare
+from mha_core.bench.rounds import Effort, Ratio, ratio
 
 from .cases import Case
 
 
 @dataclass(frozen=True)
 class Row:
-    """One backend in one case. seconds: medians per call. reached: the part of the limit, where there is one.
-    rounds: of all processes.
-
-    Without a ratio nothing was measured, and ``wrong`` says why.
-    """
+    """The result of one backend in one case."""
 
     case: str
     peer: str
     backend: str
     goal: float | None
+    """Greatest ratio that meets the goal; None if there is no goal."""
     ratio: Ratio | None = None
+    """Time relative to the peer's; None if nothing was measured."""
     seconds: float | None = None
+    """Median time per call."""
     peer_seconds: float | None = None
+    """The peer's median time per call."""
     reached: float | None = None
+    """Share of the machine's limit; None if no limit applies."""
     of: str | None = None
+    """Kind of the limit: MATRIX or COPY."""
     rounds: int = 0
+    """Number of rounds in all processes together."""
     wrong: str = ""
+    """Why nothing was measured."""
 
     @property
     def verdict(self) -> str:
-        """To two decimals, as the goals are given."""
+        """Whether the goal is met, judged to two decimals, as goals are given."""
         if self.ratio is None:
             return "wrong"
         if self.goal is None:
@@ -43,18 +47,21 @@ class Row:
 
 
 def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping[str, float]) -> list[Row]:
-    """A row for each backend that the case takes. Raises ContenderFailed and AssertionError for the peer's faults alone."""
-    entered = [name for name in backends if case.takes(name)]
-    if not entered:
+    """Return a row for each backend that the case takes.
+
+    Raises WorkerFailed or AssertionError only if the peer fails or its answer is wrong.
+    """
+    taken = [name for name in backends if case.takes(name)]
+    if not taken:
         return []
-    peer = Entry(case.peer.name, case.peer.build, (case.problem,))
-    ours = [Entry(name, case.ours, (case.problem, name)) for name in entered]
-    times, wrong = contest(case.problem, peer, ours, effort)
+    peer = Contender(case.peer.name, case.peer.build, (case.problem,))
+    ours = [Contender(name, case.ours, (case.problem, name)) for name in taken]
+    times, wrong = compare(case.problem, peer, ours, effort)
     return [
         Row(case.name, case.peer.name, name, case.goals.get(name), wrong=wrong[name])
         if name in wrong
         else _row(case, name, times[name], times[peer.name], rates)
-        for name in entered
+        for name in taken
     ]
 
 

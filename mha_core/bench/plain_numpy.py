@@ -1,7 +1,7 @@
-"""Plain NumPy: attention, layers and a text encoder as the papers write them and as everyone writes them first.
+"""Attention, layers and a text encoder in plain NumPy, the baseline of the benchmarks.
 
-The yardstick of the benchmarks: what a backend costs is its time over the time of these lines. In float64 the text encoder is
-also what vectors are judged by, in benchmarks and in tests. Nothing here knows of mha_core.
+The code follows the papers directly, without optimization. The cost of a backend is its time divided by the time of this code.
+In float64 the text encoder is also the exact answer that vectors are checked against. This module does not use mha_core.
 
 Sources: Vaswani et al. 2017 (attention, encoder layer); Devlin et al. 2019 (embeddings, GELU); the model card of
 sentence-transformers/all-MiniLM-L6-v2 (mean over the tokens, then length 1).
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 def attention(query: Array, key: Array, value: Array, allowed: Array | None = None) -> Array:
-    """softmax(Q K^T / sqrt(d)) V, with -inf where a key is not allowed; keys and values of fewer heads are repeated."""
+    """Return softmax(Q K^T / sqrt(d)) V, with scores of -inf where a key is not allowed; fewer key heads are repeated."""
     groups = query.shape[-3] // key.shape[-3]
     if groups > 1:
         key, value = np.repeat(key, groups, axis=-3), np.repeat(value, groups, axis=-3)
@@ -34,7 +34,7 @@ def attention(query: Array, key: Array, value: Array, allowed: Array | None = No
 
 
 def multi_head(x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int) -> Array:
-    """Concat(head_1, ..., head_h) W_O for x (..., L, d_model)."""
+    """Return Concat(head_1, ..., head_h) W_O for x (..., L, d_model)."""
 
     def heads(y: Array) -> Array:
         return y.reshape(*y.shape[:-1], num_heads, -1).swapaxes(-2, -3)
@@ -48,7 +48,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> Array
 
 
 def gelu(x: Array) -> Array:
-    """x Phi(x), the error function by Abramowitz and Stegun 7.1.26: at most 1.5e-7 off."""
+    """Return x Phi(x), with the error function of Abramowitz and Stegun 7.1.26, whose error is at most 1.5e-7."""
     z = np.abs(x) / math.sqrt(2)
     t = 1 / (1 + 0.3275911 * z)
     tail = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))) * np.exp(-z * z)
@@ -56,13 +56,13 @@ def gelu(x: Array) -> Array:
 
 
 def exact_gelu(x: Array) -> Array:
-    """x Phi(x) in float64, 4e-9 off at most: the error function between 65537 points."""
+    """Return x Phi(x) in float64 to 4e-9, with the error function interpolated between 65537 points."""
     points = np.linspace(-6, 6, 2**16 + 1)
     return x * (1 + np.interp(x / math.sqrt(2), points, [math.erf(point) for point in points.tolist()])) / 2
 
 
 def encoder_layer(x: Array, layer: Any) -> Array:
-    """LayerNorm(x + MultiHead(x)), then LayerNorm(y + FeedForward(y)), with the arrays of a layer of mha_core on NumPy."""
+    """Return LayerNorm(y + FeedForward(y)) with y = LayerNorm(x + MultiHead(x)), for an mha_core layer on NumPy."""
     a, f = layer.attention, layer.feed_forward
 
     def heads(y: Array) -> Array:
@@ -96,7 +96,7 @@ class Bert:
         self._weights = {name: w.astype(dtype) for name, w in stored.items() if w.dtype.kind == "f"}
 
     def operations(self, lengths: Iterable[int]) -> int:
-        """Of the matrix products for texts of so many tokens: the layers' weights for each, two products over all pairs."""
+        """Return the operations of the matrix products for texts of these lengths in tokens."""
         lengths, layers = list(lengths), int(self._config["num_hidden_layers"])
         weights = sum(w.size for name, w in self._weights.items() if name.startswith("encoder.layer.") and w.ndim == 2)
         pairs = 2 * layers * int(self._config["hidden_size"]) * sum(length**2 for length in lengths)
@@ -108,7 +108,7 @@ class Bert:
         return ids if len(ids) <= self._limit else [*ids[: self._limit - 1], ids[-1]]
 
     def hidden(self, text: str) -> Array:
-        """The last layer's hidden states, (tokens, hidden_size)."""
+        """Return the last layer's hidden states (tokens, hidden_size)."""
         ids, w = self.ids(text), self._weights
         x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.position_embeddings.weight"][: len(ids)]
         x = self._norm(x + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
@@ -152,11 +152,12 @@ class TextEncoder(Bert):
 
 
 def _check_pooling(folder: Path) -> None:
+    """Raise ValueError for a model whose vectors are not means scaled to length 1."""
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     kinds = [module["type"].rpartition(".")[2] for module in modules]
     if kinds != ["Transformer", "Pooling", "Normalize"]:
-        raise ValueError(f"{folder} is made of {', '.join(kinds)}; plain NumPy knows Transformer, Pooling, Normalize")
+        raise ValueError(f"{folder} has the modules {', '.join(kinds)}; expected Transformer, Pooling, Normalize")
     pooling = json.loads((folder / modules[1]["path"] / "config.json").read_text(encoding="utf-8"))
     modes = [name for name, chosen in pooling.items() if name.startswith("pooling_mode_") and chosen]
     if modes != ["pooling_mode_mean_tokens"]:
-        raise ValueError(f"{folder} pools by {', '.join(modes) or 'nothing'}; plain NumPy knows pooling_mode_mean_tokens")
+        raise ValueError(f"{folder} has {', '.join(modes) or 'no pooling mode'}; expected pooling_mode_mean_tokens")

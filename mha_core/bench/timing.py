@@ -1,4 +1,4 @@
-"""A piece of work to be timed, and how it is timed."""
+"""A unit of work, and how long calls of it take."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """What is done.
-
-    call: the work; read: its result as NumPy; wait: until all calls are done, where they return before that; mode: what all
-    calls run inside.
-    """
+    """A unit of work to be timed."""
 
     call: Callable[[], Any]
+    """Do the work and return its result."""
     read: Callable[[Any], Any]
+    """Convert the result to NumPy."""
     wait: Callable[[], None] | None = None
+    """Wait for all calls to finish, if they return earlier than that."""
     mode: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Context manager that all calls run in."""
 
 
 def loaded(name: str) -> LoadedBackend:
-    """A backend, ours or anyone's. Raises UnknownBackend and BackendUnavailable."""
+    """Load a backend by name. Raises UnknownBackend and BackendUnavailable."""
     from mha_core.dispatch.backend import load
     from mha_core.dispatch.selection import check_name
 
@@ -37,16 +37,16 @@ def loaded(name: str) -> LoadedBackend:
 
 
 def on(backend: LoadedBackend, call: Callable[[], Any]) -> Work:
-    """A call that gives an array of this backend.
+    """Return the work of a call whose result is an array of this backend.
 
-    Where the backend cannot wait for all that was begun, each answer is read before the next call: it may not be there yet.
+    If the backend cannot wait for its queued work, each answer is read before the next call, since it may not be computed yet.
     """
     wait, read = backend.record.synchronize, backend.to_numpy
     return Work(lambda: read(call()), lambda numbers: numbers) if wait is None else Work(call, read, wait)
 
 
 def timed(work: Work, calls: int) -> float:
-    """Seconds that so many calls take together."""
+    """Return the seconds that this many calls take together."""
     call = work.call
     start = time.perf_counter()
     for _ in repeat(None, calls):
@@ -57,7 +57,7 @@ def timed(work: Work, calls: int) -> float:
 
 
 def calibrated(timed: Callable[[int], float], sample: float) -> int:
-    """How many calls take that many seconds. timed: what so many calls take."""
+    """Return the number of calls that take at least ``sample`` seconds. ``timed(calls)`` returns the seconds of that many."""
     calls = 1
     while (seconds := timed(calls)) < sample:
         calls = max(2 * calls, math.ceil(calls * sample / seconds))
@@ -65,7 +65,7 @@ def calibrated(timed: Callable[[int], float], sample: float) -> int:
 
 
 def duration(seconds: float) -> str:
-    """With three digits, in the unit that suits it."""
+    """Format seconds with three digits, in s, ms or us."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""Where work runs: CuPy's arrays and torch's, on one card and one stream. For a rehearsal, NumPy's and torch's, on the host."""
+"""Where the benchmarks run: CuPy and torch on one GPU, or NumPy and torch on the CPU for a rehearsal."""
 
 from __future__ import annotations
 
@@ -13,64 +13,68 @@ from mha_core.dispatch.backend import LoadedBackend, load
 
 OURS, BLOCKS = "mha-core on CuPy", "mha-core on CuPy, by blocks"
 Clock = Callable[[Callable[[], None]], float]
-"""The seconds that work takes, on the device that it runs on."""
+"""Function that returns the seconds that work takes on its device."""
 
 
 @dataclass(frozen=True)
-class Sides:
-    """``arrays``: the backend of CuPy. ``kernels``: what a contender demands by name, since nothing else would choose it."""
+class Target:
+    """The libraries and the device that the benchmarks run on."""
 
     arrays: LoadedBackend
+    """The CuPy backend; NumPy's for a rehearsal."""
     device: str
+    """torch's name of the device."""
     clock: Clock
     kernels: Mapping[str, tuple[tuple[str, str], ...]]
+    """(operation, kernel) pairs that a contender demands by name, because they are not chosen automatically."""
     is_rehearsal: bool = False
 
     @property
     def dtype(self) -> str:
-        """What all is computed in; NumPy has no bfloat16 of its own."""
+        """The dtype of all computations; NumPy itself has no bfloat16."""
         return "float32" if self.is_rehearsal else "bfloat16"
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a number."""
+        """Bytes per number."""
         return 4 if self.is_rehearsal else 2
 
     def pair(self, numbers: Any) -> tuple[Any, Any]:
-        """The same numbers, rounded to the dtype, on both sides."""
+        """Return the same numbers as arrays of the backend and of torch, rounded to the dtype."""
         import torch
 
         ours = self.arrays.xp.astype(self.arrays.from_numpy(numbers, None), getattr(self.arrays.xp, self.dtype))
         return ours, torch.from_numpy(numbers).to(self.device, getattr(torch, self.dtype))
 
     def demanded(self, contender: str) -> AbstractContextManager[Any]:
+        """Return a context in which the contender's kernels are demanded by ``use_kernel``."""
         stack = ExitStack()
         for op, name in self.kernels.get(contender, ()):
             stack.enter_context(mha.use_kernel(op, name))
         return stack
 
 
-def card() -> Sides:
-    """Raises BackendUnavailable where CuPy has no device, and RuntimeError where torch has none."""
+def gpu() -> Target:
+    """Return the GPU. Raises BackendUnavailable if CuPy finds no device, RuntimeError if torch finds none."""
     arrays = load("cupy")
     import torch
 
     if not torch.cuda.is_available():
-        raise RuntimeError("CuPy has a CUDA device, but torch has none: its build is for the CPU")
+        raise RuntimeError("CuPy has a CUDA device, but torch has none: install a torch build for CUDA")
     kernels = {
         OURS: (("attention", "flash"), ("layer_norm", "fused"), ("encoder_layer", "fused")),
         BLOCKS: (("attention", "blocks"),),
     }
-    return Sides(arrays, "cuda:0", _by_events, kernels)
+    return Target(arrays, "cuda:0", _by_events, kernels)
 
 
-def host() -> Sides:
-    """Everything but the card: for the tests of this, and before one is hired."""
-    return Sides(load("numpy"), "cpu", _by_time, {}, is_rehearsal=True)
+def host() -> Target:
+    """Return the CPU, for tests and rehearsals without a GPU."""
+    return Target(load("numpy"), "cpu", _by_time, {}, is_rehearsal=True)
 
 
 def _by_events(work: Callable[[], None]) -> float:
-    """Of the null stream, which is torch's and CuPy's own."""
+    """Return seconds on the null stream, which torch and CuPy use by default."""
     import cupy
 
     start, stop = cupy.cuda.Event(), cupy.cuda.Event()

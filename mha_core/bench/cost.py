@@ -1,4 +1,7 @@
-"""Two pieces of work timed in one process, in turns: sound on one thread, where no library's threads spin beside the other."""
+"""Time of a call relative to plain NumPy, both timed in turns in one process.
+
+Reliable on one thread only: with more, threads of one library that keep spinning slow down the other.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,20 @@ import statistics
 import time
 from functools import partial
 
-from .work import Work, calibrated, timed
+from .timing import Work, calibrated, timed
 
 
 def cost(ours: Work, plain: Work, *, sample: float = 0.01, seconds: float = 1.0, least: int = 3, most: int = 31) -> float:
-    """Time of the one over time of the other: the median over rounds of ours, plain, plain, ours.
+    """Return the time of ``ours`` divided by that of ``plain``: the median over rounds of ours, plain, plain, ours.
 
-    sample: seconds that a turn takes at least. seconds: after which no round begins, once the ``least`` of them are done.
+    Parameters
+    ----------
+    sample
+        Least seconds per turn.
+    seconds
+        Time limit: no further round starts after it, once ``least`` rounds are done.
+    least, most
+        Least and greatest number of rounds.
     """
     first, second = (calibrated(partial(timed, work), sample) for work in (ours, plain))
     ratios: list[float] = []
