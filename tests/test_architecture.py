@@ -9,7 +9,7 @@ import mha_core
 from conftest import ROOT
 from together import for_each
 
-# what each floor of mha_core may import besides itself; "" is the package itself, which the floors below the command do not import
+# what each floor of mha_core may import besides itself; "" is the package itself, which no floor below conformance imports
 BELOW = {
     "algebra": set(),
     "dispatch": {"algebra"},
@@ -101,7 +101,7 @@ def test_core_imports_numpy_only_where_arrays_enter_or_leave_and_on_need():
 
 
 def test_the_oracle_knows_nothing_of_the_algebra():
-    """Nor do the reference formulas of operations and layers, nor the error bounds: the judge shares no code with the judged."""
+    """Nor do the reference formulas of operations and layers, nor the error bounds: they share no code with what they judge."""
     for name in ("oracle", "reference", "tolerance"):
         path = ROOT / CONFORMANCE / f"{name}.py"
         assert floors_used(path) <= {"conformance"}, name
