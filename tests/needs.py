@@ -5,6 +5,7 @@ A test that needs something missing is skipped, and the reason says what to inst
 GPU, is a skip in both cases.
 """
 
+import importlib
 import importlib.util
 import os
 
@@ -49,3 +50,13 @@ def missing(error):
             return reason(library)
         error = error.__cause__ or error.__context__
     return ""
+
+
+class Library:
+    """A library that is imported when a test first uses it: a file of tests that are not chosen costs nothing."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __getattr__(self, attribute):
+        return getattr(importlib.import_module(self.name), attribute)
