@@ -57,6 +57,12 @@ def pytest_collect_file():
     return [collector for collector in (yield) if type(collector) is pytest.Module]
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name.startswith("test_cuda_"):
+            item.add_marker("cuda")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     """A file that imports a library that is not installed is skipped, and the reason says how to get it."""

@@ -35,13 +35,23 @@ def conform(*arguments, cwd, **environment):
 INSTALLED = [row.name for row in mha.backends() if row.state == "registered"]
 """By the entry points of this process: a plugin that is installed beside us joins by being there."""
 IN_FULL = ("numpy", "torch")
+"""Judged by the whole suite; in `make test`, and all other backends always, by the quick one."""
+RUNS = [
+    *(pytest.param(name, [], marks=pytest.mark.full, id=name) for name in IN_FULL),
+    *(pytest.param(name, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
+    *(
+        pytest.param(name, ["--quick"], id=name)
+        for name in dict.fromkeys((*INSTALLED, "jax", "frozen_v1"))
+        if name not in IN_FULL
+    ),
+]
 
 
-@pytest.mark.parametrize("name", [*INSTALLED, *(name for name in ("jax", "frozen_v1") if name not in INSTALLED)])
-def test_every_installed_backend_conforms(name, tmp_path):
+@pytest.mark.parametrize(("name", "extent"), RUNS)
+def test_every_installed_backend_conforms(name, extent, tmp_path):
     more = ["--plugin", "strict_plugin"] if name == "array_api_strict" else []
     places = os.pathsep.join(map(str, (ROOT / "tests", THIRD_PARTY)))
-    done = conform(name, *([] if name in IN_FULL else ["--quick"]), *more, cwd=tmp_path, PYTHONPATH=places)
+    done = conform(name, *extent, *more, cwd=tmp_path, PYTHONPATH=places)
     if "NoDevice" in done.stderr:
         assert done.returncode == 4
         pytest.skip(f"{name} was not judged: {done.stderr.strip().splitlines()[-1]}")

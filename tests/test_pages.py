@@ -39,6 +39,7 @@ def run(*words, cwd, **environment):
     )
 
 
+@pytest.mark.pages
 @with_kind("python")
 def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
     write_files(page, tmp_path)
@@ -54,6 +55,7 @@ def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
             assert is_as_shown(block.shown, printed), f"line {block.line} printed:\n{printed}\nshown is:\n{block.shown}"
 
 
+@pytest.mark.pages
 @with_kind("console")
 def test_commands_run_and_print_what_is_shown(page, minilm, tmp_path):
     """make is run by .ci/run, pip by the Makefile: of these here only that the targets exist."""
