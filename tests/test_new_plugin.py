@@ -60,6 +60,7 @@ def test_it_is_listed_and_imports_no_array_library(distribution):
     assert said.strip().endswith("False")
 
 
+@pytest.mark.full
 def test_it_passes_its_own_test_as_its_readme_says(distribution):
     root, site = distribution
     commands = re.findall(r"^\$ (.*)$", (root / "README.md").read_text(), flags=re.MULTILINE)
