@@ -35,15 +35,12 @@ def conform(*arguments, cwd, **environment):
 INSTALLED = [row.name for row in mha.backends() if row.state == "registered"]
 """By the entry points of this process: a plugin that is installed beside us joins by being there."""
 IN_FULL = ("numpy", "torch")
-"""Judged by the whole suite; in `make test`, and all other backends always, by the quick one."""
+"""Judged by the whole suite, and in `make test` by the quick one, as all other backends are everywhere."""
+OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "frozen_v1")) if name not in IN_FULL]
 RUNS = [
     *(pytest.param(name, [], marks=pytest.mark.full, id=name) for name in IN_FULL),
     *(pytest.param(name, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
-    *(
-        pytest.param(name, ["--quick"], id=name)
-        for name in dict.fromkeys((*INSTALLED, "jax", "frozen_v1"))
-        if name not in IN_FULL
-    ),
+    *(pytest.param(name, ["--quick"], marks=[pytest.mark.full] if name == "jax" else (), id=name) for name in OTHERS),
 ]
 
 
