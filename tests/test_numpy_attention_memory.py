@@ -66,8 +66,8 @@ KINDS = ["plain", "causal", "window", "key_lengths", "alibi", "mask", "causal ma
 class Repeated:
     """The same random numbers again and again: memory does not depend on them, and a hundred million take seconds to draw."""
 
-    def __init__(self, rng):
-        self.numbers = rng.normal(size=1 << 16)
+    def __init__(self, rng, dtype=np.float32, **_):
+        self.numbers = rng.normal(size=1 << 16).astype(dtype)
 
     def normal(self, size):
         return np.resize(self.numbers, size)
@@ -75,7 +75,7 @@ class Repeated:
 
 def problem(rng, shape, kind, **changes):
     batch, heads, length, num_keys, dim = SHAPES[shape]
-    arrays = inputs(Repeated(rng), length, num_keys, batch=(batch,), heads=heads, dim=dim, **changes)
+    arrays = inputs(Repeated(rng, **changes), length, num_keys, batch=(batch,), heads=heads, dim=dim, **changes)
     return arrays, options_of(kind, rng, arrays[0].shape[1], length, num_keys, batch)
 
 
