@@ -41,10 +41,7 @@ if not WITHOUT_CUPY:
         if not isinstance(error.__cause__, NoDevice):  # CuPy is installed, and broken
             raise
         WITHOUT_CUPY = str(error.__cause__)
-EACH_BACKEND = [
-    pytest.param(name, marks=pytest.mark.skipif(bool(why := needs.without(library)), reason=why))
-    for name, library in BACKENDS.items()
-]
+EACH_BACKEND = [pytest.param(name, marks=needs.installed(library)) for name, library in BACKENDS.items()]
 
 
 def pytest_report_header():

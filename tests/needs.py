@@ -9,6 +9,8 @@ import importlib
 import importlib.util
 import os
 
+import pytest
+
 REQUIRED = os.environ.get("MHA_TESTS_REQUIRE") == "all"
 NEEDS = "needs "
 """First word of the reason of every skip that an installation mends; it is an error where everything is required."""
@@ -24,11 +26,10 @@ _OTHER_NAMES = {
     "safetensors": "pip install mha-core[models]",
     "tokenizers": "pip install mha-core[models]",
 }
-_SAME_NAMES = (
-    *("array_api_compat", "array_api_strict", "asv", "asv_runner", "huggingface_hub", "hypothesis", "jax", "jinja2", "keras"),
-    *("matplotlib", "ml_dtypes", "mpmath", "onnx", "plotly", "pluggy", "ruff", "selenium", "sentence_transformers", "sphinx"),
-    *("torch", "tqdm", "transformers"),
-)
+_SAME_NAMES = """
+array_api_compat array_api_strict asv asv_runner hatchling huggingface_hub hypothesis jax jinja2 keras matplotlib ml_dtypes
+mpmath onnx plotly pluggy ruff selenium sentence_transformers sphinx torch tqdm transformers
+""".split()
 INSTALL = _OTHER_NAMES | {name: f"pip install {name.replace('_', '-')}" for name in _SAME_NAMES}
 """How to get each library, by the name that is imported."""
 
@@ -40,6 +41,12 @@ def reason(library):
 def without(library):
     """Why a test of this library is skipped; "" if the library is installed, or required all the same."""
     return "" if REQUIRED or importlib.util.find_spec(library) else reason(library)
+
+
+def installed(*libraries):
+    """The mark of tests that need these libraries."""
+    found = next(filter(None, map(without, libraries)), "")
+    return pytest.mark.skipif(bool(found), reason=found)
 
 
 def missing(error):

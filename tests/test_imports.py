@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import mha_numpy
+import needs
 
 ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "array_api_compat", "array_api_strict")
 PLUGINS = ("mha_numpy", "pluggy", "importlib.metadata", "importlib_metadata")
@@ -260,6 +261,7 @@ print(json.dumps([before, dict(mha.explain("gelu", x).rejected)["late"]]))
     assert run(program, tmp_path) == [False, "it is Monday"]
 
 
+@needs.installed("typer")
 def test_the_command_says_what_is_wrong_and_where_it_came_from(tmp_path):
     for name in ("crash", "a_thief"):
         install(tmp_path, name, (CRASHING | WRONG)[name][0])

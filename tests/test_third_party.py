@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
+import needs
 from conftest import ROOT, THIRD_PARTY
 from mha_core.conformance import oracle
 from mha_core.conformance.problems import random_problem
@@ -18,6 +19,7 @@ from mha_core.dispatch.registry import registry
 from test_imports import ARRAY_LIBRARIES, run
 from together import for_each
 
+pytestmark = needs.installed("mha_jax", "mha_frozen_v1", "jax", "hatchling")
 SOURCES = ROOT / "tests" / "third_party"
 DISTRIBUTIONS = {"jax": ("mha-jax", "0.1.0"), "frozen_v1": ("mha-frozen-v1", "1.0.0")}
 
