@@ -31,6 +31,8 @@ BACKENDS = {"numpy": "numpy", "torch": "torch", "array_api_strict": "array_api_s
 """Backends that the algebra is tested on, and the library that each one needs."""
 collect_ignore = ["third_party"]  # distributions, which are tested as installed, not by their path
 
+if needs.REQUIRED and (absent := [needs.reason(name) for name in needs.INSTALL if needs.is_absent(name)]):
+    raise pytest.UsageError(f"MHA_TESTS_REQUIRE=all, and something is not installed: {'; '.join(absent)}")
 register(strict_plugin)
 WITHOUT_CUPY = needs.without("cupy")
 if not WITHOUT_CUPY:

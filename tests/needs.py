@@ -8,6 +8,7 @@ GPU, is a skip in both cases.
 import importlib
 import importlib.util
 import os
+import sys
 
 import pytest
 
@@ -38,9 +39,14 @@ def reason(library):
     return f"{NEEDS}{library}: {INSTALL[library]}"
 
 
+def is_absent(library):
+    """Whether it is not installed; a library that a test hides, by None in sys.modules, is."""
+    return library not in sys.modules and importlib.util.find_spec(library) is None
+
+
 def without(library):
     """Why a test of this library is skipped; "" if the library is installed, or required all the same."""
-    return "" if REQUIRED or importlib.util.find_spec(library) else reason(library)
+    return reason(library) if is_absent(library) and not REQUIRED else ""
 
 
 def installed(*libraries):
@@ -53,7 +59,7 @@ def missing(error):
     """The reason, where an error or one of its causes is a missing library; "" for every other error."""
     while error is not None:
         library = (getattr(error, "name", None) or "").partition(".")[0]
-        if isinstance(error, ModuleNotFoundError) and library in INSTALL:
+        if isinstance(error, ModuleNotFoundError) and library in INSTALL and is_absent(library):
             return reason(library)
         error = error.__cause__ or error.__context__
     return ""
