@@ -30,7 +30,7 @@ demo: $(DEMO)/ready
 test: $(DEV)/ready build/third_party/ready
 	$(PYTEST) -m "not ($(SLOW))" $(ARGS)
 
-# Everything, as .ci/run does: asv in clones, pages in a browser, CUDA sources on the host, whole conformance runs, the docs' code.
+# Everything, as .ci/run does: also CUDA sources on the host, asv in clones, pages in a browser, all of conformance, the docs' code.
 test-all: $(DEV)/ready build/third_party/ready
 	$(PYTEST) -m "not ($(SHORT))" $(ARGS)
 
