@@ -7,6 +7,9 @@ import needs
 try:
     from hypothesis import given, settings
     from hypothesis import strategies as st
+
+    settings.register_profile("tests", deadline=None)  # no test is timed: the machine may have much else to do
+    settings.load_profile("tests")
 except ModuleNotFoundError:
     if needs.REQUIRED:
         raise
