@@ -12,7 +12,7 @@ from mha_cupy.rotary import turned
 from mha_cupy.rows import rows
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
-on_host = pytest.mark.skipif(cuda_on_host.COMPILER is None, reason="needs a C++ compiler: apt-get install g++")
+on_host = pytest.mark.skipif(cuda_on_host.COMPILER is None, reason="there is no C++ compiler to run CUDA sources on the host")
 
 
 def layer_norm(x, weight=None, bias=None, *, eps=1e-5):

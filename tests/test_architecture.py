@@ -26,8 +26,8 @@ BELOW = {
     "__init__": {"algebra", "dispatch", "ops", "layers", "models"},
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}
-# the suite computes in NumPy float64 and runs under pytest; it imports both at module level, because nothing else in core
-# imports it except the benchmarks, which compare with plain NumPy
+# the judge computes in NumPy float64 and is run by pytest: both at module level, for nothing else of core imports it but
+# the benchmarks, whose yardstick is plain NumPy
 CONFORMANCE = "mha_core/conformance/"
 BENCH = "mha_core/bench/"
 # converters return NumPy arrays, and weights and vectors are stored as such: these files import NumPy, on need
@@ -101,7 +101,7 @@ def test_core_imports_numpy_only_where_arrays_enter_or_leave_and_on_need():
 
 
 def test_the_oracle_knows_nothing_of_the_algebra():
-    """Nor do the reference formulas of operations and layers, nor the error bounds: they share no code with what they judge."""
+    """Nor do the formulas of pieces and layers, and the bound: what judges is written apart from what is judged."""
     for name in ("oracle", "reference", "tolerance"):
         path = ROOT / CONFORMANCE / f"{name}.py"
         assert floors_used(path) <= {"conformance"}, name
