@@ -1,4 +1,4 @@
-# demo, test, docs, bench and its kin, lint: each sets up what it needs, and is quick the second time.
+# demo, test, lint, docs, bench and the rest: each one sets up what it needs, and is quick the second time.
 PYTHON ?= python3
 DEV    := .venv
 DEMO   := .venv-demo
@@ -16,19 +16,36 @@ SCREENSHOT = $(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-backgro
 
 THIRD  := tests/third_party
 
-.PHONY: demo test lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
+# Tests that `make test` leaves out, by the markers in pyproject.toml, and those that `make test-all` does in full instead.
+SLOW  := asv or browser or cuda or field or full or pages
+SHORT := quick
+PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2
+
+.PHONY: demo test test-all surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
 
+# What a change to core or to a CPU backend can break.
 test: $(DEV)/ready build/third_party/ready
-	$(DEV)/bin/python -m pytest -n 2 $(ARGS)
+	$(PYTEST) -m "not ($(SLOW))" $(ARGS)
+
+# Everything, as .ci/run does: also CUDA sources on the host, asv in clones, pages in a browser, all of conformance, the docs' code.
+test-all: $(DEV)/ready build/third_party/ready
+	$(PYTEST) -m "not ($(SHORT))" $(ARGS)
+
+# tests/public_surface.txt, after a change that users are meant to see.
+surface: $(DEV)/ready
+	$(DEV)/bin/python tests/public_surface.py
+
+# The tree of files in docs/architecture.md, after a change of a module's name or docstring.
+tree:
+	$(PYTHON) tests/file_tree.py
 
 lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
-	$(DEV)/bin/python -m pytest -q mha_core
 
 # The documentation, build/docs/index.html, which opens offline; with the report, where git has the commits that were measured.
 # A clone may lack them (git clone --depth): the report then exits with 3. With any other fault nothing is built.

@@ -20,7 +20,7 @@ WIDE, NARROW = (1280, 900), (400, 800)
 PATIENCE = 20  # seconds, on a machine with much else to do
 
 needs_browser = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None, reason="needs Chromium and its driver: apt-get install chromium chromium-driver"
+    CHROMIUM is None or DRIVER is None, reason="needs Chromium and chromedriver: apt-get install chromium chromium-driver"
 )
 
 

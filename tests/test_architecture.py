@@ -1,25 +1,24 @@
-"""The house of docs/design.md, read from the source: imports go down the floors, and array libraries have no name here."""
+"""Core's layout, read from its source: imports go down the floors, and no file names an array library."""
 
 import ast
 import importlib
 import inspect
 from functools import cache
 
-import pytest
-
 import mha_core
 from conftest import ROOT
+from together import for_each
 
-# what each floor may import of mha_core beside itself; "" is the package itself, whose roof nobody below may touch
+# what each floor of mha_core may import besides itself; "" is the package itself, which no floor below conformance imports
 BELOW = {
     "algebra": set(),
     "dispatch": {"algebra"},
     "ops": {"algebra", "dispatch"},
     "layers": {"algebra", "dispatch", "ops"},
     "models": {"algebra", "dispatch", "ops", "layers"},
-    # the suite judges all that stands below it, by way of the public names; of the command it knows nothing
+    # the suite judges all floors below it by their public names, and does not import the command
     "conformance": {"algebra", "dispatch", "ops", "layers", ""},
-    # what is timed is judged as the suite judges; the rest of mha_core it knows by its public name alone
+    # the benchmarks judge what they time as the suite does, and use the rest of mha_core by its public names alone
     "bench": {"dispatch", "conformance", ""},
     "cli": {"algebra", "dispatch", "ops", "layers", "models", "bench", ""},
     "__main__": {"cli"},
@@ -31,7 +30,7 @@ FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "a
 # the benchmarks, whose baseline is plain NumPy
 CONFORMANCE = "mha_core/conformance/"
 BENCH = "mha_core/bench/"
-# NumPy arrays are what converters give, and what weights and vectors are stored as: there it is imported, on need
+# converters return NumPy arrays, and weights and vectors are stored as such: these files import NumPy, on need
 NUMPY_IN = {
     "mha_core/dispatch/backend.py",
     "mha_core/layers/files.py",
@@ -39,8 +38,8 @@ NUMPY_IN = {
     "mha_core/models/files.py",
     "mha_core/cli/encode.py",
 }
-CORE = sorted((ROOT / "mha_core").rglob("*.py"))
-SOURCE = CORE + sorted((ROOT / "backends").rglob("*.py"))
+CORE = {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / "mha_core").rglob("*.py"))}
+SOURCE = CORE | {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / "backends").rglob("*.py"))}
 PUBLIC = sorted(name for name in dir(mha_core) if not name.startswith("_") and not inspect.ismodule(getattr(mha_core, name)))
 
 
@@ -48,12 +47,9 @@ def name_of(path):
     return path.relative_to(ROOT).as_posix()
 
 
-each_core_file = pytest.mark.parametrize("path", CORE, ids=name_of)
-
-
 @cache
 def imports(path):
-    """Every name that a file imports, absolute and dotted, with the innermost function around it: None at module level."""
+    """Return (name, function) for each import of a file: the absolute dotted name, and the enclosing function or None."""
     package = path.relative_to(ROOT).parent.parts
 
     def absolute(node):
@@ -79,25 +75,29 @@ def floors_used(path):
     return {part[0] if part and part[0] in BELOW else "" for part in inside}
 
 
-@each_core_file
-def test_imports_go_down_the_floors_only(path):
-    floor = path.relative_to(ROOT / "mha_core").parts[0].removesuffix(".py")
-    assert floor in BELOW, f"{floor} stands on no floor: say in BELOW and in docs/design.md what it may import"
-    assert floors_used(path) <= BELOW[floor] | {floor}
+def test_imports_go_down_the_floors_only():
+    def check(path):
+        floor = path.relative_to(ROOT / "mha_core").parts[0].removesuffix(".py")
+        assert floor in BELOW, f"{floor} is not a floor: say in BELOW and in docs/architecture.md what it may import"
+        assert floors_used(path) <= BELOW[floor] | {floor}
+
+    for_each(CORE, check)
 
 
-@each_core_file
-def test_core_names_no_foreign_array_library(path):
-    assert FOREIGN.isdisjoint(name.partition(".")[0] for name, _ in imports(path))
+def test_core_names_no_foreign_array_library():
+    def check(path):
+        assert FOREIGN.isdisjoint(name.partition(".")[0] for name, _ in imports(path))
+
+    for_each(CORE, check)
 
 
-@each_core_file
-def test_core_imports_numpy_only_where_arrays_enter_or_leave_and_on_need(path):
-    if name_of(path).startswith((CONFORMANCE, BENCH)):
-        return
-    inside = [function for name, function in imports(path) if name.partition(".")[0] == "numpy"]
-    assert None not in inside
-    assert not inside or name_of(path) in NUMPY_IN
+def test_core_imports_numpy_only_where_arrays_enter_or_leave_and_on_need():
+    def check(path):
+        inside = [function for name, function in imports(path) if name.partition(".")[0] == "numpy"]
+        assert None not in inside
+        assert not inside or name_of(path) in NUMPY_IN
+
+    for_each({name: path for name, path in CORE.items() if not name.startswith((CONFORMANCE, BENCH))}, check)
 
 
 def test_the_oracle_knows_nothing_of_the_algebra():
@@ -112,7 +112,7 @@ def test_plain_numpy_knows_nothing_of_mha_core():
 
 
 def test_what_is_timed_is_found_under_another_name_too():
-    """Relative imports are of the tree that holds them; ``mha_core`` by its name is what is measured, and imported on need."""
+    """Relative imports refer to the tree that holds the benchmarks; ``mha_core`` is what they measure, and imported on need."""
     for path in sorted((ROOT / BENCH).glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         named = [
@@ -121,10 +121,11 @@ def test_what_is_timed_is_found_under_another_name_too():
         assert named == [], name_of(path)
 
 
-@each_core_file
-def test_only_the_suite_imports_pytest(path):
-    inside = {name for name, _ in imports(path) if name.partition(".")[0] == "pytest"}
-    assert not inside or name_of(path).startswith(CONFORMANCE)
+def test_only_the_suite_imports_pytest():
+    def check(path):
+        assert "pytest" not in {name.partition(".")[0] for name, _ in imports(path)}
+
+    for_each({name: path for name, path in CORE.items() if not name.startswith(CONFORMANCE)}, check)
 
 
 def test_dispatch_imports_numpy_only_to_give_a_numpy_array():
@@ -144,25 +145,31 @@ def test_no_backend_folder_is_named_like_a_library():
     assert all(path.parent.name.startswith("mha_") for path in (ROOT / "backends").glob("*/__init__.py"))
 
 
-@pytest.mark.parametrize("path", SOURCE, ids=name_of)
-def test_no_file_is_longer_than_350_lines(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 350
+def test_no_file_is_longer_than_350_lines():
+    def check(path):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 350
+
+    for_each(SOURCE, check)
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_has_a_docstring_of_its_own(name):
-    doc = inspect.getdoc(getattr(mha_core, name)) or ""
-    assert doc.strip()
-    assert not doc.startswith(f"{name}("), "this is the signature that dataclass or NamedTuple writes where there is none"
+def test_every_public_name_has_a_docstring_of_its_own():
+    def check(name):
+        doc = inspect.getdoc(getattr(mha_core, name)) or ""
+        assert doc.strip()
+        assert not doc.startswith(f"{name}("), "dataclass and NamedTuple write this signature where there is no docstring"
+
+    for_each({name: name for name in PUBLIC}, check)
 
 
 def test_all_lists_every_public_name_and_nothing_else():
     assert sorted(mha_core.__all__) == PUBLIC
 
 
-@each_core_file
-def test_every_module_says_what_it_is_for(path):
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+def test_every_module_says_what_it_is_for():
+    def check(path):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+    for_each(CORE, check)
 
 
 def test_what_plugin_authors_import_is_listed():

@@ -15,7 +15,7 @@ from mha_core.cli.attend import page
 from mha_core.cli.attend.maps import AttentionMaps, Choice
 from test_cli import ok
 
-pytestmark = needs_browser
+pytestmark = [pytest.mark.browser, needs_browser]
 
 TOKENS = ("[CLS]", "<b>bold</b>", "</script><script>document.title='taken'</script>", "a & b", "[SEP]")
 WEIGHTS = np.random.default_rng(3).exponential(size=(2, 3, 5, 5)) ** 2

@@ -19,6 +19,7 @@ def mha(*words):
     return CliRunner().invoke(app, ["bench", *words], env={"COLUMNS": "200", "NO_COLOR": "1"})
 
 
+@pytest.mark.asv
 def test_a_backend_is_timed_beside_plain_numpy():
     done = mha("--quick", "--json", "--backend", "numpy", "--case", "tiny")
     assert done.exit_code == 0, done.output
@@ -147,6 +148,7 @@ def test_the_limit_is_the_best_on_the_same_kind_of_device(monkeypatch):
     assert rates == {limits.HOST: 6.0, 2: 24.0}
 
 
+@pytest.mark.asv
 def test_each_limit_is_measured():
     assert limits.device("numpy").call() == limits.device("torch").call() == limits.HOST
     for build in (limits.product, limits.linear, limits.copy):

@@ -26,6 +26,7 @@ from peers.cases import CASES, Case, MissingPeer, Peer, check_installed, chosen
 from peers.measure import Row, measured
 from peers.report import HEADING, cells, markdown, record, table, write
 
+pytestmark = pytest.mark.asv
 EFFORT = Effort(rounds=4, sample=0.001, processes=1)
 SUM = sample.Sum(1000)
 PEER = Peer("builtin sum", sample.builtin)

@@ -11,7 +11,7 @@ from tracking import page, series
 
 WHEN = f"2026-01-{STEP + 1:02}"
 
-pytestmark = needs_browser
+pytestmark = [pytest.mark.browser, needs_browser]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 
 from conftest import ROOT
 
+pytestmark = pytest.mark.asv
 START = """
 import sys
 sys.argv = ["run", "folder", {benchmark!r}]

@@ -35,13 +35,20 @@ def conform(*arguments, cwd, **environment):
 INSTALLED = [row.name for row in mha.backends() if row.state == "registered"]
 """By the entry points of this process: a plugin that is installed beside us joins by being there."""
 IN_FULL = ("numpy", "torch")
+"""Judged by the whole suite; in `make test` by the quick one, as the other backends are in `make test-all`."""
+OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "frozen_v1")) if name not in IN_FULL]
+RUNS = [
+    *(pytest.param(name, [], marks=pytest.mark.full, id=name) for name in IN_FULL),
+    *(pytest.param(name, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
+    *(pytest.param(name, ["--quick"], marks=pytest.mark.full, id=name) for name in OTHERS),
+]
 
 
-@pytest.mark.parametrize("name", [*INSTALLED, *(name for name in ("jax", "frozen_v1") if name not in INSTALLED)])
-def test_every_installed_backend_conforms(name, tmp_path):
+@pytest.mark.parametrize(("name", "extent"), RUNS)
+def test_every_installed_backend_conforms(name, extent, tmp_path):
     more = ["--plugin", "strict_plugin"] if name == "array_api_strict" else []
     places = os.pathsep.join(map(str, (ROOT / "tests", THIRD_PARTY)))
-    done = conform(name, *([] if name in IN_FULL else ["--quick"]), *more, cwd=tmp_path, PYTHONPATH=places)
+    done = conform(name, *extent, *more, cwd=tmp_path, PYTHONPATH=places)
     if "NoDevice" in done.stderr:
         assert done.returncode == 4
         pytest.skip(f"{name} was not judged: {done.stderr.strip().splitlines()[-1]}")
@@ -50,6 +57,7 @@ def test_every_installed_backend_conforms(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_the_header_names_what_is_judged(tmp_path):
     done = run(MHA, "conform", "numpy", "-k", "test_1", "--quick", "--seed", 7, "--dtype", "float32", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
@@ -57,6 +65,7 @@ def test_the_header_names_what_is_judged(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_the_line_that_reproduces_a_failure_does(tmp_path):
     """Copied from the report, run as it stands."""
     options = ["--plugin", "wrong_plugins", "-k", "test_plain_attention", "--seed", 5, "--quick"]
@@ -72,6 +81,7 @@ def test_the_line_that_reproduces_a_failure_does(tmp_path):
     assert messages[0] == messages[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("supports", ["'no_such_module:supports'", "lambda call: 1 / 0"], ids=["name", "function"])
 def test_a_kernel_that_cannot_say_what_it_supports_is_found(supports, tmp_path):
     source = f"""
@@ -99,6 +109,7 @@ def one_line(done, status, message):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -122,11 +133,13 @@ def test_what_is_not_there_is_an_error_in_one_line(arguments, message, tmp_path)
     one_line(run(MHA, "conform", *arguments, cwd=tmp_path), 4, message)
 
 
+@pytest.mark.full
 def test_a_backend_must_be_named(tmp_path):
     one_line(run(SUITE, cwd=tmp_path), 4, "say which backend to judge: --backend NAME")
     assert "--backend=NAME" in run(SUITE, "--help", cwd=tmp_path).stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("selection", ["no_such_test", "test_kernels and declared and attention-none"])
 def test_a_selection_that_judges_nothing_is_an_error(selection, tmp_path):
     assert conform("numpy", "-k", selection, cwd=tmp_path).returncode == 5
@@ -135,6 +148,7 @@ def test_a_selection_that_judges_nothing_is_an_error(selection, tmp_path):
     assert f"error: nothing was tested: no test that matches -k {selection!r} applies to backend 'numpy'" in done.stderr
 
 
+@pytest.mark.full
 def test_a_run_in_which_every_test_is_skipped_is_an_error(tmp_path):
     done = conform("array_api_strict", "--plugin", "strict_plugin", "-k", "test_kernels", cwd=tmp_path)
     assert done.returncode == 5, done.stdout
@@ -144,6 +158,7 @@ def test_a_run_in_which_every_test_is_skipped_is_an_error(tmp_path):
 # settings of others
 
 
+@pytest.mark.full
 def test_settings_of_pytest_have_no_say(tmp_path):
     """Other names of files and functions, doctests, warnings as errors: the same tests are run."""
     chosen = ["-k", "test_1 or test_namespace", "--quick", "--dtype", "float64"]
@@ -160,6 +175,7 @@ def test_settings_of_pytest_have_no_say(tmp_path):
     assert run(MHA, "conform", "numpy", *chosen, cwd=tmp_path, PYTEST_ADDOPTS="--no-such-option").returncode == 0
 
 
+@pytest.mark.full
 def test_workers_of_xdist_judge_alike(tmp_path):
     done = conform("numpy", "-n", 2, "-k", "test_promises", "--quick", "--dtype", "float32", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -218,6 +234,7 @@ def test_the_bound_is_tight_enough_to_see_one_percent_of_scale_and_loose_enough_
 # the smallest that fails
 
 
+@pytest.mark.full
 def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries_it_again(tmp_path):
     """The fault needs a softcap and nothing else: one query, one or two keys, no bias, no sink, no second batch element."""
     options = ["--plugin", "wrong_plugins", "--dtype", "float32", "--seed", 3]
@@ -275,6 +292,7 @@ def mha_kernels():
 """
 
 
+@pytest.mark.full
 def test_a_dense_kernel_takes_too_much_memory(tmp_path):
     """As frugal as a dense one can be: one array of scores, worked on in place."""
     (tmp_path / "dense_plugin.py").write_text(DENSE)
@@ -297,6 +315,7 @@ def mha_backends():
 """
 
 
+@pytest.mark.full
 def test_a_plugin_that_imports_its_library_early_is_found(tmp_path):
     (tmp_path / "early_plugin.py").write_text(EARLY)
     done = conform("early", "--plugin", "early_plugin", "-k", "test_imports", cwd=tmp_path, PYTHONPATH=str(tmp_path))

@@ -28,6 +28,7 @@ def trouble(plugin, verdict):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_wrong_plugin_is_found_and_its_promise_named_and_a_right_twin_passes(group, tmp_path):
     """A group in one process: what takes time is to start it."""

@@ -21,6 +21,7 @@ from mha_core.conformance.promises import PROMISES
 from mha_core.conformance.sections import OUTCOMES, SECTIONS, section_named
 from test_conformance import MHA, conform, one_line, run
 
+pytestmark = pytest.mark.full
 # kernels of pieces and of attention, pieces, and a promise: quick, and every outcome is among them
 CHOSEN = ["-k", "piece or plain or test_7", "--quick", "--dtype", "float32", "--plugin", "reported_plugin"]
 COUNTS = [outcome.replace(" ", "_") for outcome in OUTCOMES]

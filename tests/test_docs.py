@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import file_tree
 import mha_core
 import mha_core.plugin
 from mha_core.conformance.promises import PROMISES
@@ -51,6 +52,10 @@ def test_the_reference_has_every_public_name(module):
 def test_the_backend_of_jax_is_the_one_that_is_installed():
     code = (ROOT / "tests" / "third_party" / "mha-jax" / "mha_jax.py").read_text(encoding="utf-8")
     assert code in [block.code for block in blocks(DOCS / "backend.md")]
+
+
+def test_the_tree_of_files_has_the_docstrings_of_all_modules():
+    assert file_tree.written() == file_tree.tree(), "run `make tree`, which writes the tree in docs/architecture.md"
 
 
 def test_every_page_is_in_the_contents():

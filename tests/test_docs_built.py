@@ -11,6 +11,7 @@ import mha_core
 import mha_core.plugin
 from conftest import ROOT
 
+pytestmark = pytest.mark.pages
 # what makes a browser fetch something; links that a reader may follow are none of these
 FETCHED = re.compile(
     r"""(?:<(?:script|img|iframe|source)[^>]*\ssrc=|<link[^>]*\shref=|url\(|@import\s)["']?\s*((?:https?:)?//[^"')\s]+)"""

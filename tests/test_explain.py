@@ -11,6 +11,7 @@ import mha_core as mha
 import mha_numpy
 from mha_core.dispatch.backend import load
 from sample_kernels import FEATURES, OPERATIONS, a_kernel, received
+from test_cli import run
 
 X = np.ones((2, 3, 4), dtype=np.float32)
 
@@ -140,13 +141,9 @@ def test_an_op_of_a_wrong_type_is_refused():
 
 
 def mha_explain(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "mha_core", "explain", *arguments], capture_output=True, text=True, check=False, env=WIDE
-    )
-    return done.returncode, done.stdout, " ".join(done.stderr.replace("│", " ").split())
-
-
-WIDE = {**__import__("os").environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    """In this process, which has imported the libraries already."""
+    done = run("explain", *arguments)
+    return done.exit_code, done.stdout, " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_the_command_prints_the_same():

@@ -8,6 +8,7 @@ from conftest import ROOT
 from field_outcomes import PROBES
 from field_peers import ATTEND, COLUMNS, PARAMETERS
 
+pytestmark = pytest.mark.field
 PAGES = (ROOT / "docs" / "field.md", ROOT / "README.md")
 MARK = "<!-- readme table -->"
 TEXT = PAGES[0].read_text(encoding="utf-8")

@@ -331,6 +331,7 @@ def test_the_python_of_the_plugin_s_readme_runs():
     exec(compile(program, "README.md", "exec"), {})
 
 
+@pytest.mark.full
 @in_float32
 def test_all_of_it_holds_in_float64():
     # the compiler's optimisations cost more than they save in calls as small as these

@@ -60,6 +60,7 @@ def test_it_is_listed_and_imports_no_array_library(distribution):
     assert said.strip().endswith("False")
 
 
+@pytest.mark.full
 def test_it_passes_its_own_test_as_its_readme_says(distribution):
     root, site = distribution
     commands = re.findall(r"^\$ (.*)$", (root / "README.md").read_text(), flags=re.MULTILINE)
@@ -69,6 +70,7 @@ def test_it_passes_its_own_test_as_its_readme_says(distribution):
     assert "1 passed" in said
 
 
+@pytest.mark.full
 def test_its_kernel_is_what_runs_and_is_judged(distribution):
     site = distribution[1]
     suite = ["-m", "mha_core", "conform", NAME, "--quick", "--dtype", "float32", "-k", "test_kernels"]

@@ -5,13 +5,12 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import mha_core as mha
 from judged_attention import inputs, judge, normal
 from mha_core.conformance.problems import Limits, random_problem
 from mha_numpy.attention import kernel, tiles
+from properties import given, settings, st
 
 LENGTHS = [1, 15, 16, 17, 63, 64, 65, 511, 512, 513, 1025]
 ALIGNED = [(1, 1025), (1025, 1), (65, 513), (513, 65), (200, 200), (600, 600)]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -10,7 +11,6 @@ import mha_core as mha
 from conftest import write_tiny_model
 from mha_core.dispatch.backend import load
 
-ml_dtypes = pytest.importorskip("ml_dtypes")
 HALF = {"float16": (np.float16, 2.0**-11), "bfloat16": (ml_dtypes.bfloat16, 2.0**-8)}
 half = pytest.mark.parametrize(("dtype", "unit"), HALF.values(), ids=HALF)
 
@@ -199,6 +199,7 @@ def test_bfloat16_without_ml_dtypes_says_how_to_install_it(monkeypatch, tmp_path
 def test_ml_dtypes_is_imported_only_for_bfloat16():
     script = """
 import sys
+import ml_dtypes
 import numpy as np
 import mha_core as mha
 for dtype in ("float16", "float32", "float64"):

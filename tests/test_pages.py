@@ -1,4 +1,4 @@
-"""What the README and the documentation print runs as printed, and their links lead somewhere."""
+"""The code in the README and the documentation runs and prints what they show, and their links lead somewhere."""
 
 import json
 import os
@@ -39,6 +39,7 @@ def run(*words, cwd, **environment):
     )
 
 
+@pytest.mark.pages
 @with_kind("python")
 def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
     write_files(page, tmp_path)
@@ -54,9 +55,10 @@ def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
             assert is_as_shown(block.shown, printed), f"line {block.line} printed:\n{printed}\nshown is:\n{block.shown}"
 
 
+@pytest.mark.pages
 @with_kind("console")
 def test_commands_run_and_print_what_is_shown(page, minilm, tmp_path):
-    """make is run by .ci/run, pip by the Makefile: of these here only that the targets exist."""
+    """.ci/run runs make, and the Makefile pip: here, the targets of make must exist."""
     write_files(page, tmp_path)
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for command in commands(page):
@@ -78,8 +80,8 @@ def test_links_lead_somewhere(page):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-def test_the_two_commands_of_the_readme_are_there():
-    assert {"make demo", "make test"} <= {command.line for command in commands(ROOT / "README.md")}
+def test_the_commands_of_the_readme_are_there():
+    assert {"make demo", "make test", "make test-all"} <= {command.line for command in commands(ROOT / "README.md")}
 
 
 def test_a_page_is_read_as_its_reader_reads_it(tmp_path):

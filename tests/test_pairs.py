@@ -3,12 +3,12 @@
 from itertools import combinations
 
 import numpy as np
-import pytest
 
 import mha_core as mha
 from mha_core.algebra import attention as algebra
 from mha_core.conformance import oracle
 from mha_core.ops.prepare import prepare
+from together import for_each
 
 B, H, L, S = 2, 4, 6, 6
 OFFSET = 1
@@ -18,7 +18,7 @@ ARRAY, LENGTHS, IDS = RNG.random((B, H, L, S)) < 0.6, np.asarray([4, 6]), RNG.in
 BIAS, SINK, TABLE = RNG.normal(size=(H, L, S)), RNG.normal(size=H), RNG.normal(size=(4, H))
 PACKED = np.repeat([0, 1, 2], [2, 1, 3])
 
-# name: (make -> mask, whole boolean array)
+# name: (make -> mask, the same as a boolean array)
 MASKS = {
     "causal": (lambda make: mha.causal(), K <= Q),
     "window": (lambda make: mha.window(2, 1), (K >= Q - 2) & (K <= Q + 1)),
@@ -35,7 +35,7 @@ BUCKETS = np.asarray(
     [[mha.relative_bias(TABLE, bidirectional=True, max_distance=4).bucket(int(d)) for d in row] for row in K - Q]
 )
 SLOPES = np.asarray(mha.alibi(H).slopes)[:, None, None]
-# name: (make -> bias, whole array)
+# name: (make -> bias, the same as an array)
 BIASES = {
     "bias": (lambda make: make(BIAS), BIAS),
     "alibi": (lambda make: mha.alibi(H), -SLOPES * np.abs(Q - K)),
@@ -50,7 +50,7 @@ PAIRS = [(a, b) for a, b in combinations(NAMES, 2) if not (a in BIASES and b in 
 
 
 def arguments(names, rng, make):
-    """Arrays, the options of the call, and the same for the oracle."""
+    """Return the arrays, the options of the call, and the same options for the oracle."""
     key_heads = 2 if "grouped" in names else H
     batch = 1 if "broadcast" in names else B
     query = rng.normal(size=(B, H, L, 4)) * 2
@@ -73,25 +73,32 @@ def arguments(names, rng, make):
     return (query, key, value), options, expected
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{pair[0]} and {pair[1]}")
-def test_a_pair_of_options_holds_on_every_path(backend, rng, pair):
-    arrays, options, expected = arguments(pair, rng, backend.from_numpy)
-    out, lse, weights = oracle.attention(*arrays, **expected)
-    query, key, value = map(backend.from_numpy, arrays)
+def test_every_pair_of_options_holds_on_every_path(backend, rng):
+    def check(case):
+        pair, rng = case
+        arrays, options, expected = arguments(pair, rng, backend.from_numpy)
+        out, lse, weights = oracle.attention(*arrays, **expected)
+        query, key, value = map(backend.from_numpy, arrays)
 
-    def close(actual, wanted):
-        np.testing.assert_allclose(backend.to_numpy(actual), wanted, rtol=0, atol=1e-13)
+        def close(actual, wanted):
+            np.testing.assert_allclose(backend.to_numpy(actual), wanted, rtol=0, atol=1e-13)
 
-    state = mha.attention_state(query, key, value, **options)  # dense, or packed
-    close(state.out, out)
-    close(state.lse, lse)
-    _, problem = prepare(query, key, value, **options)
-    blocked = algebra.attention_state(problem, block=(4, 2))
-    close(blocked.out, out)
-    close(blocked.lse, lse)
-    if "broadcast" not in pair:  # the batch of the values alone is not known to the weights
-        close(mha.attention_weights(query, key, **options), weights)
-        close(mha.attention_weights(query, key, state.lse, rows=[4, 0], cols=slice(1, 5), **options), weights[..., [4, 0], 1:5])
-    if not set(pair) & {"sink", *MASKS, *BIASES}:  # the rest says nothing of keys: split them, and merge
-        halves = [mha.attention_state(query, key[..., s, :], value[..., s, :], **options) for s in (slice(0, 2), slice(2, S))]
-        close(mha.merge_states(*halves).out, out)
+        state = mha.attention_state(query, key, value, **options)  # dense, or packed
+        close(state.out, out)
+        close(state.lse, lse)
+        _, problem = prepare(query, key, value, **options)
+        blocked = algebra.attention_state(problem, block=(4, 2))
+        close(blocked.out, out)
+        close(blocked.lse, lse)
+        if "broadcast" not in pair:  # the weights do not depend on the values, and so not on their batch
+            close(mha.attention_weights(query, key, **options), weights)
+            some = weights[..., [4, 0], 1:5]
+            close(mha.attention_weights(query, key, state.lse, rows=[4, 0], cols=slice(1, 5), **options), some)
+        if not set(pair) & {"sink", *MASKS, *BIASES}:  # no other option depends on the keys: split them, and merge
+            halves = [
+                mha.attention_state(query, key[..., s, :], value[..., s, :], **options) for s in (slice(0, 2), slice(2, S))
+            ]
+            close(mha.merge_states(*halves).out, out)
+
+    cases = zip(PAIRS, rng.spawn(len(PAIRS)), strict=True)  # each pair with random numbers of its own
+    for_each({" and ".join(pair): (pair, own) for pair, own in cases}, check)

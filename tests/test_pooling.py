@@ -17,7 +17,7 @@ POOL = {
 }
 
 
-def expected(folder, *modes, normalize=False, gelu=plain.exact_gelu, weights=None):
+def expected(folder, *modes, normalize=False, gelu=plain_numpy.exact_gelu, weights=None):
     reference = plain_numpy.Bert(folder, "float64", gelu, weights)
     rows = np.stack([np.concatenate([POOL[mode](reference.hidden(text)) for mode in modes]) for text in TEXTS])
     return rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize else rows

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mha_core as mha
 from mha_core.algebra import attention as algebra
 from mha_core.conformance import oracle
 from mha_core.conformance.problems import random_problem
 from mha_core.ops.prepare import prepare
+from properties import given, st
 
 seeds = st.integers(0, 2**32 - 1)
 

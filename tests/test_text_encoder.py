@@ -39,7 +39,7 @@ def encoder(minilm):
 
 @pytest.fixture(scope="session")
 def reference(minilm):
-    return plain_numpy.TextEncoder(minilm, "float64", plain.exact_gelu)
+    return plain_numpy.TextEncoder(minilm, "float64", plain_numpy.exact_gelu)
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,9 @@ class Clone:
         )
 
 
+pytestmark = pytest.mark.asv
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     return Clone(tmp_path_factory.mktemp("clone"))

@@ -4,5 +4,5 @@
                      [--report DIR]
 
 which is ``pytest -p mha_core.conformance.plugin --pyargs mha_core.conformance --backend NAME ...``. It needs the extra
-``conformance``. What is checked: docs/design.md; what each test holds stands at the head of its module.
+``conformance``. What is checked: docs/promises.md; what each test holds stands at the head of its module.
 """

@@ -1,4 +1,4 @@
-"""The promises of docs/design.md by their numbers, as a run names them.
+"""The promises of docs/promises.md by their numbers, as a run names them.
 
 A test says which of them it holds by ``@pytest.mark.promise(7)``, several by ``promise(0, 6)``; a module says it for all its
 tests by ``pytestmark``, and a test's own mark stands in place of its module's.

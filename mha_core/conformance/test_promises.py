@@ -1,4 +1,4 @@
-"""The promises of docs/design.md, by their numbers, as far as one backend can keep or break them.
+"""The promises of docs/promises.md, by their numbers, as far as one backend can keep or break them.
 
 What is refused, and what is said of it (5, 6, 10, 15), is in test_refusals too; 6 for every option in test_algebra; 12 in
 test_inputs; 13 in test_memory; 14 in test_threads and test_determinism.

@@ -1,0 +1,51 @@
+"""The tree of files in docs/architecture.md: every package and module with the first line of its docstring.
+
+``make tree`` writes it; tests/test_docs.py compares it.
+"""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "architecture.md"
+FOLDERS = ("mha_core", "backends", "asv_benches")
+BEGIN, END = "<!-- tree -->\n", "<!-- end tree -->"
+COLUMN = 32
+"""Where the docstrings begin."""
+
+
+def tree():
+    """Markdown: the block between the two marks of the page."""
+    lines = [line for folder in FOLDERS for line in _lines(ROOT / folder, 0)]
+    return "\n".join(["```text", *lines, "```\n"])
+
+
+def written():
+    """What the page has there now."""
+    return PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+
+
+def write():
+    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert begin and end, f"{PAGE} must have the lines {BEGIN.strip()} and {END}, between which the tree is written"
+    PAGE.write_text(f"{before}{begin}{tree()}{end}{after}", encoding="utf-8")
+
+
+def _lines(path, depth):
+    if path.is_dir():
+        if list(path.rglob("*.py")):
+            yield _line(f"{path.name}/", path / "__init__.py", depth)
+            for inner in sorted(path.iterdir()):
+                yield from _lines(inner, depth + 1)
+    elif path.suffix == ".py" and not path.name.startswith("__"):
+        yield _line(path.name, path, depth)
+
+
+def _line(name, module, depth):
+    doc = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) if module.exists() else None
+    return f"{'    ' * depth + name:<{COLUMN}}{(doc or '').partition(chr(10))[0]}".rstrip()
+
+
+if __name__ == "__main__":
+    write()
