@@ -2,10 +2,13 @@
 
 import ctypes
 import importlib.util
+import json
 import re
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
+import cuda_builds
 from mha_cupy.launch import text
 
 # what cupy.RawKernel (CuPy 14.2) adds to the options of mha_cupy.launch
@@ -20,9 +23,16 @@ def library():
 
 
 def compiled(source, defines, arch):
-    """The log of the compiler and of ptxas, and the PTX. Raises AssertionError with the log where it does not compile."""
-    nvrtc, program = library(), ctypes.c_void_p()
+    """The log of the compiler and of ptxas, and the PTX. Raises AssertionError with the log if the source does not compile."""
     options = ["--std=c++17", *(f"-D{define}" for define in defines), *OF_CUPY, f"-arch={arch}", "--ptxas-options=-v"]
+    inputs = [text(source), source, *options, version("nvidia-cuda-nvrtc")]
+    path = cuda_builds.kept(".json", inputs, lambda path: path.write_text(json.dumps(_compile(source, options)), "utf-8"))
+    log, ptx = json.loads(path.read_text("utf-8"))
+    return log, ptx
+
+
+def _compile(source, options):
+    nvrtc, program = library(), ctypes.c_void_p()
     words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text(source).encode(), source.encode(), 0, None, None) == 0
     try:

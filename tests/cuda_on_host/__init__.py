@@ -6,12 +6,16 @@ import subprocess
 from collections import deque
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from threading import Lock
 
 import numpy as np
 
-SOURCES = Path(__file__).parent.parent.parent / "backends" / "mha_cupy" / "cuda"
+import cuda_builds
+
+HERE = Path(__file__).parent
+SOURCES = HERE.parent.parent / "backends" / "mha_cupy" / "cuda"
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas")
 launched = deque(maxlen=200)
 """What ran last, for tests to look at."""
 _TURN = Lock()  # a device takes launches of all threads; here they take turns
@@ -20,13 +24,16 @@ _WRONG = {
     2: "a block wrote beyond the shared memory that it was given",
     3: "a copy of 16 bytes began between two places of 16",
 }
-COMPILER = shutil.which("g++") or shutil.which("clang++")
 
 
 @cache
 def compiled(source, kernel, defines):
-    """The kernel's ``launch(grid, block, shared, flushes, args)``; ``defines`` are what the device's compiler is given."""
-    folder = Path(mkdtemp(prefix="cuda_on_host"))
+    """The kernel's ``launch(grid, block, shared, flushes, args)``. ``defines`` are the options ``-DNAME=value`` without ``-D``."""
+    return ctypes.CDLL(str(build(source, kernel, defines))).launch
+
+
+def build(source, kernel, defines):
+    """Path of the shared library that holds ``launch``; compiled if it is not kept in build/cuda."""
     code = f"""
         #include "cuda_on_host.h"
         #include "{source}"
@@ -34,19 +41,22 @@ def compiled(source, kernel, defines):
             return host::launch({kernel}, grid, block, shared, flushes, args);
         }}
     """
-    (folder / "kernel.cpp").write_text(code)
-    includes = [f"-I{Path(__file__).parent}", f"-I{SOURCES}"]
-    command = [COMPILER, "-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas", *includes]
-    done = subprocess.run(
-        [*command, *(f"-D{define}" for define in defines), "-o", folder / "kernel.so", folder / "kernel.cpp"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    library = ctypes.CDLL(str(folder / "kernel.so"))
-    shutil.rmtree(folder)
-    return library.launch
+    whole = cuda_builds.with_includes(code, [HERE, SOURCES])
+    options = [*OPTIONS, *(f"-D{define}" for define in defines)]
+
+    def compile_into(path):
+        done = subprocess.run(
+            [COMPILER, *options, "-x", "c++", "-o", path, "-"], input=whole, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    return cuda_builds.kept(".so", [whole, *options, compiler_version()], compile_into)
+
+
+@cache
+def compiler_version():
+    """Version, target and configuration, as the compiler prints them."""
+    return subprocess.run([COMPILER, "-v"], capture_output=True, text=True, check=True).stderr
 
 
 def run(launch):
