@@ -1,11 +1,9 @@
 // The CUDA that our kernels use, on the host: the threads of a block are fibers that take turns, and meet where CUDA's would.
 // It shows what a kernel computes, and nothing of how fast, nor of a device's own arithmetic (its exp, log and tanh).
 
-#include <algorithm>
 #include <cmath>
 #include <csetjmp>
 #include <cstring>
-#include <memory>
 #include <ucontext.h>
 #include <utility>
 #include <vector>
@@ -17,6 +15,9 @@
 #define __restrict__
 #define __launch_bounds__(...)
 #define __shared__ static  // blocks run one after another
+
+template <typename T> T max(T a, T b) { return a < b ? b : a; }
+template <typename T> T min(T a, T b) { return b < a ? b : a; }
 
 struct Dim { unsigned int x, y, z; };
 inline Dim threadIdx, blockIdx, blockDim, gridDim;
@@ -30,7 +31,7 @@ struct Copy { void* to; const void* from; bool is_there; };
 struct Fiber {
     ucontext_t start;
     std::jmp_buf place;
-    std::unique_ptr<char[]> stack{new char[STACK]};  // kept from block to block
+    std::vector<char> stack = std::vector<char>(STACK);  // kept from block to block
     bool begun = false, done = false, at_barrier = false;
     unsigned int slot[8];         // what the others of the warp are shown
     std::vector<Copy> to_be_done;  // copies that nothing has waited for
@@ -94,14 +95,14 @@ template <typename... Args> struct Launch {
             for (Fiber& fiber : fibers) {
                 fiber.begun = fiber.done = fiber.at_barrier = false;
                 getcontext(&fiber.start);
-                fiber.start.uc_stack.ss_sp = fiber.stack.get();
+                fiber.start.uc_stack.ss_sp = fiber.stack.data();
                 fiber.start.uc_stack.ss_size = STACK;
                 makecontext(&fiber.start, body, 0);
             }
-            std::fill(shared.begin(), shared.end(), UNTOUCHED);
+            shared.assign(shared.size(), UNTOUCHED);
             for (unsigned int done = 0; done < block.x;) {
                 for (unsigned int first = 0; first < block.x; first += 32)
-                    if (!to_barrier(first, std::min(first + 32, block.x))) return 1;
+                    if (!to_barrier(first, min(first + 32, block.x))) return 1;
                 done = 0;
                 for (Fiber& fiber : fibers) {
                     done += fiber.done;
@@ -144,9 +145,6 @@ template <typename T> T __shfl_xor_sync(unsigned int, T x, int step) {
     host::wait();
     return y;
 }
-
-using std::max;
-using std::min;
 
 inline float normcdf(float x) { return float(std::erfc(-x / std::sqrt(2.0)) / 2); }
 inline double normcdf(double x) { return double(std::erfc(-x / std::sqrt(2.0L)) / 2); }

@@ -39,7 +39,7 @@ inline void matrices(const void* row, unsigned int (&to)[4], bool transposed) {
 template <typename T>
 void multiply_add(float (&sums)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1, T) {
     unsigned int* slot = host::fibers[host::current].slot;
-    std::copy(a, a + 4, slot);
+    std::memcpy(slot, a, sizeof a);
     slot[4] = b0;
     slot[5] = b1;
     host::wait();
