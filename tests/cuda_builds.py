@@ -27,7 +27,7 @@ def kept(suffix, inputs, build):
 
 
 def with_includes(text, folders):
-    """``text`` with the files that it includes in quotes in place of the includes, each once. Files are looked up in ``folders``."""
+    """Return ``text`` with each ``#include "file"`` replaced by the file, found in one of ``folders``, or by nothing if repeated."""
     done = set()
 
     def included(match):

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import cuda_on_host
-from cuda_pieces import DTYPES, PIECES, active, assert_rounded_once, on_host, wide
+from cuda_ops import DTYPES, OPERATIONS, active, assert_rounded_once, needs_compiler, wide
 from mha_core.conformance import reference
 from mha_core.conformance.pieces import piece_calls
 from mha_cupy.activations import activation
 
-pytestmark = on_host
+pytestmark = needs_compiler
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 EXACT = {
     "identity": lambda x: x,
@@ -22,7 +22,7 @@ EXACT = {
 
 
 @each_dtype
-@pytest.mark.parametrize("op", PIECES)
+@pytest.mark.parametrize("op", OPERATIONS)
 def test_the_calls_of_the_conformance_suite(dtype, rng, op):
     """Of every piece that has a kernel here."""
     for call in piece_calls(rng, op):
@@ -31,7 +31,7 @@ def test_the_calls_of_the_conformance_suite(dtype, rng, op):
             continue  # the kernels refuse it
         options = {"eps": 1e-5, **call.options} if op.endswith("norm") else call.options
         exact = call.exact(*map(wide, given), **call.options)
-        assert_rounded_once(f"{op} {call.name}", PIECES[op](*given, **options), exact, call.magnitude(*map(wide, given)))
+        assert_rounded_once(f"{op} {call.name}", OPERATIONS[op](*given, **options), exact, call.magnitude(*map(wide, given)))
 
 
 @pytest.mark.parametrize("name", EXACT)

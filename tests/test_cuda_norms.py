@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import cuda_on_host
-from cuda_pieces import DTYPES, assert_rounded_once, layer_norm, on_host, rms_norm, wide
+from cuda_ops import DTYPES, assert_rounded_once, layer_norm, needs_compiler, rms_norm, wide
 from mha_core.conformance import reference
 from mha_cupy.norms import norm
 
-pytestmark = on_host
+pytestmark = needs_compiler
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm}
 

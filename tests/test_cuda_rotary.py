@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from cuda_pieces import DTYPES, assert_rounded_once, on_host, rotary, wide
+from cuda_ops import DTYPES, assert_rounded_once, needs_compiler, rotary, wide
 from mha_core.conformance import reference
-from mha_cupy.rotary import _axes
+from mha_cupy.rotary import _merged_axes
 
-pytestmark = on_host
+pytestmark = needs_compiler
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_kind = pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
 
@@ -74,7 +74,7 @@ def test_nan_stays_in_its_pair(rng):
 
 def test_axes_that_lie_alike_are_taken_as_one():
     x, table = np.zeros((2, 3, 4, 5, 8)), np.zeros((5, 4))
-    assert _axes(x, table, table) == [(24, (320, 0, 0)), (5, (64, 32, 32))]
+    assert _merged_axes(x, table, table) == [(24, (320, 0, 0)), (5, (64, 32, 32))]
     whole = np.zeros((2, 3, 4, 5, 4))
-    assert _axes(x, whole, whole) == [(120, (64, 32, 32))]
-    assert _axes(x[:, :1], table, table) == [(2, (3840, 0, 0)), (4, (320, 0, 0)), (5, (64, 32, 32))]
+    assert _merged_axes(x, whole, whole) == [(120, (64, 32, 32))]
+    assert _merged_axes(x[:, :1], table, table) == [(2, (3840, 0, 0)), (4, (320, 0, 0)), (5, (64, 32, 32))]
