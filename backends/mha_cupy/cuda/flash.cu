@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     long long lengths_batch,
     long long mask_batch, long long mask_head, long long mask_row, long long mask_col,
     long long bias_batch, long long bias_head, long long bias_row, long long bias_col,
-    int splits, int batch, int heads, int groups, int rows, int cols,  // key heads; groups: query heads for each
+    int splits, int batch, int heads, int groups, int rows, int cols,  // heads: of keys; groups: query heads for each
     int dim, int value_dim,                                           // without padding
     float scale, float softcap,                                       // 0: no softcap
     int low, int high, int has_band,                                  // low <= col - row <= high
@@ -68,7 +68,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     begin += split * each;
     end = min(end, begin + each);
 
-    const int all_from = spans ? spans[2 * last_row] : 0, all_to = spans ? min(end, spans[2 * first_row + 1]) : end;  // seen by all rows
+    // Keys that lengths and spans let all rows see.
+    const int all_from = spans ? spans[2 * last_row] : 0, all_to = spans ? min(end, spans[2 * first_row + 1]) : end;
 
     query += b * query_batch + k_head * query_head;
     key += b * key_batch + k_head * key_head;
@@ -170,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
 #pragma unroll
                 for (int i = 0; i < KEYS / 4; i++) now = fmaxf(now, s[t][i / 2][half * 2 + i % 2]);
                 now = over_lanes<Max, 4>(now);
-                const float base = now == NONE ? 0 : now;  // differences first: the largest weight is exactly 1
+                const float base = now == NONE ? 0 : now;  // differences first: the largest weight is exactly 1, however large its score
                 const float keep = exp2f((before - base) * factor);
                 float sum = 0;
 #pragma unroll

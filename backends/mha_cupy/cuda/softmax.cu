@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(
     SCORE* __restrict__ lse, long long lse_batch, long long lse_head, long long lse_row,  // or null
     int heads, int rows, int cols, long long stride, SCORE weight_factor,
     SCORE softcap,                               // 0: none
-    int first_row, int first_col,                // of this block of scores; what follows counts from the problem's first
+    int first_row, int first_col,                // where this block of scores begins
     int low, int high,                           // low <= col - row <= high
     const long long* __restrict__ lengths, long long lengths_batch,  // (batch,): col < length; or null
     const bool* __restrict__ mask, long long mask_batch, long long mask_head, long long mask_row, long long mask_col,  // or null
