@@ -27,7 +27,7 @@ def kept(suffix, inputs, build):
 
 
 def with_includes(text, folders):
-    """Return ``text`` with each ``#include "file"`` replaced by the file, found in one of ``folders``, or by nothing if repeated."""
+    """Return ``text`` with each ``#include "file"`` replaced by the file, but only once. Files are looked up in ``folders``."""
     done = set()
 
     def included(match):

@@ -28,7 +28,7 @@ _ERRORS = {
 
 @cache
 def compiled(source, kernel, defines):
-    """Return the C function ``launch(grid, block, shared, flushes, args)`` of a kernel. defines: ``NAME=value``, as in Launch."""
+    """Return a kernel's C function ``launch(grid, block, shared, flushes, args)``. defines: ``NAME=value``, as in Launch."""
     return ctypes.CDLL(str(build(source, kernel, defines))).launch
 
 

@@ -1,4 +1,4 @@
-"""JAX for mha-core: jax.numpy is all that the algebra needs, and jit, grad and vmap pass through it."""
+"""JAX for mha-core: the algebra needs only jax.numpy, and works under jit, grad and vmap."""
 
 import sys
 from importlib import import_module
@@ -6,7 +6,7 @@ from importlib import import_module
 from mha_core.plugin import Backend, hookimpl
 
 
-def _is_jax(x):  # tracers too; whoever holds a JAX array has imported jax
+def _is_jax(x):  # also for tracers; if x is a JAX array, jax has been imported
     return isinstance(x, getattr(sys.modules.get("jax"), "Array", ()))
 
 
