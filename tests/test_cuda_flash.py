@@ -213,7 +213,7 @@ def test_rows_that_are_not_aligned_to_16_bytes(rng):
 
 
 @pytest.mark.parametrize("mask", [None, mha.causal(), mha.window(5, 5)])
-def test_blocks_of_a_band_are_in_their_own_order(rng, mask):
+def test_only_a_band_changes_the_order_of_blocks(rng, mask):
     x = normal(rng, 1, 1, 40, 16)
     on_host(x, x, x, mask=mask)
     _, _, has_band, _ = launched[-1].args[-4:]

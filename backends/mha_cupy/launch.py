@@ -28,7 +28,7 @@ class Launch:
     defines: tuple[str, ...]
     """``NAME=value`` for the compiler."""
     grid: int
-    """How many thread blocks."""
+    """Number of thread blocks."""
     block: int
     """Threads of each thread block."""
     args: Sequence[Any]

@@ -1,4 +1,4 @@
-"""What row-wise kernels share: the limits on their calls, arrays as rows, and the width of a memory access."""
+"""Helpers of the row-wise kernels: limits on calls, arrays as rows, the width of a memory access, dtypes."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _pitch(length: int) -> int:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """What two launches have in common if their problems differ only in the arrays' values."""
+    """Everything about a launch except its arrays."""
 
     defines: tuple[str, ...]
     grid: int

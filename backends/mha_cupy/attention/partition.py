@@ -13,7 +13,7 @@ from .mask_and_bias import Band
 
 MIN_SCORES = 1 << 22  # in a block of a small problem: 16 MB of float32, and half as much for the weights
 MAX_SCORES = 1 << 25  # in a block of a large problem: 128 MB, and half as much
-NUM_BLOCKS = 8  # of a problem between the two: it takes far less memory than all of its scores would
+NUM_BLOCKS = 8  # in a problem between the two: it needs far less memory than all of its scores would
 MAX_KEYS = 1 << 14  # in a row of a block: 1024 threads with 16 numbers of 4 bytes each, or 8 of 8 bytes
 BAND_QUERIES = 1024  # in a block of a band: fewer would make products small, more would compute scores outside the band
 

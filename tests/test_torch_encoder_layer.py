@@ -109,7 +109,7 @@ def test_a_sublayer_of_another_class_is_called(rng):
     changed = replace(layer, norm_2=Doubling(), feed_forward=lambda y: y)
     found = mha.explain(changed, x)
     assert found.kernel is None
-    assert "norm_2=test_torch_layers.Doubling" in found.features
+    assert "norm_2=test_torch_encoder_layer.Doubling" in found.features
     y = layer.norm_1(x + layer.attention(x))
     torch.testing.assert_close(changed(x), 2 * (y + y))
 
