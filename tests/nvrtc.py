@@ -33,10 +33,10 @@ def compiled(source, defines, arch):
 
 def _compile(source, options):
     nvrtc, program = library(), ctypes.c_void_p()
-    words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    c_options = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text(source).encode(), source.encode(), 0, None, None) == 0
     try:
-        status = nvrtc.nvrtcCompileProgram(program, len(options), words)
+        status = nvrtc.nvrtcCompileProgram(program, len(options), c_options)
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
         assert status == 0, log
         return log, _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
@@ -48,7 +48,7 @@ def spills(log):
     """Return how many bytes each kernel of a source spills, stores and loads together, by kernel name."""
     parts = re.split(r"Compiling entry function '(\w+)'", log)[1:]
     found = {
-        name: [int(n) for n in re.findall(r"(\d+) bytes spill", said)] for name, said in zip(*[iter(parts)] * 2, strict=True)
+        name: [int(n) for n in re.findall(r"(\d+) bytes spill", lines)] for name, lines in zip(*[iter(parts)] * 2, strict=True)
     }
     assert found and all(len(numbers) == 2 for numbers in found.values()), log
     return {name: sum(numbers) for name, numbers in found.items()}
