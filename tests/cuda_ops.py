@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 import cuda_on_host
 from mha_core.conformance.tolerance import SMALLEST, UNIT_ROUNDOFF, assert_within, compute_dtype
@@ -12,6 +13,7 @@ from mha_cupy.rotary import rotation
 from mha_cupy.rowwise import rows
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
+without_time_limits = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
 needs_compiler = pytest.mark.skipif(cuda_on_host.COMPILER is None, reason="needs a C++ compiler, g++ or clang++")
 
 

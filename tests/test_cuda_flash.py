@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import mha_core as mha
 from cuda_on_host import judging, launched
 from cuda_on_host.judging import kernels  # noqa: F401
-from cuda_ops import needs_compiler
+from cuda_ops import needs_compiler, without_time_limits
 from mha_core.dispatch.contract import Call
 from mha_cupy.attention import flash, flash_config
 
@@ -288,6 +288,7 @@ def test_undeclared_features_are_refused(rng):
             on_host(x, x, x, **options)
 
 
+@without_time_limits
 @given(st.integers(1, 256), st.integers(1, 256), st.integers(1, 10**6), st.booleans())
 def test_a_thread_block_fits_the_rows_and_the_smallest_gpu(dim, value_dim, rows, plain):
     block = flash_config.thread_block(dim, value_dim, rows, plain=plain)
@@ -297,6 +298,7 @@ def test_a_thread_block_fits_the_rows_and_the_smallest_gpu(dim, value_dim, rows,
     assert shared <= 99 << 10, "compute capability 8.6 and 8.9 have the least shared memory of those supported"
 
 
+@without_time_limits
 @given(st.integers(1, 10**4), st.integers(1, 10**6), st.sampled_from([1, 17, 100]), st.integers(1, 200))
 def test_keys_are_split_only_if_the_gpu_is_idle_and_keys_are_many(blocks, num_keys, rows, multiprocessors):
     block = flash_config.thread_block(128, 128, rows, plain=True)

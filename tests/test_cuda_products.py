@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuda_on_host.blas import HostBlas
+from cuda_ops import without_time_limits
 from mha_cupy import products
 
 small = st.integers(1, 9)
@@ -22,6 +23,7 @@ def views(draw, lead, rows, cols):
     return x.transpose(np.argsort(order))[tuple(slice(None, None, step) for _ in shape)]
 
 
+@without_time_limits
 @given(st.data(), axes, st.tuples(small, small, small), st.sampled_from([1.0, 0.5]))
 def test_products_of_views_are_right_whatever_the_strides(data, lead, sizes, alpha):
     m, k, n = sizes
