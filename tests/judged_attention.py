@@ -1,4 +1,4 @@
-"""Attention by NumPy's tiles, judged element by element by the bounds of conformance: for tests/test_numpy_attention*.py."""
+"""Checks of the NumPy kernel ``tiles``, element by element, by the bounds of the conformance suite."""
 
 import pickle
 from functools import lru_cache
@@ -9,11 +9,11 @@ import mha_core as mha
 from mha_core.conformance.tolerance import assert_within, exact_attention
 
 NOTHING = 2.0**-99
-"""A weight that is less than this, beside the greatest of its row or the sink, may be any such number: it is no denormal."""
+"""Relative to the largest weight of its row or the sink, a smaller weight than this may be any value below it, such as 0."""
 
 
 def tiles(query, key, value, **options):
-    """The state by the kernel; raises where the kernel does not take the call."""
+    """Return the state by the kernel; raises KernelUnsupported if it does not support the call."""
     with mha.use_kernel("attention", "tiles"):
         return mha.attention_state(query, key, value, **options)
 
@@ -28,21 +28,21 @@ def normal(rng, *shape, dtype=np.float32, times=1.0):
 
 
 def inputs(rng, length, num_keys, *, batch=(1,), heads=2, group=1, dim=16, width=None, dtype=np.float32, times=1.0):
-    """query, key and value: ``heads`` of the keys, ``group`` times as many of the query."""
+    """Return query, key and value. The keys have ``heads`` heads, the query ``group`` times as many."""
     query = normal(rng, *batch, heads * group, length, dim, dtype=dtype, times=times)
     key = normal(rng, *batch, heads, num_keys, dim, dtype=dtype)
     return query, key, normal(rng, *batch, heads, num_keys, dim if width is None else width, dtype=dtype)
 
 
 def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
-    """out and lse against float64; allowed and whole_bias: what mask and bias come to, for the oracle.
+    """Check the state, and the result without lse, against float64.
 
-    An array that is given as bias is its own whole. Both are judged, the state and the answer without lse.
+    allowed and whole_bias are mask and bias as full arrays for the oracle; whole_bias may be left out if bias is an array.
     """
     given = [x for x in (query, key, value, *options.values()) if isinstance(x, np.ndarray)]
     before = [x.copy() for x in given]
     shape = (*np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value))), *query.shape[-3:-1], value.shape[-1])
-    for _ in range(2):  # where an answer is not written, this may be what is there
+    for _ in range(2):  # memory that a kernel fails to write may then hold NaN
         np.full(shape, np.nan, dtype=query.dtype)
     state = tiles(query, key, value, **options)
     with mha.use_kernel("attention", "tiles"):
@@ -63,7 +63,7 @@ def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
     lost = np.repeat(lost, query.shape[-3] // value.shape[-3], axis=-3)
     for got in (state.out, out):
         assert_within("out", got, exact.out, exact.out_bound + lost)
-        assert (got[exact.lse == -np.inf] == 0).all(), "a query that sees no key must give exactly 0"
+        assert (got[exact.lse == -np.inf] == 0).all(), "a fully masked query must give exactly 0"
     assert_within("lse", state.lse, exact.lse, exact.lse_bound)
 
 
@@ -78,4 +78,4 @@ def same_bits(*states):
     first, *others = states
     for other in others:
         for name, a, b in zip(("out", "lse"), first, other, strict=True):
-            assert a.tobytes() == b.tobytes(), f"{name} has other bits"
+            assert a.tobytes() == b.tobytes(), f"{name} differs"

@@ -1,15 +1,18 @@
-"""CUDA sources compiled as CuPy does it, without a GPU: by the NVRTC of nvidia-cuda-nvrtc."""
+"""Compiles CUDA sources as CuPy does, but without a GPU, by the NVRTC of the package nvidia-cuda-nvrtc."""
 
 import ctypes
 import importlib.util
+import json
 import re
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
+import cuda_builds
 from mha_cupy.launch import text
 
-# what cupy.RawKernel (CuPy 14.2) adds to the options of mha_cupy.launch
-OF_CUPY = ("-ftz=true", "--device-as-default-execution-space")
+# options that cupy.RawKernel (CuPy 14.2) adds to those of mha_cupy.launch
+CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 
 
 @cache
@@ -20,13 +23,20 @@ def library():
 
 
 def compiled(source, defines, arch):
-    """The log of the compiler and of ptxas, and the PTX. Raises AssertionError with the log where it does not compile."""
+    """Return the log of NVRTC and ptxas, and the PTX. Raises AssertionError with the log if the source does not compile."""
+    options = ["--std=c++17", *(f"-D{define}" for define in defines), *CUPY_OPTIONS, f"-arch={arch}", "--ptxas-options=-v"]
+    inputs = [text(source), source, *options, version("nvidia-cuda-nvrtc")]
+    path = cuda_builds.kept(".json", inputs, lambda path: path.write_text(json.dumps(_compile(source, options)), "utf-8"))
+    log, ptx = json.loads(path.read_text("utf-8"))
+    return log, ptx
+
+
+def _compile(source, options):
     nvrtc, program = library(), ctypes.c_void_p()
-    options = ["--std=c++17", *(f"-D{define}" for define in defines), *OF_CUPY, f"-arch={arch}", "--ptxas-options=-v"]
-    words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    c_options = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text(source).encode(), source.encode(), 0, None, None) == 0
     try:
-        status = nvrtc.nvrtcCompileProgram(program, len(options), words)
+        status = nvrtc.nvrtcCompileProgram(program, len(options), c_options)
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
         assert status == 0, log
         return log, _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
@@ -35,10 +45,10 @@ def compiled(source, defines, arch):
 
 
 def spills(log):
-    """Bytes that each kernel of a source spills, stores and loads together, by its name."""
+    """Return how many bytes each kernel of a source spills, stores and loads together, by kernel name."""
     parts = re.split(r"Compiling entry function '(\w+)'", log)[1:]
     found = {
-        name: [int(n) for n in re.findall(r"(\d+) bytes spill", said)] for name, said in zip(*[iter(parts)] * 2, strict=True)
+        name: [int(n) for n in re.findall(r"(\d+) bytes spill", lines)] for name, lines in zip(*[iter(parts)] * 2, strict=True)
     }
     assert found and all(len(numbers) == 2 for numbers in found.values()), log
     return {name: sum(numbers) for name, numbers in found.items()}

@@ -1,16 +1,16 @@
-"""Activations of mha_cupy: the CUDA source's numbers, computed on the host. This judges the source; nothing here runs CuPy."""
+"""Activations of mha_cupy, with their CUDA run on the host. Nothing here runs CuPy."""
 
 import mpmath
 import numpy as np
 import pytest
 
 import cuda_on_host
-from cuda_pieces import DTYPES, PIECES, active, assert_rounded_once, on_host, wide
+from cuda_ops import DTYPES, OPERATIONS, active, assert_rounded_once, needs_compiler, wide
 from mha_core.conformance import reference
 from mha_core.conformance.pieces import piece_calls
 from mha_cupy.activations import activation
 
-pytestmark = on_host
+pytestmark = needs_compiler
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 EXACT = {
     "identity": lambda x: x,
@@ -22,16 +22,15 @@ EXACT = {
 
 
 @each_dtype
-@pytest.mark.parametrize("op", PIECES)
+@pytest.mark.parametrize("op", OPERATIONS)
 def test_the_calls_of_the_conformance_suite(dtype, rng, op):
-    """Of every piece that has a kernel here."""
     for call in piece_calls(rng, op):
         given = [None if x is None else x.astype(DTYPES[dtype]) for x in call.arrays]
         if any(0 in x.shape for x in given if x is not None):
-            continue  # the kernels refuse it
+            continue  # the kernels refuse empty axes
         options = {"eps": 1e-5, **call.options} if op.endswith("norm") else call.options
         exact = call.exact(*map(wide, given), **call.options)
-        assert_rounded_once(f"{op} {call.name}", PIECES[op](*given, **options), exact, call.magnitude(*map(wide, given)))
+        assert_rounded_once(f"{op} {call.name}", OPERATIONS[op](*given, **options), exact, call.magnitude(*map(wide, given)))
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -63,11 +62,11 @@ def test_bias_gate_and_residual(dtype, rng, name, length):
 
 
 @each_dtype
-def test_rows_may_lie_apart_and_nothing_is_written_beyond_them(dtype, rng):
+def test_rows_of_any_stride_and_nothing_is_written_beyond_them(dtype, rng):
     whole = rng.normal(size=(7, 3, 34)).astype(DTYPES[dtype])
     for x in (whole[:, 1], whole[::-1, 0, 1:18], whole[:, 2, ::2], whole.swapaxes(0, 1)):
         np.testing.assert_array_equal(active("silu", x), active("silu", x.copy()))
-    room = np.full((300, 34), 7, dtype=whole.dtype)  # more packs than a block has threads, and no multiple of them
+    room = np.full((300, 34), 7, dtype=whole.dtype)  # more packs than a thread block has threads, not a multiple of them
     x = rng.normal(size=(290, 34)).astype(whole.dtype)
     cuda_on_host.run(activation("relu", x, room[:290]))
     np.testing.assert_array_equal(room[:290], np.maximum(x, 0))
@@ -75,7 +74,7 @@ def test_rows_may_lie_apart_and_nothing_is_written_beyond_them(dtype, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gelu_keeps_the_digits_of_its_lower_tail(dtype):
+def test_gelu_is_accurate_in_the_lower_tail(dtype):
     x = np.linspace(-12, 0, 400, dtype=dtype)
     with mpmath.workdps(40):
         exact = np.asarray([float(mpmath.mpf(float(value)) * mpmath.ncdf(float(value))) for value in x])
@@ -83,7 +82,7 @@ def test_gelu_keeps_the_digits_of_its_lower_tail(dtype):
 
 
 @each_dtype
-def test_what_is_no_number_and_what_is_far_out(dtype):
+def test_nan_infinities_and_large_numbers(dtype):
     x = np.asarray([np.inf, -np.inf, np.nan, 1e4, -1e4, 100, -100], dtype=DTYPES[dtype])
     for name in ("relu", "gelu", "gelu_tanh", "silu"):
         got = active(name, x).astype(np.float64)
@@ -92,8 +91,8 @@ def test_what_is_no_number_and_what_is_far_out(dtype):
         assert np.isnan(got[2]), name
 
 
-def test_every_number_of_16_bits_goes_through_unchanged():
-    """Widened and narrowed again: subnormal numbers, infinities and both zeros too. NaN stays NaN."""
+def test_every_16_bit_float_is_unchanged_by_the_identity():
+    """They are widened and narrowed again, subnormal numbers, infinities and both zeros included. NaN stays NaN."""
     bits = np.arange(2**16, dtype=np.uint16)
     for dtype in (DTYPES["float16"], DTYPES["bfloat16"]):
         x = bits.view(dtype)
@@ -105,7 +104,7 @@ def test_every_number_of_16_bits_goes_through_unchanged():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_rounded_to_nearest_even(dtype, rng):
-    """x + b is exact in float64, and in float32 too: what NumPy rounds once."""
+    """x + b is exact in float32 and float64, so NumPy rounds it once."""
     x, b = (rng.integers(-(2**9), 2**9, size=(1, 4096)) / 2.0**6 for _ in range(2))
     x, b = x.astype(DTYPES[dtype]), b.astype(DTYPES[dtype])
     out = np.full_like(x, np.nan)

@@ -1,125 +1,139 @@
-"""How mha_cupy cuts a problem: every pair that may be seen in one block, no block too large; and what it asks of cuBLAS."""
+"""The attention kernel ``blocks`` of mha_cupy, with its CUDA run on the host: right at every border of its blocks.
+
+These tests cover the sources and the Python that launches them. CuPy, cuBLAS and a device need a GPU: see test_cupy_gpu.py.
+"""
+
+import sys
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cuda_on_host.blas import HostBlas
+import mha_core as mha
+from cuda_on_host import judging, launched
+from cuda_on_host.judging import kernels  # noqa: F401
+from cuda_ops import needs_compiler
+from mha_core.plugin import Call
 from mha_cupy import products
-from mha_cupy.blocks import BUSIEST, PARTS, WIDEST, blocks, reached, shape_of_block
+from mha_cupy.attention import blocks, partition
 
-small = st.integers(1, 9)
-limit = st.none() | st.integers(-12, 12)
-
-
-@given(
-    small, small, st.integers(1, 3), st.integers(1, 40), st.integers(1, 40), limit, limit, st.integers(1, 200), st.booleans()
-)
-def test_every_pair_of_a_band_is_in_one_block(batch, heads, groups, rows, cols, low, high, scores, computed):
-    copies = batch * heads * groups if computed else 0
-    times = np.zeros((batch, heads, rows, cols), dtype=int)
-    for block in blocks(batch, heads, groups, rows, cols, (low, high), copies=copies, scores=scores):
-        for part in block.cols:
-            times[np.ix_(block.batch, block.heads, block.rows, part)] += 1
-            count = len(block.batch) * len(block.heads) * groups * len(block.rows) * len(part)
-            assert count <= scores or len(block.batch) * len(block.heads) * len(block.rows) == 1
-            if computed:
-                assert copies * len(block.rows) * len(part) <= scores or len(block.rows) == 1
-    q, k = np.arange(rows)[:, None], np.arange(cols)
-    everywhere = np.ones((rows, cols), dtype=bool)
-    seen = everywhere & (True if low is None else k - q >= low) & (True if high is None else k - q <= high)
-    assert (times <= 1).all() and (times[..., seen] == 1).all()
+pytestmark = needs_compiler
 
 
-@pytest.mark.parametrize("length", [4096, 32768])
-def test_a_narrow_band_takes_few_scores(length):
-    taken = sum(
-        len(block.batch) * len(block.heads) * len(block.rows) * len(part)
-        for block in blocks(1, 1, 1, length, length, (-255, 0))
-        for part in block.cols
-    )
-    assert taken < length * 1300
+on_host, drawn, judge = (partial(function, "blocks_on_host") for function in (judging.on_host, judging.drawn, judging.judge))
 
 
-@pytest.mark.parametrize(("batch", "heads", "length"), [(32, 16, 512), (1, 16, 2048), (1, 16, 8192)])
-def test_a_large_problem_takes_no_more_launches_than_its_memory_asks(batch, heads, length):
-    """A block costs Python the same time, and a GPU is done with a small one before the next is launched."""
-    every = list(blocks(batch, heads, 1, length, length, (None, None)))
-    sizes = [len(block.batch) * len(block.heads) * len(block.rows) * length for block in every]
-    total = batch * heads * length**2
-    assert max(sizes) <= max(total // PARTS, 1) and len(every) == max(PARTS, total // BUSIEST)
+def normal(rng, *shape, dtype=np.float32):
+    return rng.normal(size=shape).astype(dtype)
 
 
-@given(st.integers(1, WIDEST))
-def test_a_row_has_threads_for_all_its_keys_and_not_many_more(num_cols):
-    threads, each = shape_of_block(num_cols)
-    assert threads * each >= num_cols and threads in (32, 64, 128, 256, 512, 1024) and each in (1, 2, 4, 8, 16)
-    assert threads * each < 2 * max(32, num_cols)
+@pytest.mark.parametrize("num_keys", [1, 31, 32, 33, 128, 129, 1000])
+def test_rows_of_every_number_of_threads(rng, num_keys):
+    judge(normal(rng, 1, 2, 3, 8), normal(rng, 1, 2, num_keys, 8), normal(rng, 1, 2, num_keys, 5))
 
 
-def test_reached():
-    assert reached(range(4, 8), 100, (-2, 0)) == range(2, 8)
-    assert reached(range(4, 8), 5, (None, 0)) == range(5)
-    assert len(reached(range(4, 8), 5, (9, None))) == 0
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of few scores, with at most five keys in a row."""
+    for name, value in {"MIN_SCORES": 64, "MAX_SCORES": 64, "MAX_KEYS": 5, "BAND_QUERIES": 4}.items():
+        monkeypatch.setattr(partition, name, value)
 
 
-axes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_random_problems_in_small_blocks(rng, dtype):
+    for p in drawn(rng, 40, longest=14, copies=3):
+        p = p.map(lambda x: x.astype(dtype))
+        options = {name: value for name, value in p.options(lambda x: x).items() if value is not None}
+        bias = None if p.bias is None else p.bias.astype(np.float64)
+        judge(p.query, p.key, p.value, allowed=p.allowed, whole_bias=bias, **options)
 
 
-@st.composite
-def views(draw, lead, rows, cols):
-    """A stack of matrices, as it may lie: axes in any order, steps of more than one, and axes that broadcast."""
-    order = draw(st.permutations(range(len(lead) + 2)))
-    step = draw(st.integers(1, 2))
-    shape = (*(size if draw(st.booleans()) else 1 for size in lead), rows, cols)
-    x = np.random.default_rng(draw(st.integers(0, 99))).normal(size=[shape[at] * step for at in order]).astype(np.float32)
-    return x.transpose(np.argsort(order))[tuple(slice(None, None, step) for _ in shape)]
+@pytest.mark.usefixtures("small_blocks")
+def test_poison_changes_no_bit(rng):
+    for p in drawn(rng, 40, longest=12):
+        clean = on_host(p.query, p.key, p.value, **p.options(lambda x: x))
+        poisoned = on_host(p.query, *p.poisoned(), **p.options(lambda x: x))
+        for one, other in zip(clean, poisoned, strict=True):
+            assert one.tobytes() == other.tobytes()
 
 
-@given(st.data(), axes, st.tuples(small, small, small), st.sampled_from([1.0, 0.5]))
-def test_products_of_views_are_right_however_they_lie(data, lead, sizes, alpha):
-    m, k, n = sizes
-    a, b = data.draw(views(lead, m, k)), data.draw(views(lead, k, n))
-    buffer = np.full((*lead, m, n + 3), np.nan, dtype=np.float32)
-    out = buffer[..., :n]
-    blas = HostBlas()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "_cublas", lambda: (blas, 0))
-        products.product(a, b, out, alpha)
-    np.testing.assert_allclose(out, np.broadcast_to(alpha * (a @ b), out.shape), rtol=1e-5, atol=1e-5)
-    assert np.isnan(buffer[..., n:]).all(), "beyond its columns nothing is written"
-    assert blas.calls <= np.prod(sorted(lead)[:2])  # the longest axis goes in one call
-    if all(x.shape[:-2] == lead for x in (a, b)):
-        assert blas.calls <= 3, "what would take more is copied, and then is one stack"
+def test_several_batch_axes_that_broadcast_differently(rng):
+    query, key = normal(rng, 2, 1, 3, 4, 6, 8), normal(rng, 1, 2, 3, 2, 7, 8)
+    value = normal(rng, 2, 2, 3, 2, 7, 8)
+    allowed = rng.random((2, 1, 1, 4, 6, 7)) < 0.7
+    bias = normal(rng, 2, 1, 1, 6, 7)
+    judge(query, key, value, mask=allowed, bias=bias, allowed=allowed, whole_bias=bias.astype(np.float64))
 
 
-def test_a_transposed_key_is_read_as_it_lies():
-    key = np.zeros((2, 3, 7, 8), dtype=np.float32)
-    turned = key.transpose(0, 1, 3, 2)
-    assert products.operand(turned.shape, products.elements(turned)) == products.Operand(True, 8)
-    assert products._readable(turned) is turned
+def test_heads_of_any_strides(rng):
+    """Heads split from (b, l, h d), transposed keys, every second element: read in place, or copied."""
+    x = normal(rng, 2, 9, 4 * 8)
+    heads = x.reshape(2, 9, 4, 8).transpose(0, 2, 1, 3)
+    judge(heads, heads, heads)
+    turned = np.ascontiguousarray(heads.transpose(0, 1, 3, 2)).transpose(0, 1, 3, 2)
+    judge(heads, turned, turned)
+    judge(heads[..., ::2], heads[:, :, ::-1, ::2], heads[..., ::-1])
 
 
-def test_heads_of_a_projection_take_one_call_for_each_batch_element():
-    """(b, l, h, d) as (b, h, l, d): the batch and the heads have no common step."""
-    x = np.zeros((4, 9, 6, 8)).transpose(0, 2, 1, 3)
-    shape, steps = x.shape[:2], products.elements(x)[:2]
-    one = products.Operand(False, 48)
-    found = products.plan(shape, one, one, one, tuple((step, step, step) for step in steps))
-    assert found.count == 6 and len(found.offsets) == 4
+def test_weights_of_many_equal_keys_do_not_underflow_in_float16(rng):
+    """Each weight is 1 / 4000; from 16384 equal keys on, a normalized weight would be subnormal in float16."""
+    query, key = np.zeros((1, 1, 2, 8), np.float16), normal(rng, 1, 1, 4000, 8, dtype=np.float16)
+    launched.clear()
+    judge(query, key, normal(rng, 1, 1, 4000, 4, dtype=np.float16))
+    (weights,) = (launch.args[1] for launch in launched)
+    assert (weights[..., :4000] == np.float16(2**14 / 4000)).all()
 
 
-def test_heads_of_projections_in_a_batch_are_copied_and_take_one_call(monkeypatch):
-    """12 heads apart from 32 batch elements: copies of both operands are two launches, and calls would be 12."""
-    rng, blas, shape = np.random.default_rng(0), HostBlas(), (32, 5, 12, 8)
-    monkeypatch.setattr(products, "_cublas", lambda: (blas, 0))
-    query, key = (rng.normal(size=shape).astype(np.float32).transpose(0, 2, 1, 3) for _ in range(2))
-    out = np.empty((32, 12, 5, 5), dtype=np.float32)
-    products.product(query, key.swapaxes(-1, -2), out)
-    np.testing.assert_allclose(out, query @ key.swapaxes(-1, -2), rtol=1e-5, atol=1e-5)
-    assert blas.mode == 0, "what CuPy multiplies later is multiplied as before"
-    assert blas.calls == 1 and products._operand(products._packed(key.swapaxes(-1, -2))).transposed
-    monkeypatch.setattr(products, "_SMALL", query.size - 1)  # as a cache of many keys would be, whose copy is dear
-    products.product(query, key.swapaxes(-1, -2), out)
-    assert blas.calls == 1 + 12
+def test_a_window_and_alibi_at_an_offset(rng):
+    q, k = np.arange(6)[:, None] + 5, np.arange(11)[None, :]
+    query, key = normal(rng, 1, 4, 6, 8), normal(rng, 1, 2, 11, 8)
+    slopes = 2.0 ** -np.asarray([2, 4, 6, 8.0])
+    judge(
+        query, key, key, mask=mha.window(3, 0), bias=mha.alibi(4), query_offset=5,
+        allowed=(k <= q) & (k >= q - 3), whole_bias=-slopes[:, None, None] * np.abs(q - k),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("bias", [None, mha.alibi(2)])
+def test_positions_beyond_32_bits(rng, bias):
+    offset = 2**31 + 5
+    x = normal(rng, 1, 2, 3, 8)
+    slopes = 2.0 ** -np.asarray([4, 8.0])[:, None, None]
+    whole = None if bias is None else -slopes * (offset + np.arange(3.0)[:, None] - np.arange(3))
+    judge(x, x, x, bias=bias, query_offset=offset, whole_bias=whole)
+
+
+def test_few_scores_outside_a_band_are_computed(rng, small_blocks):
+    x = normal(rng, 1, 1, 64, 8)
+    launched.clear()
+    judge(x, x, x, mask=mha.window(3, 0), allowed=np.tri(64, dtype=bool) & ~np.tri(64, k=-4, dtype=bool))
+    assert sum(launch.args[0].size for launch in launched) < 64 * 64 / 4
+
+
+# supports
+
+
+def call(**shapes):
+    return Call("attention", tuple(shapes.items()), np.dtype("float32"), None)
+
+
+def test_refusal_reasons():
+    fits = call(query=(1, 2, 3, 4), key=(1, 2, 3, 4), value=(1, 2, 3, 4))
+    assert blocks.supports(fits) is None
+    assert blocks.supports(replace(fits, shapes=(("query", (0, 2)),))) == "does not support empty axes"
+    assert blocks.supports(replace(fits, shapes=(("query", (1 << 30, 2)),))) == "supports axes up to 1073741823, not 1073741824"
+
+
+def test_a_missing_cublas_function_is_named(monkeypatch):
+    monkeypatch.undo()  # remove the stand-in
+    fits = call(query=(1, 1, 1, 1))
+    monkeypatch.setattr(products, "library", lambda: type(sys)("cublas"))
+    assert blocks.supports(fits) == "needs cupy_backends.cuda.libs.cublas.gemmStridedBatchedEx, which this CuPy lacks"
+
+    def library():
+        raise ImportError("libcublas.so.13: no such file\nlooked in many places")
+
+    monkeypatch.setattr(products, "library", library)
+    assert blocks.supports(fits) == "needs cuBLAS: libcublas.so.13: no such file"

@@ -1,7 +1,7 @@
-"""Attention of mha_cupy in one kernel, its CUDA run on the host: at every border of its blocks, steps and parts.
+"""The attention kernel ``flash`` of mha_cupy, with its CUDA run on the host: right at every border of blocks, steps and splits.
 
-Conformance judges it in test_cuda_attention.py; its problems are small, and those here go over several blocks. Tensor cores are
-played by the definitions of the PTX ISA: what a device's own do is not in it.
+The problems of test_cuda_conformance.py are small; these span several thread blocks. Tensor cores are emulated as the PTX ISA
+defines them; a device's own rounding is not tested.
 """
 
 import sys
@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import mha_core as mha
 from cuda_on_host import judging, launched
 from cuda_on_host.judging import kernels  # noqa: F401
-from cuda_pieces import on_host as needs_compiler
+from cuda_ops import needs_compiler, without_time_limits
 from mha_core.dispatch.contract import Call
-from mha_cupy import flash, flash_plan
+from mha_cupy.attention import flash, flash_config
 
 pytestmark = needs_compiler
 on_host, drawn, judge = (partial(function, "flash_on_host") for function in (judging.on_host, judging.drawn, judging.judge))
@@ -28,8 +28,8 @@ each_dtype = pytest.mark.parametrize("dtype", [np.float16, BFLOAT16])
 
 
 @pytest.fixture
-def no_parts(monkeypatch):
-    """Where a card has no place for more blocks, no keys are computed in parts."""
+def no_splits(monkeypatch):
+    """A GPU without idle multiprocessors: the keys are never split."""
     monkeypatch.setattr(flash, "multiprocessors", lambda: 0)
 
 
@@ -41,12 +41,12 @@ def wide(x):
     return x.astype(np.float64)
 
 
-# (batch, key heads, groups, queries, keys, width, width of values): several blocks of rows, several steps of keys
+# (batch, key heads, groups, queries, keys, head_dim, value_dim): several blocks of rows, several steps of keys
 SHAPES = ((1, 1, 1, 150, 150, 16, 24), (2, 1, 3, 50, 130, 64, 64), (1, 2, 1, 70, 200, 72, 16), (1, 1, 2, 9, 300, 5, 7))
 
 
 @each_dtype
-def test_any_problem_over_several_blocks_and_steps(rng, dtype):
+def test_random_problems_over_several_blocks_and_steps(rng, dtype):
     found = 0
     for p in drawn(rng, 40, dtype=dtype, shapes=SHAPES, copies=2, depth=1):
         options = {name: value for name, value in p.options(lambda x: x).items() if value is not None}
@@ -56,7 +56,7 @@ def test_any_problem_over_several_blocks_and_steps(rng, dtype):
 
 
 @pytest.mark.parametrize("num_keys", [1, 15, 16, 17, 63, 64, 65, 127, 128, 129])
-@pytest.mark.usefixtures("no_parts")
+@pytest.mark.usefixtures("no_splits")
 def test_keys_that_end_anywhere_in_a_step(rng, num_keys):
     judge(normal(rng, 1, 1, 5, 16), normal(rng, 1, 1, num_keys, 16), normal(rng, 1, 1, num_keys, 16))
 
@@ -68,7 +68,7 @@ def test_rows_that_end_anywhere_in_a_block(rng, num_rows):
 
 @pytest.mark.parametrize("window", [(None, 0), (0, None), (3, 0), (40, 10), (64, 64)])
 @pytest.mark.parametrize("offset", [0, 37, -60])
-@pytest.mark.usefixtures("no_parts")
+@pytest.mark.usefixtures("no_splits")
 def test_bands_across_blocks(rng, window, offset):
     before, after = window
     x, y = normal(rng, 1, 2, 140, 16), normal(rng, 1, 1, 180, 16)
@@ -79,9 +79,9 @@ def test_bands_across_blocks(rng, window, offset):
     judge(x, y, y, mask=mha.window(before, after), query_offset=offset, allowed=allowed)
 
 
-@pytest.mark.usefixtures("no_parts")
-def test_a_block_takes_no_step_that_none_of_its_queries_sees(rng):
-    """Blocks are of 128 queries. Keys that all of a block may not see are NaN, which a product with weights of 0 would show."""
+@pytest.mark.usefixtures("no_splits")
+def test_a_block_skips_keys_that_none_of_its_queries_sees(rng):
+    """A block has 128 queries. Keys that no query of a block sees are NaN, which would show even with weights of 0."""
     query, key = normal(rng, 1, 1, 300, 16), normal(rng, 1, 1, 300, 16)
 
     def rows(mask, *, without):
@@ -98,29 +98,29 @@ def test_a_block_takes_no_step_that_none_of_its_queries_sees(rng):
 
 
 @each_dtype
-def test_heads_that_share_a_key_head_are_rows_of_one_block(rng, dtype):
+def test_heads_that_share_a_key_head_are_in_one_block(rng, dtype):
     query, key = normal(rng, 2, 6, 3, 32, dtype=dtype), normal(rng, 2, 2, 90, 32, dtype=dtype)
     launched.clear()
     judge(query, key, key, mask=mha.causal(), query_offset=60, allowed=np.arange(90) <= np.arange(3)[:, None] + 60)
     first = launched[0]
-    assert first.kernel == "flash" and first.block == 32, "nine rows are one warp's"
+    assert first.kernel == "flash" and first.block == 32, "nine rows need one warp"
 
 
 @each_dtype
 @pytest.mark.parametrize("with_sink", [False, True])
-def test_keys_in_parts(rng, dtype, with_sink):
-    """Decoding: few rows and many keys, of which some parts see nothing at all."""
+def test_split_keys(rng, dtype, with_sink):
+    """Decoding: few rows and many keys. In some splits every key is masked."""
     query, key = normal(rng, 1, 4, 1, 16, dtype=dtype), normal(rng, 1, 2, 1100, 16, dtype=dtype)
     lengths = np.asarray([300])
     more = {"sink": rng.normal(size=4).astype(dtype)} if with_sink else {}
     for mask, allowed in ((None, None), (mha.key_lengths(lengths), np.arange(1100) < 300)):
         launched.clear()
         judge(query, key, key, mask=mask, allowed=allowed, **more)
-        parts, combine = launched
-        assert (parts.kernel, combine.kernel) == ("flash", "combine") and parts.grid == 2 * 4
+        splits, combine = launched
+        assert (splits.kernel, combine.kernel) == ("flash", "combine") and splits.grid == 2 * 4
 
 
-def test_parts_of_a_row_that_sees_nothing(rng):
+def test_splits_of_a_fully_masked_row(rng):
     query, key = normal(rng, 2, 1, 1, 16), normal(rng, 2, 1, 1100, 16)
     state = on_host(query, key, key, mask=mha.key_lengths(np.asarray([0, 1100])))
     assert launched[-1].kernel == "combine"
@@ -129,7 +129,7 @@ def test_parts_of_a_row_that_sees_nothing(rng):
 
 @pytest.mark.parametrize("lengths", [(5, 60, 0, 75, 1), (140,), (64, 64, 12), (1,) * 140])
 @pytest.mark.parametrize("causal", [False, True])
-def test_sequences_end_to_end_are_one_launch(rng, lengths, causal):
+def test_packed_sequences_are_one_launch(rng, lengths, causal):
     x = normal(rng, 2, 2, sum(lengths), 16)
     ids = np.repeat(np.arange(len(lengths)), lengths)
     allowed = ids[:, None] == ids
@@ -141,7 +141,7 @@ def test_sequences_end_to_end_are_one_launch(rng, lengths, causal):
     assert len(launched) == 1
 
 
-def test_alibi_of_sequences_end_to_end(rng):
+def test_alibi_with_packed_sequences(rng):
     lengths, slopes = (30, 41), 2.0 ** -np.asarray([4, 8.0])
     x = normal(rng, 1, 2, 71, 16)
     ids, at = np.repeat([0, 1], lengths), np.arange(71)
@@ -154,25 +154,25 @@ def test_alibi_of_sequences_end_to_end(rng):
 @each_dtype
 @pytest.mark.parametrize("scale", [-0.5, 0.0, 1e-46, 30.0])
 def test_any_scale(rng, dtype, scale):
-    """Great scores, those that grow where products fall, and those that are all 0."""
+    """Large scores, scores that grow as products fall, and scores that are all 0."""
     allowed = np.tri(70, dtype=bool)
     judge(*(normal(rng, 1, 1, 70, 16, dtype=dtype) for _ in range(3)), scale=scale, mask=mha.causal(), allowed=allowed)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(np.float16, 1e4), (BFLOAT16, 1e4), (BFLOAT16, 1e8)])
-def test_scores_so_large_that_their_roundings_are(rng, dtype, size):
+def test_scores_with_large_rounding_errors(rng, dtype, size):
     query, key = ((rng.normal(size=(1, 2, 70, 64)) * size).astype(dtype) for _ in range(2))
     judge(query, key, normal(rng, 1, 2, 70, 64, dtype=dtype))
 
 
-def test_a_sink_that_lies_apart(rng):
+def test_a_strided_sink(rng):
     query, key = normal(rng, 1, 6, 40, 16), normal(rng, 1, 3, 40, 16)
     judge(query, key, key, sink=normal(rng, 12, dtype=np.float32)[::2])
 
 
-@pytest.mark.usefixtures("no_parts")
-def test_many_equal_keys_are_not_lost_in_float16(rng):
-    """Beside one weight of 1 there are 2000 of 2**-24: half the least that float16 tells apart, together a great deal."""
+@pytest.mark.usefixtures("no_splits")
+def test_many_small_weights_are_not_lost_in_float16(rng):
+    """Beside one weight of 1 there are 2000 of 2**-24, half of what float16 resolves there; together they matter."""
     key = np.zeros((1, 1, 2001, 16), np.float16)
     key[0, 0, 0, 0] = 1
     query = np.full((1, 1, 1, 16), 16.65, np.float16)
@@ -181,14 +181,14 @@ def test_many_equal_keys_are_not_lost_in_float16(rng):
     assert np.isfinite(state.out).all()
 
 
-def test_what_does_not_change_is_kept_whole(rng):
-    """The greatest score of each step is the same: to be multiplied by nearly 1 in each would be seen after a hundred."""
+def test_sums_are_not_rescaled_while_the_maximum_stays(rng):
+    """The largest score is the same in each of a hundred steps; a factor of nearly 1 in each would add up."""
     query, key = np.full((1, 1, 16, 16), 7.3, np.float16), np.full((1, 1, 6400, 16), 3.1, np.float16)
     judge(query, key, normal(rng, 1, 1, 6400, 16))
 
 
-def test_heads_as_they_lie(rng):
-    """Split from (b, l, h d); at every second number; turned; one for the whole batch: read as they lie, or copied."""
+def test_heads_of_any_strides(rng):
+    """Heads split from (b, l, h d), every second element, transposed, broadcast over the batch: read in place, or copied."""
     x = normal(rng, 2, 40, 3 * 32)
     heads = x.reshape(2, 40, 3, 32).transpose(0, 2, 1, 3)
     judge(heads, heads, heads)
@@ -199,8 +199,8 @@ def test_heads_as_they_lie(rng):
     judge(heads, turned, turned)
 
 
-def test_rows_that_begin_between_two_places_of_16_bytes(rng):
-    """Copies of 16 bytes would end the launch, on a device as here."""
+def test_rows_that_are_not_aligned_to_16_bytes(rng):
+    """A copy of 16 bytes would fail, on a device and here."""
     apart = normal(rng, 1, 2, 40, 20)[..., :16]
     shifted = normal(rng, 1 * 2 * 40 * 16 + 1)[1:].reshape(1, 2, 40, 16)
     whole = normal(rng, 1, 2, 40, 16)
@@ -213,7 +213,7 @@ def test_rows_that_begin_between_two_places_of_16_bytes(rng):
 
 
 @pytest.mark.parametrize("mask", [None, mha.causal(), mha.window(5, 5)])
-def test_heads_share_the_cache_but_in_a_band_the_long_rows_begin(rng, mask):
+def test_only_a_band_changes_the_order_of_blocks(rng, mask):
     x = normal(rng, 1, 1, 40, 16)
     on_host(x, x, x, mask=mask)
     _, _, has_band, _ = launched[-1].args[-4:]
@@ -221,7 +221,7 @@ def test_heads_share_the_cache_but_in_a_band_the_long_rows_begin(rng, mask):
 
 
 @pytest.mark.parametrize("kernel_name", ["flash_on_host", "blocks_on_host"])
-def test_heads_side_by_side_stay_so(rng, kernel_name):
+def test_out_has_the_query_s_order_of_heads(rng, kernel_name):
     x = normal(rng, 2, 20, 6 * 16)
     heads = x.reshape(2, 20, 6, 16).swapaxes(1, 2)
     out = judging.judge(kernel_name, heads, heads[:, :2], heads[:, :2]).out
@@ -243,7 +243,7 @@ def test_a_bias_of_a_wider_dtype(rng):
     judge(x, x, x, bias=bias, whole_bias=wide(bias))
 
 
-@pytest.mark.usefixtures("no_parts")
+@pytest.mark.usefixtures("no_splits")
 def test_poison_changes_no_bit(rng):
     for p in drawn(rng, 15, dtype=np.float16, shapes=SHAPES[1:2], depth=1):
         clean = on_host(p.query, p.key, p.value, **p.options(lambda x: x))
@@ -252,7 +252,7 @@ def test_poison_changes_no_bit(rng):
             assert one.tobytes() == other.tobytes()
 
 
-# what is said of it, and how it is cut
+# supports, and the launch configuration
 
 
 def call(dtype=np.float16, **shapes):
@@ -260,25 +260,25 @@ def call(dtype=np.float16, **shapes):
     return Call("attention", tuple(given.items()), np.dtype(dtype), None, options=(("query_offset", 0),))
 
 
-def test_reasons_against(monkeypatch):
+def test_refusal_reasons(monkeypatch):
     assert flash.supports(call()) is None and flash.supports(call(BFLOAT16)) is None
-    assert flash.supports(call(np.float32)) == "computes in float16 and bfloat16, not float32"
-    assert flash.supports(call(query=(1, 2, 3, 264))) == "takes head dimensions up to 256, not 264"
-    assert flash.supports(call(value=(1, 2, 3, 300))) == "takes head dimensions up to 256, not 300"
-    assert flash.supports(call(query=(0, 2, 3, 8))) == "has no empty axes"
+    assert flash.supports(call(np.float32)) == "supports float16 and bfloat16, not float32"
+    assert flash.supports(call(query=(1, 2, 3, 264))) == "supports head dimensions up to 256, not 264"
+    assert flash.supports(call(value=(1, 2, 3, 300))) == "supports head dimensions up to 256, not 300"
+    assert flash.supports(call(query=(0, 2, 3, 8))) == "does not support empty axes"
     assert flash.supports(call(sink=(300,))) is None
     many = flash.supports(call(query=(2**16, 2, 1, 8), key=(1, 2, 3, 8), value=(2**14, 1, 2, 3, 8)))
-    assert many == "counts up to 2147482624 queries of all heads, not 2147483648"
+    assert many == "supports up to 2147482624 queries over all heads, not 2147483648"
     alibi = replace(call(), features=frozenset({"alibi"}))
     assert flash.supports(alibi) is None
     for offset in (None, 2**29, -(2**29)):
-        said = flash.supports(replace(alibi, options=(("query_offset", offset),)))
-        assert said == "has ALiBi where the host knows the query offset, and it is below 536870912"
+        reason = flash.supports(replace(alibi, options=(("query_offset", offset),)))
+        assert reason == "supports ALiBi only if query_offset is an int below 536870912"
     monkeypatch.setattr(flash, "capability", lambda: 75)
     assert flash.supports(call()) == "needs compute capability 8.0, not 7.5"
 
 
-def test_what_it_has_no_words_for_it_is_not_given(rng):
+def test_undeclared_features_are_refused(rng):
     x = normal(rng, 1, 2, 3, 8)
     for options, feature in (
         ({"mask": mha.causal() | mha.prefix(2)}, "mask"),
@@ -288,29 +288,31 @@ def test_what_it_has_no_words_for_it_is_not_given(rng):
             on_host(x, x, x, **options)
 
 
+@without_time_limits
 @given(st.integers(1, 256), st.integers(1, 256), st.integers(1, 10**6), st.booleans())
-def test_a_block_fits_the_rows_and_the_smallest_card(dim, value_dim, rows, plain):
-    shape = flash_plan.shape_of_block(dim, value_dim, rows, plain=plain)
-    assert shape.rows == 16 or shape.rows < 2 * rows or (shape.rows == 64 and rows > 32)
-    assert shape.keys % 16 == 0
-    assert 2 * ((shape.rows + shape.keys) * flash_plan._pitch(dim) + shape.keys * flash_plan._pitch(value_dim)) <= 99 << 10, (
-        "of compute capability 8.6 and 8.9, the least of those it is for"
-    )
+def test_a_thread_block_fits_the_rows_and_the_smallest_gpu(dim, value_dim, rows, plain):
+    block = flash_config.thread_block(dim, value_dim, rows, plain=plain)
+    assert block.rows == 16 or block.rows < 2 * rows or (block.rows == 64 and rows > 32)
+    assert block.keys % 16 == 0
+    shared = 2 * ((block.rows + block.keys) * flash_config._pitch(dim) + block.keys * flash_config._pitch(value_dim))
+    assert shared <= 99 << 10, "compute capability 8.6 and 8.9 have the least shared memory of those supported"
 
 
+@without_time_limits
 @given(st.integers(1, 10**4), st.integers(1, 10**6), st.sampled_from([1, 17, 100]), st.integers(1, 200))
-def test_parts_only_where_a_card_is_idle_and_keys_are_many(blocks, num_keys, rows, multiprocessors):
-    shape = flash_plan.shape_of_block(128, 128, rows, plain=True)
-    parts = flash_plan.parts_of_keys(blocks, num_keys, shape, multiprocessors)
-    assert parts == 1 or (parts * blocks * shape.warps <= 8 * multiprocessors and num_keys // parts >= 4 * shape.keys)
+def test_keys_are_split_only_if_the_gpu_is_idle_and_keys_are_many(blocks, num_keys, rows, multiprocessors):
+    block = flash_config.thread_block(128, 128, rows, plain=True)
+    splits = flash_config.num_splits(blocks, num_keys, block, multiprocessors)
+    assert splits == 1 or (splits * blocks * block.warps <= 8 * multiprocessors and num_keys // splits >= 4 * block.keys)
 
 
-def test_one_query_of_one_head_takes_a_whole_card():
-    assert flash_plan.cut((1, 1, 1, 1, 128), (10**6, 128), plain=True, multiprocessors=132)[1] == 8 * 132
+def test_one_query_of_one_head_occupies_the_whole_gpu():
+    _, splits = flash_config.block_and_splits((1, 1, 1, 1, 128), (10**6, 128), plain=True, multiprocessors=132)
+    assert splits == 8 * 132
 
 
-class Cards:
-    """What is asked of CuPy about its devices, which have no hash."""
+class Devices:
+    """A stand-in for CuPy with two devices, which are not hashable."""
 
     def __init__(self):
         self.current = 0
@@ -321,22 +323,22 @@ class Cards:
         return self.current
 
     def Device(self, at):  # noqa: N802
-        card = type("Device", (), {"__hash__": None})()
-        card.compute_capability, card.attributes = ("80", "120")[at], {"MultiProcessorCount": (108, 188)[at]}
-        return card
+        device = type("Device", (), {"__hash__": None})()
+        device.compute_capability, device.attributes = ("80", "120")[at], {"MultiProcessorCount": (108, 188)[at]}
+        return device
 
 
-def test_what_a_card_is_is_asked_of_the_current_one(monkeypatch):
+def test_the_current_device_is_asked_for_its_properties(monkeypatch):
     def forget():
         for found in (flash._capability, flash._multiprocessors):
             found.cache_clear()
 
-    monkeypatch.undo()  # the host that stands in for it
-    cards = Cards()
-    monkeypatch.setitem(sys.modules, "cupy", cards)
+    monkeypatch.undo()  # remove the stand-in
+    devices = Devices()
+    monkeypatch.setitem(sys.modules, "cupy", devices)
     forget()
     assert (flash.capability(), flash.multiprocessors()) == (80, 108)
-    cards.current = 1
+    devices.current = 1
     assert (flash.capability(), flash.multiprocessors()) == (120, 188)
     assert flash.supports(call()) is None
     forget()

@@ -1,6 +1,6 @@
-"""What mha_cupy's kernels put together: which launches and products, in which order, with which arrays.
+"""The operations and layers of mha_cupy, each a sequence of launches and products: right launches, right order, right arrays.
 
-NumPy stands where CuPy would, and the sources run on the host. That judges the putting together; it says nothing of CuPy.
+NumPy stands in for CuPy, and the sources run on the host. CuPy itself is not tested.
 """
 
 from dataclasses import replace
@@ -10,10 +10,10 @@ import pytest
 
 import cuda_on_host
 import mha_core as mha
-from cuda_pieces import on_host
+from cuda_ops import needs_compiler
 from mha_cupy import activations, layers, norms, rotary
 
-pytestmark = on_host
+pytestmark = needs_compiler
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def numpy_stands_in(monkeypatch):
 
 
 def assert_is(got, expected, given):
-    """float32, where an answer that leaves something out is off by much more."""
+    """Check float32 results; a result that leaves out a launch would be off by much more."""
     assert got.shape == expected.shape and got.dtype == np.float32
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
     for x, before in given:
@@ -60,10 +60,10 @@ def test_activations_of_any_axes(normal):
             check(activations.gelu, mha.gelu, x, approximate=approximate)
 
 
-def test_rotary_with_more_axes_than_its_kernel_has(normal):
+def test_rotary_with_more_axes_than_its_kernel_supports(normal):
     x = normal(2, 4, 3, 6, 12).transpose(0, 2, 1, 3, 4)[:, :, :, ::2]
     cos, sin = normal(2, 1, 1, 1, 4), normal(3, 1, 3, 4)
-    assert len(rotary._axes(x, cos, sin)) > 3
+    assert len(rotary._merged_axes(x, cos, sin)) > 3
     for interleaved in (False, True):
         check(rotary.rotary, mha.rotary, x, cos, sin, interleaved=interleaved)
         check(rotary.rotary, mha.rotary, normal(3, 24)[:, ::2], normal(3, 8)[:, ::2], normal(4), interleaved=interleaved)

@@ -1,20 +1,20 @@
-"""Norms of mha_cupy: the CUDA source's numbers, computed on the host. This judges the source; nothing here runs CuPy."""
+"""Norms of mha_cupy, with their CUDA run on the host. Nothing here runs CuPy."""
 
 import numpy as np
 import pytest
 
 import cuda_on_host
-from cuda_pieces import DTYPES, assert_rounded_once, layer_norm, on_host, rms_norm, wide
+from cuda_ops import DTYPES, assert_rounded_once, layer_norm, needs_compiler, rms_norm, wide
 from mha_core.conformance import reference
 from mha_cupy.norms import norm
 
-pytestmark = on_host
+pytestmark = needs_compiler
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm}
 
 
 def magnitude(y, weight, bias):
-    """Mean and variance are sums, and what is left is scaled: a few roundings of each, for rows of modest shift."""
+    """Error of mean, variance and scaling: a few roundings each, for rows whose mean is not large."""
     return 16 * (np.abs(y - (0 if bias is None else bias)) + (1 if weight is None else np.abs(weight))) + np.abs(y)
 
 
@@ -36,7 +36,7 @@ def test_rows_of_any_length(dtype, rng, length):
 @each_dtype
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 17])
 def test_any_number_of_rows(dtype, rng, count):
-    """Eight short ones share a block; the last block may have fewer, and writes nothing beyond them."""
+    """Eight short rows share a thread block; the last one may have fewer, and must write nothing beyond them."""
     x = rng.normal(size=(count, 16)).astype(DTYPES[dtype])
     room = np.full((count + 9, 16), 7, dtype=x.dtype)
     cuda_on_host.run(norm(x, None, None, room[:count], eps=1e-5))
@@ -46,7 +46,7 @@ def test_any_number_of_rows(dtype, rng, count):
 
 @each_dtype
 @pytest.mark.parametrize("length", [16, 13, 40000])
-def test_a_residual_and_a_bias_are_added_first_and_the_sum_is_kept(dtype, rng, length):
+def test_bias_and_residual_are_added_and_the_sum_is_written(dtype, rng, length):
     x, residual = (rng.normal(size=(3, length)).astype(DTYPES[dtype]) for _ in range(2))
     b, weight = (rng.normal(size=(1, length)).astype(DTYPES[dtype]) for _ in range(2))
     for more in ({"b": b, "residual": residual}, {"residual": residual[::-1]}, {"b": b}):
@@ -80,7 +80,7 @@ def test_strides_do_not_matter(dtype, rng, op):
 
 
 @each_dtype
-def test_rows_of_zeros_give_the_bias_and_one_number_is_its_own_mean(dtype, rng):
+def test_constant_rows_give_the_bias_and_a_single_element_is_its_mean(dtype, rng):
     bias = rng.normal(size=40).astype(DTYPES[dtype])
     for value in (0, 3):
         np.testing.assert_array_equal(layer_norm(np.full((2, 40), value, dtype=bias.dtype), None, bias), [bias, bias])
@@ -90,22 +90,22 @@ def test_rows_of_zeros_give_the_bias_and_one_number_is_its_own_mean(dtype, rng):
 
 
 @each_dtype
-def test_eps_is_in_the_root(dtype, rng):
+def test_eps_is_inside_the_square_root(dtype, rng):
     x = rng.normal(size=(3, 20)).astype(DTYPES[dtype])
     for op, function in NORMS.items():
         for eps in (0.0, 1e-5, 4.0):
             assert_normed(function(x, eps=eps), x, eps=eps, op=op)
 
 
-def test_large_numbers_of_half_precision_do_not_overflow(rng):
+def test_large_float16_numbers_do_not_overflow(rng):
     x = (60000 * rng.uniform(-1, 1, size=(3, 600))).astype(np.float16)
     for op, function in NORMS.items():
         assert_normed(function(x), x, op=op)
 
 
 @pytest.mark.parametrize("length", [512, 40000])
-def test_a_common_shift_takes_no_digits_from_the_variance(rng, length):
-    """The mean of squares less the square of the mean would be wrong by 1e-2 here."""
+def test_a_large_mean_does_not_spoil_the_variance(rng, length):
+    """The mean of squares minus the squared mean would be wrong by 1e-2 here."""
     x = (1000 + rng.normal(size=(3, length))).astype(np.float32)
     np.testing.assert_allclose(layer_norm(x), reference.layer_norm(wide(x)), rtol=0, atol=32 * 1000 * 2.0**-24)
 

@@ -1,18 +1,18 @@
-"""Rotary embedding of mha_cupy: the CUDA source's numbers, computed on the host. It judges the source; nothing runs CuPy."""
+"""Rotary embedding of mha_cupy, with its CUDA run on the host. Nothing here runs CuPy."""
 
 import numpy as np
 import pytest
 
-from cuda_pieces import DTYPES, assert_rounded_once, on_host, rotary, wide
+from cuda_ops import DTYPES, assert_rounded_once, needs_compiler, rotary, wide
 from mha_core.conformance import reference
-from mha_cupy.rotary import _axes
+from mha_cupy.rotary import _merged_axes
 
-pytestmark = on_host
+pytestmark = needs_compiler
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 each_kind = pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "interleaved"])
 
 
-def assert_turned(x, cos, sin, interleaved):
+def assert_rotated(x, cos, sin, interleaved):
     shape = (*x.shape[:-1], cos.shape[-1])
     tables = [np.broadcast_to(wide(table), shape) for table in (cos, sin)]
     exact = reference.rotary(wide(x), *tables, interleaved=interleaved)
@@ -32,26 +32,26 @@ def angles(rng, dtype, *shape):
 @pytest.mark.parametrize(("width", "half"), [(64, 32), (64, 16), (6, 3), (7, 2), (9, 1), (2, 1), (20, 10)])
 def test_features_beyond_the_pairs_pass_through(dtype, rng, interleaved, width, half):
     x = rng.normal(size=(2, 3, 5, width)).astype(DTYPES[dtype])
-    assert_turned(x, *angles(rng, dtype, 5, half), interleaved)
+    assert_rotated(x, *angles(rng, dtype, 5, half), interleaved)
 
 
 @each_dtype
 @each_kind
-def test_tables_are_broadcast_and_strides_do_not_matter(dtype, rng, interleaved):
+def test_tables_broadcast_and_strides_do_not_matter(dtype, rng, interleaved):
     x = rng.normal(size=(2, 5, 3, 24)).astype(DTYPES[dtype])  # (batch, length, heads, head_dim)
     heads = x.swapaxes(1, 2)
     for shape in [(8,), (5, 8), (1, 1, 5, 8), (2, 1, 5, 8), (3, 1, 8), (2, 3, 5, 8), (2, 1, 1, 8)]:
-        assert_turned(heads, *angles(rng, dtype, *shape), interleaved)
+        assert_rotated(heads, *angles(rng, dtype, *shape), interleaved)
     cos, _ = angles(rng, dtype, 5, 8)
     _, sin = angles(rng, dtype, 2, 1, 1, 8)
-    assert_turned(heads, cos, sin, interleaved)
+    assert_rotated(heads, cos, sin, interleaved)
     cos, sin = angles(rng, dtype, 9, 16)
-    assert_turned(heads[:, :, ::-1, 1:22], cos[::2, 3:11], sin[4:, :8], interleaved)
+    assert_rotated(heads[:, :, ::-1, 1:22], cos[::2, 3:11], sin[4:, :8], interleaved)
 
 
 @each_dtype
 @each_kind
-def test_no_angle_changes_nothing_and_a_quarter_turn_swaps_bit_for_bit(dtype, rng, interleaved):
+def test_angle_0_changes_nothing_and_a_quarter_turn_swaps_bit_for_bit(dtype, rng, interleaved):
     x = rng.normal(size=(300, 6)).astype(DTYPES[dtype])
     one, zero = np.ones((300, 3), dtype=x.dtype), np.zeros((300, 3), dtype=x.dtype)
     np.testing.assert_array_equal(rotary(x, one, zero, interleaved=interleaved), x)
@@ -72,9 +72,9 @@ def test_nan_stays_in_its_pair(rng):
     np.testing.assert_array_equal(got[~where], clean[~where])
 
 
-def test_axes_that_lie_alike_are_taken_as_one():
+def test_axes_with_matching_strides_are_merged():
     x, table = np.zeros((2, 3, 4, 5, 8)), np.zeros((5, 4))
-    assert _axes(x, table, table) == [(24, (320, 0, 0)), (5, (64, 32, 32))]
+    assert _merged_axes(x, table, table) == [(24, (320, 0, 0)), (5, (64, 32, 32))]
     whole = np.zeros((2, 3, 4, 5, 4))
-    assert _axes(x, whole, whole) == [(120, (64, 32, 32))]
-    assert _axes(x[:, :1], table, table) == [(2, (3840, 0, 0)), (4, (320, 0, 0)), (5, (64, 32, 32))]
+    assert _merged_axes(x, whole, whole) == [(120, (64, 32, 32))]
+    assert _merged_axes(x[:, :1], table, table) == [(2, (3840, 0, 0)), (4, (320, 0, 0)), (5, (64, 32, 32))]

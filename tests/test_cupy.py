@@ -1,4 +1,4 @@
-"""The CuPy plugin: what is said where there is no GPU, and what it knows of dtypes, which needs none."""
+"""The CuPy plugin without a GPU: its error messages, and its functions on dtypes."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from test_cli import COMMAND, PLAIN
 
 BFLOAT16 = np.dtype(xp.bfloat16)
 DEVICES = mha_cupy._devices()
-without_gpu = pytest.mark.skipif(bool(DEVICES), reason="this machine has a CUDA device: nothing is missing")
+without_gpu = pytest.mark.skipif(bool(DEVICES), reason="needs a machine without a CUDA device")
 ASKING = {
     "argument": lambda: mha.sinusoidal_positions(2, 4, backend="cupy"),
     "use_backend": lambda: mha.use_backend("cupy").__enter__(),
@@ -25,7 +25,7 @@ ASKING = {
 
 
 def python(code, **environment):
-    """Standard output of a Python program without a GPU, whatever this machine has."""
+    """Return the standard output of a Python program that sees no GPU."""
     environment = os.environ | PLAIN | {"CUDA_VISIBLE_DEVICES": ""} | environment
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -35,7 +35,7 @@ def python(code, **environment):
 # without a GPU
 
 
-def test_it_is_registered_whether_or_not_there_is_a_gpu():
+def test_the_plugin_is_registered_with_or_without_a_gpu():
     row = next(row for row in mha.backends() if row.name == "cupy")
     assert (row.distribution, row.version, row.state) == ("mha-core", mha.__version__, "registered")
 
@@ -47,12 +47,12 @@ def test_there_are_no_devices_without_a_gpu():
 
 @without_gpu
 @pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
-def test_asking_for_it_without_a_gpu_says_what_was_found_and_what_is_needed(ask):
+def test_without_a_gpu_the_error_says_what_is_needed(ask):
     with pytest.raises(mha.BackendUnavailable) as error:
         ask()
     message = str(error.value)
     assert message.startswith(
-        f"backend 'cupy' (from mha-core {mha.__version__}) cannot be used: NoDevice: no CUDA device can be used: cudaError"
+        f"backend 'cupy' (from mha-core {mha.__version__}) cannot be used: NoDevice: no CUDA device is available: cudaError"
     )
     assert message.endswith(f"; cupy {cupy.__version__} is installed, but needs a CUDA GPU and its driver")
     assert "\n" not in message
@@ -60,14 +60,14 @@ def test_asking_for_it_without_a_gpu_says_what_was_found_and_what_is_needed(ask)
 
 
 @without_gpu
-def test_nobody_is_told_to_install_what_is_installed():
+def test_the_error_does_not_suggest_installing_cupy_again():
     with pytest.raises(mha.BackendUnavailable) as error:
         ASKING["argument"]()
     assert "pip install" not in str(error.value)
     assert error.value.install == ""
 
 
-def test_where_cupy_is_missing_the_install_line_is_the_remedy():
+def test_without_cupy_the_error_says_how_to_install_it():
     code = (
         "import sys; sys.modules['cupy'] = None\n"
         "import mha_core as mha\n"
@@ -80,7 +80,7 @@ def test_where_cupy_is_missing_the_install_line_is_the_remedy():
     assert message.endswith(f"; install it with: {install}\n")
 
 
-def test_the_other_backends_work_on_after_it_failed():
+def test_the_other_backends_work_after_it_failed():
     code = (
         "import numpy, torch, mha_core as mha\n"
         "for _ in range(2):\n"
@@ -92,32 +92,32 @@ def test_the_other_backends_work_on_after_it_failed():
     assert python(code) == "[[0.0, 1.0]] [0.0, 2.0]\n[0.0, 2.0] True\n" * 2
 
 
-def test_the_command_says_in_one_line_that_there_is_no_gpu():
+def test_the_command_reports_the_missing_gpu_in_one_line():
     environment = os.environ | PLAIN | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([COMMAND, "backends"], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     row, line = (line for line in done.stdout.splitlines() if "cupy" in line)
     assert "unavailable" in row
-    assert f"cupy (mha-core {mha.__version__}): unavailable: NoDevice: no CUDA device can be used: cudaError" in line
+    assert f"cupy (mha-core {mha.__version__}): unavailable: NoDevice: no CUDA device is available: cudaError" in line
     assert line.endswith("needs a CUDA GPU and its driver")
     assert "pip install" not in line
 
 
-def test_neither_importing_nor_listing_imports_it():
+def test_importing_and_listing_do_not_import_cupy():
     code = "import sys, mha_core as mha; mha.backends(); print('mha_cupy' in sys.modules, 'cupy' in sys.modules)"
     assert python(code) == "True False\n"
 
 
-def test_its_arrays_are_known_by_the_name_of_their_class():
+def test_arrays_are_recognized_by_their_class_name():
     (backend,) = mha_cupy.mha_backends()
     assert f"{cupy.ndarray.__module__}:{cupy.ndarray.__qualname__}" in backend.types
 
 
-# dtypes, which need no device
+# dtypes
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, xp.bfloat16], ids=["dtype", "class"])
-def test_bfloat16_is_of_the_kinds_of_floating_dtypes(dtype):
+def test_bfloat16_has_the_kinds_of_floating_dtypes(dtype):
     for kind in ("real floating", "numeric", ("integral", "real floating"), BFLOAT16, (np.dtype("float32"), BFLOAT16)):
         assert xp.isdtype(dtype, kind) is True
     for kind in ("integral", "bool", "complex floating", ("integral", "bool"), np.dtype("float32"), ()):
@@ -126,7 +126,7 @@ def test_bfloat16_is_of_the_kinds_of_floating_dtypes(dtype):
         xp.isdtype(dtype, "brain floating")
 
 
-def test_the_kinds_of_other_dtypes_are_numpys():
+def test_other_dtypes_have_the_kinds_that_numpy_gives_them():
     for name in ("float16", "float32", "float64", "int64", "uint8", "bool", "complex64"):
         for kind in ("real floating", "integral", "numeric", "bool", ("integral", "bool")):
             assert xp.isdtype(np.dtype(name), kind) is np.isdtype(np.dtype(name), kind)
@@ -145,7 +145,7 @@ def test_the_limits_of_bfloat16():
     assert [xp.finfo(dtype).bits for dtype in (xp.float16, xp.float32, xp.float64)] == [16, 32, 64]
 
 
-def test_what_bfloat16_becomes_beside_others():
+def test_result_types_with_bfloat16():
     assert xp.result_type(BFLOAT16, xp.bfloat16) == BFLOAT16
     assert xp.result_type(BFLOAT16, 1.5) == xp.result_type(1, BFLOAT16) == xp.result_type(BFLOAT16, True) == BFLOAT16
     assert xp.result_type(BFLOAT16, xp.float32) == np.float32

@@ -1,4 +1,4 @@
-"""The CuPy plugin where there is a GPU: arrays, devices, streams, and what is computed."""
+"""The CuPy plugin on a GPU: arrays, devices, streams and results."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,8 +15,8 @@ from mha_core.dispatch.backend import load
 
 BFLOAT16 = np.dtype(xp.bfloat16)
 DEVICES = mha_cupy._devices()
-with_gpu = pytest.mark.skipif(not DEVICES, reason="no CUDA device can be used on this machine")
-with_two_gpus = pytest.mark.skipif(len(DEVICES) < 2, reason="there are not two CUDA devices on this machine")
+with_gpu = pytest.mark.skipif(not DEVICES, reason="needs a CUDA device")
+with_two_gpus = pytest.mark.skipif(len(DEVICES) < 2, reason="needs two CUDA devices")
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def gpu():
 
 @with_gpu
 @pytest.mark.parametrize("name", ["bool", "int32", "int64", "float16", "float32", "float64", "bfloat16"])
-def test_arrays_travel_there_and_back(gpu, rng, name):
+def test_arrays_convert_both_ways(gpu, rng, name):
     whole = (rng.normal(size=(4, 6)) * 3).astype(getattr(xp, name))
     read_only = whole.copy()
     read_only.flags.writeable = False
@@ -40,7 +40,7 @@ def test_arrays_travel_there_and_back(gpu, rng, name):
 
 
 @with_gpu
-def test_what_is_sent_is_a_copy(gpu):
+def test_from_numpy_copies(gpu):
     x = np.zeros(3, dtype=np.float32)
     there = gpu.from_numpy(x)
     x[:] = 1
@@ -48,7 +48,7 @@ def test_what_is_sent_is_a_copy(gpu):
 
 
 @with_gpu
-def test_its_devices_are_those_of_its_arrays_and_may_be_asked_for(gpu):
+def test_arrays_are_created_on_the_given_device(gpu):
     x = xp.zeros((2,), device=DEVICES[0])
     assert x.device == DEVICES[0]
     for device in (None, 0, DEVICES[0]):
@@ -58,7 +58,7 @@ def test_its_devices_are_those_of_its_arrays_and_may_be_asked_for(gpu):
 
 
 @with_two_gpus
-def test_what_is_asked_for_on_another_device_is_made_there():
+def test_arrays_are_created_on_a_second_device():
     for device in DEVICES[:2]:
         x = xp.ones((2,), device=device)
         made = [x, xp.zeros_like(x), xp.arange(3, device=device), xp.asarray([1.0], device=device)]
@@ -76,7 +76,7 @@ def test_arrays_of_another_device_than_the_current_one_are_refused(gpu):
 
 
 @with_gpu
-def test_dlpack_shares_what_is_there_and_copies_what_is_on_the_host():
+def test_dlpack_shares_arrays_on_the_device_and_copies_those_on_the_host():
     x = xp.arange(4, dtype=xp.float32)
     shared = xp.from_dlpack(x)
     x += 1
@@ -94,7 +94,7 @@ def test_dlpack_shares_with_torch(name):
     import torch
 
     if not torch.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
+        pytest.skip("needs a torch with CUDA")
     x = torch.arange(4, device="cuda").to(getattr(torch, name))
     shared = xp.from_dlpack(x)
     assert shared.dtype == getattr(xp, name)
@@ -104,7 +104,7 @@ def test_dlpack_shares_with_torch(name):
 
 @with_gpu
 def test_work_and_copies_go_to_the_current_stream(gpu, rng):
-    """On streams that wait for nobody, each with so much to do that a copy on another one would come too early."""
+    """Each non-blocking stream has so much work that a copy on another stream would come too early."""
     x = (rng.normal(size=(1024, 1024)) / 32).astype(np.float32)
     expected = x
     for _ in range(8):
@@ -139,8 +139,8 @@ each_kernel = pytest.mark.parametrize(("kernel", "name"), [("flash", "float16"),
 
 @with_gpu
 @each_kernel
-def test_kernels_of_attention_are_right_on_several_streams_and_threads(gpu, rng, kernel, name):
-    """Each thread has a stream that waits for nobody; one that took another's memory or stream would take its numbers."""
+def test_attention_kernels_on_several_streams_and_threads(gpu, rng, kernel, name):
+    """Each thread has a non-blocking stream; using another thread's memory or stream would give its results."""
     given = [rng.normal(size=(1, 4, 300, 64)).astype(getattr(xp, name)) for _ in range(4)]
 
     def compute(x):
@@ -160,13 +160,13 @@ def test_kernels_of_attention_are_right_on_several_streams_and_threads(gpu, rng,
 @with_gpu
 @each_kernel
 @pytest.mark.parametrize("length", [1, 300])
-def test_kernels_of_attention_wait_for_nothing(gpu, rng, kernel, name, length):
+def test_attention_kernels_do_not_wait_for_the_device(gpu, rng, kernel, name, length):
     query, key = (gpu.from_numpy(rng.normal(size=(1, 2, n, 64)).astype(getattr(xp, name))) for n in (length, 2000))
     much = gpu.from_numpy(rng.normal(size=(8192, 8192)).astype(np.float32))
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     with stream, mha.use_kernel("attention", kernel):
-        for _ in range(2):  # what is compiled on first need
+        for _ in range(2):  # compiles on first use
             mha.attention_state(query, key, key, mask=mha.causal(), query_offset=1700)
         stream.synchronize()
         for _ in range(8):
@@ -178,7 +178,7 @@ def test_kernels_of_attention_wait_for_nothing(gpu, rng, kernel, name, length):
 
 @with_gpu
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
-def test_attention_is_that_of_the_oracle(gpu, rng, name):
+def test_attention_equals_the_oracle(gpu, rng, name):
     query, key, value = (
         rng.normal(size=shape).astype(getattr(xp, name)) for shape in [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 3)]
     )
@@ -193,7 +193,7 @@ def test_attention_is_that_of_the_oracle(gpu, rng, name):
 
 
 X, W = (3, 5, 8), (8, 8)
-PIECES = {
+OPERATIONS = {
     "relu": (mha.relu, X),
     "silu": (mha.silu, X),
     "gelu": (mha.gelu, X),
@@ -216,8 +216,8 @@ PIECES = {
 
 @with_gpu
 @pytest.mark.parametrize("name", ["bfloat16", "float32"])
-@pytest.mark.parametrize(("operation", "shapes"), [(f, s) for f, *s in PIECES.values()], ids=PIECES)
-def test_every_piece_keeps_the_dtype_and_is_what_numpy_says(gpu, rng, operation, shapes, name):
+@pytest.mark.parametrize(("operation", "shapes"), [(f, s) for f, *s in OPERATIONS.values()], ids=OPERATIONS)
+def test_every_operation_keeps_the_dtype_and_equals_numpy(gpu, rng, operation, shapes, name):
     arrays = [rng.normal(size=shape).astype(getattr(xp, name)) for shape in shapes]
     y = operation(*map(gpu.from_numpy, arrays))
     assert y.dtype == getattr(xp, name)
@@ -227,7 +227,7 @@ def test_every_piece_keeps_the_dtype_and_is_what_numpy_says(gpu, rng, operation,
 
 
 @with_gpu
-def test_where_chooses_bfloat16_bit_for_bit(gpu):
+def test_where_selects_bfloat16_bit_for_bit(gpu):
     bits = np.arange(2**16, dtype=np.uint16)
     x = gpu.from_numpy(bits.view(BFLOAT16))
     chosen = xp.where(x == x, x, 1.0)
@@ -237,7 +237,7 @@ def test_where_chooses_bfloat16_bit_for_bit(gpu):
 
 
 @with_gpu
-def test_a_layer_moves_there_and_back(gpu, rng):
+def test_a_layer_converts_both_ways(gpu, rng):
     x = rng.normal(size=(2, 5, 8)).astype(np.float32)
     layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=16, seed=0)
     there = layer.to("cupy")

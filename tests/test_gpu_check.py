@@ -1,4 +1,4 @@
-"""``make gpu-check`` where there is no GPU: its rehearsal on the host, its verdicts, and the page of what is not measured."""
+"""``make gpu-check`` without a GPU: its rehearsal on the host, its verdicts, and its page before anything is measured."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from gpu.cases import CASES, PLAIN, REHEARSAL, Case, Comparison, Goal
 from gpu.measure import Row, limits, measured, verdicts
 from gpu.target import OURS, host
 
-without_gpu = pytest.mark.skipif("cupy" in BACKENDS, reason="this machine has a CUDA device")
+without_gpu = pytest.mark.skipif("cupy" in BACKENDS, reason="needs a machine without a CUDA device")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def target():
 
 
 @pytest.mark.parametrize("case", REHEARSAL, ids=lambda case: case.name)
-def test_every_contender_is_right_and_has_a_time_in_each_round(case, target):
+def test_every_contender_is_correct_and_timed_in_each_round(case, target):
     rows = measured(case, target, rounds=3)
     assert [row.wrong for row in rows] == [""] * len(rows)
     assert {goal.contender for goal in case.goals} | {case.peer} <= {row.contender for row in rows}
@@ -35,12 +35,12 @@ def test_plain_attention_is_attention(target):
     out = comparison.sample(comparison.contenders[PLAIN](0))
     np.testing.assert_allclose(out, comparison.exact, atol=1e-5)
     assert len({comparison.contenders[OURS](at).tobytes() for at in range(comparison.sets)}) == comparison.sets, (
-        "inputs take turns"
+        "the inputs do not take turns"
     )
 
 
 class Planted:
-    """Contenders that are right, wrong, and broken."""
+    """Contenders that are correct, wrong and broken."""
 
     unit = "FLOP"
 
@@ -59,7 +59,7 @@ class Planted:
         return Comparison(contenders, 2, lambda out: out, exact, 8.0)
 
 
-def test_what_is_wrong_or_broken_has_no_time_and_says_why(target):
+def test_a_wrong_or_broken_contender_has_no_time_and_a_reason(target):
     rows = {row.contender: row for row in measured(Case("planted", Planted(), "peer", ()), target, rounds=2)}
     assert rows["right"].seconds and rows["peer"].seconds
     assert rows["wrong"].wrong == "its error relative to float64 is 0.1, the peer's 0.001" and not rows["wrong"].seconds
@@ -78,7 +78,7 @@ def test_limits_are_rates(target):
     assert all(rate > 0 for rate in limits(target).values())
 
 
-def test_a_rehearsal_writes_what_a_card_would_and_says_what_it_is(tmp_path):
+def test_a_rehearsal_writes_the_same_files_and_is_marked(tmp_path):
     main(output=tmp_path, rounds=2, rehearse=True)
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["rehearsal"] and found["card"] == "host" and len(found["rows"]) == 9
@@ -87,15 +87,15 @@ def test_a_rehearsal_writes_what_a_card_would_and_says_what_it_is(tmp_path):
     assert text.count(" met |") + text.count(" missed |") == 4
 
 
-def test_the_page_says_of_every_goal_that_it_is_not_yet_measured_until_it_is():
-    kept = ROOT / "docs" / "gpu.json"
-    found = json.loads(kept.read_text()) if kept.exists() else None
+def test_the_page_marks_every_goal_that_is_not_yet_measured():
+    measured = ROOT / "docs" / "gpu.json"
+    found = json.loads(measured.read_text()) if measured.exists() else None
     text = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     assert text == report.page(found)
     assert found is not None or text.count(report.NOT_YET) == sum(len(case.goals) for case in CASES)
 
 
-def test_a_page_of_a_card_tells_what_was_met():
+def test_the_page_of_a_gpu_says_which_goals_are_met():
     goal = CASES[0].goals[0]
     rows = [
         Row(CASES[0].name, goal.contender, (1e-3, 1e-3), 5e14, "FLOP"),
@@ -110,14 +110,14 @@ def test_a_page_of_a_card_tells_what_was_met():
 
 
 @without_gpu
-def test_without_a_card_it_says_so_and_ends_with_1(capsys):
-    with pytest.raises(Exception, match="1") as ended:  # typer's Exit, whose text is its code
+def test_without_a_gpu_it_exits_with_1_and_an_error(capsys):
+    with pytest.raises(Exception, match="1") as ended:  # typer's Exit, whose text is the exit status
         main()
     assert ended.value.exit_code == 1
     assert "error: backend 'cupy'" in capsys.readouterr().out.replace("\n", " ")
 
 
-def test_a_card_of_cupy_s_alone_is_not_enough(monkeypatch):
+def test_torch_must_have_a_gpu_too(monkeypatch):
     from gpu import target
 
     monkeypatch.setattr(target, "load", lambda name: mha)

@@ -1,6 +1,6 @@
-"""JAX through a plugin of fifteen lines: jit, grad and vmap pass through the whole algebra, with tracers in every option.
+"""JAX through a plugin of fifteen lines: the algebra works under jit, grad and vmap, with tracers in every option.
 
-JAX has 64-bit types only in a process that asks for them: JAX_ENABLE_X64=1 runs this file in float64, to 1e-12.
+JAX has 64-bit types only if a process enables them: with JAX_ENABLE_X64=1 this file runs in float64, to 1e-12.
 """
 
 import os
@@ -25,7 +25,7 @@ from test_pairs import NAMES, PAIRS, arguments
 X64 = jax.config.jax_enable_x64
 DTYPE, ATOL = (np.float64, 1e-12) if X64 else (np.float32, 3e-5)
 TRIED, SEEDS = (PAIRS[::4], range(12)) if X64 else ([(name,) for name in NAMES], range(8))
-in_float32 = pytest.mark.skipif(X64, reason="one precision is enough")
+in_float32 = pytest.mark.skipif(X64, reason="tested in float32")
 
 
 def close(actual, expected, atol=ATOL):
@@ -37,7 +37,7 @@ def normal(rng, *shape):
 
 
 def traced(operation, query, key, value, make_options):
-    """``operation`` under jit, with tracers for query, key, value and every array that ``make_options(make)`` makes."""
+    """Call ``operation`` under jit, with tracers for query, key, value and every array that ``make_options(make)`` makes."""
     made = []
     make_options(lambda x: made.append(jnp.asarray(x)) or made[-1])
 
@@ -49,7 +49,7 @@ def traced(operation, query, key, value, make_options):
     return call(*map(jnp.asarray, (query, key, value)), made)
 
 
-# jit, against the oracle
+# jit, compared with the oracle
 
 
 @pytest.mark.parametrize("pair", TRIED, ids=" and ".join)
@@ -64,7 +64,7 @@ def test_every_option_holds_under_jit(rng, pair):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_problems_hold_under_jit_whatever_unseen_keys_hold(rng, seed):
+def test_random_problems_with_poison_hold_under_jit(rng, seed):
     problem = random_problem(rng, dtype=DTYPE)
     out, lse, _ = oracle.attention(problem.query, problem.key, problem.value, **problem.oracle)
     state = traced(mha.attention_state, problem.query, *problem.poisoned(), problem.options)
@@ -74,7 +74,7 @@ def test_random_problems_hold_under_jit_whatever_unseen_keys_hold(rng, seed):
 
 @in_float32
 def test_every_leaf_of_a_mask_may_hold_tracers(rng):
-    """All in one compilation: what each lets through, as weights."""
+    """One compilation returns the weights under each mask."""
     leaves = leaf_masks(rng, 5, 5, 1, 2, 2)
     x = normal(rng, 2, 2, 5, 3)
 
@@ -106,7 +106,7 @@ def test_an_offset_for_each_element_may_be_traced(rng):
 
 
 @in_float32
-def test_tracers_and_arrays_of_jax_mix(rng):
+def test_tracers_mix_with_arrays(rng):
     query, key, value = (jnp.asarray(normal(rng, 2, 2, 4, 3)) for _ in range(3))
     lengths = jnp.asarray([2, 4])
     expected = mha.scaled_dot_product_attention(query, key, value, mask=mha.key_lengths(lengths) & mha.causal())
@@ -120,7 +120,7 @@ def test_tracers_and_arrays_of_jax_mix(rng):
 
 
 @in_float32
-def test_other_numbers_compile_nothing_anew(rng):
+def test_other_values_do_not_compile_again(rng):
     x = jnp.asarray(normal(rng, 2, 2, 4, 3))
     traces = []
 
@@ -136,7 +136,7 @@ def test_other_numbers_compile_nothing_anew(rng):
 
 
 @in_float32
-def test_what_must_be_known_before_is_named(rng):
+def test_errors_name_the_argument_that_may_not_be_traced(rng):
     with pytest.raises(TypeError, match=r"window\(left\) is DynamicJaxprTracer; expected an int"):
         jax.jit(lambda n: mha.window(n, 0))(3)
     with pytest.raises(mha.BackendMismatch, match=r"write w = jax\.numpy\.from_dlpack\(w\)"):
@@ -147,9 +147,11 @@ def test_what_must_be_known_before_is_named(rng):
 
 # grad and vmap
 
-HOLES = np.asarray([[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1]], dtype=bool)  # query 1 sees nothing, nobody key 2
+HOLES = np.asarray(
+    [[1, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1]], dtype=bool
+)  # query 1 sees no key, no query sees key 2
 LENGTHS = np.asarray([3, 0])
-# name: (make, bias, sink -> options; what attends)
+# name: (options from make, bias and sink; allowed pairs)
 PROBLEMS = {
     "plain": (lambda make, bias, sink: {}, True),
     "causal": (lambda make, bias, sink: {"mask": mha.causal(), "softcap": 2.0}, np.tri(4, dtype=bool)),
@@ -164,8 +166,8 @@ PROBLEMS = {
 
 @in_float32
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_gradients_are_those_of_the_oracle(rng, name):
-    """The slope along a random direction, by central differences of the oracle in float64."""
+def test_gradients_equal_those_of_the_oracle(rng, name):
+    """Compares the slope along a random direction with central differences of the oracle in float64."""
     shapes = [(2, 4, 4, 3), (2, 2, 4, 3), (2, 2, 4, 3), (4, 4, 4), (4,)]
     at, step = ([rng.normal(size=shape) for shape in shapes] for _ in range(2))
     share, (options, allowed) = rng.normal(size=(2, 4, 4, 3)), PROBLEMS[name]
@@ -190,7 +192,7 @@ def test_gradients_are_those_of_the_oracle(rng, name):
 
 @in_float32
 @pytest.mark.parametrize("op", [mha.gelu, mha.silu, lambda x: mha.gelu(x, approximate="tanh")], ids=["gelu", "silu", "tanh"])
-def test_gradients_of_activations_hold_at_zero_too(op):
+def test_gradients_of_activations(op):
     assert float(jax.grad(op)(jnp.asarray(0.0))) == pytest.approx(0.5)
     x = np.asarray([-30.0, -1.0, 0.0, 1e-3, 1.0, 30.0])
     slopes = (op(x + 1e-6) - op(x - 1e-6)) / 2e-6
@@ -198,7 +200,7 @@ def test_gradients_of_activations_hold_at_zero_too(op):
 
 
 @in_float32
-def test_vmap_over_everything_is_a_batch(rng):
+def test_vmap_over_everything_equals_a_batch(rng):
     query, key, value = (normal(rng, 3, 2, 4, 5) for _ in range(3))
     lengths, holes, sink = np.asarray([4, 2, 0]), rng.random((3, 4, 4)) < 0.7, normal(rng, 3, 2)
 
@@ -238,9 +240,9 @@ def test_the_operations_of_the_tutorials_under_jit(rng):
 
 
 @in_float32
-def test_anyone_s_kernel_for_jax_is_chosen_under_jit_and_explained():
+def test_a_kernel_for_jax_is_chosen_under_jit_and_explained():
     slope = jax.jit(jax.grad(mha.relu))
-    assert float(slope(jnp.asarray(0.0))) == 1  # the algebra's choice at the kink; jax.nn.relu has 0 there
+    assert float(slope(jnp.asarray(0.0))) == 1  # at the kink, the algebra's slope is 1; that of jax.nn.relu is 0
     plugin = Plugin([Kernel(backend="jax", op="relu", name="nn", api=1, load="jax.nn:relu", handles=frozenset({"gradient"}))])
     register(plugin)
     try:
@@ -252,7 +254,7 @@ def test_anyone_s_kernel_for_jax_is_chosen_under_jit_and_explained():
 
 
 @in_float32
-def test_positions_are_made_by_name():
+def test_positions_with_the_backend_by_name():
     got = mha.sinusoidal_positions(3, 4, backend="jax")
     assert isinstance(got, jax.Array) and got.dtype == jnp.float32
     close(got, mha.sinusoidal_positions(3, 4))
@@ -283,7 +285,7 @@ def test_layers_move_to_jax_and_run_under_jit_and_grad(rng, tmp_path):
 
 @in_float32
 def test_a_step_of_decoding_under_jit(rng):
-    """The cache is made of what the step is given, and handed back: a function of arrays."""
+    """The step takes the cache's arrays and returns them, so that it is a function of arrays."""
     layer = mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=0)
     moved, x = layer.to("jax"), normal(rng, 3, 8)
 
@@ -301,7 +303,7 @@ def test_a_step_of_decoding_under_jit(rng):
 
 
 @in_float32
-def test_rotary_takes_traced_offsets(rng):
+def test_rotary_with_traced_offsets(rng):
     rotary = mha.Rotary.init(max_length=8, dim=4, interleaved=False)
     moved, x, offset = rotary.to("jax"), normal(rng, 2, 1, 3, 4), np.asarray([0, 5])
     close(jax.jit(moved)(jnp.asarray(x), jnp.asarray(offset)), rotary(x, offset))
@@ -316,7 +318,7 @@ def test_texts_are_encoded_on_jax(tmp_path):
 
 
 @in_float32
-def test_arrays_travel_both_ways():
+def test_arrays_convert_both_ways():
     backend = load("jax")
     for array in (np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1], np.asarray([True, False]), np.arange(3)):
         there = backend.from_numpy(array)
@@ -333,8 +335,8 @@ def test_the_python_of_the_plugin_s_readme_runs():
 
 @pytest.mark.full
 @in_float32
-def test_all_of_it_holds_in_float64():
-    # the compiler's optimisations cost more than they save in calls as small as these
+def test_this_file_passes_in_float64():
+    # for such small calls, optimization takes longer than it saves
     environment = os.environ | {"JAX_ENABLE_X64": "1", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)

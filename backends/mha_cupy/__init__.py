@@ -1,11 +1,11 @@
-"""CuPy, as a plugin: CUDA GPUs. Everything runs on CuPy's current device, in its current stream."""
+"""The CuPy plugin, for CUDA GPUs. Everything runs on CuPy's current device and stream."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from mha_core.plugin import Backend, Kernel, NoDevice, hookimpl
 
-from .certified import record
+from .certificate import record
 
 
 def _namespace() -> Any:
@@ -13,9 +13,9 @@ def _namespace() -> Any:
 
     runtime = cupy.cuda.runtime
     try:
-        runtime.getDeviceCount()  # raises where there is none
+        runtime.getDeviceCount()  # raises if there is none
     except runtime.CUDARuntimeError as error:
-        found = f"no CUDA device can be used: {error}"
+        found = f"no CUDA device is available: {error}"
         raise NoDevice(f"{found}; cupy {cupy.__version__} is installed, but needs a CUDA GPU and its driver") from error
     from . import namespace
 
@@ -42,14 +42,14 @@ def _current_device() -> Any:
 def _from_numpy(array: Any, device: Any) -> Any:
     import cupy
 
-    with cupy.cuda.Device(device):  # an index, a Device, or None: the current one
+    with cupy.cuda.Device(device):  # an index, a Device, or None for the current one
         return cupy.array(array)
 
 
 def _to_numpy(array: Any) -> Any:
     import cupy
 
-    with array.device:  # each device has a current stream of its own; the copy waits for what that one computes
+    with array.device:  # each device has its own current stream, and the copy waits for what that stream computes
         return cupy.asnumpy(array)
 
 
@@ -97,23 +97,23 @@ _FLASH = (
     *("lse", "causal", "window", "key_lengths", "packed", "array_mask"),
     *("bias", "alibi", "softcap", "sink", "grouped_query", "value_dim", "broadcast"),
 )
-_ATTENTION = (*_FLASH, "mask", "relative_bias", "bias_term")  # computed for each block
+_BLOCKS = (*_FLASH, "mask", "relative_bias", "bias_term")
 
 
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
     for op, name, module, limits, sources, handles, priority in (
-        ("attention", "flash", "flash", "flash", ("flash.cu",), _FLASH, 1),
-        ("attention", "blocks", "attention", "attention", ("softmax.cu",), _ATTENTION, 0),
-        ("layer_norm", "fused", "norms", "rows", ("norms.cu",), (), 0),
-        ("rms_norm", "fused", "norms", "rows", ("norms.cu",), (), 0),
-        ("gelu", "fused", "activations", "rows", ("activations.cu",), (), 0),
-        ("relu", "fused", "activations", "rows", ("activations.cu",), (), 0),
-        ("silu", "fused", "activations", "rows", ("activations.cu",), (), 0),
-        ("rotary", "fused", "rotary", "rows", ("rotary.cu",), (), 0),
-        ("linear", "fused", "layers", "rows", ("activations.cu",), (), 0),
-        ("feed_forward", "fused", "layers", "rows", ("activations.cu",), ("gate",), 0),
-        ("encoder_layer", "fused", "layers", "rows", ("norms.cu", "activations.cu"), _LAYER, 0),
+        ("attention", "flash", "attention.flash", "attention.flash", ("flash.cu",), _FLASH, 1),
+        ("attention", "blocks", "attention.blocks", "attention.blocks", ("softmax.cu",), _BLOCKS, 0),
+        ("layer_norm", "fused", "norms", "rowwise", ("norms.cu",), (), 0),
+        ("rms_norm", "fused", "norms", "rowwise", ("norms.cu",), (), 0),
+        ("gelu", "fused", "activations", "rowwise", ("activations.cu",), (), 0),
+        ("relu", "fused", "activations", "rowwise", ("activations.cu",), (), 0),
+        ("silu", "fused", "activations", "rowwise", ("activations.cu",), (), 0),
+        ("rotary", "fused", "rotary", "rowwise", ("rotary.cu",), (), 0),
+        ("linear", "fused", "layers", "rowwise", ("activations.cu",), (), 0),
+        ("feed_forward", "fused", "layers", "rowwise", ("activations.cu",), ("gate",), 0),
+        ("encoder_layer", "fused", "layers", "rowwise", ("norms.cu", "activations.cu"), _LAYER, 0),
     ):
         yield Kernel(
             backend="cupy",

@@ -1,6 +1,6 @@
-"""Activations, with the bias before them and the gate behind them: one read, one write.
+"""Activations, fused with a bias, a gate and a residual: each element is read once and written once.
 
-Rows may lie apart in memory; an array whose last axis is strided, or whose rows have no one stride, is copied first.
+Rows may have any stride. An array is copied first if its last axis is strided or its rows have no common stride.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import cupy
 import numpy
 
 from .launch import Launch, run
-from .rows import names, pack, rows, stride, supports
+from .rowwise import dtype_defines, pack, rows, stride
 
-__all__ = ["activation", "gelu", "in_place", "relu", "silu", "supports"]
+__all__ = ["activation", "gelu", "in_place", "relu", "silu"]
 
 _THREADS = 256
 
@@ -32,13 +32,13 @@ def silu(x: Any) -> Any:
 
 def _active(name: str, x: Any) -> Any:
     out = cupy.empty(x.shape, dtype=x.dtype)
-    flat = x.flags.c_contiguous  # one long row: it is packed whatever the length of the last axis
+    flat = x.flags.c_contiguous  # one long row: accesses are then wide whatever the length of the last axis
     run(activation(name, *((y.reshape(1, -1) if flat else rows(y)) for y in (x, out))))
     return out
 
 
 def in_place(name: str, x: Any, b: Any = None, *, gate: Any = None, gate_b: Any = None, residual: Any = None) -> Any:
-    """f(x + b) * (gate + gate_b) + residual in the place of rows x (n, d) without gaps; ``identity`` is an f too."""
+    """Compute f(x + b) * (gate + gate_b) + residual in place. x (n, d) is contiguous; f may be ``identity``."""
     b, gate_b = (None if p is None else rows(p) for p in (b, gate_b))
     run(activation(name, x, x, b=b, gate=gate, gate_b=gate_b, residual=residual))
     return x
@@ -47,9 +47,9 @@ def in_place(name: str, x: Any, b: Any = None, *, gate: Any = None, gate_b: Any 
 def activation(
     name: str, x: Any, out: Any, *, b: Any = None, gate: Any = None, gate_b: Any = None, residual: Any = None
 ) -> Launch:
-    """f(x + b) * (gate + gate_b) + residual, without what is None.
+    """Return the launch of f(x + b) * (gate + gate_b) + residual; what is None is left out.
 
-    x, gate, residual and out (n, d), the last without gaps, and it may be x; b and gate_b (1, d).
+    x, gate, residual and out (n, d); b and gate_b (1, d). out is contiguous, and may be x.
     """
     count, length = x.shape
     size = pack(length, x, b, gate, gate_b, residual, out)
@@ -57,7 +57,7 @@ def activation(
     return Launch(
         "activations.cu",
         "activate",
-        (*names(x.dtype), f"ACTIVATION={name}", f"PACK={size}"),
+        (*dtype_defines(x.dtype), f"ACTIVATION={name}", f"PACK={size}"),
         grid=-(-packs // _THREADS),
         block=_THREADS,
         args=(

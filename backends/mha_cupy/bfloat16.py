@@ -1,7 +1,8 @@
-"""bfloat16 as one more dtype of the namespace.
+"""bfloat16 as a dtype of the namespace.
 
-CuPy 14 computes with ml_dtypes' bfloat16, but knows it in part only: here stands what the standard asks of a dtype, and what
-CuPy would answer in another dtype, or not at all. Arithmetic with a Python float is left: CuPy answers it in float32.
+CuPy 14 computes with ml_dtypes' bfloat16, but supports it only in part. This module holds the standard's functions on dtypes,
+and the functions for which CuPy returns another dtype or fails. Arithmetic with a Python float is not covered: CuPy returns
+float32.
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ def _is_bfloat16(dtype: Any) -> bool:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """As the standard has it; bfloat16 is of the kinds of float32. NumPy's function, which is CuPy's, refuses it."""
+    """``isdtype`` of the standard; bfloat16 has the kinds of float32. CuPy uses NumPy's function, which raises for bfloat16."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not _is_bfloat16(dtype):
         return bool(cupy.isdtype(dtype, tuple(k for k in kinds if not _is_bfloat16(k))))
@@ -27,13 +28,13 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def finfo(type: Any, /) -> Any:
-    """As the standard has it, of a dtype or an array."""
+    """``finfo`` of the standard, for a dtype or an array."""
     dtype = type.dtype if isinstance(type, cupy.ndarray) else type
     return ml_dtypes.finfo(dtype) if _is_bfloat16(dtype) else compat.finfo(dtype)
 
 
 def result_type(*arrays_and_dtypes: Any) -> Any:
-    """As the standard has it: a Python number changes no dtype of its kind. NumPy makes float64 of bfloat16 and 1.0."""
+    """``result_type`` of the standard: a Python number does not change a dtype. NumPy returns float64 for bfloat16 and 1.0."""
     found = [x.dtype if isinstance(x, cupy.ndarray) else x for x in arrays_and_dtypes]
     if any(map(_is_bfloat16, found)):
         found = [x for x in found if not isinstance(x, bool | int | float)]
@@ -41,7 +42,7 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
-    """As the standard has it. CuPy's has no bfloat16 and would answer float32: here the 16 bits are chosen as they are."""
+    """``where`` of the standard. CuPy's does not support bfloat16 and returns float32; this one selects the 16 bits."""
     arrays = [x.dtype for x in (x1, x2) if isinstance(x, cupy.ndarray)]
     if not arrays or not all(map(_is_bfloat16, arrays)):
         return cupy.where(condition, x1, x2)
@@ -55,7 +56,7 @@ def _bits(x: Any) -> Any:
 
 
 def matmul(x1: Any, x2: Any, /) -> Any:
-    """As the standard has it. CuPy multiplies matrices of bfloat16, summing in float32, but fails on stacks of them."""
+    """``matmul`` of the standard. CuPy multiplies bfloat16 matrices, accumulating in float32, but fails on stacks of them."""
     if max(x1.ndim, x2.ndim) <= 2 or not (_is_bfloat16(x1.dtype) and _is_bfloat16(x2.dtype)):
-        return cupy.matmul(x1, x2)  # https://github.com/cupy/cupy/pull/10317; float16 is summed in float32 anyway
+        return cupy.matmul(x1, x2)  # https://github.com/cupy/cupy/pull/10317; float16 is accumulated in float32 anyway
     return cupy.matmul(x1.astype(cupy.float32), x2.astype(cupy.float32)).astype(bfloat16)

@@ -1,4 +1,4 @@
-"""The functions of the namespace that create arrays: CuPy creates on its current device, so ``device=`` makes one current."""
+"""The namespace's creation functions. CuPy creates arrays on its current device, so ``device=`` makes that one current."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,7 +12,7 @@ HOST = 1  # kDLCPU, https://dmlc.github.io/dlpack/latest/c_api.html
 
 
 def _on_device(function: Callable[..., Any]) -> Callable[..., Any]:
-    """With ``device=`` obeyed: array-api-compat takes it and leaves it, since CuPy creates on its current device only."""
+    """Return the function with ``device=`` respected; array-api-compat accepts it, but creates on the current device."""
 
     @wraps(function)
     def create(*args: Any, device: Any = None, **options: Any) -> Any:
@@ -25,7 +25,7 @@ def _on_device(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _like(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for functions of an array, whose own device is the default."""
+    """Do the same for functions of an array, whose own device is the default."""
 
     @wraps(function)
     def create(x: Any, /, *args: Any, device: Any = None, **options: Any) -> Any:
@@ -49,14 +49,14 @@ zeros_like = _like(compat.zeros_like)
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
-    """An array of any library, from the host too, which CuPy itself refuses; shared unless it must be copied."""
+    """``from_dlpack`` of the standard, also for arrays on the host, which CuPy refuses. Memory is shared where possible."""
     if x.__dlpack_device__()[0] == HOST:
         if copy is False:
-            raise BufferError("x is on the host, and must be copied to be on a CUDA device")
+            raise BufferError("x is on the host; expected an array on a CUDA device for copy=False: leave copy out to copy it")
         return _on_device(cupy.array)(numpy.from_dlpack(x), device=device)
     y = cupy.from_dlpack(x, copy=copy)
     if device is None or y.device == cupy.cuda.Device(device):
         return y
     if copy is False:
-        raise BufferError(f"x is on {y.device}, and must be copied to be on {cupy.cuda.Device(device)}")
+        raise BufferError(f"x is on {y.device}; expected {cupy.cuda.Device(device)} for copy=False: leave copy out to copy it")
     return compat.asarray(y, device=device)

@@ -1,6 +1,6 @@
-"""CUDA sources of this package: compiled by NVRTC on first need for each device, and launched on CuPy's current stream.
+"""Launches of this package's CUDA kernels: NVRTC compiles a source on first use on each device.
 
-What is to be launched is a plain record, which needs no GPU to be made.
+A launch is a plain record; making one needs no GPU.
 """
 
 from __future__ import annotations
@@ -13,61 +13,63 @@ from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).parent / "cuda"
-_SHARED = 48 << 10  # bytes that a block is given without asking
-_NAMES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
+_DEFAULT_SHARED = 48 << 10  # bytes of shared memory that a thread block may use without opting in
+_C_NAMES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A kernel of a source and what it is given.
-
-    source: a file of the folder ``cuda``. defines: ``NAME=value`` for the compiler. grid, block: how many blocks, and threads
-    of each. args: arrays, for which the kernel receives a pointer; None, a null pointer; NumPy scalars, by value. shared: bytes
-    that the blocks are given beside what the source declares.
-    """
+    """A CUDA kernel, its launch configuration and its arguments."""
 
     source: str
+    """A file of the folder ``cuda``."""
     kernel: str
+    """The name of the kernel in that file."""
     defines: tuple[str, ...]
+    """``NAME=value`` for the compiler."""
     grid: int
+    """Number of thread blocks."""
     block: int
+    """Threads of each thread block."""
     args: Sequence[Any]
+    """Arrays are passed as pointers, None as a null pointer, and NumPy scalars by value."""
     shared: int = 0
+    """Bytes of dynamic shared memory for each thread block."""
 
 
 def run(launch: Launch) -> None:
-    """On CuPy's current device and stream; it waits for nothing."""
+    """Launch on CuPy's current device and stream, without waiting for the result."""
     import numpy
 
     args = [numpy.uint64(0) if arg is None else arg for arg in launch.args]
-    kernel = _kernel(launch.source, launch.kernel, launch.defines)
-    if launch.shared > _SHARED:
+    kernel = _compiled(launch.source, launch.kernel, launch.defines)
+    if launch.shared > _DEFAULT_SHARED:
         kernel.max_dynamic_shared_size_bytes = launch.shared
     kernel((launch.grid,), (launch.block,), tuple(args), shared_mem=launch.shared)
 
 
 def address(x: Any) -> int:
-    """Of the first number; on the host too, where tests run the sources."""
+    """Return the address of the first element. NumPy arrays are accepted too: tests run the sources on the host."""
     import numpy
 
     found: int = x.ctypes.data if isinstance(x, numpy.ndarray) else x.data.ptr
     return found
 
 
-@cache  # NumPy takes 4 us to write a dtype
+@cache  # str(dtype) takes NumPy 4 us
 def c_name(dtype: Any) -> str:
-    """What the sources call a floating dtype."""
-    return _NAMES[str(dtype)]
+    """Return the name of a floating dtype in the sources."""
+    return _C_NAMES[str(dtype)]
 
 
 @cache
 def text(source: str) -> str:
-    """A source with what it includes in its place: NVRTC then needs no folder to look in."""
+    """Return a source with the files that it includes in place of the includes, so that NVRTC needs no include path."""
     return re.sub(r'^#include "(.+)"$', lambda match: text(match[1]), (_FOLDER / source).read_text("utf-8"), flags=re.MULTILINE)
 
 
 @cache
-def _kernel(source: str, kernel: str, defines: tuple[str, ...]) -> Any:
+def _compiled(source: str, kernel: str, defines: tuple[str, ...]) -> Any:
     import cupy
 
     return cupy.RawKernel(text(source), kernel, ("--std=c++17", *(f"-D{define}" for define in defines)), backend="nvrtc")

@@ -1,4 +1,4 @@
-"""CuPy as an array-API namespace: array-api-compat's, with ``device=`` obeyed and bfloat16 known.
+"""CuPy as an array-API namespace: array-api-compat's, with support for ``device=`` and bfloat16.
 
 Importing it needs no GPU.
 """
@@ -27,7 +27,7 @@ from .devices import (  # noqa: F401
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
-    """As the standard has it. That of array-api-compat waits for the device, to count the elements of a boolean index."""
+    """``clip`` of the standard. array-api-compat's waits for the device, to count the elements of a boolean index."""
     y = x if min is None else cupy.maximum(x, min)
     y = y if max is None else cupy.minimum(y, max)
     return x.copy() if y is x else y.astype(x.dtype, copy=False)

@@ -1,7 +1,7 @@
-"""Stacks of matrix products by cuBLAS, as CuPy carries it: of views, with a transposed operand as a flag, summed in float32.
+"""Batched matrix products by the cuBLAS that CuPy contains, accumulated in float32, without copies of transposed views.
 
-``cupy.matmul`` copies operands that are not contiguous, multiplies stacks of float16 in float32, and fails on stacks of
-bfloat16 (https://github.com/cupy/cupy/pull/10317).
+``cupy.matmul`` copies operands that are not contiguous, converts stacks of float16 to float32, and fails on stacks of bfloat16
+(https://github.com/cupy/cupy/pull/10317).
 """
 
 from __future__ import annotations
@@ -10,38 +10,44 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from itertools import product as every
+from itertools import product as cartesian
 from typing import Any
 
 from .launch import address
 
 Stride = tuple[int, int, int]
-"""From one matrix to the next, in a, b and out, in elements."""
+"""Steps in a, b and out from one matrix to the next, in elements."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A matrix as cuBLAS reads it: rows ``leading`` elements apart; ``transposed`` where it is its columns that are."""
+    """A matrix as cuBLAS reads it."""
 
     transposed: bool
+    """Whether its columns are contiguous, instead of its rows."""
     leading: int
+    """Elements from one contiguous row (column, if transposed) to the next."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """out[..., m, n] = a[..., m, k] b[..., k, n]: one call of cuBLAS for each of ``offsets``, of ``count`` products each."""
+    """The cuBLAS calls for out[..., m, n] = a[..., m, k] b[..., k, n]."""
 
     a: Operand
     b: Operand
     leading: int
+    """Elements from one row of out to the next."""
     count: int
+    """Products in each call."""
     step: Stride
+    """Steps from one product of a call to the next."""
     offsets: tuple[Stride, ...]
+    """Where each call begins."""
 
 
 @lru_cache(maxsize=4096)
 def operand(shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand | None:
-    """How cuBLAS reads the last two axes as they lie; None where they must be copied. Strides in elements."""
+    """Return how cuBLAS reads the last two axes without a copy; None if it cannot. Strides are in elements."""
     (rows, cols), (down, across) = shape[-2:], strides[-2:]
     if (across == 1 or cols == 1) and (down >= cols or rows == 1):
         return Operand(False, max(cols, down if rows > 1 else cols))
@@ -52,7 +58,7 @@ def operand(shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand | None:
 
 @lru_cache(maxsize=4096)
 def plan(shape: tuple[int, ...], a: Operand, b: Operand, out: Operand, strides: tuple[Stride, ...]) -> Plan:
-    """For stacks of ``shape``, whose axes have these strides: the longest run of equal steps goes in one call."""
+    """Return the calls for stacks of ``shape``, whose axes have these strides. The longest run of equal steps is one call."""
     axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
     joined: list[tuple[int, Stride]] = []
     for size, stride in axes:
@@ -62,22 +68,26 @@ def plan(shape: tuple[int, ...], a: Operand, b: Operand, out: Operand, strides: 
             joined.append((size, stride))
     joined.sort(key=lambda axis: axis[0])
     count, step = joined.pop() if joined else (1, (0, 0, 0))
-    places = every(*([tuple(at * x for x in stride) for at in range(size)] for size, stride in joined))
+    places = cartesian(*([tuple(at * x for x in stride) for at in range(size)] for size, stride in joined))
     offsets = tuple((sum(p[0] for p in place), sum(p[1] for p in place), sum(p[2] for p in place)) for place in places)
     return Plan(a, b, out.leading, count, step, offsets)
 
 
 def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
-    """alpha a b into ``out``, on the current stream. a (..., m, k) and b (..., k, n) of one dtype broadcast to out (..., m, n),
-    whose rows lie side by side; out is of their dtype, or float32. Sums are float32, of float64 float64.
+    """Compute out = alpha a b on the current stream.
+
+    a (..., m, k) and b (..., k, n) have one dtype and broadcast to out (..., m, n), which has that dtype or float32. Rows of
+    out are contiguous. Sums are float32, or float64 for float64.
     """
     import numpy
 
     a, b = _readable(a), _readable(b)
     (m, n), k = out.shape[-2:], a.shape[-1]
     found = _plan(a, b, out)
-    if len(found.offsets) > _FEW and all(x.size <= _SMALL or _is_stack(x) for x in (a, b)):  # heads of projections in a batch
-        a, b = (x if _is_stack(x) else _packed(x) for x in (a, b))
+    if len(found.offsets) > _FEW_CALLS and all(
+        x.size <= _SMALL or _is_stack(x) for x in (a, b)
+    ):  # heads of a batched projection
+        a, b = (x if _is_stack(x) else _as_stack(x) for x in (a, b))
         found = _plan(a, b, out)
     blas, handle = _cublas()
     double = a.dtype == numpy.float64
@@ -85,13 +95,13 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
     compute = blas.CUBLAS_COMPUTE_64F if double else blas.CUBLAS_COMPUTE_32F
     places = [(address(x), x.dtype.itemsize, _TYPES[str(x.dtype)]) for x in (a, b, out)]
     mode = blas.getMathMode(handle)
-    blas.setMathMode(handle, mode | _SUMS_STAY_WIDE)  # of this thread's handle, which CuPy uses too
+    blas.setMathMode(handle, mode | _NO_REDUCED_PRECISION)  # CuPy uses this thread's handle too
     try:
         for offsets in found.offsets:
             (pa, ta), (pb, tb), (pc, tc) = (
                 (at + by * size, kind) for (at, size, kind), by in zip(places, offsets, strict=True)
             )
-            # cuBLAS counts by columns, and sees each matrix transposed: out^T = b^T a^T
+            # cuBLAS is column-major and sees each matrix transposed: out^T = b^T a^T
             blas.gemmStridedBatchedEx(
                 *(handle, int(found.b.transposed), int(found.a.transposed), n, m, k, scalars.ctypes.data),
                 *(pb, tb, found.b.leading, found.step[1], pa, ta, found.a.leading, found.step[0]),
@@ -102,16 +112,16 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
         blas.setMathMode(handle, mode)
 
 
-# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, of cublas_api.h: else parts of a sum over many keys may be rounded to the
-# dtype of ``out`` before they are added, and before ``alpha`` brings them into the range of float16
-_SUMS_STAY_WIDE = 16
-_FEW = 3  # calls that take about as long as copies of both operands and one call
-_SMALL = 1 << 22  # numbers that a GPU copies in the time of a launch: 16 MB read and written in half precision
-_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType, of library_types.h
+# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION in cublas_api.h. Without it, partial sums over many keys may be rounded to
+# the dtype of ``out`` before they are added, and before ``alpha`` brings them into the range of float16.
+_NO_REDUCED_PRECISION = 16
+_FEW_CALLS = 3  # take about as long as copies of both operands and one call
+_SMALL = 1 << 22  # elements that a GPU copies in the time of a launch: 16 MB read and written in half precision
+_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType in library_types.h
 
 
 def missing() -> str | None:
-    """Why products cannot be had from this CuPy, if so: it carries cuBLAS in a module that it does not promise to keep."""
+    """Return why this CuPy cannot compute the products, or None. Its cuBLAS module is private, so it may change."""
     try:
         cublas = library()
     except ImportError as error:
@@ -119,7 +129,7 @@ def missing() -> str | None:
     functions = ("gemmStridedBatchedEx", "getMathMode", "setMathMode")
     names = (*functions, "CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_GEMM_DEFAULT")
     lacks = [name for name in names if not hasattr(cublas, name)]
-    return f"needs cupy_backends.cuda.libs.cublas.{lacks[0]}, which this CuPy has not" if lacks else None
+    return f"needs cupy_backends.cuda.libs.cublas.{lacks[0]}, which this CuPy lacks" if lacks else None
 
 
 def library() -> Any:
@@ -129,27 +139,27 @@ def library() -> Any:
 
 
 def _cublas() -> tuple[Any, int]:
-    """The library, and the handle of this thread and device; its functions put it on CuPy's current stream."""
+    """Return the library and the handle of this thread and device. The library's functions use CuPy's current stream."""
     from cupy.cuda import device
 
     return library(), device.get_cublas_handle()
 
 
 def _readable(x: Any) -> Any:
-    """As it is, or a copy where cuBLAS could not read it."""
+    """Return x, or a copy if cuBLAS cannot read it."""
     steps = elements(x)
     return x if min(steps, default=0) >= 0 and operand(x.shape, steps) else x.copy(order="C")
 
 
-def _packed(x: Any) -> Any:
-    """Matrices one behind the other, each as it lies, so that the stack has one step."""
+def _as_stack(x: Any) -> Any:
+    """Return a copy with the matrices one after another, each in its order of axes, so that the stack has one step."""
     if _operand(x).transposed:
         return x.swapaxes(-1, -2).copy(order="C").swapaxes(-1, -2)
     return x.copy(order="C")
 
 
 def _is_stack(x: Any) -> bool:
-    """Whether from each matrix to the next there is one step."""
+    """Return whether the step from each matrix to the next is the same."""
     axes = [(size, step) for size, step in zip(x.shape[:-2], elements(x)[:-2], strict=True) if size != 1]
     return all(outer == size * inner for (_, outer), (size, inner) in pairwise(axes))
 
@@ -167,12 +177,12 @@ def _operand(x: Any) -> Operand:
 
 
 def elements(x: Any) -> tuple[int, ...]:
-    """Strides in elements; 0 along an axis of one, so that it broadcasts."""
+    """Return the strides in elements; 0 along an axis of size 1, so that it broadcasts."""
     return tuple(0 if size == 1 else step // x.dtype.itemsize for size, step in zip(x.shape, x.strides, strict=True))
 
 
 def _steps(a: Any, b: Any, out: Any) -> Iterator[tuple[int, ...]]:
-    """Strides of the leading axes; an axis that is not there broadcasts."""
+    """Yield the strides of the leading axes for each array; an axis that an array lacks broadcasts."""
     for x in (a, b, out):
         lead = elements(x)[:-2]
         yield (0,) * (out.ndim - 2 - len(lead)) + lead

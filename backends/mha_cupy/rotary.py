@@ -1,7 +1,7 @@
-"""Rotary embedding: one read, one write.
+"""Rotary embedding: each element is read once and written once.
 
-Of the axes before the last, those that lie alike in x, cos and sin are taken as one. Where more than three are left, or a last
-axis is strided, the arrays are copied first.
+The axes before the last are merged where the strides of x, cos and sin allow it. The arrays are copied first if more than
+three axes are left, or if a last axis is strided.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ import cupy
 import numpy
 
 from .launch import Launch, run
-from .rows import names, pack, supports
+from .rowwise import dtype_defines, pack
 
-__all__ = ["rotary", "supports", "turned"]
+__all__ = ["rotary", "rotation"]
 
 _THREADS = 256
-_AXES = 3  # before the last
+_MAX_AXES = 3  # before the last
 
 Axes = list[tuple[int, tuple[int, ...]]]
-"""The size of each axis, and the strides in bytes of x, cos and sin along it."""
+"""The size of each axis, and the strides of x, cos and sin along it, in bytes."""
 
 
 def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool) -> Any:
     x, cos, sin = (y if y.strides[-1] == y.itemsize or y.shape[-1] == 1 else y.copy() for y in (x, cos, sin))
-    if len(_axes(x, cos, sin)) > _AXES:
+    if len(_merged_axes(x, cos, sin)) > _MAX_AXES:
         x, shape = cupy.ascontiguousarray(x), (*x.shape[:-1], cos.shape[-1])
         cos, sin = (cupy.ascontiguousarray(cupy.broadcast_to(table, shape)) for table in (cos, sin))
     out = cupy.empty(x.shape, dtype=x.dtype)
-    run(turned(x, cos, sin, out, interleaved=interleaved))
+    run(rotation(x, cos, sin, out, interleaved=interleaved))
     return out
 
 
-def turned(x: Any, cos: Any, sin: Any, out: Any, *, interleaved: bool) -> Launch:
-    """x (..., L, head_dim), cos and sin broadcast to (..., L, r / 2), out as x and without gaps.
+def rotation(x: Any, cos: Any, sin: Any, out: Any, *, interleaved: bool) -> Launch:
+    """Return the launch for x (..., L, head_dim), with cos and sin that broadcast to (..., L, r / 2). out is contiguous.
 
     Source: Su et al. 2021, equation 34.
     """
-    features, half, axes = x.shape[-1], cos.shape[-1], _axes(x, cos, sin)
+    features, half, axes = x.shape[-1], cos.shape[-1], _merged_axes(x, cos, sin)
     size = min(pack(length, x, cos, sin, out) for length in (half, features))
     threads = prod(x.shape[:-1]) * (features - half) // size
-    axes = [(1, (0, 0, 0))] * (_AXES - len(axes)) + axes
+    axes = [(1, (0, 0, 0))] * (_MAX_AXES - len(axes)) + axes
     strides = [
         numpy.asarray([along[at] // x.itemsize for _, along in axes], dtype=numpy.int64).view("V24")[0] for at in range(3)
     ]
     return Launch(
         "rotary.cu",
         "rotary",
-        (*names(x.dtype), f"INTERLEAVED={int(interleaved)}", f"PACK={size}"),
+        (*dtype_defines(x.dtype), f"INTERLEAVED={int(interleaved)}", f"PACK={size}"),
         grid=-(-threads // _THREADS),
         block=_THREADS,
         args=(
@@ -59,8 +59,8 @@ def turned(x: Any, cos: Any, sin: Any, out: Any, *, interleaved: bool) -> Launch
     )
 
 
-def _axes(x: Any, cos: Any, sin: Any) -> Axes:
-    """Those before the last, as few as they can be."""
+def _merged_axes(x: Any, cos: Any, sin: Any) -> Axes:
+    """Return the axes before the last, merged into as few as possible."""
     found: Axes = []
     for at, size in enumerate(x.shape[:-1], start=-x.ndim):
         along = tuple(0 if y.ndim < -at or y.shape[at] == 1 else y.strides[at] for y in (x, cos, sin))

@@ -1,12 +1,12 @@
-"""torch, as a plugin: CPU, CUDA and whatever other devices it finds. Autograd passes through the algebra and every kernel."""
+"""The torch plugin, for the CPU, CUDA and torch's other devices. Autograd works through the algebra and every kernel."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mha_core.plugin import Backend, Kernel, hookimpl
 
-_before: int | None = None  # torch's own number of threads, while the user has set another
-_torch: Any = None  # once it is loaded, with what _features asks in every call
+_own_threads: int | None = None  # torch's own number of threads, while the user has set another
+_torch: Any = None  # set on load, with what _features reads in every call
 _level: Any = None
 _transform: Any = None
 
@@ -34,7 +34,7 @@ def _from_numpy(array: Any, device: Any) -> Any:
     import torch
 
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()  # torch has neither read-only tensors nor negative strides
+        array = array.copy()  # torch supports neither read-only memory nor negative strides
     return torch.asarray(array, device=device)
 
 
@@ -49,10 +49,10 @@ _VMAP = frozenset({"gradient", "vmap"})
 
 
 def _features(arrays: Sequence[Any]) -> frozenset[str]:
-    """Whether autograd records: backwards, or forwards (torch.func.jvp), for which few fused kernels have a formula.
+    """Return whether autograd records: reverse mode, or forward mode (torch.func.jvp), which few fused kernels support.
 
-    Inside a transform of torch.func an array does not tell whether what it stands for records, and is taken to; under vmap
-    few fused kernels have a rule for a batch.
+    Inside a torch.func transform, arrays do not show whether gradients are recorded, so they are assumed to be. Under vmap, few
+    fused kernels have a batching rule.
     """
     if _level._current_level >= 0:
         return _TANGENT
@@ -73,16 +73,16 @@ def _synchronize() -> None:
 
 
 def _set_num_threads(n: int | None) -> None:
-    """torch's own, for operations on the CPU; a thread that has computed with torch keeps the number that it began with."""
-    global _before
+    """Set torch's number of CPU threads. A thread that has already computed with torch keeps the number that it began with."""
+    global _own_threads
     import torch
 
     if n is not None:
-        _before = torch.get_num_threads() if _before is None else _before
+        _own_threads = torch.get_num_threads() if _own_threads is None else _own_threads
         torch.set_num_threads(n)
-    elif _before is not None:
-        torch.set_num_threads(_before)
-        _before = None
+    elif _own_threads is not None:
+        torch.set_num_threads(_own_threads)
+        _own_threads = None
 
 
 def _versions() -> dict[str, str]:
@@ -141,7 +141,7 @@ def mha_kernels() -> Iterable[Kernel]:
         priority=-1,
         handles=frozenset({"gradient", "grouped_query", "packed", "key_lengths", "causal", "window"}),
         supports="mha_torch.varlen:supports",
-        opt_in=True,  # until it has been run on a GPU
+        opt_in=True,  # not yet run on a GPU
     )
     yield Kernel(
         backend="torch",
@@ -167,7 +167,7 @@ def mha_kernels() -> Iterable[Kernel]:
             op=op,
             name="functional",
             api=1,
-            load=f"mha_torch.pieces:{op}",
+            load=f"mha_torch.functional:{op}",
             handles=_VMAP,
-            supports="mha_torch.pieces:supports" if op == "gelu" else None,
+            supports="mha_torch.functional:supports" if op == "gelu" else None,
         )

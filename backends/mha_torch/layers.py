@@ -1,7 +1,7 @@
-"""The encoder layer without what inference can leave out: all that follows attention in chunks of rows, in place.
+"""The encoder layer for inference: everything after attention is computed in place, in chunks of rows.
 
-A chunk's hidden features stay in the cache between the two products of the feed-forward, and the same few pages of memory
-serve all chunks.
+A chunk's hidden features stay in the cache between the two products of the feed-forward network, and all chunks use the same
+memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch.nn import functional as F  # noqa: N812
 from mha_core import scaled_dot_product_attention
 from mha_core.plugin import Call
 
+from .functional import layer_norm
 from .onednn import fastest_linear as linear
-from .pieces import layer_norm
 
-_ROWS = 512  # of a chunk; 256 are up to 10% slower with MKL, and 4096 20% with oneDNN: hidden features then leave the cache
+_ROWS = 512  # in a chunk; 256 is up to 10% slower with MKL, 4096 20% with oneDNN, because hidden features leave the cache
 
-_ACTIVATIONS = {  # clamped as in pieces.py
+_ACTIVATIONS = {  # clamped as in functional.py
     "relu": lambda x: x.relu_(),
     "gelu": lambda x: torch.ops.aten.gelu_(x.clamp_(min=-40)),
     "gelu_tanh": lambda x: torch.ops.aten.gelu_(x.clamp_(min=-40), approximate="tanh"),
@@ -29,11 +29,11 @@ _ACTIVATIONS = {  # clamped as in pieces.py
 
 
 def supports(call: Call) -> str | None:
-    return "is for float32 and narrower" if call.dtype == torch.float64 else None
+    return "supports float32 and narrower, not float64" if call.dtype == torch.float64 else None
 
 
 def encoder_layer(layer: Any, x: Tensor, **options: Any) -> Tensor:
-    """No gradient is recorded, so whatever is made here may be written to; ``x`` and the weights never are."""
+    """Apply the layer. No gradient is recorded, so intermediates are overwritten; ``x`` and the weights never are."""
     attended = _attend(layer, _norm(layer.norm_1, x) if layer.norm_first else x, options)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rows = _ROWS if x.is_cpu else max(1, x.shape[:-1].numel())
@@ -43,7 +43,7 @@ def encoder_layer(layer: Any, x: Tensor, **options: Any) -> Tensor:
 
 
 def _attend(layer: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
-    """Concat(heads) (Vaswani et al. 2017, section 3.2.2)."""
+    """Return Concat(heads) (Vaswani et al. 2017, section 3.2.2)."""
     a = layer.attention
     keys = a.num_heads if a.num_kv_heads is None else a.num_kv_heads
     projections = ((a.w_q, a.b_q, a.num_heads), (a.w_k, a.b_k, keys), (a.w_v, a.b_v, keys))
@@ -59,7 +59,7 @@ def _heads(x: Any, count: int) -> Any:
 
 
 def _after_attention(layer: Any, heads: Tensor, x: Tensor) -> Tensor:
-    """Of some rows, which no longer look at one another."""
+    """Return some rows of the result; after attention, each row depends on itself only."""
     y = linear(heads, layer.attention.w_o, layer.attention.b_o).add_(x)
     if layer.norm_first:
         return _feed_forward(layer.feed_forward, _norm(layer.norm_2, y)).add_(y)

@@ -1,8 +1,8 @@
-"""Attention by torch's own fused kernels.
+"""Attention by torch's fused kernels.
 
-What a flag can say is never said by a mask: keys without a mask, and causal attention aligned at the start. Causal attention
-aligned elsewhere is merged from two states that need none. Everything else goes through blocks of queries with the keys that
-they reach, and a mask of numbers for the block: torch expands a boolean mask in memory, and lets NaN through it.
+Attention without a mask, and causal attention aligned at the start, need no mask array. Causal attention aligned elsewhere is
+merged from two states that need none. Everything else is computed in blocks of queries, each with the keys in its reach and a
+floating-point mask: torch would expand a boolean mask in memory, and let NaN through it.
 """
 
 from __future__ import annotations
@@ -28,62 +28,63 @@ from mha_core.plugin import (
     runs,
 )
 
-_MASK = 1 << 20  # numbers in the mask of a block: 4 MB in float32
-_ROWS = 512  # queries in a block at most: what a band leaves out is then worth leaving out
-_STEP = 128  # keys that are looked at together for whether a block needs them
+_MASK = 1 << 20  # elements in the mask of a block: 4 MB in float32
+_ROWS = 512  # queries in a block, at most: larger blocks would compute more scores outside a band
+_STEP = 128  # keys that are tested together for whether a block needs them
 
-_flash: Any = torch._scaled_dot_product_flash_attention_for_cpu  # what torch chooses on the CPU, with the log-sum-exp
+_flash: Any = torch._scaled_dot_product_flash_attention_for_cpu  # the kernel of SDPA on the CPU; it returns the log-sum-exp
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def supports(call: Call) -> str | None:
     if 0 in (size for _, shape in call.shapes for size in shape):
-        return "has no empty axes"
+        return "does not support empty axes"
     on_cpu = call.device.type == "cpu"
     if call.dtype not in (torch.float32, *_HALF) and not (on_cpu and call.dtype == torch.float64):
-        return f"has no fused form for {call.dtype} on {call.device.type}"
+        return f"does not support {call.dtype} on {call.device.type}"
     if "causal" in call.features and not call.option("scale") > 0:
-        return "makes NaN of causal attention with a scale that is not positive"
+        return "returns NaN for causal attention when scale <= 0"
     wants_lse = call.features & {"lse", "sink"}
     if wants_lse and "gradient" in call.features:
-        return "has a log-sum-exp without a gradient"
+        return "does not return a log-sum-exp with a gradient"
     if wants_lse and not on_cpu:
-        return f"gives no log-sum-exp on {call.device.type}"
+        return f"does not return a log-sum-exp on {call.device.type}"
     if not on_cpu and call.dtype != torch.float32 and call.features & {"bias", "alibi", "relative_bias", "bias_term"}:
         return f"would round the bias to {call.dtype} on {call.device.type}"
     return None
 
 
 def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
-    """Where one call of torch's is all that there is to do: that call."""
-    alone = p.sink is None and _fits(p.query, p.key, p.value)
-    if not alone or not _is_plain(p) or _high(p) not in (None, 0) or not _has_lse(p) or _is_widened(p):
+    """Return a function that calls torch once, if nothing else is needed; else None."""
+    if p.sink is not None or not _fits(p.query, p.key, p.value) or not _is_plain(p):
+        return None
+    if _high(p) not in (None, 0) or not _has_lse(p) or _is_widened(p):
         return None
     options: dict[str, Any] = {"is_causal": True} if _high(p) == 0 else {}
-    if p.scale != 1 / math.sqrt(p.query.shape[-1]):  # torch's own: what is not said need not be read
+    if p.scale != 1 / math.sqrt(p.query.shape[-1]):  # torch's default, which need not be passed
         options |= {"scale": p.scale}
     flash = partial(_flash, **options)
 
     def attend(query: Tensor, key: Tensor, value: Tensor, sink: None) -> AttentionState:
         if query.is_contiguous() and key.is_contiguous() and value.is_contiguous():
             return AttentionState(*flash(query, key, value))
-        return AttentionState(*flash(_rows(query), _rows(key), _rows(value)))
+        return AttentionState(*flash(_contiguous_rows(query), _contiguous_rows(key), _contiguous_rows(value)))
 
     return attend
 
 
 def attention(p: AttentionProblem) -> AttentionState:
-    """out; and lse where it, or a sink, is wanted.
+    """Return out, and lse if it is asked for or there is a sink.
 
-    In half precision torch takes a fast exponential, and its lse is not one of float32 (off by 7e-5 from 16 keys on): where the
-    lse is wanted, all is computed in float32 and rounded once.
+    In half precision torch uses a fast exponential, and its lse is less accurate than float32 (off by 7e-5 from 16 keys on). If
+    lse is needed, everything is computed in float32 and rounded once.
     """
     dtype: Any = p.query.dtype
     if _is_widened(p):
         p = p.with_arrays(*(_wide(p, x) for x in (p.query, p.key, p.value)))
-    state: Any = _attention(p) if not goes_by_sequence(p) else _by_run(p) if _is_runs(p) else by_sequence(p, _attention)
-    if p.sink is not None:  # one more score without a value: merging with the state (0, sink)
+    state: Any = _attention(p) if not goes_by_sequence(p) else _by_run(p) if _supports_runs(p) else by_sequence(p, _attention)
+    if p.sink is not None:  # a sink is one more score without a value: merge with the state (0, sink)
         sink = _wide(p, p.sink)[:, None].expand(state.lse.shape)
         state = merge(p.xp, state, AttentionState(torch.zeros_like(state.out), sink))
     return AttentionState(state.out.to(dtype), state.lse)
@@ -94,7 +95,7 @@ def _is_widened(p: AttentionProblem) -> bool:
 
 
 def _high(p: AttentionProblem) -> int | None:
-    """The band's upper limit, None where it restrains nothing: a band of many sequences may be wider than one of them."""
+    """Return the band's upper limit, None if it excludes no key: a band may be wider than one of several sequences."""
     high = p.structure.band[1]
     return None if high is None or high >= p.key.shape[-2] - 1 else high
 
@@ -108,14 +109,14 @@ def _attention(p: AttentionProblem) -> AttentionState:
     if plain and high in (None, 0):
         return _fused(p, p.query, p.key, p.value, causal=high == 0)
     if plain and high is not None and high > 0 and _has_lse(p) and p.query.dtype not in _HALF:
-        # all see the first keys, and the rest is aligned; half precision would be rounded before the two are merged
+        # all queries see the first keys, and the rest is aligned; half precision would be rounded before the merge
         before = _fused(p, p.query, p.key[..., :high, :], p.value[..., :high, :])
         after = _fused(p, p.query, p.key[..., high:, :], p.value[..., high:, :], causal=True)
         return merge(p.xp, before, after)
     blocks = ((rows, _block(p, rows)) for rows in _row_blocks(p))
     if "gradient" in p.asked:
         return concat_queries(p.xp, [state for _, state in blocks])
-    # written in place: small results kept between large temporaries would keep the memory of these from being used again
+    # written in place: results allocated between large temporaries would prevent their memory from being reused
     shape = (*p.batch_shape, *p.query.shape[-3:-1])
     out: Any = torch.empty((*shape, p.value.shape[-1]), dtype=p.query.dtype, device=p.device)
     lse: Any = torch.empty(shape, dtype=p.compute_dtype, device=p.device) if _has_lse(p) else None
@@ -126,20 +127,21 @@ def _attention(p: AttentionProblem) -> AttentionState:
     return AttentionState(out, lse)
 
 
-def _is_runs(p: AttentionProblem) -> bool:
-    """Whether sequences laid end to end need nothing but torch's kernel."""
-    alike = len({(x.ndim, x.shape[-1]) for x in (p.query, p.key, p.value)}) == 1
+def _supports_runs(p: AttentionProblem) -> bool:
+    """Return whether torch's kernel alone computes packed sequences."""
+    same_shape = len({(x.ndim, x.shape[-1]) for x in (p.query, p.key, p.value)}) == 1
     bands = ((None, None), (None, 0)) if p.bias is None else ((None, None),)
-    return alike and p.query.ndim == 3 and _has_lse(p) and p.structure.band in bands
+    return same_shape and p.query.ndim == 3 and _has_lse(p) and p.structure.band in bands
 
 
 def _by_run(p: AttentionProblem) -> AttentionState:
-    """``by_sequence`` in place: twenty runs of a few texts each are too short for copies, and for a problem each.
+    """Compute ``by_sequence`` in place, one run of sequences of equal length at a time.
 
-    torch lays its answer out as (count, length, heads, head_dim), and so it is kept: what follows reads it as it lies.
+    Runs of a few short texts would not repay a copy and a problem for each. torch returns (count, length, heads, head_dim), and
+    out keeps that order, which the next projection reads without a copy.
     """
-    line = _by_distance(p)
-    if line is not None and bool((line == -math.inf).any()):  # a row may see nothing: blocks know what to answer
+    bias = _bias_by_distance(p)
+    if bias is not None and bool((bias == -math.inf).any()):  # a row may be fully masked, which blocks support
         return by_sequence(p, _attention)
     heads, tokens, width = p.query.shape
     out: Any = torch.empty((tokens, heads, width), dtype=p.query.dtype, device=p.device)
@@ -148,34 +150,34 @@ def _by_run(p: AttentionProblem) -> AttentionState:
     for start, count, length in runs(p.structure.packed or ()):
         if not count * length:
             continue
-        part, each = slice(start, start + count * length), (count, length)
-        query, key, value = (_rows(x[:, part].unflatten(1, each).transpose(0, 1)) for x in arrays)
+        tokens_of_run, sequences = slice(start, start + count * length), (count, length)
+        query, key, value = (_contiguous_rows(x[:, tokens_of_run].unflatten(1, sequences).transpose(0, 1)) for x in arrays)
         causal, mask = p.structure.band[1] == 0, None
-        if line is not None:
-            key, value, mask = key.flip(-2), value.flip(-2), _tile(line, length)
-        answer, log_sum = _flash(query, key, value, 0.0, causal, attn_mask=mask, scale=p.scale)
-        out[part].unflatten(0, each).copy_(answer.transpose(1, 2))
-        lse[:, part].unflatten(1, each).copy_(log_sum.transpose(0, 1))
+        if bias is not None:
+            key, value, mask = key.flip(-2), value.flip(-2), _toeplitz(bias, length)
+        out_of_run, lse_of_run = _flash(query, key, value, 0.0, causal, attn_mask=mask, scale=p.scale)
+        out[tokens_of_run].unflatten(0, sequences).copy_(out_of_run.transpose(1, 2))
+        lse[:, tokens_of_run].unflatten(1, sequences).copy_(lse_of_run.transpose(0, 1))
     return AttentionState(out.transpose(0, 1), lse)
 
 
-def _by_distance(p: AttentionProblem) -> Tensor | None:
-    """(H, 2 n - 1): the bias of distances from n - 1 to 1 - n, where the longest sequence has n positions."""
+def _bias_by_distance(p: AttentionProblem) -> Tensor | None:
+    """Return the bias for the distances n - 1 to 1 - n as (H, 2 n - 1), where n is the length of the longest sequence."""
     if p.bias is None:
         return None
     last = max(p.structure.packed or (), default=1) - 1
     return _wide(p, p.bias.block(p.grid(range(1), range(last, -last - 1, -1)))).squeeze(-2)
 
 
-def _tile(line: Tensor, length: int) -> Tensor:
-    """(1, H, length, length), last key first: a view that no memory is needed for, as torch has no negative strides."""
-    outside = line.shape[-1] // 2 + 1 - length
-    return line[:, outside : line.shape[-1] - outside].unfold(-1, length, 1)[None]
+def _toeplitz(bias: Tensor, length: int) -> Tensor:
+    """Return the bias of a sequence as (1, H, length, length), a view. The last key is first: torch has no negative strides."""
+    outside = bias.shape[-1] // 2 + 1 - length
+    return bias[:, outside : bias.shape[-1] - outside].unfold(-1, length, 1)[None]
 
 
 def _block(p: AttentionProblem, rows: range) -> AttentionState:
-    """The state of some queries: over the keys that any of them may see, with their mask as numbers."""
-    cols = _reached(p, rows)
+    """Return the state of some queries over the keys that any of them may see, with a floating-point mask."""
+    cols = _reach(p, rows)
     query: Any = p.query[..., rows.start : rows.stop, :]
     out: Any
     lse: Any
@@ -186,32 +188,32 @@ def _block(p: AttentionProblem, rows: range) -> AttentionState:
         return AttentionState(out, lse)
     start = p.structure.keys.start
     key, value = (x[..., cols.start - start : cols.stop - start, :] for x in (p.key, p.value))
-    numbers = _mask(p, rows, cols)
-    if numbers is None:
+    mask = _mask(p, rows, cols)
+    if mask is None:
         return _fused(p, query, key, value)
-    # a row that sees nothing is given all keys, and its answer is then taken away: no path of torch's has to know of it
-    empty = (numbers == -math.inf).all(dim=-1, keepdim=True)
-    out, lse = _fused(p, query, key, value, mask=torch.where(empty, 0, numbers))
+    # a fully masked row is computed over all keys, then replaced by zeros: torch's paths treat such rows differently
+    empty = (mask == -math.inf).all(dim=-1, keepdim=True)
+    out, lse = _fused(p, query, key, value, mask=torch.where(empty, 0, mask))
     lse = lse if lse is None else torch.where(empty[..., 0], -math.inf, lse)
     return AttentionState(torch.where(empty, 0, out), lse)
 
 
 def _mask(p: AttentionProblem, rows: range, cols: range) -> Tensor | None:
-    """bias, and -inf where masked: what is added to the scores of a block."""
+    """Return what is added to the scores of a block: the bias, and -inf where masked. None if nothing is added."""
     grid = p.grid(rows, cols)
     allowed: Any = None
     if p.mask is not None and p.mask.relation(grid) is Relation.SOME:
         allowed = p.mask.block(grid)
     if allowed is None and p.bias is None:
         return None
-    numbers: Any = torch.zeros((), dtype=p.compute_dtype, device=p.device) if p.bias is None else _wide(p, p.bias.block(grid))
-    return numbers if allowed is None else torch.where(allowed, numbers, -math.inf)
+    mask: Any = torch.zeros((), dtype=p.compute_dtype, device=p.device) if p.bias is None else _wide(p, p.bias.block(grid))
+    return mask if allowed is None else torch.where(allowed, mask, -math.inf)
 
 
 def _row_blocks(p: AttentionProblem) -> Iterator[range]:
-    """Blocks whose masks stay small; a mask or bias that holds arrays may have a row for each head and batch element."""
-    terms = [term for term in (p.mask, p.bias) if term is not None]
-    by_head = any(True for term in terms for _ in term.arrays()) or (p.bias is not None)
+    """Return blocks of queries with small masks. A mask or bias with arrays may differ between heads and batch elements."""
+    given = [x for x in (p.mask, p.bias) if x is not None]
+    by_head = any(True for x in given for _ in x.arrays()) or (p.bias is not None)
     low, high = p.structure.band
     reach = len(p.structure.keys) if low is None or high is None else min(len(p.structure.keys), high - low + _ROWS)
     each = reach * (math.prod(p.rows_shape[:-1]) if by_head else 1)
@@ -220,8 +222,8 @@ def _row_blocks(p: AttentionProblem) -> Iterator[range]:
     return (rows[at : at + size] for at in range(0, len(rows), size))
 
 
-def _reached(p: AttentionProblem, rows: range) -> range:
-    """The keys that some of these queries may see, in the caller's indices: one range around all of them."""
+def _reach(p: AttentionProblem, rows: range) -> range:
+    """Return one range around all keys that these queries may see, in the caller's indices."""
     keys, (low, high) = p.structure.keys, p.structure.band
     start = 0 if low is None else min(len(keys), max(0, rows.start + low))
     stop = len(keys) if high is None else max(start, min(len(keys), rows.stop + high))
@@ -238,12 +240,12 @@ def _reached(p: AttentionProblem, rows: range) -> range:
 def _fused(
     p: AttentionProblem, query: Any, key: Any, value: Any, *, causal: bool = False, mask: Tensor | None = None
 ) -> AttentionState:
-    """One call of torch's, on four axes; a causal one is aligned at the start."""
+    """Call torch once, on four axes. ``causal`` is aligned at the start."""
     q, k, v = query, key, value
     width, batch = value.shape[-1], None
     if not _fits(query, key, value):
         batch = p.batch_shape
-        widest = max(query.shape[-1], width)  # the fused kernels want heads of one width: zeros change no score
+        widest = max(query.shape[-1], width)  # the fused kernels need equal head dimensions, and zeros change no score
         q, k, v = (_four_axes(_padded(x, widest), batch) for x in (query, key, value))
     if mask is not None:
         mask = _four_axes(mask.reshape((1,) * (3 - mask.ndim) + tuple(mask.shape)), p.batch_shape if mask.ndim > 3 else ())
@@ -253,7 +255,7 @@ def _fused(
         grouped = k.shape[1] != q.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
     else:
-        out, lse = _flash(_rows(q), _rows(k), _rows(v), 0.0, causal, attn_mask=mask, scale=p.scale)
+        out, lse = _flash(*map(_contiguous_rows, (q, k, v)), 0.0, causal, attn_mask=mask, scale=p.scale)
     if batch is None:
         return AttentionState(out, lse)
     lse = lse if lse is None else lse.reshape(*batch, *lse.shape[1:])
@@ -261,7 +263,7 @@ def _fused(
 
 
 def _fits(query: Any, key: Any, value: Any) -> bool:
-    """Whether torch takes the arrays as they are: four axes, one batch, heads of one width."""
+    """Return whether torch accepts the arrays unchanged: four axes, equal batch sizes and head dimensions."""
     return (
         query.ndim == key.ndim == value.ndim == 4
         and len(query) == len(key) == len(value)
@@ -269,8 +271,8 @@ def _fits(query: Any, key: Any, value: Any) -> bool:
     )
 
 
-def _rows(x: Tensor) -> Tensor:
-    """With the features of a position side by side, as the kernel reads them."""
+def _contiguous_rows(x: Tensor) -> Tensor:
+    """Return x, copied if its last axis is strided, which the kernel does not support."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -279,12 +281,12 @@ def _padded(x: Tensor, width: int) -> Tensor:
 
 
 def _four_axes(x: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """(..., h, l, d) -> (batch, h, l, d), without a copy where there is one batch axis or none."""
+    """Return (..., h, l, d) as (batch, h, l, d), without a copy if there is at most one batch axis."""
     return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
 
 
 def _has_lse(p: AttentionProblem) -> bool:
-    """Whether the fused kernel at hand gives the log-sum-exp: the CPU's does, but without a gradient."""
+    """Return whether the fused kernel returns the log-sum-exp: on the CPU only, and without a gradient."""
     return p.device.type == "cpu" and "gradient" not in p.asked
 
 

@@ -1,7 +1,7 @@
-"""Sequences of varying lengths in one launch: torch's varlen attention, which is FlashAttention on CUDA.
+"""Sequences of different lengths in one launch: torch's varlen attention, which is FlashAttention on CUDA.
 
-Packed sequences as they lie, and padded batches with a length for each element. Source: Dao 2023, FlashAttention-2.
-Not yet run on a GPU, and so chosen only by ``use_kernel("attention", "varlen")``.
+It supports packed sequences, and padded batches with a length for each element. Source: Dao 2023, FlashAttention-2. It has not
+been run on a GPU yet, so it is chosen only by ``use_kernel("attention", "varlen")``.
 """
 
 from __future__ import annotations
@@ -15,42 +15,44 @@ from torch import Tensor
 
 from mha_core.plugin import AttentionProblem, AttentionState, Call
 
-_ASKED = {"scale", "window_size", "enable_gqa", "seqused_k"}
+_PARAMETERS = {"scale", "window_size", "enable_gqa", "seqused_k"}
 
 
 def supports(call: Call) -> str | None:
     if call.device.type != "cuda":
         return f"runs on CUDA, not on {call.device.type}"
     if call.dtype not in (torch.float16, torch.bfloat16):
-        return f"computes in half precision, not in {call.dtype}"
+        return f"supports float16 and bfloat16, not {call.dtype}"
     query = call.shape("query")
     assert query is not None
     if 0 in (size for _, shape in call.shapes for size in shape):
-        return "has no empty axes"
+        return "does not support empty axes"
     if query[-1] % 8 or query[-1] > 256:
-        return f"wants a head_dim that is a multiple of 8 up to 256, not {query[-1]}"
-    return _against_lengths(call.features, len(query)) or _against_torch()
+        return f"needs a head_dim that is a multiple of 8 up to 256, not {query[-1]}"
+    return _length_reason(call.features, len(query)) or _torch_reason()
 
 
-def _against_lengths(features: frozenset[str], axes: int) -> str | None:
+def _length_reason(features: frozenset[str], ndim: int) -> str | None:
+    """Return why the mask or the number of axes is not supported, or None."""
     if {"packed", "key_lengths"} <= features or not features & {"packed", "key_lengths"}:
-        return "is for packed sequences, or else for key lengths"
+        return "needs either packed sequences or key lengths"
     if "packed" in features:
-        return None if axes == 3 else "takes packed sequences without batch axes: they are the batch"
-    if axes != 4:
-        return f"takes key lengths with one batch axis, not with {axes - 3}"
+        return None if ndim == 3 else f"supports packed sequences without batch axes, not with {ndim - 3}"
+    if ndim != 4:
+        return f"supports key lengths with one batch axis, not with {ndim - 3}"
     if features & {"causal", "window"}:
-        return "aligns a band at the end of each length, not of the keys"
-    return "takes key lengths where no gradient is recorded" if "gradient" in features else None
+        return "would align the band to the end of each length, not of the keys"
+    return "supports key lengths only without a gradient" if "gradient" in features else None
 
 
-def _against_torch() -> str | None:
+def _torch_reason() -> str | None:
+    """Return why this version of torch is not supported, or None."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return f"is not in torch {torch.__version__}"
-    missing = _ASKED - set(inspect.signature(varlen_attn).parameters)
-    return f"lacks {', '.join(sorted(missing))} in torch {torch.__version__}" if missing else None
+    missing = _PARAMETERS - set(inspect.signature(varlen_attn).parameters)
+    return f"lacks the options {', '.join(sorted(missing))} in torch {torch.__version__}" if missing else None
 
 
 def attention(p: AttentionProblem) -> AttentionState:
@@ -58,7 +60,7 @@ def attention(p: AttentionProblem) -> AttentionState:
 
 
 def _packed(p: AttentionProblem) -> AttentionState:
-    """(H, T, D) -> (T, H, D) and back: views. A band counts alike in all sequences, since queries and keys are laid alike."""
+    """Attend (H, T, D) as (T, H, D), a view. Query and key lengths are equal, so a band means the same in each sequence."""
     lengths = p.structure.packed or ()
     low, high = p.structure.band
     window = (-1 if low is None else -low, -1 if high is None else high)
@@ -69,13 +71,13 @@ def _packed(p: AttentionProblem) -> AttentionState:
 
 
 def _padded(p: AttentionProblem) -> AttentionState:
-    """(B, H, L, D) -> (B L, H, D) and back; a query without keys is 0 (promise 1)."""
+    """Attend (B, H, L, D) as (B L, H, D). A query without keys gives 0 (promise 1)."""
     batch, _, queries, _ = p.query.shape
     keys = p.key.shape[-2]
     query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (p.query, p.key, p.value))  # type: ignore[attr-defined]
     ends = (_ends(p, [queries] * batch), _ends(p, [keys] * batch))
-    given: Any = p.structure.key_lengths
-    lengths = given.expand(batch).clamp(0, keys).to(torch.int32)
+    key_lengths: Any = p.structure.key_lengths
+    lengths = key_lengths.expand(batch).clamp(0, keys).to(torch.int32)
     out = _varlen(p, query, key, value, ends, (queries, keys), seqused_k=lengths)
     out = out.unflatten(0, (batch, queries)).transpose(1, 2)
     return AttentionState(torch.where((lengths == 0)[:, None, None, None], 0, out), None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Kernels of mha_cupy, run on the host: a C++ compiler reads the same text, with a header that stands in for CUDA."""
+"""Runs the CUDA kernels of mha_cupy on the host: a C++ compiler compiles the same text, with a header in place of CUDA."""
 
 import ctypes
 import shutil
@@ -6,27 +6,34 @@ import subprocess
 from collections import deque
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from threading import Lock
 
 import numpy as np
 
-SOURCES = Path(__file__).parent.parent.parent / "backends" / "mha_cupy" / "cuda"
-launched = deque(maxlen=200)
-"""What ran last, for tests to look at."""
-_TURN = Lock()  # a device takes launches of all threads; here they take turns
-_WRONG = {
-    1: "the threads of a block did not meet in the same places",
-    2: "a block wrote beyond the shared memory that it was given",
-    3: "a copy of 16 bytes began between two places of 16",
-}
+import cuda_builds
+
+HERE = Path(__file__).parent
+SOURCES = HERE.parent.parent / "backends" / "mha_cupy" / "cuda"
 COMPILER = shutil.which("g++") or shutil.which("clang++")
+OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas")
+launched = deque(maxlen=200)
+"""The last launches, for tests to inspect."""
+_LOCK = Lock()  # the header has one state for all launches, so threads take turns
+_ERRORS = {
+    1: "the threads of a block did not reach the same synchronization points",
+    2: "a block wrote beyond its shared memory",
+    3: "a copy of 16 bytes was not aligned to 16 bytes",
+}
 
 
 @cache
 def compiled(source, kernel, defines):
-    """The kernel's ``launch(grid, block, shared, flushes, args)``; ``defines`` are what the device's compiler is given."""
-    folder = Path(mkdtemp(prefix="cuda_on_host"))
+    """Return a kernel's C function ``launch(grid, block, shared, flushes, args)``. defines: ``NAME=value``, as in Launch."""
+    return ctypes.CDLL(str(build(source, kernel, defines))).launch
+
+
+def build(source, kernel, defines):
+    """Path of the shared library that holds ``launch``; compiled if it is not kept in build/cuda."""
     code = f"""
         #include "cuda_on_host.h"
         #include "{source}"
@@ -34,36 +41,41 @@ def compiled(source, kernel, defines):
             return host::launch({kernel}, grid, block, shared, flushes, args);
         }}
     """
-    (folder / "kernel.cpp").write_text(code)
-    includes = [f"-I{Path(__file__).parent}", f"-I{SOURCES}"]
-    command = [COMPILER, "-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wno-unknown-pragmas", *includes]
-    done = subprocess.run(
-        [*command, *(f"-D{define}" for define in defines), "-o", folder / "kernel.so", folder / "kernel.cpp"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    library = ctypes.CDLL(str(folder / "kernel.so"))
-    shutil.rmtree(folder)
-    return library.launch
+    whole = cuda_builds.with_includes(code, [HERE, SOURCES])
+    options = [*OPTIONS, *(f"-D{define}" for define in defines)]
+
+    def compile_into(path):
+        done = subprocess.run(
+            [COMPILER, *options, "-x", "c++", "-o", path, "-"], input=whole, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    return cuda_builds.kept(".so", [whole, *options, compiler_version()], compile_into)
+
+
+@cache
+def compiler_version():
+    """Version, target and configuration, as the compiler prints them."""
+    return subprocess.run([COMPILER, "-v"], capture_output=True, text=True, check=True).stderr
 
 
 def run(launch):
-    """A ``mha_cupy.launch.Launch`` whose arrays are NumPy's."""
+    """Run a ``mha_cupy.launch.Launch`` whose arrays are NumPy arrays."""
     launched.append(launch)
     cells = [_cell(x) for x in launch.args]
     places = [ctypes.addressof(x) if isinstance(x, ctypes.c_void_p) else x.ctypes.data for x in cells]
     function = compiled(launch.source, launch.kernel, launch.defines)
-    flushes = not any(define.endswith("=double") for define in launch.defines)  # CuPy compiles with -ftz=true, which is float's
-    with _TURN:
+    flushes = not any(
+        define.endswith("=double") for define in launch.defines
+    )  # CuPy compiles with -ftz=true, which concerns float only
+    with _LOCK:
         status = function(launch.grid, launch.block, launch.shared, flushes, (ctypes.c_void_p * len(places))(*places))
-    assert status == 0, _WRONG[status]
+    assert status == 0, _ERRORS[status]
 
 
 def _cell(x):
-    """What the kernel's parameter is read from: a pointer, or a number."""
+    """Return the memory that holds the kernel's argument: a pointer or a number."""
     if x is None or (isinstance(x, np.ndarray) and x.ndim):
         return ctypes.c_void_p(None if x is None else x.ctypes.data)
-    assert isinstance(x, np.generic), f"{x!r} has no width of its own: a device would read it by CuPy's"
+    assert isinstance(x, np.generic), f"{x!r} is a Python number; expected a NumPy scalar, which has a fixed width"
     return np.asarray(x)

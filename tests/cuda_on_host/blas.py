@@ -1,4 +1,4 @@
-"""What mha_cupy asks of cuBLAS, on the host: the same arguments, read as cuBLAS reads them, from the host's memory."""
+"""The cuBLAS functions that mha_cupy calls, on the host: same arguments, but pointers into the host's memory."""
 
 import ctypes
 import threading
@@ -10,13 +10,13 @@ TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: ml_dtypes.bfloat16}  #
 
 
 class HostBlas:
-    """Matrices lie column by column; each call is written down."""
+    """Matrices are column-major. ``calls`` counts the products."""
 
     CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT = 68, 70, -1
 
     def __init__(self):
         self.calls = 0
-        self.of_thread = threading.local()  # as CuPy's handles are
+        self.of_thread = threading.local()  # CuPy has one handle for each thread
 
     @property
     def mode(self):
@@ -35,7 +35,7 @@ class HostBlas:
         self.calls += 1
         wide = np.float64 if compute == self.CUBLAS_COMPUTE_64F else np.float32
         alpha, beta = (np.frombuffer((ctypes.c_char * np.dtype(wide).itemsize).from_address(x), wide)[0] for x in (alpha, beta))
-        assert self.mode & 16 or np.dtype(TYPES[type_c]).itemsize > 2, "parts of a sum may be rounded to half precision"
+        assert self.mode & 16 or np.dtype(TYPES[type_c]).itemsize > 2, "partial sums may be rounded to half precision"
         assert beta == 0 and count >= 1 and min(step_a, step_b, step_c) >= 0
         for at in range(count):
             x = _matrix(a, type_a, lda, step_a * at, (k, m) if trans_a else (m, k)).astype(wide)
@@ -45,7 +45,7 @@ class HostBlas:
 
 
 def _matrix(address, kind, leading, offset, shape):
-    """A view of (rows, columns) stored column by column."""
+    """Return a view of a column-major matrix (rows, columns)."""
     rows, columns = shape
     assert leading >= max(1, rows)
     dtype = np.dtype(TYPES[kind])

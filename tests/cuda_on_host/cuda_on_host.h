@@ -1,11 +1,9 @@
-// The CUDA that our kernels use, on the host: the threads of a block are fibers that take turns, and meet where CUDA's would.
-// It shows what a kernel computes, and nothing of how fast, nor of a device's own arithmetic (its exp, log and tanh).
+// The CUDA that our kernels use, on the host: the threads of a block are fibers that take turns and synchronize as CUDA's do.
+// It shows what a kernel computes, but not how fast, nor with which rounding a device computes exp, log and tanh.
 
-#include <algorithm>
 #include <cmath>
 #include <csetjmp>
 #include <cstring>
-#include <memory>
 #include <ucontext.h>
 #include <utility>
 #include <vector>
@@ -16,7 +14,10 @@
 #define __forceinline__ inline
 #define __restrict__
 #define __launch_bounds__(...)
-#define __shared__ static  // blocks run one after another
+#define __shared__ static  // thread blocks run one after another
+
+template <typename T> T max(T a, T b) { return a < b ? b : a; }
+template <typename T> T min(T a, T b) { return b < a ? b : a; }
 
 struct Dim { unsigned int x, y, z; };
 inline Dim threadIdx, blockIdx, blockDim, gridDim;
@@ -30,21 +31,21 @@ struct Copy { void* to; const void* from; bool is_there; };
 struct Fiber {
     ucontext_t start;
     std::jmp_buf place;
-    std::unique_ptr<char[]> stack{new char[STACK]};  // kept from block to block
+    std::vector<char> stack = std::vector<char>(STACK);  // reused by all thread blocks
     bool begun = false, done = false, at_barrier = false;
-    unsigned int slot[8];         // what the others of the warp are shown
-    std::vector<Copy> to_be_done;  // copies that nothing has waited for
+    unsigned int slot[8];         // what this lane shows to the others of its warp
+    std::vector<Copy> to_be_done;  // asynchronous copies that are still pending
 };
 
 inline std::vector<Fiber> fibers;
 inline std::jmp_buf scheduler;
 inline unsigned int current;
 inline bool is_misaligned;
-inline std::vector<unsigned char> shared;  // of a block, and what must remain as it is
+inline std::vector<unsigned char> shared;  // of a thread block, followed by BEYOND bytes that must stay UNTOUCHED
 constexpr unsigned int BEYOND = 64;
-constexpr unsigned char UNTOUCHED = 0xff;  // a NaN, in every type
+constexpr unsigned char UNTOUCHED = 0xff;  // a NaN in every type
 
-// Until all others of the warp have come as far. By jumps, for swapcontext asks the kernel for the mask of signals each time.
+// Wait until all others of the warp have come as far. Uses jumps because swapcontext makes a system call each time.
 inline void wait() {
     if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
 }
@@ -71,7 +72,8 @@ template <typename... Args> struct Launch {
         wait();
     }
 
-    // In rounds: in each, every fiber of a warp runs to its next meeting; either all have then come to a barrier or the end, or none.
+    // Run a warp to its next barrier or its end. In each round, every fiber runs to its next synchronization point. Either all of
+    // them have then come to a barrier or the end, or none has; else the result is false.
     static bool to_barrier(unsigned int first, unsigned int end) {
         for (unsigned int stopped = 0; stopped == 0;) {
             for (current = first; current < end; current++) {
@@ -84,8 +86,8 @@ template <typename... Args> struct Launch {
         return true;
     }
 
-    // A warp goes as far as it can before the next one may move: what another should have waited for, it finds overwritten.
-    // A kernel in which some threads skip a meeting is wrong on a device too, and ends here with 1.
+    // A warp runs to a barrier before the next warp starts, so that a missing barrier shows: data is then overwritten or not yet
+    // there. A kernel in which some threads skip a synchronization point is wrong on a device too; the result is then 1.
     static int run(Dim grid, Dim block) {
         gridDim = grid;
         blockDim = block;
@@ -94,14 +96,14 @@ template <typename... Args> struct Launch {
             for (Fiber& fiber : fibers) {
                 fiber.begun = fiber.done = fiber.at_barrier = false;
                 getcontext(&fiber.start);
-                fiber.start.uc_stack.ss_sp = fiber.stack.get();
+                fiber.start.uc_stack.ss_sp = fiber.stack.data();
                 fiber.start.uc_stack.ss_size = STACK;
                 makecontext(&fiber.start, body, 0);
             }
-            std::fill(shared.begin(), shared.end(), UNTOUCHED);
+            shared.assign(shared.size(), UNTOUCHED);
             for (unsigned int done = 0; done < block.x;) {
                 for (unsigned int first = 0; first < block.x; first += 32)
-                    if (!to_barrier(first, std::min(first + 32, block.x))) return 1;
+                    if (!to_barrier(first, min(first + 32, block.x))) return 1;
                 done = 0;
                 for (Fiber& fiber : fibers) {
                     done += fiber.done;
@@ -123,7 +125,7 @@ int launch(void (*kernel)(Args...), unsigned int grid, unsigned int block, unsig
     Launch<Args...>::args = args;
     is_misaligned = false;
     const unsigned int before = _mm_getcsr();
-    if (flushes) _mm_setcsr(before | 0x8040);  // subnormal results, and operands, are zero
+    if (flushes) _mm_setcsr(before | 0x8040);  // subnormal results and operands are flushed to zero
     const int status = Launch<Args...>::run({grid, 1, 1}, {block, 1, 1});
     _mm_setcsr(before);
     return status == 0 && is_misaligned ? 3 : status;
@@ -144,9 +146,6 @@ template <typename T> T __shfl_xor_sync(unsigned int, T x, int step) {
     host::wait();
     return y;
 }
-
-using std::max;
-using std::min;
 
 inline float normcdf(float x) { return float(std::erfc(-x / std::sqrt(2.0)) / 2); }
 inline double normcdf(double x) { return double(std::erfc(-x / std::sqrt(2.0L)) / 2); }

@@ -1,4 +1,4 @@
-// What tiles.cuh asks of a warp of a device, by the definitions of the PTX ISA: https://docs.nvidia.com/cuda/parallel-thread-execution,
+// The warp-level operations of tiles.cuh, as the PTX ISA defines them: https://docs.nvidia.com/cuda/parallel-thread-execution,
 // "Warp Level Matrix Multiply-Accumulate Instructions" and "Data Movement and Conversion Instructions: cp.async".
 
 #define DYNAMIC_SHARED(name) unsigned char* const name = host::shared.data()
@@ -11,12 +11,12 @@ namespace host {
 inline unsigned int lane() { return current % 32; }
 inline Fiber& of_lane(unsigned int lane) { return fibers[current / 32 * 32 + lane]; }
 
-// One of the two numbers in register `index` of a lane.
+// One of the two floats in register `index` of a lane.
 template <typename T> float number(unsigned int lane, unsigned int index, unsigned int half) {
     return wide(T{(unsigned short)(of_lane(lane).slot[index] >> 16 * half)});
 }
 
-// Matrix i has its rows where lanes 8 i to 8 i + 7 say; register i of a lane holds two neighbours of it.
+// Lanes 8 i to 8 i + 7 hold the addresses of the rows of matrix i; register i of each lane receives two neighbours of it.
 inline void matrices(const void* row, unsigned int (&to)[4], bool transposed) {
     std::memcpy(fibers[current].slot, &row, sizeof row);
     wait();
@@ -39,7 +39,7 @@ inline void matrices(const void* row, unsigned int (&to)[4], bool transposed) {
 template <typename T>
 void multiply_add(float (&sums)[4], const unsigned int (&a)[4], unsigned int b0, unsigned int b1, T) {
     unsigned int* slot = host::fibers[host::current].slot;
-    std::copy(a, a + 4, slot);
+    std::memcpy(slot, a, sizeof a);
     slot[4] = b0;
     slot[5] = b1;
     host::wait();

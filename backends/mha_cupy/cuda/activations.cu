@@ -1,16 +1,16 @@
-// f(x + b) * (gate + gate_b) + residual: each number is read once and written once.
-// Defined by the compiler's options: DTYPE, WIDE (float; double for double), ACTIVATION, PACK (numbers in one access).
+// f(x + b) * (gate + gate_b) + residual: each element is read once and written once.
+// Defined by compiler options: DTYPE; WIDE (double for double, else float); ACTIVATION; PACK (elements in one access).
 
 #include "numbers.cuh"
 
 __device__ __forceinline__ WIDE identity(WIDE x) { return x; }
 
-__device__ __forceinline__ WIDE relu(WIDE x) { return x < 0 ? WIDE(0) : x; }  // NaN stays
+__device__ __forceinline__ WIDE relu(WIDE x) { return x < 0 ? WIDE(0) : x; }  // NaN stays NaN
 
-// x Phi(x), whose lower tail keeps its digits. Beyond -40 it is 0, and would be -inf times 0 at last.
+// x Phi(x), accurate in the lower tail. Below -40 the result is 0; for x = -inf the product would be NaN.
 __device__ __forceinline__ WIDE gelu(WIDE x) { return x < -40 ? WIDE(0) : x * normcdf(x); }
 
-// x (1 + tanh(z)) / 2 = x / (1 + e^-2z), without cancellation in the lower tail.
+// x (1 + tanh(z)) / 2 = x / (1 + e^-2z), which has no cancellation in the lower tail.
 __device__ __forceinline__ WIDE gelu_tanh(WIDE x) {
     const WIDE z = WIDE(0.79788456080286536) * (x + WIDE(0.044715) * x * x * x);  // sqrt(2 / pi)
     return x < -40 ? WIDE(0) : x / (1 + exp(-2 * z));
@@ -22,12 +22,12 @@ __device__ __forceinline__ WIDE silu(WIDE x) {
 }
 
 extern "C" __global__ void activate(
-    const DTYPE* x, long long x_stride,                     // (rows, length), rows so many numbers apart
+    const DTYPE* x, long long x_stride,                     // (rows, length), rows x_stride elements apart
     const DTYPE* __restrict__ b,                            // (length,), or null
-    const DTYPE* __restrict__ gate, long long gate_stride,  // as x, or null
-    const DTYPE* __restrict__ gate_b,                       // as b
+    const DTYPE* __restrict__ gate, long long gate_stride,  // like x, or null
+    const DTYPE* __restrict__ gate_b,                       // like b
     const DTYPE* __restrict__ residual, long long residual_stride,
-    DTYPE* out,                                             // (rows, length); it may be x
+    DTYPE* out,                                             // (rows, length); may be x
     unsigned int packs, unsigned int packs_of_row)
 {
     const unsigned int pack = blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,51 +1,51 @@
-// Attention in one pass over the keys, with scores and weights in registers alone (Dao 2023, FlashAttention-2, algorithm 1).
-// Defined by the compiler's options: DTYPE (float16 or bfloat16), OUT (DTYPE, or float for parts), BIAS; DIM of queries and keys
-// and VALUE_DIM, with zeros up to multiples of 16; PACK, as tiles.cuh has it; WARPS, and TILES of 16 rows for each of them; KEYS in a
-// step, a multiple of 16; TERMS, 0 where there is no softcap, mask, bias or slope, and scale > 0.
-// A row is a query of one query head; those of the heads that share a key head stand in one stack, query by query.
+// Attention in one pass over the keys, with scores and weights in registers only (Dao 2023, FlashAttention-2, algorithm 1).
+// Defined by compiler options: DTYPE (float16 or bfloat16); OUT (DTYPE, or float for splits); BIAS; DIM of queries and keys and
+// VALUE_DIM, padded with zeros to multiples of 16; PACK, the COUNT of Tile::copy_from; WARPS, and TILES of 16 rows for each of
+// them; KEYS in a step, a multiple of 16; PLAIN, 1 if scale > 0 and there is no softcap, mask, bias or slope, else 0.
+// A row is one query of one query head. Query heads that share a key head are stacked, query by query.
 
 #include "tiles.cuh"
 
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS * TILES;
-constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;  // weights are powers of 2
+constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;  // weights are computed as powers of 2
 
-// What weights are multiplied with before they are rounded: in float16 small ones would be subnormal beside 1.
-__device__ __forceinline__ constexpr float raised(float16) { return 16384; }
-__device__ __forceinline__ constexpr float raised(bfloat16) { return 1; }
+// Weights are multiplied by this before they are rounded: small float16 weights would be subnormal otherwise.
+__device__ __forceinline__ constexpr float weight_factor(float16) { return 16384; }
+__device__ __forceinline__ constexpr float weight_factor(bfloat16) { return 1; }
 
-// Two neighbours, the second where it is there; in one access where pairs begin at multiples of their size.
-__device__ __forceinline__ void store_pair(float first, float second, float* to, bool both, bool at_once) {
+// Store two neighbours, or one unless `both`, in one access if pairs are aligned.
+__device__ __forceinline__ void store_pair(float first, float second, float* to, bool both, bool aligned) {
     const float two[2] = {first, second};
-    if (at_once) return store(two, to);
+    if (aligned) return store(two, to);
     to[0] = first;
     if (both) to[1] = second;
 }
-template <typename T> __device__ __forceinline__ void store_pair(float first, float second, T* to, bool both, bool at_once) {
+template <typename T> __device__ __forceinline__ void store_pair(float first, float second, T* to, bool both, bool aligned) {
     const unsigned int two = pair(first, second, T{});
-    if (at_once) return void(*reinterpret_cast<unsigned int*>(to) = two);
+    if (aligned) return void(*reinterpret_cast<unsigned int*>(to) = two);
     to[0].bits = (unsigned short)two;
     if (both) to[1].bits = (unsigned short)(two >> 16);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const DTYPE* __restrict__ query, const DTYPE* __restrict__ key, const DTYPE* __restrict__ value, OUT* __restrict__ out,
-    float* __restrict__ lse,                // (parts, batch, heads, groups, rows), without gaps; or null
-    const int* __restrict__ spans,          // (rows, 2), never falling: first <= col < stop; or null
+    float* __restrict__ lse,                // (splits, batch, heads, groups, rows), contiguous; or null
+    const int* __restrict__ spans,          // (rows, 2), non-decreasing: first <= col < stop; or null
     const long long* __restrict__ lengths,  // (batch,): col < length; or null
     const bool* __restrict__ mask,          // (batch, query heads, rows, cols); or null
-    const BIAS* __restrict__ bias,          // the same
+    const BIAS* __restrict__ bias,          // like mask
     const float* __restrict__ slopes,       // (query heads,): -slope |row + shift - col|; or null
-    const float* __restrict__ sink,         // (query heads,): a score without a value; or null
+    const float* __restrict__ sink,         // (query heads,): one more score, without a value; or null
     long long query_batch, long long query_head, long long query_group, long long query_row,
     long long key_batch, long long key_head, long long key_row,
     long long value_batch, long long value_head, long long value_row,
-    long long out_part, long long out_batch, long long out_head, long long out_group, long long out_row,
+    long long out_split, long long out_batch, long long out_head, long long out_group, long long out_row,
     long long lengths_batch,
     long long mask_batch, long long mask_head, long long mask_row, long long mask_col,
     long long bias_batch, long long bias_head, long long bias_row, long long bias_col,
-    int parts, int batch, int heads, int groups, int rows, int cols,  // heads: of keys; groups: query heads of each
-    int dim, int value_dim,                                           // without the zeros
-    float scale, float softcap,                                       // 0: none
+    int splits, int batch, int heads, int groups, int rows, int cols,  // heads: of keys; groups: query heads for each
+    int dim, int value_dim,                                           // without padding
+    float scale, float softcap,                                       // 0: no softcap
     int low, int high, int has_band,                                  // low <= col - row <= high
     int shift)
 {
@@ -53,22 +53,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const float NONE = -infinity<float>();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-    // In a band the last queries begin first, of all heads, for they may see most keys: what is short fills the end. Else the
-    // blocks of one head run at the same time, which share its keys and values.
-    const int stack = groups * rows, tiles = (stack + ROWS - 1) / ROWS, part = blockIdx.x % parts, which = blockIdx.x / parts;
-    const int of_head = has_band ? tiles - 1 - which / (batch * heads) : which % tiles;
-    const int of_batch = has_band ? which % (batch * heads) : which / tiles;
+    // In a band, the last queries of all heads come first: they may see the most keys, and short work fills the end. Otherwise the
+    // thread blocks of one head are neighbours, because they share its keys and values in the cache.
+    const int stack = groups * rows, blocks = (stack + ROWS - 1) / ROWS, split = blockIdx.x % splits, which = blockIdx.x / splits;
+    const int of_head = has_band ? blocks - 1 - which / (batch * heads) : which % blocks;
+    const int of_batch = has_band ? which % (batch * heads) : which / blocks;
     const int k_head = of_batch % heads, b = of_batch / heads, first = of_head * ROWS;
     const int first_row = first / groups, last_row = (min(first + ROWS, stack) - 1) / groups;
 
     int begin = max(0, first_row + low), end = min(cols, last_row + high + 1);
     if (lengths) end = int(min((long long)end, lengths[b * lengths_batch]));
     if (spans) begin = max(begin, spans[2 * first_row]), end = min(end, spans[2 * last_row + 1]);
-    const int each = ((max(0, end - begin) + parts - 1) / parts + KEYS - 1) / KEYS * KEYS;  // of this part
-    begin += part * each;
+    const int each = ((max(0, end - begin) + splits - 1) / splits + KEYS - 1) / KEYS * KEYS;  // keys in a split
+    begin += split * each;
     end = min(end, begin + each);
 
-    const int all_from = spans ? spans[2 * last_row] : 0, all_to = spans ? min(end, spans[2 * first_row + 1]) : end;  // of all rows
+    // Keys that lengths and spans let all rows see.
+    const int all_from = spans ? spans[2 * last_row] : 0, all_to = spans ? min(end, spans[2 * first_row + 1]) : end;
 
     query += b * query_batch + k_head * query_head;
     key += b * key_batch + k_head * key_head;
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         dim, query);
     copy_keys(begin);
 
-    // Of a lane's numbers of a tile of sums, two are of row lane / 4, and two of that + 8.
+    // Of the four sums of a tile that a lane holds, two are in row lane / 4 and two in row lane / 4 + 8.
     float sums[TILES][VALUE_DIM / 8][4], largest[TILES][2], total[TILES][2];
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
@@ -101,11 +102,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         largest[t][0] = largest[t][1] = NONE;
         total[t][0] = total[t][1] = 0;
     }
-    const float factor = TERMS ? LOG2E : scale * LOG2E;  // of scores, where weights are made of them
+    const float factor = PLAIN ? scale * LOG2E : LOG2E;  // weight = 2^(factor * (score - largest))
 
     for (int from = begin; from < end; from += KEYS) {
         wait_for_copies();
-        __syncthreads();  // the keys are there, and all have used the values of the step before
+        __syncthreads();  // the keys have arrived, and all threads are done with the values of the previous step
         v_tile.template copy_from<THREADS, PACK>(
             [&](int i) { return from + i < end ? value + (from + i) * value_row : nullptr; }, value_dim, value);
 
@@ -133,12 +134,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
 
         const bool in_band = from - last_row >= low && from + KEYS - 1 - first_row <= high;
         const bool all_seen = in_band && from >= all_from && from + KEYS <= all_to;
-        if (TERMS || !all_seen) {
+        if (!PLAIN || !all_seen) {
 #pragma unroll
             for (int t = 0; t < TILES; t++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    const int at = min(first + (warp * TILES + t) * 16 + half * 8 + lane / 4, stack - 1);  // what is no row is one
+                    const int at = min(first + (warp * TILES + t) * 16 + half * 8 + lane / 4, stack - 1);  // past the end: any row
                     const int row = at / groups, head = k_head * groups + at % groups;
                     const int start = max(row + low, spans ? spans[2 * row] : 0);
                     const int stop = min(min(end, row + high + 1), spans ? spans[2 * row + 1] : end);
@@ -149,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
                         float& x = s[t][i / 2][half * 2 + i % 2];
                         const int col = from + i / 2 * 8 + lane % 4 * 2 + i % 2;
                         bool seen = col >= start && col < stop;
-                        if (TERMS) {
+                        if (!PLAIN) {
                             x *= scale;
                             if (softcap != 0) x = softcap * tanhf(x / softcap);
                             if (seen && bias) x += wide(bias_at[col * bias_col]);
@@ -170,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
 #pragma unroll
                 for (int i = 0; i < KEYS / 4; i++) now = fmaxf(now, s[t][i / 2][half * 2 + i % 2]);
                 now = over_lanes<Max, 4>(now);
-                const float base = now == NONE ? 0 : now;  // differences first: the greatest weight is 1, however large its score
+                const float base = now == NONE ? 0 : now;  // differences first: the largest weight is exactly 1, however large its score
                 const float keep = exp2f((before - base) * factor);
                 float sum = 0;
 #pragma unroll
@@ -186,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
             }
 
         wait_for_copies();
-        __syncthreads();  // the values are there, and all have used the keys
+        __syncthreads();  // the values have arrived, and all threads are done with the keys
         if (from + KEYS < end) copy_keys(from + KEYS);
 #pragma unroll
         for (int k = 0; k < KEYS; k += 16) {
@@ -196,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const float* two = &s[t][k / 8 + i / 2][i % 2 * 2];
-                    weights[t][i] = pair(two[0] * raised(DTYPE{}), two[1] * raised(DTYPE{}), DTYPE{});
+                    weights[t][i] = pair(two[0] * weight_factor(DTYPE{}), two[1] * weight_factor(DTYPE{}), DTYPE{});
                 }
 #pragma unroll
             for (int n = 0; n < VALUE_DIM; n += 16) {
@@ -210,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
             }
         }
     }
-    wait_for_copies();  // of queries and keys, where there was no step
+    wait_for_copies();  // of queries and keys, if there was no step
 
 #pragma unroll
     for (int t = 0; t < TILES; t++)
@@ -228,11 +229,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
                 sum = sum * keep + exp2f(extra - top);
                 base = top;
             }
-            const float factor_of_sum = sum == 0 ? 0 : keep / (sum * raised(DTYPE{}));
+            const float factor_of_sum = sum == 0 ? 0 : keep / (sum * weight_factor(DTYPE{}));
             if (lse && lane % 4 == 0)
-                lse[(((long long)(part * batch + b) * heads + k_head) * groups + group) * rows + row] =
+                lse[(((long long)(split * batch + b) * heads + k_head) * groups + group) * rows + row] =
                     sum == 0 ? NONE : (base + log2f(sum)) * LN2;
-            OUT* row_of_out = out + part * out_part + b * out_batch + k_head * out_head + group * out_group + row * out_row;
+            OUT* row_of_out = out + split * out_split + b * out_batch + k_head * out_head + group * out_group + row * out_row;
 #pragma unroll
             for (int n = 0; n < VALUE_DIM / 8; n++) {
                 const int column = n * 8 + lane % 4 * 2;
@@ -244,13 +245,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         }
 }
 
-// out and lse of rows over their keys, from those over parts of them, and the sink: a warp for each row.
+// Combine out and lse of all splits, and the sink, with one warp for each row.
 extern "C" __global__ void combine(
-    const float* __restrict__ outs, const float* __restrict__ lses,  // (parts, n, value_dim), (parts, n); n: (batch, ..., rows)
+    const float* __restrict__ outs, const float* __restrict__ lses,  // (splits, n, value_dim), (splits, n); n: (batch, ..., rows)
     DTYPE* __restrict__ out, float* __restrict__ lse,                // (n,), or null
     const float* __restrict__ sink,                                  // (query heads,); or null
     long long out_batch, long long out_head, long long out_group, long long out_row,
-    int parts, int batch, int heads, int groups, int rows, int value_dim)
+    int splits, int batch, int heads, int groups, int rows, int value_dim)
 {
     const long long n = (long long)batch * heads * groups * rows;
     const long long which = blockIdx.x * (long long)(blockDim.x / 32) + threadIdx.x / 32;
@@ -261,16 +262,16 @@ extern "C" __global__ void combine(
 
     const float extra = sink ? sink[head * groups + group] : NONE;
     float top = extra, total = 0;
-    for (int part = 0; part < parts; part++) top = fmaxf(top, lses[part * n + which]);
+    for (int split = 0; split < splits; split++) top = fmaxf(top, lses[split * n + which]);
     const float base = top == NONE ? 0 : top;
-    for (int part = 0; part < parts; part++) total += expf(lses[part * n + which] - base);
+    for (int split = 0; split < splits; split++) total += expf(lses[split * n + which] - base);
     total += expf(extra - base);
     if (lse && lane == 0) lse[which] = total == 0 ? NONE : base + logf(total);
     out += b * out_batch + head * out_head + group * out_group + row * out_row;
     for (int d = lane; d < value_dim; d += 32) {
         float sum = 0;
-        for (int part = 0; part < parts; part++)
-            sum += expf(lses[part * n + which] - base) * outs[(part * n + which) * value_dim + d];
+        for (int split = 0; split < splits; split++)
+            sum += expf(lses[split * n + which] - base) * outs[(split * n + which) * value_dim + d];
         narrow(total == 0 ? 0.f : sum / total, out[d]);
     }
 }

@@ -1,10 +1,10 @@
-// LayerNorm or RMSNorm of rows, of a sum that is made on the way.
-// Defined by the compiler's options: DTYPE, WIDE (float; double for double), CENTRED (0: RMSNorm), PACK (numbers in one access),
-// THREADS (of a row), ROWS (of a block; more than one where THREADS is 32), EACH (packs of a thread).
+// LayerNorm or RMSNorm of the rows of x + b + residual.
+// Defined by compiler options: DTYPE; WIDE (double for double, else float); CENTRED (0: RMSNorm); PACK (elements in one access);
+// THREADS (of a row); ROWS (of a thread block; more than one only if THREADS is 32); EACH (packs held by each thread).
 
 #include "numbers.cuh"
 
-// x + b + residual of PACK numbers.
+// x + b + residual for PACK elements.
 __device__ __forceinline__ void sum_of(const DTYPE* x, const DTYPE* b, const DTYPE* residual, int at, WIDE (&to)[PACK]) {
     load(x + at, to);
     WIDE more[PACK];
@@ -20,7 +20,7 @@ __device__ __forceinline__ void sum_of(const DTYPE* x, const DTYPE* b, const DTY
     }
 }
 
-// (v - mean) * factor * weight + bias of PACK numbers.
+// (v - mean) * factor * weight + bias for PACK elements.
 __device__ __forceinline__ void write(
     WIDE (&v)[PACK], WIDE mean, WIDE factor, const DTYPE* weight, const DTYPE* bias, int at, DTYPE* out)
 {
@@ -40,11 +40,11 @@ __device__ __forceinline__ void write(
     store(v, out + at);
 }
 
-// A row of at most THREADS * EACH * PACK numbers stays in registers: each number is read once and written once.
+// A row of at most THREADS * EACH * PACK elements stays in registers: each element is read once and written once.
 extern "C" __global__ void __launch_bounds__(THREADS * ROWS) normalize(
-    const DTYPE* __restrict__ x, long long x_stride,                   // (rows, length), rows so many numbers apart
+    const DTYPE* __restrict__ x, long long x_stride,                   // (rows, length), rows x_stride elements apart
     const DTYPE* __restrict__ b,                                       // (length,), or null
-    const DTYPE* __restrict__ residual, long long residual_stride,     // as x, or null
+    const DTYPE* __restrict__ residual, long long residual_stride,     // like x, or null
     DTYPE* __restrict__ sum,                                           // (rows, length): x + b + residual; or null
     const DTYPE* __restrict__ weight, const DTYPE* __restrict__ bias,  // (length,), or null
     DTYPE* __restrict__ out,                                           // (rows, length)
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) normalize(
     __shared__ WIDE shared[32];
     const int thread = threadIdx.x % THREADS;
     const long long row = (long long)blockIdx.x * ROWS + threadIdx.x / THREADS;
-    const int end = row < rows ? length : 0;  // the last block may have fewer rows
+    const int end = row < rows ? length : 0;  // the last thread block may have fewer rows
     x += row * x_stride;
     if (residual) residual += row * residual_stride;
 
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * ROWS) normalize(
     }
 }
 
-// A longer row is read again for the variance and for the result; ROWS and EACH are 1. Its loops, unrolled, would spill (sm_90).
+// A longer row is read again for the variance and for the result; ROWS and EACH are 1. Unrolled, its loops would spill (sm_90).
 extern "C" __global__ void __launch_bounds__(THREADS) normalize_long_rows(
     const DTYPE* __restrict__ x, long long x_stride, const DTYPE* __restrict__ b, const DTYPE* __restrict__ residual,
     long long residual_stride, DTYPE* __restrict__ sum, const DTYPE* __restrict__ weight, const DTYPE* __restrict__ bias,

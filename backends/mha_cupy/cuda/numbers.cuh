@@ -1,5 +1,5 @@
-// Numbers of 16 bits, widened exactly and narrowed by one rounding to nearest even; and what threads of a block do together.
-// No header of CUDA's is needed: NVRTC compiles this where no toolkit is installed.
+// 16-bit floats, widened exactly and narrowed by one rounding to nearest even; reductions over a warp and a thread block.
+// Needs no CUDA header, so NVRTC compiles it without a CUDA toolkit.
 
 #pragma once
 
@@ -30,31 +30,31 @@ __device__ __forceinline__ void narrow(double x, double& y) { y = x; }
 template <typename T> __device__ __forceinline__ T infinity() { return T(__int_as_float(0x7f800000)); }
 
 struct Max {
-    template <typename T> static __device__ __forceinline__ T of(T a, T b) { return a > b || a != a ? a : b; }  // NaN stays
+    template <typename T> static __device__ __forceinline__ T of(T a, T b) { return a > b || a != a ? a : b; }  // NaN stays NaN
 };
 struct Sum {
     template <typename T> static __device__ __forceinline__ T of(T a, T b) { return a + b; }
 };
 
-// Over COUNT neighbouring lanes of a warp, a power of two, the same for each of them.
+// Reduce over COUNT neighbouring lanes of a warp, a power of two. Each lane receives the result.
 template <typename Op, int COUNT, typename T> __device__ __forceinline__ T over_lanes(T x) {
 #pragma unroll
     for (int step = COUNT / 2; step > 0; step >>= 1) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, step));
     return x;
 }
 
-// Over the COUNT threads of a block, the same for each of them; `shared` has room for 32. The order does not depend on the clock.
+// Reduce over the COUNT threads of a thread block. Each receives the result. `shared` has room for 32. The order is fixed.
 template <typename Op, int COUNT, typename T> __device__ __forceinline__ T over_block(T x, T none, T* shared) {
     x = over_lanes<Op, 32>(x);
     if (COUNT == 32) return x;
-    __syncthreads();  // what was there before has been read by all
+    __syncthreads();  // all threads have read what `shared` held before
     if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = x;
     __syncthreads();
     x = (threadIdx.x & 31) < COUNT / 32 ? shared[threadIdx.x & 31] : none;
     return over_lanes<Op, 32>(x);
 }
 
-// COUNT neighbours in one access: `from` and `to` are multiples of their size, at most 16 bytes.
+// COUNT neighbours in one access of at most 16 bytes: `from` and `to` are aligned to it.
 template <typename T, int COUNT> struct alignas(sizeof(T) * COUNT) Pack { T of[COUNT]; };
 
 template <typename T, typename W, int COUNT> __device__ __forceinline__ void load(const T* from, W (&to)[COUNT]) {

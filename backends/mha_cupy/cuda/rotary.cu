@@ -1,19 +1,19 @@
 // (a, b) -> (a cos - b sin, a sin + b cos) for pairs of features; features beyond the pairs pass through.
-// Defined by the compiler's options: DTYPE, WIDE (float; double for double), INTERLEAVED (pairs are neighbours, else a feature
-// and its match in the second half), PACK (numbers in one access).
+// Defined by compiler options: DTYPE; WIDE (double for double, else float); INTERLEAVED (1: a pair is two neighbours, 0: a feature
+// and its counterpart in the second half); PACK (elements in one access).
 
 #include "numbers.cuh"
 
-struct Strides { long long of[3]; };  // in numbers; 0 where an axis is broadcast
+struct Strides { long long of[3]; };  // in elements; 0 if the axis is broadcast
 
 __device__ __forceinline__ long long along(Strides s, int i, int j, int k) { return i * s.of[0] + j * s.of[1] + k * s.of[2]; }
 
-// A thread turns PACK pairs, or copies PACK features.
+// Each thread rotates PACK pairs, or copies PACK features.
 extern "C" __global__ void rotary(
     const DTYPE* __restrict__ x, Strides x_strides,      // (., second, third, features)
     const DTYPE* __restrict__ cos, Strides cos_strides,  // (., second, third, half)
     const DTYPE* __restrict__ sin, Strides sin_strides,
-    DTYPE* __restrict__ out,                             // as x, without gaps
+    DTYPE* __restrict__ out,                             // shape of x, contiguous
     int second, int third, int features, int half, unsigned int threads)
 {
     const unsigned int which = blockIdx.x * blockDim.x + threadIdx.x;

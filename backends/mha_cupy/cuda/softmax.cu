@@ -1,15 +1,16 @@
-// softcap, bias, mask, softmax and log-sum-exp of a row of scores: each score is read once, each weight written once.
-// Defined by the compiler's options: SCORE (float or double), WEIGHT, BIAS, THREADS, EACH; a block is a row of <= THREADS * EACH.
+// Softcap, bias, mask, softmax and log-sum-exp of a row of scores: each score is read once, each weight written once.
+// Defined by compiler options: SCORE (float or double), WEIGHT, BIAS, THREADS, EACH. A thread block takes a row of at most
+// THREADS * EACH scores.
 
 #include "numbers.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) softmax(
-    const SCORE* scores,      // (batch, heads, rows, stride): the scale is in them
-    WEIGHT* weights,          // (batch, heads, rows, stride), times `times`; may lie where the scores do
+    const SCORE* scores,      // (batch, heads, rows, stride), already scaled
+    WEIGHT* weights,          // (batch, heads, rows, stride), multiplied by `weight_factor`; may be the scores
     SCORE* __restrict__ lse, long long lse_batch, long long lse_head, long long lse_row,  // or null
-    int heads, int rows, int cols, long long stride, SCORE times,
+    int heads, int rows, int cols, long long stride, SCORE weight_factor,
     SCORE softcap,                               // 0: none
-    int first_row, int first_col,                // of this block of the problem, in what follows
+    int first_row, int first_col,                // where this block of scores begins
     int low, int high,                           // low <= col - row <= high
     const long long* __restrict__ lengths, long long lengths_batch,  // (batch,): col < length; or null
     const bool* __restrict__ mask, long long mask_batch, long long mask_head, long long mask_row, long long mask_col,  // or null
@@ -44,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(
     }
     largest = over_block<Max, THREADS>(largest, NONE, shared);
 
-    const SCORE from = largest == NONE ? SCORE(0) : largest;  // a row that sees nothing: weights 0, lse -inf
+    const SCORE from = largest == NONE ? SCORE(0) : largest;  // a fully masked row: weights 0, lse -inf
     SCORE total = 0;
 #pragma unroll
     for (int each = 0; each < EACH; each++) {
@@ -53,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(
     }
     total = over_block<Sum, THREADS>(total, SCORE(0), shared);
 
-    const SCORE factor = total == 0 ? SCORE(0) : times / total;
+    const SCORE factor = total == 0 ? SCORE(0) : weight_factor / total;
 #pragma unroll
     for (int each = 0; each < EACH; each++) {
         const int c = threadIdx.x + each * THREADS;

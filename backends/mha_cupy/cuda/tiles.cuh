@@ -1,6 +1,6 @@
-// Tiles of 16-bit numbers in shared memory, and their products on tensor cores: for sm_80 and later.
-// A warp holds a matrix in registers as the PTX ISA lays out mma.m16n8k16: of lane i, i / 4 is a row of A and of the sums, and a
-// column of B; 2 * (i % 4) and the next are columns of A and of the sums, and rows of B.
+// Tiles of 16-bit floats in shared memory, and their products on tensor cores, for sm_80 and later.
+// A warp holds matrices in registers as the PTX ISA defines for mma.m16n8k16: in lane i, i / 4 is a row of A and of the sums, and
+// a column of B; 2 * (i % 4) and the next one are columns of A and of the sums, and rows of B.
 
 #pragma once
 
@@ -25,25 +25,25 @@ __device__ __forceinline__ void multiply_add(
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four matrices of 8 x 8, where lane i says where row i % 8 of matrix i / 8 begins; each lane receives two neighbours of a row.
+// Load four 8 x 8 matrices. Lane i passes the address of row i % 8 of matrix i / 8, and receives two neighbours of a row of each.
 __device__ __forceinline__ void load_matrices(const void* row, unsigned int (&to)[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row)) : "memory");
 }
-// The same, of each matrix its transpose.
+// The same, with each matrix transposed.
 __device__ __forceinline__ void load_transposed(const void* row, unsigned int (&to)[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row)) : "memory");
 }
 
-// 16 bytes into shared memory, zeros where they are not there; they have come after wait(), for all threads after a barrier.
+// Copy 16 bytes into shared memory, zeros if not `is_there`. This thread sees them after wait_for_copies(), others after a barrier.
 __device__ __forceinline__ void copy_later(void* to, const void* from, bool is_there) {
     const int bytes = is_there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(in_shared(to)), "l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Two numbers in one register, the first in the lower half, each rounded to nearest even.
+// Two floats in one register, the first in the lower half, each rounded to nearest even.
 __device__ __forceinline__ unsigned int pair(float first, float second, float16) {
     unsigned int both;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
@@ -56,20 +56,20 @@ __device__ __forceinline__ unsigned int pair(float first, float second, bfloat16
 }
 #endif
 
-// ROWS rows of WIDTH numbers, a multiple of 16. Rows begin an odd number of 16 bytes apart: eight of them, below each other, lie in
-// different banks.
+// ROWS rows of WIDTH elements, a multiple of 16. Rows begin an odd multiple of 16 bytes apart, so that eight consecutive rows are
+// in different banks.
 template <typename T, int ROWS, int WIDTH> struct Tile {
     static constexpr int PITCH = WIDTH + 8, BYTES = ROWS * PITCH * 2;
     T* at;
 
     __device__ __forceinline__ T* of(int row, int column) const { return at + row * PITCH + column; }
 
-    // Rows of `length` numbers, zeros beyond, by THREADS threads, COUNT at a time; `begin(row)` says where one begins, null where it
-    // is not there. COUNT is 8 where all begin at multiples of 16 bytes and length is a multiple of 8, else 1.
+    // Copy rows of `length` elements, with zeros beyond, by THREADS threads, COUNT elements at a time. `begin(row)` is a row's
+    // address, null for a row of zeros. COUNT is 8 if all rows are aligned to 16 bytes and length is a multiple of 8, else 1.
     template <int THREADS, int COUNT, typename Begin>
     __device__ __forceinline__ void copy_from(Begin begin, int length, const T* anywhere) const {
         constexpr int PACKS = WIDTH / COUNT, STEP = THREADS / PACKS;
-        if constexpr (COUNT == 8) {  // a thread keeps its column
+        if constexpr (COUNT == 8) {  // each thread keeps its column
             const int first = threadIdx.x / PACKS, column = threadIdx.x % PACKS * COUNT;
             if (THREADS % PACKS != 0 && first >= STEP) return;
 #pragma unroll

@@ -1,4 +1,4 @@
-"""JAX for mha-core: jax.numpy is all that the algebra needs, and jit, grad and vmap pass through it."""
+"""JAX for mha-core: the algebra needs only jax.numpy, and works under jit, grad and vmap."""
 
 import sys
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Which kernels of mha_cupy are chosen by themselves: those that passed on a GPU, by a certificate of this very source."""
+"""The kernels of mha_cupy that are chosen automatically: those whose source is certified to have passed on a GPU."""
 
 import json
 from hashlib import sha256
@@ -11,7 +11,8 @@ import mha_cupy
 from mha_core.conformance import certificate
 from mha_core.dispatch.contract import Call
 from mha_core.dispatch.kernels import decide, imported
-from mha_cupy import certified, flash
+from mha_cupy import certificate as shipped_certificate
+from mha_cupy.attention import flash
 from mha_cupy.launch import text
 from sample_kernels import a_kernel
 from test_cupy import python
@@ -22,41 +23,41 @@ def kernels():
 
 
 def written(**changed):
-    """A certificate of a run in which all kernels passed, as conformance writes their part of it."""
-    said = [{**certificate._kernel(kernel), "runs": 3} for kernel in kernels()]
+    """A certificate of a run in which all kernels passed, with the fields that conformance writes."""
+    judged = [{**certificate._kernel(kernel), "runs": 3} for kernel in kernels()]
     head = {"format": 1, "backend": "cupy", "result": "passed", "selection": "", "quick": False}
     dtypes = ["float32", "float64", "float16", "bfloat16"]
-    return {**head, "dtypes": dtypes, "date": "2026-11-21T12:00:00+00:00", "kernels": said, **changed}
+    return {**head, "dtypes": dtypes, "date": "2026-11-21T12:00:00+00:00", "kernels": judged, **changed}
 
 
 @pytest.fixture
 def shipped(tmp_path, monkeypatch):
-    """Put a certificate, or any text, where the package would have it; gives the reasons of all kernels."""
+    """Return a function that ships a certificate, or any text, and returns the reasons why kernels are opt-in."""
 
     def ship(found):
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
         path.write_text(found if isinstance(found, str) else json.dumps(found))
-        monkeypatch.setattr(certified, "FILE", path)
+        monkeypatch.setattr(shipped_certificate, "FILE", path)
         return {kernel.opt_in for kernel in kernels()}
 
-    monkeypatch.setattr(certified, "FILE", tmp_path / "none.json")
+    monkeypatch.setattr(shipped_certificate, "FILE", tmp_path / "none.json")
     return ship
 
 
 @pytest.mark.usefixtures("shipped")
 def test_without_a_certificate_every_kernel_is_opt_in():
     assert {kernel.opt_in for kernel in kernels()} == {"no certificate says that it passed on a GPU"}
-    assert not certified.certified("gelu", "fused", ["activations.cu"])
+    assert not shipped_certificate.certified("gelu", "fused", ["activations.cu"])
 
 
 def test_a_certificate_of_this_source_turns_kernels_on(shipped):
     assert shipped(written()) == {""}
-    assert certified.certified("gelu", "fused", ["activations.cu"])
+    assert shipped_certificate.certified("gelu", "fused", ["activations.cu"])
     assert not any(kernel.opt_in for kernel in kernels())
 
 
-def test_what_the_package_ships_is_what_its_kernels_are_chosen_by(monkeypatch):
-    monkeypatch.setattr("mha_cupy.products.missing", lambda: None)  # cuBLAS, which attention asks for
+def test_the_shipped_certificate_decides_which_kernels_are_chosen(monkeypatch):
+    monkeypatch.setattr("mha_cupy.products.missing", lambda: None)  # attention needs cuBLAS
     monkeypatch.setattr(flash, "capability", lambda: 90)
     for kernel in kernels():
         call = Call(kernel.op, (("x", (2, 4)),), "float16", None)
@@ -74,39 +75,39 @@ def test_what_the_package_ships_is_what_its_kernels_are_chosen_by(monkeypatch):
 @pytest.mark.parametrize(
     ("shape", "dtype", "reason"),
     [
-        ((0, 4), "float32", "has no empty axes"),
-        ((2, 0), "bfloat16", "has no empty axes"),
-        ((2, 4), "float8_e4m3fn", "computes in float16, bfloat16, float32, float64, not float8_e4m3fn"),
-        ((2**20, 2**11), "float16", "counts to 2147483647 numbers, not to 2147483648"),
+        ((0, 4), "float32", "does not support empty axes"),
+        ((2, 0), "bfloat16", "does not support empty axes"),
+        ((2, 4), "float8_e4m3fn", "supports float16, bfloat16, float32, float64, not float8_e4m3fn"),
+        ((2**20, 2**11), "float16", "supports up to 2147483647 elements, not 2147483648"),
         ((2**20, 2**11 - 1), "float16", None),
     ],
 )
-def test_calls_that_no_kernel_of_rows_takes(shape, dtype, reason):
+def test_refusal_reasons_of_row_wise_kernels(shape, dtype, reason):
     for kernel in kernels():
         if kernel.op == "attention":
-            continue  # whose limits are others: tests/test_cuda_attention.py
+            continue  # its limits are tested in test_cuda_blocks.py and test_cuda_flash.py
         assert imported(kernel.supports)(Call(kernel.op, (("x", shape),), dtype, None)) == reason
 
 
 def test_hidden_features_are_counted_too():
     (kernel,) = (kernel for kernel in kernels() if kernel.op == "feed_forward")
     shapes = (("x", (4, 2**18, 8)), ("w_1", (8, 2**11)), ("w_2", (2**11, 8)))
-    assert imported(kernel.supports)(Call("feed_forward", shapes, "float16", None)).startswith("counts to")
+    assert imported(kernel.supports)(Call("feed_forward", shapes, "float16", None)).startswith("supports up to")
 
 
-def test_another_source_is_not_the_one_that_was_judged(shipped, monkeypatch):
+def test_a_changed_source_is_not_certified(shipped, monkeypatch):
     found = written()
     for kernel in found["kernels"]:
         if kernel["op"] in ("rotary", "encoder_layer"):
             kernel["source"] = sha256(b"another").hexdigest()
-    reason = "its source is not the one that was judged on 2026-11-21"
+    reason = "its source has changed since it was certified on 2026-11-21"
     assert shipped(found) == {"", reason}
     assert {kernel.op for kernel in kernels() if kernel.opt_in} == {"rotary", "encoder_layer"}
-    monkeypatch.setattr(certified, "text", lambda source: text(source) + "// changed\n")
+    monkeypatch.setattr(shipped_certificate, "text", lambda source: text(source) + "// changed\n")
     assert {kernel.opt_in for kernel in kernels()} == {reason}
 
 
-def test_what_a_source_includes_is_part_of_it():
+def test_included_files_are_part_of_the_source():
     (kernel,) = (kernel for kernel in kernels() if kernel.op == "rotary")
     assert "__global__ void rotary" in kernel.source() and "struct bfloat16" in kernel.source()
 
@@ -114,15 +115,15 @@ def test_what_a_source_includes_is_part_of_it():
 @pytest.mark.parametrize(
     "changed", [{"result": "failed"}, {"selection": "-k gelu"}, {"quick": True}, {"backend": "torch"}, {"format": 2}]
 )
-def test_a_run_that_failed_or_was_a_part_turns_nothing_on(shipped, changed):
+def test_a_failed_or_partial_run_certifies_nothing(shipped, changed):
     assert shipped(written(**changed)) == {"the certificate of 2026-11-21 does not say that the whole suite passed"}
 
 
-def test_every_dtype_that_the_kernels_take_must_be_judged(shipped):
-    assert shipped(written(dtypes=["float32", "float64"])) == {"the certificate of 2026-11-21 does not judge bfloat16, float16"}
+def test_a_certificate_must_cover_every_dtype(shipped):
+    assert shipped(written(dtypes=["float32", "float64"])) == {"the certificate of 2026-11-21 does not cover bfloat16, float16"}
 
 
-def test_a_kernel_that_never_ran_was_not_judged(shipped):
+def test_a_kernel_that_never_ran_is_not_certified(shipped):
     found = written()
     found["kernels"] = [kernel for kernel in found["kernels"] if kernel["op"] != "relu"]
     next(kernel for kernel in found["kernels"] if kernel["op"] == "silu")["runs"] = 0
@@ -142,18 +143,18 @@ def test_a_kernel_that_never_ran_was_not_judged(shipped):
         (json.dumps({"kernels": [], "date": "2026-11-21", "dtypes": []}), "KeyError: 'format'"),
     ],
 )
-def test_a_broken_file_breaks_nothing_and_is_named(shipped, found, reason):
-    (said,) = shipped(found)
-    assert said.startswith(f"0.json is no certificate: {reason}")
+def test_a_broken_certificate_is_named_and_breaks_nothing(shipped, found, reason):
+    (message,) = shipped(found)
+    assert message.startswith(f"0.json is not a certificate: {reason}")
 
 
-def test_explain_tells_why_a_kernel_waits_to_be_named(installed):
+def test_explain_says_why_a_kernel_is_opt_in(installed):
     installed(a_kernel("relu", name="waits", opt_in="no certificate says that it passed on a GPU"))
     (rejected,) = (one for one in mha.explain("relu", np.ones(3)).rejected if one.kernel == "waits")
     assert rejected.reason == "is chosen only by use_kernel('relu', 'waits'): no certificate says that it passed on a GPU"
 
 
-def test_the_plugin_still_imports_no_library():
-    modules = ("cupy", "mha_cupy.rows", "mha_cupy.norms")
+def test_the_plugin_imports_no_array_library():
+    modules = ("cupy", "mha_cupy.rowwise", "mha_cupy.norms")
     code = f"import sys, mha_core as mha; mha.backends(); print([name for name in {modules} if name in sys.modules])"
     assert python(code) == "[]\n"

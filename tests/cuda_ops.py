@@ -1,18 +1,20 @@
-"""The pieces of mha_cupy by their CUDA sources, run on the host with NumPy's arrays; and how far off a right answer may be."""
+"""The row-wise operations of mha_cupy with their CUDA run on the host, and the error that a correct result may have."""
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 import cuda_on_host
 from mha_core.conformance.tolerance import SMALLEST, UNIT_ROUNDOFF, assert_within, compute_dtype
 from mha_cupy.activations import activation
 from mha_cupy.norms import norm
-from mha_cupy.rotary import turned
-from mha_cupy.rows import rows
+from mha_cupy.rotary import rotation
+from mha_cupy.rowwise import rows
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
-on_host = pytest.mark.skipif(cuda_on_host.COMPILER is None, reason="there is no C++ compiler to run CUDA sources on the host")
+without_time_limits = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for busy machines
+needs_compiler = pytest.mark.skipif(cuda_on_host.COMPILER is None, reason="needs a C++ compiler, g++ or clang++")
 
 
 def layer_norm(x, weight=None, bias=None, *, eps=1e-5):
@@ -38,11 +40,11 @@ def active(name, x):
 
 def rotary(x, cos, sin, *, interleaved):
     out = np.full(x.shape, np.nan, dtype=x.dtype)
-    cuda_on_host.run(turned(x, cos, sin, out, interleaved=interleaved))
+    cuda_on_host.run(rotation(x, cos, sin, out, interleaved=interleaved))
     return out
 
 
-PIECES = {
+OPERATIONS = {
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     "gelu": lambda x, *, approximate: active("gelu_tanh" if approximate == "tanh" else "gelu", x),
@@ -57,7 +59,7 @@ def wide(x):
 
 
 def assert_rounded_once(name, got, exact, magnitude):
-    """Within roundings of the dtype that is computed in, times ``magnitude``, and one of the result's own."""
+    """Check that errors are at most ``magnitude`` roundings of the compute dtype, and one of the result's dtype."""
     dtype = got.dtype.name
     bound = UNIT_ROUNDOFF[compute_dtype(dtype)] * (magnitude + np.abs(exact)) + UNIT_ROUNDOFF[dtype] * np.abs(exact)
     assert_within(name, got, exact, 2 * bound + SMALLEST[dtype] if dtype == "float64" else bound + SMALLEST[dtype])

@@ -1,4 +1,4 @@
-"""Layers read from torch give torch's numbers, in float64, to 1e-12."""
+"""Layers read from torch modules give torch's results, in float64, to 1e-12."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ D, HEADS, FF = 12, 3, 20
 
 
 def randomised(module, seed=0):
-    """Every parameter random, the norms' too, and no dropout."""
+    """Return the module in float64 and eval mode, with every parameter random, also those of norms."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -68,7 +68,7 @@ def test_encoder(rng, norm):
     close(mha.Encoder.from_torch(module)(x), module(x))
 
 
-def test_every_norm_keeps_its_own_eps(rng):
+def test_every_norm_keeps_its_eps(rng):
     layer = nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True)
     module = randomised(nn.TransformerEncoder(layer, 2, nn.LayerNorm(D, eps=0.1), enable_nested_tensor=False))
     module.layers[0].norm2.eps, module.layers[1].norm1.eps = 0.5, 0.2
@@ -77,7 +77,7 @@ def test_every_norm_keeps_its_own_eps(rng):
 
 
 def changed(module):
-    """With another activation in its second layer."""
+    """Return the module with another activation in its second layer."""
     module.layers[1].activation = nn.functional.gelu
     return module
 
@@ -101,7 +101,7 @@ def test_decoder_layer_and_decoder(rng, norm_first):
     close(torch.cat(steps, dim=1), expected)
 
 
-def test_a_state_dict_with_what_it_cannot_tell(rng):
+def test_a_state_dict_with_its_missing_settings(rng):
     module = randomised(nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True, activation="gelu", norm_first=True))
     (x,) = tensors(rng, (2, 5, D))
     settings = {"num_heads": HEADS, "activation": "gelu", "norm_first": True}
@@ -110,14 +110,14 @@ def test_a_state_dict_with_what_it_cannot_tell(rng):
     close(attention(x), module.self_attn(x, x, x)[0])
 
 
-def test_the_arrays_go_to_another_library(rng):
+def test_conversion_to_another_library(rng):
     module = randomised(nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True))
     x = rng.normal(size=(2, 5, D))
     ours = mha.EncoderLayer.from_torch(module).to("numpy")
     np.testing.assert_allclose(ours(x), module(torch.asarray(x)).detach().numpy(), rtol=0, atol=1e-12)
 
 
-def test_gradients_are_torch_s_own(rng):
+def test_gradients(rng):
     query, key, value = (x.requires_grad_() for x in tensors(rng, (2, 3, 4), (2, 5, 4), (2, 5, 4)))
 
     def attend(q, k, v):
@@ -176,7 +176,7 @@ def test_gradients_are_torch_s_own(rng):
         ),
     ],
 )
-def test_what_does_not_fit_is_listed(make, error, message):
+def test_errors_name_what_does_not_fit(make, error, message):
     module = nn.TransformerEncoderLayer(D, HEADS, FF)
     with pytest.raises(error) as raised:
         make(module, module.state_dict())

@@ -1,4 +1,4 @@
-"""torch's kernels: chosen by structure, right with every option, and refused wherever a promise would break."""
+"""The torch kernel ``sdpa``: right with every option, without masks where possible, and refused where it would be wrong."""
 
 import subprocess
 import sys
@@ -60,7 +60,7 @@ def like(x):
 @each_option
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("form", ["plain", "grouped", "wide values", "narrow values"])
-def test_sdpa_is_chosen_and_is_the_algebra(qkv, options, dtype, form):
+def test_sdpa_is_chosen_and_equals_the_algebra(qkv, options, dtype, form):
     settings = {"grouped": {"key_heads": 2}, "wide values": {"value_dim": 11}, "narrow values": {"value_dim": 3}}
     query, key, value = qkv(dtype, **settings.get(form, {}))
     given = options(like(query))
@@ -75,7 +75,7 @@ def test_sdpa_is_chosen_and_is_the_algebra(qkv, options, dtype, form):
 
 
 @pytest.mark.parametrize("number", range(60))
-def test_random_problems_with_poison_are_the_oracle(rng, number):
+def test_random_problems_with_poison_equal_the_oracle(rng, number):
     problem = random_problem(rng)
     key, value = problem.poisoned()
     options = problem.options(torch.asarray)
@@ -97,14 +97,14 @@ FLAGS = ["nothing", "causal at the start", "causal at the end", "scale"]
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_what_a_flag_says_is_not_said_by_a_mask(qkv, monkeypatch, name):
+def test_no_mask_is_built_where_a_flag_suffices(qkv, monkeypatch, name):
     asked = []
     monkeypatch.setattr(sdpa, "_mask", lambda *args: asked.append(args))
     mha.attention_state(*qkv(), **OPTIONS[name](torch.asarray))
     assert not asked
 
 
-def test_packed_sequences_are_views_without_masks(qkv, monkeypatch):
+def test_packed_sequences_need_no_mask(qkv, monkeypatch):
     query, key, value = qkv(keys=L)
     lengths = [2, 2, 0, 1, 4]
     expected = mha.attention_state(query, key, value, mask=mha.packed(lengths) & (torch.ones(L, L) == 1) & mha.causal())
@@ -116,25 +116,24 @@ def test_packed_sequences_are_views_without_masks(qkv, monkeypatch):
     torch.testing.assert_close(state.lse, expected.lse)
 
 
-def test_long_masks_are_cut_into_blocks_of_queries(rng, monkeypatch):
+def test_long_masks_are_built_in_blocks_of_queries(rng, monkeypatch):
     query, key, value = (torch.asarray(rng.normal(size=(1, 2, 300, 4))) for _ in range(3))
     mask = torch.asarray(rng.random((2, 300, 300)) < 0.1)
     with mha.use_kernel("attention", "algebra"):
         expected = mha.attention_state(query, key, value, mask=mask & mha.window(40, 10))
     monkeypatch.setattr(sdpa, "_MASK", 1 << 12)
-    sizes = []
-    numbers = sdpa._mask
-    monkeypatch.setattr(sdpa, "_mask", lambda *args: sizes.append(numbers(*args)) or sizes[-1])
+    built, build = [], sdpa._mask
+    monkeypatch.setattr(sdpa, "_mask", lambda *args: built.append(build(*args)) or built[-1])
     state = mha.attention_state(query, key, value, mask=mask & mha.window(40, 10))
-    assert len(sizes) > 5
-    assert max(x.numel() for x in sizes) <= 2 * 16 * 300
+    assert len(built) > 5
+    assert max(x.numel() for x in built) <= 2 * 16 * 300
     torch.testing.assert_close(state.out, expected.out)
     torch.testing.assert_close(state.lse, expected.lse)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("name", [*FLAGS, "window"])
-def test_a_call_gives_the_same_bits_again_whatever_the_strides(qkv, name, dtype):
+def test_the_same_call_gives_the_same_bits_whatever_the_strides(qkv, name, dtype):
     arrays = qkv(dtype)
     given = OPTIONS[name](like(arrays[0]))
     first = mha.attention_state(*arrays, **given)
@@ -148,7 +147,7 @@ def test_a_call_gives_the_same_bits_again_whatever_the_strides(qkv, name, dtype)
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("causal", [False, True])
-def test_packed_sequences_are_what_each_is_alone(qkv, dtype, causal):
+def test_packed_sequences_equal_separate_calls(qkv, dtype, causal):
     query, key, value = (x[0] for x in qkv(dtype, keys=L, key_heads=2))
     options = {"mask": mha.causal()} if causal else {}
     lengths = [3, 3, 0, 1, 2]
@@ -163,8 +162,8 @@ def test_packed_sequences_are_what_each_is_alone(qkv, dtype, causal):
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-def test_a_bias_by_distance_is_never_made_for_packed_sequences(rng, monkeypatch, dtype):
-    """A view of one number for each distance serves all of them."""
+def test_the_bias_of_packed_sequences_is_computed_once_per_distance(rng, monkeypatch, dtype):
+    """All sequences use views of one array with a bias for each distance."""
     lengths = [200, 3, 3, 50]
     arrays = [torch.asarray(rng.normal(size=(4, sum(lengths), 8))).to(dtype) for _ in range(3)]
     table = torch.asarray(rng.normal(size=(32, 4))).to(dtype)
@@ -192,7 +191,7 @@ def test_packed_sequences_broadcast_over_batches(qkv):
 
 
 @each_option
-def test_gradients_are_those_of_the_algebra(qkv, options):
+def test_gradients_equal_those_of_the_algebra(qkv, options):
     given = options(torch.asarray)
     query, key, value = qkv(grad=True, key_heads=2)
     weight = torch.linspace(-1, 1, D, dtype=torch.float64)
@@ -222,11 +221,11 @@ def test_the_gradient_of_a_bias_is_recorded(qkv):
     torch.testing.assert_close(actual, expected)
 
 
-def test_a_gradient_through_lse_is_left_to_the_algebra(qkv):
+def test_a_gradient_through_lse_uses_the_algebra(qkv):
     query, key, value = qkv(grad=True)
     explanation = mha.explain("attention_state", query, key, value)
     assert explanation.kernel is None
-    assert ("sdpa", "has a log-sum-exp without a gradient") in explanation.rejected
+    assert ("sdpa", "does not return a log-sum-exp with a gradient") in explanation.rejected
     halves = [mha.attention_state(query, key[..., s, :], value[..., s, :]) for s in (slice(0, 5), slice(5, S))]
     whole = mha.scaled_dot_product_attention(query, key, value)
     for x in (query, key, value):
@@ -243,13 +242,13 @@ def test_without_grad_mode_nothing_is_recorded(qkv):
     assert mha.scaled_dot_product_attention(query, key, value).requires_grad
 
 
-def test_forward_gradients_are_left_to_the_algebra(qkv):
+def test_forward_gradients_use_the_algebra(qkv):
     query, key, value = qkv()
 
     def attend(x):
         return mha.scaled_dot_product_attention(x, key, value, mask=mha.causal(), query_offset=0)
 
-    with warnings.catch_warnings():  # torch's own, of its own code
+    with warnings.catch_warnings():  # torch warns of its own code
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=r"`torch\.jit")
         _, actual = torch.func.jvp(attend, (query,), (torch.ones_like(query),))
     jacobian = torch.autograd.functional.jacobian(attend, query)
@@ -280,7 +279,7 @@ def test_vmap_passes_through_multi_head_attention(rng):
     torch.testing.assert_close(torch.func.vmap(heads)(x), heads(x))
 
 
-def test_second_derivatives_are_the_algebras():
+def test_second_derivatives_of_the_algebra():
     x = torch.linspace(-1, 1, 12).reshape(1, 3, 4).requires_grad_()
     with mha.use_kernel("attention", "algebra"):
         (first,) = torch.autograd.grad(mha.scaled_dot_product_attention(x, x, x).square().sum(), x, create_graph=True)
@@ -288,7 +287,7 @@ def test_second_derivatives_are_the_algebras():
     assert second.isfinite().all() and second.abs().max() > 0
 
 
-def test_weights_lost_in_float16_are_no_divergence():
+def test_verify_accepts_weights_that_underflow_in_float16():
     query, key = torch.tensor([[[1.0, 0.0]]]), torch.zeros(1, 40, 2)
     key[0, 0, 0] = 17.5
     value = torch.full((1, 40, 2), 6e4)
@@ -299,25 +298,28 @@ def test_weights_lost_in_float16_are_no_divergence():
 
 
 PEAK = """
-import resource, sys
+import resource
 import torch, mha_core as mha
 torch.set_num_threads(1)
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-mask, bias = eval(sys.argv[1])
-def run(length):
+options = [dict(bias=mha.alibi(2)), dict(mask=mha.causal() | mha.prefix(10)), dict(mask=mha.chunks(3000))]
+def run(length, given):
     x = torch.ones(2, length, 16)
-    mha.scaled_dot_product_attention(x, x, x, mask=mask, bias=bias)
-run(512)
+    mha.scaled_dot_product_attention(x, x, x, **given)
+for given in options:
+    run(512, given)
 before = peak()
-run(8192)
-print(peak() - before)
+for given in options:
+    run(8192, given)
+    print(peak() - before)
 """
 
 
-@pytest.mark.parametrize("options", ["None, mha.alibi(2)", "mha.causal() | mha.prefix(10), None", "mha.chunks(3000), None"])
-def test_long_masked_attention_takes_little_memory(options):
-    done = subprocess.run([sys.executable, "-c", PEAK, options], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 128  # MB; the scores of the two heads would take 512
+def test_long_masked_attention_needs_little_memory():
+    """The three problems run one after another, so the peaks in MB never fall."""
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    peaks = dict(zip(["alibi", "causal or prefix", "chunks"], map(int, done.stdout.split()), strict=True))
+    assert max(peaks.values()) < 128, peaks  # the scores of the two heads would take 512
 
 
 @pytest.mark.parametrize("rows", [1, 64])

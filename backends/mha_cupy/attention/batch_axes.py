@@ -1,21 +1,22 @@
-"""What a kernel with one batch axis is asked of a problem with any number of them."""
+"""Any number of batch axes, for a kernel that takes one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product as every
+from itertools import product
 from typing import Any
 
 from mha_core.plugin import AttentionProblem, AttentionState
 
 Fill = Callable[[AttentionProblem, tuple[int, ...], Any, Any], None]
-"""Of a problem, a place of its batch axes before the last, out (b, K, G, L, E) and lse (b, K, G, L) or None, to be filled."""
+"""Fills out (b, K, G, L, E), and lse (b, K, G, L) or None, for one index of the batch axes before the last."""
 
 
 def over_batches(p: AttentionProblem, fill: Fill, *, dtype: Any, lse: bool) -> AttentionState:
-    """Query heads stand beside the key head that they read: (..., K, G, L, E).
+    """Return the state, filled in one call for each index of the batch axes before the last.
 
-    Where the heads of a query lie side by side, as a projection leaves them, those of out do too: the next one needs no copy.
+    Query heads are grouped by the key head that they read: (..., K, G, L, E). Where the query holds the heads of a position
+    side by side, as a projection does, out does too, so that the next projection needs no copy.
     """
     xp, (*batch, heads, rows), strides = p.xp, p.rows_shape, p.query.strides  # type: ignore[attr-defined]
     by_head = (heads // p.num_groups, p.num_groups)
@@ -26,8 +27,8 @@ def over_batches(p: AttentionProblem, fill: Fill, *, dtype: Any, lse: bool) -> A
     else:
         out = xp.empty((*grouped, p.value.shape[-1]), dtype=dtype, device=p.device)
     sums: Any = xp.empty(grouped, dtype=p.compute_dtype, device=p.device) if lse else None
-    for index in every(*map(range, batch[:-1])):
-        at = index if batch else (None,)  # without a batch, a batch of one
+    for index in product(*map(range, batch[:-1])):
+        at = index if batch else (None,)  # without batch axes, add one
         fill(p, index, out[at], None if sums is None else sums[at])
     sums = sums if sums is None else xp.reshape(sums, p.rows_shape)
     return AttentionState(xp.reshape(out, (*batch, heads, rows, out.shape[-1])), sums)

@@ -1,4 +1,4 @@
-"""The pieces as torch has them fused. Half precision is accumulated in float32 inside each."""
+"""Fused operations of torch.nn.functional. Each accumulates half precision in float32."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812  (torch's own name for it)
+from torch.nn import functional as F  # noqa: N812
 
 from mha_core.plugin import Call
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    """x w + b in one product; torch keeps weights the other way round, so w goes in transposed, as a view."""
+    """x w + b in one product. torch stores weights transposed, so it is given a transposed view of w."""
     return F.linear(x, w.mT, b)
 
 
@@ -25,19 +25,19 @@ def rms_norm(x: Tensor, weight: Tensor | None, *, eps: float) -> Tensor:
 
 
 def gelu(x: Tensor, *, approximate: str) -> Tensor:
-    """torch makes NaN of -inf, and on the CPU of inf: clamped where the result is 0 in any case, mended at the other end."""
+    """gelu(x). torch returns NaN for -inf, and on the CPU for inf: x is clamped where the result is 0, and inf is put back."""
     y = F.gelu(x.clamp(min=-40), approximate=approximate)
     return y.masked_fill(x == math.inf, math.inf)
 
 
 def silu(x: Tensor) -> Tensor:
-    """Clamped, as gelu."""
+    """silu(x), clamped like gelu."""
     return F.silu(x.clamp(min=-1e4))
 
 
 def supports(call: Call) -> str | None:
-    """gelu's: x (1 + erf(x)) loses the digits of its lower tail, for which one computes in float64."""
-    return "has no digits of float64 in the tail" if call.dtype == torch.float64 else None
+    """gelu only: x (1 + erf(x)) cancels in the lower tail, where float64 users expect accuracy."""
+    return "loses float64 precision in the lower tail" if call.dtype == torch.float64 else None
 
 
 def relu(x: Tensor) -> Tensor:

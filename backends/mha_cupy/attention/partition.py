@@ -1,0 +1,99 @@
+"""Partition a problem into blocks of scores, each small enough for memory; scores outside the band are left out.
+
+Python needs about 0.1 ms to launch the kernels of a block, whatever its size. In that time an H200 writes and reads MAX_SCORES
+scores, so it finishes a smaller block before the next one is launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .mask_and_bias import Band
+
+MIN_SCORES = 1 << 22  # in a block of a small problem: 16 MB of float32, and half as much for the weights
+MAX_SCORES = 1 << 25  # in a block of a large problem: 128 MB, and half as much
+NUM_BLOCKS = 8  # in a problem between the two: it needs far less memory than all of its scores would
+MAX_KEYS = 1 << 14  # in a row of a block: 1024 threads with 16 numbers of 4 bytes each, or 8 of 8 bytes
+BAND_QUERIES = 1024  # in a block of a band: fewer would make products small, more would compute scores outside the band
+
+
+@dataclass(frozen=True)
+class Block:
+    """The scores of some batch elements, key heads and queries with every key in their band."""
+
+    batch: range
+    heads: range
+    rows: range
+    cols: tuple[range, ...]
+    """The keys, in consecutive chunks of at most MAX_KEYS."""
+
+
+def blocks(
+    batch: int,
+    heads: int,
+    groups: int,
+    num_rows: int,
+    num_cols: int,
+    band: Band,
+    *,
+    copies: int = 0,
+    scores: int | None = None,
+    max_keys: int | None = None,
+) -> Iterator[Block]:
+    """Yield blocks that hold each (batch element, key head, query) once.
+
+    Parameters
+    ----------
+    heads, groups : int
+        Key heads, and query heads for each of them.
+    copies : int
+        Batch elements times heads of a mask or bias that is computed for each block; 0 if none is.
+    scores, max_keys : int
+        Scores in a block, and keys in a row of it, at most. By default the constants above decide.
+    """
+    if scores is None:
+        scores = max(MIN_SCORES, min(MAX_SCORES, batch * heads * groups * num_rows * num_cols // NUM_BLOCKS))
+    max_keys = MAX_KEYS if max_keys is None else max_keys
+    rows_at_once = num_rows if band == (None, None) else min(num_rows, BAND_QUERIES)
+    reach = max(
+        len(keys_in_band(range(at, min(num_rows, at + rows_at_once)), num_cols, band)) for at in _probes(num_rows, rows_at_once)
+    )
+    width = max(1, min(reach, max_keys))
+    rows_at_once = max(1, min(rows_at_once, scores // max(groups * width, copies * reach, 1)))
+    heads_at_once = max(1, min(heads, scores // (groups * rows_at_once * width)))
+    batch_at_once = max(1, min(batch, scores // (groups * rows_at_once * width * heads))) if heads_at_once == heads else 1
+    for rows in _split(range(num_rows), rows_at_once):
+        cols = tuple(_split(keys_in_band(rows, num_cols, band), max_keys))
+        for elements in _split(range(batch), batch_at_once):
+            for some_heads in _split(range(heads), heads_at_once):
+                yield Block(elements, some_heads, rows, cols)
+
+
+def keys_in_band(rows: range, num_cols: int, band: Band) -> range:
+    """Return the keys that at least one of these queries may see."""
+    low, high = band
+    start = 0 if low is None else max(0, rows.start + low)
+    stop = num_cols if high is None else min(num_cols, rows.stop + high)
+    return range(start, max(start, stop))
+
+
+def threads_of_row(num_cols: int) -> tuple[int, int]:
+    """Return how many threads a row of scores has, at most 1024, and how many scores each of them holds, at most 16."""
+    threads = 32
+    while threads < 1024 and threads * 4 < num_cols:
+        threads *= 2
+    each = 1
+    while threads * each < num_cols:
+        each *= 2
+    return threads, each
+
+
+def _probes(num_rows: int, rows_at_once: int) -> Iterator[int]:
+    """Yield the starts of the first, a middle and the last block of rows; in no other block does the band reach more keys."""
+    last = max(0, num_rows - rows_at_once)
+    yield from {0, last // 2, last}
+
+
+def _split(index: range, size: int) -> Iterator[range]:
+    return (index[at : at + size] for at in range(0, len(index), size))

@@ -1,0 +1,58 @@
+"""Helpers of the row-wise kernels: limits on calls, arrays as rows, the width of a memory access, dtypes."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import gcd, prod
+from typing import Any
+
+import numpy
+
+from mha_core.plugin import Call
+
+from .launch import address, c_name
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+_MAX_ACCESS = 16  # bytes that a thread reads or writes at once, at most
+_MAX_ELEMENTS = 2**31 - 1  # the kernels count in 32 bits
+
+
+def supports(call: Call) -> str | None:
+    if str(call.dtype) not in DTYPES:
+        return f"supports {', '.join(DTYPES)}, not {call.dtype}"
+    shapes = [shape for _, shape in call.shapes]
+    if 0 in (size for shape in shapes for size in shape):
+        return "does not support empty axes"
+    elements = prod(shapes[0][:-1]) * max(shape[-1] for shape in shapes)  # of the widest intermediate
+    return f"supports up to {_MAX_ELEMENTS} elements, not {elements}" if elements > _MAX_ELEMENTS else None
+
+
+def rows(x: Any) -> Any:
+    """Return (..., d) as (n, d) with each row contiguous: a view if the strides allow it, else a copy."""
+    y = x.reshape(-1, x.shape[-1])
+    return y if y.strides[1] == y.itemsize or y.shape[1] == 1 else y.copy()
+
+
+def stride(x: Any) -> numpy.int64:
+    """Return the distance between the starts of two rows, in elements; 0 if there is no array."""
+    return numpy.int64(0 if x is None else x.strides[0] // x.itemsize)
+
+
+def pack(length: int, *arrays: Any) -> int:
+    """Return how many elements one access may take, so that every access to rows of ``length`` elements is aligned."""
+    given = [x for x in arrays if x is not None]
+    size = given[0].itemsize
+    offsets = [offset for x in given for offset in (address(x), *x.strides[:-1])]
+    return gcd(_MAX_ACCESS, length * size, *offsets) // size
+
+
+@cache
+def wide(dtype: Any) -> Any:
+    """Return the dtype that a kernel computes in (promise 9)."""
+    return numpy.float64 if str(dtype) == "float64" else numpy.float32
+
+
+@cache
+def dtype_defines(dtype: Any) -> tuple[str, str]:
+    """Return the defines that name a dtype and the dtype that the kernel computes in."""
+    return f"DTYPE={c_name(dtype)}", f"WIDE={c_name(numpy.dtype(wide(dtype)))}"

@@ -1,0 +1,51 @@
+"""The torch kernels ``functional`` of single operations."""
+
+import math
+
+import pytest
+import torch
+
+import mha_core as mha
+
+D = 8
+
+OPERATIONS = {
+    "linear": lambda x: mha.linear(x, torch.ones(D, 3, dtype=x.dtype) / 3, torch.ones(3, dtype=x.dtype)),
+    "layer_norm": lambda x: mha.layer_norm(x, torch.linspace(1, 2, D, dtype=x.dtype), torch.ones(D, dtype=x.dtype)),
+    "rms_norm": lambda x: mha.rms_norm(x, torch.linspace(1, 2, D, dtype=x.dtype)),
+    "gelu": mha.gelu,
+    "gelu tanh": lambda x: mha.gelu(x, approximate="tanh"),
+    "silu": mha.silu,
+    "relu": mha.relu,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_is_fused_and_equals_the_algebra(rng, dtype, name):
+    x = torch.asarray(rng.normal(size=(5, 3, D)) * 4).to(dtype)
+    for view in (x, x.mT.contiguous().mT, x[:, ::2], x[:0]):
+        assert mha.explain(OPERATIONS[name], view).kernel == "functional"
+        with mha.verify() as done:
+            y = OPERATIONS[name](view)
+        assert done.checked == {(name.partition(" ")[0], "functional"): 1}
+        assert y.dtype == dtype
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_gradients_equal_those_of_the_algebra(rng, name):
+    op = name.partition(" ")[0]
+    x = torch.asarray(rng.normal(size=(5, D)), dtype=torch.float32).requires_grad_()
+    (actual,) = torch.autograd.grad(OPERATIONS[name](x).square().sum(), x)
+    with mha.use_kernel(op, "algebra"):
+        (expected,) = torch.autograd.grad(OPERATIONS[name](x).square().sum(), x)
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("activate", [mha.gelu, mha.silu, mha.relu])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_activations_of_infinities_and_nan(activate, dtype):
+    y = activate(torch.tensor([math.inf, -math.inf, math.nan], dtype=dtype))
+    assert y[0] == math.inf
+    assert y[1] == 0
+    assert y[2].isnan()

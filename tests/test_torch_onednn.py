@@ -1,0 +1,54 @@
+"""Linear maps by oneDNN: right, and chosen only where they are faster."""
+
+import pytest
+import torch
+
+import mha_core as mha
+from mha_core.plugin import Call
+from mha_torch import onednn
+
+
+def call_of_linear(x, w):
+    return Call("linear", (("x", tuple(x.shape)), ("w", tuple(w.shape))), x.dtype, x.device)
+
+
+@pytest.mark.parametrize("shape", [(300, 128), (3, 100, 128), (2, 0, 128), (2, 128)], ids=str)
+def test_a_product_by_onednn_equals_the_algebra(rng, shape):
+    x = torch.asarray(rng.normal(size=shape), dtype=torch.float32)
+    w, b = (torch.asarray(rng.normal(size=size), dtype=torch.float32) for size in ((128, 96), (96,)))
+    with mha.use_kernel("linear", "algebra"):
+        expected = mha.linear(x, w, b)
+    for y in (x, x.mT.contiguous().mT):
+        for weight in (w, w.mT.contiguous().mT):
+            torch.testing.assert_close(onednn.linear(y, weight, b), expected)
+            torch.testing.assert_close(onednn.linear(y, weight, None), expected - b, rtol=1e-5, atol=1e-4)
+
+
+def test_onednn_is_chosen_where_it_is_faster_and_no_gradient_is_recorded(rng, monkeypatch):
+    x, w = (torch.asarray(rng.normal(size=(256, 256)), dtype=torch.float32) for _ in range(2))
+    monkeypatch.setattr(onednn, "_is_faster", lambda: True)
+    assert onednn.supports(call_of_linear(x, w)) is None
+    assert "multiplications" in onednn.supports(call_of_linear(x[:2], w))
+    assert "multiplications" in onednn.supports(call_of_linear(x[:1], w.repeat(30, 30)))
+    assert "float64" in onednn.supports(call_of_linear(x.double(), w.double()))
+    monkeypatch.setattr(onednn, "_is_faster", lambda: False)
+    assert "not known to be faster" in onednn.supports(call_of_linear(x, w))
+    x.requires_grad_()
+    assert mha.explain("linear", x, w).kernel == "functional"
+    assert mha.linear(x, w).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, False),
+        ({"cpu_name": "AMD EPYC", "avx512_f": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_f": False}, False),
+        ({"cpu_name": "Intel(R) Xeon(R) Platinum 8481C", "avx512_f": True}, False),
+    ],
+    ids=str,
+)
+def test_onednn_is_faster_where_mkl_does_not_use_avx512(monkeypatch, known, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert onednn._is_faster.__wrapped__() is expected
