@@ -8,12 +8,14 @@ from .algebra.masks import Relation, runs
 from .algebra.packed import by_sequence, goes_by_sequence, only_packed
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, concat_queries, merge
-from .dispatch.contract import Backend, Call, Kernel
+from .dispatch.contract import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Call, Kernel
 from .dispatch.errors import NoDevice
 from .dispatch.hookspecs import hookimpl
 from .dispatch.registry import register, unregister
 
 __all__ = [
+    "ATTENTION_FEATURES",
+    "STANDARD_LAYER_FEATURES",
     "Alibi",
     "ArrayBias",
     "AttentionProblem",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from mha_core.plugin import Backend, Kernel, NoDevice, hookimpl
+from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, NoDevice, hookimpl
 
 from .certificate import record
 
@@ -37,6 +37,12 @@ def _current_device() -> Any:
     import cupy
 
     return cupy.cuda.Device()
+
+
+def _device_key(device: Any) -> tuple[int, int]:
+    import cupy
+
+    return device.id, cupy.cuda.Device().id
 
 
 def _from_numpy(array: Any, device: Any) -> Any:
@@ -77,6 +83,7 @@ def mha_backends() -> Iterable[Backend]:
         namespace=_namespace,
         devices=_devices,
         current_device=_current_device,
+        device_key=_device_key,
         from_numpy=_from_numpy,
         to_numpy=_to_numpy,
         synchronize=_synchronize,
@@ -85,26 +92,19 @@ def mha_backends() -> Iterable[Backend]:
     )
 
 
-_LAYER = (
-    *("mask", "bias", "scale", "softcap", "sink", "query_offset", "norm_first"),
-    *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm"),
-    *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o", "num_kv_heads")),
-    *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
-)
-
-
-_FLASH = (
-    *("lse", "causal", "window", "key_lengths", "packed", "array_mask"),
-    *("bias", "alibi", "softcap", "sink", "grouped_query", "value_dim", "broadcast"),
-)
-_BLOCKS = (*_FLASH, "mask", "relative_bias", "bias_term")
-
-
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
     for op, name, module, limits, sources, handles, priority in (
-        ("attention", "flash", "attention.flash", "attention.flash", ("flash.cu",), _FLASH, 1),
-        ("attention", "blocks", "attention.blocks", "attention.blocks", ("softmax.cu",), _BLOCKS, 0),
+        (
+            "attention",
+            "flash",
+            "attention.flash",
+            "attention.flash",
+            ("flash.cu",),
+            ATTENTION_FEATURES - {"mask", "relative_bias", "bias_term"},
+            1,
+        ),
+        ("attention", "blocks", "attention.blocks", "attention.blocks", ("softmax.cu",), ATTENTION_FEATURES, 0),
         ("layer_norm", "fused", "norms", "rowwise", ("norms.cu",), (), 0),
         ("rms_norm", "fused", "norms", "rowwise", ("norms.cu",), (), 0),
         ("gelu", "fused", "activations", "rowwise", ("activations.cu",), (), 0),
@@ -113,7 +113,7 @@ def mha_kernels() -> Iterable[Kernel]:
         ("rotary", "fused", "rotary", "rowwise", ("rotary.cu",), (), 0),
         ("linear", "fused", "layers", "rowwise", ("activations.cu",), (), 0),
         ("feed_forward", "fused", "layers", "rowwise", ("activations.cu",), ("gate",), 0),
-        ("encoder_layer", "fused", "layers", "rowwise", ("norms.cu", "activations.cu"), _LAYER, 0),
+        ("encoder_layer", "fused", "layers", "rowwise", ("norms.cu", "activations.cu"), STANDARD_LAYER_FEATURES, 0),
     ):
         yield Kernel(
             backend="cupy",

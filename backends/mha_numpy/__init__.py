@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from mha_core.plugin import Backend, Kernel, hookimpl
+from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, hookimpl
 
 
 def _namespace() -> Any:
@@ -33,18 +33,6 @@ def _set_num_threads(n: int | None) -> None:
     from .cores import set_num_threads
 
     set_num_threads(n)
-
-
-_ATTENTION = (
-    *("lse", "causal", "window", "key_lengths", "packed", "array_mask", "mask"),
-    *("bias", "alibi", "relative_bias", "softcap", "sink", "grouped_query", "value_dim", "broadcast"),
-)
-_LAYER = (
-    *("mask", "bias", "scale", "softcap", "sink", "query_offset", "norm_first"),
-    *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm"),
-    *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o", "num_kv_heads")),
-    *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
-)
 
 
 @hookimpl
@@ -76,7 +64,7 @@ def mha_kernels() -> Iterable[Kernel]:
         api=1,
         load="mha_numpy.attention.kernel:attention",
         prepare="mha_numpy.attention.few_pairs:prepare",
-        handles=frozenset(_ATTENTION),
+        handles=ATTENTION_FEATURES - {"bias_term"},
         supports="mha_numpy.attention.kernel:supports",
     )
     yield Kernel(
@@ -92,7 +80,7 @@ def mha_kernels() -> Iterable[Kernel]:
         ("layer_norm", "norms", ()),
         ("rms_norm", "norms", ()),
         ("feed_forward", "layers", ("gate",)),
-        ("encoder_layer", "layers", _LAYER),
+        ("encoder_layer", "layers", STANDARD_LAYER_FEATURES),
     ):
         yield Kernel(
             backend="numpy",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mha_core.plugin import Backend, Kernel, hookimpl
+from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, hookimpl
 
 _own_threads: int | None = None  # torch's own number of threads, while the user has set another
 _torch: Any = None  # set on load, with what _features reads in every call
@@ -110,16 +110,6 @@ def mha_backends() -> Iterable[Backend]:
     )
 
 
-_OPTIONS = ("mask", "bias", "scale", "softcap", "sink", "query_offset")
-_MASKS = ("causal", "window", "key_lengths", "packed", "array_mask", "mask")
-_BIASES = ("bias", "alibi", "relative_bias", "bias_term")
-_LAYER = (
-    *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm", "norm_first"),
-    *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o", "num_kv_heads")),
-    *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
-)
-
-
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
     yield Kernel(
@@ -128,7 +118,7 @@ def mha_kernels() -> Iterable[Kernel]:
         name="sdpa",
         api=1,
         load="mha_torch.sdpa:attention",
-        handles=frozenset({"lse", "gradient", "sink", "grouped_query", "value_dim", "broadcast", *_MASKS, *_BIASES}),
+        handles=ATTENTION_FEATURES - {"softcap"} | {"gradient"},
         supports="mha_torch.sdpa:supports",
         prepare="mha_torch.sdpa:prepare",
     )
@@ -149,7 +139,7 @@ def mha_kernels() -> Iterable[Kernel]:
         name="functional",
         api=1,
         load="mha_torch.layers:encoder_layer",
-        handles=frozenset({*_OPTIONS, *_LAYER}),
+        handles=STANDARD_LAYER_FEATURES,
         supports="mha_torch.layers:supports",
     )
     yield Kernel(

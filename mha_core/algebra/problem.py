@@ -85,4 +85,9 @@ class AttentionProblem:
         return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
 
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
-        return replace(self, query=query, key=key, value=value, **changes)
+        """The same problem of other arrays, and with other ``changes``."""
+        if changes:
+            return replace(self, query=query, key=key, value=value, **changes)
+        problem = object.__new__(AttentionProblem)  # takes 0.8 us, dataclasses.replace 4.7: a third of a tiny call
+        problem.__dict__.update(self.__dict__, query=query, key=key, value=value)
+        return problem

@@ -23,6 +23,9 @@ end to end, an array, and any other expression."""
 BIAS_FEATURES = frozenset({"bias", "alibi", "relative_bias", "bias_term"})
 """An array, ``alibi``, ``relative_bias``, and any other bias."""
 
+# Kernels that are released with core may declare these sets, less what they lack. A plugin of another distribution lists words:
+# a feature that core adds later joins the set, and the kernel would claim it.
+
 ATTENTION_FEATURES = MASK_FEATURES | BIAS_FEATURES | {"lse", "softcap", "sink", "grouped_query", "value_dim", "broadcast"}
 """All features of attention. lse: the log-sum-exp is wanted. grouped_query: several query heads read one key head. value_dim:
 values are not as wide as queries. broadcast: the batch axes of query, key and value differ."""
@@ -30,12 +33,16 @@ values are not as wide as queries. broadcast: the batch axes of query, key and v
 OPTION_FEATURES = frozenset({"mask", "bias", "scale", "softcap", "sink", "query_offset"})
 """The options of attention that were given to an operation made of smaller ones."""
 
-LAYER_FEATURES = OPTION_FEATURES | {
-    *("norm_first", "dropout", "attention=MultiHeadAttention", "feed_forward=FeedForward"),
-    *(f"{norm}={kind}" for norm in ("norm_1", "norm_2") for kind in ("LayerNorm", "RMSNorm")),
-    *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o", "num_kv_heads", "rotary=Rotary", "rotary.interleaved")),
+STANDARD_LAYER_FEATURES = OPTION_FEATURES | {
+    *("norm_first", "attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=LayerNorm", "norm_2=LayerNorm"),
+    *(f"attention.{name}" for name in ("b_q", "b_k", "b_v", "b_o", "num_kv_heads")),
     *(f"feed_forward.activation={name}" for name in ("relu", "gelu", "gelu_tanh", "silu")),
-    *("feed_forward.w_g", "feed_forward.b_g"),
+}
+"""The features of an encoder layer as in Vaswani et al. 2017, also with pre-norm, grouped queries and other activations."""
+
+LAYER_FEATURES = STANDARD_LAYER_FEATURES | {
+    *("dropout", "norm_1=RMSNorm", "norm_2=RMSNorm", "feed_forward.w_g", "feed_forward.b_g"),
+    *("attention.rotary=Rotary", "attention.rotary.interleaved"),
 }
 """All features of an encoder layer that is made of this package's layers. ``name=Class`` names the class of a layer inside; a
 class of a user's own is a feature of its own (``Layer.features``)."""

@@ -87,7 +87,7 @@ def _template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tu
         if not as_given:
             query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
             key, value = (key, value) if keys is None else (key[keys], value[keys])
-        filled = bare.with_arrays(query, key, value, sink=sink)
+        filled = bare.with_arrays(query, key, value, **({} if sink is None else {"sink": sink}))
         return without_unseen_keys(filled) if zeroes else filled
 
     return fill, as_given and not zeroes
@@ -107,11 +107,14 @@ def _bind(
     decision: Decision,
     run: Callable[[AttentionProblem], AttentionState],
     fill: Fill,
-    *arrays: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
     sink: Array | None = None,
     **_: Any,
 ) -> Run:
-    p = fill(*arrays, sink)
+    p = fill(query, key, value, sink)
 
     def blank() -> AttentionState:
         out = empty(backend, (*p.rows_shape, p.value.shape[-1]), p.query)

@@ -90,7 +90,7 @@ def multi_head_attention(
     array([[3., 3., 3., 3., 3., 3.],
            [3., 3., 3., 3., 3., 3.]])
     """
-    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+    biases: dict[str, Any] = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
     given = {"context": context, "value_context": value_context, "rotary": rotary, **options}
     given = {**biases, **{name: value for name, value in given.items() if value is not None}}
     arguments = (x, w_q, w_k, w_v, w_o, num_heads)

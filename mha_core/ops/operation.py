@@ -187,7 +187,7 @@ def elementary(
 
 def composite(
     name: str,
-    named: Callable[..., Mapping[str, Array | None]],
+    named: Callable[..., Mapping[str, Any]],
     examine: Callable[..., Examined],
     *,
     facts: Callable[..., tuple[Hashable, ...]] = lambda *arguments: (),
@@ -213,10 +213,10 @@ def composite(
     return Operation(key, plan)
 
 
-def named(*names: str, optional: tuple[str, ...]) -> Callable[..., Mapping[str, Array | None]]:
+def named(*names: str, optional: tuple[str, ...]) -> Callable[..., Mapping[str, Any]]:
     """Return a function for ``composite``: the first arguments are arrays of these names, and so are some options."""
 
-    def by_name(*arguments: Any, **options: Any) -> dict[str, Array | None]:
+    def by_name(*arguments: Any, **options: Any) -> dict[str, Any]:
         return {**dict(zip(names, arguments, strict=False)), **{name: options.get(name) for name in optional}}
 
     return by_name
@@ -224,7 +224,7 @@ def named(*names: str, optional: tuple[str, ...]) -> Callable[..., Mapping[str, 
 
 def _planned(
     name: str,
-    named: Callable[..., Mapping[str, Array | None]],
+    named: Callable[..., Mapping[str, Any]],
     told: Examined,
     arguments: tuple[Any, ...],
     options: Mapping[str, Any],
