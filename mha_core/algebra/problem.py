@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from .arrays import Array, Index, Namespace, broadcast_shapes, compute_dtype, device_of
@@ -86,8 +86,8 @@ class AttentionProblem:
 
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
         """The same problem of other arrays, and with other ``changes``."""
-        if changes:
-            return replace(self, query=query, key=key, value=value, **changes)
+        if not changes.keys() <= self.__dict__.keys():
+            raise TypeError(f"{', '.join(changes)}: not all of these are fields of AttentionProblem")
         problem = object.__new__(AttentionProblem)  # takes 0.8 us, dataclasses.replace 4.7: a third of a tiny call
-        problem.__dict__.update(self.__dict__, query=query, key=key, value=value)
+        problem.__dict__.update(self.__dict__, query=query, key=key, value=value, **changes)
         return problem

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the known one that is probably meant, or nothing."""
+    from difflib import get_close_matches  # imported on need, for an error's words
+
+    guess = get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean {guess[0]!r}?" if guess else ""
 
 
 class MhaError(Exception):

@@ -12,7 +12,7 @@ from typing import Any
 
 from .context import ALGEBRA, Demands, demanding, demands
 from .contract import OPERATIONS, Call, Kernel
-from .errors import KernelUnsupported, KernelWarning, UnknownKernel
+from .errors import KernelUnsupported, KernelWarning, UnknownKernel, did_you_mean
 from .registry import generation, registry
 
 
@@ -153,12 +153,7 @@ def use_kernel(op: str, name: str) -> Iterator[None]:
 
 
 def _unknown(op: str, name: str, known: list[str]) -> str:
-    from difflib import get_close_matches  # needed for an error's words
-
     if op not in OPERATIONS:
-        guess = get_close_matches(str(op), OPERATIONS, n=1)
-        hint = f"; did you mean {guess[0]!r}?" if guess else ""
+        hint = did_you_mean(op, OPERATIONS)
         return f"no operation that kernels compute is named {op!r}; expected one of {', '.join(OPERATIONS)}{hint}"
-    guess = get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {guess[0]!r}?" if guess else ""
-    return f"no kernel for {op!r} is named {name!r}; there are {', '.join(known)}{hint}"
+    return f"no kernel for {op!r} is named {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}"

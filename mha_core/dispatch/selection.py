@@ -16,7 +16,7 @@ from typing import Any
 from .backend import LoadedBackend, load
 from .context import demanding, demands
 from .contract import FEATURES, STATE_FEATURES, Kernel
-from .errors import BackendMismatch, UnknownBackend
+from .errors import BackendMismatch, UnknownBackend, did_you_mean
 from .registry import generation, registry
 
 _default: str | None = None
@@ -71,8 +71,6 @@ def backends() -> list[BackendInfo]:
 
 def _unknown_words(kernel: Kernel) -> Iterator[str]:
     """What a kernel declares and core does not know: an operation, or a feature, for which it is then never asked."""
-    from difflib import get_close_matches  # needed for an error's words
-
     if kernel.op not in FEATURES:
         yield f"kernel {kernel.name!r} is for {kernel.op!r}; expected one of {', '.join(FEATURES)}"
         return
@@ -80,10 +78,9 @@ def _unknown_words(kernel: Kernel) -> Iterator[str]:
     backend = registry().backends.get(kernel.backend)
     library_has_own = backend is not None and backend[0].features is not None
     for feature in sorted(frozenset(kernel.handles) - known):
-        guess = get_close_matches(feature, sorted(known), n=1)
+        hint = did_you_mean(feature, sorted(known))
         names_a_class = kernel.op == "encoder_layer" and "." in feature.partition("=")[2]  # a layer of a user's own
-        if not names_a_class and (guess or not library_has_own):
-            hint = f"; did you mean {guess[0]!r}?" if guess else ""
+        if not names_a_class and (hint or not library_has_own):
             yield f"kernel {kernel.name!r} handles {feature!r}, but {kernel.op} has no such feature{hint}"
 
 
@@ -97,10 +94,7 @@ def check_name(name: str) -> str:
     known = registry().backends
     if name in known:
         return name
-    from difflib import get_close_matches  # needed for an error's words
-
-    guess = get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {guess[0]!r}?" if guess else ""
+    hint = did_you_mean(name, known)
     broken = [plugin for plugin in registry().plugins if plugin.name == name and plugin.error is not None]
     if broken:
         hint = f"; its plugin {broken[0].distribution} {broken[0].version} is broken: {broken[0].error}"

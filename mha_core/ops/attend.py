@@ -13,8 +13,7 @@ from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
 from ..algebra.visibility import has_unseen_keys, without_unseen_keys
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.contract import Call
-from ..dispatch.kernels import Decision, decide
+from ..dispatch.kernels import decide
 from .operation import Key, Operation, Plan, Run, describe, empty, features_of, option_keys, signature
 from .prepare import prepare, prepare_weights
 
@@ -60,8 +59,21 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
         assert prepared is not None
         return prepared(query, key, value, sink)
 
+    def bind(query: Array, key: Array, value: Array, *, sink: Array | None = None, **options: Any) -> Run:
+        p = fill(query, key, value, sink)
+        return Run(
+            backend=backend,
+            call=call,
+            decision=decision,
+            arguments={"query": p.query, "key": p.key, "value": p.value, "sink": p.sink},
+            options={**options, "scale": p.scale, "query_offset": p.offset, "problem": p},
+            compute=partial(run, p),
+            algebra=partial(algebra.attention_state, p),
+            empty=partial(_empty_state, backend, p),
+        )
+
     directly = unchanged and prepared is not None
-    return Plan(compute_directly if directly else compute, partial(_bind, backend, call, decision, run, fill), finish)
+    return Plan(compute_directly if directly else compute, bind, finish)
 
 
 def _arrays_of(p: AttentionProblem) -> dict[str, Array]:
@@ -87,7 +99,7 @@ def _template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tu
         if not as_given:
             query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
             key, value = (key, value) if keys is None else (key[keys], value[keys])
-        filled = bare.with_arrays(query, key, value, **({} if sink is None else {"sink": sink}))
+        filled = bare.with_arrays(query, key, value, sink=sink)
         return without_unseen_keys(filled) if zeroes else filled
 
     return fill, as_given and not zeroes
@@ -101,36 +113,9 @@ def _without_head_axis(state: AttentionState) -> AttentionState:
     return AttentionState(state.out[0, ...], state.lse if state.lse is None else state.lse[0, ...])
 
 
-def _bind(
-    backend: LoadedBackend,
-    call: Call,
-    decision: Decision,
-    run: Callable[[AttentionProblem], AttentionState],
-    fill: Fill,
-    query: Array,
-    key: Array,
-    value: Array,
-    *,
-    sink: Array | None = None,
-    **_: Any,
-) -> Run:
-    p = fill(query, key, value, sink)
-
-    def blank() -> AttentionState:
-        out = empty(backend, (*p.rows_shape, p.value.shape[-1]), p.query)
-        return AttentionState(out, p.xp.astype(out[..., 0] if out.shape[-1] else p.xp.zeros(p.rows_shape), p.compute_dtype))
-
-    options = {"mask": p.mask, "bias": p.bias, "scale": p.scale, "softcap": p.softcap, "query_offset": p.offset, "problem": p}
-    return Run(
-        backend=backend,
-        call=call,
-        decision=decision,
-        arguments={"query": p.query, "key": p.key, "value": p.value, "sink": p.sink},
-        options=options,
-        compute=partial(run, p),
-        algebra=partial(algebra.attention_state, p),
-        empty=blank,
-    )
+def _empty_state(backend: LoadedBackend, p: AttentionProblem) -> AttentionState:
+    out = empty(backend, (*p.rows_shape, p.value.shape[-1]), p.query)
+    return AttentionState(out, p.xp.astype(out[..., 0] if out.shape[-1] else p.xp.zeros(p.rows_shape), p.compute_dtype))
 
 
 def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:

@@ -91,7 +91,7 @@ def multi_head_attention(
            [3., 3., 3., 3., 3., 3.]])
     """
     biases: dict[str, Any] = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    given = {"context": context, "value_context": value_context, "rotary": rotary, **options}
+    given: dict[str, Any] = {"context": context, "value_context": value_context, "rotary": rotary, **options}
     given = {**biases, **{name: value for name, value in given.items() if value is not None}}
     arguments = (x, w_q, w_k, w_v, w_o, num_heads)
     kv = num_heads if num_kv_heads is None else num_kv_heads
