@@ -3,7 +3,7 @@
 import numpy as np
 
 import mha_core as mha
-from mha_core.conformance.tolerance import assert_within, exact_attention
+from mha_core.conformance.oracle.tolerance import assert_within, exact_attention
 
 NOTHING = 2.0**-99
 """A weight that is less than this, beside the greatest of its row or the sink, may be any such number: it is no denormal."""

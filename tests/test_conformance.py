@@ -11,9 +11,9 @@ import pytest
 
 import mha_core as mha
 from conftest import ROOT, THIRD_PARTY
-from mha_core.conformance import tolerance
-from mha_core.conformance.calls import BESIDE, FEATURES
-from mha_core.conformance.pieces import PIECES
+from mha_core.conformance.cases.features import ALL_FEATURES
+from mha_core.conformance.cases.pieces import PIECES
+from mha_core.conformance.oracle import tolerance
 from mha_core.conformance.test_namespace import FUNCTIONS
 
 SUITE = [sys.executable, "-m", "pytest", "-p", "mha_core.conformance.plugin", "--pyargs", "mha_core.conformance"]
@@ -184,7 +184,7 @@ def test_every_function_that_core_calls_is_in_the_namespace_test():
 def test_every_feature_that_core_can_name_is_tried():
     from sample_kernels import FEATURES as NAMED
 
-    assert set(NAMED) <= set(FEATURES) | BESIDE
+    assert set(NAMED) <= ALL_FEATURES
 
 
 def test_every_operation_that_asks_for_a_kernel_is_tried():
@@ -241,7 +241,7 @@ def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries
 
 
 def test_a_problem_is_written_as_its_author_would_write_it(rng):
-    from mha_core.conformance.problems import Limits, random_problem
+    from mha_core.conformance.cases.problems import Limits, random_problem
 
     for _ in range(50):
         problem = random_problem(rng, Limits(longest=3, depth=2))

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from conftest import ROOT
-from mha_core.conformance.promises import PROMISES
+from mha_core.conformance.report.promises import PROMISES
 from test_conformance import run
 from wrong_plugins import PLUGINS
 from wrong_plugins.table import RIGHT, TABLE, markdown

@@ -14,11 +14,11 @@ import pytest
 
 import mha_core
 from conftest import ROOT
-from mha_core.conformance import tolerance
-from mha_core.conformance.evidence import Evidence, evidence
-from mha_core.conformance.pieces import piece_calls
-from mha_core.conformance.promises import PROMISES
-from mha_core.conformance.sections import OUTCOMES, SECTIONS, section_named
+from mha_core.conformance.cases.pieces import piece_calls
+from mha_core.conformance.oracle import tolerance
+from mha_core.conformance.report.evidence import Evidence, evidence
+from mha_core.conformance.report.promises import PROMISES
+from mha_core.conformance.report.sections import OUTCOMES, SECTIONS, section_named
 from test_conformance import MHA, conform, one_line, run
 
 # kernels of pieces and of attention, pieces, and a promise: quick, and every outcome is among them
@@ -195,8 +195,8 @@ def test_a_run_that_is_cut_short_leaves_none(tmp_path):
 def bad_folders(folder):
     (folder / "file").write_text("")
     (folder / "taken" / "numpy.md").mkdir(parents=True)
-    yield "nowhere", "--report nowhere is no directory: create it first"
-    yield "file", "--report file is no directory: create it first"
+    yield "nowhere", "--report nowhere is not a directory: create it first"
+    yield "file", "--report file is not a directory: create it first"
     yield "taken", "--report taken cannot be written: numpy.md in it is a directory"
     if sys.platform == "linux":  # where not even root may make a file
         yield "/proc", "--report /proc cannot be written: "

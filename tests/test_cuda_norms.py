@@ -5,7 +5,7 @@ import pytest
 
 import cuda_on_host
 from cuda_pieces import DTYPES, assert_rounded_once, layer_norm, on_host, rms_norm, wide
-from mha_core.conformance import reference
+from mha_core.conformance.oracle import reference
 from mha_cupy.norms import norm
 
 pytestmark = on_host

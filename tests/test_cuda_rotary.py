@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cuda_pieces import DTYPES, assert_rounded_once, on_host, rotary, wide
-from mha_core.conformance import reference
+from mha_core.conformance.oracle import reference
 from mha_cupy.rotary import _axes
 
 pytestmark = on_host

@@ -12,7 +12,7 @@ import mha_core as mha
 import mha_numpy.attention as cut
 import mha_numpy.tiles as kernel
 from judged_attention import inputs, judge, normal
-from mha_core.conformance.problems import Limits, random_problem
+from mha_core.conformance.cases.problems import Limits, random_problem
 
 LENGTHS = [1, 15, 16, 17, 63, 64, 65, 511, 512, 513, 1025]
 ALIGNED = [(1, 1025), (1025, 1), (65, 513), (513, 65), (200, 200), (600, 600)]

@@ -5,7 +5,7 @@ import pytest
 
 import mha_core as mha
 from mha_core.conformance import oracle
-from mha_core.conformance.problems import random_problem
+from mha_core.conformance.cases.problems import random_problem
 
 
 @pytest.fixture

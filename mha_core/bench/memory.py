@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..conformance.high_water import peak, set_back, trim
+from ..conformance.probes.peak_memory import peak, reset_peak, trim
 from .cases import Problem
 
 
@@ -19,7 +19,7 @@ def grown(problem: Problem, backend: str) -> int:
     problem.small().ours(backend).call()  # what the library and the kernels load on first use
     work = problem.ours(backend)
     trim()
-    if not set_back():
+    if not reset_peak():
         raise NotImplementedError("this system cannot set the peak of a process back")
     before = peak()
     answer = work.call()

@@ -1,4 +1,4 @@
-"""Python programs in fresh interpreters, which import what this one can and hold nothing else."""
+"""Python programs in new processes, which can import what this one can and hold nothing else."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import subprocess
 import sys
 from typing import Any
 
-SECONDS = 600
+TIMEOUT = 600  # seconds
 
 
-def run(*arguments: str, **environment: str) -> Any:
-    """What ``python ARGUMENTS`` prints on its last line, as JSON. Raises AssertionError, with all it said, where it fails."""
+def run_python(*arguments: str, **environment: str) -> Any:
+    """Run ``python ARGUMENTS`` and return the last line of its output, read as JSON.
+
+    Raises AssertionError, with its standard error, if it fails.
+    """
     path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -20,7 +23,7 @@ def run(*arguments: str, **environment: str) -> Any:
         capture_output=True,
         text=True,
         check=False,
-        timeout=SECONDS,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 0, f"a process of its own failed: python {' '.join(arguments)}\n{done.stderr}"
     return json.loads(done.stdout.splitlines()[-1])
