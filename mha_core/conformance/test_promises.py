@@ -15,6 +15,7 @@ import pytest
 import mha_core as mha
 
 from .backend import BackendUnderTest
+from .cases.bad_inputs import SHAPES, UNBROADCASTABLE
 from .cases.features import plain
 from .judge.attention import judge_call, state_of
 from .judge.random_problems import judge_problems
@@ -26,7 +27,8 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 @pytest.fixture
 def xyz(rng: np.random.Generator) -> Arrays:
     """query (2, 4, 5, 6), key and value (2, 2, 7, ...)."""
-    return rng.normal(size=(2, 4, 5, 6)), rng.normal(size=(2, 2, 7, 6)), rng.normal(size=(2, 2, 7, 3))
+    query, key, value = (rng.normal(size=shape) for shape in SHAPES.values())
+    return query, key, value
 
 
 def one_row_masked() -> np.ndarray:
@@ -262,7 +264,7 @@ def test_11_masks_and_biases_broadcast(
 
 @pytest.mark.promise(11)
 def test_11_what_does_not_broadcast_is_refused(backend: BackendUnderTest, dtype: str, xyz: Arrays) -> None:
-    for shape in [(6,), (2, 7), (3, 5, 7), (1, 2, 4, 5, 7)]:
+    for shape in UNBROADCASTABLE:
         with pytest.raises(ValueError, match="mask has shape"):
             state_of(backend, *xyz, dtype=dtype, mask=backend.array(np.ones(shape, dtype=bool)))
         with pytest.raises(ValueError, match="bias has shape"):

@@ -13,6 +13,7 @@ import mha_core as mha
 
 from ..dispatch.contract import Kernel
 from .backend import BackendUnderTest
+from .cases.bad_inputs import BAD_INPUTS, SHAPES, BadInput
 from .cases.features import ALL_FEATURES
 from .cases.masks import Make
 from .judge.attention import state_of
@@ -26,7 +27,8 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 @pytest.fixture
 def xyz(rng: np.random.Generator) -> Arrays:
     """query (2, 4, 5, 6), key and value (2, 2, 7, ...)."""
-    return rng.normal(size=(2, 4, 5, 6)), rng.normal(size=(2, 2, 7, 6)), rng.normal(size=(2, 2, 7, 3))
+    query, key, value = (rng.normal(size=shape) for shape in SHAPES.values())
+    return query, key, value
 
 
 @pytest.fixture
@@ -200,52 +202,11 @@ def test_10_the_conversion_to_write_works(backend: BackendUnderTest) -> None:
     assert backend.xp.astype(key, query.dtype).dtype == query.dtype
 
 
-def _ones(*shape: int) -> Callable[[Make], Any]:
-    return lambda make: make(np.ones(shape, dtype=np.int64))
-
-
-# what is changed in a good call, with arrays of the backend; what comes of it, and what the message must say
-BAD: list[tuple[dict[str, Callable[[Make], Any]], type[Exception], str]] = [
-    ({"query": lambda make: make(np.ones(4))}, ValueError, "query has shape (4,); expected at least 2 axes"),
-    ({"key": lambda make: make(np.ones((2, 2, 7, 5)))}, ValueError, "key has head_dim 5, but query has 6"),
-    ({"value": lambda make: make(np.ones((2, 2, 6, 3)))}, ValueError, "value has length 6, but key has 7"),
-    ({"value": lambda make: make(np.ones((2, 1, 7, 3)))}, ValueError, "value has 1 heads, but key has 2"),
-    (
-        {"key": lambda make: make(np.ones((2, 3, 7, 6))), "value": lambda make: make(np.ones((2, 3, 7, 3)))},
-        ValueError,
-        "query has 4 heads, which is no multiple of the 3 of key",
-    ),
-    ({"key": lambda make: make(np.ones((3, 2, 7, 6)))}, ValueError, "batch axes that do not broadcast"),
-    ({"query": lambda make: [[1.0]]}, TypeError, "query is list; expected an array"),
-    ({"scale": lambda make: "1"}, TypeError, "scale is str; expected a float"),
-    ({"scale": lambda make: float("nan")}, ValueError, "scale is nan; expected a number"),
-    ({"softcap": lambda make: 0.0}, ValueError, "softcap is 0.0; expected a float above zero"),
-    ({"softcap": lambda make: True}, TypeError, "softcap is bool; expected a float"),
-    ({"sink": lambda make: make(np.ones(3))}, ValueError, "sink has shape (3,); expected (H,) = (4,)"),
-    ({"mask": lambda make: "causal"}, TypeError, "mask is str; expected a mask"),
-    ({"bias": lambda make: 1.0}, TypeError, "bias is float; expected a bias"),
-    ({"bias": _ones(5, 7)}, TypeError, "bias"),
-    ({"query_offset": lambda make: 1.5}, TypeError, "query_offset is float; expected integers"),
-    ({"query_offset": lambda make: True}, TypeError, "query_offset is bool"),
-    ({"query_offset": _ones(3)}, ValueError, "query_offset has shape (3,); expected a shape that broadcasts"),
-    ({"mask": lambda make: mha.key_lengths(_ones(3)(make))}, ValueError, "key_lengths(n) has shape (3,)"),
-    ({"mask": lambda make: mha.key_lengths(make(np.ones(2)))}, TypeError, "key_lengths(n) has dtype"),
-    ({"mask": lambda make: mha.packed([3, 4])}, ValueError, "packed(lengths): the lengths add up to 7, but there are 5"),
-    ({"bias": lambda make: mha.alibi(3), "query_offset": lambda make: 0}, ValueError, "alibi(num_heads=3): the query has 4"),
-]
-
-
 @pytest.mark.promise(15)
-@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[message[:40] for *_, message in BAD])
+@pytest.mark.parametrize("bad", BAD_INPUTS, ids=[bad.message[:40] for bad in BAD_INPUTS])
 @pytest.mark.usefixtures("nothing_is_asked")
-def test_15_bad_input_names_the_argument_before_any_work(
-    backend: BackendUnderTest,
-    xyz: Arrays,
-    change: dict[str, Callable[[Make], Any]],
-    error: type[Exception],
-    message: str,
-) -> None:
-    arguments = {name: backend.array(x) for name, x in zip(("query", "key", "value"), xyz, strict=True)}
-    with pytest.raises(error) as raised:
-        mha.attention_state(**(arguments | {name: make(backend.array) for name, make in change.items()}))
-    assert message in str(raised.value)
+def test_15_bad_input_names_the_argument_before_any_work(backend: BackendUnderTest, xyz: Arrays, bad: BadInput) -> None:
+    arguments = {name: backend.array(x) for name, x in zip(SHAPES, xyz, strict=True)}
+    with pytest.raises(bad.error) as raised:
+        mha.attention_state(**(arguments | {name: make(backend.array) for name, make in bad.change.items()}))
+    assert bad.message in str(raised.value)
