@@ -1,4 +1,4 @@
-"""What a run of the conformance suite says: its table, its certificate, and that pytest-xdist changes nothing of either."""
+"""Reports of the conformance suite: the table, the certificate, and that both are the same with pytest-xdist."""
 
 import importlib
 import json
@@ -21,15 +21,15 @@ from mha_core.conformance.report.promises import PROMISES
 from mha_core.conformance.report.sections import OUTCOMES, SECTIONS, section_named
 from test_conformance import MHA, conform, one_line, run
 
-# kernels of pieces and of attention, pieces, and a promise: quick, and every outcome is among them
+# kernels of pieces and of attention, pieces, and a promise: a quick selection that has every outcome
 CHOSEN = ["-k", "piece or plain or test_7", "--quick", "--dtype", "float32", "--plugin", "reported_plugin"]
 COUNTS = [outcome.replace(" ", "_") for outcome in OUTCOMES]
 
 
-def report(folder, *more, fate="right", command=conform, chosen=CHOSEN):
-    """A run with --report, and its certificate: None where it left none."""
+def report(folder, *more, behaviour="right", command=conform, chosen=CHOSEN):
+    """Run the suite with --report; return the process and its certificate, None if it wrote none."""
     (folder / "reports").mkdir(exist_ok=True)
-    done = command("numpy", *chosen, *more, "--report", folder / "reports", cwd=folder, MHA_REPORTED=fate)
+    done = command("numpy", *chosen, *more, "--report", folder / "reports", cwd=folder, MHA_REPORTED=behaviour)
     found = folder / "reports" / "numpy.json"
     return done, json.loads(found.read_text()) if found.exists() else None
 
@@ -39,7 +39,7 @@ def mha_conform(*arguments, **settings):
 
 
 def table(text, first):
-    """The rows below a heading that starts with this word, as lists of cells."""
+    """Return the table whose heading starts with this word, as lists of cells."""
     lines = text.splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith(first))
     rows = [re.split(r"  +", line.strip()) for line in lines[start:]]
@@ -48,7 +48,7 @@ def table(text, first):
 
 @pytest.fixture(scope="module")
 def right(tmp_path_factory):
-    """A run in which nothing fails, by ``mha conform``."""
+    """A run of ``mha conform`` in which nothing fails."""
     done, found = report(tmp_path_factory.mktemp("right"), command=mha_conform)
     assert done.returncode == 0, done.stdout + done.stderr
     return done, found
@@ -65,7 +65,7 @@ def test_the_table_counts_what_pytest_counts(right):
     passed, failed, refused, beside = (int(cell) for cell in total[1:])
     said = dict(re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1]))
     assert {str(passed): "passed", str(refused + beside): "skipped"}.items() <= said.items()
-    assert failed == 0 < refused, "a kernel that gives reasons of its own refused"
+    assert failed == 0 < refused, "a kernel that refuses with its own reasons is counted"
     assert "tests failed" not in done.stdout and "promise 0" not in done.stdout
 
 
@@ -84,11 +84,11 @@ def test_the_certificate_names_all_that_the_verdict_depends_on(right):
     assert found["result"] == "passed"
     assert {int(number): one["promise"] for number, one in found["promises"].items()} == PROMISES
     assert found["promises"]["7"]["passed"] >= 1
-    assert not any(found["promises"]["8"][key] for key in COUNTS), "a promise that no test tried is there, with nothing"
+    assert not any(found["promises"]["8"][key] for key in COUNTS), "a promise that no test tried is listed with zeros"
     errors = found["worst_error_over_bound"]
     assert {"attention", "linear", "relu"} <= set(errors)
     assert all(set(by_dtype) == {"float32"} and 0 <= by_dtype["float32"] <= 1 for by_dtype in errors.values())
-    assert errors["linear"]["float32"] > 0.01, "a product of matrices is not exact"
+    assert errors["linear"]["float32"] > 0.01, "a matrix product is not exact"
     kernels = {kernel["name"]: kernel for kernel in found["kernels"]}
     calls = len(list(piece_calls(np.random.default_rng(0), "relu")))
     assert kernels["with|bar"] == {"op": "relu", "name": "with|bar", "from": "reported_plugin", "opt_in": False, "runs": calls}
@@ -118,9 +118,9 @@ def test_the_markdown_is_tables_of_the_same_numbers(right):
     assert f"Promises held: {', '.join(held)}; Promises not judged: " in text
 
 
-@pytest.mark.parametrize(("fate", "ratio", "said"), [("wrong", 1e3, "e+0"), ("nan", None, "NaN or inf")])
-def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path, fate, ratio, said):
-    done, found = report(tmp_path, fate=fate, command=mha_conform)
+@pytest.mark.parametrize(("behaviour", "ratio", "said"), [("wrong", 1e3, "e+0"), ("nan", None, "NaN or inf")])
+def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path, behaviour, ratio, said):
+    done, found = report(tmp_path, behaviour=behaviour, command=mha_conform)
     assert done.returncode == 1, done.stdout + done.stderr
     failed = found["promises"]["0"]["failed"]
     assert failed == sum(counts["failed"] for counts in found["sections"].values()) > 1
@@ -137,7 +137,7 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
 
 
 def test_workers_of_xdist_send_what_they_saw(tmp_path, right):
-    """The same counts, worst errors and runs as in one process: nothing stays behind in a worker."""
+    """Counts, worst errors and runs are the same as in one process."""
     done, found = report(tmp_path, "-n", 2)
     assert done.returncode == 0, done.stdout + done.stderr
     _, alone = right
@@ -148,7 +148,7 @@ def test_workers_of_xdist_send_what_they_saw(tmp_path, right):
 
 
 def test_a_test_in_half_precision_is_of_that_section(tmp_path):
-    """And what it compares in float32, which holds it, is said of its own dtype."""
+    """It compares in float32, which holds half precision exactly, and reports its own dtype."""
     done, found = report(
         tmp_path, chosen=["-k", "test_a_piece_equals_numpy and linear or test_8", "--quick", "--dtype", "float16"]
     )
@@ -159,7 +159,7 @@ def test_a_test_in_half_precision_is_of_that_section(tmp_path):
 
 
 def test_a_test_that_takes_its_worker_down_is_counted(tmp_path):
-    done, found = report(tmp_path, "-n", 1, fate="dies", chosen=["-k", "test_a_piece_equals_numpy and relu", *CHOSEN[2:]])
+    done, found = report(tmp_path, "-n", 1, behaviour="dies", chosen=["-k", "test_a_piece_equals_numpy and relu", *CHOSEN[2:]])
     assert done.returncode == 1
     assert found["result"] == "failed"
     assert found["sections"] == {"layers": dict(zip(COUNTS, (0, 1, 0, 0), strict=True))}
@@ -167,7 +167,7 @@ def test_a_test_that_takes_its_worker_down_is_counted(tmp_path):
     assert "-k 'test_a_piece_equals_numpy[float32-relu]'" in done.stdout
 
 
-# where no certificate is written
+# runs that write no certificate
 
 
 @pytest.mark.parametrize("command", [conform, mha_conform], ids=["pytest", "mha"])
@@ -186,7 +186,7 @@ def test_a_listing_of_tests_leaves_none(tmp_path):
 
 def test_a_run_that_is_cut_short_leaves_none(tmp_path):
     for workers in (0, 2):
-        done, found = report(tmp_path, "-x", "-n", workers, fate="wrong")
+        done, found = report(tmp_path, "-x", "-n", workers, behaviour="wrong")
         assert done.returncode in (1, 2), done.stdout + done.stderr  # 2: pytest-xdist calls it an interruption
         assert found is None and not list((tmp_path / "reports").iterdir())
         assert "no report was written: the run did not come to its end" in done.stdout
@@ -198,7 +198,7 @@ def bad_folders(folder):
     yield "nowhere", "--report nowhere is not a directory: create it first"
     yield "file", "--report file is not a directory: create it first"
     yield "taken", "--report taken cannot be written: numpy.md in it is a directory"
-    if sys.platform == "linux":  # where not even root may make a file
+    if sys.platform == "linux":  # not even root may create a file there
         yield "/proc", "--report /proc cannot be written: "
 
 
@@ -212,7 +212,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
 
 
 def test_a_folder_that_goes_away_while_tests_run_is_told_and_is_no_verdict(tmp_path):
-    done, found = report(tmp_path, fate=str(tmp_path / "reports"))
+    done, found = report(tmp_path, behaviour=str(tmp_path / "reports"))
     assert found is None and not (tmp_path / "reports").exists()
     one_line(done, 3, "numpy.json cannot be written: No such file or directory")
 
@@ -223,7 +223,7 @@ def test_the_device_that_is_asked_for_is_in_the_name(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"numpy-cpu.json", "numpy-cpu.md"}
 
 
-# what tests say of themselves, and leave behind
+# sections, promises and evidence of tests
 
 
 MODULES = sorted((ROOT / "mha_core" / "conformance").glob("test_*.py"))
@@ -265,7 +265,7 @@ def test_assert_within_leaves_how_near_the_worst_element_came():
     assert evidence.take() == ({}, {})
     evidence.begin(None)
     tolerance.assert_within("weights", np.ones(2, dtype=np.float32), one, one)
-    assert evidence.take()[0] == {("attention weights", "float32"): 0.0}, "where the test names no dtype the array does"
+    assert evidence.take()[0] == {("attention weights", "float32"): 0.0}, "without a dtype of the test, the array's counts"
 
 
 def test_evidence_from_many_threads_is_all_there():

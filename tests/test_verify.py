@@ -1,4 +1,4 @@
-"""verify: kernels shadowed by the algebra, and use_kernel: kernels demanded by name."""
+"""verify: kernels are compared with the algebra."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ FAULTS = {}
 
 
 def fault(op):
-    """A kernel that computes by the algebra, and then something goes wrong."""
+    """Register a kernel with a fault for this operation."""
 
     def add(function):
         FAULTS[function.__name__] = (op, function)
@@ -124,7 +124,7 @@ CALLS = {
 
 @pytest.mark.parametrize("mask", [mha.causal(), mha.packed([2, 3]), mha.key_lengths(0)], ids=["causal", "packed", "no key"])
 def test_what_a_mask_hides_is_no_reason_to_warn(mask):
-    """Scores of minus infinity, in the bound of rounding: a warning would be an error here."""
+    """The rounding bound meets scores of minus infinity; a warning would be an error here."""
     with mha.verify():
         mha.attention_state(X, X, X, mask=mask)
 
@@ -170,7 +170,7 @@ def test_a_right_kernel_passes_and_its_own_result_is_given(installed, op):
     assert sum(done.checked.values()) == done.calls
 
 
-@pytest.mark.parametrize("mask", [mha.causal(), np.arange(5)[:, None] > np.zeros(5)])  # the latter with a row that sees nothing
+@pytest.mark.parametrize("mask", [mha.causal(), np.arange(5)[:, None] > np.zeros(5)])  # the latter with a row that sees no key
 def test_what_is_masked_is_compared_without_a_warning(mask):
     with mha.verify() as done:
         mha.scaled_dot_product_attention(X, X, X, mask=mask)
@@ -189,7 +189,7 @@ def test_without_verify_nothing_is_shadowed(installed):
 
 
 def test_a_seed_samples_the_same_calls_again(installed):
-    installed(a_kernel("gelu"))  # gives back its argument
+    installed(a_kernel("gelu"))  # returns its argument
 
     def failing():
         found = []
@@ -228,7 +228,7 @@ def test_numbers_that_are_none_are_compared_as_such(installed):
 
 
 def spoilt(x, **options):
-    """What a kernel might make of what is no number."""
+    """Relu, with ``SPOILT[-1]`` wherever the input is not finite."""
     y = np.maximum(x, 0)
     y[~np.isfinite(x)] = SPOILT[-1]
     return y
