@@ -62,9 +62,9 @@ def test_the_table_counts_what_pytest_counts(right):
     assert {row[0]: [int(cell) for cell in row[1:]] for row in rows} == {
         name: [counts[key] for key in COUNTS] for name, counts in found["sections"].items()
     }
-    passed, failed, refused, beside = (int(cell) for cell in total[1:])
+    passed, failed, refused, not_applicable = (int(cell) for cell in total[1:])
     said = dict(re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1]))
-    assert {str(passed): "passed", str(refused + beside): "skipped"}.items() <= said.items()
+    assert {str(passed): "passed", str(refused + not_applicable): "skipped"}.items() <= said.items()
     assert failed == 0 < refused, "a kernel that refuses with its own reasons is counted"
     assert "tests failed" not in done.stdout and "promise 0" not in done.stdout
 

@@ -94,8 +94,8 @@ def test_an_undeclared_feature_is_refused(
     """Alone, and with each feature that the kernel declares and that goes together with it: the kernel must never be called."""
     if feature in attention_kernel.handles:
         pytest.skip(f"the kernel declares {feature}")
-    beside = [name for name in FEATURES if name in attention_kernel.handles and go_together((name, feature))]
-    for others in ([], *([name] for name in beside)):
+    declared = [name for name in FEATURES if name in attention_kernel.handles and go_together((name, feature))]
+    for others in ([], *([name] for name in declared)):
         recording = judge(
             backend, attention_kernel, with_features(plain(rng, *SHAPES[0]), [feature, *others], rng), backend.dtypes[0]
         )

@@ -87,7 +87,7 @@ TABLE = [
         "test_promises",
         ("causal_off_by_one", 5, "test_5", "causal masks let one key too many through"),
         ("window_too_wide", 5, "test_5", "windows reach one key too far back"),
-        ("aligned_at_the_end", 5, "test_5", "positions aligned at the end, whatever the offset says"),
+        ("aligned_at_the_end", 5, "test_5", "positions are aligned at the end, and the offset is ignored"),
         ("first_head_of_the_mask", 11, "test_11", "all heads use the mask of the first head"),
         ("mask_turned", 4, "test_4", "True means masked"),
         ("minus_ten_thousand", 3, "test_3", "masked scores are -10,000"),
