@@ -21,7 +21,7 @@ import numpy as np
 from . import reference, tolerance
 from .naive_attention import Floats
 
-SAFETY = 2.0  # largest error over the root of squares in seven runs of test_half_precision on numpy, torch and jax: 0.93
+SAFETY = 2.0  # largest error over the bound in seven runs of test_half_precision on numpy, torch and jax: 0.93
 STEEPEST = {"relu": 1.0, "gelu": 1.13, "silu": 1.1}
 """Greatest slope of each activation."""
 
