@@ -1,4 +1,4 @@
-"""The promises of docs/design.md by number, on every backend; 13 and 14 are in tests/test_promises_at_scale.py."""
+"""The promises of docs/promises.md by number, on every backend; 13 and 14 are in tests/test_promises_at_scale.py."""
 
 import numpy as np
 import pytest

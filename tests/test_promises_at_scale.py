@@ -1,4 +1,4 @@
-"""Promises 13 and 14 of docs/design.md: memory and threads. tests/test_promises.py has the others."""
+"""Promises 13 and 14 of docs/promises.md: memory and threads. tests/test_promises.py has the others."""
 
 import threading
 import tracemalloc

@@ -4,7 +4,7 @@
                      [--report DIR]
 
 The command runs ``pytest -p mha_core.conformance.plugin --pyargs mha_core.conformance --backend NAME ...``. It needs the extra
-``conformance``. docs/design.md says what is checked; each test module says at its top what its tests hold.
+``conformance``. docs/conformance.md says what is checked; each test module says at its top what its tests hold.
 
 - ``test_*.py``: the tests, a module for each section.
 - ``plugin``: options, fixtures and collection. ``backend``: the backend under test.

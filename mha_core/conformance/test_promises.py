@@ -1,4 +1,4 @@
-"""The promises of docs/design.md by number, as far as a backend can keep or break them.
+"""The promises of docs/promises.md by number, as far as a backend can keep or break them.
 
 Refusals (5, 6, 10, 15) are in test_refusals too; 6 for every option in test_algebra; 12 in test_inputs; 13 in test_memory;
 14 in test_threads and test_determinism.

@@ -1,4 +1,4 @@
-"""The promises of docs/design.md by number, with the names that reports use.
+"""The promises of docs/promises.md by number, with the names that reports use.
 
 A test is marked with the promises that it holds: ``@pytest.mark.promise(7)``, or ``promise(0, 6)`` for several. ``pytestmark``
 marks all tests of a module; a test's own mark replaces its module's.
