@@ -13,7 +13,7 @@ import mha_core as mha
 from ..dispatch.contract import Kernel
 from .backend import BackendUnderTest
 from .cases.features import ALL_FEATURES, FEATURES, go_together, plain, rounded, with_features
-from .cases.layers import SMALL, on
+from .cases.layers import SMALL, perturbed
 from .cases.pieces import PIECES, piece_calls
 from .probes.recorder import recorded
 from .report.sections import REFUSED_EVERY_CALL
@@ -94,7 +94,7 @@ def test_pieces(backend: BackendUnderTest, dtype: str, rng: np.random.Generator,
 
 
 def test_layers(backend: BackendUnderTest, wide_dtype: str, rng: np.random.Generator) -> None:
-    _, encoder = on(backend, mha.EncoderLayer.init(**SMALL, seed=1), wide_dtype, rng)
-    _, decoder = on(backend, mha.DecoderLayer.init(**SMALL, seed=2), wide_dtype, rng)
+    _, encoder = perturbed(backend, mha.EncoderLayer.init(**SMALL, seed=1), wide_dtype, rng)
+    _, decoder = perturbed(backend, mha.DecoderLayer.init(**SMALL, seed=2), wide_dtype, rng)
     x, memory = (backend.array(rng.normal(size=(n, 16)), wide_dtype) for n in (6, 7))
     assert_same_bits(backend, {"encoder layer": lambda: encoder(x), "decoder layer": lambda: decoder(x, memory)})

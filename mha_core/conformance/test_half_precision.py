@@ -10,7 +10,7 @@ import pytest
 import mha_core as mha
 
 from .backend import BackendUnderTest
-from .cases.layers import SMALL, on
+from .cases.layers import SMALL, perturbed
 from .oracle import tolerance
 from .oracle.error_propagation import Approximate, RoundedLayers
 
@@ -36,7 +36,7 @@ def judge(backend: BackendUnderTest, name: str, got: Any, given: Any, expected: 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_multi_head_attention(backend: BackendUnderTest, half: str, rng: np.random.Generator, kv_heads: int) -> None:
     made = mha.MultiHeadAttention.init(d_model=16, num_heads=4, num_kv_heads=kv_heads, d_context=12, seed=1)
-    exact, layer = on(backend, made, half, rng)
+    exact, layer = perturbed(backend, made, half, rng)
     x, context = (backend.rounded(rng.normal(size=shape), half) for shape in [(5, 16), (7, 12)])
     allowed = rng.random((5, 7)) < 0.7
     there, rounding = backend.array(x, half), RoundedLayers(half, backend.rounds_weights)
@@ -53,7 +53,7 @@ def test_encoder_layer(
     if backend.quick and activation != "gelu":
         pytest.skip("quick runs judge one activation here")
     made = mha.EncoderLayer.init(**SMALL, activation=activation, norm_first=norm_first, seed=2)
-    exact, layer = on(backend, made, half, rng)
+    exact, layer = perturbed(backend, made, half, rng)
     x = backend.rounded(rng.normal(size=(6, 16)), half)
     there, rounding = backend.array(x, half), RoundedLayers(half, backend.rounds_weights)
     for mask, allowed in ((None, None), (mha.causal(), np.tri(6, dtype=bool))):
@@ -63,7 +63,7 @@ def test_encoder_layer(
 
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
 def test_decoder_layer(backend: BackendUnderTest, half: str, rng: np.random.Generator, norm_first: bool) -> None:
-    exact, layer = on(backend, mha.DecoderLayer.init(**SMALL, norm_first=norm_first, seed=3), half, rng)
+    exact, layer = perturbed(backend, mha.DecoderLayer.init(**SMALL, norm_first=norm_first, seed=3), half, rng)
     y, memory = (backend.rounded(rng.normal(size=(n, 16)), half) for n in (5, 7))
     there, rounding = backend.array(y, half), RoundedLayers(half, backend.rounds_weights)
     got = layer(there, backend.array(memory, half))

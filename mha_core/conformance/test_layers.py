@@ -11,7 +11,7 @@ import pytest
 import mha_core as mha
 
 from .backend import BackendUnderTest
-from .cases.layers import SMALL, assert_close, on
+from .cases.layers import SMALL, assert_close, perturbed
 from .oracle import reference
 
 pytestmark = pytest.mark.promise(0)
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.promise(0)
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_multi_head_attention(backend: BackendUnderTest, wide_dtype: str, rng: np.random.Generator, kv_heads: int) -> None:
     made = mha.MultiHeadAttention.init(d_model=16, num_heads=4, num_kv_heads=kv_heads, d_context=12, seed=1)
-    exact, layer = on(backend, made, wide_dtype, rng)
+    exact, layer = perturbed(backend, made, wide_dtype, rng)
     x, context = (backend.rounded(rng.normal(size=shape), wide_dtype) for shape in [(5, 16), (7, 12)])
     there = backend.array(x, wide_dtype)
     allowed = rng.random((5, 7)) < 0.7
@@ -36,7 +36,7 @@ def test_encoder(
     if backend.quick and norm_first and activation != "gelu":
         pytest.skip("quick runs judge one activation with pre-norm")
     made = mha.Encoder.init(**SMALL, num_layers=2, activation=activation, norm_first=norm_first, seed=2)
-    exact, encoder = on(backend, made, wide_dtype, rng)
+    exact, encoder = perturbed(backend, made, wide_dtype, rng)
     x = backend.rounded(rng.normal(size=(6, 16)), wide_dtype)
     there = backend.array(x, wide_dtype)
     for mask, allowed in ((None, None), (mha.causal(), np.tri(6, dtype=bool))):
@@ -50,7 +50,7 @@ def test_encoder(
 def test_decoder_at_once_and_step_by_step(
     backend: BackendUnderTest, wide_dtype: str, rng: np.random.Generator, norm_first: bool
 ) -> None:
-    exact, decoder = on(backend, mha.Decoder.init(**SMALL, num_layers=2, norm_first=norm_first, seed=3), wide_dtype, rng)
+    exact, decoder = perturbed(backend, mha.Decoder.init(**SMALL, num_layers=2, norm_first=norm_first, seed=3), wide_dtype, rng)
     y, memory = (backend.rounded(rng.normal(size=(n, 16)), wide_dtype) for n in (5, 7))
     expected = reference.stack(y, exact, reference.decoder_layer, memory)
     there, context = backend.array(y, wide_dtype), backend.array(memory, wide_dtype)

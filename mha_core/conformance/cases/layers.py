@@ -19,7 +19,7 @@ ROUNDINGS = 200
 """Error allowed, in unit roundoffs of the largest number; rounding errors seen in these small layers are 5 to 25."""
 
 
-def on(backend: BackendUnderTest, layer: Any, dtype: str, rng: np.random.Generator) -> tuple[Any, Any]:
+def perturbed(backend: BackendUnderTest, layer: Any, dtype: str, rng: np.random.Generator) -> tuple[Any, Any]:
     """Add noise to all weights, so that ignoring a bias or a norm shows; return the layer in NumPy and on the backend."""
     exact = layer.map(lambda x: backend.rounded(x + 0.3 * rng.normal(size=x.shape), dtype))
     return exact, exact.map(lambda x: backend.array(x, dtype))
@@ -44,17 +44,17 @@ def layer_calls(backend: BackendUnderTest, op: str, dtype: str, rng: np.random.G
         for activation in ("relu", "gelu", "silu"):
             for norm_first in (False, True):
                 made = mha.EncoderLayer.init(**SMALL, activation=activation, norm_first=norm_first, seed=2)
-                exact, layer = on(backend, made, dtype, rng)
+                exact, layer = perturbed(backend, made, dtype, rng)
                 yield layer(there), there, reference.encoder_layer(x, exact)
                 yield layer(there, mask=mha.causal()), there, reference.encoder_layer(x, exact, allowed=causal)
     elif op == "multi_head_attention":
         for kv_heads in (4, 2):
             made_heads = mha.MultiHeadAttention.init(d_model=16, num_heads=4, num_kv_heads=kv_heads, seed=1)
-            exact, heads = on(backend, made_heads, dtype, rng)
+            exact, heads = perturbed(backend, made_heads, dtype, rng)
             yield heads(there), there, reference.multi_head(x, exact)
             yield heads(there, mask=mha.causal()), there, reference.multi_head(x, exact, allowed=causal)
     elif op == "feed_forward":
         for activation in ("relu", "gelu", "silu"):
             made_net = mha.FeedForward.init(d_model=16, d_ff=24, activation=activation, seed=3)
-            exact, net = on(backend, made_net, dtype, rng)
+            exact, net = perturbed(backend, made_net, dtype, rng)
             yield net(there), there, reference.feed_forward(x, exact)
