@@ -138,7 +138,7 @@ def one_line(done, status, message):
         (["numpy", "--plugin", "no_such_module"], "No module named 'no_such_module'"),
     ],
 )
-def test_what_is_not_there_is_an_error_in_one_line(arguments, message, tmp_path):
+def test_a_missing_backend_device_or_dtype_is_an_error_of_one_line(arguments, message, tmp_path):
     one_line(conform(*arguments, cwd=tmp_path), 4, message)
     one_line(run(MHA, "conform", *arguments, cwd=tmp_path), 4, message)
 
@@ -165,7 +165,7 @@ def test_a_run_in_which_every_test_is_skipped_is_an_error(tmp_path):
 # the user's pytest settings
 
 
-def test_settings_of_pytest_have_no_say(tmp_path):
+def test_the_users_pytest_settings_are_ignored(tmp_path):
     """With other names of files and functions, doctests, and warnings as errors, the same tests are run."""
     chosen = ["-k", "test_1 or test_namespace", "--quick", "--dtype", "float64"]
     expected = conform("numpy", *chosen, cwd=tmp_path).stdout.splitlines()[-1].partition(" in ")[0]

@@ -136,7 +136,7 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
     assert any(said in line for line in text.splitlines() if line.startswith("| relu | "))
 
 
-def test_workers_of_xdist_send_what_they_saw(tmp_path, right):
+def test_xdist_workers_send_their_evidence(tmp_path, right):
     """Counts, worst errors and runs are the same as in one process."""
     done, found = report(tmp_path, "-n", 2)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -147,7 +147,7 @@ def test_workers_of_xdist_send_what_they_saw(tmp_path, right):
     assert table(done.stdout, "error / bound") == table(right[0].stdout, "error / bound")
 
 
-def test_a_test_in_half_precision_is_of_that_section(tmp_path):
+def test_a_test_in_half_precision_belongs_to_that_section(tmp_path):
     """It compares in float32, which holds half precision exactly, and reports its own dtype."""
     done, found = report(
         tmp_path, chosen=["-k", "test_a_piece_equals_numpy and linear or test_8", "--quick", "--dtype", "float16"]
@@ -171,20 +171,20 @@ def test_a_test_that_takes_its_worker_down_is_counted(tmp_path):
 
 
 @pytest.mark.parametrize("command", [conform, mha_conform], ids=["pytest", "mha"])
-def test_a_run_that_judges_nothing_leaves_none(tmp_path, command):
+def test_a_run_that_judges_nothing_writes_no_certificate(tmp_path, command):
     done, found = report(tmp_path, command=command, chosen=["-k", "test_plain and never", *CHOSEN[2:]])
     assert done.returncode == 5
     assert table(done.stdout, "section ")[1] == ["kernels", "0", "0", "1", "0"]
     assert found is None and not list((tmp_path / "reports").iterdir())
 
 
-def test_a_listing_of_tests_leaves_none(tmp_path):
+def test_a_listing_of_tests_writes_no_certificate(tmp_path):
     done, found = report(tmp_path, "--collect-only")
     assert (done.returncode, found) == (0, None)
     assert "conformance of" not in done.stdout
 
 
-def test_a_run_that_is_cut_short_leaves_none(tmp_path):
+def test_a_run_that_is_cut_short_writes_no_certificate(tmp_path):
     for workers in (0, 2):
         done, found = report(tmp_path, "-x", "-n", workers, behaviour="wrong")
         assert done.returncode in (1, 2), done.stdout + done.stderr  # 2: pytest-xdist calls it an interruption
@@ -202,7 +202,7 @@ def bad_folders(folder):
         yield "/proc", "--report /proc cannot be written: "
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported_before_any_test_runs(tmp_path):
     for name, message in bad_folders(tmp_path):
         done = mha_conform("numpy", "--report", name, cwd=tmp_path)
         one_line(done, 4, message)
@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["numpy.md"]
 
 
-def test_a_folder_that_goes_away_while_tests_run_is_told_and_is_no_verdict(tmp_path):
+def test_a_folder_deleted_during_the_run_is_an_error_without_a_verdict(tmp_path):
     done, found = report(tmp_path, behaviour=str(tmp_path / "reports"))
     assert found is None and not (tmp_path / "reports").exists()
     one_line(done, 3, "numpy.json cannot be written: No such file or directory")
@@ -230,7 +230,7 @@ MODULES = sorted((ROOT / "mha_core" / "conformance").glob("test_*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_every_module_of_the_suite_is_of_a_section_and_names_promises_that_there_are(path):
+def test_every_module_of_the_suite_belongs_to_a_section_and_names_existing_promises(path):
     module = importlib.import_module(f"mha_core.conformance.{path.stem}")
     section = getattr(module, "SECTION", section_named(path.name))
     assert section in SECTIONS, f"say which section {path.name} is of: SECTION = one of {', '.join(SECTIONS)}"
@@ -251,7 +251,7 @@ def test_every_promise_that_the_suite_judges_is_named_by_a_test():
     assert set(PROMISES) - named <= {13}
 
 
-def test_assert_within_leaves_how_near_the_worst_element_came():
+def test_assert_within_records_the_greatest_error_over_its_bound():
     one = np.ones(2)
     evidence.begin("float16")
     tolerance.assert_within("out", np.asarray([1.0, 1.5], dtype=np.float32), one, one)
@@ -268,7 +268,7 @@ def test_assert_within_leaves_how_near_the_worst_element_came():
     assert evidence.take()[0] == {("attention weights", "float32"): 0.0}, "without a dtype of the test, the array's counts"
 
 
-def test_evidence_from_many_threads_is_all_there():
+def test_evidence_from_many_threads_is_complete():
     found, together = Evidence(), threading.Barrier(4)
 
     def work(own):

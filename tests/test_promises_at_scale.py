@@ -34,7 +34,7 @@ def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library):
     assert max(first, large) < 8192 * 8192 * 4 / 4
 
 
-def test_what_is_kept_of_masks_that_never_come_again_is_bounded(rng):
+def test_memory_kept_for_masks_that_are_never_used_again_is_bounded(rng):
     """Packed texts have other lengths each time, and the lengths are part of what identifies a call."""
     x = np.ones((1, 8, 4), dtype=np.float32)
     tracemalloc.start()
