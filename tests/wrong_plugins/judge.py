@@ -44,6 +44,7 @@ def judge(plugin):
     chosen += [plugin.name] if plugin.section == "test_kernels" else []
     if chosen:
         arguments += ["-k", " and ".join(f"({words})" for words in chosen)]
+    arguments += [] if plugin.is_right else ["-x"]  # one failure is enough to find a fault
     try:
         status = pytest.main([*arguments, "-p", "no:cacheprovider", "-q"], plugins=[verdict])
     finally:
