@@ -42,7 +42,15 @@ MODULES = sorted(path.stem for path in (ROOT / "mha_core" / "conformance").glob(
 SLOW = {
     "numpy": ("test_algebra", "test_kernels"),
     "torch": ("test_algebra", "test_kernels"),
-    "jax": ("test_algebra", "test_determinism", "test_half_precision", "test_promises", "test_threads"),
+    "jax": (
+        "test_algebra",
+        "test_determinism",
+        "test_half_precision",
+        "test_layers",
+        "test_promises",
+        "test_refusals",
+        "test_threads",
+    ),
 }
 """Modules of the suite that a backend takes long for: each is a test of its own, so that pytest-xdist's workers share them."""
 
