@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import cuda_on_host
-from mha_core.conformance.tolerance import SMALLEST, UNIT_ROUNDOFF, assert_within, compute_dtype
+from mha_core.conformance.oracle.tolerance import SMALLEST, UNIT_ROUNDOFF, assert_within, compute_dtype
 from mha_cupy.activations import activation
 from mha_cupy.norms import norm
 from mha_cupy.rotary import rotation

@@ -211,7 +211,7 @@ GROWTH = """
 import json, sys
 import numpy as np
 from field_peers import ATTEND, jax, jnp, keras, onnx, torch
-from mha_core.conformance.high_water import peak, set_back, trim
+from mha_core.conformance.probes.peak_memory import peak, reset_peak, trim
 
 attend, n = ATTEND[sys.argv[1]], 4096
 x = np.sin(np.arange(n * 16.0)).reshape(1, 1, n, 16).astype(np.float32)
@@ -221,7 +221,7 @@ for name, options in {"plain": {}, "mask": {"mask": mask[None, None]}}.items():
     grown = []
     for _ in range(2):
         trim()
-        if not set_back():
+        if not reset_peak():
             sys.exit("this system cannot set the peak of a process back")
         before = peak()
         attend(x, x, x, **options)

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 import mha_core as mha
-from mha_core.conformance.tolerance import assert_within, exact_attention
+from mha_core.conformance.oracle.tolerance import assert_within, exact_attention
 
 NOTHING = 2.0**-99
 """Relative to the largest weight of its row or the sink, a smaller weight than this may be any value below it, such as 0."""

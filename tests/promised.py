@@ -1,4 +1,4 @@
-"""Which tests hold which promise, read from the source: by number in a name, by mark in the conformance suite."""
+"""The tests that hold each promise, read from the source: ours by the number in their name, the suite's by their mark."""
 
 import ast
 from functools import cache
@@ -10,13 +10,13 @@ SUITE = sorted((ROOT / "mha_core" / "conformance").glob("test_*.py"))
 
 
 def held_by(promise):
-    """(file, function) of every test of a promise: ours first, then the suite's."""
+    """Return (file, function) of every test of a promise: ours first, then the suite's."""
     ours = [(path, test.name) for path in OURS for test in _tests(path) if test.name.startswith(f"test_{promise}_")]
     return ours + [(path, test.name) for path in SUITE for test in _tests(path) if promise in _marked(path, test)]
 
 
 def listing(promise):
-    """Markdown: the tests of a promise, by file, as docs/promises.md has them."""
+    """Return the tests of a promise by file, as the Markdown list of docs/promises.md."""
     found = {}
     for path, name in held_by(promise):
         found.setdefault(path, []).append(name)
@@ -38,7 +38,7 @@ def _tests(path):
 
 
 def _marked(path, test):
-    """The promises of a test: its own mark's, in whose place its module's stands where it has none."""
+    """Return the promises of a test: those of its own mark, or of its module's if it has none."""
     own = _promises(test.decorator_list)
     if own:
         return own

@@ -1,6 +1,6 @@
-"""Kernels whose fates tests/test_conformance_report.py reads in reports: one that refuses all, one that does what is asked.
+"""Two kernels for tests/test_conformance_report.py: one refuses every call, the other does what MHA_REPORTED says.
 
-``pytest --plugin reported_plugin``, with MHA_REPORTED one of right, wrong, nan, dies, or the path of a folder to take away.
+MHA_REPORTED is right, wrong, nan, dies, or the path of a folder to delete.
 """
 
 import os
@@ -10,15 +10,15 @@ import numpy as np
 
 from mha_core.plugin import Kernel, hookimpl
 
-FATE = os.environ.get("MHA_REPORTED", "right")
+BEHAVIOUR = os.environ.get("MHA_REPORTED", "right")
 
 
 def relu(x):
-    if FATE == "dies":
-        os._exit(7)  # as a segmentation fault would end it
-    if os.path.isabs(FATE):
-        shutil.rmtree(FATE, ignore_errors=True)
-    return np.maximum(x, 0) * x.dtype.type({"wrong": 2, "nan": np.nan}.get(FATE, 1))
+    if BEHAVIOUR == "dies":
+        os._exit(7)  # as a segmentation fault would
+    if os.path.isabs(BEHAVIOUR):
+        shutil.rmtree(BEHAVIOUR, ignore_errors=True)
+    return np.maximum(x, 0) * x.dtype.type({"wrong": 2, "nan": np.nan}.get(BEHAVIOUR, 1))
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""array_api_strict and torch as plain backends: namespaces and nothing more, so that the algebra itself is tested."""
+"""array_api_strict as a backend without kernels, so that the algebra itself is tested."""
 
 from mha_core.plugin import Backend, hookimpl
 

@@ -7,7 +7,7 @@ import mha_core as mha
 from mha_core.algebra import attention as algebra
 from mha_core.algebra import blocks
 from mha_core.conformance import oracle
-from mha_core.conformance.problems import random_problem
+from mha_core.conformance.cases.problems import random_problem
 from mha_core.ops.prepare import prepare
 
 CASES = 150

@@ -1,4 +1,4 @@
-"""The conformance suite: our backends pass it, and asking for nothing is never green."""
+"""The conformance suite: our backends pass it, and a run that judges nothing fails."""
 
 import ast
 import os
@@ -11,44 +11,75 @@ import pytest
 
 import mha_core as mha
 from conftest import ROOT, THIRD_PARTY
-from mha_core.conformance import tolerance
-from mha_core.conformance.calls import BESIDE, FEATURES
-from mha_core.conformance.pieces import PIECES
+from mha_core.conformance.cases.features import ALL_FEATURES
+from mha_core.conformance.cases.pieces import PIECES
+from mha_core.conformance.oracle import tolerance
 from mha_core.conformance.test_namespace import FUNCTIONS
 
 SUITE = [sys.executable, "-m", "pytest", "-p", "mha_core.conformance.plugin", "--pyargs", "mha_core.conformance"]
 MHA = [sys.executable, "-m", "mha_core"]
 
 
-def run(command, *arguments, cwd, **environment):
-    """A command in a process of its own and in an empty folder, where modules of tests/ can be imported."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "COLUMNS": "200", "TERM": "dumb", **environment}
+def run(command, *arguments, cwd, path=(), **environment):
+    """Run a command in a new process, which can import modules from tests/, ``path`` and this process's PYTHONPATH."""
+    folders = [*map(str, path), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"PYTHONPATH": os.pathsep.join(folders), "COLUMNS": "200", "TERM": "dumb", **environment}
+    environment = {**os.environ, **environment}
     return subprocess.run(
         [*command, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
 
 
-def conform(*arguments, cwd, **environment):
-    return run(SUITE, "-p", "no:cacheprovider", "-q", "--backend", *arguments, cwd=cwd, **environment)
+def conform(*arguments, cwd, suite=SUITE, **settings):
+    """Run the suite by pytest."""
+    return run(suite, "-p", "no:cacheprovider", "-q", "--backend", *arguments, cwd=cwd, **settings)
 
 
 INSTALLED = [row.name for row in mha.backends() if row.state == "registered"]
-"""By the entry points of this process: a plugin that is installed beside us joins by being there."""
+"""Backends that entry points announce: any plugin that is installed beside us is judged too."""
 IN_FULL = ("numpy", "torch")
-"""Judged by the whole suite; in `make test` by the quick one, as the other backends are in `make test-all`."""
+MODULES = sorted(path.stem for path in (ROOT / "mha_core" / "conformance").glob("test_*.py"))
+SLOW = {
+    "numpy": ("test_algebra", "test_kernels"),
+    "torch": ("test_algebra", "test_kernels"),
+    "jax": (
+        "test_algebra",
+        "test_determinism",
+        "test_half_precision",
+        "test_layers",
+        "test_promises",
+        "test_refusals",
+        "test_threads",
+    ),
+}
+"""Modules of the suite that a backend takes long for: each is a test of its own, so that pytest-xdist's workers share them."""
+
+
+def parts(name):
+    """Return groups of modules, which together are the whole suite."""
+    slow = SLOW.get(name, ())
+    return {**{module: [module] for module in slow}, "others": [module for module in MODULES if module not in slow]}
+
+
 OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "frozen_v1")) if name not in IN_FULL]
 RUNS = [
-    *(pytest.param(name, [], marks=pytest.mark.full, id=name) for name in IN_FULL),
-    *(pytest.param(name, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
-    *(pytest.param(name, ["--quick"], marks=pytest.mark.full, id=name) for name in OTHERS),
+    *(pytest.param(name, part, [], marks=pytest.mark.full, id=f"{name}-{part}") for name in IN_FULL for part in parts(name)),
+    *(pytest.param(name, None, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
+    *(
+        pytest.param(name, part, ["--quick"], marks=pytest.mark.full, id=f"{name}-{part}")
+        for name in OTHERS
+        for part in parts(name)
+    ),
 ]
+"""NumPy and torch are judged by the whole suite, and in `make test` by the quick one; the others by the quick one."""
 
 
-@pytest.mark.parametrize(("name", "extent"), RUNS)
-def test_every_installed_backend_conforms(name, extent, tmp_path):
+@pytest.mark.parametrize(("name", "part", "extent"), RUNS)
+def test_every_installed_backend_conforms(name, part, extent, tmp_path):
     more = ["--plugin", "strict_plugin"] if name == "array_api_strict" else []
-    places = os.pathsep.join(map(str, (ROOT / "tests", THIRD_PARTY)))
-    done = conform(name, *extent, *more, cwd=tmp_path, PYTHONPATH=places)
+    modules = MODULES if part is None else parts(name)[part]
+    suite = [*SUITE[:-1], *(f"{SUITE[-1]}.{module}" for module in modules)]
+    done = conform(name, *extent, *more, cwd=tmp_path, suite=suite, path=[THIRD_PARTY])
     if "NoDevice" in done.stderr:
         assert done.returncode == 4
         pytest.skip(f"{name} was not judged: {done.stderr.strip().splitlines()[-1]}")
@@ -67,7 +98,7 @@ def test_the_header_names_what_is_judged(tmp_path):
 
 @pytest.mark.full
 def test_the_line_that_reproduces_a_failure_does(tmp_path):
-    """Copied from the report, run as it stands."""
+    """The line is copied from the report and run as it is."""
     options = ["--plugin", "wrong_plugins", "-k", "test_plain_attention", "--seed", 5, "--quick"]
     done = run(MHA, "conform", "numpy", *options, cwd=tmp_path, MHA_WRONG="scores.scale_off")
     assert done.returncode == 1
@@ -93,12 +124,12 @@ def mha_kernels():
 """
     (tmp_path / "vague_plugin.py").write_text(source, encoding="utf-8")
     arguments = ["numpy", "--plugin", "vague_plugin", "-k", "silu-vague", "--dtype", "float32"]
-    done = conform(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    done = conform(*arguments, cwd=tmp_path, path=[tmp_path])
     assert done.returncode == 1, done.stdout + done.stderr
     assert "cannot say whether it supports the call: " in done.stdout
 
 
-# what is not there
+# errors of the command line
 
 
 def one_line(done, status, message):
@@ -128,7 +159,7 @@ def one_line(done, status, message):
         (["numpy", "--plugin", "no_such_module"], "No module named 'no_such_module'"),
     ],
 )
-def test_what_is_not_there_is_an_error_in_one_line(arguments, message, tmp_path):
+def test_a_missing_backend_device_or_dtype_is_an_error_of_one_line(arguments, message, tmp_path):
     one_line(conform(*arguments, cwd=tmp_path), 4, message)
     one_line(run(MHA, "conform", *arguments, cwd=tmp_path), 4, message)
 
@@ -155,12 +186,11 @@ def test_a_run_in_which_every_test_is_skipped_is_an_error(tmp_path):
     assert "nothing was judged" in done.stdout
 
 
-# settings of others
+# the user's pytest settings
 
 
-@pytest.mark.full
-def test_settings_of_pytest_have_no_say(tmp_path):
-    """Other names of files and functions, doctests, warnings as errors: the same tests are run."""
+def test_the_users_pytest_settings_are_ignored(tmp_path):
+    """With other names of files and functions, doctests, and warnings as errors, the same tests are run."""
     chosen = ["-k", "test_1 or test_namespace", "--quick", "--dtype", "float64"]
     expected = conform("numpy", *chosen, cwd=tmp_path).stdout.splitlines()[-1].partition(" in ")[0]
     (tmp_path / "pytest.ini").write_text(
@@ -194,13 +224,13 @@ def test_every_function_that_core_calls_is_in_the_namespace_test():
                     owner = node.value
                     name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
                     called |= {node.attr} if name == "xp" else set()
-    assert called - {"__name__", "float32", "float64", "finfo", "isdtype"} <= set(FUNCTIONS)  # those have tests of their own
+    assert called - {"__name__", "float32", "float64", "finfo", "isdtype"} <= set(FUNCTIONS)  # other tests cover these
 
 
 def test_every_feature_that_core_can_name_is_tried():
     from sample_kernels import FEATURES as NAMED
 
-    assert set(NAMED) <= set(FEATURES) | BESIDE
+    assert set(NAMED) <= ALL_FEATURES
 
 
 def test_every_operation_that_asks_for_a_kernel_is_tried():
@@ -209,7 +239,7 @@ def test_every_operation_that_asks_for_a_kernel_is_tried():
     assert {name.partition(" ")[0] for name in OPERATIONS} == set(PIECES)
 
 
-# the bound itself
+# bounds
 
 
 def test_the_bound_is_tight_enough_to_see_one_percent_of_scale_and_loose_enough_for_rounding(rng):
@@ -231,12 +261,12 @@ def test_the_bound_is_tight_enough_to_see_one_percent_of_scale_and_loose_enough_
         tolerance.assert_within("out", exact.out[..., :1], exact.out, exact.out_bound)
 
 
-# the smallest that fails
+# shrunk failures
 
 
 @pytest.mark.full
 def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries_it_again(tmp_path):
-    """The fault needs a softcap and nothing else: one query, one or two keys, no bias, no sink, no second batch element."""
+    """The fault shows with a softcap alone: one query, one or two keys, no bias, no sink, no second batch element."""
     options = ["--plugin", "wrong_plugins", "--dtype", "float32", "--seed", 3]
     done = conform("numpy", *options, "-k", "test_kernels and random", cwd=tmp_path, MHA_WRONG="features.ignores_softcap")
     assert done.returncode == 1
@@ -251,14 +281,14 @@ def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries
     assert again.returncode == 1, again.stderr
     assert again.stdout.splitlines()[0] == shown
     assert "times the bound" in again.stdout
-    command = [word.replace("ignores_softcap", "right") for word in command]  # the kernel by its name
+    command = [word.replace("ignores_softcap", "right") for word in command]  # the kernel's name
     right = run(command, cwd=tmp_path, MHA_WRONG="features.right")
     assert right.returncode == 0, right.stderr
     assert "it is right" in right.stdout
 
 
 def test_a_problem_is_written_as_its_author_would_write_it(rng):
-    from mha_core.conformance.problems import Limits, random_problem
+    from mha_core.conformance.cases.problems import Limits, random_problem
 
     for _ in range(50):
         problem = random_problem(rng, Limits(longest=3, depth=2))
@@ -294,12 +324,12 @@ def mha_kernels():
 
 @pytest.mark.full
 def test_a_dense_kernel_takes_too_much_memory(tmp_path):
-    """As frugal as a dense one can be: one array of scores, worked on in place."""
+    """It takes as little memory as a dense kernel can: one array of scores, changed in place."""
     (tmp_path / "dense_plugin.py").write_text(DENSE)
-    done = conform("numpy", "--plugin", "dense_plugin", "--quick", "-k", "test_memory", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    done = conform("numpy", "--plugin", "dense_plugin", "--quick", "-k", "test_memory", cwd=tmp_path, path=[tmp_path])
     assert done.returncode == 1, done.stdout
     assert "makes something as large as the scores" in done.stdout
-    assert "1 failed, 1 passed" in done.stdout  # with a mask, which it does not declare, the algebra runs
+    assert "1 failed, 1 passed" in done.stdout  # it does not declare masks: the algebra computes that case
 
 
 EARLY = """
@@ -318,6 +348,6 @@ def mha_backends():
 @pytest.mark.full
 def test_a_plugin_that_imports_its_library_early_is_found(tmp_path):
     (tmp_path / "early_plugin.py").write_text(EARLY)
-    done = conform("early", "--plugin", "early_plugin", "-k", "test_imports", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    done = conform("early", "--plugin", "early_plugin", "-k", "test_imports", cwd=tmp_path, path=[tmp_path])
     assert done.returncode == 1, done.stdout
     assert "import it inside namespace()" in done.stdout

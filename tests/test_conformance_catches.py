@@ -1,4 +1,4 @@
-"""The conformance suite finds what is wrong: every plugin of tests/wrong_plugins, by the promise that it breaks."""
+"""The conformance suite finds every fault: each plugin of tests/wrong_plugins fails, by the promise that it breaks."""
 
 import json
 import sys
@@ -6,33 +6,31 @@ import sys
 import pytest
 
 from conftest import ROOT
-from mha_core.conformance.promises import PROMISES
+from mha_core.conformance.report.promises import PROMISES
 from test_conformance import run
 from wrong_plugins import PLUGINS
 from wrong_plugins.table import RIGHT, TABLE, markdown
 
-GROUPS = list(dict.fromkeys(plugin.module for plugin in TABLE))
+GROUPS = list(dict.fromkeys((plugin.module, plugin.section) for plugin in PLUGINS.values()))
 
 
 def trouble(plugin, verdict):
-    """What the suite did not see, or saw and should not have; None where the verdict is as it must be."""
-    named = {promise for promises in verdict["failed"].values() for promise in promises}
+    """Return what is wrong with the suite's verdict on a plugin; None if nothing is."""
     if plugin.is_right:
-        return None if verdict["status"] == 0 else f"it is right, and was failed by {list(verdict['failed'])}"
+        return None if verdict["status"] == 0 else f"it is right, and {list(verdict['failed'])} failed"
     if verdict["status"] != 1:
         return f"{plugin.section} ended with status {verdict['status']}, and did not find: {plugin.fault}"
-    return (
-        None
-        if plugin.promise is None or plugin.promise in named
-        else f"named were promises {sorted(named)}, not {plugin.promise}"
-    )
+    named = {promise for promises in verdict["failed"].values() for promise in promises}
+    if plugin.promise is not None and plugin.promise not in named:
+        return f"the failed tests hold promises {sorted(named)}, not {plugin.promise}"
+    return None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", GROUPS, ids="-".join)
 def test_every_wrong_plugin_is_found_and_its_promise_named_and_a_right_twin_passes(group, tmp_path):
-    """A group in one process: what takes time is to start it."""
-    plugins = [plugin for plugin in PLUGINS.values() if plugin.module == group]
+    """One process judges all plugins of a module by one section: the process takes longer to start than to judge them."""
+    plugins = [plugin for plugin in PLUGINS.values() if (plugin.module, plugin.section) == group]
     done = run([sys.executable, "-m", "wrong_plugins.judge"], *(plugin.id for plugin in plugins), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     verdicts = json.loads(done.stdout)
@@ -40,13 +38,13 @@ def test_every_wrong_plugin_is_found_and_its_promise_named_and_a_right_twin_pass
     assert not any(found.values()), {name: text for name, text in found.items() if text}
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_every_group_has_a_right_twin(group):
-    assert group in {plugin.module for plugin in RIGHT}
+@pytest.mark.parametrize("module", dict.fromkeys(plugin.module for plugin in TABLE))
+def test_every_module_has_a_right_twin(module):
+    assert module in {plugin.module for plugin in RIGHT}
 
 
 def test_every_promise_that_a_plugin_can_break_is_broken_by_one():
-    """15 is core's: arguments are checked before any plugin is asked. None is for what docs/conformance.md checks besides the promises."""
+    """Promise 15 is core's: arguments are checked before any plugin is asked. None: the fault breaks none of the promises."""
     assert {plugin.promise for plugin in TABLE} == set(PROMISES) - {15} | {None}
     assert len(TABLE) == len({plugin.id for plugin in TABLE}) > 24
 

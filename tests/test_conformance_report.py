@@ -1,4 +1,4 @@
-"""What a run of the conformance suite says: its table, its certificate, and that pytest-xdist changes nothing of either."""
+"""Reports of the conformance suite: the table, the certificate, and that both are the same with pytest-xdist."""
 
 import importlib
 import json
@@ -14,23 +14,23 @@ import pytest
 
 import mha_core
 from conftest import ROOT
-from mha_core.conformance import tolerance
-from mha_core.conformance.evidence import Evidence, evidence
-from mha_core.conformance.pieces import piece_calls
-from mha_core.conformance.promises import PROMISES
-from mha_core.conformance.sections import OUTCOMES, SECTIONS, section_named
+from mha_core.conformance.cases.pieces import piece_calls
+from mha_core.conformance.oracle import tolerance
+from mha_core.conformance.report.evidence import Evidence, evidence
+from mha_core.conformance.report.promises import PROMISES
+from mha_core.conformance.report.sections import OUTCOMES, SECTIONS, section_named
 from test_conformance import MHA, conform, one_line, run
 
 pytestmark = pytest.mark.full
-# kernels of pieces and of attention, pieces, and a promise: quick, and every outcome is among them
+# kernels of pieces and of attention, pieces, and a promise: a quick selection that has every outcome
 CHOSEN = ["-k", "piece or plain or test_7", "--quick", "--dtype", "float32", "--plugin", "reported_plugin"]
 COUNTS = [outcome.replace(" ", "_") for outcome in OUTCOMES]
 
 
-def report(folder, *more, fate="right", command=conform, chosen=CHOSEN):
-    """A run with --report, and its certificate: None where it left none."""
+def report(folder, *more, behaviour="right", command=conform, chosen=CHOSEN):
+    """Run the suite with --report; return the process and its certificate, None if it wrote none."""
     (folder / "reports").mkdir(exist_ok=True)
-    done = command("numpy", *chosen, *more, "--report", folder / "reports", cwd=folder, MHA_REPORTED=fate)
+    done = command("numpy", *chosen, *more, "--report", folder / "reports", cwd=folder, MHA_REPORTED=behaviour)
     found = folder / "reports" / "numpy.json"
     return done, json.loads(found.read_text()) if found.exists() else None
 
@@ -40,7 +40,7 @@ def mha_conform(*arguments, **settings):
 
 
 def table(text, first):
-    """The rows below a heading that starts with this word, as lists of cells."""
+    """Return the table whose heading starts with this word, as lists of cells."""
     lines = text.splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith(first))
     rows = [re.split(r"  +", line.strip()) for line in lines[start:]]
@@ -49,7 +49,7 @@ def table(text, first):
 
 @pytest.fixture(scope="module")
 def right(tmp_path_factory):
-    """A run in which nothing fails, by ``mha conform``."""
+    """A run of ``mha conform`` in which nothing fails."""
     done, found = report(tmp_path_factory.mktemp("right"), command=mha_conform)
     assert done.returncode == 0, done.stdout + done.stderr
     return done, found
@@ -63,10 +63,10 @@ def test_the_table_counts_what_pytest_counts(right):
     assert {row[0]: [int(cell) for cell in row[1:]] for row in rows} == {
         name: [counts[key] for key in COUNTS] for name, counts in found["sections"].items()
     }
-    passed, failed, refused, beside = (int(cell) for cell in total[1:])
+    passed, failed, refused, not_applicable = (int(cell) for cell in total[1:])
     said = dict(re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1]))
-    assert {str(passed): "passed", str(refused + beside): "skipped"}.items() <= said.items()
-    assert failed == 0 < refused, "a kernel that gives reasons of its own refused"
+    assert {str(passed): "passed", str(refused + not_applicable): "skipped"}.items() <= said.items()
+    assert failed == 0 < refused, "a kernel that refuses with its own reasons is counted"
     assert "tests failed" not in done.stdout and "promise 0" not in done.stdout
 
 
@@ -85,11 +85,11 @@ def test_the_certificate_names_all_that_the_verdict_depends_on(right):
     assert found["result"] == "passed"
     assert {int(number): one["promise"] for number, one in found["promises"].items()} == PROMISES
     assert found["promises"]["7"]["passed"] >= 1
-    assert not any(found["promises"]["8"][key] for key in COUNTS), "a promise that no test tried is there, with nothing"
+    assert not any(found["promises"]["8"][key] for key in COUNTS), "a promise that no test tried is listed with zeros"
     errors = found["worst_error_over_bound"]
     assert {"attention", "linear", "relu"} <= set(errors)
     assert all(set(by_dtype) == {"float32"} and 0 <= by_dtype["float32"] <= 1 for by_dtype in errors.values())
-    assert errors["linear"]["float32"] > 0.01, "a product of matrices is not exact"
+    assert errors["linear"]["float32"] > 0.01, "a matrix product is not exact"
     kernels = {kernel["name"]: kernel for kernel in found["kernels"]}
     calls = len(list(piece_calls(np.random.default_rng(0), "relu")))
     assert kernels["with|bar"] == {"op": "relu", "name": "with|bar", "from": "reported_plugin", "opt_in": False, "runs": calls}
@@ -119,9 +119,9 @@ def test_the_markdown_is_tables_of_the_same_numbers(right):
     assert f"Promises held: {', '.join(held)}; Promises not judged: " in text
 
 
-@pytest.mark.parametrize(("fate", "ratio", "said"), [("wrong", 1e3, "e+0"), ("nan", None, "NaN or inf")])
-def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path, fate, ratio, said):
-    done, found = report(tmp_path, fate=fate, command=mha_conform)
+@pytest.mark.parametrize(("behaviour", "ratio", "said"), [("wrong", 1e3, "e+0"), ("nan", None, "NaN or inf")])
+def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path, behaviour, ratio, said):
+    done, found = report(tmp_path, behaviour=behaviour, command=mha_conform)
     assert done.returncode == 1, done.stdout + done.stderr
     failed = found["promises"]["0"]["failed"]
     assert failed == sum(counts["failed"] for counts in found["sections"].values()) > 1
@@ -137,8 +137,8 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
     assert any(said in line for line in text.splitlines() if line.startswith("| relu | "))
 
 
-def test_workers_of_xdist_send_what_they_saw(tmp_path, right):
-    """The same counts, worst errors and runs as in one process: nothing stays behind in a worker."""
+def test_xdist_workers_send_their_evidence(tmp_path, right):
+    """Counts, worst errors and runs are the same as in one process."""
     done, found = report(tmp_path, "-n", 2)
     assert done.returncode == 0, done.stdout + done.stderr
     _, alone = right
@@ -148,8 +148,8 @@ def test_workers_of_xdist_send_what_they_saw(tmp_path, right):
     assert table(done.stdout, "error / bound") == table(right[0].stdout, "error / bound")
 
 
-def test_a_test_in_half_precision_is_of_that_section(tmp_path):
-    """And what it compares in float32, which holds it, is said of its own dtype."""
+def test_a_test_in_half_precision_belongs_to_that_section(tmp_path):
+    """It compares in float32, which holds half precision exactly, and reports its own dtype."""
     done, found = report(
         tmp_path, chosen=["-k", "test_a_piece_equals_numpy and linear or test_8", "--quick", "--dtype", "float16"]
     )
@@ -160,7 +160,7 @@ def test_a_test_in_half_precision_is_of_that_section(tmp_path):
 
 
 def test_a_test_that_takes_its_worker_down_is_counted(tmp_path):
-    done, found = report(tmp_path, "-n", 1, fate="dies", chosen=["-k", "test_a_piece_equals_numpy and relu", *CHOSEN[2:]])
+    done, found = report(tmp_path, "-n", 1, behaviour="dies", chosen=["-k", "test_a_piece_equals_numpy and relu", *CHOSEN[2:]])
     assert done.returncode == 1
     assert found["result"] == "failed"
     assert found["sections"] == {"layers": dict(zip(COUNTS, (0, 1, 0, 0), strict=True))}
@@ -168,26 +168,26 @@ def test_a_test_that_takes_its_worker_down_is_counted(tmp_path):
     assert "-k 'test_a_piece_equals_numpy[float32-relu]'" in done.stdout
 
 
-# where no certificate is written
+# runs that write no certificate
 
 
 @pytest.mark.parametrize("command", [conform, mha_conform], ids=["pytest", "mha"])
-def test_a_run_that_judges_nothing_leaves_none(tmp_path, command):
+def test_a_run_that_judges_nothing_writes_no_certificate(tmp_path, command):
     done, found = report(tmp_path, command=command, chosen=["-k", "test_plain and never", *CHOSEN[2:]])
     assert done.returncode == 5
     assert table(done.stdout, "section ")[1] == ["kernels", "0", "0", "1", "0"]
     assert found is None and not list((tmp_path / "reports").iterdir())
 
 
-def test_a_listing_of_tests_leaves_none(tmp_path):
+def test_a_listing_of_tests_writes_no_certificate(tmp_path):
     done, found = report(tmp_path, "--collect-only")
     assert (done.returncode, found) == (0, None)
     assert "conformance of" not in done.stdout
 
 
-def test_a_run_that_is_cut_short_leaves_none(tmp_path):
+def test_a_run_that_is_cut_short_writes_no_certificate(tmp_path):
     for workers in (0, 2):
-        done, found = report(tmp_path, "-x", "-n", workers, fate="wrong")
+        done, found = report(tmp_path, "-x", "-n", workers, behaviour="wrong")
         assert done.returncode in (1, 2), done.stdout + done.stderr  # 2: pytest-xdist calls it an interruption
         assert found is None and not list((tmp_path / "reports").iterdir())
         assert "no report was written: the run did not come to its end" in done.stdout
@@ -196,14 +196,14 @@ def test_a_run_that_is_cut_short_leaves_none(tmp_path):
 def bad_folders(folder):
     (folder / "file").write_text("")
     (folder / "taken" / "numpy.md").mkdir(parents=True)
-    yield "nowhere", "--report nowhere is no directory: create it first"
-    yield "file", "--report file is no directory: create it first"
+    yield "nowhere", "--report nowhere is not a directory: create it first"
+    yield "file", "--report file is not a directory: create it first"
     yield "taken", "--report taken cannot be written: numpy.md in it is a directory"
-    if sys.platform == "linux":  # where not even root may make a file
+    if sys.platform == "linux":  # not even root may create a file there
         yield "/proc", "--report /proc cannot be written: "
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported_before_any_test_runs(tmp_path):
     for name, message in bad_folders(tmp_path):
         done = mha_conform("numpy", "--report", name, cwd=tmp_path)
         one_line(done, 4, message)
@@ -212,8 +212,8 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["numpy.md"]
 
 
-def test_a_folder_that_goes_away_while_tests_run_is_told_and_is_no_verdict(tmp_path):
-    done, found = report(tmp_path, fate=str(tmp_path / "reports"))
+def test_a_folder_deleted_during_the_run_is_an_error_without_a_verdict(tmp_path):
+    done, found = report(tmp_path, behaviour=str(tmp_path / "reports"))
     assert found is None and not (tmp_path / "reports").exists()
     one_line(done, 3, "numpy.json cannot be written: No such file or directory")
 
@@ -224,14 +224,14 @@ def test_the_device_that_is_asked_for_is_in_the_name(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"numpy-cpu.json", "numpy-cpu.md"}
 
 
-# what tests say of themselves, and leave behind
+# sections, promises and evidence of tests
 
 
 MODULES = sorted((ROOT / "mha_core" / "conformance").glob("test_*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_every_module_of_the_suite_is_of_a_section_and_names_promises_that_there_are(path):
+def test_every_module_of_the_suite_belongs_to_a_section_and_names_existing_promises(path):
     module = importlib.import_module(f"mha_core.conformance.{path.stem}")
     section = getattr(module, "SECTION", section_named(path.name))
     assert section in SECTIONS, f"say which section {path.name} is of: SECTION = one of {', '.join(SECTIONS)}"
@@ -252,7 +252,7 @@ def test_every_promise_that_the_suite_judges_is_named_by_a_test():
     assert set(PROMISES) - named <= {13}
 
 
-def test_assert_within_leaves_how_near_the_worst_element_came():
+def test_assert_within_records_the_greatest_error_over_its_bound():
     one = np.ones(2)
     evidence.begin("float16")
     tolerance.assert_within("out", np.asarray([1.0, 1.5], dtype=np.float32), one, one)
@@ -266,10 +266,10 @@ def test_assert_within_leaves_how_near_the_worst_element_came():
     assert evidence.take() == ({}, {})
     evidence.begin(None)
     tolerance.assert_within("weights", np.ones(2, dtype=np.float32), one, one)
-    assert evidence.take()[0] == {("attention weights", "float32"): 0.0}, "where the test names no dtype the array does"
+    assert evidence.take()[0] == {("attention weights", "float32"): 0.0}, "without a dtype of the test, the array's counts"
 
 
-def test_evidence_from_many_threads_is_all_there():
+def test_evidence_from_many_threads_is_complete():
     found, together = Evidence(), threading.Barrier(4)
 
     def work(own):

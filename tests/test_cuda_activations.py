@@ -6,8 +6,8 @@ import pytest
 
 import cuda_on_host
 from cuda_ops import DTYPES, OPERATIONS, active, assert_rounded_once, needs_compiler, wide
-from mha_core.conformance import reference
-from mha_core.conformance.pieces import piece_calls
+from mha_core.conformance.cases.pieces import piece_calls
+from mha_core.conformance.oracle import reference
 from mha_cupy.activations import activation
 
 pytestmark = needs_compiler

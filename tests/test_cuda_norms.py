@@ -5,7 +5,7 @@ import pytest
 
 import cuda_on_host
 from cuda_ops import DTYPES, assert_rounded_once, layer_norm, needs_compiler, rms_norm, wide
-from mha_core.conformance import reference
+from mha_core.conformance.oracle import reference
 from mha_cupy.norms import norm
 
 pytestmark = needs_compiler

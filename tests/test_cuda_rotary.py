@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cuda_ops import DTYPES, assert_rounded_once, needs_compiler, rotary, wide
-from mha_core.conformance import reference
+from mha_core.conformance.oracle import reference
 from mha_cupy.rotary import _merged_axes
 
 pytestmark = needs_compiler

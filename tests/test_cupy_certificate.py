@@ -8,7 +8,7 @@ import pytest
 
 import mha_core as mha
 import mha_cupy
-from mha_core.conformance import certificate
+from mha_core.conformance.report import certificate
 from mha_core.dispatch.contract import Call
 from mha_core.dispatch.kernels import decide, imported
 from mha_cupy import certificate as shipped_certificate

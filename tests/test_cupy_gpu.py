@@ -10,7 +10,7 @@ import mha_core as mha
 import mha_cupy
 import mha_cupy.namespace as xp
 from mha_core.conformance import oracle
-from mha_core.conformance.tolerance import assert_within, exact_attention
+from mha_core.conformance.oracle.tolerance import assert_within, exact_attention
 from mha_core.dispatch.backend import load
 
 BFLOAT16 = np.dtype(xp.bfloat16)

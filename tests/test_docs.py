@@ -7,7 +7,7 @@ import pytest
 import file_tree
 import mha_core
 import mha_core.plugin
-from mha_core.conformance.promises import PROMISES
+from mha_core.conformance.report.promises import PROMISES
 from pages import PAGES, ROOT, blocks
 from promised import SUITE, held_by, listing
 

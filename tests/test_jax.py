@@ -16,7 +16,8 @@ import pytest
 import mha_core as mha
 from conftest import ROOT, write_tiny_model
 from mha_core.conformance import oracle
-from mha_core.conformance.problems import leaf_masks, random_problem
+from mha_core.conformance.cases.masks import leaf_masks
+from mha_core.conformance.cases.problems import random_problem
 from mha_core.dispatch.backend import load
 from mha_core.plugin import Kernel, register, unregister
 from sample_kernels import Plugin

@@ -7,7 +7,7 @@ import mha_core as mha
 from mha_core.algebra.grid import Grid
 from mha_core.algebra.masks import Relation
 from mha_core.algebra.structure import structure_of
-from mha_core.conformance.problems import leaf_masks, random_mask
+from mha_core.conformance.cases.masks import leaf_masks, random_mask
 from properties import given, st
 
 seeds = st.integers(0, 2**32 - 1)

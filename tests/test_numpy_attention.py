@@ -8,7 +8,7 @@ import pytest
 
 import mha_core as mha
 from judged_attention import inputs, judge, normal
-from mha_core.conformance.problems import Limits, random_problem
+from mha_core.conformance.cases.problems import Limits, random_problem
 from mha_numpy.attention import kernel, tiles
 from properties import given, settings, st
 

@@ -1,13 +1,13 @@
-"""The vectors of the ONNX operators' own test cases, one test for each; ``mha conform`` runs them on any backend."""
+"""ONNX's own test cases of its operators, one test for each; ``mha conform`` runs them on any backend."""
 
 import pytest
 
-from mha_core.conformance import vectors
-from mha_core.conformance.subject import find
+from mha_core.conformance.backend import find
+from mha_core.conformance.cases import onnx_vectors
 from mha_core.conformance.test_vectors import judge
 
-CASES = vectors.cases()
-SUBJECTS = {name: find(name, None, None) for name in ("numpy", "torch")}
+CASES = onnx_vectors.cases()
+BACKENDS = {name: find(name, None, None) for name in ("numpy", "torch")}
 
 
 @pytest.mark.parametrize(
@@ -15,17 +15,17 @@ SUBJECTS = {name: find(name, None, None) for name in ("numpy", "torch")}
     [
         pytest.param(case, library, id=f"{case.name}-{library}")
         for case in CASES
-        for library, subject in SUBJECTS.items()
-        if case.dtypes <= set(subject.dtypes)
+        for library, backend in BACKENDS.items()
+        if case.dtypes <= set(backend.dtypes)
     ],
 )
 def test_node_case(case, library):
-    judge(SUBJECTS[library], case)
+    judge(BACKENDS[library], case)
 
 
 def test_all_cases_are_there():
-    """So that a newer onnx that moves its cases is noticed; on torch, which has every dtype, none is left out."""
-    counts = {op: sum(case.op == op for case in CASES) for op in vectors.OPERATORS}
+    """A newer onnx might move its cases. Torch has every dtype, so no case is left out there."""
+    counts = {op: sum(case.op == op for case in CASES) for op in onnx_vectors.OPERATORS}
     least = {"Attention": 93, "RotaryEmbedding": 8, "LayerNormalization": 19, "RMSNormalization": 19, "Gelu": 4, "Softmax": 7}
     assert all(counts[op] >= least[op] for op in least), counts
-    assert all(case.dtypes <= set(SUBJECTS["torch"].dtypes) for case in CASES)
+    assert all(case.dtypes <= set(BACKENDS["torch"].dtypes) for case in CASES)

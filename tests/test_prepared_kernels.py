@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-from mha_core.conformance.spy import watched
+from mha_core.conformance.probes.recorder import recorded
 from sample_kernels import ANSWER, WIDTH, a_kernel, received
 
 
@@ -83,10 +83,10 @@ def test_verify_checks_prepared_kernels(prepared, x):
 
 
 def test_the_suite_counts_prepared_kernels(prepared, x):
-    with watched(prepared, prepared.handles) as watch:
+    with recorded(prepared, prepared.handles) as recording:
         mha.scaled_dot_product_attention(x, x, x)
         mha.scaled_dot_product_attention(x, x, x, sink=np.ones(4))
-    assert watch.runs == 2
+    assert recording.runs == 2
     assert steps() == ["prepare", "prepared", "prepare", "attention"]
 
 

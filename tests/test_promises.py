@@ -1,17 +1,18 @@
-"""The promises of docs/promises.md, each by its number, on every backend; 13 and 14: tests/test_promises_at_scale.py."""
+"""The promises of docs/promises.md by number, on every backend; 13 and 14 are in tests/test_promises_at_scale.py."""
 
 import numpy as np
 import pytest
 
 import mha_core as mha
 from mha_core.conformance import oracle
-from mha_core.conformance.problems import random_problem
+from mha_core.conformance.cases.bad_inputs import BAD_INPUTS, SHAPES, UNBROADCASTABLE
+from mha_core.conformance.cases.problems import random_problem
 
 
 @pytest.fixture
 def xyz(rng):
     """query (2, 4, 5, 6), key and value (2, 2, 7, ...), float64."""
-    return rng.normal(size=(2, 4, 5, 6)), rng.normal(size=(2, 2, 7, 6)), rng.normal(size=(2, 2, 7, 3))
+    return tuple(rng.normal(size=shape) for shape in SHAPES.values())
 
 
 def state_of(backend, query, key, value, **options):
@@ -49,7 +50,7 @@ def test_1_a_value_of_nan_that_others_see_stays_out_of_a_fully_masked_row(backen
 def test_2_lse_is_a_natural_logarithm_in_float32_at_least(backend, xyz):
     for dtype, expected in [(np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64)]:
         if dtype is np.float16 and backend.name == "array_api_strict":
-            continue  # the strict namespace has no float16
+            continue  # the strict namespace does not have float16
         arrays = [x.astype(dtype) for x in xyz]
         out, lse = state_of(backend, *arrays)
         assert out.dtype == dtype and lse.dtype == expected
@@ -89,7 +90,7 @@ def test_5_alignment_is_never_guessed(backend, xyz, mask):
 
 
 def test_6_options_compose(backend, rng):
-    """All at once; tests/test_attention.py tries every combination at random."""
+    """All options at once; tests/test_attention.py tries random combinations."""
     query, key, value = rng.normal(size=(1, 2, 4, 4)), rng.normal(size=(1, 1, 6, 4)), rng.normal(size=(1, 1, 6, 4))
     q, k = np.arange(4)[:, None] + 2, np.arange(6)[None, :]
     bias, sink = rng.normal(size=(2, 4, 6)), rng.normal(size=2)
@@ -135,7 +136,7 @@ def test_8_empty_axes_work(backend, rng):
 
 def test_9_float16_scores_do_not_overflow(backend):
     if backend.name == "array_api_strict":
-        return  # the strict namespace has no float16
+        return  # the strict namespace does not have float16
     query, key = np.full((1, 2, 64), 300, dtype=np.float16), np.full((1, 3, 64), 300, dtype=np.float16)
     value = np.asarray([[[1.0], [2.0], [3.0]]], dtype=np.float16)
     out, lse = state_of(backend, query, key, value)
@@ -209,7 +210,7 @@ def test_11_masks_and_biases_broadcast(backend, xyz, rng):
         )
         expected, _, _ = oracle.attention(*xyz, allowed=allowed, bias=bias)
         np.testing.assert_allclose(out, expected, atol=1e-14)
-    for shape in [(6,), (2, 7), (3, 5, 7), (1, 2, 4, 5, 7)]:
+    for shape in UNBROADCASTABLE:
         with pytest.raises(
             ValueError, match=r"mask has shape .*; expected a shape that broadcasts to \(\.\.\., H, L, S\) = \(2, 4, 5, 7\)"
         ):
@@ -249,40 +250,9 @@ def test_12_strides_do_not_matter_and_inputs_are_never_written(backend, xyz):
     np.testing.assert_allclose(got, oracle.attention(xyz[0], xyz[1][:1], xyz[2])[0], atol=1e-14)
 
 
-BAD = [
-    ({"query": np.ones(4)}, ValueError, "query has shape (4,); expected at least 2 axes"),
-    ({"key": np.ones((2, 2, 7, 5))}, ValueError, "key has head_dim 5, but query has 6"),
-    ({"value": np.ones((2, 2, 6, 3))}, ValueError, "value has length 6, but key has 7"),
-    ({"value": np.ones((2, 1, 7, 3))}, ValueError, "value has 1 heads, but key has 2"),
-    ({"key": np.ones((2, 3, 7, 6)), "value": np.ones((2, 3, 7, 3))}, ValueError, "query has 4 heads, which"),
-    ({"key": np.ones((3, 2, 7, 6))}, ValueError, "batch axes that do not broadcast: query (2, 4, 5, 6), key (3, 2, 7, 6)"),
-    ({"query": [[1.0]]}, TypeError, "query is list; expected an array of an installed backend"),
-    ({"scale": "1"}, TypeError, "scale is str; expected a float"),
-    ({"scale": float("nan")}, ValueError, "scale is nan; expected a number"),
-    ({"softcap": 0.0}, ValueError, "softcap is 0.0; expected a float above zero"),
-    ({"softcap": True}, TypeError, "softcap is bool; expected a float"),
-    ({"sink": np.ones(3)}, ValueError, "sink has shape (3,); expected (H,) = (4,)"),
-    ({"mask": "causal"}, TypeError, "mask is str; expected a mask such as causal(), or a boolean array"),
-    ({"bias": 1.0}, TypeError, "bias is float; expected a bias such as alibi(num_heads), or a floating array"),
-    ({"bias": np.ones((5, 7), dtype=int)}, TypeError, "bias"),
-    ({"query_offset": 1.5}, TypeError, "query_offset is float; expected integers"),
-    ({"query_offset": True}, TypeError, "query_offset is bool"),
-    ({"query_offset": np.ones(3, dtype=int)}, ValueError, "query_offset has shape (3,); expected a shape that broadcasts"),
-    ({"mask": lambda make: mha.key_lengths(make(np.ones(3, dtype=int)))}, ValueError, "key_lengths(n) has shape (3,)"),
-    ({"mask": lambda make: mha.key_lengths(make(np.ones(2)))}, TypeError, "key_lengths(n) has dtype"),
-    ({"mask": mha.packed([3, 4])}, ValueError, "packed(lengths): the lengths add up to 7, but there are 5 queries"),
-    ({"bias": mha.alibi(3), "query_offset": 0}, ValueError, "alibi(num_heads=3): the query has 4 heads"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[message[:40] for *_, message in BAD])
-def test_15_bad_input_names_the_argument(backend, xyz, change, error, message):
-    def made(value):
-        return (
-            value(backend.from_numpy) if callable(value) else backend.from_numpy(value) if type(value) is np.ndarray else value
-        )
-
-    arguments = {name: made(value) for name, value in (dict(zip(("query", "key", "value"), xyz, strict=True)) | change).items()}
-    with pytest.raises(error) as raised:
-        mha.attention_state(**arguments)
-    assert message in str(raised.value)
+@pytest.mark.parametrize("bad", BAD_INPUTS, ids=[bad.message[:40] for bad in BAD_INPUTS])
+def test_15_bad_input_names_the_argument(backend, xyz, bad):
+    arguments = dict(zip(SHAPES, map(backend.from_numpy, xyz), strict=True))
+    with pytest.raises(bad.error) as raised:
+        mha.attention_state(**(arguments | {name: make(backend.from_numpy) for name, make in bad.change.items()}))
+    assert bad.message in str(raised.value)

@@ -1,4 +1,4 @@
-"""Promises 13 and 14 of docs/promises.md: memory and threads. The others: tests/test_promises.py."""
+"""Promises 13 and 14 of docs/promises.md: memory and threads. tests/test_promises.py has the others."""
 
 import threading
 import tracemalloc
@@ -15,7 +15,7 @@ from mha_core.dispatch.backend import load
 def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library):
     make = load(library).from_numpy
 
-    mha.set_num_threads(1)  # each thread keeps memory for the next call, and which of them take part is chance
+    mha.set_num_threads(1)  # each thread keeps memory for later calls, and it is chance which threads take part
 
     def peak(length):
         arrays = [make(rng.normal(size=(1, length, 8)).astype(np.float32)) for _ in range(3)]
@@ -27,15 +27,15 @@ def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library):
             tracemalloc.stop()
 
     try:
-        first, small, large = peak(8192), peak(4096), peak(8192)  # what is kept for the next call is in the first
+        first, small, large = peak(8192), peak(4096), peak(8192)  # the first includes memory that is kept for later calls
     finally:
         mha.set_num_threads(None)
     assert large < 1.5 * small + 8192 * 8 * 4 * 4
     assert max(first, large) < 8192 * 8192 * 4 / 4
 
 
-def test_what_is_kept_of_masks_that_never_come_again_is_bounded(rng):
-    """Texts are laid end to end in other lengths each time, and a call like an earlier one is known by them."""
+def test_memory_kept_for_masks_that_are_never_used_again_is_bounded(rng):
+    """Packed texts have other lengths each time, and the lengths are part of what identifies a call."""
     x = np.ones((1, 8, 4), dtype=np.float32)
     tracemalloc.start()
     try:
@@ -47,7 +47,7 @@ def test_what_is_kept_of_masks_that_never_come_again_is_bounded(rng):
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert held < 1000 * 2000 * 8 / 4  # bytes: a quarter of what all lengths take
+    assert held < 1000 * 2000 * 8 / 4  # bytes: a quarter of the memory of all lengths
 
 
 def test_13_an_array_mask_makes_only_blocks(rng):
@@ -64,7 +64,7 @@ def test_13_an_array_mask_makes_only_blocks(rng):
 
 
 def test_13_no_array_of_a_long_problem_is_as_large_as_its_scores():
-    """On torch, where every result of every operation is looked at."""
+    """On torch, which shows every result of every operation."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -6,7 +6,7 @@ import pytest
 import mha_core as mha
 from mha_core.algebra import attention as algebra
 from mha_core.conformance import oracle
-from mha_core.conformance.problems import random_problem
+from mha_core.conformance.cases.problems import random_problem
 from mha_core.ops.prepare import prepare
 from properties import given, st
 

@@ -13,7 +13,7 @@ import mha_core as mha
 import needs
 from conftest import ROOT, THIRD_PARTY
 from mha_core.conformance import oracle
-from mha_core.conformance.problems import random_problem
+from mha_core.conformance.cases.problems import random_problem
 from mha_core.dispatch.backend import load
 from mha_core.dispatch.registry import registry
 from test_imports import ARRAY_LIBRARIES, run

@@ -10,7 +10,7 @@ import torch
 
 import mha_core as mha
 from mha_core.conformance import oracle
-from mha_core.conformance.problems import random_problem
+from mha_core.conformance.cases.problems import random_problem
 from mha_core.plugin import AttentionProblem
 from mha_torch import sdpa
 

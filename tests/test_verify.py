@@ -1,4 +1,4 @@
-"""verify: kernels shadowed by the algebra, and use_kernel: kernels demanded by name."""
+"""verify: kernels are compared with the algebra."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ FAULTS = {}
 
 
 def fault(op):
-    """A kernel that computes by the algebra, and then something goes wrong."""
+    """Register a kernel with a fault for this operation."""
 
     def add(function):
         FAULTS[function.__name__] = (op, function)
@@ -123,14 +123,14 @@ CALLS = {
 
 
 @pytest.mark.parametrize("mask", [mha.causal(), mha.packed([2, 3]), mha.key_lengths(0)], ids=["causal", "packed", "no key"])
-def test_what_a_mask_hides_is_no_reason_to_warn(mask):
-    """Scores of minus infinity, in the bound of rounding: a warning would be an error here."""
+def test_masked_scores_do_not_warn(mask):
+    """The rounding bound meets scores of minus infinity; a warning would be an error here."""
     with mha.verify():
         mha.attention_state(X, X, X, mask=mask)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_wrong_kernel_is_found_and_told_with_all_that_is_needed_to_see_it_again(installed, name):
+def test_a_wrong_kernel_is_reported_with_all_that_reproduces_it(installed, name):
     op, _ = FAULTS[name]
     installed(a_kernel(op, name=name, load=f"test_verify:{name}"))
     CALLS[op]()
@@ -150,7 +150,7 @@ def test_a_wrong_kernel_is_found_and_told_with_all_that_is_needed_to_see_it_agai
     assert error.value.actual is not None or name == "nothing_at_all"
 
 
-def test_the_place_and_both_numbers_are_told(installed):
+def test_the_place_and_both_numbers_are_reported(installed):
     installed(a_kernel("gelu", name="wrong", load="test_verify:the_tanh_form"))
     x = np.asarray([[0.0, 0.0, 2.0]], dtype=np.float32)
     with (
@@ -170,7 +170,7 @@ def test_a_right_kernel_passes_and_its_own_result_is_given(installed, op):
     assert sum(done.checked.values()) == done.calls
 
 
-@pytest.mark.parametrize("mask", [mha.causal(), np.arange(5)[:, None] > np.zeros(5)])  # the latter with a row that sees nothing
+@pytest.mark.parametrize("mask", [mha.causal(), np.arange(5)[:, None] > np.zeros(5)])  # the latter with a row that sees no key
 def test_what_is_masked_is_compared_without_a_warning(mask):
     with mha.verify() as done:
         mha.scaled_dot_product_attention(X, X, X, mask=mask)
@@ -189,7 +189,7 @@ def test_without_verify_nothing_is_shadowed(installed):
 
 
 def test_a_seed_samples_the_same_calls_again(installed):
-    installed(a_kernel("gelu"))  # gives back its argument
+    installed(a_kernel("gelu"))  # returns its argument
 
     def failing():
         found = []
@@ -220,7 +220,7 @@ def test_bad_settings_are_refused(options, error, message):
         pass
 
 
-def test_numbers_that_are_none_are_compared_as_such(installed):
+def test_nan_and_infinity_are_compared_as_such(installed):
     x = np.asarray([np.inf, -np.inf, np.nan, 1.0], dtype=np.float32)
     with mha.verify() as done:
         mha.gelu(x)
@@ -228,7 +228,7 @@ def test_numbers_that_are_none_are_compared_as_such(installed):
 
 
 def spoilt(x, **options):
-    """What a kernel might make of what is no number."""
+    """Relu, with ``SPOILT[-1]`` wherever the input is not finite."""
     y = np.maximum(x, 0)
     y[~np.isfinite(x)] = SPOILT[-1]
     return y
@@ -258,7 +258,7 @@ def test_a_finite_answer_over_an_infinite_value_is_found(installed):
 
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("gain", [1.0, 3.0, 6.0])
-def test_large_weights_amplify_rounding_and_are_no_divergence(rng, norm_first, gain):
+def test_rounding_amplified_by_large_weights_is_not_a_divergence(rng, norm_first, gain):
     layer = mha.EncoderLayer.init(d_model=64, num_heads=4, d_ff=128, norm_first=norm_first, seed=1, backend="torch")
     layer = layer.map(lambda w: w * gain)
     x = layer.norm_1.weight.new_tensor(rng.normal(size=(40, 64)))
@@ -267,7 +267,7 @@ def test_large_weights_amplify_rounding_and_are_no_divergence(rng, norm_first, g
     assert ("encoder_layer", "functional") in done.checked
 
 
-def test_all_the_threads_of_a_backend_are_watched():
+def test_calls_on_all_threads_of_a_backend_are_verified():
     x = np.linspace(-3, 3, 101, dtype=np.float32)
     with mha.verify() as done:
         backend = mha.dispatch.backend.load("numpy")

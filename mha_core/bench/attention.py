@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..conformance.tolerance import assert_within, exact_attention
+from ..conformance.oracle.tolerance import assert_within, exact_attention
 from . import plain_numpy
 from .limits import COPY, MATRIX, Limit
 from .timing import Work, loaded, on

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..conformance import reference
-from ..conformance.tolerance import UNIT_ROUNDOFF, assert_within
+from ..conformance.oracle import reference
+from ..conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
 from . import plain_numpy
 from .limits import MATRIX, Limit
 from .timing import Work, loaded, on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..conformance.high_water import peak, set_back, trim
+from ..conformance.probes.peak_memory import peak, reset_peak, trim
 from .cases import Problem
 
 
@@ -22,7 +22,7 @@ def grown(problem: Problem, backend: str) -> int:
     problem.small().ours(backend).call()  # load what the library and the kernels need on first use
     work = problem.ours(backend)
     trim()
-    if not set_back():
+    if not reset_peak():
         raise NotImplementedError("this system cannot reset the peak memory of a process")
     before = peak()
     answer = work.call()

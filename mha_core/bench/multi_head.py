@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..conformance import oracle
-from ..conformance.tolerance import UNIT_ROUNDOFF, assert_within
+from ..conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
 from . import plain_numpy
 from .layer import ROUNDINGS
 from .limits import MATRIX, Limit

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..conformance.tolerance import assert_within
+from ..conformance.oracle.tolerance import assert_within
 from . import plain_numpy
 from .limits import MATRIX, Limit
 from .timing import Work, loaded, on

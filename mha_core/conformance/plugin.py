@@ -1,8 +1,8 @@
-"""The pytest plugin of the suite: its options, its fixtures, and what it does to keep the user's pytest settings out.
+"""The suite's pytest plugin: options, fixtures, and collection that does not depend on the user's pytest settings.
 
     pytest -p mha_core.conformance.plugin --pyargs mha_core.conformance --backend NAME
 
-A conftest inside a package is not seen under ``--pyargs``, so everything stands here.
+pytest does not read a conftest inside a package under ``--pyargs``, so everything is here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import mha_core
 from ..dispatch.contract import Kernel
 from ..dispatch.errors import MhaError
 from ..dispatch.registry import register, registry
-from .evidence import evidence
-from .pieces import PIECES
-from .reporter import Reporter, command
-from .subject import CannotJudge, Subject, find
-from .tally import TO_REPRODUCE, attach_evidence, describe
+from .backend import BackendUnderTest, CannotJudge, find
+from .cases.pieces import PIECES
+from .report.counts import TO_REPRODUCE, attach_evidence, describe
+from .report.evidence import evidence
+from .report.reporter import Reporter, command
 
 HERE = Path(__file__).parent
-_SUBJECT = pytest.StashKey[Subject]()
+_BACKEND = pytest.StashKey[BackendUnderTest]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,8 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", metavar="D", help="one of the backend's devices, default its own choice")
     group.addoption("--dtype", metavar="T", action="append", help="judge only this dtype; may be given again")
     group.addoption("--quick", action="store_true", help="fewer problems of each kind")
-    group.addoption("--seed", metavar="N", type=int, default=0, help="of the random problems, default 0")
-    group.addoption("--report", metavar="DIR", help="write the certificate NAME[-DEVICE].json there, and .md, its table")
+    group.addoption("--seed", metavar="N", type=int, default=0, help="seed of the random problems, default 0")
+    group.addoption("--report", metavar="DIR", help="write the certificate there: NAME[-DEVICE].json, and .md with its tables")
     group.addoption(
         "--plugin", metavar="MODULE", action="append", default=[], help="register a module that no distribution announces"
     )
@@ -53,40 +53,35 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         for module in config.getoption("plugin"):
             register(importlib.import_module(module))
-        config.stash[_SUBJECT] = subject = find(
+        config.stash[_BACKEND] = backend = find(
             *(config.getoption(name) for name in ("backend", "device", "dtype")),
             **{name: config.getoption(name) for name in ("quick", "seed")},
             plugins=tuple(config.getoption("plugin")),
         )
-        if not hasattr(config, "workerinput"):  # a worker of pytest-xdist: its reports are sent on, and not for it
-            config.pluginmanager.register(Reporter(config, subject, kernels_of(subject.name)), "mha-core conformance report")
-    except (
-        MhaError,
-        CannotJudge,
-        ImportError,
-        TypeError,
-        ValueError,
-    ) as error:  # the last two: a plugin that breaks the contract
+        if not hasattr(config, "workerinput"):  # a worker of pytest-xdist sends its reports on
+            config.pluginmanager.register(Reporter(config, backend, kernels_of(backend.name)), "mha-core conformance report")
+    # TypeError, ValueError: a plugin that breaks the contract
+    except (MhaError, CannotJudge, ImportError, TypeError, ValueError) as error:
         raise pytest.UsageError(" ".join(str(error).split())) from error
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    subject = config.stash.get(_SUBJECT, None)
-    if subject is None:
+    backend = config.stash.get(_BACKEND, None)
+    if backend is None:
         return None
-    record = subject.backend.record
+    record = backend.loaded.record
     versions = ", ".join(f"{name} {version}" for name, version in (record.versions() if record.versions else {}).items())
     return (
-        f"mha-core {mha_core.__version__} judges backend {subject.name} ({versions or 'versions unknown'}), "
-        f"device {subject.device or 'default'}, {', '.join(subject.dtypes)}; seed {subject.seed}{', quick' * subject.quick}"
+        f"mha-core {mha_core.__version__} judges backend {backend.name} ({versions or 'versions unknown'}), "
+        f"device {backend.device or 'default'}, {', '.join(backend.dtypes)}; seed {backend.seed}{', quick' * backend.quick}"
     )
 
 
-# The user's own settings of pytest may name other files and functions, run doctests, or make errors of warnings.
+# The user's own pytest settings may name other files and functions, run doctests, or turn warnings into errors.
 
 
 class Module(pytest.Module):
-    """A module of this suite: its tests are the functions named ``test_``, whatever the settings say."""
+    """A test module of this suite: its tests are the functions named ``test_*``, whatever the settings say."""
 
     def funcnamefilter(self, name: str) -> bool:
         return name.startswith("test_")
@@ -98,9 +93,10 @@ class Module(pytest.Module):
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
     found = yield
-    if file_path.parent != HERE:
+    if HERE not in file_path.parents:
         return found
-    return [Module.from_parent(parent, path=file_path)] if file_path.name.startswith("test_") else []
+    is_test = file_path.parent == HERE and file_path.name.startswith("test_")
+    return [Module.from_parent(parent, path=file_path)] if is_test else []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -113,13 +109,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.path.parent != HERE:
         return
-    subject = metafunc.config.stash[_SUBJECT]
+    backend = metafunc.config.stash[_BACKEND]
     if "dtype" in metafunc.fixturenames:
-        metafunc.parametrize("dtype", subject.dtypes_in(metafunc.definition.path.stem, metafunc.function.__name__))
+        metafunc.parametrize("dtype", backend.dtypes_in(metafunc.definition.path.stem, metafunc.function.__name__))
     for name in ("attention_kernel", "piece_kernel", "layer_kernel"):
         if name in metafunc.fixturenames:
-            found = [kernel for kernel in kernels_of(subject.name) if _kind(kernel) == name]
-            none = pytest.param(None, id="none", marks=pytest.mark.skip(f"no such kernel is registered for {subject.name}"))
+            found = [kernel for kernel in kernels_of(backend.name) if _kind(kernel) == name]
+            none = pytest.param(None, id="none", marks=pytest.mark.skip(f"no such kernel is registered for {backend.name}"))
             metafunc.parametrize(name, [pytest.param(k, id=f"{k.op}-{k.name}".replace(" ", "_")) for k in found] or [none])
 
 
@@ -128,32 +124,32 @@ def _kind(kernel: Kernel) -> str:
 
 
 def kernels_of(backend: str) -> list[Kernel]:
-    """Every kernel that any plugin brings for this backend."""
+    """Return every kernel that any plugin registers for this backend."""
     return [kernel for (owner, _), kernels in sorted(registry().kernels.items()) for kernel in kernels if owner == backend]
 
 
 @pytest.fixture(scope="session")
-def subject(pytestconfig: pytest.Config) -> Subject:
+def backend(pytestconfig: pytest.Config) -> BackendUnderTest:
     """The backend under test."""
-    return pytestconfig.stash[_SUBJECT]
+    return pytestconfig.stash[_BACKEND]
 
 
 @pytest.fixture
-def rng(request: pytest.FixtureRequest, subject: Subject) -> np.random.Generator:
-    """Random numbers that depend on ``--seed`` and on the test's name only."""
-    return np.random.default_rng([subject.seed, zlib.crc32(request.node.name.encode())])
+def rng(request: pytest.FixtureRequest, backend: BackendUnderTest) -> np.random.Generator:
+    """Random numbers that depend only on ``--seed`` and the name of the test."""
+    return np.random.default_rng([backend.seed, zlib.crc32(request.node.name.encode())])
 
 
 @pytest.fixture
-def wide_dtype(subject: Subject) -> str:
-    """The widest dtype that is judged."""
-    found = [dtype for dtype in ("float64", "float32") if dtype in subject.dtypes]
+def wide_dtype(backend: BackendUnderTest) -> str:
+    """The widest of float64 and float32 that is judged."""
+    found = [dtype for dtype in ("float64", "float32") if dtype in backend.dtypes]
     if not found:
         pytest.skip("this is judged in float32 and float64")
     return found[0]
 
 
-# What a test's report carries: what it left behind, and the line that reproduces its failure. The rest is reporter.py's.
+# A test's report carries the evidence that it recorded and the command that reproduces its failure; report/ does the rest.
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -169,5 +165,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         attach_evidence(item)
     report = yield
     if report.failed and ours:
-        report.sections.append((TO_REPRODUCE, command(item.config, item.config.stash[_SUBJECT], item.name)))
+        report.sections.append((TO_REPRODUCE, command(item.config, item.config.stash[_BACKEND], item.name)))
     return report

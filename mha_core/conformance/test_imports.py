@@ -1,6 +1,6 @@
-"""Importing a plugin imports no array library: that happens when the backend is first used, and never for a list of backends.
+"""Importing a plugin, or listing the backends, imports no array library; the first use of a backend imports it.
 
-In fresh interpreters, since this one has imported everything.
+Measured in new processes, since this one has imported everything.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from ..dispatch.registry import registry
-from . import fresh
-from .subject import Subject
+from .backend import BackendUnderTest
+from .probes.python_process import run_python
 
-# what is imported by the plugin, by listing the backends, and by the backend's first use
+# prints the modules imported by the plugin, by listing the backends, and by the first use of the backend
 PROGRAM = """
 import importlib, json, sys
 import mha_core
@@ -35,49 +35,50 @@ print(json.dumps([sorted(after - before) for before, after in zip(stages, stages
 """
 
 
-def plugin_of(subject: Subject) -> Any:
-    plugin = registry().backends[subject.name][1].module
+def plugin_of(backend: BackendUnderTest) -> Any:
+    """Return the plugin's module."""
+    plugin = registry().backends[backend.name][1].module
     if not hasattr(plugin, "__file__"):
-        pytest.skip("the plugin is no module, but an object that was registered by hand")
+        pytest.skip("the plugin is not a module, but an object that was registered by hand")
     return plugin
 
 
 @pytest.fixture(scope="module")
-def imported(subject: Subject) -> list[set[str]]:
-    """The modules that came with the plugin's module, with the list of backends, and with the backend's first use."""
-    found = fresh.run("-c", PROGRAM, subject.name, plugin_of(subject).__name__, *subject.plugins)
-    return [{_package(name, subject) for name in names} for names in found]
+def imported(backend: BackendUnderTest) -> list[set[str]]:
+    """Modules imported by the plugin's module, by listing the backends, and by the first use of the backend."""
+    found = run_python("-c", PROGRAM, backend.name, plugin_of(backend).__name__, *backend.plugins)
+    return [{_package(name, backend) for name in names} for names in found]
 
 
-def library_of(subject: Subject) -> set[str]:
-    """The packages that the backend's arrays and functions come from."""
-    array = subject.array(np.zeros(1))
-    modules = {getattr(subject.xp, "__name__", ""), *(cls.__module__ for cls in type(array).__mro__)}
-    names = {_package(name, subject) for name in (*modules, *_named_types(subject.name))}
-    return names - set(sys.stdlib_module_names) - {"", plugin_of(subject).__name__}
+def library_of(backend: BackendUnderTest) -> set[str]:
+    """Return the packages that the backend's arrays and functions come from."""
+    array = backend.array(np.zeros(1))
+    modules = {getattr(backend.xp, "__name__", ""), *(cls.__module__ for cls in type(array).__mro__)}
+    names = {_package(name, backend) for name in (*modules, *_named_types(backend.name))}
+    return names - set(sys.stdlib_module_names) - {"", plugin_of(backend).__name__}
 
 
 def _named_types(backend: str) -> set[str]:
     return {kind.partition(":")[0] for kind in registry().backends[backend][0].types if isinstance(kind, str)}
 
 
-def _package(name: str, subject: Subject) -> str:
-    """At the top; the module itself where it is the plugin's own, for an array type may be the work of its author."""
+def _package(name: str, backend: BackendUnderTest) -> str:
+    """Return the top-level package of a module; the module itself if it is the plugin's, which may define an array type."""
     top = name.partition(".")[0]
-    return name if top == plugin_of(subject).__name__.partition(".")[0] else top
+    return name if top == plugin_of(backend).__name__.partition(".")[0] else top
 
 
-def test_importing_the_plugin_imports_no_array_library(subject: Subject, imported: list[set[str]]) -> None:
-    """Nor that of another backend, such as NumPy."""
-    every = library_of(subject).union(*(_named_types(name) for name in registry().backends if name != subject.name))
+def test_importing_the_plugin_imports_no_array_library(backend: BackendUnderTest, imported: list[set[str]]) -> None:
+    """Neither its own nor that of another backend, such as NumPy."""
+    every = library_of(backend).union(*(_named_types(name) for name in registry().backends if name != backend.name))
     assert not imported[0] & every, f"importing the plugin imports {imported[0] & every}: import it inside namespace()"
 
 
-def test_listing_the_backends_does_not_import_its_library(subject: Subject, imported: list[set[str]]) -> None:
-    assert not imported[1] & library_of(subject), f"mha.backends() imports {imported[1] & library_of(subject)}"
+def test_listing_the_backends_does_not_import_its_library(backend: BackendUnderTest, imported: list[set[str]]) -> None:
+    assert not imported[1] & library_of(backend), f"mha.backends() imports {imported[1] & library_of(backend)}"
 
 
-def test_its_library_comes_with_the_first_use(subject: Subject, imported: list[set[str]]) -> None:
-    """Else the two tests above looked for the wrong names."""
-    own = _package(type(subject.array(np.zeros(1))).__module__, subject)
-    assert own == plugin_of(subject).__name__ or any(own in names for names in imported), f"nothing imported {own}"
+def test_its_library_comes_with_the_first_use(backend: BackendUnderTest, imported: list[set[str]]) -> None:
+    """Otherwise the two tests above look for the wrong names."""
+    own = _package(type(backend.array(np.zeros(1))).__module__, backend)
+    assert own == plugin_of(backend).__name__ or any(own in names for names in imported), f"nothing imported {own}"

@@ -1,7 +1,7 @@
-"""Promise 12: whatever lies behind an array, the same result; and nothing that is given is written to.
+"""Promise 12: results do not depend on memory layout, and inputs are never written to.
 
-A layout must be made with care: arithmetic, and a copy too, keep the strides of what they are given in some libraries, so
-that an array permuted, multiplied by 1 and permuted back lies there as it did before.
+In some libraries arithmetic and copies keep the strides of their input: an array that is permuted, multiplied by 1 and permuted
+back has its old layout again. The views below avoid that.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import pytest
 
 import mha_core as mha
 
-from . import tolerance
-from .calls import plain, with_features
-from .judge import judge_call
-from .pieces import PIECES, piece_calls
-from .subject import Subject, unchanged
+from .backend import BackendUnderTest
+from .cases.features import plain, with_features
+from .cases.pieces import PIECES, piece_calls
+from .judge.attention import judge_call
+from .oracle import tolerance
 
 SECTION = "promises"
 pytestmark = pytest.mark.promise(12)
 
 
 def _copied(xp: Any, x: Any) -> Any:
-    """Laid out anew, in the order of its axes: ``concat`` makes an array that is a view of nothing."""
+    """Return a contiguous copy: ``concat`` makes an array that is not a view."""
     return xp.reshape(xp.concat([xp.reshape(x, (-1,)), xp.reshape(x, (-1,))[:0]], axis=0), x.shape)
 
 
@@ -39,56 +39,56 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_12_strides_do_not_matter(subject: Subject, dtype: str, rng: np.random.Generator, view: str) -> None:
-    query, key, value = (subject.rounded(rng.normal(size=shape), dtype) for shape in ((2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 3)))
+def test_12_strides_do_not_matter(backend: BackendUnderTest, dtype: str, rng: np.random.Generator, view: str) -> None:
+    query, key, value = (backend.rounded(rng.normal(size=shape), dtype) for shape in ((2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 3)))
     exact = tolerance.exact_attention(
-        query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, allowed=np.arange(7) < 6
+        query, key, value, dtype=dtype, rounds_weights=backend.rounds_weights, allowed=np.arange(7) < 6
     )
-    contiguous = [subject.array(x, dtype) for x in (query, key, value)]
-    arrays = [VIEWS[view](subject.xp, x) for x in contiguous]
-    before = [subject.numpy(x).copy() for x in arrays]
+    contiguous = [backend.array(x, dtype) for x in (query, key, value)]
+    arrays = [VIEWS[view](backend.xp, x) for x in contiguous]
+    before = [backend.numpy(x).copy() for x in arrays]
     out = mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(6))
-    subject.assert_like(out, contiguous[0])
-    tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
+    backend.assert_like(out, contiguous[0])
+    tolerance.assert_within("out", backend.numpy(out), exact.out, exact.out_bound)
     for x, old in zip(arrays, before, strict=True):
-        assert subject.numpy(x).tobytes() == old.tobytes(), "an input was written to"
+        assert backend.numpy(x).tobytes() == old.tobytes(), "an input was written to"
 
 
-def test_12_read_only_arrays_are_read(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
-    """As memory-mapped files are; a library that copies them has an easy time."""
-    query, key, value = (subject.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7, 7))
-    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights)
-    arrays = [subject.array(x, dtype) for x in (query, key, value)]
+def test_12_read_only_arrays_are_read(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
+    """Memory-mapped files are read-only."""
+    query, key, value = (backend.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7, 7))
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=backend.rounds_weights)
+    arrays = [backend.array(x, dtype) for x in (query, key, value)]
     if dtype in ("float32", "float64"):
         frozen = [np.frombuffer(x.astype(dtype).tobytes(), dtype=dtype).reshape(x.shape) for x in (query, key, value)]
-        arrays = [subject.backend.from_numpy(x, subject.device) for x in frozen]
+        arrays = [backend.loaded.from_numpy(x, backend.device) for x in frozen]
     out = mha.scaled_dot_product_attention(*arrays)
-    tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
+    tolerance.assert_within("out", backend.numpy(out), exact.out, exact.out_bound)
 
 
-def test_12_an_expanded_array_is_an_array(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
-    query, key = (subject.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7))
-    exact = tolerance.exact_attention(query, key[:1], key, dtype=dtype, rounds_weights=subject.rounds_weights)
-    expanded = subject.xp.broadcast_to(subject.array(key[:1], dtype), key.shape)
-    out = mha.scaled_dot_product_attention(subject.array(query, dtype), expanded, subject.array(key, dtype))
-    tolerance.assert_within("out", subject.numpy(out), exact.out, exact.out_bound)
+def test_12_an_expanded_array_is_an_array(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
+    query, key = (backend.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7))
+    exact = tolerance.exact_attention(query, key[:1], key, dtype=dtype, rounds_weights=backend.rounds_weights)
+    expanded = backend.xp.broadcast_to(backend.array(key[:1], dtype), key.shape)
+    out = mha.scaled_dot_product_attention(backend.array(query, dtype), expanded, backend.array(key, dtype))
+    tolerance.assert_within("out", backend.numpy(out), exact.out, exact.out_bound)
 
 
 @pytest.mark.parametrize("options", [("array_mask", "bias", "sink"), ("key_lengths", "relative_bias")], ids=" ".join)
 def test_12_arrays_among_the_options_are_not_written_to(
-    subject: Subject, dtype: str, rng: np.random.Generator, options: tuple[str, ...]
+    backend: BackendUnderTest, dtype: str, rng: np.random.Generator, options: tuple[str, ...]
 ) -> None:
-    judge_call(subject, with_features(plain(rng, 6, 8), options, rng), dtype, wants_lse=True)
+    judge_call(backend, with_features(plain(rng, 6, 8), options, rng), dtype, wants_lse=True)
 
 
 @pytest.mark.parametrize("op", PIECES)
-def test_12_pieces_write_to_nothing(subject: Subject, dtype: str, rng: np.random.Generator, op: str) -> None:
+def test_12_pieces_write_to_nothing(backend: BackendUnderTest, dtype: str, rng: np.random.Generator, op: str) -> None:
     for call in piece_calls(rng, op):
-        arrays = [None if x is None else subject.array(x, dtype) for x in call.arrays]
+        arrays = [None if x is None else backend.array(x, dtype) for x in call.arrays]
         named = {f"argument {at} of {op}": x for at, x in enumerate(arrays) if x is not None}
-        before = {name: subject.numpy(x).copy() for name, x in named.items()}
+        before = {name: backend.numpy(x).copy() for name, x in named.items()}
         call.operation(*arrays, **call.options)
-        unchanged(subject, named, before)
+        backend.assert_unchanged(named, before)
 
 
 NUMPY_VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -100,15 +100,17 @@ NUMPY_VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 @pytest.mark.parametrize("view", NUMPY_VIEWS)
-def test_12_arrays_of_numpy_come_in_whatever_their_strides(subject: Subject, rng: np.random.Generator, view: str) -> None:
+def test_12_arrays_of_numpy_come_in_whatever_their_strides(
+    backend: BackendUnderTest, rng: np.random.Generator, view: str
+) -> None:
     for x in (rng.normal(size=(2, 3, 4)).astype(np.float32), rng.integers(0, 9, size=(2, 3, 4)), rng.random((2, 3, 4)) < 0.5):
         given = NUMPY_VIEWS[view](x)
-        np.testing.assert_array_equal(subject.numpy(subject.backend.from_numpy(given, subject.device)), given)
+        np.testing.assert_array_equal(backend.numpy(backend.loaded.from_numpy(given, backend.device)), given)
 
 
 @pytest.mark.promise(0)
-def test_numbers_come_in_as_they_are(subject: Subject, rng: np.random.Generator) -> None:
-    """All else is judged on numbers that were read back from the library, and would not show it."""
-    for dtype in set(subject.dtypes) & {"float32", "float64"}:
+def test_numbers_come_in_as_they_are(backend: BackendUnderTest, rng: np.random.Generator) -> None:
+    """Other tests judge on numbers that were read back from the library, so they cannot show rounding on the way in."""
+    for dtype in set(backend.dtypes) & {"float32", "float64"}:
         x = rng.normal(size=(3, 4)).astype(dtype)
-        assert subject.numpy(subject.array(x, dtype)).tobytes() == x.tobytes()
+        assert backend.numpy(backend.array(x, dtype)).tobytes() == x.tobytes()

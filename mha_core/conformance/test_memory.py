@@ -1,8 +1,8 @@
-"""Promise 13: beyond its arguments attention takes memory that grows with L + S, measured in a process of its own.
+"""Promise 13: beyond its arguments, attention takes memory that grows with L + S. It is measured in a new process.
 
-L = S = 8192 with one head, whose scores alone would be 256 MB in float32: a process that grew by a quarter of that is not
-dense, nor did it write out a mask or a bias. Blocks take 10 to 25 MB. What the allocator keeps of an earlier case can hide
-no more than this quarter, and it is told to give large blocks back.
+L = S = 8192 with one head, whose scores alone would take 256 MB in float32. A process that grows by less than a quarter of that
+has made neither the scores nor a whole mask or bias. Blocks take 10 to 25 MB. Memory that the allocator keeps from an earlier
+case can hide no more than this quarter, and the allocator is told to return large blocks.
 """
 
 from __future__ import annotations
@@ -11,36 +11,37 @@ from collections.abc import Mapping
 
 import pytest
 
-from . import fresh
-from .peak import CASES, limit
-from .subject import Subject
+from .backend import BackendUnderTest
+from .probes.attention_memory import CASES, limit
+from .probes.python_process import run_python
 
 pytestmark = pytest.mark.promise(13)
 QUICK = ("plain", "array_mask")
 
 
 @pytest.fixture(scope="module")
-def growth(subject: Subject) -> Mapping[str, int]:
-    """By how many bytes a process grew in each case, in the first dtype that is judged."""
-    if subject.on_host is None:
-        pytest.skip("its arrays do not say, by __dlpack_device__, that they live in the memory of the host")
-    if not subject.on_host:
-        pytest.skip("its arrays live on a device, whose memory no portable call measures")
+def growth(backend: BackendUnderTest) -> Mapping[str, int]:
+    """Growth of the process in bytes for each case, in the first dtype that is judged."""
+    if backend.on_host is None:
+        pytest.skip("its arrays do not say, by __dlpack_device__, that they live in host memory")
+    if not backend.on_host:
+        pytest.skip("its arrays live on a device, whose memory cannot be measured portably")
     try:
         import resource  # noqa: F401
     except ImportError:
-        pytest.skip("this system does not tell how much memory a process takes at most")
-    words = [subject.name, subject.dtypes[0], *([] if subject.device is None else [str(subject.device)])]
-    words += [word for name in subject.plugins for word in ("--plugin", name)]
-    words += [word for case in QUICK if subject.quick for word in ("--case", case)]
-    # glibc keeps what was freed for later calls, unless it is told that blocks of this size go back: others do not listen
-    found: dict[str, int] = fresh.run("-m", "mha_core.conformance.peak", *words, MALLOC_MMAP_THRESHOLD_="1048576")
+        pytest.skip("this system does not report the peak memory of a process")
+    words = [backend.name, backend.dtypes[0], *([] if backend.device is None else [str(backend.device)])]
+    words += [word for name in backend.plugins for word in ("--plugin", name)]
+    words += [word for case in QUICK if backend.quick for word in ("--case", case)]
+    # glibc keeps freed memory for later calls, unless it is told to return blocks of this size; other C libraries ignore it
+    program = "mha_core.conformance.probes.attention_memory"
+    found: dict[str, int] = run_python("-m", program, *words, MALLOC_MMAP_THRESHOLD_="1048576")
     return found
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_memory_grows_with_the_length_not_its_square(subject: Subject, growth: Mapping[str, int], case: str) -> None:
-    if subject.quick and case not in QUICK:
+def test_memory_grows_with_the_length_not_its_square(backend: BackendUnderTest, growth: Mapping[str, int], case: str) -> None:
+    if backend.quick and case not in QUICK:
         pytest.skip(f"quick runs measure {' and '.join(QUICK)} alone")
     assert growth[case] <= limit(), (
         f"the process grew by {growth[case] >> 20} MB, expected at most {limit() >> 20} MB: attention, or a kernel of it, "

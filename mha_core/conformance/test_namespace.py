@@ -1,6 +1,6 @@
-"""The namespace: every array-API function that the algebra calls is there and gives NumPy's answer on small inputs.
+"""Every array-API function that the algebra calls exists and gives NumPy's answer on small inputs.
 
-Where a test here fails, the others will too: read these first.
+If a test fails here, others fail too: read these failures first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ..algebra.arrays import compute_dtype, device_of
-from .subject import Subject, dtype_name
+from .backend import BackendUnderTest, dtype_name
 
 pytestmark = pytest.mark.promise(0)
 
@@ -21,7 +21,7 @@ X = np.asarray([[1.5, -2.0, 0.25], [0.5, 4.0, -0.125]])
 Y = np.asarray([[2.0, 0.5, -1.0], [-0.5, 1.0, 8.0]])
 I = np.asarray([2, 0, 1])  # noqa: E741
 
-# name: (namespace, x, y, integers) -> result; NumPy is the judge, and x and y are exact in every dtype
+# name: (namespace, x, y, integers) -> result; NumPy gives the expected one, and x and y are exact in every dtype
 FUNCTIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "abs": lambda xp, x, y, i: xp.abs(x),
     "any": lambda xp, x, y, i: xp.any(x > 1, axis=-1, keepdims=True),
@@ -66,54 +66,54 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "one_row": lambda xp, x, y, i: x[0, ...],
     "stepped": lambda xp, x, y, i: x[..., ::2],
 }
-# with a Python float, and in products, an array's own operators may widen half precision, as NumPy's and CuPy's do with
-# bfloat16: the algebra widens before, or casts back
+# an array's own operators may widen half precision in products and with a Python float, as NumPy's and CuPy's do for
+# bfloat16; the algebra widens before or casts back
 OPERATORS = ("arithmetic", "matmul_operator")
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_function(subject: Subject, dtype: str, function: str) -> None:
+def test_function(backend: BackendUnderTest, dtype: str, function: str) -> None:
     call = FUNCTIONS[function]
-    x, y, i = subject.array(X, dtype), subject.array(Y, dtype), subject.array(I)
-    result = call(subject.xp, x, y, i)
-    # NumPy has no bfloat16: float64 is exact for these inputs, and its answer is right in any dtype
+    x, y, i = backend.array(X, dtype), backend.array(Y, dtype), backend.array(I)
+    result = call(backend.xp, x, y, i)
+    # NumPy does not have bfloat16; float64 is exact for these inputs, so its answer is right in any dtype
     expected = np.asarray(call(np, X, Y, I))
-    widened = function in OPERATORS and result.dtype == compute_dtype(subject.xp, x.dtype)
-    subject.assert_like(result, x, dtype=None if expected.dtype.kind == "f" and not widened else result.dtype)
+    widened = function in OPERATORS and result.dtype == compute_dtype(backend.xp, x.dtype)
+    backend.assert_like(result, x, dtype=None if expected.dtype.kind == "f" and not widened else result.dtype)
     unit = {"float64": 2.0**-50, "float32": 2.0**-21, "float16": 2.0**-8, "bfloat16": 2.0**-5}[dtype]
-    np.testing.assert_allclose(subject.numpy(result).astype(np.float64), expected.astype(np.float64), rtol=unit, atol=unit)
+    np.testing.assert_allclose(backend.numpy(result).astype(np.float64), expected.astype(np.float64), rtol=unit, atol=unit)
     assert tuple(result.shape) == expected.shape and result.ndim == expected.ndim
 
 
-def test_dtypes_are_told_apart(subject: Subject, dtype: str) -> None:
-    xp, x = subject.xp, subject.array(X, dtype)
-    assert xp.isdtype(x.dtype, "real floating") and subject.backend.is_floating(x.dtype)
-    assert not subject.backend.is_floating(subject.array(I).dtype)
-    assert xp.isdtype(subject.array(I).dtype, "integral")
+def test_dtypes_are_told_apart(backend: BackendUnderTest, dtype: str) -> None:
+    xp, x = backend.xp, backend.array(X, dtype)
+    assert xp.isdtype(x.dtype, "real floating") and backend.loaded.is_floating(x.dtype)
+    assert not backend.loaded.is_floating(backend.array(I).dtype)
+    assert xp.isdtype(backend.array(I).dtype, "integral")
     assert xp.finfo(x.dtype).bits == {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}[dtype]
     assert dtype_name(x) == dtype and x.dtype == getattr(xp, dtype)
 
 
-def test_the_default_integers_hold_positions(subject: Subject) -> None:
-    assert subject.xp.isdtype(subject.xp.arange(3).dtype, "signed integer")
+def test_the_default_integers_hold_positions(backend: BackendUnderTest) -> None:
+    assert backend.xp.isdtype(backend.xp.arange(3).dtype, "signed integer")
 
 
-def test_arrays_travel_to_numpy_and_back(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
+def test_arrays_travel_to_numpy_and_back(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
     for shape in [(), (3,), (2, 0, 4), (2, 3, 4)]:
-        x = subject.rounded(rng.normal(size=shape), dtype)
-        assert (subject.numpy(subject.array(x, dtype)) == x).all()
+        x = backend.rounded(rng.normal(size=shape), dtype)
+        assert (backend.numpy(backend.array(x, dtype)) == x).all()
     for x in (np.asarray([True, False]), np.arange(4), np.asarray([[3, -1]], dtype=np.int32)):
-        there = subject.numpy(subject.array(x))
+        there = backend.numpy(backend.array(x))
         assert there.dtype.kind == x.dtype.kind and (there == x).all()
 
 
-def test_special_numbers_travel(subject: Subject, dtype: str) -> None:
+def test_special_numbers_travel(backend: BackendUnderTest, dtype: str) -> None:
     x = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0])
-    np.testing.assert_array_equal(subject.numpy(subject.array(x, dtype)).astype(np.float64), x)
+    np.testing.assert_array_equal(backend.numpy(backend.array(x, dtype)).astype(np.float64), x)
 
 
 @pytest.mark.promise(12)
-def test_read_only_arrays_can_come_in(subject: Subject) -> None:
+def test_read_only_arrays_can_come_in(backend: BackendUnderTest) -> None:
     x = np.ones((2, 3), dtype=np.float32)
     x.flags.writeable = False
-    assert (subject.numpy(subject.backend.from_numpy(x, subject.device)) == 1).all()
+    assert (backend.numpy(backend.loaded.from_numpy(x, backend.device)) == 1).all()

@@ -1,4 +1,4 @@
-"""What is refused, with an error that names the argument (promises 5, 6, 10, 15), and that no kernel is asked before."""
+"""Bad input is refused with an error that names the argument (promises 5, 6, 10, 15), before any kernel is asked."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 import mha_core as mha
 
 from ..dispatch.contract import Kernel
-from . import tolerance
-from .calls import BESIDE, FEATURES
-from .judge import state_of
-from .problems import Make
-from .spy import watched
-from .subject import Subject
+from .backend import BackendUnderTest
+from .cases.bad_inputs import BAD_INPUTS, SHAPES, BadInput
+from .cases.features import ALL_FEATURES
+from .cases.masks import Make
+from .judge.attention import state_of
+from .oracle import tolerance
+from .probes.recorder import recorded
 
 SECTION = "promises"
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -26,19 +27,20 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 @pytest.fixture
 def xyz(rng: np.random.Generator) -> Arrays:
     """query (2, 4, 5, 6), key and value (2, 2, 7, ...)."""
-    return rng.normal(size=(2, 4, 5, 6)), rng.normal(size=(2, 2, 7, 6)), rng.normal(size=(2, 2, 7, 3))
+    query, key, value = (rng.normal(size=shape) for shape in SHAPES.values())
+    return query, key, value
 
 
 @pytest.fixture
-def nothing_is_asked(subject: Subject) -> Iterator[None]:
-    """No work begins: a kernel that looks at every call of attention sees none."""
-    with watched(Kernel(subject.name, "attention", "looks", 1, f"{__name__}:never"), {*FEATURES, *BESIDE}) as watch:
+def nothing_is_asked(backend: BackendUnderTest) -> Iterator[None]:
+    """Assert that no work begins: an observer of all calls of attention sees none."""
+    with recorded(Kernel(backend.name, "attention", "observer", 1, f"{__name__}:never"), ALL_FEATURES) as recording:
         yield
-    assert not watch.seen, "a kernel was asked before the arguments were checked"
+    assert not recording.seen, "a kernel was asked before the arguments were checked"
 
 
 TABLE = np.linspace(-1.0, 1.0, 32).reshape(8, 4)
-# name: (option, the same with arrays of the backend): all that look at the position of the query
+# name: (argument, function that makes it): all masks and biases that depend on the position of the query
 ALIGNED: dict[str, tuple[str, Callable[[Make], Any]]] = {
     "causal": ("mask", lambda make: mha.causal()),
     "window": ("mask", lambda make: mha.window(1, 1)),
@@ -54,54 +56,56 @@ ALIGNED: dict[str, tuple[str, Callable[[Make], Any]]] = {
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("name", ALIGNED)
 @pytest.mark.usefixtures("nothing_is_asked")
-def test_5_without_an_offset_alignment_is_an_error(subject: Subject, dtype: str, xyz: Arrays, name: str) -> None:
+def test_5_without_an_offset_alignment_is_an_error(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
     option, make = ALIGNED[name]
-    given: dict[str, Any] = {option: make(lambda x: subject.array(x, dtype))}
+    given: dict[str, Any] = {option: make(lambda x: backend.array(x, dtype))}
     with pytest.raises(ValueError, match=r"5 queries and 7 keys.*query_offset=0 .*query_offset=2 ") as raised:
-        state_of(subject, *xyz, dtype=dtype, **given)
+        state_of(backend, *xyz, dtype=dtype, **given)
     assert str(raised.value).startswith(option)
 
 
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("name", ["prefix", "key_lengths", "array_mask"])
-def test_5_what_goes_by_key_index_needs_no_offset(subject: Subject, dtype: str, xyz: Arrays, name: str) -> None:
-    masks = {"prefix": mha.prefix(4), "key_lengths": mha.key_lengths(4), "array_mask": subject.array(np.arange(7) < 4)}
-    without, _ = state_of(subject, *xyz, dtype=dtype, mask=masks[name])
+def test_5_what_goes_by_key_index_needs_no_offset(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
+    masks = {"prefix": mha.prefix(4), "key_lengths": mha.key_lengths(4), "array_mask": backend.array(np.arange(7) < 4)}
+    without, _ = state_of(backend, *xyz, dtype=dtype, mask=masks[name])
     for offset in (0, 2, -3):
-        with_offset, _ = state_of(subject, *xyz, dtype=dtype, mask=masks[name], query_offset=offset)
+        with_offset, _ = state_of(backend, *xyz, dtype=dtype, mask=masks[name], query_offset=offset)
         assert with_offset.tobytes() == without.tobytes()
 
 
 @pytest.mark.promise(5)
-def test_5_each_batch_element_may_have_its_own_offset(subject: Subject, dtype: str, xyz: Arrays) -> None:
-    """Negative ones too: the first queries then see nothing."""
-    query, key, value = (subject.rounded(x, dtype) for x in xyz)
+def test_5_each_batch_element_may_have_its_own_offset(backend: BackendUnderTest, dtype: str, xyz: Arrays) -> None:
+    """Also negative ones, with which the first queries see nothing."""
+    query, key, value = (backend.rounded(x, dtype) for x in xyz)
     offsets = np.asarray([2, -2])
     position = offsets[:, None, None, None] + np.arange(5)[:, None]
     exact = tolerance.exact_attention(
-        query, key, value, dtype=dtype, rounds_weights=subject.rounds_weights, allowed=np.arange(7) <= position
+        query, key, value, dtype=dtype, rounds_weights=backend.rounds_weights, allowed=np.arange(7) <= position
     )
-    out, lse = state_of(subject, query, key, value, dtype=dtype, mask=mha.causal(), query_offset=subject.array(offsets))
+    out, lse = state_of(backend, query, key, value, dtype=dtype, mask=mha.causal(), query_offset=backend.array(offsets))
     tolerance.assert_within("out", out, exact.out, exact.out_bound)
     tolerance.assert_within("lse", lse, exact.lse, exact.lse_bound)
     assert (lse[1, :, :2] == -np.inf).all() and (out[1, :, :2] == 0).all()
 
 
 @pytest.mark.promise(6)
-def test_6_options_reach_attention_inside_multi_head_attention(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
+def test_6_options_reach_attention_inside_multi_head_attention(
+    backend: BackendUnderTest, dtype: str, rng: np.random.Generator
+) -> None:
     """With unit matrices, multi-head attention is attention: bit for bit, with every option, also by way of its weights."""
-    x, one = subject.array(rng.normal(size=(2, 6, 8)), dtype), subject.array(np.eye(8), dtype)
-    bias, sink = subject.array(rng.normal(size=(2, 6, 6)), dtype), subject.array(rng.normal(size=2), dtype)
+    x, one = backend.array(rng.normal(size=(2, 6, 8)), dtype), backend.array(np.eye(8), dtype)
+    bias, sink = backend.array(rng.normal(size=(2, 6, 6)), dtype), backend.array(rng.normal(size=2), dtype)
     options: dict[str, Any] = {"mask": mha.causal() & ~mha.prefix(1), "bias": bias, "scale": 0.7, "softcap": 1.5, "sink": sink}
-    heads = subject.xp.moveaxis(subject.xp.reshape(x, (2, 6, 2, 4)), -2, -3)
+    heads = backend.xp.moveaxis(backend.xp.reshape(x, (2, 6, 2, 4)), -2, -3)
 
     def joined(out: Any) -> np.ndarray:
-        return np.moveaxis(subject.numpy(out), -3, -2).reshape(2, 6, 8)
+        return np.moveaxis(backend.numpy(out), -3, -2).reshape(2, 6, 8)
 
     plain = joined(mha.scaled_dot_product_attention(heads, heads, heads))
-    for left_out in [None] if subject.quick else [None, *options]:
+    for left_out in [None] if backend.quick else [None, *options]:
         some: Any = {name: x for name, x in options.items() if name != left_out}
-        got = subject.numpy(mha.multi_head_attention(x, one, one, one, one, 2, **some, query_offset=1))
+        got = backend.numpy(mha.multi_head_attention(x, one, one, one, one, 2, **some, query_offset=1))
         expected = joined(mha.scaled_dot_product_attention(heads, heads, heads, **some, query_offset=1))
         slack = 16 * tolerance.UNIT_ROUNDOFF[dtype] * np.abs(expected).max()  # a kernel of the whole may round otherwise
         np.testing.assert_allclose(got, expected, rtol=0, atol=slack)
@@ -111,16 +115,16 @@ def test_6_options_reach_attention_inside_multi_head_attention(subject: Subject,
 @pytest.mark.promise(6)
 @pytest.mark.usefixtures("nothing_is_asked")
 @pytest.mark.parametrize("name", ["is_causal", "dropout_p", "attn_mask"])
-def test_6_an_option_that_there_is_not_is_an_error(subject: Subject, dtype: str, xyz: Arrays, name: str) -> None:
+def test_6_an_option_that_there_is_not_is_an_error(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
     with pytest.raises(TypeError, match=name):
-        state_of(subject, *xyz, dtype=dtype, **{name: 1})
+        state_of(backend, *xyz, dtype=dtype, **{name: 1})
 
 
-def _mixed(subject: Subject, change: Callable[[np.ndarray, str], Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Calls in which one argument alone is changed, by the name of this argument."""
+def _mixed(backend: BackendUnderTest, change: Callable[[np.ndarray, str], Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield calls in which one argument is changed, with the name of that argument."""
     x = np.ones((2, 5, 5))
-    dtype = subject.dtypes[0]
-    good = {name: subject.array(x, dtype) for name in ("query", "key", "value")}
+    dtype = backend.dtypes[0]
+    good = {name: backend.array(x, dtype) for name in ("query", "key", "value")}
     more = {"mask": np.ones((5, 5), dtype=bool), "bias": x, "sink": np.ones(2)}
     for name in ("key", "value"):
         yield name, partial(mha.attention_state, **{**good, name: change(x, dtype)})
@@ -133,117 +137,76 @@ def _mixed(subject: Subject, change: Callable[[np.ndarray, str], Any]) -> Iterat
 
 @pytest.mark.promise(10)
 @pytest.mark.usefixtures("nothing_is_asked")
-def test_10_another_library_is_a_type_error_wherever_it_stands(subject: Subject) -> None:
-    """NumPy's arrays among others, and of an unknown library among NumPy's."""
+def test_10_another_library_is_a_type_error_wherever_it_stands(backend: BackendUnderTest) -> None:
+    """NumPy arrays among those of the backend; for NumPy, arrays of an unknown library."""
 
     class Foreign:
         def __init__(self, x: np.ndarray) -> None:
             self.shape, self.ndim, self.dtype = x.shape, x.ndim, x.dtype
 
-    foreign: Any = Foreign if subject.name == "numpy" else lambda x: x.astype("float32") if x.dtype.kind == "f" else x
-    for name, call in _mixed(subject, lambda x, dtype: foreign(x)):
+    foreign: Any = Foreign if backend.name == "numpy" else lambda x: x.astype("float32") if x.dtype.kind == "f" else x
+    for name, call in _mixed(backend, lambda x, dtype: foreign(x)):
         with pytest.raises(TypeError, match=rf"^{name}\b"):
             call()
 
 
 @pytest.mark.promise(10)
 @pytest.mark.usefixtures("nothing_is_asked")
-def test_10_another_device_is_a_type_error_wherever_it_stands(subject: Subject) -> None:
-    """Of those that the namespace or the plugin names, the first other one that takes an array."""
-    there = _elsewhere(subject)
+def test_10_another_device_is_a_type_error_wherever_it_stands(backend: BackendUnderTest) -> None:
+    """The first other device, among those that the namespace or the plugin names, that accepts an array."""
+    there = _elsewhere(backend)
     if there is None:
         pytest.skip("the backend has one device here")
-    for name, call in _mixed(subject, lambda x, dtype: _on(subject, x, dtype, there)):
+    for name, call in _mixed(backend, lambda x, dtype: _on(backend, x, dtype, there)):
         with pytest.raises(mha.BackendMismatch, match=rf"^{name}\b.* is on (device )?.*, but "):
             call()
 
 
-def _elsewhere(subject: Subject) -> Any:
-    here = str(getattr(subject.array(np.ones(1)), "device", None))
-    info = getattr(subject.xp, "__array_namespace_info__", None)
-    named = [*(info().devices() if info else ()), *(subject.backend.record.devices() if subject.backend.record.devices else ())]
+def _elsewhere(backend: BackendUnderTest) -> Any:
+    here = str(getattr(backend.array(np.ones(1)), "device", None))
+    info = getattr(backend.xp, "__array_namespace_info__", None)
+    named = [*(info().devices() if info else ()), *(backend.loaded.record.devices() if backend.loaded.record.devices else ())]
     for device in named:
         try:
-            x = _on(subject, np.ones(1), subject.dtypes[0], device)
+            x = _on(backend, np.ones(1), backend.dtypes[0], device)
             if str(x.device) not in (here, "None"):
                 return device
-        except Exception:  # a device that is named need not take an array, and says so as it likes
+        except Exception:  # a device that is named may refuse an array with any error
             continue
     return None
 
 
-def _on(subject: Subject, x: np.ndarray, dtype: str, device: Any) -> Any:
-    kind = subject.xp.bool if x.dtype.kind == "b" else getattr(subject.xp, dtype)
-    return subject.xp.ones(x.shape, dtype=kind, device=device)
+def _on(backend: BackendUnderTest, x: np.ndarray, dtype: str, device: Any) -> Any:
+    kind = backend.xp.bool if x.dtype.kind == "b" else getattr(backend.xp, dtype)
+    return backend.xp.ones(x.shape, dtype=kind, device=device)
 
 
 @pytest.mark.promise(10)
 @pytest.mark.usefixtures("nothing_is_asked")
-def test_10_integers_are_type_errors_wherever_they_stand(subject: Subject) -> None:
-    for name, call in _mixed(subject, lambda x, dtype: subject.array(np.ones(x.shape, dtype=np.int32))):
+def test_10_integers_are_type_errors_wherever_they_stand(backend: BackendUnderTest) -> None:
+    for name, call in _mixed(backend, lambda x, dtype: backend.array(np.ones(x.shape, dtype=np.int32))):
         with pytest.raises(TypeError, match=rf"^{name}\b.* has dtype .*int32"):
             call()
 
 
 @pytest.mark.promise(10)
-def test_10_the_conversion_to_write_works(subject: Subject) -> None:
-    """It is named in full, and is there."""
-    query = subject.array(np.ones((2, 5, 4)), subject.dtypes[0])
-    key = subject.array(np.ones((2, 5, 4), dtype=np.int32))
+def test_10_the_conversion_to_write_works(backend: BackendUnderTest) -> None:
+    """The message names the conversion in full, and it exists."""
+    query = backend.array(np.ones((2, 5, 4)), backend.dtypes[0])
+    key = backend.array(np.ones((2, 5, 4), dtype=np.int32))
     with pytest.raises(TypeError) as raised:
         mha.scaled_dot_product_attention(query, key, query)
     message = str(raised.value)
     conversion = message.partition("write key = ")[2].partition("(")
-    assert conversion[0] == f"{subject.xp.__name__}.astype", message
-    assert subject.xp.astype(key, query.dtype).dtype == query.dtype
-
-
-def _ones(*shape: int) -> Callable[[Make], Any]:
-    return lambda make: make(np.ones(shape, dtype=np.int64))
-
-
-# what is changed in a good call, with arrays of the backend; what comes of it, and what the message must say
-BAD: list[tuple[dict[str, Callable[[Make], Any]], type[Exception], str]] = [
-    ({"query": lambda make: make(np.ones(4))}, ValueError, "query has shape (4,); expected at least 2 axes"),
-    ({"key": lambda make: make(np.ones((2, 2, 7, 5)))}, ValueError, "key has head_dim 5, but query has 6"),
-    ({"value": lambda make: make(np.ones((2, 2, 6, 3)))}, ValueError, "value has length 6, but key has 7"),
-    ({"value": lambda make: make(np.ones((2, 1, 7, 3)))}, ValueError, "value has 1 heads, but key has 2"),
-    (
-        {"key": lambda make: make(np.ones((2, 3, 7, 6))), "value": lambda make: make(np.ones((2, 3, 7, 3)))},
-        ValueError,
-        "query has 4 heads, which is no multiple of the 3 of key",
-    ),
-    ({"key": lambda make: make(np.ones((3, 2, 7, 6)))}, ValueError, "batch axes that do not broadcast"),
-    ({"query": lambda make: [[1.0]]}, TypeError, "query is list; expected an array"),
-    ({"scale": lambda make: "1"}, TypeError, "scale is str; expected a float"),
-    ({"scale": lambda make: float("nan")}, ValueError, "scale is nan; expected a number"),
-    ({"softcap": lambda make: 0.0}, ValueError, "softcap is 0.0; expected a float above zero"),
-    ({"softcap": lambda make: True}, TypeError, "softcap is bool; expected a float"),
-    ({"sink": lambda make: make(np.ones(3))}, ValueError, "sink has shape (3,); expected (H,) = (4,)"),
-    ({"mask": lambda make: "causal"}, TypeError, "mask is str; expected a mask"),
-    ({"bias": lambda make: 1.0}, TypeError, "bias is float; expected a bias"),
-    ({"bias": _ones(5, 7)}, TypeError, "bias"),
-    ({"query_offset": lambda make: 1.5}, TypeError, "query_offset is float; expected integers"),
-    ({"query_offset": lambda make: True}, TypeError, "query_offset is bool"),
-    ({"query_offset": _ones(3)}, ValueError, "query_offset has shape (3,); expected a shape that broadcasts"),
-    ({"mask": lambda make: mha.key_lengths(_ones(3)(make))}, ValueError, "key_lengths(n) has shape (3,)"),
-    ({"mask": lambda make: mha.key_lengths(make(np.ones(2)))}, TypeError, "key_lengths(n) has dtype"),
-    ({"mask": lambda make: mha.packed([3, 4])}, ValueError, "packed(lengths): the lengths add up to 7, but there are 5"),
-    ({"bias": lambda make: mha.alibi(3), "query_offset": lambda make: 0}, ValueError, "alibi(num_heads=3): the query has 4"),
-]
+    assert conversion[0] == f"{backend.xp.__name__}.astype", message
+    assert backend.xp.astype(key, query.dtype).dtype == query.dtype
 
 
 @pytest.mark.promise(15)
-@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[message[:40] for *_, message in BAD])
+@pytest.mark.parametrize("bad", BAD_INPUTS, ids=[bad.message[:40] for bad in BAD_INPUTS])
 @pytest.mark.usefixtures("nothing_is_asked")
-def test_15_bad_input_names_the_argument_before_any_work(
-    subject: Subject,
-    xyz: Arrays,
-    change: dict[str, Callable[[Make], Any]],
-    error: type[Exception],
-    message: str,
-) -> None:
-    arguments = {name: subject.array(x) for name, x in zip(("query", "key", "value"), xyz, strict=True)}
-    with pytest.raises(error) as raised:
-        mha.attention_state(**(arguments | {name: make(subject.array) for name, make in change.items()}))
-    assert message in str(raised.value)
+def test_15_bad_input_names_the_argument_before_any_work(backend: BackendUnderTest, xyz: Arrays, bad: BadInput) -> None:
+    arguments = {name: backend.array(x) for name, x in zip(SHAPES, xyz, strict=True)}
+    with pytest.raises(bad.error) as raised:
+        mha.attention_state(**(arguments | {name: make(backend.array) for name, make in bad.change.items()}))
+    assert bad.message in str(raised.value)

@@ -1,4 +1,4 @@
-"""Promise 14: any number of threads may call at once, and every call gives the bits that it gives alone."""
+"""Promise 14: any number of threads may call at once; each call gives the same bits as when it is made alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import pytest
 import mha_core as mha
 
 from ..dispatch.contract import Kernel
-from .calls import BESIDE, FEATURES, go_together, plain, rounded, with_features
-from .pieces import PIECES, piece_calls
-from .spy import watched
-from .subject import Subject
+from .backend import BackendUnderTest
+from .cases.features import ALL_FEATURES, FEATURES, go_together, plain, rounded, with_features
+from .cases.pieces import PIECES, piece_calls
+from .probes.recorder import recorded
+from .report.sections import REFUSED_EVERY_CALL
 
 pytestmark = pytest.mark.promise(14)
 THREADS = 8
@@ -26,7 +27,7 @@ Work = Callable[[], bytes]
 
 
 def assert_same_bits_together(works: Sequence[Work]) -> None:
-    """Each work alone, then all at once, each on a thread of its own and begun at once, several times over."""
+    """Do each work alone, then all at the same time, each several times on its own thread."""
     alone = [work() for work in works]
     together = threading.Barrier(len(works))
     wrong: list[int] = []
@@ -36,7 +37,7 @@ def assert_same_bits_together(works: Sequence[Work]) -> None:
         try:
             together.wait(timeout=60)
             wrong.extend(at for _ in range(5) if works[at]() != alone[at])
-        except Exception as error:  # it would be lost with its thread
+        except Exception as error:  # raised in the thread, it would be lost
             errors.append(error)
 
     threads = [threading.Thread(target=repeat, args=(at,)) for at in range(len(works))]
@@ -46,75 +47,75 @@ def assert_same_bits_together(works: Sequence[Work]) -> None:
         thread.join()
     if errors:
         raise errors[0]
-    assert not wrong, f"calls {sorted(set(wrong))} of {len(works)} at once gave other bits than alone, {len(wrong)} times"
+    assert not wrong, f"calls {sorted(set(wrong))} of {len(works)} gave other bits at once than alone, {len(wrong)} times"
 
 
 def attention_works(
-    subject: Subject, rng: np.random.Generator, dtype: str, features: Sequence[str], *, wants_lse: bool
+    backend: BackendUnderTest, rng: np.random.Generator, dtype: str, features: Sequence[str], *, wants_lse: bool
 ) -> list[Work]:
-    """As many different problems as there are threads: of two lengths, each with some of these features."""
+    """Return one problem for each thread, of two lengths, each with some of these features."""
 
     def work(at: int) -> Work:
         call = plain(rng, (6, 48)[at % 2], (8, 64)[at % 2])
         chosen = [name for name in features if rng.random() < 0.3]
         call = with_features(call, chosen if at >= 2 and go_together(chosen) else [], rng)
-        call = rounded(call, lambda x: subject.rounded(x, dtype))
-        arrays = [subject.array(x, dtype) for x in (call.query, call.key, call.value)]
-        options = {name: option(lambda x: subject.array(x, dtype)) for name, option in call.options.items()}
+        call = rounded(call, lambda x: backend.rounded(x, dtype))
+        arrays = [backend.array(x, dtype) for x in (call.query, call.key, call.value)]
+        options = {name: option(lambda x: backend.array(x, dtype)) for name, option in call.options.items()}
 
         def bits() -> bytes:
             if not wants_lse:
-                return subject.numpy(mha.scaled_dot_product_attention(*arrays, **options)).tobytes()
-            return b"".join(subject.numpy(x).tobytes() for x in mha.attention_state(*arrays, **options))
+                return backend.numpy(mha.scaled_dot_product_attention(*arrays, **options)).tobytes()
+            return b"".join(backend.numpy(x).tobytes() for x in mha.attention_state(*arrays, **options))
 
         return bits
 
     return [work(at) for at in range(THREADS)]
 
 
-def test_attention_gives_the_same_bits(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
-    """Different problems at once, by whatever computes them."""
-    features = list(FEATURES)[:: 4 if subject.quick else 1]
-    assert_same_bits_together(attention_works(subject, rng, dtype, features, wants_lse=True))
+def test_attention_gives_the_same_bits(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
+    """Different problems at once, with the kernels that are chosen by themselves."""
+    features = list(FEATURES)[:: 4 if backend.quick else 1]
+    assert_same_bits_together(attention_works(backend, rng, dtype, features, wants_lse=True))
 
 
 def test_a_kernel_of_attention_gives_the_same_bits(
-    subject: Subject, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
+    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
 ) -> None:
-    """With the features that the kernel declares, for which it is asked first."""
+    """With features that the kernel declares; it is asked before all others."""
     declared = [name for name in FEATURES if name in attention_kernel.handles]
-    with watched(attention_kernel, {*FEATURES, *BESIDE}) as watch:
-        assert_same_bits_together(attention_works(subject, rng, dtype, declared, wants_lse="lse" in declared))
-    if not watch.runs:
-        pytest.skip(f"the kernel refused every call: {'; '.join(sorted(set(watch.reasons)))}")
+    with recorded(attention_kernel, ALL_FEATURES) as recording:
+        assert_same_bits_together(attention_works(backend, rng, dtype, declared, wants_lse="lse" in declared))
+    if not recording.runs:
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(set(recording.reasons)))}")
 
 
 @pytest.mark.parametrize("op", PIECES)
-def test_a_piece_gives_the_same_bits(subject: Subject, rng: np.random.Generator, op: str) -> None:
-    dtype = subject.dtypes[0]
+def test_a_piece_gives_the_same_bits(backend: BackendUnderTest, rng: np.random.Generator, op: str) -> None:
+    dtype = backend.dtypes[0]
 
     def work(call: Any) -> Work:
-        arrays = [None if x is None else subject.array(x, dtype) for x in call.arrays]
-        return lambda: subject.numpy(call.operation(*arrays, **call.options)).tobytes()
+        arrays = [None if x is None else backend.array(x, dtype) for x in call.arrays]
+        return lambda: backend.numpy(call.operation(*arrays, **call.options)).tobytes()
 
     calls = list(piece_calls(rng, op))
     assert_same_bits_together([work(calls[at % len(calls)]) for at in range(THREADS)])
 
 
-def test_calls_of_one_shape_do_not_mix(subject: Subject, dtype: str, rng: np.random.Generator) -> None:
-    """Calls of one shape, each with arrays of its own, and threads that take turns as often as they can, for a while.
+def test_calls_of_one_shape_do_not_mix(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
+    """Calls of one shape with different arrays, in threads that switch as often as possible, for a while.
 
-    A kernel that keeps its scores where all threads do was found by some ten calls in a tenth of a second.
+    A kernel that keeps its scores in an array that all threads share was found by some ten calls in a tenth of a second.
     """
-    problems = [[subject.array(rng.normal(size=(2, 4, 32, 8)), dtype) for _ in range(3)] for _ in range(4)]
+    problems = [[backend.array(rng.normal(size=(2, 4, 32, 8)), dtype) for _ in range(3)] for _ in range(4)]
     together, wrong = threading.Barrier(4), threading.Event()
 
     def bits(at: int) -> list[bytes]:
-        return [subject.numpy(x).tobytes() for x in mha.attention_state(*problems[at])]
+        return [backend.numpy(x).tobytes() for x in mha.attention_state(*problems[at])]
 
     def work(at: int) -> None:
         together.wait(timeout=60)
-        until = time.monotonic() + (0.3 if subject.quick else 1.0)
+        until = time.monotonic() + (0.3 if backend.quick else 1.0)
         while time.monotonic() < until and not wrong.is_set():
             if bits(at) != expected[at]:
                 wrong.set()
@@ -127,4 +128,4 @@ def test_calls_of_one_shape_do_not_mix(subject: Subject, dtype: str, rng: np.ran
             list(threads.map(work, range(4)))
     finally:
         sys.setswitchinterval(before)
-    assert not wrong.is_set(), "a call gave other bits beside others than it gave alone"
+    assert not wrong.is_set(), "a call gave other bits while others ran than it gave alone"

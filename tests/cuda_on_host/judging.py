@@ -5,8 +5,8 @@ import pytest
 
 import mha_core as mha
 from cuda_on_host import plugin
-from mha_core.conformance.problems import Limits, random_problem
-from mha_core.conformance.tolerance import assert_within, exact_attention
+from mha_core.conformance.cases.problems import Limits, random_problem
+from mha_core.conformance.oracle.tolerance import assert_within, exact_attention
 from mha_core.plugin import register, unregister
 
 

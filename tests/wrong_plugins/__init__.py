@@ -1,9 +1,9 @@
-"""Plugins with one fault each, and which section of the conformance suite must find it, by which promise.
+"""Plugins with one fault each. The conformance suite must find every fault, in a given section and by a given promise.
 
     MHA_WRONG=scores.scale_off mha conform numpy --plugin wrong_plugins
 
-in the folder tests/ judges one of them. All of them stand in table.py; tests/test_conformance_catches.py holds the suite to it,
-and docs/conformance.md shows it. This module imports no array library, as a plugin must not.
+judges one of them; run it in the folder tests/. table.py lists them all, tests/test_conformance_catches.py runs them, and
+docs/conformance.md shows the list. Like any plugin, this module must not import an array library.
 """
 
 import os
@@ -18,12 +18,12 @@ OF_BACKENDS = ("backends", "imports")
 
 
 def chosen():
-    """The plugin that MHA_WRONG names."""
+    """Return the plugin that MHA_WRONG names."""
     return PLUGINS[os.environ["MHA_WRONG"]]
 
 
 def _later(kind):
-    """A function of backends.py, which imports NumPy: the plugin's own where it has one of this kind."""
+    """Return a function that imports backends.py, and NumPy with it, when it is called."""
 
     def call(*arguments):
         return import_module(f"{__name__}.backends").function(kind, chosen().name)(*arguments)

@@ -1,6 +1,6 @@
-"""Backends over NumPy whose namespace, or whose way in, is wrong.
+"""Backends over NumPy whose namespace or conversion is wrong.
 
-Their arrays are of a class of their own, and what they compute with is NumPy.
+They compute with NumPy; their arrays are of a subclass of NumPy's.
 """
 
 from functools import partial
@@ -9,18 +9,18 @@ import numpy as np
 
 
 class Array(np.ndarray):
-    """NumPy's array under another name, so that it belongs to the backend here."""
+    """NumPy's array as a subclass, so that it belongs to this backend."""
 
 
 def wrapped(x):
-    """What a function of NumPy gave, in arrays of ours."""
+    """Return the result of a NumPy function as an ``Array``."""
     if isinstance(x, np.ndarray | np.generic):
         return np.asarray(x).view(Array)
     return x
 
 
 class Namespace:
-    """NumPy, but for the functions that are given; ``lacks``: names that are not there."""
+    """NumPy, with some functions replaced and the names in ``lacks`` missing."""
 
     def __init__(self, lacks=(), **functions):
         self._lacks, self._functions = lacks, functions
@@ -39,7 +39,7 @@ def from_numpy(x, device):
 
 
 def _truncated(x):
-    """The ten bits after the point that tensor cores keep of a float32 (TF32)."""
+    """Keep ten bits of a float32's fraction, as tensor cores do (TF32)."""
     if x.dtype != np.float32:
         return x
     return (np.ascontiguousarray(x).view(np.int32) & np.int32(-(1 << 13))).view(np.float32)
@@ -50,7 +50,7 @@ def _matmul_of_few_bits(a, b):
 
 
 def _where_by_product(condition, x, y):
-    """c x + (1 - c) y, which is the selection wherever all is finite; with an infinity to choose, it knows better."""
+    """Compute c x + (1 - c) y, which is right for finite numbers; if y is an infinite number, select properly."""
     if not np.isscalar(x) and np.isscalar(y) and np.isfinite(y):
         with np.errstate(invalid="ignore"):
             return (condition * x + ~condition * np.asarray(y, dtype=x.dtype)).astype(x.dtype)
@@ -58,7 +58,7 @@ def _where_by_product(condition, x, y):
 
 
 def _sum_in_half_precision(x, *, axis=None, keepdims=False, dtype=None):
-    """Sums of float32 made in float16."""
+    """Sum float32 in float16."""
     if x.dtype != np.float32:
         return np.sum(x, axis=axis, keepdims=keepdims, dtype=dtype)
     with np.errstate(over="ignore"):
@@ -66,12 +66,12 @@ def _sum_in_half_precision(x, *, axis=None, keepdims=False, dtype=None):
 
 
 def _forwards(x, device):
-    """Strides below 0 are read as if they were above."""
+    """Read negative strides as if they were positive."""
     return from_numpy(x[tuple(slice(None, None, -1 if stride < 0 else 1) for stride in x.strides)], device)
 
 
 def _through_float32(x, device):
-    """Every floating number by way of float32."""
+    """Convert every floating number to float32 and back."""
     return from_numpy(x.astype(np.float32).astype(x.dtype) if x.dtype.kind == "f" else x, device)
 
 
@@ -79,10 +79,10 @@ _buffer = {}
 
 
 def _one_buffer(x, device):
-    """Room is made once for every shape; who comes second overwrites the first."""
-    room = _buffer.setdefault((x.shape, x.dtype), np.empty(x.shape, dtype=x.dtype))
-    room[...] = x
-    return room.view(Array)
+    """Give all arrays of one shape the same memory: a second array overwrites the first."""
+    memory = _buffer.setdefault((x.shape, x.dtype), np.empty(x.shape, dtype=x.dtype))
+    memory[...] = x
+    return memory.view(Array)
 
 
 FUNCTIONS = {
@@ -108,5 +108,5 @@ FUNCTIONS = {
 
 
 def function(kind, plugin):
-    """What a plugin's backend has of this kind: its own, or else the right one."""
+    """Return the function of this kind of a plugin's backend: its own, or else the right one."""
     return FUNCTIONS[kind].get(plugin, FUNCTIONS[kind][None])

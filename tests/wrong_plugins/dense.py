@@ -1,6 +1,6 @@
-"""A right kernel of attention for NumPy, in steps that a wrong one puts another in the place of.
+"""A right attention kernel for NumPy, in steps that wrong kernels replace.
 
-Dense: it makes all L x S scores at once, and is wrong in that alone (promise 13).
+It makes all L x S scores at once; its only fault is the memory that this takes (promise 13).
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from mha_core.plugin import AttentionState
 
 
 def widen(p):
-    """Query, key and value in the compute dtype, a key head for each query head."""
+    """Return query, key and value in the compute dtype, with a key head for each query head."""
     query, key, value = (x.astype(p.compute_dtype) for x in (p.query, p.key, p.value))
     return query, np.repeat(key, p.num_groups, axis=-3), np.repeat(value, p.num_groups, axis=-3)
 
@@ -34,7 +34,7 @@ def bias(p, s):
 
 
 def allowed(p, *, wider=(0, 0), but=()):
-    """What the mask's structure says, as booleans. ``wider``: by how much at both ends of the band; ``but``: without these."""
+    """Return the mask's structure as booleans, with the band ``wider`` at both ends and without the parts named in ``but``."""
     structure, (queries, keys) = p.structure, (p.query.shape[-2], p.key.shape[-2])
     i, j = np.arange(queries)[:, None], np.arange(keys)[None, :]
     seen = np.ones((queries, keys), dtype=bool)
@@ -60,14 +60,14 @@ def mask(p, s):
 
 
 def attend(p, s, value):
-    """(out, lse) from the scores; the sink is one more score, without a value."""
+    """Return (out, lse) from the scores. The sink is one more score, without a value."""
     top = s.max(axis=-1, keepdims=True, initial=-np.inf)
     sink = None if p.sink is None else p.sink.astype(s.dtype)[:, None, None]
     top = top if sink is None else np.maximum(top, sink)
     shift = np.where(np.isfinite(top), top, 0)
     e = np.exp(s - shift)
     total = e.sum(axis=-1, keepdims=True) + (0 if sink is None else np.exp(sink - shift))
-    # a row that sees nothing is 0, whatever stands in the values
+    # a row that sees no key is 0, whatever the values are
     out = np.where(np.isneginf(top), 0, e @ value / np.where(total == 0, 1, total))
     with np.errstate(divide="ignore"):
         lse = shift + np.log(total)
@@ -76,7 +76,7 @@ def attend(p, s, value):
 
 @dataclass(frozen=True)
 class Dense:
-    """Attention in steps: right where none is replaced."""
+    """Attention in steps; it is right if none is replaced."""
 
     widen: Callable = widen
     scores: Callable = scores
@@ -100,5 +100,5 @@ right = Dense()
 
 
 def without(**fields):
-    """Right for a problem that lacks these options: they were claimed, and are ignored."""
+    """Return a kernel that ignores these options, although it declares them."""
     return lambda p: right(replace(p, **dict.fromkeys(fields)))

@@ -1,4 +1,4 @@
-"""Kernels that declare a feature, and then do nothing about it."""
+"""Kernels that declare a feature and ignore it."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ ignores_bias = without(bias=True)
 ignores_causal = masked_by(partial(allowed, but=("band",)))
 ignores_key_lengths = masked_by(partial(allowed, but=("key_lengths",)))
 ignores_packed = masked_by(partial(allowed, but=("packed",)))
-casual = right  # it declares "casual", and so is never asked for causal masks: nobody else would notice
+casual = right  # it declares "casual" and so is never asked for causal masks; no result shows that
 
 
 def crashes(p):

@@ -1,4 +1,4 @@
-"""Kernels for torch that claim gradients and do not give them, or not all of them; and what torch alone can do wrong."""
+"""Kernels for torch that declare gradients and cut some or all of them off, and one fault that needs bfloat16."""
 
 import torch
 
@@ -6,7 +6,7 @@ from mha_core.algebra.attention import attention_state
 
 
 def right(p):
-    """The algebra: autograd passes through it."""
+    """The algebra, through which autograd passes."""
     return attention_state(p)
 
 
@@ -20,5 +20,5 @@ def gradient_of_the_key_cut(p):
 
 
 def query_rounded_in_bfloat16(p):
-    """Scaled in place, in the dtype it came in; the scale is then 1."""
+    """Scale the query in its own dtype, then use a scale of 1."""
     return attention_state(p.with_arrays(p.query * p.scale, p.key, p.value, scale=1.0))

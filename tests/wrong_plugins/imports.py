@@ -1,4 +1,4 @@
-"""A plugin that imports its array library as soon as it is imported itself, whether anyone uses it or not."""
+"""A plugin that imports its array library when it is imported itself."""
 
 import numpy  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Kernels that change what they were given, read it as it does not lie there, or answer in another kind of array."""
+"""Kernels that write to their inputs, misread their memory layout, or return another kind of array."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ from .dense import right as right
 
 
 def writes_to_the_query(p):
-    """Scaled in place, and back again: all but a few last bits."""
+    """Scale the query in place, by 1 + 2**-10."""
     if p.query.flags.writeable:
         p.query[...] *= 1.0 + 2.0**-10
     return right(p)
 
 
 def writes_to_the_mask(p):
-    """Its last column is cleared, for a padding of its own; it is put right in the copy that is used."""
+    """Clear the last column of the mask after it was used."""
     state = right(p)
     if p.structure.array is not None and p.structure.array.flags.writeable:
         p.structure.array[..., -1:] = False
@@ -24,12 +24,12 @@ def writes_to_the_mask(p):
 
 
 def reads_in_memory_order(p):
-    """As if everything lay in memory in the order of its axes."""
+    """Read arrays as if they were contiguous."""
     return right(p.with_arrays(*(np.ravel(x, order="K").reshape(x.shape) for x in (p.query, p.key, p.value))))
 
 
 def unsigned_strides(p):
-    """Strides below 0 are read as if they were above."""
+    """Read negative strides as if they were positive."""
     return right(p.with_arrays(*(_forwards(x) for x in (p.query, p.key, p.value))))
 
 
@@ -38,7 +38,7 @@ def _forwards(x):
 
 
 def looks_behind_the_keys(p):
-    """Keys that were dropped are still there, in the array that this one is a view of: 0 times NaN is NaN."""
+    """Add 0 times the array that the values are a view of, where dropped keys still are: 0 times NaN is NaN."""
     state = right(p)
     whole = p.value.base
     if whole is None or whole.ndim != p.value.ndim or whole.shape[-2] == p.value.shape[-2]:
@@ -54,12 +54,12 @@ def in_double_precision(p):
 
 
 def drops_the_last_query(p):
-    """The result is a query short."""
+    """Leave the last query out of the result."""
     out, lse = right(p)
     return AttentionState(out[..., :-1, :], lse[..., :-1])
 
 
-# kernels for array_api_strict: NumPy in a wrapper, with devices to choose from
+# kernels for array_api_strict, which wraps NumPy and has several devices
 
 
 def right_strict(p):
@@ -67,7 +67,7 @@ def right_strict(p):
 
 
 def in_numpy(p):
-    """The wrapper is left off."""
+    """Return NumPy arrays, without the wrapper."""
     out, lse = attention_state(p)
     return AttentionState(np.array(out._array), np.array(lse._array))
 

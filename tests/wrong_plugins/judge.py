@@ -2,8 +2,8 @@
 
     python -m wrong_plugins.judge scores.scale_off scores.half_scores ...
 
-writes to the standard output, in JSON: {plugin: {"status": exit status, "failed": {test: promises of its markers}}}. What the
-suite itself says goes to the standard error.
+prints JSON: {plugin: {"status": exit status, "failed": {test: promises of its markers}}}. The suite's own output goes to the
+standard error.
 """
 
 import json
@@ -18,7 +18,7 @@ from mha_core.plugin import unregister
 
 
 class Verdict:
-    """Of one run: the tests that failed, each with the promises that it is marked with."""
+    """The tests that failed in one run, each with the promises that it is marked with."""
 
     def __init__(self):
         self.failed = {}
@@ -32,18 +32,19 @@ class Verdict:
 
 
 def judge(plugin):
-    """What the section says that must find this plugin's fault, as ``mha conform`` runs it."""
+    """Run the section that must find this plugin's fault, as ``mha conform`` does, and return its verdict."""
     os.environ["MHA_WRONG"] = plugin.id
     verdict = Verdict()
     registered = [plugin.registered, *(["strict_plugin"] if plugin.backend == "array_api_strict" else [])]
     arguments = ["-p", "mha_core.conformance.plugin", "--pyargs", f"mha_core.conformance.{plugin.section}"]
     arguments += ["--backend", plugin.backend, "--dtype", plugin.dtype, "--quick"]
     arguments += [word for name in registered for word in ("--plugin", name)]
-    # the kernel and nobody else's, where there are others
+    # this kernel only: the backend may have others
     chosen = [plugin.select] if plugin.select else []
     chosen += [plugin.name] if plugin.section == "test_kernels" else []
     if chosen:
         arguments += ["-k", " and ".join(f"({words})" for words in chosen)]
+    arguments += [] if plugin.is_right else ["-x"]  # one failure is enough to find a fault
     try:
         status = pytest.main([*arguments, "-p", "no:cacheprovider", "-q"], plugins=[verdict])
     finally:

@@ -1,4 +1,4 @@
-"""Kernels that see too much, too little, or the wrong half."""
+"""Kernels whose masks let too many keys through, too few, or the wrong ones."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from .dense import right as right
 
 
 def masked_by(see):
-    """Dense attention in which ``see(p)`` is what may attend."""
+    """Return dense attention with ``see(p)`` as its mask."""
     return Dense(order=(softcap, bias, lambda p, s: s if p.mask is None else np.where(see(p), s, -np.inf)))
 
 
@@ -17,14 +17,14 @@ mask_turned = masked_by(lambda p: ~allowed(p))
 first_head_of_the_mask = masked_by(
     lambda p: allowed(p)[..., :1, :, :] if p.structure.array is not None and p.structure.array.ndim > 2 else allowed(p)
 )
-# the offset is in the band already
+# the band contains the offset already
 aligned_at_the_end = masked_by(
     lambda p: allowed(p, wider=(0, p.key.shape[-2] - p.query.shape[-2] if p.structure.band != (None, None) else 0))
 )
 
 
 def stand_in(number):
-    """Masked scores are a low number where they should be gone. Rows that see nothing are made empty all the same."""
+    """Return a kernel that gives masked scores a low number. Rows that see no key are empty all the same."""
 
     def step(p, s):
         if p.mask is None:
@@ -40,7 +40,7 @@ minus_a_billion = stand_in(-1e9)
 
 
 def _added(p, s):
-    """Added in place of selected, so that a high score is only lowered."""
+    """Add a low number to masked scores in place of replacing them: a high score is only lowered."""
     if p.mask is None:
         return s
     seen = np.broadcast_to(allowed(p), s.shape)

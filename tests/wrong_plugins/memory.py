@@ -1,4 +1,4 @@
-"""A kernel whose numbers are right, and whose memory grows with the square of the length."""
+"""A kernel whose results are right and whose memory grows with the square of the length."""
 
 from mha_core.algebra.attention import attention_state
 

@@ -1,4 +1,4 @@
-"""Kernels of the pieces: a formula that is nearly the right one."""
+"""Kernels of pieces and layers whose formula is nearly the right one."""
 
 import math
 
@@ -32,7 +32,7 @@ def layer_norm(x, weight, bias, *, eps, ddof=0):
 
 
 def layer_norm_ddof(x, weight, bias, *, eps):
-    """The variance of a sample."""
+    """Divide the variance by n - 1."""
     return layer_norm(x, weight, bias, eps=eps, ddof=1)
 
 
@@ -45,7 +45,7 @@ def rms_norm_centred(x, weight, *, eps):
 
 
 def rms_norm_in_half_precision(x, weight, *, eps):
-    """Squares in the dtype of x: that of 300 is beyond float16."""
+    """Square in the dtype of x: the square of 300 overflows float16."""
     with np.errstate(over="ignore"):
         mean = (x * x).mean(axis=-1, keepdims=True, dtype=x.dtype)
     y = x / np.sqrt(mean + np.asarray(eps, dtype=x.dtype))
@@ -70,7 +70,7 @@ def linear(x, w, b):
 
 
 def linear_writes_to_x(x, w, b):
-    """The bias is solved into x, which is not its to change."""
+    """Add a small number to x in place."""
     y = linear(x, w, b)
     if x.flags.writeable:
         x += np.asarray(2.0**-8, dtype=x.dtype)

@@ -1,4 +1,4 @@
-"""Kernels that answer wrongly for a row that sees no key, or give a log-sum-exp that is none."""
+"""Kernels that are wrong for rows that see no key, or whose log-sum-exp is wrong."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from .dense import right as right
 
 
 def mean_for_an_empty_row(p):
-    """What a softmax over equal stand-ins gives: as if the row saw everything."""
+    """Return the mean of the values for an empty row, as a softmax over equal finite numbers does."""
     out, lse = right(p)
     if p.key.shape[-2] == 0:
         return AttentionState(out, lse)
@@ -18,7 +18,7 @@ def mean_for_an_empty_row(p):
 
 
 def nan_for_an_empty_row(p):
-    """What 0 / 0 gives."""
+    """Return NaN for an empty row, as 0 / 0 does."""
     out, lse = right(p)
     if p.key.shape[-2] == 0:
         return AttentionState(out, lse)
@@ -26,13 +26,13 @@ def nan_for_an_empty_row(p):
 
 
 def lowest_lse_for_an_empty_row(p):
-    """The lowest number of the dtype for minus infinity."""
+    """Return the lowest number of the dtype in place of minus infinity."""
     out, lse = right(p)
     return AttentionState(out, np.where(np.isneginf(lse), np.finfo(lse.dtype).min, lse))
 
 
 def sink_of_an_empty_row_forgotten(p):
-    """A row without keys returns early, before the sink."""
+    """Return early if there are no keys, before the sink is added."""
     out, lse = right(p)
     if p.sink is None or p.key.shape[-2]:
         return AttentionState(out, lse)
@@ -40,7 +40,7 @@ def sink_of_an_empty_row_forgotten(p):
 
 
 def values_leak_into_an_empty_row(p):
-    """Its weights are 0, but 0 times NaN is not."""
+    """Multiply values by weights of 0: 0 times NaN is NaN."""
     out, lse = right(p)
     value = widen(p)[2]
     with np.errstate(invalid="ignore"):
@@ -54,19 +54,19 @@ def lse_of_base_2(p):
 
 
 def lse_rounded(p):
-    """Kept in float16 on the way, in the right dtype at the end."""
+    """Round the lse to float16, then return it in the right dtype."""
     out, lse = right(p)
     return AttentionState(out, lse.astype(np.float16).astype(lse.dtype))
 
 
 def lse_in_half_precision(p):
-    """In the dtype of the query."""
+    """Return the lse in the dtype of the query."""
     out, lse = right(p)
     return AttentionState(out, lse.astype(p.query.dtype))
 
 
-def _sink_for_show(p, s, value):
-    """In the log-sum-exp, but the output was divided before."""
+def _sink_in_lse_only(p, s, value):
+    """Count the sink in the log-sum-exp, but not in the sum that the output is divided by."""
     out, lse = attend(p, s, value)
     if p.sink is None:
         return out, lse
@@ -74,4 +74,4 @@ def _sink_for_show(p, s, value):
     return np.where(share[..., None] > 0, out / np.where(share > 0, share, 1)[..., None], 0), lse
 
 
-sink_in_lse_only = Dense(attend=_sink_for_show)
+sink_in_lse_only = Dense(attend=_sink_in_lse_only)

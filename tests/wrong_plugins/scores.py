@@ -1,4 +1,4 @@
-"""Kernels whose scores are wrong, or made in another order, or of too few digits."""
+"""Kernels whose scores are wrong, in the wrong order, or of too little precision."""
 
 import numpy as np
 
@@ -13,12 +13,12 @@ softcap_after_bias = Dense(order=(bias, softcap, mask))
 
 
 def _without_key_64(p, s, value):
-    """A border that is counted twice, or by nobody: shorter problems know nothing of it."""
+    """Drop the first key of the second tile: shorter problems do not show it."""
     return np.delete(s, slice(64, 65), axis=-1), np.delete(value, slice(64, 65), axis=-2)
 
 
 def _rounded_query(p, query, key):
-    """As a kernel does that scales the query in place, in the dtype it came in."""
+    """Scale the query in its own dtype."""
     return (query * p.scale).astype(p.query.dtype).astype(query.dtype) @ np.swapaxes(key, -1, -2)
 
 
@@ -26,7 +26,7 @@ query_rounded = Dense(scores=_rounded_query)
 
 
 def _half_scores(p, query, key):
-    """Summed up in the dtype of the inputs: 300 * 300 * 64 is beyond float16."""
+    """Sum scores in the dtype of the inputs: 300 * 300 * 64 overflows float16."""
     with np.errstate(over="ignore"):
         s = np.matmul(query.astype(p.query.dtype), np.swapaxes(key, -1, -2).astype(p.query.dtype))
     return s.astype(query.dtype) * p.scale
@@ -39,7 +39,7 @@ rounded_values = Dense(attend=lambda p, s, value: attend(p, s, value.astype(np.f
 
 
 def _split_wrongly(p, s, value):
-    """Two halves of the keys, their outputs weighed by their greatest scores where the sums were meant."""
+    """Merge the outputs of two halves of the keys by their greatest scores in place of their sums."""
     half = s.shape[-1] // 2
     if half == 0 or p.sink is not None:
         return attend(p, s, value)

@@ -1,4 +1,4 @@
-"""Kernels that take a shape for granted."""
+"""Kernels that assume a shape."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from .dense import right as right
 
 
 def _tiled(p):
-    """Query head i reads key head i modulo the key heads, where its group was meant."""
+    """Let query head i read key head i modulo the number of key heads, in place of the key head of its group."""
     query, key, value = (x.astype(p.compute_dtype) for x in (p.query, p.key, p.value))
     return query, *(np.concatenate([x] * p.num_groups, axis=-3) for x in (key, value))
 
@@ -20,21 +20,21 @@ heads_tiled = Dense(widen=_tiled)
 
 
 def first_of_the_batch(p):
-    """Keys that are shared by the batch, and so, it thinks, are the queries."""
+    """Use the first query for the whole batch if the batch shares its keys."""
     if p.query.ndim == 4 and p.key.shape[0] == 1 < p.query.shape[0] and p.value.shape[0] == 1 and p.sink is None:
         p = replace(p, query=np.broadcast_to(p.query[:1], p.query.shape))
     return right(p)
 
 
 def values_as_wide_as_keys(p):
-    """Only so many features of the values as the heads have are computed."""
+    """Compute only the first head_dim columns of the output."""
     out, lse = right(p)
     out[..., p.query.shape[-1] :] = 0
     return AttentionState(out, lse)
 
 
 def _own_scale(p, query, key):
-    """1 / sqrt(D) before all else, and D may be 0."""
+    """Divide by sqrt(D) first, where D may be 0."""
     root = np.sqrt(np.asarray(p.query.shape[-1], dtype=query.dtype))
     with np.errstate(invalid="ignore"):
         s = query @ np.swapaxes(key, -1, -2) / root
@@ -45,7 +45,7 @@ no_width = Dense(scores=_own_scale)
 
 
 def _no_keys(p, s, value):
-    """0 / 0 where there is no key at all."""
+    """Return NaN if there is no key at all."""
     out, lse = attend(p, s, value)
     return (out, lse) if s.shape[-1] or p.sink is not None else (out + np.nan, lse)
 
@@ -54,14 +54,14 @@ no_keys = Dense(attend=_no_keys)
 
 
 def no_queries(p):
-    """The loop over queries ends with no shape to give back."""
+    """Raise if there are no queries."""
     if p.query.shape[-2] == 0:
         raise IndexError("list index out of range")
     return right(p)
 
 
 def _padded(p, query, key):
-    """Keys are read in pairs, an odd one out with a score of 0 in its place."""
+    """Read keys in pairs; the last of an odd number of keys has a score of 0."""
     s = scores(p, query, key)
     if s.shape[-1] % 2 and s.shape[-1] > 1:
         s[..., -1] = 0

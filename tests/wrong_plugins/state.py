@@ -1,4 +1,4 @@
-"""Kernels that remember: what one call leaves behind, another finds."""
+"""Kernels that keep state from one call to another."""
 
 import itertools
 
@@ -13,10 +13,10 @@ _scratch = {}
 
 
 def _shared(p, query, key):
-    """Scores are made in an array that every call of the same shape uses, whatever thread it comes from."""
+    """Write scores into an array that all calls of one shape share, from any thread."""
     s = scores(p, query, key)
     scratch = _scratch.setdefault((s.shape, s.dtype), np.empty_like(s))
-    for row in range(s.shape[-2]):  # a row at a time, and so with time for another thread
+    for row in range(s.shape[-2]):  # row by row, which leaves time for another thread
         scratch[..., row, :] = s[..., row, :]
     return scratch
 
@@ -27,7 +27,7 @@ _calls = itertools.count()
 
 
 def different_each_time(p):
-    """The last bit of the output turns with every other call, as where sums are made in whatever order threads end."""
+    """Change the last bit of the output in every other call, as sums in the order in which threads end would."""
     out, lse = right(p)
     return AttentionState(np.nextafter(out, np.inf).astype(out.dtype) if next(_calls) % 2 else out, lse)
 
@@ -36,6 +36,6 @@ _kept = {}
 
 
 def keeps_the_first_answer(p):
-    """A cache by shape alone: right for the first call of a shape."""
+    """Cache results by shape alone: only the first call of a shape is right."""
     key = (p.rows_shape, p.key.shape, p.value.shape, p.query.dtype, p.features)
     return _kept.setdefault(key, right(p))

@@ -1,4 +1,4 @@
-"""Every plugin of this folder: its fault, and the section of the suite that must find it, by which promise."""
+"""Every plugin of this folder: its fault, the section of the suite that must find it, and the promise that it breaks."""
 
 from dataclasses import dataclass
 
@@ -8,29 +8,30 @@ HANDLES = frozenset(
         *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
     }
 )
-"""What a kernel of attention here declares: everything."""
+"""Features that the attention kernels here declare: all of them."""
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A kernel or a backend with one fault, or with none.
-
-    name: of its function in ``module``. section: the module of the suite that must find it. select: pytest's ``-k`` within.
-    promise: the number that a failed test must be marked with, None where it is none of the promises. backend: the one judged.
-    registered: the module that ``--plugin`` names.
-    """
+    """A kernel or a backend with one fault, or with none."""
 
     name: str
+    """Name of its function in ``module``."""
     module: str
     fault: str
     section: str
+    """The module of the suite that must find the fault."""
     promise: int | None
+    """A failed test must be marked with this promise; None if the fault breaks none of them."""
     select: str = ""
+    """Expression of pytest's ``-k`` that selects tests of the section."""
     backend: str = "numpy"
+    """The backend that is judged."""
     op: str = "attention"
     handles: frozenset[str] = HANDLES
     dtype: str = "float32"
     registered: str = "wrong_plugins"
+    """The module that ``--plugin`` names."""
 
     @property
     def id(self) -> str:
@@ -42,7 +43,7 @@ class Plugin:
 
 
 def _kernels(module, section, *rows, **settings):
-    """Rows of (name, promise, -k, fault), or with settings of their own in the fifth place."""
+    """Return plugins from rows of (name, promise, select, fault[, settings of this plugin])."""
     return [
         Plugin(name, module, fault, section, promise, select, **{**settings, **(own[0] if own else {})})
         for name, promise, select, fault, *own in rows
@@ -70,7 +71,7 @@ TABLE = [
         ("scale_off", 0, "plain", "the scale is 1% off"),
         ("last_key_dropped", 0, "plain", "the last key is left out"),
         ("first_key_of_the_second_tile_dropped", 0, "random_problems and long", "the 65th key is left out"),
-        ("merged_by_the_maximum", 0, "plain", "halves of the keys weighed by their maxima, not by their sums"),
+        ("merged_by_the_maximum", 0, "plain", "halves of the keys merged by their maxima, not by their sums"),
         ("rounded_values", 0, "plain", "values rounded to float16"),
     ),
     *_kernels(
@@ -79,30 +80,30 @@ TABLE = [
         ("softcap_after_mask", 6, "test_6", "softcap after the mask"),
         ("softcap_after_bias", 6, "test_6", "softcap after the bias"),
         ("query_rounded", 9, "test_9", "the query rounded to float16 after scaling", _HALF),
-        ("half_scores", 9, "test_9", "scores summed up in float16", _HALF),
+        ("half_scores", 9, "test_9", "scores summed in float16", _HALF),
     ),
     *_kernels(
         "masks",
         "test_promises",
         ("causal_off_by_one", 5, "test_5", "causal masks let one key too many through"),
         ("window_too_wide", 5, "test_5", "windows reach one key too far back"),
-        ("aligned_at_the_end", 5, "test_5", "positions aligned at the end, whatever the offset says"),
-        ("first_head_of_the_mask", 11, "test_11", "the mask of the first head is everyone's"),
+        ("aligned_at_the_end", 5, "test_5", "positions are aligned at the end, and the offset is ignored"),
+        ("first_head_of_the_mask", 11, "test_11", "all heads use the mask of the first head"),
         ("mask_turned", 4, "test_4", "True means masked"),
         ("minus_ten_thousand", 3, "test_3", "masked scores are -10,000"),
         ("minus_a_billion", 3, "test_3", "masked scores are -1,000,000,000"),
-        ("added", 3, "test_3", "1,000,000,000 is taken from masked scores"),
+        ("added", 3, "test_3", "1,000,000,000 is subtracted from masked scores"),
     ),
     *_kernels(
         "rows",
         "test_promises",
-        ("mean_for_an_empty_row", 1, "test_1_", "the mean of the values for a row that sees nothing"),
-        ("nan_for_an_empty_row", 1, "test_1_", "NaN for a row that sees nothing"),
-        ("lowest_lse_for_an_empty_row", 1, "test_1_", "lse of a row that sees nothing is the lowest number"),
-        ("sink_of_an_empty_row_forgotten", 1, "test_1_", "no sink where there is no key"),
-        ("values_leak_into_an_empty_row", 1, "test_1_", "0 times NaN in a row that sees nothing"),
-        ("lse_of_base_2", 2, "test_2", "lse is a logarithm of base 2"),
-        ("lse_rounded", 2, "test_2", "lse rounded to float16 on the way"),
+        ("mean_for_an_empty_row", 1, "test_1_", "the mean of the values for a row that sees no key"),
+        ("nan_for_an_empty_row", 1, "test_1_", "NaN for a row that sees no key"),
+        ("lowest_lse_for_an_empty_row", 1, "test_1_", "lse of a row that sees no key is the lowest number of its dtype"),
+        ("sink_of_an_empty_row_forgotten", 1, "test_1_", "the sink is ignored if there are no keys"),
+        ("values_leak_into_an_empty_row", 1, "test_1_", "0 times NaN in a row that sees no key"),
+        ("lse_of_base_2", 2, "test_2", "lse is a base-2 logarithm"),
+        ("lse_rounded", 2, "test_2", "lse rounded to float16, then widened again"),
         ("lse_in_half_precision", 2, "test_2", "lse in the dtype of the query", _HALF),
         ("sink_in_lse_only", 6, "test_6", "the sink counts in lse, not in the output"),
     ),
@@ -110,8 +111,13 @@ TABLE = [
         "shapes",
         "test_kernels",
         ("heads_tiled", 6, "declared_feature_works", "query heads read key heads in turn, not in groups"),
-        ("first_of_the_batch", 6, "declared_feature_works", "keys shared by the batch: so is the first query"),
-        ("values_as_wide_as_keys", 6, "declared_feature_works", "value_dim taken to be head_dim"),
+        (
+            "first_of_the_batch",
+            6,
+            "declared_feature_works",
+            "the first query is used for the whole batch if the batch shares keys",
+        ),
+        ("values_as_wide_as_keys", 6, "declared_feature_works", "value_dim is assumed to equal head_dim"),
         ("keys_in_pairs", 0, "random_problems", "an odd last key scores 0"),
     ),
     *_kernels(
@@ -119,7 +125,7 @@ TABLE = [
         "test_promises",
         ("no_width", 8, "test_8", "heads of width 0 divide by it"),
         ("no_keys", 8, "test_8", "no keys give 0 / 0"),
-        ("no_queries", 8, "test_8", "no queries are an IndexError"),
+        ("no_queries", 8, "test_8", "no queries raise IndexError"),
     ),
     *_kernels(
         "features",
@@ -130,8 +136,8 @@ TABLE = [
         ("ignores_causal", 6, "declared_feature_works", "causal declared and ignored"),
         ("ignores_key_lengths", 6, "declared_feature_works", "key_lengths declared and ignored"),
         ("ignores_packed", 6, "declared_feature_works", "packed declared and ignored"),
-        ("crashes", 6, "declared_feature_works", "an exception, whatever is asked"),
-        ("casual", 6, "declared_feature_is_known", "a feature that there is not", {"handles": HANDLES | {"casual"}}),
+        ("crashes", 6, "declared_feature_works", "every call raises an exception"),
+        ("casual", 6, "declared_feature_is_known", "declares a feature that does not exist", {"handles": HANDLES | {"casual"}}),
     ),
     *_kernels(
         "inputs",
@@ -143,15 +149,15 @@ TABLE = [
         "test_inputs",
         ("writes_to_the_query", 12, "test_12", "scales the query in place"),
         ("writes_to_the_mask", 12, "test_12", "clears a column of the mask"),
-        ("reads_in_memory_order", 12, "test_12", "takes arrays to lie in memory in the order of their axes"),
-        ("unsigned_strides", 12, "test_12", "takes strides to be above 0"),
+        ("reads_in_memory_order", 12, "test_12", "assumes contiguous arrays"),
+        ("unsigned_strides", 12, "test_12", "assumes positive strides"),
     ),
     *_kernels(
         "inputs",
         "test_kernels",
-        ("in_double_precision", 0, "plain", "the output is float64, whatever came in"),
-        ("drops_the_last_query", 0, "plain", "the output is a query short"),
-        ("in_numpy", 0, "plain", "the output is NumPy's, the input was not", _STRICT),
+        ("in_double_precision", 0, "plain", "the output is always float64"),
+        ("drops_the_last_query", 0, "plain", "the output lacks the last query"),
+        ("in_numpy", 0, "plain", "the output is a NumPy array, the input is not", _STRICT),
         ("on_another_device", 0, "plain", "the output is on another device", _STRICT),
     ),
     *_kernels(
@@ -172,15 +178,21 @@ TABLE = [
     *_kernels(
         "state",
         "test_kernels",
-        ("keeps_the_first_answer", 0, "plain", "answers by the shape of an earlier call"),
+        ("keeps_the_first_answer", 0, "plain", "returns the result of an earlier call of the same shape"),
     ),
     *_kernels(
         "pieces",
         "test_kernels",
-        ("gelu_always_tanh", 0, "of_a_piece", "gelu is its tanh form", {"op": "gelu"}),
+        ("gelu_always_tanh", 0, "of_a_piece", "gelu always uses the tanh approximation", {"op": "gelu"}),
         ("layer_norm_ddof", 0, "of_a_piece", "layer_norm divides by n - 1", {"op": "layer_norm"}),
         ("rms_norm_centred", 0, "of_a_piece", "rms_norm subtracts the mean", {"op": "rms_norm"}),
-        ("rotary_pairs_swapped", 0, "of_a_piece", "rotary pairs neighbours for halves", {"op": "rotary"}),
+        (
+            "rotary_pairs_swapped",
+            0,
+            "of_a_piece",
+            "rotary pairs neighbours in place of halves, and halves in place of neighbours",
+            {"op": "rotary"},
+        ),
         **_PIECES,
     ),
     *_kernels(
@@ -198,8 +210,8 @@ TABLE = [
     *_kernels(
         "pieces",
         "test_kernels",
-        ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer knows no norm_first"),
-        ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer loses the mask"),
+        ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer ignores norm_first"),
+        ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer ignores the mask"),
         **_ENCODER,
     ),
     *_kernels(
@@ -218,14 +230,14 @@ TABLE = [
     *_kernels(
         "backends",
         "test_namespace",
-        ("lacks_a_function", 0, "test_function", "the namespace has no matrix_transpose"),
+        ("lacks_a_function", 0, "test_function", "the namespace lacks matrix_transpose"),
         backend="wrong",
     ),
     *_kernels(
         "backends",
         "test_algebra",
         ("matmul_of_few_bits", 0, "random_problems", "matmul keeps ten bits"),
-        ("sum_in_half_precision", 0, "random_problems", "sum adds up in float16"),
+        ("sum_in_half_precision", 0, "random_problems", "sum accumulates in float16"),
         ("one_buffer", 0, "each_option_alone", "from_numpy gives arrays of one shape the same memory", {"dtype": "float64"}),
         backend="wrong",
     ),
@@ -246,7 +258,7 @@ TABLE = [
     *_kernels(
         "backends",
         "test_inputs",
-        ("strides_read_forwards", 12, "test_12", "from_numpy reads strides below 0 as if above"),
+        ("strides_read_forwards", 12, "test_12", "from_numpy reads negative strides as positive"),
         ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", {"dtype": "float64"}),
         backend="wrong",
     ),
@@ -278,11 +290,11 @@ RIGHT = [
     _right("backends", "test_namespace", "right_namespace", backend="wrong"),
     _right("backends", "test_inputs", "right_numbers", backend="wrong", dtype="float64"),
 ]
-"""Plugins of the same making without a fault: that it is the fault that is found."""
+"""Plugins without a fault, built in the same way: they must pass, which shows that the suite finds the fault itself."""
 
 
 def markdown():
-    """``TABLE`` as docs/conformance.md shows it."""
+    """Return ``TABLE`` as docs/conformance.md shows it."""
     rows = [
         f"| {p.id} | {p.fault} | {p.section.removeprefix('test_')} | {'' if p.promise is None else p.promise} |" for p in TABLE
     ]

@@ -1,13 +1,13 @@
-"""The promises of docs/promises.md by their numbers, as a run names them.
+"""The promises of docs/promises.md by number, with the names that reports use.
 
-A test says which of them it holds by ``@pytest.mark.promise(7)``, several by ``promise(0, 6)``; a module says it for all its
-tests by ``pytestmark``, and a test's own mark stands in place of its module's.
+A test is marked with the promises that it holds: ``@pytest.mark.promise(7)``, or ``promise(0, 6)`` for several. ``pytestmark``
+marks all tests of a module; a test's own mark replaces its module's.
 """
 
 from __future__ import annotations
 
 PROMISES = {
-    0: "order of work and accuracy",  # no promise of its own, but what all others stand on: the right number
+    0: "order of work and accuracy",  # not a promise itself: all others build on right numbers
     1: "a fully masked row is zero",
     2: "lse is a natural logarithm",
     3: "masked means excluded",

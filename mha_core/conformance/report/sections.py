@@ -1,7 +1,7 @@
-"""Where a test of this suite belongs, and what became of it: the rows and the columns of the table at the end of a run.
+"""Section and outcome of a test: the rows and columns of the table at the end of a run.
 
-A module's section is in its name, ``test_kernels`` being of "kernels", or is what it says itself: ``SECTION = "layers"``.
-A test in half precision is of "half precision" whatever its module, for a backend that is right in float32 alone is common.
+The name of a module gives its section, "kernels" for ``test_kernels``, unless it sets ``SECTION = "layers"``. Tests in half
+precision belong to "half precision" whatever their module, since many backends are right in float32 only.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ SECTIONS = (
 )  # fmt: skip
 PASSED, FAILED, REFUSED, NOT_APPLICABLE = OUTCOMES = ("passed", "failed", "refused", "not applicable")
 REFUSED_EVERY_CALL = "the kernel refused every call"
-"""What the reason of a skip begins with, where a kernel gave reasons of its own against all that was tried."""
+"""Start of the skip reason if a kernel refused, with reasons of its own, every call that was tried."""
 
 
 def section_of(item: pytest.Item) -> str:
-    """The section of a test, from its dtype, its module's ``SECTION`` or its module's name."""
+    """Return the section of a test, from its dtype, its module's ``SECTION`` or its module's name."""
     given: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
     if given.get("dtype") in ("float16", "bfloat16"):
         return "half precision"
-    said: str | None = getattr(getattr(item, "module", None), "SECTION", None)
-    return section_named(item.nodeid) if said is None else said
+    declared: str | None = getattr(getattr(item, "module", None), "SECTION", None)
+    return section_named(item.nodeid) if declared is None else declared
 
 
 def section_named(nodeid: str) -> str:
-    """The section of a test of which no more is known than where it stands."""
+    """Return the section of a test that is known by its id only."""
     return PurePath(nodeid.partition("::")[0]).stem.removeprefix("test_").replace("_", " ")
 
 
 def outcome_of(report: pytest.TestReport) -> str | None:
-    """One of ``OUTCOMES``, or None where a phase of the test passed and its call is still to come, or is over."""
+    """Return one of ``OUTCOMES``; None for a setup or teardown that passed."""
     if report.failed:
         return FAILED
     if report.skipped:

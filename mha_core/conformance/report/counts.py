@@ -1,4 +1,4 @@
-"""What became of all the tests of a run: counts by section and by promise, and the evidence that they left."""
+"""Results of all tests of a run, counted by section and by promise, and the evidence that they recorded."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 TO_REPRODUCE = "to reproduce"
 
 
-# What a test's report carries, to wherever it is counted: pytest-xdist sends it on, and JUnit's XML shows it.
+# user_properties travel with a test's report: pytest-xdist sends them on, and JUnit's XML shows them.
 
 
 def describe(item: pytest.Item) -> None:
-    """Write on a test to which section it belongs and which promises it holds."""
-    marker = item.get_closest_marker("promise")  # a test's own stands in place of its module's
+    """Attach its section and its promises to a test."""
+    marker = item.get_closest_marker("promise")  # a test's own mark replaces its module's
     item.user_properties += [("section", section_of(item)), ("promises", [*marker.args] if marker else [])]
 
 
 def attach_evidence(item: pytest.Item) -> None:
-    """Write on a test, whose call is over, what it left behind."""
+    """Attach the recorded evidence to a test whose call is over."""
     errors, runs = evidence.take()
     item.user_properties += [("error over bound", [[*key, ratio]]) for key, ratio in errors.items()]
     item.user_properties += [("kernel runs", [[*key, count]]) for key, count in runs.items()]
 
 
 def died(report: pytest.TestReport) -> bool:
-    """Whether a test ended with the process that ran it; pytest-xdist then reports that, and nothing of the test."""
+    """Return whether the process ended during a test; pytest-xdist then reports that and nothing about the test."""
     return report.when not in ("setup", "call", "teardown")
 
 
 @dataclass
-class Fate:
-    """Of one test."""
+class Result:
+    """The result of one test."""
 
     section: str
     promises: list[int]
@@ -49,27 +49,28 @@ class Fate:
 
 
 @dataclass
-class Tally:
-    """The fates of the tests by their ids, the greatest error over its bound, and the runs of each kernel."""
+class Counts:
+    """Results of the tests by id, the greatest error over its bound, and the runs of each kernel."""
 
-    fates: dict[str, Fate] = field(default_factory=dict)
+    results: dict[str, Result] = field(default_factory=dict)
     errors: Errors = field(default_factory=dict)
     runs: Runs = field(default_factory=dict)
     _started: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport) -> None:
-        """Count one phase of a test; reports of tests that are not of this suite are passed over."""
-        said: dict[str, Any] = dict(report.user_properties)
-        if died(report):  # all that is known of the test is what the report of its setup said
-            said = self._started.get(report.nodeid, {"section": section_named(report.nodeid)})
-        if "section" not in said:
+        """Count one phase of a test; reports of tests outside this suite are ignored."""
+        properties: dict[str, Any] = dict(report.user_properties)
+        if died(report):  # all that is known of the test comes from the report of its setup
+            properties = self._started.get(report.nodeid, {"section": section_named(report.nodeid)})
+        if "section" not in properties:
             return
-        self._started[report.nodeid] = said
+        self._started[report.nodeid] = properties
         outcome = outcome_of(report)
-        before = self.fates.get(report.nodeid)
+        before = self.results.get(report.nodeid)
         if outcome is not None and (before is None or before.outcome != FAILED):
             reproduce = next((text for title, text in report.sections if title == TO_REPRODUCE), "")
-            self.fates[report.nodeid] = Fate(said["section"], list(said.get("promises", [])), outcome, reproduce)
+            promises = list(properties.get("promises", []))
+            self.results[report.nodeid] = Result(properties["section"], promises, outcome, reproduce)
         if report.when == "call":
             self._add_evidence(report.user_properties)
 
@@ -83,31 +84,31 @@ class Tally:
 
     @property
     def judged(self) -> bool:
-        """Whether any test said anything of the backend."""
-        return any(fate.outcome in ("passed", "failed") for fate in self.fates.values())
+        """Whether any test passed or failed."""
+        return any(result.outcome in ("passed", "failed") for result in self.results.values())
 
     def sections(self) -> dict[str, dict[str, int]]:
-        """Outcomes counted by section, in the order of ``SECTIONS``; sections without a test are left out."""
-        named = {fate.section for fate in self.fates.values()}
+        """Count outcomes by section, in the order of ``SECTIONS``; sections without a test are left out."""
+        named = {result.section for result in self.results.values()}
         order = [*(name for name in SECTIONS if name in named), *sorted(named.difference(SECTIONS))]
-        return {name: _count(fate for fate in self.fates.values() if fate.section == name) for name in order}
+        return {name: _count(result for result in self.results.values() if result.section == name) for name in order}
 
     def promises(self) -> dict[int, dict[str, int]]:
-        """Outcomes counted by promise, every one, tried or not; a test counts for each that it holds."""
-        return {number: _count(fate for fate in self.fates.values() if number in fate.promises) for number in PROMISES}
+        """Count outcomes by promise, including promises that no test tried; a test counts for each of its promises."""
+        return {number: _count(result for result in self.results.values() if number in result.promises) for number in PROMISES}
 
     def failures(self) -> Iterator[tuple[str, int, str]]:
-        """For each promise that failed: what it is, the number of tests, and the line that reproduces the first."""
-        failed = [fate for fate in self.fates.values() if fate.outcome == FAILED]
+        """Yield each promise that failed, the number of its failed tests, and the command that reproduces the first."""
+        failed = [result for result in self.results.values() if result.outcome == FAILED]
         for number, name in PROMISES.items():
-            mine = [fate for fate in failed if number in fate.promises]
+            mine = [result for result in failed if number in result.promises]
             if mine:
                 yield f"promise {number}, {name}", len(mine), mine[0].reproduce
-        others = [fate for fate in failed if not fate.promises]
+        others = [result for result in failed if not result.promises]
         if others:
             yield "no promise by number", len(others), others[0].reproduce
 
 
-def _count(fates: Iterable[Fate]) -> dict[str, int]:
-    found = Counter(fate.outcome for fate in fates)
+def _count(results: Iterable[Result]) -> dict[str, int]:
+    found = Counter(result.outcome for result in results)
     return {outcome: found[outcome] for outcome in OUTCOMES}

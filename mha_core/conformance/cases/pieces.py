@@ -1,7 +1,7 @@
-"""Calls of the pieces (linear, norms, activations, rotary) with NumPy's answer and its bound, for any kernel of theirs.
+"""Calls of the pieces (linear, norms, activations, rotary), with NumPy's answer and a bound on the error.
 
-Bounds are in unit roundoffs of the dtype of the arrays: half precision may be computed in half precision here, except in
-the norms. The constants leave room for two or three roundings beyond the least that the formula needs.
+Bounds are in unit roundoffs of the arrays' dtype: pieces may be computed in half precision, except the norms. The constants
+leave room for two or three roundings more than the formula needs.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ import numpy as np
 
 import mha_core as mha
 
-from . import reference
-from .oracle import Floats
-from .tolerance import SMALLEST, UNIT_ROUNDOFF
+from ..oracle import reference
+from ..oracle.naive_attention import Floats
+from ..oracle.tolerance import SMALLEST, UNIT_ROUNDOFF
 
 
 @dataclass(frozen=True)
 class PieceCall:
-    """``operation(*arrays, **options)``; an array may be None, where it was left out."""
+    """The call ``operation(*arrays, **options)``. An array that is left out is None."""
 
     name: str
     operation: Callable[..., Any]
     exact: Callable[..., Floats]
     arrays: tuple[np.ndarray | None, ...]
     magnitude: Callable[..., Any]
-    """The bound over u, from the same arrays: what the answer is a sum of, in absolute values, times the roundings."""
+    """Bound divided by u, from the same arrays: the sum of the absolute terms of the answer, times the number of roundings."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def bound(self, exact: Floats, rounded: tuple[Floats | None, ...], dtype: str) -> Floats:
+        """Return the bound on each element of the error."""
         u = UNIT_ROUNDOFF[dtype]
-        both = 2.0 if dtype == "float64" else 1.0  # the reference itself computes in float64
+        both = 2.0 if dtype == "float64" else 1.0  # the reference computes in float64 too, and rounds as well
         return both * u * (self.magnitude(*rounded) + np.abs(exact)) + SMALLEST[dtype]
 
 
@@ -43,7 +44,7 @@ def _linear(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
 
 
 def _norm(x: Floats, weight: Floats | None = None, bias: Floats | None = None) -> Any:
-    """The roundings of mean and variance, of magnitude max |x| / rms of what is left after centring."""
+    """Rounding of mean and variance: max |x| over the root mean square of the centred row."""
     deviation = np.sqrt(((x - x.mean(axis=-1, keepdims=True)) ** 2).mean(axis=-1, keepdims=True) + 1e-5)
     size = (np.sqrt(x.shape[-1]) + 8) * np.abs(x).max(axis=-1, keepdims=True, initial=0) / deviation
     size = size * (1 + np.abs(x) / deviation)
@@ -59,7 +60,7 @@ def _activation(x: Floats) -> Floats:
 
 
 def piece_calls(rng: np.random.Generator, op: str) -> Iterator[PieceCall]:
-    """Every kind of call of one operation; none where this suite does not know it."""
+    """Yield every kind of call of one operation; nothing for an operation that is not in ``PIECES``."""
 
     def normal(*shape: int) -> np.ndarray:
         return rng.normal(size=shape)

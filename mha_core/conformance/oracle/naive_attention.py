@@ -1,4 +1,4 @@
-"""Attention in NumPy float64, written apart from the algebra: a loop over rows, one score at a time where it matters."""
+"""Attention in NumPy float64, written apart from the algebra: a loop over queries, each with the keys that it sees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def attention(
     softcap: float | None = None,
     sink: Any = None,
 ) -> tuple[Floats, Floats, Floats]:
-    """(out, lse, weights) with allowed and bias as whole arrays; query heads read contiguous groups of key heads."""
+    """Return (out, lse, weights); ``allowed`` and ``bias`` are whole arrays. Contiguous query heads share a key head."""
     query, key, value = (np.asarray(x, dtype=np.float64) for x in (query, key, value))
     heads, length, width = query.shape[-3:]
     keys = key.shape[-2]
@@ -45,11 +45,11 @@ def attention(
         if softcap is not None:
             scores = softcap * np.tanh(scores / softcap)
         scores = scores + bias[at][seen]
-        every = scores if sink is None else np.append(scores, np.float64(sink[head]))
-        if every.size == 0:
+        with_sink = scores if sink is None else np.append(scores, np.float64(sink[head]))
+        if with_sink.size == 0:
             continue
-        top = every.max()
-        lse[at] = top + np.log(np.exp(every - top).sum())
+        top = with_sink.max()
+        lse[at] = top + np.log(np.exp(with_sink - top).sum())
         weights[at][seen] = np.exp(scores - lse[at])
         out[at] = weights[at][seen] @ value[where][seen]
     return out, lse, weights

@@ -1,13 +1,13 @@
-"""Layers in numbers that know how far off they may be: what is exact, and an error of each element, carried along.
+"""Rounding errors carried through layers in half precision: each step returns the exact result and the error of each element.
 
-Every step of a layer in half precision rounds its result, u |y|, and passes on what was wrong before it. Roundings have either
-sign and know nothing of each other, so what they do adds up as a root of squares, ``+``, to first order:
+Every step rounds its result, u |y|, and passes on the errors of its input. Rounding errors have either sign and are
+independent, so they add up as a root of squares, ``+``, to first order:
 
     linear       e_y = sqrt(e_x^2 w^2) + u (2 sqrt(x^2 w^2) + |b| + |y|)
     attention    e_s = scale sqrt(e_q^2 k^2 + q^2 e_k^2),   e_y = sqrt((p e_s)^2 (v - y)^2) + sqrt(p^2 e_v^2) + its own bound
     layer norm   e_y = |w| / sigma (e_x + |c| sqrt(sum (c e_x)^2) / (n sigma^2) + sqrt(sum e_x^2) / n) + u (2 |y| + |b|)
 
-Of thousands of elements some are further off than a root of squares: ``SURE`` times as far at most.
+Among thousands of elements some are further off than a root of squares: at most ``SAFETY`` times as far.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from typing import Any
 import numpy as np
 
 from . import reference, tolerance
-from .oracle import Floats
+from .naive_attention import Floats
 
-SURE = 2.0  # of numpy, torch and jax, in seven runs of test_half_precision, none was further off than 0.93 times
+SAFETY = 2.0  # largest error over the bound in seven runs of test_half_precision on numpy, torch and jax: 0.93
 STEEPEST = {"relu": 1.0, "gelu": 1.13, "silu": 1.1}
-"""The greatest slope of an activation."""
+"""Greatest slope of each activation."""
 
 
 @dataclass(frozen=True)
-class Near:
-    """What is exact, and how far from it an answer in half precision usually is at most."""
+class Approximate:
+    """An exact array, and the error that rounding has made in each element."""
 
     exact: Floats
     error: Floats
 
     @property
     def bound(self) -> Floats:
-        return SURE * self.error
+        return SAFETY * self.error
 
     @property
-    def T(self) -> Near:  # noqa: N802
-        return Near(self.exact.T, self.error.T)
+    def T(self) -> Approximate:  # noqa: N802
+        return Approximate(self.exact.T, self.error.T)
 
 
 @dataclass(frozen=True)
-class Layers:
-    """The layers of ``reference``, computed in a dtype that rounds."""
+class RoundedLayers:
+    """The layers of ``reference``, with the rounding errors of ``dtype``."""
 
     dtype: str
     rounds_weights: bool
@@ -53,26 +53,27 @@ class Layers:
     def u(self) -> float:
         return tolerance.UNIT_ROUNDOFF[self.dtype]
 
-    def given(self, x: Floats) -> Near:
-        return Near(x, 0 * x)
+    def given(self, x: Floats) -> Approximate:
+        """Return an input, which has no error."""
+        return Approximate(x, 0 * x)
 
-    def linear(self, x: Near, w: Floats, b: Floats | None) -> Near:
+    def linear(self, x: Approximate, w: Floats, b: Floats | None) -> Approximate:
         y = reference.linear(x.exact, w, b)
         rounding = 2 * np.sqrt(x.exact**2 @ w**2) + np.abs(0.0 if b is None else b) + np.abs(y)
-        return Near(y, np.sqrt(x.error**2 @ w**2 + (self.u * rounding) ** 2))
+        return Approximate(y, np.sqrt(x.error**2 @ w**2 + (self.u * rounding) ** 2))
 
-    def attention(self, q: Near, k: Near, v: Near, allowed: Any) -> Near:
-        """(L, d), (S, d), (S, e)."""
+    def attention(self, q: Approximate, k: Approximate, v: Approximate, allowed: Any) -> Approximate:
+        """Attention of q (L, d), k (S, d) and v (S, e)."""
         one = [x.exact[None] for x in (q, k, v)]
         exact = tolerance.exact_attention(*one, dtype=self.dtype, rounds_weights=self.rounds_weights, allowed=allowed)
-        y, p, own = exact.out[0], exact.weights[0], exact.out_bound[0]
+        y, p, rounding = exact.out[0], exact.weights[0], exact.out_bound[0]
         scale = q.exact.shape[-1] ** -0.5
-        of_scores = scale * np.sqrt(q.error**2 @ k.T.exact**2 + q.exact**2 @ k.T.error**2)
-        away = (v.exact[None, :, :] - y[:, None, :]) ** 2  # (L, S, e)
-        passed = np.einsum("ls,lse->le", (p * of_scores) ** 2, away) + p**2 @ v.error**2
-        return Near(y, np.sqrt(passed + own**2))
+        score_error = scale * np.sqrt(q.error**2 @ k.T.exact**2 + q.exact**2 @ k.T.error**2)
+        difference = (v.exact[None, :, :] - y[:, None, :]) ** 2  # (L, S, e)
+        passed = np.einsum("ls,lse->le", (p * score_error) ** 2, difference) + p**2 @ v.error**2
+        return Approximate(y, np.sqrt(passed + rounding**2))
 
-    def multi_head(self, x: Near, net: Any, *, context: Near | None = None, allowed: Any = None) -> Near:
+    def multi_head(self, x: Approximate, net: Any, *, context: Approximate | None = None, allowed: Any = None) -> Approximate:
         context = x if context is None else context
         groups = net.num_heads // (net.num_kv_heads or net.num_heads)
         q, k, v = (
@@ -84,16 +85,16 @@ class Layers:
         for at in range(net.num_heads):
             of_key, of_value = (_head(y, at // groups, net.num_heads // groups) for y in (k, v))
             heads.append(self.attention(_head(q, at, net.num_heads), of_key, of_value, allowed))
-        joined = Near(np.hstack([head.exact for head in heads]), np.hstack([head.error for head in heads]))
+        joined = Approximate(np.hstack([head.exact for head in heads]), np.hstack([head.error for head in heads]))
         return self.linear(joined, net.w_o, net.b_o)
 
-    def feed_forward(self, x: Near, net: Any) -> Near:
+    def feed_forward(self, x: Approximate, net: Any) -> Approximate:
         hidden = self.linear(x, net.w_1, net.b_1)
         active = getattr(reference, net.activation)(hidden.exact)
         error = np.hypot(STEEPEST[net.activation] * hidden.error, 2 * self.u * np.abs(active))
-        return self.linear(Near(active, error), net.w_2, net.b_2)
+        return self.linear(Approximate(active, error), net.w_2, net.b_2)
 
-    def layer_norm(self, x: Near, norm: Any) -> Near:
+    def layer_norm(self, x: Approximate, norm: Any) -> Approximate:
         y = reference.layer_norm(x.exact, norm.weight, norm.bias, eps=norm.eps)
         n, centred = x.exact.shape[-1], x.exact - x.exact.mean(axis=-1, keepdims=True)
         variance = (centred**2).mean(axis=-1, keepdims=True) + norm.eps
@@ -103,23 +104,25 @@ class Layers:
 
         passed = np.sqrt(x.error**2 + (centred * root(centred * x.error) / variance) ** 2 + root(x.error) ** 2)
         rounding = self.u * (2 * np.abs(y) + np.abs(norm.bias))
-        return Near(y, np.hypot(np.abs(norm.weight) * passed / np.sqrt(variance), rounding))
+        return Approximate(y, np.hypot(np.abs(norm.weight) * passed / np.sqrt(variance), rounding))
 
-    def residual(self, x: Near, sublayer: Callable[[Near], Near], norm: Any, norm_first: bool) -> Near:
+    def residual(
+        self, x: Approximate, sublayer: Callable[[Approximate], Approximate], norm: Any, norm_first: bool
+    ) -> Approximate:
         y = sublayer(self.layer_norm(x, norm) if norm_first else x)
-        total = Near(x.exact + y.exact, np.sqrt(x.error**2 + y.error**2 + (self.u * (x.exact + y.exact)) ** 2))
+        total = Approximate(x.exact + y.exact, np.sqrt(x.error**2 + y.error**2 + (self.u * (x.exact + y.exact)) ** 2))
         return total if norm_first else self.layer_norm(total, norm)
 
-    def encoder_layer(self, x: Near, layer: Any, *, allowed: Any = None) -> Near:
+    def encoder_layer(self, x: Approximate, layer: Any, *, allowed: Any = None) -> Approximate:
         x = self.residual(x, lambda y: self.multi_head(y, layer.attention, allowed=allowed), layer.norm_1, layer.norm_first)
         return self.residual(x, lambda y: self.feed_forward(y, layer.feed_forward), layer.norm_2, layer.norm_first)
 
-    def decoder_layer(self, y: Near, memory: Near, layer: Any) -> Near:
+    def decoder_layer(self, y: Approximate, memory: Approximate, layer: Any) -> Approximate:
         causal, first = np.tri(len(y.exact), dtype=bool), layer.norm_first
         y = self.residual(y, lambda z: self.multi_head(z, layer.self_attention, allowed=causal), layer.norm_1, first)
         y = self.residual(y, lambda z: self.multi_head(z, layer.cross_attention, context=memory), layer.norm_2, first)
         return self.residual(y, lambda z: self.feed_forward(z, layer.feed_forward), layer.norm_3, first)
 
 
-def _head(x: Near, at: int, heads: int) -> Near:
-    return Near(np.split(x.exact, heads, axis=-1)[at], np.split(x.error, heads, axis=-1)[at])
+def _head(x: Approximate, at: int, heads: int) -> Approximate:
+    return Approximate(np.split(x.exact, heads, axis=-1)[at], np.split(x.error, heads, axis=-1)[at])

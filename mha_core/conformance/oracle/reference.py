@@ -1,4 +1,4 @@
-"""Pieces and layers in NumPy float64, one head and one row at a time, written apart from the algebra."""
+"""Pieces and layers in NumPy float64, written apart from the algebra."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import oracle
-from .oracle import Floats
+from .naive_attention import Floats, attention
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -54,7 +53,7 @@ def rotary(x: Floats, cos: Floats, sin: Floats, *, interleaved: bool) -> Floats:
 
 
 def multi_head(x: Floats, net: Any, *, context: Floats | None = None, allowed: Any = None) -> Floats:
-    """x (L, d_model), context (S, d_context); ``net`` is a layer of float64 NumPy arrays."""
+    """Multi-head attention of x (L, d_model) over context (S, d_context); ``net`` is a layer of float64 NumPy arrays."""
     context = x if context is None else context
     key_heads = net.num_kv_heads or net.num_heads
     q, k, v = linear(x, net.w_q, net.b_q), linear(context, net.w_k, net.b_k), linear(context, net.w_v, net.b_v)
@@ -62,7 +61,7 @@ def multi_head(x: Floats, net: Any, *, context: Floats | None = None, allowed: A
     def heads(y: Floats, count: int) -> Floats:
         return np.stack(np.split(y, count, axis=-1))
 
-    out, _, _ = oracle.attention(heads(q, net.num_heads), heads(k, key_heads), heads(v, key_heads), allowed=allowed)
+    out, _, _ = attention(heads(q, net.num_heads), heads(k, key_heads), heads(v, key_heads), allowed=allowed)
     return linear(np.concatenate(list(out), axis=-1), net.w_o, net.b_o)
 
 
@@ -91,7 +90,7 @@ def decoder_layer(y: Floats, memory: Floats, layer: Any) -> Floats:
 
 
 def stack(x: Floats, model: Any, layer: Any, *arguments: Any, **options: Any) -> Floats:
-    """``layer`` for each layer of a model, and its last norm."""
-    for one in model.layers:
-        x = layer(x, *arguments, one, **options)
+    """Apply ``layer`` for each layer of a model, then the model's last norm."""
+    for weights in model.layers:
+        x = layer(x, *arguments, weights, **options)
     return x if model.norm is None else layer_norm(x, model.norm.weight, model.norm.bias, eps=model.norm.eps)

@@ -1,6 +1,6 @@
-"""The node test cases of ONNX, which come with the ``onnx`` package, by our public API: nobody here wrote them.
+"""ONNX's own node test cases, from the ``onnx`` package, computed by the public API.
 
-ONNX's own conventions: caches as inputs, lengths of keys, sizes of windows, scores as outputs, norms over several axes.
+They follow ONNX's conventions: caches as inputs, key lengths, window sizes, scores as outputs, norms over several axes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 import mha_core as mha
 
-from ..algebra.arrays import device_of, split_axis
-from .subject import Subject
+from ...algebra.arrays import device_of, split_axis
+from ..backend import BackendUnderTest
 
 OPERATORS = {
     "Attention": "attention",
@@ -26,33 +26,35 @@ OPERATORS = {
     "Gelu": "gelu",
     "Softmax": "softmax",
 }
+"""ONNX operators, and the modules of the ``onnx`` package that hold their cases."""
 HALF_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 @dataclass
 class Case:
-    """One node: its inputs by the names of the operator's specification, its attributes, and what comes out."""
+    """A test case of one node."""
 
     name: str
     op: str
     inputs: Mapping[str, Any]
+    """Arrays by the names in the operator's specification."""
     attributes: Mapping[str, Any]
     outputs: list[Any]
-    """None where the node leaves an output out."""
+    """Expected arrays, in the operator's order; None for an output that the node does not use."""
 
     @property
     def dtypes(self) -> set[str]:
-        """Of its floating inputs."""
+        """Names of the dtypes of its floating inputs."""
         return {str(x.dtype) for x in self.inputs.values() if "float" in str(x.dtype)}
 
     def tolerance(self) -> float:
-        """Vectors in half precision carry ONNX's own error: 2 eps; 0 in float32."""
+        """Return 2 eps for half precision, where ONNX's expected outputs are rounded themselves; 0 for float32."""
         return 2 * max((HALF_EPS.get(dtype, 0.0) for dtype in self.dtypes), default=0.0)
 
 
 @cache
 def cases() -> list[Case]:
-    """Every case of one node, its data set aligned with the node's inputs, of which absent ones have no data.
+    """Return every case that consists of one node. Inputs that a node leaves out have no data in its data set.
 
     Raises ImportError without onnx.
     """
@@ -77,20 +79,20 @@ def cases() -> list[Case]:
     return list(found.values())
 
 
-def compute(subject: Subject, case: Case) -> list[Any]:
-    """The outputs of a case by our API, as far as we have them, on the backend; scores and the norms' statistics in NumPy."""
-    inputs = {name: given(subject, x) for name, x in case.inputs.items()}
-    return _COMPUTE[case.op](subject, inputs, **case.attributes)
+def compute(backend: BackendUnderTest, case: Case) -> list[Any]:
+    """Compute the outputs of a case by the public API on the backend; scores and statistics of norms come as NumPy arrays."""
+    inputs = {name: given(backend, x) for name, x in case.inputs.items()}
+    return _COMPUTE[case.op](backend, inputs, **case.attributes)
 
 
-def given(subject: Subject, x: np.ndarray) -> Any:
-    """An input on the backend, in its own dtype."""
-    name = str(x.dtype)  # bfloat16 is no dtype of NumPy's own
-    return subject.array(x.astype(np.float64), name) if "float" in name else subject.array(x)
+def given(backend: BackendUnderTest, x: np.ndarray) -> Any:
+    """Return an input on the backend, in its own dtype."""
+    name = str(x.dtype)  # bfloat16 is not one of NumPy's own dtypes
+    return backend.array(x.astype(np.float64), name) if "float" in name else backend.array(x)
 
 
 def _attention(
-    subject: Subject,
+    backend: BackendUnderTest,
     x: dict[str, Any],
     *,
     is_causal: int = 0,
@@ -106,8 +108,8 @@ def _attention(
     query, key, value = x["Q"], x["K"], x["V"]
     flat = query.ndim == 3
     if flat:  # (batch, length, heads * d)
-        query = _heads(subject, query, q_num_heads)
-        key, value = (_heads(subject, y, kv_num_heads) for y in (key, value))
+        query = _heads(backend, query, q_num_heads)
+        key, value = (_heads(backend, y, kv_num_heads) for y in (key, value))
     past = 0
     if "past_key" in x:
         past = x["past_key"].shape[-2]
@@ -125,8 +127,8 @@ def _attention(
         masks.append(mha.window(*(None if size < 0 else size for size in (left_window_size, right_window_size))))
     bias = x.get("attn_mask")
     if bias is not None:
-        boolean = not subject.backend.is_floating(bias.dtype)
-        bias = _padded(subject, bias, keys, boolean)
+        boolean = not backend.loaded.is_floating(bias.dtype)
+        bias = _padded(backend, bias, keys, boolean)
         if boolean:
             masks.append(mha.array_mask(bias))
             bias = None
@@ -135,58 +137,63 @@ def _attention(
         mask = one if mask is None else mask & one
     options = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap or None, "query_offset": offset}
     out, lse = mha.attention_state(query, key, value, **options)
-    scores = _scores(subject, query, key, value, lse, options, qk_matmul_output_mode)
-    return [_joined(subject, out) if flat else out, key, value, scores]
+    scores = _scores(backend, query, key, value, lse, options, qk_matmul_output_mode)
+    return [_joined(backend, out) if flat else out, key, value, scores]
 
 
-def _scores(subject: Subject, query: Any, key: Any, value: Any, lse: Any, options: dict[str, Any], mode: int) -> Any:
-    """0: scaled scores, 1: with the softcap, 2: with mask and bias too, 3: weights. Scores are log(weights) + lse."""
+def _scores(backend: BackendUnderTest, query: Any, key: Any, value: Any, lse: Any, options: dict[str, Any], mode: int) -> Any:
+    """Return the scores of ``qk_matmul_output_mode``, as log(weights) + lse.
+
+    0: scaled scores, 1: with the softcap, 2: with mask and bias too, 3: the weights.
+    """
     if mode == 3:
         return mha.attention_weights(query, key, lse, **options)
     options = options | dict.fromkeys({0: ("softcap", "mask", "bias"), 1: ("mask", "bias"), 2: ()}[mode])
     lse = mha.attention_state(query, key, value, **options).lse
-    weights = subject.numpy(mha.attention_weights(query, key, lse, **options)).astype(np.float64)
+    weights = backend.numpy(mha.attention_weights(query, key, lse, **options)).astype(np.float64)
     with np.errstate(divide="ignore"):
-        return np.log(weights) + subject.numpy(lse).astype(np.float64)[..., None]
+        return np.log(weights) + backend.numpy(lse).astype(np.float64)[..., None]
 
 
 def _rotary(
-    subject: Subject, x: dict[str, Any], *, interleaved: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0
+    backend: BackendUnderTest, x: dict[str, Any], *, interleaved: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0
 ) -> list[Any]:
     y, cos, sin = x["X"], x["cos_cache"], x["sin_cache"]
     flat = y.ndim == 3
-    y = _heads(subject, y, num_heads) if flat else y
+    y = _heads(backend, y, num_heads) if flat else y
     if "position_ids" in x:
         cos, sin = (mha.embedding(x["position_ids"], table) for table in (cos, sin))
     y = mha.rotary(y, cos[:, None, :, :], sin[:, None, :, :], interleaved=bool(interleaved))
-    return [_joined(subject, y) if flat else y]
+    return [_joined(backend, y) if flat else y]
 
 
 def _layer_norm(
-    subject: Subject, x: dict[str, Any], *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+    backend: BackendUnderTest, x: dict[str, Any], *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> list[Any]:
     shape = tuple(x["X"].shape)
     kept = (*shape[: axis % len(shape)], *(1 for _ in shape[axis % len(shape) :]))
-    y, weight, bias = _last_axis(subject, axis, x["X"], x["Scale"], x.get("B"))
-    wide = subject.numpy(y).astype(np.float64)
+    y, weight, bias = _last_axis(backend, axis, x["X"], x["Scale"], x.get("B"))
+    wide = backend.numpy(y).astype(np.float64)
     inverse = 1 / np.sqrt(wide.var(axis=-1) + epsilon)
-    normed = subject.xp.reshape(mha.layer_norm(y, weight, bias, eps=epsilon), shape)
+    normed = backend.xp.reshape(mha.layer_norm(y, weight, bias, eps=epsilon), shape)
     return [normed, wide.mean(axis=-1).reshape(kept), inverse.reshape(kept)]
 
 
-def _rms_norm(subject: Subject, x: dict[str, Any], *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> list[Any]:
-    y, weight, _ = _last_axis(subject, axis, x["X"], x["scale"], None)
-    return [subject.xp.reshape(mha.rms_norm(y, weight, eps=epsilon), tuple(x["X"].shape))]
+def _rms_norm(
+    backend: BackendUnderTest, x: dict[str, Any], *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> list[Any]:
+    y, weight, _ = _last_axis(backend, axis, x["X"], x["scale"], None)
+    return [backend.xp.reshape(mha.rms_norm(y, weight, eps=epsilon), tuple(x["X"].shape))]
 
 
-def _gelu(subject: Subject, x: dict[str, Any], *, approximate: bytes = b"none") -> list[Any]:
+def _gelu(backend: BackendUnderTest, x: dict[str, Any], *, approximate: bytes = b"none") -> list[Any]:
     name: Any = approximate.decode()
     return [mha.gelu(x["X"], approximate=name)]
 
 
-def _softmax(subject: Subject, x: dict[str, Any], *, axis: int = -1) -> list[Any]:
-    """The weights of equal queries and keys, with the input as bias."""
-    xp, y = subject.xp, subject.xp.moveaxis(x["input"], axis, -1)
+def _softmax(backend: BackendUnderTest, x: dict[str, Any], *, axis: int = -1) -> list[Any]:
+    """Compute softmax as attention weights over heads of width 0, with the input as bias."""
+    xp, y = backend.xp, backend.xp.moveaxis(x["input"], axis, -1)
     if y.ndim == 1:
         y = y[None, :]
     nothing, keys = (xp.zeros((*y.shape[:-2], n, 0), dtype=y.dtype, device=device_of(y)) for n in y.shape[-2:])
@@ -204,29 +211,30 @@ _COMPUTE: dict[str, Callable[..., list[Any]]] = {
 }
 
 
-def _heads(subject: Subject, y: Any, count: int) -> Any:
+def _heads(backend: BackendUnderTest, y: Any, count: int) -> Any:
     """(batch, length, heads * d) -> (batch, heads, length, d)."""
-    return subject.xp.moveaxis(split_axis(subject.xp, y, -1, (count, y.shape[-1] // count)), -3, -2)
+    return backend.xp.moveaxis(split_axis(backend.xp, y, -1, (count, y.shape[-1] // count)), -3, -2)
 
 
-def _joined(subject: Subject, y: Any) -> Any:
+def _joined(backend: BackendUnderTest, y: Any) -> Any:
+    """(batch, heads, length, d) -> (batch, length, heads * d)."""
     batch, heads, length, width = y.shape
-    return subject.xp.reshape(subject.xp.moveaxis(y, -3, -2), (batch, length, heads * width))
+    return backend.xp.reshape(backend.xp.moveaxis(y, -3, -2), (batch, length, heads * width))
 
 
-def _last_axis(subject: Subject, axis: int, x: Any, *parts: Any) -> list[Any]:
-    """Several last axes as one."""
-    whole, shape = subject.xp.reshape, tuple(x.shape)
+def _last_axis(backend: BackendUnderTest, axis: int, x: Any, *parts: Any) -> list[Any]:
+    """Join the axes from ``axis`` on into one."""
+    whole, shape = backend.xp.reshape, tuple(x.shape)
     joined = whole(x, (*shape[: axis % len(shape)], -1))
     return [joined, *(None if part is None else whole(part, (-1,)) for part in parts)]
 
 
-def _padded(subject: Subject, mask: Any, keys: int, boolean: bool) -> Any:
-    """What a mask leaves open is masked."""
+def _padded(backend: BackendUnderTest, mask: Any, keys: int, boolean: bool) -> Any:
+    """Extend a mask to all keys: keys that it does not reach are masked."""
     shape = (*mask.shape[:-1], keys - mask.shape[-1])
     if not shape[-1]:
         return mask
-    rest = subject.array(
+    rest = backend.array(
         np.zeros(shape, dtype=bool) if boolean else np.full(shape, -np.inf), str(mask.dtype).rpartition(".")[2]
     )
-    return subject.xp.concat([mask, rest], axis=-1)
+    return backend.xp.concat([mask, rest], axis=-1)

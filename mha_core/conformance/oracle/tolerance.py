@@ -1,4 +1,4 @@
-"""How far a right answer may be from the exact one: a bound for each element, from the arithmetic, not from taste.
+"""Bounds on the rounding error of attention, one for each element, derived from the arithmetic.
 
 With p the exact weights, s the scores, y the exact output, u the unit roundoff of the dtype in which scores are computed,
 u_out that of the output, and u_p that of probabilities which a fused kernel rounds (0 where they stay in the wide dtype):
@@ -6,10 +6,10 @@ u_out that of the output, and u_p that of probabilities which a fused kernel rou
     ds = u ((sqrt(d) + 2) scale |q| |k|^T + 1 + (s_max - s))
     |error| <= sum(p ds |v|) + sum(p ds) (|y| + p |v|) + u (sqrt(S) + 3) p |v| + u_out |y| + u_p p |v| + tiny
 
-A sum of n products is off by u sqrt(n) of the sum of their magnitudes, as rounding errors of either sign add up (Higham
+A sum of n products is off by u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
 and Mary 2019); exp turns an absolute error of its argument into a relative one of its result. Softcap and bias add their own
-roundings to ds; ``tiny`` is half the smallest subnormal of the output. The oracle itself computes in float64: against a
-backend that computes in float64 too, both may be off, and the bound doubles.
+roundings to ds; ``tiny`` is half the smallest subnormal of the output. The oracle computes in float64: for a backend
+that computes in float64 too, both may be off, and the bound doubles.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from . import oracle
-from .evidence import evidence
-from .oracle import Floats
+from ..report.evidence import evidence
+from .naive_attention import Floats, attention
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype in which the scores of ``dtype`` are computed (promise 9)."""
+    """Return the dtype in which scores are computed for arrays of ``dtype`` (promise 9)."""
     return "float64" if dtype == "float64" else "float32"
 
 
 @dataclass(frozen=True)
 class Exact:
-    """The exact answer of an attention problem, and how far a right one may be from it, element by element."""
+    """The exact answer of an attention problem, and a bound on the error of each element."""
 
     out: Floats
     lse: Floats
@@ -47,12 +46,12 @@ class Exact:
 def exact_attention(
     query: Any, key: Any, value: Any, *, dtype: str, rounds_weights: bool = False, scale: float | None = None, **options: Any
 ) -> Exact:
-    """The oracle's answer and its bounds, for arrays that already hold numbers of ``dtype``.
+    """Return the oracle's answer and its bounds, for arrays that already hold numbers of ``dtype``.
 
-    rounds_weights: allow probabilities in ``dtype``, as fused kernels of half precision have them.
+    rounds_weights: allow probabilities to be rounded to ``dtype``, as fused half-precision kernels do.
     options: ``allowed``, ``bias``, ``softcap`` and ``sink``, as the oracle takes them.
     """
-    y, lse, p = oracle.attention(query, key, value, scale=scale, **options)
+    y, lse, p = attention(query, key, value, scale=scale, **options)
     u, u_out = UNIT_ROUNDOFF[compute_dtype(dtype)], UNIT_ROUNDOFF[dtype]
     num_keys, groups = p.shape[-1], query.shape[-3] // key.shape[-3]
     key, value = (np.repeat(np.asarray(x, dtype=np.float64), groups, axis=-3) for x in (key, value))
@@ -64,7 +63,7 @@ def exact_attention(
     weights_bound = p * (ds + mean_ds + u * root)
     lse_bound = mean_ds[..., 0] + u * root + 2 * u * np.abs(np.where(np.isfinite(lse), lse, 0))
     if rounds_weights and u_out > u:
-        # a probability is rounded beside the greatest of its row, and may be subnormal there
+        # a probability is rounded relative to the greatest of its row, where it may be subnormal
         top = p.max(axis=-1, keepdims=True, initial=0)
         bound = bound + u_out * absolute + SMALLEST[dtype] / 2 * top * np.abs(value).sum(axis=-2, keepdims=True)
     both = 2.0 if dtype == "float64" else 1.0
@@ -87,7 +86,7 @@ def _score_errors(
     softcap: float | None = None,
     sink: Any = None,
 ) -> tuple[Floats, Floats]:
-    """ds for every pair, and p ds of the sink, which has a weight but no value."""
+    """Return ds for every pair, and p ds of the sink, which has a weight but no value."""
     width = query.shape[-1]
     scale = (1 / np.sqrt(width) if width else 1.0) if scale is None else scale
     keys = np.swapaxes(key, -1, -2)
@@ -112,23 +111,23 @@ def _score_errors(
 
 
 def _distance(top: Floats, s: Floats) -> Floats:
-    """top - s, and 0 where the row is empty."""
+    """Return top - s, and 0 where the row is empty."""
     return np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0), 0)
 
 
 OPERATIONS = {"out": "attention", "lse": "attention lse", "weights": "attention weights"}
-"""Of which operation a result is, by its name; the name of any other begins with its operation: "gelu tanh"."""
+"""The operation of a result by its name. Other names begin with their operation, such as "gelu tanh"."""
 
 
 def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats) -> None:
-    """Raise AssertionError, naming the worst element, where |got - exact| > bound anywhere, or where got has another shape.
+    """Raise AssertionError, naming the worst element, if |got - exact| > bound anywhere or the shapes differ.
 
-    How near the worst element came to its bound is left as evidence for the report of the run.
+    The greatest error over its bound is recorded as evidence for the report.
     """
     assert got.shape == exact.shape, f"{name} has shape {got.shape}; expected {exact.shape}"
     wide = got.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        error = np.where(wide == exact, 0.0, np.abs(wide - exact))  # inf - inf is no error
+        error = np.where(wide == exact, 0.0, np.abs(wide - exact))  # inf - inf is not an error
         excess = np.where(np.isnan(error), np.inf, error / np.maximum(bound, np.finfo(np.float64).tiny))
     evidence.error(OPERATIONS.get(name, name.partition(" ")[0]), got.dtype.name, float(excess.max(initial=0.0)))
     wrong = ~(error <= bound)  # NaN is wrong too

@@ -1,6 +1,6 @@
-"""A call of attention for each feature that a kernel may declare, using this feature and no other.
+"""Calls of attention that use one feature that a kernel may declare, or several together.
 
-``plain`` has none; ``with_features`` turns it into calls with one, or with several that go together.
+``plain`` makes a call without any; ``with_features`` adds them.
 """
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ import numpy as np
 
 import mha_core as mha
 
-from ..algebra.biases import Bias
-from ..algebra.grid import Grid
-from .problems import Make
+from ...algebra.biases import Bias
+from ...algebra.grid import Grid
+from .masks import Make
 
 BATCH, HEADS = 2, 4
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """NumPy arrays, the options that dispatch is given (through ``make``), and the same as whole arrays for the oracle."""
+    """Arrays and options of one call of attention, with the same options as whole arrays for the oracle."""
 
     query: np.ndarray
     key: np.ndarray
     value: np.ndarray
     options: dict[str, Callable[[Make], Any]] = field(default_factory=dict)
+    """The options by name, each as a function that makes it from arrays of a backend."""
     oracle: dict[str, Any] = field(default_factory=dict)
+    """The same options as the oracle takes them."""
     floats: dict[str, np.ndarray] = field(default_factory=dict)
-    """Floating arrays among the options, by name: rounded with the rest."""
+    """Floating arrays among the options, by name. They are rounded with query, key and value."""
 
     @property
     def num_keys(self) -> int:
         return int(self.key.shape[-2])
 
     def masked(self, mask: Callable[[Make], Any], allowed: np.ndarray) -> AttentionCall:
-        """With one more mask in conjunction."""
+        """Return the call with one more mask, combined with the present one by ``&``."""
         before, known = self.options.get("mask"), self.oracle.get("allowed")
         joined = mask if before is None else lambda make: before(make) & mask(make)
         return replace(
@@ -48,18 +50,19 @@ class AttentionCall:
         )
 
     def given(self, name: str, option: Callable[[Make], Any], whole: Any) -> AttentionCall:
+        """Return the call with one more option; ``whole`` is what the oracle is given for it."""
         return replace(self, options={**self.options, name: option}, oracle={**self.oracle, name: whole})
 
 
 def plain(rng: np.random.Generator, length: int, width: int, *, times: float = 1.0) -> AttentionCall:
-    """As many queries as keys, one width, no option."""
+    """Return a call without options: as many queries as keys, values as wide as heads, scores multiplied by ``times``."""
     query, key, value = (rng.normal(size=(BATCH, HEADS, length, width)) for _ in range(3))
     return AttentionCall(query * times, key, value)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyBias(Bias):
-    """A bias that core does not know."""
+    """A bias of a type that core does not know: slope times the index of the key."""
 
     slope: float
 
@@ -143,7 +146,7 @@ def _broadcast(call: AttentionCall, rng: np.random.Generator) -> AttentionCall:
     return replace(call, key=call.key[:1], value=call.value[:1])
 
 
-def _nothing(call: AttentionCall, rng: np.random.Generator) -> AttentionCall:
+def _unchanged(call: AttentionCall, rng: np.random.Generator) -> AttentionCall:
     return call
 
 
@@ -163,24 +166,24 @@ FEATURES: dict[str, Callable[[AttentionCall, np.random.Generator], AttentionCall
     "grouped_query": _grouped_query,
     "value_dim": _value_dim,
     "broadcast": _broadcast,
-    "lse": _nothing,  # whether the log-sum-exp is wanted is a matter of which operation is called
+    "lse": _unchanged,  # the operation that is called decides whether the log-sum-exp is returned
 }
-"""What turns a plain call into one that uses this feature and no other."""
-BESIDE = frozenset({"gradient"})
-"""Features that no call here uses: whether a gradient is recorded is a matter of the arrays."""
-_ALONE = [
+"""Functions that turn a plain call into one that uses this feature and no other."""
+ALL_FEATURES = frozenset(FEATURES) | {"gradient"}
+"""All that core can name. No call here uses ``gradient``: the arrays decide whether a gradient is recorded."""
+_EXCLUSIVE = [
     {"bias", "alibi", "relative_bias", "bias_term"},  # there is one bias
     {"causal", "window"},  # together they are a window
 ]
 
 
 def go_together(features: Iterable[str]) -> bool:
-    """Whether one call can use all of these."""
-    return not any(len(some & set(features)) > 1 for some in _ALONE)
+    """Return whether one call can use all of these."""
+    return not any(len(some & set(features)) > 1 for some in _EXCLUSIVE)
 
 
 def with_features(call: AttentionCall, features: Iterable[str], rng: np.random.Generator) -> AttentionCall:
-    """The call with these features, in the order of ``FEATURES``."""
+    """Return the call with these features, added in the order of ``FEATURES``."""
     for name in FEATURES:
         if name in set(features):
             call = FEATURES[name](call, rng)
@@ -188,7 +191,7 @@ def with_features(call: AttentionCall, features: Iterable[str], rng: np.random.G
 
 
 def rounded(call: AttentionCall, to: Callable[[np.ndarray], np.ndarray]) -> AttentionCall:
-    """Every floating array rounded by ``to``, and the floating options made of them."""
+    """Return the call with every floating array rounded by ``to``, and its options made from the rounded arrays."""
     query, key, value = to(call.query), to(call.key), to(call.value)
     call = replace(call, query=query, key=key, value=value, floats={name: to(x) for name, x in call.floats.items()})
     for name, x in call.floats.items():
@@ -201,7 +204,10 @@ def _made(x: np.ndarray, make: Make) -> Any:
 
 
 def _relative(call: AttentionCall, table: np.ndarray) -> AttentionCall:
-    """Eight buckets both ways, a maximal distance of 5: 0, 1, then 2 and 3 by the logarithm (Raffel et al. 2020)."""
+    """Add a relative bias: 8 buckets over both directions, maximal distance 5 (Raffel et al. 2020).
+
+    The four buckets of a direction hold distances 0, 1, and then two logarithmic ranges.
+    """
     q, k = _positions(call)
     back = np.minimum(np.abs(k - q), 5)
     # with 2 exact buckets of 4: 2 + floor(2 log(d / 2) / log(5 / 2)), at most 3

@@ -1,4 +1,4 @@
-"""The greatest amount of memory that this process held, and how to start it anew."""
+"""Peak memory of this process, and how to reset it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak() -> int:
-    """The greatest that the process held; getrusage would count, on Linux, what its parent held before exec."""
+    """Return the peak resident memory in bytes. On Linux, getrusage would count what the parent held before exec."""
     if _STATUS.exists():
         return _status("VmHWM")
     import resource
@@ -24,14 +24,14 @@ def _status(name: str) -> int:
 
 
 def trim() -> None:
-    """Give back what the C library keeps of freed memory, where it can (glibc): what is taken again would not be seen."""
+    """Return freed memory to the system, where the C library can (glibc): memory that it reuses would not raise the peak."""
     release = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if release is not None:
         release(0)
 
 
-def set_back() -> bool:
-    """Make the peak what the process holds now; False where the system has no way."""
+def reset_peak() -> bool:
+    """Set the peak to what the process holds now. Return False if the system cannot."""
     try:
         _RESET.write_text("5")
     except OSError:

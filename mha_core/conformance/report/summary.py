@@ -1,36 +1,36 @@
-"""A run in tables: the lines at its end in a terminal, from the same numbers as the certificate."""
+"""The tables at the end of a run, for the terminal, with the same numbers as the certificate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 
+from .counts import Counts
 from .evidence import Errors
 from .sections import OUTCOMES
-from .tally import Tally
 
 
-def lines(tally: Tally) -> Iterator[str]:
-    """Sections, the promises that failed, and the greatest errors."""
-    yield from _aligned([("section", *OUTCOMES), *section_rows(tally.sections())])
-    for name, count, reproduce in tally.failures():
+def lines(counts: Counts) -> Iterator[str]:
+    """Yield the lines: sections, promises that failed, greatest errors."""
+    yield from _aligned([("section", *OUTCOMES), *section_rows(counts.sections())])
+    for name, count, reproduce in counts.failures():
         yield f"{name}: {count} {'test' if count == 1 else 'tests'} failed"
         if reproduce:
             yield f"    {reproduce}"
-    if tally.errors:
+    if counts.errors:
         yield ""
-        yield from _aligned(error_rows(tally.errors, "error / bound"))
+        yield from _aligned(error_rows(counts.errors, "error / bound"))
 
 
 def section_rows(sections: dict[str, dict[str, int]]) -> list[tuple[str, ...]]:
-    """A row for each section, and their sum where there are several."""
+    """Return a row for each section, and a total if there are several."""
     rows = [(name, *map(str, counts.values())) for name, counts in sections.items()]
     total = ("all", *(str(sum(counts[outcome] for counts in sections.values())) for outcome in OUTCOMES))
     return [*rows, total] if len(rows) > 1 else rows
 
 
 def error_rows(errors: Errors, corner: str) -> list[tuple[str, ...]]:
-    """The greatest error over its bound, operations down and dtypes across; the first row is the heading."""
+    """Return the greatest error over its bound by operation (rows) and dtype (columns); the first row is the heading."""
     order = ("float64", "float32", "float16", "bfloat16")
     dtypes = sorted({dtype for _, dtype in errors}, key=lambda name: (order.index(name) if name in order else len(order), name))
     operations = sorted({operation for operation, _ in errors})

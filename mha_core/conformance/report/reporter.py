@@ -1,4 +1,4 @@
-"""What a run says at its end, and the certificate that it leaves: a pytest plugin of the process that hears of all tests."""
+"""The pytest plugin that writes the summary and the certificate; only the process that receives all reports has it."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Any
 
 import pytest
 
-from ..dispatch.contract import Kernel
+from ...dispatch.contract import Kernel
+from ..backend import BackendUnderTest
 from . import certificate, summary
-from .subject import Subject
-from .tally import TO_REPRODUCE, Tally, died
+from .counts import TO_REPRODUCE, Counts, died
 
 PACKAGE = "mha_core.conformance"
 
 
 class Reporter:
-    """Counts what comes in, then writes the summary and, where ``--report`` asks for it, the certificate.
+    """Counts reports, then writes the summary and, with ``--report``, the certificate.
 
-    Raises CannotJudge where the certificate could not be written: before anything runs.
+    Raises CannotJudge, before any test runs, if the certificate cannot be written.
     """
 
-    def __init__(self, config: pytest.Config, subject: Subject, kernels: Iterable[Kernel]) -> None:
+    def __init__(self, config: pytest.Config, backend: BackendUnderTest, kernels: Iterable[Kernel]) -> None:
         self.config = config
-        self.subject = subject
-        self.tally = Tally()
-        self.said: list[str] = []  # of the certificate
+        self.backend = backend
+        self.counts = Counts()
+        self.certificate_lines: list[str] = []
         self.listing = config.getoption("collectonly")
         folder = config.getoption("report")
         self.files: certificate.Files | None = None
         if folder is not None:
-            self.files = certificate.files(Path(folder), subject.name, config.getoption("device"))
-            self.head = certificate.head(subject, kernels, _selection(config))
+            self.files = certificate.files(Path(folder), backend.name, config.getoption("device"))
+            self.head = certificate.head(backend, kernels, _selection(config))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if died(report):
-            report.sections.append((TO_REPRODUCE, command(self.config, self.subject, report.nodeid.partition("::")[2])))
-        self.tally.add(report)
+            report.sections.append((TO_REPRODUCE, command(self.config, self.backend, report.nodeid.partition("::")[2])))
+        self.counts.add(report)
 
     def _nothing_judged(self, exitstatus: int) -> bool:
-        """A run in which every test was skipped is no success."""
-        empty = not self.listing and not self.tally.judged
+        """Return whether every test was skipped: that is not a success."""
+        empty = not self.listing and not self.counts.judged
         return empty and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
     @pytest.hookimpl(tryfirst=True)
@@ -54,25 +54,25 @@ class Reporter:
             self._certify(session, exitstatus)
 
     def _certify(self, session: pytest.Session, exitstatus: int) -> None:
-        """A run that was cut short, by -x too, is no verdict and leaves nothing."""
+        """Write the certificate, unless the run was cut short, for example by -x: such a run gives no verdict."""
         assert self.files is not None
         to_its_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if not to_its_end or session.shouldfail or session.shouldstop or not self.tally.judged:
-            self.said = ["no report was written: the run did not come to its end"]
+        if not to_its_end or session.shouldfail or session.shouldstop or not self.counts.judged:
+            self.certificate_lines = ["no report was written: the run did not come to its end"]
             return
-        found = certificate.certificate(self.head, self.tally, passed=exitstatus == pytest.ExitCode.OK)
+        found = certificate.certificate(self.head, self.counts, passed=exitstatus == pytest.ExitCode.OK)
         try:
             certificate.write(found, self.files)
         except OSError as error:
-            self.said = [f"ERROR: {error}"]
+            self.certificate_lines = [f"ERROR: {error}"]
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         else:
-            self.said = [f"report: {self.files.json}", f"report: {self.files.markdown}"]
+            self.certificate_lines = [f"report: {self.files.json}", f"report: {self.files.markdown}"]
 
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
-        if self.tally.fates:
-            terminalreporter.write_sep("=", f"conformance of {self.subject.name}")
-            for line in (*summary.lines(self.tally), *self.said):
+        if self.counts.results:
+            terminalreporter.write_sep("=", f"conformance of {self.backend.name}")
+            for line in (*summary.lines(self.counts), *self.certificate_lines):
                 terminalreporter.write_line(line)
         if self._nothing_judged(exitstatus):
             terminalreporter.write_line(
@@ -81,18 +81,18 @@ class Reporter:
 
 
 def _selection(config: pytest.Config) -> str:
-    """The words of the command that chose among the tests."""
+    """Return the options and arguments that select tests."""
     chosen = [(option, config.getoption(name)) for option, name in (("-k", "keyword"), ("-m", "markexpr"))]
     words = [word for option, expression in chosen if expression for word in (option, expression)]
     words += [word for one in config.getoption("deselect") or () for word in ("--deselect", one)]
     return shlex.join([*words, *(word for word in config.args if word != PACKAGE)])
 
 
-def command(config: pytest.Config, subject: Subject, name: str) -> str:
-    """The line that runs one test of this run again, by its name."""
-    words = ["mha", "conform", subject.name]
+def command(config: pytest.Config, backend: BackendUnderTest, name: str) -> str:
+    """Return the command line that runs one test of this run again."""
+    words = ["mha", "conform", backend.name]
     for option in ("device", "dtype", "plugin"):
         given = config.getoption(option) or []
         words += [word for one in ([given] if isinstance(given, str) else given) for word in (f"--{option}", one)]
-    words += ["--quick"] * subject.quick + ["-k", name, "--seed", str(subject.seed)]
+    words += ["--quick"] * backend.quick + ["-k", name, "--seed", str(backend.seed)]
     return shlex.join(words)

@@ -1,7 +1,7 @@
-"""What a test leaves behind beside its outcome: how near it came to the bound, and how often a kernel was called.
+"""What a test records besides its outcome: errors relative to their bounds, and how often kernels were called.
 
-One test runs at a time in a process, on as many threads as it likes. What it left is taken when it ends, and travels with its
-report, so that the workers of pytest-xdist need no way of their own.
+A process runs one test at a time, which may use several threads. What it recorded is taken when it ends and travels with its
+report, so it arrives from the workers of pytest-xdist too.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ Runs = dict[tuple[str, str], int]
 
 
 class Evidence:
-    """Of the test that runs now."""
+    """Collects what the running test records, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.begin(None)
 
     def begin(self, dtype: str | None) -> None:
-        """A test begins that judges this dtype; None: what it compares says which."""
+        """Begin a test that judges this dtype; with None, each compared array says its own."""
         with self._lock:
             self._dtype = dtype
             self._errors: Errors = {}
             self._runs: Runs = {}
 
     def error(self, operation: str, dtype: str, ratio: float) -> None:
-        """An answer was off by ``ratio`` times what it may be. The dtype is that of the comparison, the test's own wins.
+        """Record an error of ``ratio`` times its bound. ``dtype`` is that of the comparison; the test's own takes precedence.
 
-        Half precision is compared in float32, which holds it.
+        Half precision is compared in float32, which holds it exactly.
         """
         with self._lock:
             key = (operation, self._dtype or dtype)
             self._errors[key] = max(self._errors.get(key, 0.0), math.inf if math.isnan(ratio) else ratio)
 
     def runs(self, op: str, kernel: str, count: int) -> None:
-        """A kernel was called so often."""
+        """Record that a kernel was called ``count`` times."""
         with self._lock:
             self._runs[op, kernel] = self._runs.get((op, kernel), 0) + count
 
     def take(self) -> tuple[Errors, Runs]:
-        """All that was left since the test began."""
+        """Return all that was recorded since the test began, and forget it."""
         with self._lock:
             found = self._errors, self._runs
             self._errors, self._runs = {}, {}

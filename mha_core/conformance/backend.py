@@ -1,0 +1,141 @@
+"""The backend under test, and how arrays enter and leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..algebra.arrays import device_of
+from ..dispatch.backend import LoadedBackend, load
+from ..dispatch.registry import registry
+from ..dispatch.selection import backend_of, check_name
+from ..ops import check
+
+EVERY_DTYPE = ("test_random_problems_equal_the_oracle", "test_longer_problems_equal_the_oracle")
+"""Tests that judge every dtype in a quick run too."""
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+class CannotJudge(Exception):
+    """The suite cannot do what was asked: the backend lacks the device or the dtype, or no report can be written."""
+
+
+@dataclass(frozen=True, eq=False)
+class BackendUnderTest:
+    """A backend on one device, with the settings of the run. NumPy arrays enter rounded; results are checked on the way out."""
+
+    loaded: LoadedBackend
+    device: Any
+    dtypes: tuple[str, ...]
+    """Names of the floating dtypes that are judged."""
+    quick: bool = False
+    """Whether to try fewer problems of each kind."""
+    seed: int = 0
+    plugins: tuple[str, ...] = ()
+    """Modules that were registered by hand; a new process must register them too."""
+
+    @property
+    def name(self) -> str:
+        return self.loaded.name
+
+    @property
+    def xp(self) -> Any:
+        return self.loaded.xp
+
+    @property
+    def rounds_weights(self) -> bool:
+        """Whether probabilities may be rounded to half precision: fused kernels do, the algebra does not."""
+        return bool(registry().kernels.get((self.name, "attention")))
+
+    @property
+    def on_host(self) -> bool | None:
+        """Whether its arrays live in host memory, according to DLPack; None if they do not say."""
+        ask = getattr(self.array(np.zeros(1)), "__dlpack_device__", None)
+        return None if ask is None else int(ask()[0]) == 1  # kDLCPU
+
+    def dtypes_in(self, module: str, test: str) -> tuple[str, ...]:
+        """Dtypes that a test judges: all of them, but in a quick run only kernels and random problems are judged in all."""
+        every = not self.quick or module == "test_kernels" or test in EVERY_DTYPE
+        return self.dtypes if every else self.dtypes[:1]
+
+    def count(self, full: int) -> int:
+        """How many random problems to try: a tenth as many in a quick run."""
+        return max(1, full // 10) if self.quick else full
+
+    def array(self, x: Any, dtype: str | None = None) -> Any:
+        """Make an array of the library on the device. Floating numbers are rounded to ``dtype``, by default the first."""
+        x = np.asarray(x)
+        if x.dtype.kind != "f":
+            return self.loaded.from_numpy(x, self.device)
+        dtype = self.dtypes[0] if dtype is None else dtype
+        if dtype == "float64":
+            return self.loaded.from_numpy(x.astype(np.float64), self.device)
+        return self.xp.astype(self.loaded.from_numpy(x.astype(np.float32), self.device), getattr(self.xp, dtype))
+
+    def numpy(self, x: Any) -> np.ndarray:
+        """Convert an array of the library to NumPy; half precision becomes float32, which holds it exactly."""
+        if self.loaded.is_floating(x.dtype) and dtype_name(x) in ("float16", "bfloat16"):
+            x = self.xp.astype(x, self.xp.float32)
+        return np.asarray(self.loaded.to_numpy(x))
+
+    def rounded(self, x: np.ndarray, dtype: str) -> np.ndarray:
+        """Round float64 numbers to ``dtype`` and read them back from the library: the oracle must be given these."""
+        return self.numpy(self.array(x, dtype)).astype(np.float64)
+
+    def assert_like(self, result: Any, given: Any, *, dtype: Any = None) -> None:
+        """Raise AssertionError if a result has another library, dtype or device than the input."""
+        assert backend_of({"the result": result}) is self.loaded, f"the result is a {type(result)}, not of {self.name}"
+        expected = given.dtype if dtype is None else dtype
+        assert result.dtype == expected, f"the result has dtype {result.dtype}; expected {expected}"
+        assert device_of(result) == device_of(given), f"the result is on {device_of(result)}, the input on {device_of(given)}"
+
+    def assert_unchanged(self, arrays: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
+        """Raise AssertionError, naming the argument, if an input no longer holds the same bits as before (promise 12)."""
+        for name, x in arrays.items():
+            assert self.numpy(x).tobytes() == before[name].tobytes(), f"{name} was written to"
+
+
+def dtype_name(x: Any) -> str:
+    """Return ``float32`` for torch.float32, numpy.float32 and so on."""
+    return str(x.dtype).rpartition(".")[2]
+
+
+def find(name: str, device: str | None, dtypes: list[str] | None, **settings: Any) -> BackendUnderTest:
+    """Load the backend of this name on this device. Raises MhaError or CannotJudge, with a message of one line."""
+    loaded = load(check_name(name))
+    chosen = _device(loaded, device)
+    try:
+        probe = loaded.from_numpy(np.zeros(1, dtype=np.float32), chosen)
+    except Exception as cause:  # libraries raise whatever they like for a device that does not exist
+        raise CannotJudge(f"device {device!r} of backend {name!r} cannot be used: {type(cause).__name__}: {cause}") from cause
+    found = device_of(probe)
+    if device is not None and found is not None and found != chosen and not str(found).startswith(device):
+        raise CannotJudge(f"device {device!r} was asked for, but backend {name!r} put the array on {found}")
+    for dtype in dtypes or ():
+        if not _has(loaded, dtype, chosen):
+            raise CannotJudge(f"backend {name!r} has no floating dtype {dtype!r}; judged are {', '.join(DTYPES)}")
+    known = tuple(dict.fromkeys(dtypes or [dtype for dtype in DTYPES if _has(loaded, dtype, chosen)]))
+    if not known:
+        raise CannotJudge(f"backend {name!r} has none of the dtypes {', '.join(DTYPES)}: check its namespace and from_numpy")
+    return BackendUnderTest(loaded, chosen, known, **settings)
+
+
+def _device(loaded: LoadedBackend, device: str | None) -> Any:
+    """Return the device that the backend lists under this name, else the name itself."""
+    listed = list(loaded.record.devices()) if device is not None and loaded.record.devices else []
+    return next((one for one in listed if str(one) == device), device)
+
+
+def _has(loaded: LoadedBackend, dtype: str, device: Any) -> bool:
+    """Return whether arrays of this dtype can be made: some libraries accept the name and give another dtype."""
+    if dtype not in DTYPES:
+        return False
+    try:
+        wanted = check.floating(loaded, dtype)
+        x = loaded.from_numpy(np.zeros(1, dtype=np.float64 if dtype == "float64" else np.float32), device)
+        return bool(x.dtype == wanted or (dtype != "float64" and loaded.xp.astype(x, wanted).dtype == wanted))
+    except Exception:  # whatever the library raises, the dtype cannot be made
+        return False

@@ -1,0 +1,52 @@
+"""Random problems, judged one after another. A failure carries a smaller problem that fails too, and how to try it again."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from ..backend import BackendUnderTest
+from ..cases.problems import Limits
+from .replay import DrawnProblem
+from .shrink import shrink
+
+QUICK_SECONDS = 0.5
+"""A quick run draws no more problems after this time: some libraries compile every operation again for every new shape."""
+_FEW = ((2, 2, 1, 5, 5, 4, 4), (2, 1, 2, 3, 6, 4, 2))
+_FEW_LONG = ((2, 1, 2, 33, 33, 64, 64),)
+
+
+def judge_problems(
+    backend: BackendUnderTest,
+    rng: np.random.Generator,
+    count: int,
+    dtype: str,
+    *,
+    check: str = "state",
+    kernel: str | None = None,
+    limits: Limits = Limits(),  # noqa: B008
+) -> None:
+    """Judge ``count`` random problems, or fewer and of few shapes in a quick run.
+
+    kernel: the one that is recorded meanwhile; the command that tries a failure again names it.
+    """
+    if backend.quick and not limits.shapes:
+        limits = replace(limits, shapes=_FEW_LONG if limits.longest > Limits.longest else _FEW)
+    end = time.monotonic() + QUICK_SECONDS if backend.quick else math.inf
+    for seed in rng.integers(2**32, size=backend.count(count)):
+        if time.monotonic() > end:
+            break
+        drawn = DrawnProblem(check, dtype, int(seed), limits)
+        error = drawn.error(backend)
+        if error is not None:
+            error.add_note(_report(backend, drawn, kernel))
+            raise error
+
+
+def _report(backend: BackendUnderTest, drawn: DrawnProblem, kernel: str | None) -> str:
+    found, error = shrink(backend, drawn)
+    said = f"\n{type(error).__name__}: {error}" if error is not None else ""
+    return f"the smallest that was found to fail: {found.problem()}{said}\ntry it again: {found.command(backend, kernel)}"
