@@ -21,6 +21,9 @@ def surface():
 
 def _described(module, name):
     value, path = getattr(module, name), f"{module.__name__}.{name}"
+    if isinstance(value, frozenset):
+        yield f"{path} = {', '.join(sorted(value))}"
+        return
     if not inspect.isclass(value):
         yield f"{path}{_parameters(value)}"
         return

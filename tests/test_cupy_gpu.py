@@ -15,8 +15,8 @@ from mha_core.dispatch.backend import load
 
 BFLOAT16 = np.dtype(xp.bfloat16)
 DEVICES = mha_cupy._devices()
-with_gpu = pytest.mark.skipif(not DEVICES, reason="needs a CUDA device")
-with_two_gpus = pytest.mark.skipif(len(DEVICES) < 2, reason="needs two CUDA devices")
+with_gpu = pytest.mark.skipif(not DEVICES, reason="no CUDA device")
+with_two_gpus = pytest.mark.skipif(len(DEVICES) < 2, reason="no two CUDA devices")
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_dlpack_shares_with_torch(name):
     import torch
 
     if not torch.cuda.is_available():
-        pytest.skip("needs a torch with CUDA")
+        pytest.skip("this torch is built without CUDA")
     x = torch.arange(4, device="cuda").to(getattr(torch, name))
     shared = xp.from_dlpack(x)
     assert shared.dtype == getattr(xp, name)

@@ -139,11 +139,11 @@ def test_rotary_attention_with_a_cache_and_offsets(backend, rng):
     assert np.isnan(outside[0, :, 0, :4]).all() and np.isfinite(outside[0, :, 1:]).all() and np.isfinite(outside[..., 4:]).all()
     assert np.isfinite(outside[1, :, 0]).all() and np.isnan(outside[1, :, 1:, :4]).all()
     close(backend, turning(heads[0, ...], np.int64(3)), turning(heads[0, ...], 3), atol=0)
-    with pytest.raises(ValueError, match="rotary turns the positions of one sequence"):
+    with pytest.raises(ValueError, match="rotary and context are both given"):
         attention.weights(x, context=x)
     with pytest.raises(ValueError, match="positions 6 to 11 are outside the rotary tables, which hold 0 to 8"):
         turning(heads, 6)
-    with pytest.raises(ValueError, match="rotary turns the positions of one sequence, and context is another"):
+    with pytest.raises(ValueError, match="rotary and context are both given"):
         attention(x, context=x)
 
 
@@ -191,7 +191,7 @@ def test_dropout_applies_to_the_sublayers_it_names(backend, rng):
 def test_bad_rotary_tables_are_refused_by_name(backend):
     x, table = (backend.from_numpy(np.ones(shape)) for shape in [(2, 3, 4), (3, 2)])
     for change, message in [
-        ({"cos": backend.from_numpy(np.ones((3, 3)))}, "cos has 3 angles, which turn 6 features; x has 4"),
+        ({"cos": backend.from_numpy(np.ones((3, 3)))}, "cos has 3 angles, for 6 features, but x has 4"),
         (
             {"cos": backend.from_numpy(np.ones((4, 2)))},
             "cos has shape (4, 2); expected a shape that broadcasts to (..., L, r / 2)",

@@ -14,7 +14,7 @@ from gpu.cases import CASES, PLAIN, REHEARSAL, Case, Comparison, Goal
 from gpu.measure import Row, limits, measured, verdicts
 from gpu.target import OURS, host
 
-without_gpu = pytest.mark.skipif("cupy" in BACKENDS, reason="needs a machine without a CUDA device")
+without_gpu = pytest.mark.skipif("cupy" in BACKENDS, reason="this machine has a CUDA device")
 
 
 @pytest.fixture(scope="module")

@@ -216,7 +216,7 @@ WRONG = {
     ),
     "nameless": (
         RECORD.format(backend=NO_BACKEND, kernel="yield Kernel('numpy', 'gelu', 'algebra', 1, 'a:b')"),
-        "ValueError: a kernel for gelu is named 'algebra', which stands for none",
+        "ValueError: a kernel for gelu is named 'algebra', which stands for no kernel",
     ),
 }
 

@@ -85,7 +85,7 @@ def test_5_alignment_is_never_guessed(backend, xyz, mask):
         state_of(backend, *xyz, mask=mask)
     state_of(backend, *xyz, mask=mask, query_offset=2)
     state_of(backend, *xyz, mask=mha.prefix(3), bias=None)
-    with pytest.raises(ValueError, match="bias looks at the position of the query"):
+    with pytest.raises(ValueError, match="bias depends on the position of the query"):
         state_of(backend, *xyz, bias=mha.alibi(4))
 
 

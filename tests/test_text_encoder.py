@@ -217,7 +217,9 @@ def test_stream_reads_one_window_ahead_and_no_more(tiny, monkeypatch):
 
 def test_memory_does_not_grow_with_the_number_of_texts(tiny, monkeypatch, rng):
     monkeypatch.setattr(module, "_WINDOW", 256)
-    monkeypatch.setattr(operation, "_KEPT", 8)  # so that kept plans stop growing after a few windows, not thousands
+    monkeypatch.setattr(
+        operation.PlanStore, "MOST_PLANS", 8
+    )  # so that kept plans stop growing after a few windows, not thousands
 
     def held(windows):
         """Bytes held in the middle of a stream, after ``windows`` windows."""

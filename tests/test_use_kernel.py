@@ -36,7 +36,7 @@ def test_a_demanded_kernel_that_cannot_do_the_call_raises_with_the_reason(instal
         mha.scaled_dot_product_attention(X, X, X)
         with pytest.raises(
             mha.KernelUnsupported,
-            match=r"asks for 'plain' for attention on numpy, which cannot do this call: it does not handle causal; "
+            match=r"asks for 'plain' for attention on numpy, which cannot compute this call: it does not handle causal; "
             r"leave use_kernel out, or write use_kernel\('attention', 'algebra'\)",
         ):
             mha.scaled_dot_product_attention(X, X, X, mask=mha.causal())

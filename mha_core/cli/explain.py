@@ -23,7 +23,6 @@ from ..dispatch.selection import backend_without_arrays
 from ..layers.encoder import EncoderLayer
 from ..ops import check
 from ..ops.explain import OPERATIONS, Explanation, explain
-from ..ops.operation import blank
 
 LAYER = "encoder_layer"
 _SHAPE = re.compile(r"\d+(x\d+)*")
@@ -52,7 +51,7 @@ def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None
     loaded = backend_without_arrays(backend)
     wanted = check.floating(loaded, dtype)
     try:
-        blank(loaded, (), wanted, device)
+        loaded.placeholder((), wanted, device)
     except Exception as error:  # libraries raise different errors for a device that does not exist
         raise ValueError(f"--device {device}: backend {loaded.name!r} cannot use it: {error}") from error
     written: dict[str, str] = {}
@@ -118,9 +117,9 @@ def _value(backend: LoadedBackend, name: str, text: str, dtype: Any, device: Any
         return text
     is_shape = _SHAPE.fullmatch(text) and name not in _NUMBERS
     if name == "mask" and is_shape:
-        return blank(backend, _sizes(text), backend.xp.bool, device)
+        return backend.placeholder(_sizes(text), backend.xp.bool, device)
     if is_shape:
-        return blank(backend, _sizes(text), dtype, device)
+        return backend.placeholder(_sizes(text), dtype, device)
     if name in _NUMBERS:
         number = _BOOLEANS.get(text.lower())
         return _number(name, text) if number is None else number
@@ -181,4 +180,4 @@ def _layer(backend: LoadedBackend, values: dict[str, Any], dtype: Any, device: A
     x = values.pop("x")
     settings = {name: values.pop(name) for name in ("num_heads", "d_ff", "activation", "norm_first") if name in values}
     layer = EncoderLayer.init(d_model=x.shape[-1], seed=0, backend=backend.name, **settings)
-    return layer.map(lambda w: blank(backend, tuple(w.shape), dtype, device)), x
+    return layer.map(lambda w: backend.placeholder(tuple(w.shape), dtype, device)), x

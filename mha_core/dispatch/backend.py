@@ -1,4 +1,4 @@
-"""A backend in use: its namespace and its converters."""
+"""A backend whose library is loaded: its namespace and its converters."""
 
 from __future__ import annotations
 
@@ -16,23 +16,31 @@ from .registry import Plugin, registry
 
 @dataclass(eq=False)
 class LoadedBackend:
-    """One backend whose library is imported. The hot path needs no more than this object."""
+    """A backend whose library is imported."""
 
     record: Backend
     xp: Any
-    features: Callable[[Sequence[Any]], frozenset[str]] | None = None
 
     @property
     def name(self) -> str:
         return self.record.name
 
+    def features(self, arrays: Sequence[Any]) -> frozenset[str]:
+        """Return what arrays, or the state of the library, ask of a kernel; None stands for an array that was not given."""
+        ask = self.record.features
+        return frozenset() if ask is None else ask(arrays)
+
+    def placeholder(self, shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
+        """Return zeros of a shape in the memory of one number."""
+        return self.xp.broadcast_to(self.xp.zeros((), dtype=dtype, device=device), shape)
+
     def from_numpy(self, array: Any, device: Any = None) -> Any:
-        """A NumPy array in this backend's library, copied only if it must be."""
+        """Convert a NumPy array to this backend's library, and copy it only if needed."""
         convert = self.record.from_numpy
         return convert(array, device) if convert else self.xp.asarray(array, device=device)
 
     def to_numpy(self, array: Any) -> Any:
-        """The reverse."""
+        """Convert an array of this backend's library to NumPy."""
         import numpy
 
         convert = self.record.to_numpy
@@ -43,11 +51,11 @@ class LoadedBackend:
         return ask(dtype) if ask else self.xp.isdtype(dtype, "real floating")
 
     def parallel(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        """``map(function, items)``, on all cores where the library does not use them by itself."""
+        """Return ``map(function, items)``, computed on all cores if the library does not use them by itself."""
         ask = self.record.parallel
         if ask is None:
             return map(function, items)
-        context = copy_context()  # a new thread starts with none: each part gets a copy of the caller's
+        context = copy_context()  # a new thread has an empty context; each item gets a copy of the caller's
         return ask(lambda item: context.copy().run(function, item), items)
 
 
@@ -57,7 +65,7 @@ _lock = threading.RLock()
 
 
 def load(name: str) -> LoadedBackend:
-    """The backend of this name, its library imported on the first call. Raises BackendUnavailable with the cause."""
+    """Return the backend of this name; the first call imports its library. Raises BackendUnavailable with the cause."""
     with _lock:
         record, plugin = registry().backends[name]
         if name not in _loaded or _loaded[name].record is not record:
@@ -67,16 +75,16 @@ def load(name: str) -> LoadedBackend:
                     record.set_num_threads(_num_threads)
             except Exception as cause:
                 raise _unavailable(record, plugin, cause) from cause
-            _loaded[name] = LoadedBackend(record, namespace, record.features)
+            _loaded[name] = LoadedBackend(record, namespace)
         return _loaded[name]
 
 
 def set_num_threads(n: int | None) -> None:
-    """How many threads compute on the host, in every backend that can be told; None: as many as each takes by itself.
+    """Set how many threads backends use on the host; None lets each choose.
 
-    For the whole process; backends that are loaded later are told too. On its own, NumPy's backend takes as many as there are
-    cores in the process's affinity and its control group's limit. Attention and norms on NumPy give the same bits whatever
-    the number; layers there are cut by it, and so is their rounding.
+    The number applies to the whole process, and to backends that are loaded later. By default the NumPy backend uses as many
+    threads as the process's affinity and its control group allow. Attention and norms on NumPy give the same bits for any
+    number; layers are cut by it, so their rounding depends on it.
 
     Raises TypeError for anything but an int, ValueError below 1.
 

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a backend. Every message says what to type next."""
+"""Errors and warnings. Every message says what to do next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the known one that is probably meant, or nothing."""
+    """Return the end of a message about an unknown word: the closest known one, or nothing."""
     from difflib import get_close_matches  # imported on need, for an error's words
 
     guess = get_close_matches(str(word), list(known), n=1)
@@ -15,7 +15,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 class MhaError(Exception):
-    """The base of all errors of this package's own."""
+    """The base class of this package's errors."""
 
 
 class UnknownBackend(MhaError, LookupError):
@@ -23,27 +23,25 @@ class UnknownBackend(MhaError, LookupError):
 
 
 class BackendUnavailable(MhaError, ImportError):
-    """The backend is registered, but its library cannot be used; the original cause is chained.
-
-    install: the command that may mend it, or nothing.
-    """
+    """The backend is registered, but its library cannot be used; the original cause is chained."""
 
     install = ""
+    """The command that may help; empty if there is none."""
 
 
 class NoDevice(MhaError, RuntimeError):
-    """A library is installed, but finds no device to run on: installing it again would not help, and is not suggested.
+    """A library is installed but finds no device to run on, so installing it again would not help.
 
     The ``namespace`` of a plugin's backend raises it, in one line, with what was found and what is needed.
     """
 
 
 class BackendMismatch(MhaError, TypeError):
-    """Arrays of another library, or another device, than the call's. Nothing is ever converted silently."""
+    """An array is of another library or on another device than the call. Nothing is converted silently."""
 
 
 class KernelUnsupported(MhaError, NotImplementedError):
-    """A kernel was asked for by name and cannot do the call."""
+    """A kernel was demanded by name and cannot compute the call."""
 
 
 class UnknownKernel(KernelUnsupported, LookupError):
@@ -51,21 +49,22 @@ class UnknownKernel(KernelUnsupported, LookupError):
 
 
 class KernelDivergence(MhaError, AssertionError):
-    """Under ``verify`` a kernel and the algebra disagree by more than rounding explains.
-
-    call: what was computed. arguments: its arrays, by name. options: the rest. actual, expected: the two results.
-    """
+    """Under ``verify``, a kernel and the algebra differ by more than rounding explains."""
 
     call: Any = None
+    """The ``Call`` that was computed."""
     arguments: Mapping[str, Any] = {}
+    """Its arrays by name."""
     options: Mapping[str, Any] = {}
     actual: Any = None
+    """The result of the kernel."""
     expected: Any = None
+    """The result of the algebra."""
 
 
 class KernelWarning(RuntimeWarning):
-    """A kernel is broken, and another, or the algebra, computes instead."""
+    """A kernel is broken; another kernel or the algebra computes instead."""
 
 
 class PluginApiMismatch(MhaError, ImportError):
-    """A plugin was written for another version of the contract."""
+    """A plugin was written for another version of the plugin contract."""

@@ -1,4 +1,4 @@
-"""The two hooks. pluggy registers plugins and calls these once each; no number ever passes through it."""
+"""The two hooks. pluggy registers plugins and calls each hook once; no computation passes through it."""
 
 from __future__ import annotations
 

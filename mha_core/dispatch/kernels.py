@@ -1,4 +1,4 @@
-"""Which kernel a call is given: fail closed, and say why."""
+"""The choice of a kernel for a call, with the reasons against all others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .registry import generation, registry
 
 @dataclass(frozen=True)
 class Decision:
-    """The kernel that a call was given, None for the algebra, and why every other was not."""
+    """The kernel that was chosen for a call, None for the algebra, and the reasons against the others."""
 
     kernel: Kernel | None
     rejected: tuple[tuple[Kernel, str], ...] = ()
@@ -27,10 +27,10 @@ class Decision:
 
 
 def decide(backend: str, call: Call, demand: Demands | None = None, *, parts: bool = False) -> Decision:
-    """The first kernel, by priority, that declares every feature of the call and has nothing against it.
+    """Choose the first kernel, by priority, that declares every feature of the call and supports it.
 
-    ``parts``: the operation is made of smaller ones, which a kernel of it would compute itself. Raises KernelUnsupported where
-    ``use_kernel`` names a kernel that cannot do the call.
+    ``parts``: the operation is made of smaller ones, which its kernel would compute itself. Raises KernelUnsupported if
+    ``use_kernel`` names a kernel that cannot compute the call.
     """
     demand = demands.get() if demand is None else demand
     wanted = demand.kernel(call.op)
@@ -40,7 +40,7 @@ def decide(backend: str, call: Call, demand: Demands | None = None, *, parts: bo
         if reason is None:
             try:
                 return Decision(kernel, tuple(rejected), *_load(kernel))
-            except Exception as error:  # its module is broken: the others must not notice, but the user must
+            except Exception as error:  # a broken module does not stop the others, but the user is warned
                 reason = _broken(kernel, "cannot be loaded", error)
         rejected.append((kernel, reason))
     if wanted not in (None, ALGEBRA):
@@ -49,7 +49,7 @@ def decide(backend: str, call: Call, demand: Demands | None = None, *, parts: bo
 
 
 def _passed_over(kernel: Kernel, demand: Demands, wanted: str | None, parts: bool) -> str | None:
-    """Why a kernel that might do the call is not asked."""
+    """Return why a kernel is not considered; None if it is."""
     if wanted is not None:
         return None if kernel.name == wanted else f"use_kernel asks for {wanted!r}"
     if kernel.opt_in:
@@ -70,7 +70,7 @@ def _unfit(kernel: Kernel, call: Call) -> str | None:
         reason = imported(kernel.supports)(call)
         if reason is None or (isinstance(reason, str) and reason):
             return reason
-        raise TypeError(f"supports gave {reason!r}; expected None, or the reason against")
+        raise TypeError(f"supports returned {reason!r}; expected None, or the reason against the call")
     except Exception as error:
         return _broken(kernel, "cannot say whether it supports the call", error)
 
@@ -87,7 +87,7 @@ def _load(kernel: Kernel) -> tuple[Callable[..., Any], Callable[..., Any] | None
 
 
 def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
-    """The function that ``"module:function"`` names, its module imported on first need; a function itself stays as it is."""
+    """Return the function that ``"module:function"`` names, or the function that is given itself."""
     return _found(function, generation()) if isinstance(function, str) else function
 
 
@@ -102,7 +102,7 @@ def _unsupported(backend: str, call: Call, wanted: str, rejected: Iterable[tuple
     for kernel, reason in rejected:
         if kernel.name == wanted:
             return KernelUnsupported(
-                f"use_kernel asks for {wanted!r} for {call.op} on {backend}, which cannot do this call: it {reason}; "
+                f"use_kernel asks for {wanted!r} for {call.op} on {backend}, which cannot compute this call: it {reason}; "
                 f"leave use_kernel out, or write use_kernel({call.op!r}, {ALGEBRA!r})"
             )
     theirs = sorted({kernel.backend for kernel in kernels_of(call.op) if kernel.name == wanted})
@@ -112,14 +112,14 @@ def _unsupported(backend: str, call: Call, wanted: str, rejected: Iterable[tuple
 
 
 def kernels_of(op: str) -> Iterator[Kernel]:
-    """Every registered kernel of an operation, on any backend."""
+    """Yield every registered kernel of an operation, on any backend."""
     for (_, name), kernels in registry().kernels.items():
         if name == op:
             yield from kernels
 
 
 def broken_kernels(backend: str) -> dict[str, str]:
-    """Each kernel of a backend with a function that cannot be loaded, as "operation: name", with the reason; loads them all."""
+    """Load all kernels of a backend; return the reason for each that cannot be loaded, by "operation: name"."""
     found = {}
     for (name, op), kernels in registry().kernels.items():
         for kernel in kernels if name == backend else ():
@@ -134,10 +134,10 @@ def broken_kernels(backend: str) -> dict[str, str]:
 
 @contextmanager
 def use_kernel(op: str, name: str) -> Iterator[None]:
-    """Demand a kernel for all calls of one operation in this context; ``"algebra"`` demands that there be none.
+    """Demand a kernel for all calls of one operation in this context; ``"algebra"`` demands none.
 
-    A call that the kernel cannot do raises KernelUnsupported with the reason. Raises UnknownKernel for a name that no plugin
-    brings.
+    A call that the kernel cannot compute raises KernelUnsupported with the reason. Raises UnknownKernel for a name that no
+    plugin brings.
 
     >>> import numpy as np, mha_core as mha
     >>> with mha.use_kernel("gelu", "algebra"):

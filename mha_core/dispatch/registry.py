@@ -1,6 +1,6 @@
-"""The plugins that are installed, found once, on first need, each apart from the others.
+"""The installed plugins, found once, on first need.
 
-A plugin that breaks keeps its traceback and harms nobody else.
+A plugin that breaks keeps its traceback and does not affect the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUP = "mha_core.plugins"
 
 @dataclass
 class Plugin:
-    """One entry point, or one module registered by hand: what it brought, or why it could not."""
+    """An entry point, or a module registered by hand: its records, or its error."""
 
     name: str
     distribution: str = ""
@@ -34,18 +34,18 @@ class Plugin:
 
     @property
     def owner(self) -> str:
-        """What it came from, for a message: distribution and version, or its own name."""
+        """Distribution and version as messages name them; the plugin's own name if there are none."""
         return f"{self.distribution} {self.version}" if self.distribution else self.name
 
     @property
     def traceback(self) -> str:
-        from traceback import format_exception  # needed where a plugin broke
+        from traceback import format_exception  # imported on need
 
         return "".join(format_exception(self.error)) if self.error else ""
 
 
 class Registry:
-    """Every plugin; the backends by name and the kernels by backend and operation."""
+    """All plugins, the backends by name, and the kernels by backend and operation."""
 
     def __init__(self) -> None:
         self.plugins: list[Plugin] = []
@@ -54,9 +54,9 @@ class Registry:
 
     def discover(self) -> None:
         """Load every plugin that is installed."""
-        from importlib.metadata import entry_points  # 50 ms, spent on first need only
+        from importlib.metadata import entry_points  # 50 ms, on first need only
 
-        def ours_first(entry: EntryPoint) -> tuple[bool, str]:  # so that nobody can take the name of a backend of ours
+        def ours_first(entry: EntryPoint) -> tuple[bool, str]:  # nobody can take the name of a backend of ours
             return entry.dist is None or entry.dist.name != "mha-core", entry.name
 
         for entry in sorted(entry_points(group=GROUP), key=ours_first):
@@ -70,7 +70,7 @@ class Registry:
         return self._add(Plugin(name or getattr(module, "__name__", type(module).__name__)), lambda: module)
 
     def _add(self, plugin: Plugin, load: Callable[[], Any]) -> Plugin:
-        """Load one plugin. What it raises is kept with it, not raised."""
+        """Load a plugin. An error is kept in the plugin, not raised."""
         self.plugins.append(plugin)
         try:
             module = load()
@@ -79,7 +79,7 @@ class Registry:
                 self._check_backend(backend, backends[:at])
             for at, kernel in enumerate(kernels):
                 self._check_kernel(kernel, kernels[:at])
-        except (Exception, SystemExit) as error:  # whatever a plugin does, the others must not notice
+        except (Exception, SystemExit) as error:  # a plugin must not affect the others
             plugin.error = error
             return plugin
         plugin.module, plugin.backends, plugin.kernels = module, backends, kernels
@@ -87,7 +87,7 @@ class Registry:
         return plugin
 
     def _index(self) -> None:
-        """Anew and whole, so that whoever reads meanwhile sees the old or the new."""
+        """Replace both indexes as a whole, so that other threads see either the old or the new."""
         kernels: dict[tuple[str, str], list[Kernel]] = {}
         for kernel in sorted((k for p in self.plugins for k in p.kernels), key=lambda k: (-k.priority, k.name)):
             kernels.setdefault((kernel.backend, kernel.op), []).append(kernel)
@@ -102,7 +102,7 @@ class Registry:
         self._index()
 
     def owner(self, kernel: Kernel) -> str:
-        """The distribution and version that a kernel came from, or the name of its plugin."""
+        """Return the distribution and version of a kernel, or the name of its plugin."""
         return next((plugin.owner for plugin in self.plugins if kernel in plugin.kernels), "no plugin")
 
     def _check_backend(self, backend: Backend, before: list[Backend]) -> None:
@@ -118,7 +118,7 @@ class Registry:
     def _check_kernel(self, kernel: Kernel, before: list[Kernel]) -> None:
         _check(kernel, Kernel)
         if kernel.name == ALGEBRA:
-            raise ValueError(f"a kernel for {kernel.op} is named {ALGEBRA!r}, which stands for none: give it another name")
+            raise ValueError(f"a kernel for {kernel.op} is named {ALGEBRA!r}, which stands for no kernel: give it another name")
         _check_functions(kernel)
         for other in (*before, *self.kernels.get((kernel.backend, kernel.op), ())):
             if (other.backend, other.op, other.name) == (kernel.backend, kernel.op, kernel.name):
@@ -130,7 +130,7 @@ class Registry:
 
 
 def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel]]:
-    """What the hooks of one plugin yield; a manager of its own for each, so that none can disturb another."""
+    """Return what the hooks of a plugin yield. Each plugin has a manager of its own, so none can disturb another."""
     import pluggy
 
     from . import hookspecs
@@ -159,7 +159,7 @@ def _check(record: Any, kind: type) -> None:
 
 
 def _check_functions(kernel: Kernel) -> None:
-    """By their names' form alone; what stands behind one is imported when it is needed."""
+    """Check the form of ``"module:function"``; nothing is imported yet."""
     named: dict[str, object] = {"load": kernel.load, "prepare": kernel.prepare, "supports": kernel.supports}
     for argument, name in named.items():
         if (name is None and argument != "load") or (callable(name) and argument == "supports"):
@@ -188,17 +188,17 @@ def registry() -> Registry:
 
 
 def generation() -> int:
-    """Return a number that grows whenever a plugin comes or goes; what is decided in one generation is void in the next."""
+    """Return a number that grows whenever a plugin is added or removed. Plans of an earlier generation are not used."""
     return _generation
 
 
 def register(module: Any, name: str = "") -> None:
-    """Register a plugin by hand, in a notebook or a test: a module, or any object with hooks. Raises what is wrong with it."""
+    """Register a plugin in a notebook or a test: a module, or any object with hooks. Raises the plugin's own error."""
     global _generation
     with _lock:
         plugin = registry().add_module(module, name)
         if plugin.error is not None:
-            registry().plugins.remove(plugin)  # its error is raised here, and need not be listed
+            registry().plugins.remove(plugin)  # its error is raised here instead of listed
             raise plugin.error
         _generation += 1
 

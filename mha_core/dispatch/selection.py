@@ -1,4 +1,4 @@
-"""Which backend a call runs on.
+"""The choice of the backend that a call runs on.
 
 Demand: the ``backend=`` argument, then the innermost ``use_backend``. Fact: the arrays' own type; all must agree.
 Preference, only where there are no arrays: ``set_default_backend``, then ``MHA_BACKEND``, then ``numpy``.
@@ -21,7 +21,7 @@ from .registry import generation, registry
 
 _default: str | None = None
 _by_type: dict[tuple[int, type], LoadedBackend] = {}
-"""The backend of each type that was met, in each generation of the registry."""
+"""The backend of each array type seen so far, by generation of the registry."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class BackendInfo:
 
 
 def backends() -> list[BackendInfo]:
-    """Every registered backend, ready or not, and every plugin that broke; imports plugin modules, no array library.
+    """List every registered backend, ready or not, and every broken plugin; imports plugin modules but no array library.
 
     >>> import mha_core as mha
     >>> [backend.state for backend in mha.backends() if backend.name == "numpy"]
@@ -70,7 +70,7 @@ def backends() -> list[BackendInfo]:
 
 
 def _unknown_words(kernel: Kernel) -> Iterator[str]:
-    """What a kernel declares and core does not know: an operation, or a feature, for which it is then never asked."""
+    """Yield a message for each operation or feature that a kernel declares and core does not know."""
     if kernel.op not in FEATURES:
         yield f"kernel {kernel.name!r} is for {kernel.op!r}; expected one of {', '.join(FEATURES)}"
         return
@@ -79,7 +79,7 @@ def _unknown_words(kernel: Kernel) -> Iterator[str]:
     library_has_own = backend is not None and backend[0].features is not None
     for feature in sorted(frozenset(kernel.handles) - known):
         hint = did_you_mean(feature, sorted(known))
-        names_a_class = kernel.op == "encoder_layer" and "." in feature.partition("=")[2]  # a layer of a user's own
+        names_a_class = kernel.op == "encoder_layer" and "." in feature.partition("=")[2]  # a user's own layer
         if not names_a_class and (hint or not library_has_own):
             yield f"kernel {kernel.name!r} handles {feature!r}, but {kernel.op} has no such feature{hint}"
 
@@ -90,7 +90,7 @@ def _kernels(backend: str) -> tuple[str, ...]:
 
 
 def check_name(name: str) -> str:
-    """The name of a registered backend. Raises UnknownBackend, with what is installed and what was probably meant."""
+    """Return the name of a registered backend. Raises UnknownBackend with the installed ones and the closest match."""
     known = registry().backends
     if name in known:
         return name
@@ -103,7 +103,7 @@ def check_name(name: str) -> str:
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Demand a backend for all calls of this context; arrays of another library then raise BackendMismatch.
+    """Demand a backend for all calls in this context; arrays of another library then raise BackendMismatch.
 
     Raises UnknownBackend, or BackendUnavailable with the cause.
 
@@ -118,7 +118,7 @@ def use_backend(name: str) -> Iterator[None]:
 
 
 def set_default_backend(name: str | None) -> None:
-    """The backend of calls without arrays, for the whole process; None: MHA_BACKEND decides again, then numpy."""
+    """Set the backend of calls without arrays for the whole process; None restores MHA_BACKEND, then numpy."""
     global _default
     if name is not None:
         load(check_name(name))
@@ -126,14 +126,14 @@ def set_default_backend(name: str | None) -> None:
 
 
 def backend_without_arrays(name: str | None = None) -> LoadedBackend:
-    """Demand, then preference."""
+    """Return the backend that is demanded, otherwise the preferred one."""
     if name is None:
         name = demands.get().backend or _default or os.environ.get("MHA_BACKEND") or "numpy"
     return load(check_name(name))
 
 
 def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
-    """The one backend that all these named arrays belong to. Raises TypeError or BackendMismatch, naming the argument."""
+    """Return the backend that all named arrays belong to. Raises TypeError or BackendMismatch, naming the argument."""
     found: LoadedBackend | None = None
     first = ""
     for name, x in arrays.items():
@@ -158,7 +158,7 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
 
 
 def known_backend(x: Any) -> LoadedBackend | None:
-    """Return the backend that an array belongs to, its library loaded; None for anything else."""
+    """Return the backend that an array belongs to; None for anything else. The first call for a type loads the library."""
     key = generation(), type(x)
     return _by_type.get(key) or _learn(key, x)
 

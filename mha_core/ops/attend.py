@@ -14,7 +14,7 @@ from ..algebra.state import AttentionState
 from ..algebra.visibility import has_unseen_keys, without_unseen_keys
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.kernels import decide
-from .operation import Key, Operation, Plan, Run, describe, empty, features_of, option_keys, signature
+from .operation import Key, Operation, Plan, Run, describe, option_keys, signature
 from .prepare import prepare, prepare_weights
 
 Fill = Callable[[Array, Array, Array, Array | None], AttentionProblem]
@@ -38,11 +38,13 @@ def _key(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
 
 def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
     backend, p = prepare(*arrays, **options)
-    p = replace(p, asked=_asked(p) | {"lse"} if lse else _asked(p))
-    settings = {name: getattr(p, name) for name in ("scale", "softcap")}
-    settings |= {"query_offset": p.offset if isinstance(p.offset, int) else None}  # None: an array
-    settings |= {"band": p.structure.band, "packed": p.structure.packed}
-    call = describe("attention", _arrays_of(p), features=p.features, options=settings)
+    inside = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
+    asked = backend.features((p.query, p.key, p.value, p.sink, *inside))
+    p = replace(p, asked=asked | {"lse"} if lse else asked)
+    given = {"query": p.query, "key": p.key, "value": p.value, "sink": p.sink}
+    settings = {"band": p.structure.band, "packed": p.structure.packed, "scale": p.scale, "softcap": p.softcap}
+    settings["query_offset"] = p.offset if isinstance(p.offset, int) else None  # None: an array
+    call = describe("attention", given, features=p.features, options=settings)
     decision = decide(backend.name, call)
     fill, unchanged = _template(p, *arrays) if kept else (lambda *_: p, False)
     prepared = decision.prepare(p) if kept and decision.prepare is not None else None
@@ -76,16 +78,6 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
     return Plan(compute_directly if directly else compute, bind, finish)
 
 
-def _arrays_of(p: AttentionProblem) -> dict[str, Array]:
-    given = {"query": p.query, "key": p.key, "value": p.value, "sink": p.sink}
-    return {name: x for name, x in given.items() if x is not None}
-
-
-def _asked(p: AttentionProblem) -> frozenset[str]:
-    inside = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
-    return features_of((p.query, p.key, p.value, p.sink, *inside))
-
-
 def _template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Fill, bool]:
     """Return a function that puts arrays like these into a problem like this one, and whether they enter unchanged."""
     reached, num_keys = p.structure.keys, key.shape[-2]
@@ -114,7 +106,7 @@ def _without_head_axis(state: AttentionState) -> AttentionState:
 
 
 def _empty_state(backend: LoadedBackend, p: AttentionProblem) -> AttentionState:
-    out = empty(backend, (*p.rows_shape, p.value.shape[-1]), p.query)
+    out = backend.placeholder((*p.rows_shape, p.value.shape[-1]), p.query.dtype, p.device)
     return AttentionState(out, p.xp.astype(out[..., 0] if out.shape[-1] else p.xp.zeros(p.rows_shape), p.compute_dtype))
 
 
@@ -123,8 +115,8 @@ def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: 
     query, key, lse, rows, cols = arguments
     backend, p, lse, rows, cols = prepare_weights(query, key, lse, rows, cols, **options)
     received = (p, lse, rows, cols, key.shape[-2])
-    given = {"query": p.query, "key": p.key} | ({} if lse is None else {"lse": lse})
-    asked = features_of((*given.values(), p.sink))
+    given = {"query": p.query, "key": p.key, "lse": lse}
+    asked = backend.features((*given.values(), p.sink))
     sizes = {"num_rows": len(rows), "num_cols": len(cols)}
     call = describe("attention_weights", given, features=asked | (p.features - {"value_dim"}), options=sizes)
     decision = decide(backend.name, call)
@@ -140,7 +132,7 @@ def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: 
             options={"mask": p.mask, "bias": p.bias},
             compute=run,
             algebra=partial(algebra.attention_weights, *received),
-            empty=partial(empty, backend, (*p.rows_shape[:-1], len(rows), len(cols)), p.query),
+            empty=partial(backend.placeholder, (*p.rows_shape[:-1], len(rows), len(cols)), p.query.dtype, p.device),
         )
 
     return Plan(lambda *_, **__: run() if finish is None else finish(run()), bind, finish)

@@ -40,16 +40,15 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     Returns
     -------
     array (..., H, L, E)
-        In the library, on the device and of the dtype of the query; 0 for a query that sees no key. A key that no query may see
-        leaves no trace, whatever it holds; NaN in a value that some queries see may reach the others.
+        Of the query's library, device and dtype; 0 for a query that sees no key. A key that no query may see does not affect
+        the result, whatever it holds. NaN in a value that some queries see may reach the others.
 
     Raises
     ------
     TypeError
         For integers, mixed dtypes, libraries or devices.
     ValueError
-        For shapes that do not fit, and where a mask or bias looks at positions, L != S and no ``query_offset`` says how they
-        align.
+        For shapes that do not fit; and if a mask or bias depends on positions, L != S, and ``query_offset`` is not given.
 
     Examples
     --------
@@ -63,9 +62,9 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
 
 
 def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
-    """Attention with the logarithm of its normaliser, so that states over disjoint keys can be merged.
+    """Attention with the logarithm of its normaliser; states over disjoint keys can be merged.
 
-    Parameters, errors: as ``scaled_dot_product_attention``. Source: Rabe and Staats 2021, section 2.
+    Parameters and errors: as in ``scaled_dot_product_attention``. Source: Rabe and Staats 2021, section 2.
 
     Returns
     -------
@@ -84,7 +83,7 @@ def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Op
 
 
 def merge_states(*states_: AttentionState) -> AttentionState:
-    """The state over the union of disjoint sets of keys: associative, commutative, with identity (0, -inf).
+    """Merge states over disjoint sets of keys. The operation is associative and commutative, with identity (0, -inf).
 
     Source: Milakov and Gimelshein 2018, section 3.1.
 
@@ -132,14 +131,14 @@ def attention_weights(
     cols: slice | Index = slice(None),
     **options: Unpack[Options],
 ) -> Array:
-    """The weights softmax(q k^T / sqrt(D)), whole or only some rows and columns of them.
+    """Return the weights softmax(q k^T / sqrt(D)), all of them or some rows and columns.
 
     Parameters
     ----------
     query, key, options : as ``scaled_dot_product_attention``
         Mask, bias and offset describe the whole problem.
     lse : array (..., H, L), from ``attention_state``, a sink included
-        Without it, it is computed.
+        By default it is computed.
     rows, cols : slices or sequences of indices of queries and keys
         They only select.
 
@@ -159,7 +158,7 @@ def attention_weights(
 
 
 def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:
-    """One head of attention of a sequence to itself: q = x w_q, k = x w_k, v = x w_v.
+    """One head of self-attention, with its weights: q = x w_q, k = x w_k, v = x w_v.
 
     Source: Vaswani et al. 2017, equation 1.
 

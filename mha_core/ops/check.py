@@ -1,4 +1,4 @@
-"""What is asked of arguments before any work is done (promises 10 and 15)."""
+"""Checks of arguments before any work is done (promises 10 and 15)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..dispatch.selection import backend_of
 
 
 def arrays(*, optional: Mapping[str, Array | None] | None = None, **named: Array) -> LoadedBackend:
-    """The backend of these arrays: floating, all of one library, one device and one dtype; an optional one may be None."""
+    """Return the backend of arrays that are floating, of one library, device and dtype; an optional one may be None."""
     given = named | {name: x for name, x in (optional or {}).items() if x is not None}
     backend = backend_of(given)
     names = iter(given)
@@ -35,21 +35,21 @@ def arrays(*, optional: Mapping[str, Array | None] | None = None, **named: Array
 
 
 def cast(backend: LoadedBackend, name: str, dtype: str) -> str:
-    """The conversion to write."""
+    """Return the conversion that a message advises."""
     return f"{name} = {backend.xp.__name__}.astype({name}, {dtype})"
 
 
 def same_device(name: str, x: Array, first: str, like: Array) -> None:
-    """Raise BackendMismatch where two arrays live on different devices."""
+    """Raise BackendMismatch if two arrays are on different devices."""
     here, there = device_of(x), device_of(like)
     if here != there and here is not None and there is not None:
         raise BackendMismatch(
-            f"{name} is on device {here}, but {first} is on {there}: move it there first, nothing is copied silently"
+            f"{name} is on device {here}, but {first} is on {there}: move it there first, since nothing is copied silently"
         )
 
 
 def current_device(backend: str, name: str, x: Array, current: Any) -> None:
-    """Raise BackendMismatch where a library computes on its current device, and an array lives on another."""
+    """Raise BackendMismatch if an array is not on the device that its library computes on."""
     here = device_of(x)
     if here != current and here is not None:
         raise BackendMismatch(
@@ -59,7 +59,7 @@ def current_device(backend: str, name: str, x: Array, current: Any) -> None:
 
 
 def companions(like: Array, named: Mapping[str, Array], *, first: str = "query") -> None:
-    """The arrays inside masks, biases and options: of the library and on the device of another, the query."""
+    """Check that the arrays inside masks, biases and options have the library and the device of ``like``, the query."""
     if named:
         backend_of({first: like, **named})
         for name, x in named.items():
@@ -67,19 +67,19 @@ def companions(like: Array, named: Mapping[str, Array], *, first: str = "query")
 
 
 def ndim(name: str, x: Array, least: int, layout: str) -> None:
-    """Raise ValueError where an array has too few axes."""
+    """Raise ValueError if an array has too few axes."""
     if x.ndim < least:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected at least {least} axes, {layout}")
 
 
 def shape(name: str, x: Array | None, expected: tuple[int, ...], meaning: str) -> None:
-    """Raise ValueError where an array that was given has not the very shape expected."""
+    """Raise ValueError if an array that was given does not have the expected shape."""
     if x is not None and tuple(x.shape) != expected:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {meaning} = {expected}")
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """A host integer as int. Raises TypeError for anything else, ValueError below ``least``."""
+    """Return a host integer as int. Raises TypeError for anything else, ValueError below ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} is {type(value).__name__}; expected an int")
     if value < least:
@@ -88,7 +88,7 @@ def integer(name: str, value: Any, least: int) -> int:
 
 
 def number(name: str, value: Any, *, above_zero: bool = False) -> float:
-    """A host number as float. Raises TypeError for anything else, ValueError where it is not finite, or must be above zero."""
+    """Return a host number as float. Raises TypeError for anything else, ValueError if it is not finite or not above zero."""
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise TypeError(f"{name} is {type(value).__name__}; expected a float")
     try:
@@ -101,24 +101,24 @@ def number(name: str, value: Any, *, above_zero: bool = False) -> float:
 
 
 def index(name: str, value: Any, length: int) -> Index:
-    """A slice or a sequence of indices, those from the end too, as indices from 0. Raises TypeError or IndexError."""
+    """Return a slice or a sequence of indices, which may be negative, as indices from 0. Raises TypeError or IndexError."""
     if isinstance(value, slice):
         return range(length)[value]
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{name} is {type(value).__name__}; expected a slice, or a sequence of ints such as [{value}]")
     chosen = tuple(integer(f"{name}[{at}]", i, -length) for at, i in enumerate(value))
     if any(not -length <= i < length for i in chosen):
-        raise IndexError(f"{name} holds an index out of range: there are {length}")
+        raise IndexError(f"{name} holds an index out of range; there are {length}")
     return tuple(i % length for i in chosen)
 
 
-TINY = 2.0**-126  # the smallest normal float32: one divides by such a number
+TINY = 2.0**-126  # the smallest normal float32; these numbers are divisors
 
 
 def floating(backend: LoadedBackend, dtype: Any, default: str | None = "float32") -> Any:
-    """A floating dtype of the backend, from itself or its name; None stands for the default.
+    """Return a floating dtype of the backend, given itself or its name; None stands for the default.
 
-    Raises TypeError for a name that the backend does not have, and for a dtype that is not floating.
+    Raises TypeError for a name that the backend lacks, and for a dtype that is not floating.
     """
     dtype = default if dtype is None else dtype
     found = getattr(backend.xp, dtype, None) if isinstance(dtype, str) else dtype
@@ -130,5 +130,5 @@ def floating(backend: LoadedBackend, dtype: Any, default: str | None = "float32"
 def _is_floating(backend: LoadedBackend, dtype: Any) -> bool:
     try:
         return backend.is_floating(dtype)
-    except (TypeError, AttributeError):  # what is no dtype at all
+    except (TypeError, AttributeError):  # not a dtype at all
         return False

@@ -1,4 +1,4 @@
-"""What would run, and why nothing else: ``explain``."""
+"""``explain``: which kernel a call would run on, and why no other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
         positions.rotary,
     )
 } | {"attention": attention.scaled_dot_product_attention}
-"""What ``explain`` knows by name; it takes any callable, a layer too."""
+"""The operations that ``explain`` knows by name; it also accepts any callable, such as a layer."""
 
 
 class Rejection(NamedTuple):
@@ -41,24 +41,23 @@ class Rejection(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one operation would run on, and the smaller operations that it would call, in their order.
-
-    kernel: its name, None for the algebra. features: what a kernel had to declare. shapes: of the arrays, by name.
-    ``str`` of it is a table for people; equal ones have all of this in common.
-    """
+    """What one operation would run on. ``str`` makes a table of it."""
 
     op: str
     backend: str
     kernel: str | None = None
+    """The name of the kernel; None for the algebra."""
     rejected: tuple[Rejection, ...] = ()
     features: frozenset[str] = frozenset()
+    """What a kernel must declare to be given the call."""
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     dtype: str = ""
     device: str = ""
     calls: tuple[Explanation, ...] = ()
+    """The smaller operations that it would call, in order."""
 
     def walk(self) -> Iterator[Explanation]:
-        """This operation and all that it would call."""
+        """Yield this operation and all that it would call."""
         yield self
         for call in self.calls:
             yield from call.walk()
@@ -85,14 +84,14 @@ def _by(shape: tuple[int, ...]) -> str:
 
 
 def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explanation:
-    """A dry run: which backend and kernel a call would run on, and why every other kernel would not.
+    """Return which backend and kernel a call would run on, and why not on each other kernel, without computing.
 
     Parameters
     ----------
     op : str or callable
-        The name of an operation, such as ``"attention"`` or ``"gelu"``; or anything made of operations, a layer too.
+        The name of an operation, such as ``"attention"`` or ``"gelu"``; or a callable made of operations, such as a layer.
     *args, **options : those of the call
-        Arguments are checked, kernels are chosen, and nothing is computed by them. A cache stays as it is.
+        Arguments are checked and kernels are chosen, but nothing is computed. A cache stays as it is.
 
     Returns
     -------
@@ -101,7 +100,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explana
     Raises
     ------
     ValueError
-        For an unknown name; and what the call would raise for its arguments, KernelUnsupported included.
+        For an unknown name. Errors of the call itself are raised too, KernelUnsupported included.
 
     Examples
     --------
@@ -131,7 +130,7 @@ def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explana
 
 
 class _Recorder:
-    """Notes each operation; goes on into the parts of one that the algebra would compute, and computes nothing else."""
+    """Records each operation, and those inside it if the algebra would compute it; computes nothing else."""
 
     def __init__(self, found: list[Explanation]) -> None:
         self.found = found

@@ -1,4 +1,4 @@
-"""The elementary operations that layers are made of, and the feed-forward network."""
+"""Linear maps, norms, activations, feed-forward networks, dropout and embedding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..algebra import activations, norms
 from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
 from . import check
-from .operation import Examined, composite, elementary, named
+from .operation import Examined, composite, elementary
 
 
 def linear(x: Array, w: Array, b: Array | None = None) -> Array:
@@ -123,14 +123,14 @@ ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approx
 
 
 def check_activation(name: str) -> str:
-    """The name of an activation. Raises ValueError for any other than relu, gelu, gelu_tanh and silu."""
+    """Return the name of an activation. Raises ValueError for any but relu, gelu, gelu_tanh and silu."""
     if name not in ACTIVATIONS:
         raise ValueError(f"activation is {name!r}; expected one of {', '.join(ACTIVATIONS)}")
     return name
 
 
 def activate(name: str, x: Array) -> Array:
-    """An activation by name."""
+    """Apply an activation by name."""
     return ACTIVATIONS[check_activation(name)](x)
 
 
@@ -182,7 +182,7 @@ def _examine_feed_forward(
     check.shape("w_g", w_g, tuple(w_1.shape), "the shape of w_1")
     check.shape("b_g", b_g, (w_1.shape[1],), "a number for each column of w_g")
     if w_g is None and b_g is not None:
-        raise ValueError("b_g is given without w_g: a gate needs its weights")
+        raise ValueError("b_g is given without w_g; a gate needs its weights")
     return Examined(
         backend,
         _feed_forward_algebra,
@@ -207,15 +207,18 @@ def _feed_forward_algebra(
     return linear(hidden if w_g is None else hidden * linear(x, w_g, b_g), w_2, b_2)
 
 
+_FEED_FORWARD = ("x", "w_1", "b_1", "w_2", "b_2", "w_g", "b_g")
 _feed_forward = composite(
-    "feed_forward", named("x", "w_1", "b_1", "w_2", "b_2", optional=("w_g", "b_g")), _examine_feed_forward
+    "feed_forward",
+    lambda *arrays, w_g=None, b_g=None, **options: dict(zip(_FEED_FORWARD, (*arrays, w_g, b_g), strict=True)),
+    _examine_feed_forward,
 )
 
 
 def dropout(x: Array, keep: Array, *, rate: float) -> Array:
     """x / (1 - rate) where ``keep`` is true, 0 elsewhere.
 
-    The choice is the caller's, so that results repeat, on every backend alike: keep is boolean and broadcasts to x.
+    The caller makes the choice, so that results repeat on every backend: keep is boolean and broadcasts to x.
 
     Source: Srivastava et al. 2014, section 10 (scaled while training). Raises TypeError for a keep that is not boolean,
     ValueError for a rate outside [0, 1).
@@ -231,15 +234,15 @@ def dropout(x: Array, keep: Array, *, rate: float) -> Array:
     check_broadcast("keep", keep.shape, x.shape, "the shape of x")
     if not 0 <= check.number("rate", rate) < 1:
         raise ValueError(f"rate is {rate}; expected at least 0 and below 1")
-    kept = backend.xp.astype(x / (1 - rate), x.dtype, copy=False)  # CuPy makes float32 of bfloat16 and a float
+    kept = backend.xp.astype(x / (1 - rate), x.dtype, copy=False)  # CuPy computes float32 from bfloat16 and a Python float
     return backend.xp.where(keep, kept, 0)
 
 
 def embedding(ids: Array, table: Array) -> Array:
     """Rows of a table: ids (...) integers, table (vocabulary, d); gives (..., d).
 
-    Raises TypeError for ids that are no integers. Ids outside the table are the library's to judge: NumPy and torch raise,
-    but count negative ones from the end.
+    Raises TypeError for ids that are not integers. Ids outside the table are left to the library: NumPy and torch raise, but
+    count negative ids from the end.
 
     >>> import numpy as np, mha_core as mha
     >>> mha.embedding(np.asarray([1, 0]), np.eye(2))

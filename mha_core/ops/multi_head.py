@@ -11,14 +11,14 @@ from ..dispatch.context import dry
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
 from .functional import linear
-from .operation import Examined, composite, named
+from .operation import Examined, composite
 from .prepare import Options
 
 Turn: TypeAlias = Callable[[Array, int | Array], Array]
 
 
 class Cache(Protocol):
-    """What is asked of a cache of keys and values."""
+    """The interface of a cache of keys and values."""
 
     key: Array | None
     value: Array | None
@@ -65,13 +65,13 @@ def multi_head_attention(
     context : array (..., S, d_context)
         For cross-attention.
     value_context : array (..., S, d)
-        What values are made of where it is not what keys are made of.
+        What values are made of, if not what keys are made of.
     num_kv_heads : kv, a divisor of h, default h
     b_q, b_k, b_v, b_o : biases of the four products
     rotary : function of heads (..., h, L, d_k) and an offset
-        The same heads, turned by position, as the layer ``Rotary`` does.
+        Returns the heads rotated by position, as the layer ``Rotary`` does.
     cache : KeyValueCache
-        Keys and values are appended to it, and the offset of the query follows from it.
+        New keys and values are appended to it, and the query offset follows from its length.
     options : as ``scaled_dot_product_attention``
 
     Returns
@@ -81,7 +81,7 @@ def multi_head_attention(
     Raises
     ------
     ValueError
-        For weights that do not divide into heads, and for options that contradict.
+        For weights that do not divide into heads, and for options that contradict each other.
 
     Examples
     --------
@@ -97,9 +97,9 @@ def multi_head_attention(
     kv = num_heads if num_kv_heads is None else num_kv_heads
     if cache is None:
         return _operation(*arguments, num_kv_heads=kv, **given)
-    # a cache changes, which no kernel may do; the smaller operations have theirs
+    # kernels must not change their arguments; the smaller operations may use kernels
     if options.get("query_offset") is not None:
-        raise ValueError("query_offset is given with cache, which knows it: leave query_offset out")
+        raise ValueError("query_offset is given with cache, which determines it: leave query_offset out")
     checked = _examine(*arguments, num_kv_heads=kv, **given)
     return checked.algebra(*arguments, num_kv_heads=kv, cache=cache, **given)
 
@@ -115,7 +115,7 @@ def _examine(
     weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
     backend = check.arrays(x=x, **weights, optional={name: given.get(name) for name in _ARRAYS})
     if context is None and value_context is not None:
-        raise ValueError("value_context is given without context: keys need theirs")
+        raise ValueError("value_context is given without context; expected both")
     _check_rotary(context, given.get("rotary"))
     keys_of = ("x", x) if context is None else ("context", context)
     values_of = keys_of if value_context is None else ("value_context", value_context)
@@ -177,12 +177,16 @@ def _multi_head(
         k, v = cache.joined(k, v)
     out = move_axis(xp, scaled_dot_product_attention(q, k, v, **options), -3, -2)
     out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
-    if cache is not None and not dry.get():  # last: a call that fails leaves the cache as it was
+    if cache is not None and not dry.get():  # at the end, so that a call that fails leaves the cache as it was
         cache.key, cache.value, cache.context = k, v, context
     return out
 
 
-_named = named("x", "w_q", "w_k", "w_v", "w_o", optional=_ARRAYS)
+def _named(x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int, **options: Any) -> dict[str, Array | None]:
+    weights = {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    return {**weights, **{name: options.get(name) for name in _ARRAYS}}
+
+
 _operation = composite("multi_head_attention", _named, _examine, facts=lambda *arguments: arguments[5:])
 
 
@@ -199,7 +203,7 @@ def multi_head_weights(
     rotary: Turn | None = None,
     **options: Unpack[Options],
 ) -> Array:
-    """The weights with which each head of ``multi_head_attention`` looks: (..., h, L, S). Arguments and errors as there."""
+    """Return the attention weights of each head, (..., h, L, S). Arguments and errors as in ``multi_head_attention``."""
     backend = check.arrays(x=x, w_q=w_q, w_k=w_k, optional={"context": context, "b_q": b_q, "b_k": b_k})
     _check_rotary(context, rotary)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -214,7 +218,7 @@ def multi_head_weights(
 
 def _check_rotary(context: Array | None, rotary: Turn | None) -> None:
     if context is not None and rotary is not None:
-        raise ValueError("rotary turns the positions of one sequence, and context is another: give one of them")
+        raise ValueError("rotary and context are both given; rotary positions apply to self-attention only: leave one out")
 
 
 def _heads(xp: Namespace, y: Array, count: int) -> Array:
@@ -223,17 +227,17 @@ def _heads(xp: Namespace, y: Array, count: int) -> Array:
 
 
 def _start(options: Options) -> int | Array:
-    """The position of the first query, and of the first new key."""
+    """Return the position of the first query, which is also that of the first new key."""
     offset = options.get("query_offset")
     return 0 if offset is None else offset
 
 
 Projection: TypeAlias = tuple[str, Array, tuple[str, Array], int]
-"""Name, weight, what it projects, and into how many heads."""
+"""Name, weight, (name, array) that it projects, and the number of heads."""
 
 
 def _check_projections(projections: tuple[Projection, ...], num_heads: int) -> None:
-    """Weights of queries, keys, and values if they are there, in this order."""
+    """Check the weights of queries, keys and, if given, values, in this order."""
     for name, count in zip(("num_heads", "num_kv_heads"), (num_heads, projections[1][3]), strict=True):
         if isinstance(count, bool) or not isinstance(count, int):
             raise TypeError(f"{name} is {type(count).__name__}; expected an int")

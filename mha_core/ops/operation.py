@@ -213,15 +213,6 @@ def composite(
     return Operation(key, plan)
 
 
-def named(*names: str, optional: tuple[str, ...]) -> Callable[..., Mapping[str, Any]]:
-    """Return a function for ``composite``: the first arguments are arrays of these names, and so are some options."""
-
-    def by_name(*arguments: Any, **options: Any) -> dict[str, Any]:
-        return {**dict(zip(names, arguments, strict=False)), **{name: options.get(name) for name in optional}}
-
-    return by_name
-
-
 def _planned(
     name: str,
     named: Callable[..., Mapping[str, Any]],
@@ -233,8 +224,8 @@ def _planned(
 ) -> Plan:
     """Choose a kernel. Before one computes a composite operation, the smaller ones check their arguments only."""
     backend, algebra, shape = told.backend, told.algebra, told.shape
-    given = {k: x for k, x in named(*arguments, **options).items() if x is not None}
-    features = features_of((*given.values(), *arrays_in(options)))
+    given = named(*arguments, **options)
+    features = backend.features((*given.values(), *arrays_in(options)))
     call = describe(name, given, features=features.union(told.features), options=dict(told.settings))
     decision = decide(backend.name, call, parts=composite)
     if composite and decision.kernel is not None:
@@ -255,7 +246,7 @@ def _planned(
             options=options,
             compute=partial(compute, *arguments, **options),
             algebra=partial(algebra, *arguments, **options),
-            empty=partial(empty, backend, shape, next(iter(arrays.values()))),
+            empty=partial(backend.placeholder, shape, call.dtype, device_of(next(iter(arrays.values())))),
             again=again if composite else None,
         )
 
@@ -267,9 +258,9 @@ def _check_only(run: Run) -> Any:
 
 
 def signature(arrays: tuple[Any, ...]) -> Key:
-    """The part of a key that arrays, their library and the caller's demands contribute; None stands for no array.
+    """Return what arrays, their library and the caller's demands add to a key; None stands for no array.
 
-    None for arrays of a library that was not met before, and for what is not an array: ``plan`` says so in words.
+    None for arguments that are not arrays, or are of several libraries: ``plan`` raises the error.
     """
     backend = known_backend(arrays[0])
     if backend is None:
@@ -280,14 +271,13 @@ def signature(arrays: tuple[Any, ...]) -> Key:
             known = [None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays]
         else:
             known = [None if x is None else (type(x), x.shape, x.dtype, device(x.device)) for x in arrays]
-    except AttributeError:  # not an array, or a tracer without a device
+        return (registry.generation(), demands.get(), backend.features(arrays), *known)
+    except AttributeError:  # not an array, an array of another library, or a tracer without a device
         return None
-    features = None if backend.features is None else backend.features(arrays)
-    return (registry.generation(), demands.get(), features, *known)
 
 
 def option_keys(options: Mapping[str, Any]) -> Key:
-    """The part of a key that options contribute; None where one holds arrays, or is not a mask, a bias, a number or a word."""
+    """Return what options add to a key; None if one holds arrays, or is not a mask, a bias, a number or a string."""
     values: list[Hashable] = []
     for name, value in options.items():
         if value is None or type(value) in (int, float, bool, str):
@@ -299,27 +289,11 @@ def option_keys(options: Mapping[str, Any]) -> Key:
     return tuple(values)
 
 
-def features_of(arrays: tuple[Any, ...]) -> frozenset[str]:
-    """The features that arrays, or the state of their library, ask of a kernel in any operation; None stands for no array."""
-    backend = known_backend(arrays[0])
-    return frozenset() if backend is None or backend.features is None else backend.features(arrays)
-
-
 def describe(op: str, given: Mapping[str, Any], *, features: frozenset[str], options: Mapping[str, Any]) -> Call:
-    """The record by which kernels are chosen."""
+    """Return the record by which kernels are chosen; None among the given arrays stands for no array."""
     first = next(iter(given.values()))
-    shapes = tuple((name, tuple(x.shape)) for name, x in given.items())
+    shapes = tuple((name, tuple(x.shape)) for name, x in given.items() if x is not None)
     device = device_of(first)
     if type(device).__hash__ is None:  # a ``Call`` has a hash, so it names such a device
         device = str(device)
     return Call(op, shapes, first.dtype, device, features, tuple(options.items()))
-
-
-def empty(backend: LoadedBackend, shape: tuple[int, ...], like: Array) -> Array:
-    """Zeros like another array that take the room of one number."""
-    return blank(backend, shape, like.dtype, device_of(like))
-
-
-def blank(backend: LoadedBackend, shape: tuple[int, ...], dtype: Any, device: Any) -> Array:
-    """Zeros of a shape that take the room of one number."""
-    return backend.xp.broadcast_to(backend.xp.zeros((), dtype=dtype, device=device), shape)

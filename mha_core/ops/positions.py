@@ -48,14 +48,14 @@ def rotary_tables(
     length = check.integer("length", length, 0)
     dim = check.integer("dim", dim, 0)
     if dim % 2:
-        raise ValueError(f"dim is {dim}; expected an even number: features turn in pairs")
+        raise ValueError(f"dim is {dim}; expected an even number, since features are rotated in pairs")
     loaded = backend_without_arrays(backend)
     wanted, base = check.floating(loaded, dtype), check.number("base", base, above_zero=True)
     return algebra.rotary_tables(loaded.xp, length, dim, base, dtype=wanted, device=device)
 
 
 def rotary(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
-    """Turn pairs of features by angles that grow with the position, so that q . k depends on distances only.
+    """Rotate pairs of features by angles that grow with the position, so that q . k depends on distances only.
 
     Source: Su et al. 2021, equation 34.
 
@@ -65,7 +65,7 @@ def rotary(x: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
     cos, sin : arrays, broadcast to (..., L, r / 2), with r <= head_dim
         Features beyond r pass through.
     interleaved : bool
-        Which features are pairs: neighbours (GPT-J), or a feature and its match in the second half of r (GPT-NeoX).
+        Whether pairs are neighbours (GPT-J), or a feature and its counterpart in the second half of r (GPT-NeoX).
 
     Returns
     -------
@@ -90,11 +90,13 @@ def _check_rotary(x: Array, cos: Array, sin: Array) -> None:
     check.ndim("x", x, 2, "(..., length, head_dim)")
     half = cos.shape[-1] if cos.ndim else 0
     if 2 * half > x.shape[-1]:
-        raise ValueError(f"cos has {half} angles, which turn {2 * half} features; x has {x.shape[-1]}")
+        raise ValueError(f"cos has {half} angles, for {2 * half} features, but x has {x.shape[-1]}")
     for name, table in (("cos", cos), ("sin", sin)):
         check_broadcast(name, table.shape, (*x.shape[:-1], half), "(..., L, r / 2)")
     if sin.shape[-1:] != cos.shape[-1:]:
-        raise ValueError(f"sin has shape {tuple(sin.shape)}, but cos has {tuple(cos.shape)}: expected as many angles")
+        raise ValueError(
+            f"sin has shape {tuple(sin.shape)}, but cos has {tuple(cos.shape)}: expected the same number of angles"
+        )
 
 
 _rotary = elementary("rotary", ("x", "cos", "sin"), algebra.rotary, validate=_check_rotary)

@@ -1,4 +1,4 @@
-"""The one step of preparation: a call of attention is validated, its unseen keys dropped or zeroed, its mask reduced.
+"""A call of attention becomes a valid ``AttentionProblem``: unseen keys are dropped or zeroed, the mask is reduced.
 
 The algebra and every kernel receive the record that comes out, so the promises hold for all of them.
 """
@@ -21,7 +21,7 @@ from . import check
 
 
 class Options(TypedDict, total=False):
-    """The options of every operation of attention; all combine with all."""
+    """The options of every attention operation; all of them combine."""
 
     mask: Mask | Array | None
     bias: Bias | Array | None
@@ -44,7 +44,7 @@ def prepare(
     query_offset: int | Array | None = None,
     **unknown: Any,
 ) -> tuple[LoadedBackend, AttentionProblem]:
-    """A valid problem, with a head axis in every array."""
+    """Return the backend and a valid problem, in which every array has a head axis."""
     if unknown:
         hint = "; for causal attention write mask=causal()" if "is_causal" in unknown else ""
         raise TypeError(f"there is no option {', '.join(unknown)}; expected {', '.join(Options.__annotations__)}{hint}")
@@ -106,7 +106,7 @@ def prepare_weights(
         rows_shape = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
         tail = rows_shape[-2:]
         if tuple(lse.shape[-len(tail) :]) != tail or not _broadcast(lse.shape, rows_shape):
-            check.shape("lse", lse, rows_shape, "(..., H, L)")  # values may have had more batch axes, and so may lse
+            check.shape("lse", lse, rows_shape, "(..., H, L)")  # lse may have more batch axes, since the values may have
         if not backend.is_floating(lse.dtype):
             raise TypeError(f"lse has dtype {lse.dtype}; expected the lse of attention_state")
         lse = at_least(backend.xp, lse, len(problem.rows_shape))
@@ -122,12 +122,12 @@ def _broadcast(*shapes: tuple[int, ...]) -> bool:
 
 
 def _default_scale(head_dim: int) -> float:
-    """1 / sqrt(head_dim), and 1 for heads of no width (promise 8)."""
+    """Return 1 / sqrt(head_dim), or 1 for heads of width 0 (promise 8)."""
     return 1.0 / math.sqrt(head_dim) if head_dim else 1.0
 
 
 def _scores_shape(query: Array, key: Array, value: Array) -> tuple[int, ...]:
-    """(..., H, L, S), or a ValueError that names the argument that does not fit."""
+    """Return (..., H, L, S), or raise a ValueError that names the argument that does not fit."""
     heads, key_heads = query.shape[-3], key.shape[-3]
     if key.shape[-1] != query.shape[-1]:
         raise ValueError(f"key has head_dim {key.shape[-1]}, but query has {query.shape[-1]}: {_shapes(query, key, value)}")
@@ -137,12 +137,12 @@ def _scores_shape(query: Array, key: Array, value: Array) -> tuple[int, ...]:
         raise ValueError(f"value has {value.shape[-3]} heads, but key has {key_heads}: {_shapes(query, key, value)}")
     if heads != key_heads and (key_heads == 0 or heads % key_heads):
         raise ValueError(
-            f"query has {heads} heads, which is no multiple of the {key_heads} of key: {_shapes(query, key, value)}"
+            f"query has {heads} heads, which is not a multiple of key's {key_heads} heads: {_shapes(query, key, value)}"
         )
     try:
         batch = broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     except ValueError:
-        raise ValueError(f"query, key and value have batch axes that do not broadcast: {_shapes(query, key, value)}") from None
+        raise ValueError(f"the batch axes of query, key and value do not broadcast: {_shapes(query, key, value)}") from None
     return (*batch, heads, query.shape[-2], key.shape[-2])
 
 
@@ -164,17 +164,17 @@ def _offset(backend: LoadedBackend, query: Array, offset: int | Array | None, sh
 
 
 def _check_aligned(name: str, part: Any, offset: object, shape: tuple[int, ...]) -> None:
-    """Promise 5: alignment is never guessed."""
+    """Raise ValueError where the alignment of queries and keys would be a guess (promise 5)."""
     queries, keys = shape[-2:]
     if part.reads_query_position and offset is None and queries != keys:
         raise ValueError(
-            f"{name} looks at the position of the query, and there are {queries} queries and {keys} keys: "
-            f"say how they align, query_offset=0 (at the start) or query_offset={keys - queries} (at the end)"
+            f"{name} depends on the position of the query, and there are {queries} queries and {keys} keys: "
+            f"say how they align, with query_offset=0 (at the start) or query_offset={keys - queries} (at the end)"
         )
 
 
 def _check_score_dtype(backend: LoadedBackend, name: str, x: Array, query: Array) -> None:
-    """A number that joins the scores has the query's dtype, or the one in which scores are computed."""
+    """Raise TypeError unless an array that is added to the scores has their dtype or the query's."""
     if x.dtype != query.dtype and x.dtype != compute_dtype(backend.xp, query.dtype):
         wanted = check.cast(backend, name, "query.dtype")
         raise TypeError(f"{name} has dtype {x.dtype}, but query has {query.dtype}: write {wanted}")

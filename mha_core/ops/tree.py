@@ -1,4 +1,4 @@
-"""The arrays inside arguments: in masks and biases, in layers, in tuples and mappings."""
+"""Arrays inside other values: masks and biases, layers, tuples and mappings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..algebra.arrays import is_array
 
 
 def arrays_in(value: Any) -> Iterator[Any]:
-    """Every array in a value, in order."""
+    """Yield every array in a value, in order."""
     if is_array(value):
         yield value
     elif isinstance(value, Mapping):
@@ -25,7 +25,7 @@ def arrays_in(value: Any) -> Iterator[Any]:
 
 
 def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The same value with ``function`` applied to every array in it."""
+    """Return the same value with ``function`` applied to every array in it."""
     if is_array(value):
         return function(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Every kernel shadowed by the algebra: ``verify``."""
+"""``verify``: every kernel is compared with the algebra."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ from .tree import arrays_in
 
 @dataclass
 class Verification:
-    """What ``verify`` did. calls: of kernels, sampled or not. checked: how often each (operation, kernel) was compared."""
+    """What ``verify`` did."""
 
     sample: float
     seed: int
     calls: int = 0
+    """Calls of kernels, compared or not."""
     checked: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 @contextmanager
 def verify(sample: float = 1.0, *, seed: int | None = None) -> Iterator[Verification]:
-    """Compute with the algebra too whatever a kernel computes in this context, and compare.
+    """Compare whatever kernels compute in this context with the algebra.
 
     Parameters
     ----------
     sample : float in [0, 1]
-        The share of calls that is compared.
+        The share of the calls that are compared.
     seed : int
-        Which calls these are; drawn anew by default, and told in the error.
+        Decides which calls these are; by default it is random, and the error tells it.
 
     Raises
     ------
     KernelDivergence
-        Where the two differ by more than rounding explains (``algebra/rounding.py``), with the arguments on it.
+        If the two differ by more than rounding explains (``algebra/rounding.py``). The error holds the arguments.
     ValueError
         For a sample outside [0, 1].
 
@@ -69,7 +70,7 @@ class _Shadow:
     def __init__(self, verification: Verification) -> None:
         self.done = verification
         self._draw = random.Random(verification.seed).random
-        self._lock = threading.Lock()  # one context may be shared by the threads of a backend
+        self._lock = threading.Lock()  # the threads of a backend may share one context
 
     def __call__(self, run: Run) -> Any:
         kernel = run.decision.kernel
@@ -80,7 +81,7 @@ class _Shadow:
             number, chosen = self.done.calls, self._draw() < self.done.sample
         if not chosen:
             return run.compute()
-        with demanding(algebra_only=True), watched_by(None):  # first: the kernel might write to what it is given
+        with demanding(algebra_only=True), watched_by(None):  # before the kernel, which might write to its arguments
             expected = run.algebra()
             compared = list(_compared(run, expected))
         actual = run.compute()
@@ -114,12 +115,12 @@ class _Shadow:
 
 
 def _told(value: Any) -> Any:
-    """An option in a message: what holds arrays by its kind alone."""
+    """Return an option as a message shows it; one that holds arrays by its type alone."""
     return type(value).__name__ if any(True for _ in arrays_in(value)) else value
 
 
 def _compared(run: Run, expected: Any) -> Iterator[tuple[str, Array, Array, Callable[[Any], Any]]]:
-    """(name, expected, bound, how to read the actual) of each array in the results."""
+    """Yield (name, expected, bound, function that reads the actual) for each array in the results."""
     xp = run.backend.xp
     if run.call.op == "attention":
         bound = rounding.attention(run.options["problem"], expected)
@@ -134,9 +135,9 @@ def _compared(run: Run, expected: Any) -> Iterator[tuple[str, Array, Array, Call
 
 
 def _bound_of_parts(run: Run, expected: Array) -> Array:
-    """How far the algebra itself is from float64, row by row, several times over: what one operation rounds the next amplifies.
+    """Return a multiple of the algebra's own distance from float64, row by row: each operation amplifies earlier rounding.
 
-    Without a wider dtype, or from float64, only the rounding of the result is known.
+    For float64, or without a wider dtype, only the rounding of the result is known.
     """
     xp, backend = run.backend.xp, run.backend
     rounded = rounding.by_row(xp, expected, 64)
@@ -150,9 +151,9 @@ def _bound_of_parts(run: Run, expected: Array) -> Array:
 
 
 def _difference(run: Run, name: str, actual: Any, expected: Array, bound: Array) -> str | None:
-    """What is wrong, at the worst place; None where rounding explains all.
+    """Return what is wrong, at the worst place; None if rounding explains every difference.
 
-    What is no number must be none in both, except in attention where it was met by values that some queries do not see.
+    NaN and infinity must be in both, except in attention where values that some queries do not see are not finite.
     """
     xp, label = run.backend.xp, name or "the result"
     if not is_array(actual):

@@ -43,12 +43,12 @@ BAD_INPUTS = [
     BadInput(
         {"key": _ones(2, 3, 7, 6), "value": _ones(2, 3, 7, 3)},
         ValueError,
-        "query has 4 heads, which is no multiple of the 3 of key",
+        "query has 4 heads, which is not a multiple of key's 3 heads",
     ),
     BadInput(
         {"key": _ones(3, 2, 7, 6)},
         ValueError,
-        "batch axes that do not broadcast: query (2, 4, 5, 6), key (3, 2, 7, 6)",
+        "do not broadcast: query (2, 4, 5, 6), key (3, 2, 7, 6)",
     ),
     BadInput({"query": _value([[1.0]])}, TypeError, "query is list; expected an array of an installed backend"),
     BadInput({"scale": _value("1")}, TypeError, "scale is str; expected a float"),
