@@ -96,7 +96,7 @@ class MultiHeadAttention(Layer):
         )
 
     @classmethod
-    def read(cls, state: StateDict, prefix: str, *, num_heads: int) -> Self:  # from nn.MultiheadAttention
+    def _read(cls, state: StateDict, prefix: str, *, num_heads: int) -> Self:  # from nn.MultiheadAttention
         if f"{prefix}q_proj_weight" in state:
             w_q, w_k, w_v = (state.take(f"{prefix}{name}_proj_weight") for name in "qkv")
         else:

@@ -48,15 +48,15 @@ class DecoderLayer(Block):
         )
 
     @classmethod
-    def read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
+    def _read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
         # from nn.TransformerDecoderLayer
         return cls(
-            self_attention=MultiHeadAttention.read(state, f"{prefix}self_attn.", num_heads=num_heads),
-            norm_1=LayerNorm.read(state, f"{prefix}norm1."),
-            cross_attention=MultiHeadAttention.read(state, f"{prefix}multihead_attn.", num_heads=num_heads),
-            norm_2=LayerNorm.read(state, f"{prefix}norm2."),
-            feed_forward=FeedForward.read(state, prefix, activation),
-            norm_3=LayerNorm.read(state, f"{prefix}norm3."),
+            self_attention=MultiHeadAttention._read(state, f"{prefix}self_attn.", num_heads=num_heads),
+            norm_1=LayerNorm._read(state, f"{prefix}norm1."),
+            cross_attention=MultiHeadAttention._read(state, f"{prefix}multihead_attn.", num_heads=num_heads),
+            norm_2=LayerNorm._read(state, f"{prefix}norm2."),
+            feed_forward=FeedForward._read(state, prefix, activation),
+            norm_3=LayerNorm._read(state, f"{prefix}norm3."),
             norm_first=norm_first,
         )
 

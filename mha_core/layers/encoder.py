@@ -49,13 +49,13 @@ class EncoderLayer(Block):
         )
 
     @classmethod
-    def read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
+    def _read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
         # from nn.TransformerEncoderLayer
         return cls(
-            attention=MultiHeadAttention.read(state, f"{prefix}self_attn.", num_heads=num_heads),
-            norm_1=LayerNorm.read(state, f"{prefix}norm1."),
-            feed_forward=FeedForward.read(state, prefix, activation),
-            norm_2=LayerNorm.read(state, f"{prefix}norm2."),
+            attention=MultiHeadAttention._read(state, f"{prefix}self_attn.", num_heads=num_heads),
+            norm_1=LayerNorm._read(state, f"{prefix}norm1."),
+            feed_forward=FeedForward._read(state, prefix, activation),
+            norm_2=LayerNorm._read(state, f"{prefix}norm2."),
             norm_first=norm_first,
         )
 

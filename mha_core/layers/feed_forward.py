@@ -58,7 +58,7 @@ class FeedForward(Layer):
         return replace(plain, w_g=weights.glorot(d_model, d_ff), b_g=weights.zeros(d_ff)) if gated else plain
 
     @classmethod
-    def read(cls, state: StateDict, prefix: str, activation: str) -> Self:  # from linear1 and linear2 of torch's layers
+    def _read(cls, state: StateDict, prefix: str, activation: str) -> Self:  # from linear1 and linear2 of torch's layers
         return cls(
             transposed(state.take(f"{prefix}linear1.weight")),
             state.optional(f"{prefix}linear1.bias"),

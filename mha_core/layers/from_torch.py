@@ -77,7 +77,7 @@ def read(cls: Any, source: Any, given: Mapping[str, Any]) -> Any:
     only_attention = _SETTINGS[cls] == ATTENTION_SETTINGS
     eps = given.pop("eps", 1e-5) if not only_attention and not hasattr(source, "state_dict") else norms_of(source)
     state = StateDict(arrays_of(source), eps)
-    layer = cls.read(state, "", **settings_of(source, given, only_attention))
+    layer = cls._read(state, "", **settings_of(source, given, only_attention))
     state.finish(cls.__name__)
     return layer
 

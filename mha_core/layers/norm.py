@@ -34,7 +34,7 @@ class LayerNorm(Layer):
         return cls(weights.ones(d_model), weights.zeros(d_model), eps)
 
     @classmethod
-    def read(cls, state: StateDict, prefix: str) -> Self:  # from nn.LayerNorm
+    def _read(cls, state: StateDict, prefix: str) -> Self:  # from nn.LayerNorm
         return cls(state.take(f"{prefix}weight"), state.optional(f"{prefix}bias"), state.eps_of(prefix))
 
     def __call__(self, x: Array) -> Array:

@@ -47,7 +47,7 @@ class Block(Layer):
         raise NotImplementedError
 
     @classmethod
-    def read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
+    def _read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
         raise NotImplementedError
 
 
@@ -88,12 +88,12 @@ class Stack(Layer, Generic[B]):
         return cls(layers, LayerNorm.make(weights, d_model, eps) if norm_first else None)
 
     @classmethod
-    def read(cls, state: StateDict, prefix: str, **settings: Any) -> Self:
+    def _read(cls, state: StateDict, prefix: str, **settings: Any) -> Self:
         # from nn.TransformerEncoder and nn.TransformerDecoder; the keys tell the number of layers
         places = [name.split(".")[1] for name in state.arrays if name.startswith("layers.")]
         count = 1 + max((int(place) for place in places if place.isdigit()), default=0)
-        norm = LayerNorm.read(state, f"{prefix}norm.") if f"{prefix}norm.weight" in state else None
-        layers: Any = tuple(cls.block.read(state, f"{prefix}layers.{at}.", **settings) for at in range(count))
+        norm = LayerNorm._read(state, f"{prefix}norm.") if f"{prefix}norm.weight" in state else None
+        layers: Any = tuple(cls.block._read(state, f"{prefix}layers.{at}.", **settings) for at in range(count))
         return cls(layers, norm)
 
     def each(self, dropout: Dropout | None) -> Iterator[tuple[B, Dropout | None]]:
