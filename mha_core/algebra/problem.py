@@ -91,3 +91,34 @@ class AttentionProblem:
         problem = object.__new__(AttentionProblem)  # takes 0.8 us, dataclasses.replace 4.7: a third of a tiny call
         problem.__dict__.update(self.__dict__, query=query, key=key, value=value, **changes)
         return problem
+
+
+def scores_shape(query: Array, key: Array, value: Array, sink: Array | None = None) -> tuple[int, ...]:
+    """Return (..., H, L, S); H is 1 for arrays of two axes. Raises ValueError that names the argument that does not fit."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.ndim < 2:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected at least 2 axes, (..., heads, length, head_dim)")
+    q, k, v = ((1,) * (x.ndim == 2) + tuple(x.shape) for x in (query, key, value))
+    told = f"query {q}, key {k}, value {v}, as (..., heads, length, head_dim)"
+    if k[-1] != q[-1]:
+        raise ValueError(f"key has head_dim {k[-1]}, but query has {q[-1]}: {told}")
+    if v[-2] != k[-2]:
+        raise ValueError(f"value has length {v[-2]}, but key has {k[-2]}: {told}")
+    if v[-3] != k[-3]:
+        raise ValueError(f"value has {v[-3]} heads, but key has {k[-3]}: {told}")
+    if q[-3] != k[-3] and (k[-3] == 0 or q[-3] % k[-3]):
+        raise ValueError(f"query has {q[-3]} heads, which is not a multiple of key's {k[-3]} heads: {told}")
+    if sink is not None and tuple(sink.shape) != q[-3:-2]:
+        raise ValueError(f"sink has shape {tuple(sink.shape)}; expected (H,) = {q[-3:-2]}")
+    try:
+        batch = broadcast_shapes(q[:-3], k[:-3], v[:-3])
+    except ValueError:
+        raise ValueError(f"the batch axes of query, key and value do not broadcast: {told}") from None
+    return (*batch, *q[-3:-1], k[-2])
+
+
+def check_added(xp: Namespace, name: str, x: Array, query: Array) -> None:
+    """Raise TypeError unless an array that is added to the scores has the query's dtype, or that of the scores."""
+    if x.dtype not in (query.dtype, compute_dtype(xp, query.dtype)):
+        wanted = f"{name} = {xp.__name__}.astype({name}, query.dtype)"
+        raise TypeError(f"{name} has dtype {x.dtype}, but query has {query.dtype}: write {wanted}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from .arrays import Array, at_least, broadcast_shapes
 from .blocks import split
@@ -28,9 +29,26 @@ def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
     return p.with_arrays(p.query, zeroed(p.key), zeroed(p.value))
 
 
-def has_unseen_keys(problem: AttentionProblem) -> bool:
-    """Whether some keys are not known to be seen, so that each call must zero them."""
-    return _seen(problem) is not None
+def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Callable[..., AttentionProblem], bool]:
+    """Return a function (query, key, value, sink) -> problem, and whether it lets the arrays enter unchanged.
+
+    The function makes a problem like ``p`` from arrays like those that ``p`` was made from, and holds no array itself.
+    """
+    reached, num_keys = p.structure.keys, key.shape[-2]
+    keys = None if len(reached) == num_keys else (..., slice(reached.start, reached.stop), slice(None))
+    zeroes = p.mask is not None and _seen(p) is not None  # to ask in each call whether there are any would take as long
+    as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
+    nothing: Any = None
+    bare = p.with_arrays(nothing, nothing, nothing, sink=None)
+
+    def fill(query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
+        if not as_given:
+            query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
+            key, value = (key, value) if keys is None else (key[keys], value[keys])
+        filled = bare.with_arrays(query, key, value, sink=sink)
+        return without_unseen_keys(filled) if zeroes else filled
+
+    return fill, as_given and not zeroes
 
 
 def _seen(p: AttentionProblem) -> Array | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +23,18 @@ class Decision:
     kernel: Kernel | None
     rejected: tuple[tuple[Kernel, str], ...] = ()
     run: Callable[..., Any] | None = None
-    prepare: Callable[..., Any] | None = None
+    prepared: Callable[..., Any] | None = None
+    """``Kernel.prepare``, loaded."""
+
+
+def describe(op: str, given: Mapping[str, Any], *, features: frozenset[str], options: Mapping[str, Any]) -> Call:
+    """Return the record by which kernels are chosen; None among the given arrays stands for no array."""
+    first = next(iter(given.values()))
+    shapes = tuple((name, tuple(x.shape)) for name, x in given.items() if x is not None)
+    device = getattr(first, "device", None)  # a tracer has none
+    if type(device).__hash__ is None:  # a ``Call`` has a hash, so it names such a device
+        device = str(device)
+    return Call(op, shapes, first.dtype, device, features, tuple(options.items()))
 
 
 def decide(backend: str, call: Call, demand: Demands | None = None, *, parts: bool = False) -> Decision:

@@ -7,7 +7,7 @@ Preference, only where there are no arrays: ``set_default_backend``, then ``MHA_
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -155,6 +155,63 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
             f"write {first} = {load(demand).xp.__name__}.from_dlpack({first}), or leave use_backend out"
         )
     return found
+
+
+def agreed(*, optional: Mapping[str, Any] | None = None, **named: Any) -> LoadedBackend:
+    """Return the backend of arrays that are floating, of one library, device and dtype; an optional one may be None."""
+    given = named | {name: x for name, x in (optional or {}).items() if x is not None}
+    backend = backend_of(given)
+    names = iter(given)
+    first = next(names)
+    like = given[first]
+    if not backend.is_floating(like.dtype):
+        wanted = _cast(backend, first, f"{backend.xp.__name__}.float32")
+        raise TypeError(f"{first} has dtype {like.dtype}; expected a floating dtype: write {wanted}")
+    if backend.record.current_device is not None:
+        _current_device(backend.name, first, like, backend.record.current_device())
+    for name in names:
+        x = given[name]
+        if x.dtype != like.dtype:
+            wanted = _cast(backend, name, f"{first}.dtype")
+            raise TypeError(f"{name} has dtype {x.dtype}, but {first} has {like.dtype}: write {wanted}")
+        _same_device(name, x, first, like)
+    return backend
+
+
+def _cast(backend: LoadedBackend, name: str, dtype: str) -> str:
+    """Return the conversion that a message advises."""
+    return f"{name} = {backend.xp.__name__}.astype({name}, {dtype})"
+
+
+def _same_device(name: str, x: Any, first: str, like: Any) -> None:
+    """Raise BackendMismatch if two arrays are on different devices."""
+    here, there = _device(x), _device(like)
+    if here != there and here is not None and there is not None:
+        raise BackendMismatch(
+            f"{name} is on device {here}, but {first} is on {there}: move it there first, since nothing is copied silently"
+        )
+
+
+def _current_device(backend: str, name: str, x: Any, current: Any) -> None:
+    """Raise BackendMismatch if an array is not on the device that its library computes on."""
+    here = _device(x)
+    if here != current and here is not None:
+        raise BackendMismatch(
+            f"{name} is on device {here}, but {backend} computes on its current device, {current}: "
+            f"make the device of {name} the current one first"
+        )
+
+
+def companions(like: Any, named: Iterable[tuple[str, Any]], *, first: str = "query") -> None:
+    """Check that the arrays inside masks, biases and options have the library and the device of ``like``, the query."""
+    for name, x in named:
+        backend_of({first: like, name: x})
+        _same_device(name, x, first, like)
+
+
+def _device(x: Any) -> Any:
+    """Return the device of an array; None for one without, such as a tracer, which stands for arrays on any device."""
+    return getattr(x, "device", None)
 
 
 def known_backend(x: Any) -> LoadedBackend | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
-from ..ops import check
+from ..dispatch.selection import agreed
 from ..ops.operation import Examined, composite
 from ..ops.prepare import Options
 from .attention import MultiHeadAttention
@@ -80,7 +80,7 @@ def _facts(layer: EncoderLayer, x: Array) -> tuple[Hashable, ...]:
 
 def _examine(layer: EncoderLayer, x: Array, **given: Any) -> Examined:
     return Examined(
-        check.arrays(x=x, optional=layer.arrays()),
+        agreed(x=x, optional=layer.arrays()),
         _algebra,
         shape=tuple(x.shape),
         features=layer.features.union(given),

@@ -11,13 +11,11 @@ from ..algebra import attention as algebra
 from ..algebra.arrays import Array
 from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
-from ..algebra.visibility import has_unseen_keys, without_unseen_keys
+from ..algebra.visibility import template
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.kernels import decide
-from .operation import Key, Operation, Plan, Run, describe, option_keys, signature
+from ..dispatch.kernels import decide, describe
+from .operation import Key, Operation, Plan, Run, option_keys, signature
 from .prepare import prepare, prepare_weights
-
-Fill = Callable[[Array, Array, Array, Array | None], AttentionProblem]
 
 
 def attention(*, lse: bool) -> Operation:
@@ -46,8 +44,9 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
     settings["query_offset"] = p.offset if isinstance(p.offset, int) else None  # None: an array
     call = describe("attention", given, features=p.features, options=settings)
     decision = decide(backend.name, call)
-    fill, unchanged = _template(p, *arrays) if kept else (lambda *_: p, False)
-    prepared = decision.prepare(p) if kept and decision.prepare is not None else None
+    fill: Callable[..., AttentionProblem]
+    fill, unchanged = template(p, *arrays) if kept else (lambda *_: p, False)
+    prepared = decision.prepared(p) if kept and decision.prepared is not None else None
     run = decision.run or algebra.attention_state
     if prepared is not None:
         run = partial(_run_prepared, prepared)
@@ -76,25 +75,6 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
 
     directly = unchanged and prepared is not None
     return Plan(compute_directly if directly else compute, bind, finish)
-
-
-def _template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Fill, bool]:
-    """Return a function that puts arrays like these into a problem like this one, and whether they enter unchanged."""
-    reached, num_keys = p.structure.keys, key.shape[-2]
-    keys = None if len(reached) == num_keys else (..., slice(reached.start, reached.stop), slice(None))
-    zeroes = p.mask is not None and has_unseen_keys(p)  # to ask whether there are any would take as long as zeroing them
-    as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
-    nothing: Any = None
-    bare = p.with_arrays(nothing, nothing, nothing, sink=None)
-
-    def fill(query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
-        if not as_given:
-            query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
-            key, value = (key, value) if keys is None else (key[keys], value[keys])
-        filled = bare.with_arrays(query, key, value, sink=sink)
-        return without_unseen_keys(filled) if zeroes else filled
-
-    return fill, as_given and not zeroes
 
 
 def _run_prepared(prepared: Callable[..., AttentionState], p: AttentionProblem) -> AttentionState:

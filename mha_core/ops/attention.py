@@ -7,6 +7,7 @@ from typing import Unpack
 from ..algebra import state as states
 from ..algebra.arrays import Array, Index
 from ..algebra.state import AttentionState
+from ..dispatch.selection import agreed
 from . import check
 from .attend import attention, weights
 from .functional import linear
@@ -114,8 +115,8 @@ def merge_states(*states_: AttentionState) -> AttentionState:
     if not states_:
         raise TypeError("merge_states: expected at least one state")
     given = [AttentionState(*state) for state in states_]
-    backend = check.arrays(**{f"states[{i}].out": state.out for i, state in enumerate(given)})  # type: ignore[arg-type]
-    check.arrays(**{f"states[{i}].lse": state.lse for i, state in enumerate(given)})  # type: ignore[arg-type]
+    backend = agreed(**{f"states[{i}].out": state.out for i, state in enumerate(given)})  # type: ignore[arg-type]
+    agreed(**{f"states[{i}].lse": state.lse for i, state in enumerate(given)})  # type: ignore[arg-type]
     for i, state in enumerate(given):
         check.shape(f"states[{i}].out", state.out, tuple(given[0].out.shape), "the shape of states[0].out")
         check.shape(f"states[{i}].lse", state.lse, tuple(state.out.shape[:-1]), "the shape of out without its last axis")
@@ -182,7 +183,7 @@ def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpa
     >>> bool((out == weights).all())
     True
     """
-    check.arrays(x=x, w_q=w_q, w_k=w_k, w_v=w_v)
+    agreed(x=x, w_q=w_q, w_k=w_k, w_v=w_v)
     check.ndim("x", x, 2, "(..., length, d_model)")
     for name, w in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
         if w.ndim != 2 or w.shape[0] != x.shape[-1]:

@@ -1,69 +1,14 @@
-"""Checks of arguments before any work is done (promises 10 and 15)."""
+"""Checks of shapes, numbers, indices and dtypes before any work is done (promise 15)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
-from ..algebra.arrays import Array, Index, device_of
+from ..algebra.arrays import Array, Index, is_array
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.errors import BackendMismatch
-from ..dispatch.selection import backend_of
-
-
-def arrays(*, optional: Mapping[str, Array | None] | None = None, **named: Array) -> LoadedBackend:
-    """Return the backend of arrays that are floating, of one library, device and dtype; an optional one may be None."""
-    given = named | {name: x for name, x in (optional or {}).items() if x is not None}
-    backend = backend_of(given)
-    names = iter(given)
-    first = next(names)
-    like = given[first]
-    if not backend.is_floating(like.dtype):
-        wanted = cast(backend, first, f"{backend.xp.__name__}.float32")
-        raise TypeError(f"{first} has dtype {like.dtype}; expected a floating dtype: write {wanted}")
-    if backend.record.current_device is not None:
-        current_device(backend.name, first, like, backend.record.current_device())
-    for name in names:
-        x = given[name]
-        if x.dtype != like.dtype:
-            wanted = cast(backend, name, f"{first}.dtype")
-            raise TypeError(f"{name} has dtype {x.dtype}, but {first} has {like.dtype}: write {wanted}")
-        same_device(name, x, first, like)
-    return backend
-
-
-def cast(backend: LoadedBackend, name: str, dtype: str) -> str:
-    """Return the conversion that a message advises."""
-    return f"{name} = {backend.xp.__name__}.astype({name}, {dtype})"
-
-
-def same_device(name: str, x: Array, first: str, like: Array) -> None:
-    """Raise BackendMismatch if two arrays are on different devices."""
-    here, there = device_of(x), device_of(like)
-    if here != there and here is not None and there is not None:
-        raise BackendMismatch(
-            f"{name} is on device {here}, but {first} is on {there}: move it there first, since nothing is copied silently"
-        )
-
-
-def current_device(backend: str, name: str, x: Array, current: Any) -> None:
-    """Raise BackendMismatch if an array is not on the device that its library computes on."""
-    here = device_of(x)
-    if here != current and here is not None:
-        raise BackendMismatch(
-            f"{name} is on device {here}, but {backend} computes on its current device, {current}: "
-            f"make the device of {name} the current one first"
-        )
-
-
-def companions(like: Array, named: Mapping[str, Array], *, first: str = "query") -> None:
-    """Check that the arrays inside masks, biases and options have the library and the device of ``like``, the query."""
-    if named:
-        backend_of({first: like, **named})
-        for name, x in named.items():
-            same_device(name, x, first, like)
 
 
 def ndim(name: str, x: Array, least: int, layout: str) -> None:
@@ -98,6 +43,19 @@ def number(name: str, value: Any, *, above_zero: bool = False) -> float:
     if not math.isfinite(number) or (above_zero and number < TINY):
         raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a number'}")
     return number
+
+
+def offset(value: Any) -> int | Array:
+    """Return a query offset, an int or an array. Raises TypeError for anything else."""
+    if isinstance(value, bool):
+        raise TypeError("query_offset is bool; expected an int, or integers of the batch shape")
+    if isinstance(value, Integral):
+        return int(value)
+    if not is_array(value):
+        raise TypeError(
+            f"query_offset is {type(value).__name__}; expected an int, or integers as an array of the query's library"
+        )
+    return value
 
 
 def index(name: str, value: Any, length: int) -> Index:

@@ -7,6 +7,7 @@ from typing import Literal
 from ..algebra import activations, norms
 from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
+from ..dispatch.selection import agreed, companions
 from . import check
 from .operation import Examined, composite, elementary
 
@@ -171,7 +172,7 @@ def _examine_feed_forward(
     b_g: Array | None = None,
 ) -> Examined:
     check_activation(activation)
-    backend = check.arrays(x=x, w_1=w_1, w_2=w_2, optional={"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g})
+    backend = agreed(x=x, w_1=w_1, w_2=w_2, optional={"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g})
     check.ndim("x", x, 1, "(..., features)")
     if w_1.ndim != 2 or w_1.shape[0] != x.shape[-1]:
         raise ValueError(f"w_1 has shape {tuple(w_1.shape)}; expected ({x.shape[-1]}, d_ff), a row for each feature of x")
@@ -227,8 +228,8 @@ def dropout(x: Array, keep: Array, *, rate: float) -> Array:
     >>> mha.dropout(np.ones(2), np.asarray([True, False]), rate=0.5)
     array([2., 0.])
     """
-    backend = check.arrays(x=x)
-    check.companions(x, {"keep": keep}, first="x")
+    backend = agreed(x=x)
+    companions(x, [("keep", keep)], first="x")
     if keep.dtype != backend.xp.bool:
         raise TypeError(f"keep has dtype {keep.dtype}; expected a boolean array, True where x is kept")
     check_broadcast("keep", keep.shape, x.shape, "the shape of x")
@@ -249,9 +250,9 @@ def embedding(ids: Array, table: Array) -> Array:
     array([[0., 1.],
            [1., 0.]])
     """
-    backend = check.arrays(table=table)
+    backend = agreed(table=table)
     xp = backend.xp
-    check.companions(table, {"ids": ids}, first="table")
+    companions(table, [("ids", ids)], first="table")
     if not xp.isdtype(ids.dtype, "integral"):
         raise TypeError(f"ids has dtype {ids.dtype}; expected integers")
     if table.ndim != 2:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, Unpack
 
 from ..algebra.arrays import Array, Namespace, move_axis, split_axis
 from ..dispatch.context import dry
+from ..dispatch.selection import agreed
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
 from .functional import linear
@@ -113,7 +114,7 @@ def _examine(
 ) -> Examined:
     context, value_context = given.get("context"), given.get("value_context")
     weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
-    backend = check.arrays(x=x, **weights, optional={name: given.get(name) for name in _ARRAYS})
+    backend = agreed(x=x, **weights, optional={name: given.get(name) for name in _ARRAYS})
     if context is None and value_context is not None:
         raise ValueError("value_context is given without context; expected both")
     _check_rotary(context, given.get("rotary"))
@@ -204,7 +205,7 @@ def multi_head_weights(
     **options: Unpack[Options],
 ) -> Array:
     """Return the attention weights of each head, (..., h, L, S). Arguments and errors as in ``multi_head_attention``."""
-    backend = check.arrays(x=x, w_q=w_q, w_k=w_k, optional={"context": context, "b_q": b_q, "b_k": b_k})
+    backend = agreed(x=x, w_q=w_q, w_k=w_k, optional={"context": context, "b_q": b_q, "b_k": b_k})
     _check_rotary(context, rotary)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     keys_of = ("x", x) if context is None else ("context", context)

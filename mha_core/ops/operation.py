@@ -18,9 +18,8 @@ from ..dispatch import registry
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import demands, dry_run, watched_by, watcher
 from ..dispatch.contract import Call
-from ..dispatch.kernels import Decision, decide
-from ..dispatch.selection import known_backend
-from . import check
+from ..dispatch.kernels import Decision, decide, describe
+from ..dispatch.selection import agreed, known_backend
 from .tree import arrays_in, map_arrays
 
 Key = tuple[Hashable, ...] | None
@@ -167,7 +166,7 @@ def elementary(
         return None if known is None else (name, *options.values(), *known)
 
     def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-        backend = check.arrays(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
+        backend = agreed(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
         if validate is not None:
             validate(*arrays)
         xp, first = backend.xp, arrays[0]
@@ -287,13 +286,3 @@ def option_keys(options: Mapping[str, Any]) -> Key:
         else:
             return None
     return tuple(values)
-
-
-def describe(op: str, given: Mapping[str, Any], *, features: frozenset[str], options: Mapping[str, Any]) -> Call:
-    """Return the record by which kernels are chosen; None among the given arrays stands for no array."""
-    first = next(iter(given.values()))
-    shapes = tuple((name, tuple(x.shape)) for name, x in given.items() if x is not None)
-    device = device_of(first)
-    if type(device).__hash__ is None:  # a ``Call`` has a hash, so it names such a device
-        device = str(device)
-    return Call(op, shapes, first.dtype, device, features, tuple(options.items()))
