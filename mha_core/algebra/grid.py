@@ -77,15 +77,6 @@ class Term:
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         """Raise TypeError or ValueError unless this term, not those inside it, fits scores of ``shape`` (..., H, L, S)."""
 
-    def check_aligned(self, name: str, query_offset: object, shape: tuple[int, ...]) -> None:
-        """Raise ValueError where the alignment of queries and keys would be a guess (promise 5)."""
-        queries, keys = shape[-2:]
-        if self.reads_query_position and query_offset is None and queries != keys:
-            raise ValueError(
-                f"{name} depends on the position of the query, and there are {queries} queries and {keys} keys: say how they "
-                f"align, with query_offset=0 (at the start) or query_offset={keys - queries} (at the end)"
-            )
-
     @cached_property
     def key(self) -> Hashable:
         """A key that equal terms share, computed once; None for a term that holds arrays."""
@@ -114,6 +105,16 @@ def _key(value: Any) -> Hashable:
     """Return a host number, string or None, or a tuple of these, as part of a key; None for anything else."""
     parts = value if isinstance(value, tuple) else (value,)
     return parts if all(part is None or isinstance(part, int | float | str) for part in parts) else None
+
+
+def check_aligned(name: str, term: Term, query_offset: object, shape: tuple[int, ...]) -> None:
+    """Raise ValueError where the alignment of queries and keys would be a guess (promise 5)."""
+    queries, keys = shape[-2:]
+    if term.reads_query_position and query_offset is None and queries != keys:
+        raise ValueError(
+            f"{name} depends on the position of the query, and there are {queries} queries and {keys} keys: "
+            f"say how they align, with query_offset=0 (at the start) or query_offset={keys - queries} (at the end)"
+        )
 
 
 def check_broadcast(name: str, shape: Sequence[int], target: Sequence[int], meaning: str) -> None:

@@ -52,9 +52,7 @@ def offset(value: Any) -> int | Array:
     if isinstance(value, Integral):
         return int(value)
     if not is_array(value):
-        raise TypeError(
-            f"query_offset is {type(value).__name__}; expected an int, or integers as an array of the query's library"
-        )
+        raise TypeError(f"query_offset is {type(value).__name__}; expected integers, as an array of the query's library")
     return value
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from ..algebra.arrays import Array, Index, at_least, broadcast_shapes
 from ..algebra.biases import Bias, as_bias
-from ..algebra.grid import check_integers
+from ..algebra.grid import check_aligned, check_integers
 from ..algebra.masks import Mask, as_mask
 from ..algebra.problem import AttentionProblem, check_added, scores_shape
 from ..algebra.structure import structure_of
@@ -68,7 +68,7 @@ def prepare(
     for name, term in (("mask", mask), ("bias", bias)):
         for part in () if term is None else term.walk():
             part.check(xp, shape)
-            part.check_aligned(name, query_offset, shape)
+            check_aligned(name, part, query_offset, shape)
     structure = structure_of(xp, mask, num_queries=shape[-2], num_keys=shape[-1], offset=offset)
     whole = len(structure.keys) == shape[-1]
     kept = slice(structure.keys.start, structure.keys.stop)
