@@ -37,10 +37,10 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     label = min(_LABEL, max(cell_len(token) for token in tokens))
     labels = [_fitted(token, label, cut) for token in tokens]
     number = len(str(count - 1))
-    beside = console.width - number - label - 2
-    fitting = [n for n in range(min(_LARGEST, count) + 1) if not console.is_terminal or count + n * (label + 7) <= beside]
+    space = console.width - number - label - 2
+    fitting = [n for n in range(min(_LARGEST, count) + 1) if not console.is_terminal or count + n * (label + 7) <= space]
     largest = max(fitting, default=1)  # fewer written weights leave room for columns; keep one if not all columns fit anyway
-    room = beside - largest * (label + 7)
+    room = space - largest * (label + 7)
     cell = 2 if 2 * count <= room else 1
     shown = min(count, max(1, room // cell)) if console.is_terminal else count
     for at, row in enumerate(weights.tolist()):
