@@ -45,9 +45,7 @@ def skip_if_never_run(recordings: Iterable[Recording]) -> None:
     seen = list(recordings)
     if not any(recording.runs for recording in seen):
         reasons = sorted({reason for recording in seen for reason in recording.reasons})
-        pytest.skip(
-            f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "core offered the kernel no call tried here"
-        )
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "core offered the kernel no call tried here")
 
 
 @pytest.mark.promise(6)

@@ -214,7 +214,7 @@ def test_9_half_precision_accumulates_in_float32(backend: BackendUnderTest) -> N
 def test_9_the_query_is_not_rounded_between_scale_and_product(
     backend: BackendUnderTest, dtype: str, rng: np.random.Generator, wants_lse: bool
 ) -> None:
-    """The scale, 1 / sqrt(8), has no exact value in half precision."""
+    """The scale, 1 / sqrt(8), cannot be represented exactly in half precision."""
     judge_call(backend, plain(rng, 6, 8, times=8), dtype, wants_lse=wants_lse)
 
 

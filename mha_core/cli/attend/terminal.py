@@ -15,10 +15,8 @@ from .maps import AttentionMaps, Choice
 _LABEL = 14  # greatest width of a token, in columns
 _LARGEST = 2  # greatest number of weights per row that are written out
 _SMALL = 0.1  # weights below this are dimmed
-_BLENDING = (
-    "256",
-    "truecolor",
-)  # rich's names of colour systems that can blend; with 16 colours most weights would look the same
+# rich's names of colour systems that can blend; with 16 colours most weights would look the same
+_BLENDING = ("256", "truecolor")
 _STOPS = ((26, 29, 41), (58, 110, 190), (255, 221, 130))  # colours of the weights 0, 1/4 and 1; others are blended
 
 

@@ -2,14 +2,13 @@
 
 Each step returns the exact result and the error of each element: it rounds its result, u |y|, and passes on the errors of its
 input. Rounding errors have either sign and are independent, so to first order they add up as the root of their squares. This
-is what ``+`` means between error terms below; inside u (...) it is an ordinary sum.
+is what ``+`` means between error terms below; inside sqrt (...) and u (...) it is an ordinary sum.
 
     linear       e_y = sqrt(e_x^2 w^2) + u (2 sqrt(x^2 w^2) + |b| + |y|)
     attention    e_s = scale sqrt(e_q^2 k^2 + q^2 e_k^2),   e_y = sqrt((p e_s)^2 (v - y)^2) + sqrt(p^2 e_v^2) + bound
     layer norm   e_y = |w| / sigma (e_x + |c| sqrt(sum (c e_x)^2) / (n sigma^2) + sqrt(sum e_x^2) / n) + u (2 |y| + |b|)
 
-``bound`` is that of ``tolerance``. Among thousands of elements some errors exceed the root of squares: by at most a factor of
-``SAFETY``.
+``bound`` is that of ``tolerance``. Among thousands of elements some errors exceed this root, by at most a factor of ``SAFETY``.
 """
 
 from __future__ import annotations
