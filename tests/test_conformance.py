@@ -271,7 +271,7 @@ def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries
     done = conform("numpy", *options, "-k", "test_kernels and random", cwd=tmp_path, MHA_WRONG="features.ignores_softcap")
     assert done.returncode == 1
     found = next(line for line in done.stdout.splitlines() if "the smallest failing problem found: " in line)
-    shown = found.partition("to fail: ")[2]
+    shown = found.partition("found: ")[2]
     assert shown.startswith("query (1, 1, ")
     assert "softcap=2.0, query_offset=" in shown
     assert "bias=" not in shown

@@ -93,7 +93,7 @@ class BackendUnderTest:
         assert device_of(result) == device_of(given), f"the result is on {device_of(result)}, the input on {device_of(given)}"
 
     def assert_unchanged(self, arrays: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
-        """Raise AssertionError, naming the argument, if an input no longer holds the same bits as before (promise 12)."""
+        """Raise AssertionError, naming the argument, if an input no longer has the same bits as before (promise 12)."""
         for name, x in arrays.items():
             assert self.numpy(x).tobytes() == before[name].tobytes(), f"{name} was written to"
 

@@ -26,7 +26,7 @@ OPERATORS = {
     "Gelu": "gelu",
     "Softmax": "softmax",
 }
-"""ONNX operators, and the modules of the ``onnx`` package that hold their cases."""
+"""ONNX operators, and the modules of the ``onnx`` package that contain their cases."""
 HALF_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 

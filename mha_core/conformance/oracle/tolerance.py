@@ -135,5 +135,5 @@ def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats) -> N
         at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
         raise AssertionError(
             f"{name}{list(at)} is {wide[at]:.9g}; expected {exact[at]:.9g} within {bound[at]:.3g}; the error is "
-            f"{error[at]:.3g} ({excess[at]:.3g} times the bound); {int(wrong.sum())} of {wrong.size} elements exceed theirs"
+            f"{error[at]:.3g} ({excess[at]:.3g} times the bound); {int(wrong.sum())} of {wrong.size} elements exceed the bound"
         )
