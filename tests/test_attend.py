@@ -283,7 +283,7 @@ def test_a_head_that_is_not_there_is_refused_and_no_file_left(attend, option, as
 def test_a_text_without_tokens_is_refused(attend, tiny_model):
     path = tiny_model / "tokenizer.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))
-    assert fails(1, "attend", "", "--model", tiny_model) == "error: the text '' has no tokens: nothing attends to anything\n"
+    assert fails(1, "attend", "", "--model", tiny_model) == "error: the text '' has no tokens; expected at least one\n"
 
 
 def test_a_text_that_is_no_unicode_is_refused_by_its_own_name(tiny_model):

@@ -166,7 +166,7 @@ def test_a_missing_backend_device_or_dtype_is_an_error_of_one_line(arguments, me
 
 @pytest.mark.full
 def test_a_backend_must_be_named(tmp_path):
-    one_line(run(SUITE, cwd=tmp_path), 4, "say which backend to judge: --backend NAME")
+    one_line(run(SUITE, cwd=tmp_path), 4, "no backend is given; write --backend NAME")
     assert "--backend=NAME" in run(SUITE, "--help", cwd=tmp_path).stdout
 
 
@@ -270,8 +270,8 @@ def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries
     options = ["--plugin", "wrong_plugins", "--dtype", "float32", "--seed", 3]
     done = conform("numpy", *options, "-k", "test_kernels and random", cwd=tmp_path, MHA_WRONG="features.ignores_softcap")
     assert done.returncode == 1
-    found = next(line for line in done.stdout.splitlines() if "the smallest that was found to fail: " in line)
-    shown = found.partition("to fail: ")[2]
+    found = next(line for line in done.stdout.splitlines() if "the smallest failing problem found: " in line)
+    shown = found.partition("found: ")[2]
     assert shown.startswith("query (1, 1, ")
     assert "softcap=2.0, query_offset=" in shown
     assert "bias=" not in shown
@@ -284,7 +284,7 @@ def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries
     command = [word.replace("ignores_softcap", "right") for word in command]  # the kernel's name
     right = run(command, cwd=tmp_path, MHA_WRONG="features.right")
     assert right.returncode == 0, right.stderr
-    assert "it is right" in right.stdout
+    assert "the answer is right" in right.stdout
 
 
 def test_a_problem_is_written_as_its_author_would_write_it(rng):
@@ -328,7 +328,7 @@ def test_a_dense_kernel_takes_too_much_memory(tmp_path):
     (tmp_path / "dense_plugin.py").write_text(DENSE)
     done = conform("numpy", "--plugin", "dense_plugin", "--quick", "-k", "test_memory", cwd=tmp_path, path=[tmp_path])
     assert done.returncode == 1, done.stdout
-    assert "makes something as large as the scores" in done.stdout
+    assert "makes an array as large as the scores" in done.stdout
     assert "1 failed, 1 passed" in done.stdout  # it does not declare masks: the algebra computes that case
 
 

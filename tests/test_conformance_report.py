@@ -190,7 +190,7 @@ def test_a_run_that_is_cut_short_writes_no_certificate(tmp_path):
         done, found = report(tmp_path, "-x", "-n", workers, behaviour="wrong")
         assert done.returncode in (1, 2), done.stdout + done.stderr  # 2: pytest-xdist calls it an interruption
         assert found is None and not list((tmp_path / "reports").iterdir())
-        assert "no report was written: the run did not come to its end" in done.stdout
+        assert "no report was written: the run was cut short" in done.stdout
 
 
 def bad_folders(folder):

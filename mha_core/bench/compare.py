@@ -31,7 +31,7 @@ def compare(
 
     Raises WorkerFailed or AssertionError only if the baseline fails or its answer is wrong.
 
-    The speed of a process depends on what is fixed when it starts, above all where its memory lies: NumPy's float32 exp2 takes
+    The speed of a process depends on what is fixed when it starts, above all memory addresses: NumPy's float32 exp2 takes
     0.66 ns per element in one process of six, and 0.19 in the others. All processes are therefore restarted several times, and
     the rounds are divided among them.
     """

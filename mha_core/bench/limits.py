@@ -37,7 +37,7 @@ def measured(backends: Sequence[str], effort: Effort, kinds: Collection[str] = (
     """Return for each backend operations per second (MATRIX) and bytes read and written per second (COPY).
 
     A rate is the best of all backends whose arrays are on the same kind of device; on the host, NumPy itself is measured too. A
-    rate that cannot be measured is left out: a backend that does not say where its arrays are has no limits.
+    rate that cannot be measured is left out: a backend whose arrays lack ``__dlpack_device__`` has no limits.
     """
     devices = {}
     for name in backends:

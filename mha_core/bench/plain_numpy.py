@@ -74,7 +74,7 @@ def encoder_layer(x: Array, layer: Any) -> Array:
 
 
 class Bert:
-    """A BERT encoder from its files, one text at a time. ``weights`` stands in for the arrays of model.safetensors."""
+    """A BERT encoder from its files, one text at a time. ``weights`` replaces the arrays of model.safetensors."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Bert:
         return int(2 * (weights * sum(lengths) + pairs))
 
     def ids(self, text: str) -> list[int]:
-        """Token ids; of a text beyond the limit the first ones, and [SEP] at the end all the same."""
+        """Return the token ids. A text beyond the limit is truncated and still ends with [SEP]."""
         ids: list[int] = self.tokenizer.encode(text).ids
         return ids if len(ids) <= self._limit else [*ids[: self._limit - 1], ids[-1]]
 
@@ -137,7 +137,7 @@ class Bert:
 
 
 class TextEncoder(Bert):
-    """A BERT sentence encoder, one text after another. ``encoder(texts)`` is (len(texts), hidden_size).
+    """A BERT sentence encoder, one text after another. ``encoder(texts)`` returns (len(texts), hidden_size).
 
     Raises ValueError for a model whose vectors are not means of length 1.
     """

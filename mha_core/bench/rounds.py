@@ -1,6 +1,6 @@
 """Time workers in rounds: each takes one turn per round.
 
-Whatever else the machine is doing then slows all of them alike.
+Other work on the machine then slows all of them alike.
 """
 
 from __future__ import annotations

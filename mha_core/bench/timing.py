@@ -23,7 +23,7 @@ class Work:
     read: Callable[[Any], Any]
     """Convert the result to NumPy."""
     wait: Callable[[], None] | None = None
-    """Wait for all calls to finish, if they return earlier than that."""
+    """Wait for all work to finish, if calls return before their work is done."""
     mode: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Context manager that all calls run in."""
 

@@ -82,7 +82,7 @@ def run(
 
 
 class UnknownCase(ValueError):
-    """No case has a word in its name, or no chosen case reads the given files."""
+    """No case has the given word in its name, or no chosen case reads the given files."""
 
 
 def _cases(words: Sequence[str], model: Path | None, texts: Path | None) -> tuple[dict[str, Problem], list[str]]:

@@ -22,7 +22,7 @@ class BadText(MhaError, ValueError):
 def run(
     files: Sequence[Path], texts: Sequence[str], model: str, backend: str | None, output: str | None, similar: int | None
 ) -> None:
-    """Encode the texts, and write or print the vectors. The output is opened first, so that an error there costs no work."""
+    """Encode the texts, and write or print the vectors. The output is opened first, so that a bad path fails immediately."""
     all_texts: Iterable[str] = chain(_lines(files), texts)
     with contextlib.ExitStack() as stack:
         sinks: list[Callable[[Any], None]] = []
@@ -32,7 +32,7 @@ def run(
             sinks.append(_print_json)
         encoder = TextEncoder.from_pretrained(model, backend=backend)
         xp = encoder.backend.xp
-        for sink in sinks:  # no rows yet, but their length: even no texts give a (0, d) array
+        for sink in sinks:  # write no rows, but their length: without texts the array is (0, d)
             sink(encoder.backend.to_numpy(xp.zeros((0, encoder.dim), dtype=xp.float32)))
         kept: list[str] = []
         batches = []

@@ -4,10 +4,10 @@
                      [--report DIR]
 
 The command runs ``pytest -p mha_core.conformance.plugin --pyargs mha_core.conformance --backend NAME ...``. It needs the extra
-``conformance``. docs/conformance.md says what is checked; each test module says at its top what its tests hold.
+``conformance``. docs/conformance.md describes what is checked, and the docstring of each test module what its tests check.
 
-- ``test_*.py``: the tests, a module for each section.
+- ``test_*.py``: the tests.
 - ``plugin``: options, fixtures and collection. ``backend``: the backend under test.
-- ``cases``: what is asked of it. ``oracle``: the exact answers and their bounds. ``judge``: the two compared.
-- ``probes``: measurements from outside. ``report``: the summary and the certificate.
+- ``cases``: inputs of the tests. ``oracle``: exact answers and error bounds. ``judge``: compares a backend with the oracle.
+- ``probes``: measure kernel calls, memory and imports. ``report``: the summary and the certificate.
 """

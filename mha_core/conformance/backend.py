@@ -52,21 +52,21 @@ class BackendUnderTest:
 
     @property
     def on_host(self) -> bool | None:
-        """Whether its arrays live in host memory, according to DLPack; None if they do not say."""
+        """Whether its arrays live in host memory, according to DLPack; None if they have no ``__dlpack_device__``."""
         ask = getattr(self.array(np.zeros(1)), "__dlpack_device__", None)
         return None if ask is None else int(ask()[0]) == 1  # kDLCPU
 
     def dtypes_in(self, module: str, test: str) -> tuple[str, ...]:
-        """Dtypes that a test judges: all of them, but in a quick run only kernels and random problems are judged in all."""
+        """Return the dtypes that a test judges: all; in a quick run, only the first, except in test_kernels and EVERY_DTYPE."""
         every = not self.quick or module == "test_kernels" or test in EVERY_DTYPE
         return self.dtypes if every else self.dtypes[:1]
 
     def count(self, full: int) -> int:
-        """How many random problems to try: a tenth as many in a quick run."""
+        """Return how many random problems to try: ``full``, or a tenth of it in a quick run."""
         return max(1, full // 10) if self.quick else full
 
     def array(self, x: Any, dtype: str | None = None) -> Any:
-        """Make an array of the library on the device. Floating numbers are rounded to ``dtype``, by default the first."""
+        """Make an array of the library on the device. Floating numbers are rounded to ``dtype``, by default the first one."""
         x = np.asarray(x)
         if x.dtype.kind != "f":
             return self.loaded.from_numpy(x, self.device)
@@ -76,24 +76,24 @@ class BackendUnderTest:
         return self.xp.astype(self.loaded.from_numpy(x.astype(np.float32), self.device), getattr(self.xp, dtype))
 
     def numpy(self, x: Any) -> np.ndarray:
-        """Convert an array of the library to NumPy; half precision becomes float32, which holds it exactly."""
+        """Convert an array of the library to NumPy; half precision becomes float32, which is exact."""
         if self.loaded.is_floating(x.dtype) and dtype_name(x) in ("float16", "bfloat16"):
             x = self.xp.astype(x, self.xp.float32)
         return np.asarray(self.loaded.to_numpy(x))
 
     def rounded(self, x: np.ndarray, dtype: str) -> np.ndarray:
-        """Round float64 numbers to ``dtype`` and read them back from the library: the oracle must be given these."""
+        """Round float64 numbers to ``dtype`` and read them back from the library, for the oracle to use."""
         return self.numpy(self.array(x, dtype)).astype(np.float64)
 
     def assert_like(self, result: Any, given: Any, *, dtype: Any = None) -> None:
         """Raise AssertionError if a result has another library, dtype or device than the input."""
-        assert backend_of({"the result": result}) is self.loaded, f"the result is a {type(result)}, not of {self.name}"
+        assert backend_of({"the result": result}) is self.loaded, f"the result is a {type(result)}, not an array of {self.name}"
         expected = given.dtype if dtype is None else dtype
         assert result.dtype == expected, f"the result has dtype {result.dtype}; expected {expected}"
         assert device_of(result) == device_of(given), f"the result is on {device_of(result)}, the input on {device_of(given)}"
 
     def assert_unchanged(self, arrays: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
-        """Raise AssertionError, naming the argument, if an input no longer holds the same bits as before (promise 12)."""
+        """Raise AssertionError, naming the argument, if an input no longer has the same bits as before (promise 12)."""
         for name, x in arrays.items():
             assert self.numpy(x).tobytes() == before[name].tobytes(), f"{name} was written to"
 
@@ -104,7 +104,7 @@ def dtype_name(x: Any) -> str:
 
 
 def find(name: str, device: str | None, dtypes: list[str] | None, **settings: Any) -> BackendUnderTest:
-    """Load the backend of this name on this device. Raises MhaError or CannotJudge, with a message of one line."""
+    """Load the backend of this name on this device. Raises MhaError or CannotJudge, with a one-line message."""
     loaded = load(check_name(name))
     chosen = _device(loaded, device)
     try:
@@ -113,10 +113,10 @@ def find(name: str, device: str | None, dtypes: list[str] | None, **settings: An
         raise CannotJudge(f"device {device!r} of backend {name!r} cannot be used: {type(cause).__name__}: {cause}") from cause
     found = device_of(probe)
     if device is not None and found is not None and found != chosen and not str(found).startswith(device):
-        raise CannotJudge(f"device {device!r} was asked for, but backend {name!r} put the array on {found}")
+        raise CannotJudge(f"device {device!r} was requested, but backend {name!r} put the array on {found}")
     for dtype in dtypes or ():
         if not _has(loaded, dtype, chosen):
-            raise CannotJudge(f"backend {name!r} has no floating dtype {dtype!r}; judged are {', '.join(DTYPES)}")
+            raise CannotJudge(f"backend {name!r} has no floating dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
     known = tuple(dict.fromkeys(dtypes or [dtype for dtype in DTYPES if _has(loaded, dtype, chosen)]))
     if not known:
         raise CannotJudge(f"backend {name!r} has none of the dtypes {', '.join(DTYPES)}: check its namespace and from_numpy")
@@ -130,7 +130,7 @@ def _device(loaded: LoadedBackend, device: str | None) -> Any:
 
 
 def _has(loaded: LoadedBackend, dtype: str, device: Any) -> bool:
-    """Return whether arrays of this dtype can be made: some libraries accept the name and give another dtype."""
+    """Return whether arrays of this dtype can be made: some libraries accept the name and return another dtype."""
     if dtype not in DTYPES:
         return False
     try:

@@ -2,7 +2,7 @@
 
     pytest -p mha_core.conformance.plugin --pyargs mha_core.conformance --backend NAME
 
-pytest does not read a conftest inside a package under ``--pyargs``, so everything is here.
+pytest does not read a conftest inside a package under ``--pyargs``, so this plugin takes its place.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _BACKEND = pytest.StashKey[BackendUnderTest]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("mha-core conformance")
-    group.addoption("--backend", metavar="NAME", help="the backend to judge: any that `mha backends` lists")
-    group.addoption("--device", metavar="D", help="one of the backend's devices, default its own choice")
-    group.addoption("--dtype", metavar="T", action="append", help="judge only this dtype; may be given again")
+    group.addoption("--backend", metavar="NAME", help="the backend to judge, one that `mha backends` lists")
+    group.addoption("--device", metavar="D", help="one of the backend's devices; by default, the backend chooses")
+    group.addoption("--dtype", metavar="T", action="append", help="judge only this dtype; repeatable")
     group.addoption("--quick", action="store_true", help="fewer problems of each kind")
     group.addoption("--seed", metavar="N", type=int, default=0, help="seed of the random problems, default 0")
-    group.addoption("--report", metavar="DIR", help="write the certificate there: NAME[-DEVICE].json, and .md with its tables")
+    group.addoption("--report", metavar="DIR", help="write a certificate to DIR: NAME[-DEVICE].json and .md")
     group.addoption(
-        "--plugin", metavar="MODULE", action="append", default=[], help="register a module that no distribution announces"
+        "--plugin", metavar="MODULE", action="append", default=[], help="register a module that is not installed; repeatable"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "promise(number, ...): which promises of mha-core a test of its conformance suite holds")
+    config.addinivalue_line("markers", "promise(number, ...): which promises of mha-core a conformance test checks")
     if config.getoption("help") or config.getoption("version"):
         return
     if config.getoption("backend") is None:
-        raise pytest.UsageError("say which backend to judge: --backend NAME, one that `mha backends` lists")
+        raise pytest.UsageError("no backend is given; write --backend NAME, one that `mha backends` lists")
     try:
         for module in config.getoption("plugin"):
             register(importlib.import_module(module))
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
             **{name: config.getoption(name) for name in ("quick", "seed")},
             plugins=tuple(config.getoption("plugin")),
         )
-        if not hasattr(config, "workerinput"):  # a worker of pytest-xdist sends its reports on
+        if not hasattr(config, "workerinput"):  # a pytest-xdist worker sends its reports to the main process
             config.pluginmanager.register(Reporter(config, backend, kernels_of(backend.name)), "mha-core conformance report")
     # TypeError, ValueError: a plugin that breaks the contract
     except (MhaError, CannotJudge, ImportError, TypeError, ValueError) as error:
@@ -77,7 +77,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     )
 
 
-# The user's own pytest settings may name other files and functions, run doctests, or turn warnings into errors.
+# The user's own pytest settings may name other files and functions, run doctests, or turn warnings into errors;
+# the following class and hooks override them.
 
 
 class Module(pytest.Module):
@@ -142,10 +143,10 @@ def rng(request: pytest.FixtureRequest, backend: BackendUnderTest) -> np.random.
 
 @pytest.fixture
 def wide_dtype(backend: BackendUnderTest) -> str:
-    """The widest of float64 and float32 that is judged."""
+    """float64 if it is judged, otherwise float32."""
     found = [dtype for dtype in ("float64", "float32") if dtype in backend.dtypes]
     if not found:
-        pytest.skip("this is judged in float32 and float64")
+        pytest.skip("judged only in float32 and float64")
     return found[0]
 
 

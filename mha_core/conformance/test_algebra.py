@@ -1,6 +1,6 @@
-"""Attention on random problems against a float64 oracle: whatever is chosen by itself, kernel or algebra, must be right.
+"""Attention on random problems, by the kernel that is chosen or by the algebra, against a float64 oracle.
 
-Every mask with every option, grouped heads, broadcasting batches, empty axes; scores of common size, and eight times as large.
+Every mask with every option, grouped heads, broadcasting batches, empty axes; ordinary scores, and scores eight times as large.
 """
 
 from __future__ import annotations

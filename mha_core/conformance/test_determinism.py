@@ -22,7 +22,7 @@ pytestmark = pytest.mark.promise(14)
 
 
 def bits(backend: BackendUnderTest, result: Any) -> bytes:
-    """Return the bytes of an array, or of several."""
+    """Return the bytes of an array, or of a tuple of arrays."""
     several = result if isinstance(result, tuple) else (result,)
     return b"".join(backend.numpy(x).tobytes() for x in several)
 
@@ -32,9 +32,9 @@ def assert_same_bits(backend: BackendUnderTest, calls: dict[str, Callable[[], An
     first = {}
     for name, call in calls.items():
         first[name] = bits(backend, call())
-        assert bits(backend, call()) == first[name], f"{name} gave other bits the second time"
+        assert bits(backend, call()) == first[name], f"{name} returned different bits the second time"
     for name, call in reversed(calls.items()):
-        assert bits(backend, call()) == first[name], f"{name} gave other bits after other calls"
+        assert bits(backend, call()) == first[name], f"{name} returned different bits after other calls"
 
 
 def attention_calls(

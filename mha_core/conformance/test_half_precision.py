@@ -1,4 +1,7 @@
-"""Layers in float16 and bfloat16, within rounding errors carried from step to step; test_pieces judges the pieces."""
+"""Layers in float16 and bfloat16, within bounds that carry rounding errors from step to step.
+
+test_pieces judges the pieces.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def half(request: pytest.FixtureRequest, backend: BackendUnderTest) -> str:
     if backend.quick and dtype != next((one for one in HALF if one in backend.dtypes), dtype):
         pytest.skip("quick runs judge layers in one half precision")
     if dtype not in backend.dtypes:
-        pytest.skip(f"the backend does not have {dtype}, or it is not judged")
+        pytest.skip(f"the backend lacks {dtype}, or it is not judged")
     return dtype
 
 

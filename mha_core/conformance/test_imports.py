@@ -69,7 +69,7 @@ def _package(name: str, backend: BackendUnderTest) -> str:
 
 
 def test_importing_the_plugin_imports_no_array_library(backend: BackendUnderTest, imported: list[set[str]]) -> None:
-    """Neither its own nor that of another backend, such as NumPy."""
+    """It imports neither its own library nor that of another backend, such as NumPy."""
     every = library_of(backend).union(*(_named_types(name) for name in registry().backends if name != backend.name))
     assert not imported[0] & every, f"importing the plugin imports {imported[0] & every}: import it inside namespace()"
 
@@ -79,6 +79,6 @@ def test_listing_the_backends_does_not_import_its_library(backend: BackendUnderT
 
 
 def test_its_library_comes_with_the_first_use(backend: BackendUnderTest, imported: list[set[str]]) -> None:
-    """Otherwise the two tests above look for the wrong names."""
+    """If this fails, the two tests above look for the wrong names."""
     own = _package(type(backend.array(np.zeros(1))).__module__, backend)
     assert own == plugin_of(backend).__name__ or any(own in names for names in imported), f"nothing imported {own}"

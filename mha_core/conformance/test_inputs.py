@@ -110,7 +110,7 @@ def test_12_arrays_of_numpy_come_in_whatever_their_strides(
 
 @pytest.mark.promise(0)
 def test_numbers_come_in_as_they_are(backend: BackendUnderTest, rng: np.random.Generator) -> None:
-    """Other tests judge on numbers that were read back from the library, so they cannot show rounding on the way in."""
+    """Other tests use numbers that were read back from the library, so they cannot detect rounding in the conversion to it."""
     for dtype in set(backend.dtypes) & {"float32", "float64"}:
         x = rng.normal(size=(3, 4)).astype(dtype)
         assert backend.numpy(backend.array(x, dtype)).tobytes() == x.tobytes()

@@ -1,7 +1,7 @@
 """Kernels of this backend: a declared feature must work, an undeclared one must be refused.
 
 Each kernel is preferred to all others and recorded while public operations are called; the features of a call are those that
-core names. A kernel whose ``supports`` refuses every call is skipped with its reasons: it may be for another device.
+core names for it. A kernel whose ``supports`` refuses every call is skipped with its reasons: it may be for another device.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .probes.recorder import Recording, recorded
 from .report.sections import REFUSED_EVERY_CALL
 
 LONG = ((1, 2, 2, 150, 150, 64, 64), (1, 1, 4, 1, 1100, 64, 64), (2, 1, 1, 20, 300, 128, 96), (1, 1, 1, 300, 40, 32, 40))
-"""Shapes of several tiles for any kernel: equal lengths, one query, more keys, more queries."""
-SHAPES = [(6, 8), (48, 64)]  # (length, width): an odd one, and one for kernels that need round numbers
+"""Shapes as in ``Limits.shapes`` that span several tiles in any kernel: equal lengths, one query, more keys, more queries."""
+SHAPES = [(6, 8), (48, 64)]  # (length, width): a small one, and one for kernels that need round numbers
 
 
 def judge(backend: BackendUnderTest, kernel: Kernel, call: AttentionCall, dtype: str) -> Recording:
-    """Judge one call with this kernel asked first. The log-sum-exp is requested only if the kernel declares it."""
+    """Judge one call with this kernel preferred to all others. The log-sum-exp is requested only if the kernel declares it."""
     with recorded(kernel, ALL_FEATURES) as recording:
         judge_call(backend, call, dtype, wants_lse="lse" in kernel.handles)
     recording.assert_given_what_it_declares()
@@ -45,13 +45,13 @@ def skip_if_never_run(recordings: Iterable[Recording]) -> None:
     seen = list(recordings)
     if not any(recording.runs for recording in seen):
         reasons = sorted({reason for recording in seen for reason in recording.reasons})
-        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "the kernel was asked for no call tried here")
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "core offered the kernel no call tried here")
 
 
 @pytest.mark.promise(6)
 def test_every_declared_feature_is_known(attention_kernel: Kernel) -> None:
     unknown = sorted(attention_kernel.handles - ALL_FEATURES)
-    assert not unknown, f"the kernel declares {', '.join(unknown)}; features are {', '.join(sorted(ALL_FEATURES))}"
+    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(ALL_FEATURES))}"
 
 
 @pytest.mark.promise(0)
@@ -91,7 +91,7 @@ def test_pairs_of_declared_features_work(
 def test_an_undeclared_feature_is_refused(
     backend: BackendUnderTest, attention_kernel: Kernel, rng: np.random.Generator, feature: str
 ) -> None:
-    """Alone, and with each feature that the kernel declares and that goes together with it: the kernel must never be called."""
+    """The kernel must never be called for the feature, alone or with any declared feature that goes together with it."""
     if feature in attention_kernel.handles:
         pytest.skip(f"the kernel declares {feature}")
     declared = [name for name in FEATURES if name in attention_kernel.handles and go_together((name, feature))]
@@ -100,18 +100,18 @@ def test_an_undeclared_feature_is_refused(
             backend, attention_kernel, with_features(plain(rng, *SHAPES[0]), [feature, *others], rng), backend.dtypes[0]
         )
         assert any(feature in call.features for call in recording.seen), f"core did not name {feature}"
-        assert not recording.runs, f"the kernel does not declare {feature}, and was called"
+        assert not recording.runs, f"the kernel does not declare {feature}, but was called"
 
 
 @pytest.mark.promise(0, 6)
 def test_a_gradient_is_right_whoever_computes_it(
     backend: BackendUnderTest, attention_kernel: Kernel, rng: np.random.Generator, wide_dtype: str
 ) -> None:
-    """A kernel that does not declare ``gradient`` must not be called while one is recorded: it would cut the gradient off."""
+    """A kernel that does not declare ``gradient`` must not be called while one is recorded: its result would have none."""
     call = rounded(plain(rng, *SHAPES[0]), lambda x: backend.rounded(x, wide_dtype))
     arrays = [backend.array(x, wide_dtype) for x in (call.query, call.key, call.value)]
     if backend.loaded.features is None or not all(hasattr(x, "requires_grad_") for x in arrays):
-        pytest.skip("the backend records no gradients, or not by requires_grad_ and backward")
+        pytest.skip("the backend does not record gradients by requires_grad_ and backward")
     arrays = [x.requires_grad_() for x in arrays]
     towards = rng.normal(size=call.query.shape)
     with recorded(attention_kernel, ALL_FEATURES) as recording:
@@ -136,7 +136,7 @@ def test_a_gradient_is_right_whoever_computes_it(
 def test_random_problems_equal_the_oracle(
     backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator, count: int, limits: Limits
 ) -> None:
-    """The kernel computes those that it accepts."""
+    """The kernel computes the problems that it accepts; for others, the next kernel or the algebra is chosen."""
     if "lse" not in attention_kernel.handles:
         pytest.skip("the kernel does not declare lse: other tests of this module judge its out")
     with recorded(attention_kernel, ALL_FEATURES) as recording:
@@ -158,7 +158,7 @@ def test_a_kernel_of_a_piece(backend: BackendUnderTest, piece_kernel: Kernel, dt
 
 @pytest.mark.promise(0)
 def test_a_kernel_of_a_layer(backend: BackendUnderTest, layer_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
-    """Against NumPy, in float32 and float64, as layers are."""
+    """Compare with NumPy, in float32 and float64 as for layers."""
     op = layer_kernel.op
     assert op in LAYERS, f"this suite does not know operation {op!r}; known are attention, {', '.join((*PIECES, *LAYERS))}"
     if dtype not in ("float32", "float64"):

@@ -1,6 +1,6 @@
 """Layers against the same formulas in NumPy float64, and conversion of layers between libraries.
 
-In float32 and float64; test_half_precision judges the others.
+Layers are judged here in float32 and float64, and in half precision by test_half_precision.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_decoder_at_once_and_step_by_step(
 
 
 def test_layers_are_made_on_the_backend(backend: BackendUnderTest, wide_dtype: str) -> None:
-    """The same numbers on every backend, from the same seed."""
+    """The same seed gives the same numbers on every backend."""
     made = mha.EncoderLayer.init(**SMALL, seed=4, backend=backend.name, dtype=wide_dtype, device=backend.device)
     expected = mha.EncoderLayer.init(**SMALL, seed=4, backend="numpy", dtype=wide_dtype).arrays()
     like = backend.array(np.zeros(1), wide_dtype)

@@ -1,8 +1,8 @@
-"""Promise 13: beyond its arguments, attention takes memory that grows with L + S. It is measured in a new process.
+"""Promise 13: beyond its arguments, attention takes memory that grows with L + S, not with L S.
 
-L = S = 8192 with one head, whose scores alone would take 256 MB in float32. A process that grows by less than a quarter of that
-has made neither the scores nor a whole mask or bias. Blocks take 10 to 25 MB. Memory that the allocator keeps from an earlier
-case can hide no more than this quarter, and the allocator is told to return large blocks.
+Memory is measured in a new process, for L = S = 8192 and one head, whose scores alone would take 256 MB in float32. A process
+that grows by less than a quarter of that has made neither the scores nor a full mask or bias. Blocks take 10 to 25 MB. Memory
+that the allocator keeps from an earlier case can hide at most this quarter, and the allocator is set to return large blocks.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ QUICK = ("plain", "array_mask")
 def growth(backend: BackendUnderTest) -> Mapping[str, int]:
     """Growth of the process in bytes for each case, in the first dtype that is judged."""
     if backend.on_host is None:
-        pytest.skip("its arrays do not say, by __dlpack_device__, that they live in host memory")
+        pytest.skip("its arrays do not report by __dlpack_device__ whether they are in host memory")
     if not backend.on_host:
-        pytest.skip("its arrays live on a device, whose memory cannot be measured portably")
+        pytest.skip("its arrays are on a device, whose memory cannot be measured portably")
     try:
         import resource  # noqa: F401
     except ImportError:
@@ -33,7 +33,7 @@ def growth(backend: BackendUnderTest) -> Mapping[str, int]:
     words = [backend.name, backend.dtypes[0], *([] if backend.device is None else [str(backend.device)])]
     words += [word for name in backend.plugins for word in ("--plugin", name)]
     words += [word for case in QUICK if backend.quick for word in ("--case", case)]
-    # glibc keeps freed memory for later calls, unless it is told to return blocks of this size; other C libraries ignore it
+    # glibc keeps freed memory for later calls, unless this variable makes it return large blocks; other C libraries ignore it
     program = "mha_core.conformance.probes.attention_memory"
     found: dict[str, int] = run_python("-m", program, *words, MALLOC_MMAP_THRESHOLD_="1048576")
     return found
@@ -42,8 +42,8 @@ def growth(backend: BackendUnderTest) -> Mapping[str, int]:
 @pytest.mark.parametrize("case", CASES)
 def test_memory_grows_with_the_length_not_its_square(backend: BackendUnderTest, growth: Mapping[str, int], case: str) -> None:
     if backend.quick and case not in QUICK:
-        pytest.skip(f"quick runs measure {' and '.join(QUICK)} alone")
+        pytest.skip(f"quick runs measure only {' and '.join(QUICK)}")
     assert growth[case] <= limit(), (
-        f"the process grew by {growth[case] >> 20} MB, expected at most {limit() >> 20} MB: attention, or a kernel of it, "
-        f"makes something as large as the scores"
+        f"the process grew by {growth[case] >> 20} MB, expected at most {limit() >> 20} MB: the algebra or a kernel "
+        f"makes an array as large as the scores"
     )

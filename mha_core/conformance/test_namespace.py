@@ -76,7 +76,7 @@ def test_function(backend: BackendUnderTest, dtype: str, function: str) -> None:
     call = FUNCTIONS[function]
     x, y, i = backend.array(X, dtype), backend.array(Y, dtype), backend.array(I)
     result = call(backend.xp, x, y, i)
-    # NumPy does not have bfloat16; float64 is exact for these inputs, so its answer is right in any dtype
+    # NumPy does not have bfloat16; float64 is exact for these inputs, so its answer is right in every dtype
     expected = np.asarray(call(np, X, Y, I))
     widened = function in OPERATORS and result.dtype == compute_dtype(backend.xp, x.dtype)
     backend.assert_like(result, x, dtype=None if expected.dtype.kind == "f" and not widened else result.dtype)

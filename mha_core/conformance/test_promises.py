@@ -77,7 +77,7 @@ def test_2_lse_is_a_natural_logarithm_in_float32_at_least(backend: BackendUnderT
 
 @pytest.mark.promise(3)
 def test_3_a_finite_bias_is_only_a_bias(backend: BackendUnderTest, xyz: Arrays) -> None:
-    """A row of the lowest float32 is a row like any other: the common shift cancels."""
+    """A bias of -1e38 in a whole row changes nothing: the common shift cancels."""
     if "float32" not in backend.dtypes:
         pytest.skip("float32 is not judged")
     query, key, value = xyz
@@ -138,7 +138,7 @@ def test_4_true_means_attend_and_an_integer_mask_is_refused(backend: BackendUnde
         state_of(backend, *xyz, dtype=dtype, mask=backend.array(allowed.astype(np.int64)))
 
 
-# mask -> where it lets a query at position q see key k
+# name: (mask, function that returns whether a query at position q sees key k)
 LOOKS_AT_POSITIONS: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
     "causal": (mha.causal(), lambda q, k: k <= q),
     "window": (mha.window(1, 1), lambda q, k: abs(k - q) <= 1),
@@ -206,7 +206,7 @@ def test_9_half_precision_accumulates_in_float32(backend: BackendUnderTest) -> N
         np.testing.assert_allclose(out, 2.0, rtol=2**-7)
         np.testing.assert_allclose(lse, 300 * 300 * 64 / 8 + np.log(3), rtol=1e-6)
     if not set(backend.dtypes) & {"float16", "bfloat16"}:
-        pytest.skip("the backend does not have half precision, or it is not judged")
+        pytest.skip("the backend lacks half precision, or it is not judged")
 
 
 @pytest.mark.promise(9)
@@ -214,7 +214,7 @@ def test_9_half_precision_accumulates_in_float32(backend: BackendUnderTest) -> N
 def test_9_the_query_is_not_rounded_between_scale_and_product(
     backend: BackendUnderTest, dtype: str, rng: np.random.Generator, wants_lse: bool
 ) -> None:
-    """The scale, 1 / sqrt(8), cannot be held exactly in half precision."""
+    """The scale, 1 / sqrt(8), cannot be represented exactly in half precision."""
     judge_call(backend, plain(rng, 6, 8, times=8), dtype, wants_lse=wants_lse)
 
 

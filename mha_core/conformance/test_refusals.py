@@ -32,8 +32,8 @@ def xyz(rng: np.random.Generator) -> Arrays:
 
 
 @pytest.fixture
-def nothing_is_asked(backend: BackendUnderTest) -> Iterator[None]:
-    """Assert that no work begins: an observer of all calls of attention sees none."""
+def no_kernel_is_asked(backend: BackendUnderTest) -> Iterator[None]:
+    """Assert that no work begins: a kernel that observes every attention call sees none."""
     with recorded(Kernel(backend.name, "attention", "observer", 1, f"{__name__}:never"), ALL_FEATURES) as recording:
         yield
     assert not recording.seen, "a kernel was asked before the arguments were checked"
@@ -55,7 +55,7 @@ ALIGNED: dict[str, tuple[str, Callable[[Make], Any]]] = {
 
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("name", ALIGNED)
-@pytest.mark.usefixtures("nothing_is_asked")
+@pytest.mark.usefixtures("no_kernel_is_asked")
 def test_5_without_an_offset_alignment_is_an_error(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
     option, make = ALIGNED[name]
     given: dict[str, Any] = {option: make(lambda x: backend.array(x, dtype))}
@@ -66,7 +66,7 @@ def test_5_without_an_offset_alignment_is_an_error(backend: BackendUnderTest, dt
 
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("name", ["prefix", "key_lengths", "array_mask"])
-def test_5_what_goes_by_key_index_needs_no_offset(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
+def test_5_masks_by_key_index_need_no_offset(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
     masks = {"prefix": mha.prefix(4), "key_lengths": mha.key_lengths(4), "array_mask": backend.array(np.arange(7) < 4)}
     without, _ = state_of(backend, *xyz, dtype=dtype, mask=masks[name])
     for offset in (0, 2, -3):
@@ -76,7 +76,7 @@ def test_5_what_goes_by_key_index_needs_no_offset(backend: BackendUnderTest, dty
 
 @pytest.mark.promise(5)
 def test_5_each_batch_element_may_have_its_own_offset(backend: BackendUnderTest, dtype: str, xyz: Arrays) -> None:
-    """Also negative ones, with which the first queries see nothing."""
+    """Offsets may be negative: the first queries then see no key."""
     query, key, value = (backend.rounded(x, dtype) for x in xyz)
     offsets = np.asarray([2, -2])
     position = offsets[:, None, None, None] + np.arange(5)[:, None]
@@ -93,7 +93,7 @@ def test_5_each_batch_element_may_have_its_own_offset(backend: BackendUnderTest,
 def test_6_options_reach_attention_inside_multi_head_attention(
     backend: BackendUnderTest, dtype: str, rng: np.random.Generator
 ) -> None:
-    """With unit matrices, multi-head attention is attention: bit for bit, with every option, also by way of its weights."""
+    """With identity matrices as weights, multi-head attention is attention, with all options and with each one left out."""
     x, one = backend.array(rng.normal(size=(2, 6, 8)), dtype), backend.array(np.eye(8), dtype)
     bias, sink = backend.array(rng.normal(size=(2, 6, 6)), dtype), backend.array(rng.normal(size=2), dtype)
     options: dict[str, Any] = {"mask": mha.causal() & ~mha.prefix(1), "bias": bias, "scale": 0.7, "softcap": 1.5, "sink": sink}
@@ -107,15 +107,15 @@ def test_6_options_reach_attention_inside_multi_head_attention(
         some: Any = {name: x for name, x in options.items() if name != left_out}
         got = backend.numpy(mha.multi_head_attention(x, one, one, one, one, 2, **some, query_offset=1))
         expected = joined(mha.scaled_dot_product_attention(heads, heads, heads, **some, query_offset=1))
-        slack = 16 * tolerance.UNIT_ROUNDOFF[dtype] * np.abs(expected).max()  # a kernel of the whole may round otherwise
+        slack = 16 * tolerance.UNIT_ROUNDOFF[dtype] * np.abs(expected).max()  # a multi-head kernel may round differently
         np.testing.assert_allclose(got, expected, rtol=0, atol=slack)
         assert np.abs(got - plain).max() > 4 * slack, "the options changed nothing"
 
 
 @pytest.mark.promise(6)
-@pytest.mark.usefixtures("nothing_is_asked")
+@pytest.mark.usefixtures("no_kernel_is_asked")
 @pytest.mark.parametrize("name", ["is_causal", "dropout_p", "attn_mask"])
-def test_6_an_option_that_there_is_not_is_an_error(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
+def test_6_an_unknown_option_is_an_error(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
     with pytest.raises(TypeError, match=name):
         state_of(backend, *xyz, dtype=dtype, **{name: 1})
 
@@ -136,9 +136,9 @@ def _mixed(backend: BackendUnderTest, change: Callable[[np.ndarray, str], Any]) 
 
 
 @pytest.mark.promise(10)
-@pytest.mark.usefixtures("nothing_is_asked")
+@pytest.mark.usefixtures("no_kernel_is_asked")
 def test_10_another_library_is_a_type_error_wherever_it_stands(backend: BackendUnderTest) -> None:
-    """NumPy arrays among those of the backend; for NumPy, arrays of an unknown library."""
+    """Mix NumPy arrays with the backend's; for NumPy, arrays of an unknown library."""
 
     class Foreign:
         def __init__(self, x: np.ndarray) -> None:
@@ -151,12 +151,12 @@ def test_10_another_library_is_a_type_error_wherever_it_stands(backend: BackendU
 
 
 @pytest.mark.promise(10)
-@pytest.mark.usefixtures("nothing_is_asked")
+@pytest.mark.usefixtures("no_kernel_is_asked")
 def test_10_another_device_is_a_type_error_wherever_it_stands(backend: BackendUnderTest) -> None:
-    """The first other device, among those that the namespace or the plugin names, that accepts an array."""
+    """Use the first other device that accepts an array, among those that the namespace or the plugin lists."""
     there = _elsewhere(backend)
     if there is None:
-        pytest.skip("the backend has one device here")
+        pytest.skip("the backend has only one device on this machine")
     for name, call in _mixed(backend, lambda x, dtype: _on(backend, x, dtype, there)):
         with pytest.raises(mha.BackendMismatch, match=rf"^{name}\b.* is on (device )?.*, but "):
             call()
@@ -171,7 +171,7 @@ def _elsewhere(backend: BackendUnderTest) -> Any:
             x = _on(backend, np.ones(1), backend.dtypes[0], device)
             if str(x.device) not in (here, "None"):
                 return device
-        except Exception:  # a device that is named may refuse an array with any error
+        except Exception:  # a listed device may refuse an array with any error
             continue
     return None
 
@@ -182,7 +182,7 @@ def _on(backend: BackendUnderTest, x: np.ndarray, dtype: str, device: Any) -> An
 
 
 @pytest.mark.promise(10)
-@pytest.mark.usefixtures("nothing_is_asked")
+@pytest.mark.usefixtures("no_kernel_is_asked")
 def test_10_integers_are_type_errors_wherever_they_stand(backend: BackendUnderTest) -> None:
     for name, call in _mixed(backend, lambda x, dtype: backend.array(np.ones(x.shape, dtype=np.int32))):
         with pytest.raises(TypeError, match=rf"^{name}\b.* has dtype .*int32"):
@@ -191,7 +191,7 @@ def test_10_integers_are_type_errors_wherever_they_stand(backend: BackendUnderTe
 
 @pytest.mark.promise(10)
 def test_10_the_conversion_to_write_works(backend: BackendUnderTest) -> None:
-    """The message names the conversion in full, and it exists."""
+    """The message contains the full name of a conversion, which exists."""
     query = backend.array(np.ones((2, 5, 4)), backend.dtypes[0])
     key = backend.array(np.ones((2, 5, 4), dtype=np.int32))
     with pytest.raises(TypeError) as raised:
@@ -204,7 +204,7 @@ def test_10_the_conversion_to_write_works(backend: BackendUnderTest) -> None:
 
 @pytest.mark.promise(15)
 @pytest.mark.parametrize("bad", BAD_INPUTS, ids=[bad.message[:40] for bad in BAD_INPUTS])
-@pytest.mark.usefixtures("nothing_is_asked")
+@pytest.mark.usefixtures("no_kernel_is_asked")
 def test_15_bad_input_names_the_argument_before_any_work(backend: BackendUnderTest, xyz: Arrays, bad: BadInput) -> None:
     arguments = {name: backend.array(x) for name, x in zip(SHAPES, xyz, strict=True)}
     with pytest.raises(bad.error) as raised:

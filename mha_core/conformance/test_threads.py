@@ -1,4 +1,4 @@
-"""Promise 14: any number of threads may call at once; each call gives the same bits as when it is made alone."""
+"""Promise 14: any number of threads may call at the same time; each call gives the same bits as when it is made alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Work = Callable[[], bytes]
 
 
 def assert_same_bits_together(works: Sequence[Work]) -> None:
-    """Do each work alone, then all at the same time, each several times on its own thread."""
+    """Run each piece of work alone, then all at the same time, each several times on its own thread."""
     alone = [work() for work in works]
     together = threading.Barrier(len(works))
     wrong: list[int] = []
@@ -37,7 +37,7 @@ def assert_same_bits_together(works: Sequence[Work]) -> None:
         try:
             together.wait(timeout=60)
             wrong.extend(at for _ in range(5) if works[at]() != alone[at])
-        except Exception as error:  # raised in the thread, it would be lost
+        except Exception as error:  # an exception raised in a thread would be lost
             errors.append(error)
 
     threads = [threading.Thread(target=repeat, args=(at,)) for at in range(len(works))]
@@ -47,7 +47,7 @@ def assert_same_bits_together(works: Sequence[Work]) -> None:
         thread.join()
     if errors:
         raise errors[0]
-    assert not wrong, f"calls {sorted(set(wrong))} of {len(works)} gave other bits at once than alone, {len(wrong)} times"
+    assert not wrong, f"calls {sorted(set(wrong))} of {len(works)} returned different bits in parallel, {len(wrong)} times"
 
 
 def attention_works(
@@ -74,7 +74,7 @@ def attention_works(
 
 
 def test_attention_gives_the_same_bits(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
-    """Different problems at once, with the kernels that are chosen by themselves."""
+    """Different problems at the same time, with the kernels that are chosen without preference."""
     features = list(FEATURES)[:: 4 if backend.quick else 1]
     assert_same_bits_together(attention_works(backend, rng, dtype, features, wants_lse=True))
 
@@ -82,7 +82,7 @@ def test_attention_gives_the_same_bits(backend: BackendUnderTest, dtype: str, rn
 def test_a_kernel_of_attention_gives_the_same_bits(
     backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
 ) -> None:
-    """With features that the kernel declares; it is asked before all others."""
+    """Calls use features that the kernel declares; it is preferred to all others."""
     declared = [name for name in FEATURES if name in attention_kernel.handles]
     with recorded(attention_kernel, ALL_FEATURES) as recording:
         assert_same_bits_together(attention_works(backend, rng, dtype, declared, wants_lse="lse" in declared))
@@ -105,7 +105,7 @@ def test_a_piece_gives_the_same_bits(backend: BackendUnderTest, rng: np.random.G
 def test_calls_of_one_shape_do_not_mix(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
     """Calls of one shape with different arrays, in threads that switch as often as possible, for a while.
 
-    A kernel that keeps its scores in an array that all threads share was found by some ten calls in a tenth of a second.
+    About ten calls, in a tenth of a second, detected a kernel that keeps its scores in an array shared by all threads.
     """
     problems = [[backend.array(rng.normal(size=(2, 4, 32, 8)), dtype) for _ in range(3)] for _ in range(4)]
     together, wrong = threading.Barrier(4), threading.Event()
@@ -128,4 +128,4 @@ def test_calls_of_one_shape_do_not_mix(backend: BackendUnderTest, dtype: str, rn
             list(threads.map(work, range(4)))
     finally:
         sys.setswitchinterval(before)
-    assert not wrong.is_set(), "a call gave other bits while others ran than it gave alone"
+    assert not wrong.is_set(), "a call returned different bits while others ran than alone"

@@ -25,7 +25,7 @@ def judge(backend: BackendUnderTest, case: onnx_vectors.Case) -> None:
 
 @pytest.mark.parametrize("op", onnx_vectors.OPERATORS)
 def test_the_cases_of_an_onnx_operator(backend: BackendUnderTest, op: str) -> None:
-    pytest.importorskip("onnx", reason="the package onnx, which has these test cases, is not installed")
+    pytest.importorskip("onnx", reason="the package onnx, which contains these test cases, is not installed")
     cases = [case for case in onnx_vectors.cases() if case.op == op and case.dtypes <= set(backend.dtypes)]
     if not cases:
         pytest.skip("all cases of this operator are in dtypes that are not judged")

@@ -27,7 +27,7 @@ WRITERS: dict[str, Callable[[AttentionMaps, Choice, BinaryIO], None]] = {".html"
 
 
 def run(text: str, model: str, backend: str | None, output: str, layer: int | None, head: int | None) -> None:
-    """Compute the maps and show them. The file is opened first, so that an error there costs no work.
+    """Compute the maps and show them. The file is opened first, so that a bad path fails immediately.
 
     Raises NoSuchHead, NoTokens, and what ``TextEncoder.from_pretrained`` and ``attention_maps`` raise.
     """

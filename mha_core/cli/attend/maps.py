@@ -76,7 +76,7 @@ def attention_maps(text: str, model: str, backend: str | None) -> AttentionMaps:
     encoder = TextEncoder.from_pretrained(model, backend=backend)
     weights, tokens = encoder.attention_maps(text)
     if not tokens:
-        raise NoTokens(f"the text {text!r} has no tokens: nothing attends to anything")
+        raise NoTokens(f"the text {text!r} has no tokens; expected at least one")
     special = encoder.tokenizer.special_tokens
     return AttentionMaps(
         text=text,

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from ..offline import render
 from .maps import AttentionMaps, Choice
 
-_ONE = 65535  # stands for a weight of 1: two bytes per weight keep four digits
+_ONE = 65535  # stored number for a weight of 1: two bytes per weight keep four digits
 _LARGE = 50e6  # bytes; browsers take seconds to open a larger page
 
 

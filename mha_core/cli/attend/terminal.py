@@ -15,10 +15,8 @@ from .maps import AttentionMaps, Choice
 _LABEL = 14  # greatest width of a token, in columns
 _LARGEST = 2  # greatest number of weights per row that are written out
 _SMALL = 0.1  # weights below this are dimmed
-_BLENDING = (
-    "256",
-    "truecolor",
-)  # rich's names of colour systems that can blend; with 16 colours most weights would look the same
+# rich's names of colour systems that can blend; with 16 colours most weights would look the same
+_BLENDING = ("256", "truecolor")
 _STOPS = ((26, 29, 41), (58, 110, 190), (255, 221, 130))  # colours of the weights 0, 1/4 and 1; others are blended
 
 
@@ -37,10 +35,10 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     label = min(_LABEL, max(cell_len(token) for token in tokens))
     labels = [_fitted(token, label, cut) for token in tokens]
     number = len(str(count - 1))
-    beside = console.width - number - label - 2
-    fitting = [n for n in range(min(_LARGEST, count) + 1) if not console.is_terminal or count + n * (label + 7) <= beside]
+    space = console.width - number - label - 2
+    fitting = [n for n in range(min(_LARGEST, count) + 1) if not console.is_terminal or count + n * (label + 7) <= space]
     largest = max(fitting, default=1)  # fewer written weights leave room for columns; keep one if not all columns fit anyway
-    room = beside - largest * (label + 7)
+    room = space - largest * (label + 7)
     cell = 2 if 2 * count <= room else 1
     shown = min(count, max(1, room // cell)) if console.is_terminal else count
     for at, row in enumerate(weights.tolist()):

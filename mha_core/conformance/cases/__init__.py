@@ -1,1 +1,1 @@
-"""What the suite asks: calls of attention, pieces and layers, random problems, ONNX test cases and bad inputs."""
+"""Inputs of the tests: calls of attention, pieces and layers, random problems, ONNX test cases and bad inputs."""

@@ -14,14 +14,14 @@ from .masks import Make
 SHAPES = {"query": (2, 4, 5, 6), "key": (2, 2, 7, 6), "value": (2, 2, 7, 3)}
 """Shapes of the good call in which bad inputs take the place of arguments."""
 UNBROADCASTABLE = [(6,), (2, 7), (3, 5, 7), (1, 2, 4, 5, 7)]
-"""Shapes of masks and biases that do not broadcast to its scores, (2, 4, 5, 7)."""
+"""Shapes of masks and biases that do not broadcast to the scores of the good call, (2, 4, 5, 7)."""
 
 
 class BadInput(NamedTuple):
     """Arguments to change in a good call, and the error that they raise."""
 
     change: dict[str, Callable[[Make], Any]]
-    """Functions that make the bad arguments; they are given one that makes arrays of the backend."""
+    """Functions that make the bad arguments, from a function that makes arrays of the backend."""
     error: type[Exception]
     message: str
     """Text that the error's message must contain."""

@@ -1,4 +1,4 @@
-"""Calls of attention that use one feature that a kernel may declare, or several together.
+"""Calls of attention that use one or several of the features that a kernel may declare.
 
 ``plain`` makes a call without any; ``with_features`` adds them.
 """
@@ -23,7 +23,7 @@ BATCH, HEADS = 2, 4
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """Arrays and options of one call of attention, with the same options as whole arrays for the oracle."""
+    """Arrays and options of one call of attention, with the same options as full arrays for the oracle."""
 
     query: np.ndarray
     key: np.ndarray
@@ -50,7 +50,7 @@ class AttentionCall:
         )
 
     def given(self, name: str, option: Callable[[Make], Any], whole: Any) -> AttentionCall:
-        """Return the call with one more option; ``whole`` is what the oracle is given for it."""
+        """Return the call with one more option; ``whole`` is its value for the oracle."""
         return replace(self, options={**self.options, name: option}, oracle={**self.oracle, name: whole})
 
 
@@ -170,15 +170,15 @@ FEATURES: dict[str, Callable[[AttentionCall, np.random.Generator], AttentionCall
 }
 """Functions that turn a plain call into one that uses this feature and no other."""
 ALL_FEATURES = frozenset(FEATURES) | {"gradient"}
-"""All that core can name. No call here uses ``gradient``: the arrays decide whether a gradient is recorded."""
+"""All features that core can name. No call here uses ``gradient``: the arrays decide whether a gradient is recorded."""
 _EXCLUSIVE = [
-    {"bias", "alibi", "relative_bias", "bias_term"},  # there is one bias
+    {"bias", "alibi", "relative_bias", "bias_term"},  # a call has one bias
     {"causal", "window"},  # together they are a window
 ]
 
 
 def go_together(features: Iterable[str]) -> bool:
-    """Return whether one call can use all of these."""
+    """Return whether one call can use all of these features."""
     return not any(len(some & set(features)) > 1 for some in _EXCLUSIVE)
 
 
@@ -206,7 +206,7 @@ def _made(x: np.ndarray, make: Make) -> Any:
 def _relative(call: AttentionCall, table: np.ndarray) -> AttentionCall:
     """Add a relative bias: 8 buckets over both directions, maximal distance 5 (Raffel et al. 2020).
 
-    The four buckets of a direction hold distances 0, 1, and then two logarithmic ranges.
+    The four buckets of a direction are for distance 0, distance 1, and two logarithmic ranges.
     """
     q, k = _positions(call)
     back = np.minimum(np.abs(k - q), 5)

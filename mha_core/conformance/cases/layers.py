@@ -20,13 +20,13 @@ ROUNDINGS = 200
 
 
 def perturbed(backend: BackendUnderTest, layer: Any, dtype: str, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Add noise to all weights, so that ignoring a bias or a norm shows; return the layer in NumPy and on the backend."""
+    """Add noise to all weights, so that an ignored bias or norm shows; return the layer in NumPy and on the backend."""
     exact = layer.map(lambda x: backend.rounded(x + 0.3 * rng.normal(size=x.shape), dtype))
     return exact, exact.map(lambda x: backend.array(x, dtype))
 
 
 def assert_close(backend: BackendUnderTest, result: Any, given: Any, expected: np.ndarray, dtype: str) -> None:
-    """Raise AssertionError if a layer's result is of another kind than its input, or further off than ``ROUNDINGS`` allow."""
+    """Raise AssertionError if a layer's result differs from its input in kind, or its error exceeds ``ROUNDINGS``."""
     backend.assert_like(result, given)
     bound = ROUNDINGS * UNIT_ROUNDOFF[dtype] * max(1.0, float(np.abs(expected).max(initial=0)))
     assert_within("layers", backend.numpy(result), expected, np.full(expected.shape, bound))

@@ -1,4 +1,4 @@
-"""Random mask expressions, as masks of the library, as whole boolean arrays for the oracle, and as source code."""
+"""Random mask expressions, as mha_core's masks, as full boolean arrays for the oracle, and as source code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import mha_core as mha
 Make: TypeAlias = Callable[[np.ndarray], Any]
 """Turns a NumPy array into an array of the backend."""
 _LONGEST = 1000
-"""Arrays with more numbers than this are not written out."""
+"""Arrays with more elements than this are not written out."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class WrittenMask:
 def leaf_masks(
     rng: np.random.Generator, queries: int, keys: int, offset: int, batch: int, heads: int
 ) -> list[tuple[WrittenMask, np.ndarray]]:
-    """Return every kind of mask, each with the whole boolean array that it stands for."""
+    """Return every kind of mask, each with its full boolean array."""
     q, k = np.arange(queries)[:, None] + offset, np.arange(keys)[None, :]
     everywhere = np.ones((queries, keys), dtype=bool)
     lengths = rng.integers(0, keys + 1, size=batch)
@@ -68,7 +68,7 @@ def _written(mask: Callable[..., Any], *arguments: Any) -> WrittenMask:
 
 
 def literal(x: Any) -> str:
-    """Return an array or a number as source code; of a long array only dtype and shape."""
+    """Return an array or a number as source code; a long array only as its dtype and shape."""
     if not isinstance(x, np.ndarray):
         return repr(x)
     if x.size > _LONGEST:
@@ -77,7 +77,7 @@ def literal(x: Any) -> str:
 
 
 def random_mask(rng: np.random.Generator, *shape: Any, depth: int = 3) -> tuple[WrittenMask, np.ndarray]:
-    """Draw an expression of ``&``, ``|`` and ``~`` over every kind of mask, with its whole boolean array."""
+    """Draw an expression of ``&``, ``|`` and ``~`` over every kind of mask, with its full boolean array."""
     if depth == 0 or rng.random() < 0.3:
         leaves = leaf_masks(rng, *shape)
         leaf, allowed = leaves[rng.integers(len(leaves))]

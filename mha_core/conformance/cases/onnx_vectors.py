@@ -26,7 +26,7 @@ OPERATORS = {
     "Gelu": "gelu",
     "Softmax": "softmax",
 }
-"""ONNX operators, and the modules of the ``onnx`` package that hold their cases."""
+"""ONNX operators, and the modules of the ``onnx`` package that contain their cases."""
 HALF_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -223,10 +223,10 @@ def _joined(backend: BackendUnderTest, y: Any) -> Any:
 
 
 def _last_axis(backend: BackendUnderTest, axis: int, x: Any, *parts: Any) -> list[Any]:
-    """Join the axes from ``axis`` on into one."""
-    whole, shape = backend.xp.reshape, tuple(x.shape)
-    joined = whole(x, (*shape[: axis % len(shape)], -1))
-    return [joined, *(None if part is None else whole(part, (-1,)) for part in parts)]
+    """Return x with its axes from ``axis`` on joined into one, and each part with one axis."""
+    reshape, shape = backend.xp.reshape, tuple(x.shape)
+    joined = reshape(x, (*shape[: axis % len(shape)], -1))
+    return [joined, *(None if part is None else reshape(part, (-1,)) for part in parts)]
 
 
 def _padded(backend: BackendUnderTest, mask: Any, keys: int, boolean: bool) -> Any:

@@ -21,7 +21,7 @@ from ..oracle.tolerance import SMALLEST, UNIT_ROUNDOFF
 
 @dataclass(frozen=True)
 class PieceCall:
-    """The call ``operation(*arrays, **options)``. An array that is left out is None."""
+    """The call ``operation(*arrays, **options)``. An omitted array is None."""
 
     name: str
     operation: Callable[..., Any]
@@ -44,7 +44,7 @@ def _linear(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
 
 
 def _norm(x: Floats, weight: Floats | None = None, bias: Floats | None = None) -> Any:
-    """Rounding of mean and variance: max |x| over the root mean square of the centred row."""
+    """Bound rounding of mean and variance by max |x| over the root mean square of the centred row."""
     deviation = np.sqrt(((x - x.mean(axis=-1, keepdims=True)) ** 2).mean(axis=-1, keepdims=True) + 1e-5)
     size = (np.sqrt(x.shape[-1]) + 8) * np.abs(x).max(axis=-1, keepdims=True, initial=0) / deviation
     size = size * (1 + np.abs(x) / deviation)

@@ -1,4 +1,4 @@
-"""Random attention problems, each with its mask and bias as whole arrays too, for the oracle."""
+"""Random attention problems, each with its mask and bias also as full arrays for the oracle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Limits:
     """Distributions that random problems are drawn from."""
 
     times: float = 3.0
-    """Factor of the query, and so of the scores."""
+    """Factor applied to the query, and so to the scores."""
     longest: int = 8
     """Greatest number of queries and of keys."""
     widest: int = 4
@@ -30,7 +30,7 @@ class Limits:
     depth: int = 3
     """Greatest depth of a mask expression."""
     shapes: tuple[tuple[int, ...], ...] = ()
-    """If not empty, draw (batch, key heads, groups, queries, keys, width, value width) from these alone.
+    """If not empty, draw (batch, key heads, groups, queries, keys, width, value width) only from these.
 
     Some libraries compile every operation again for every new shape.
     """
@@ -102,7 +102,7 @@ class Problem:
         return key_seen, seen
 
     def poisoned(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return key and value with NaN and inf wherever no query may look."""
+        """Return key with NaN, and value with inf, wherever no query may look."""
         key, value = self.key.copy(), self.value.copy()
         key_seen, value_seen = self.seen()
         key[~key_seen] = np.nan

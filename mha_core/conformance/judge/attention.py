@@ -34,7 +34,7 @@ def judge_problem(backend: BackendUnderTest, problem: Problem, dtype: str) -> No
 def judge_weights(backend: BackendUnderTest, problem: Problem, dtype: str) -> None:
     """Judge the weights of a random problem; weights of masked keys must be exactly 0."""
     p = problem.map(lambda x: backend.rounded(x, dtype))
-    p.value = p.value[: p.key.shape[0]]  # the weights do not know a batch that only the values have
+    p.value = p.value[: p.key.shape[0]]  # the weights lack batch elements that only the values have
     exact = tolerance.exact_attention(p.query, p.key, p.value, dtype=dtype, **p.oracle)
     query, key = backend.array(p.query, dtype), backend.array(p.key, dtype)
     weights = mha.attention_weights(query, key, **p.options(lambda x: backend.array(x, dtype)))
@@ -45,12 +45,12 @@ def judge_weights(backend: BackendUnderTest, problem: Problem, dtype: str) -> No
 
 
 def judge_poison(backend: BackendUnderTest, problem: Problem, dtype: str) -> None:
-    """Check that NaN and inf in what no query may see change no bit."""
+    """Check that NaN in keys and inf in values that no query may see change no bit."""
     p, options = problem, problem.options(lambda x: backend.array(x, dtype))
     clean = state_of(backend, p.query, p.key, p.value, dtype=dtype, **options)
     poisoned = state_of(backend, p.query, *p.poisoned(), dtype=dtype, **options)
     for name, a, b in zip(("out", "lse"), clean, poisoned, strict=True):
-        assert a.tobytes() == b.tobytes(), f"what no query may see changed {name}"
+        assert a.tobytes() == b.tobytes(), f"keys or values that no query may see changed {name}"
 
 
 def judge_call(backend: BackendUnderTest, call: AttentionCall, dtype: str, *, wants_lse: bool) -> None:

@@ -1,4 +1,7 @@
-"""Random problems, judged one after another. A failure carries a smaller problem that fails too, and how to try it again."""
+"""Random problems, judged one after another.
+
+A failure has a note with a smaller problem that fails too, and the command that tries it again.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def judge_problems(
 ) -> None:
     """Judge ``count`` random problems, or fewer and of few shapes in a quick run.
 
-    kernel: the one that is recorded meanwhile; the command that tries a failure again names it.
+    kernel: the name of the kernel that is recorded meanwhile, for the command that tries a failure again.
     """
     if backend.quick and not limits.shapes:
         limits = replace(limits, shapes=_FEW_LONG if limits.longest > Limits.longest else _FEW)
@@ -49,4 +52,4 @@ def judge_problems(
 def _report(backend: BackendUnderTest, drawn: DrawnProblem, kernel: str | None) -> str:
     found, error = shrink(backend, drawn)
     said = f"\n{type(error).__name__}: {error}" if error is not None else ""
-    return f"the smallest that was found to fail: {found.problem()}{said}\ntry it again: {found.command(backend, kernel)}"
+    return f"the smallest failing problem found: {found.problem()}{said}\ntry it again: {found.command(backend, kernel)}"

@@ -1,4 +1,4 @@
-"""Try a random problem again: its seed and its limits are all that is needed to draw it.
+"""Try a random problem again, drawn from its seed and its limits.
 
     python -m mha_core.conformance.judge.replay BACKEND CHECK DTYPE SEED '{"longest": 2}' [--kernel NAME] [--plugin MODULE] ...
 
@@ -63,7 +63,7 @@ class DrawnProblem:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print one problem and what its check says; return 1 if it fails."""
+    """Print one problem and the result of its check; return 1 if it fails, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m mha_core.conformance.judge.replay", description=__doc__.partition("\n")[0])
     parser.add_argument("backend")
     parser.add_argument("check", choices=CHECKS)
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no attention kernel of {backend.name} is named {given.kernel!r}")
     with recorded(kernels[0], ALL_FEATURES) if kernels else nullcontext():
         error = drawn.error(backend)
-    print("it is right" if error is None else f"{type(error).__name__}: {error}")
+    print("the answer is right" if error is None else f"{type(error).__name__}: {error}")
     return int(error is not None)
 
 

@@ -1,7 +1,7 @@
-"""A smaller problem that fails the same check as a random problem, for the report.
+"""Search for a smaller problem that fails the same check as a random problem.
 
-Hypothesis would need strategies in place of the seeded generator that all random problems come from, and only the version that
-found a failure could reproduce it; searching a few hundred small problems takes less code.
+Hypothesis would need strategies in place of the seeded generator that all random problems come from, and only the version of it
+that found a failure could reproduce it; searching a few hundred small problems takes less code.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ..cases.problems import Limits, Problem
 from .replay import DrawnProblem
 
 SECONDS = 5.0
-"""How long the search takes at most."""
+"""Time limit of the search."""
 EACH = 40
-"""How many problems of each size are tried: a few hundred in all."""
+"""Number of problems tried of each size: a few hundred in all."""
 # (longest, widest, copies, masked, options, depth), the simplest first
 _SIZES = [
     (1, 1, 1, 0.0, 0.0, 0), (2, 1, 1, 0.0, 0.0, 0), (1, 1, 1, 0.5, 0.2, 0), (2, 1, 1, 0.5, 0.2, 0), (2, 2, 2, 0.0, 0.0, 0),
@@ -38,5 +38,5 @@ def shrink(backend: BackendUnderTest, drawn: DrawnProblem) -> tuple[DrawnProblem
 
 
 def _size(p: Problem) -> float:
-    """Count the numbers in a problem, plus a tenth of the characters that it takes to write down."""
+    """Return the count of numbers in a problem plus a tenth of the length of its description."""
     return p.query.size + p.key.size + p.value.size + len(str(p)) / 10

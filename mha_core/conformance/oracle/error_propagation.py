@@ -1,13 +1,14 @@
-"""Rounding errors carried through layers in half precision: each step returns the exact result and the error of each element.
+"""Rounding errors carried through layers in half precision.
 
-Every step rounds its result, u |y|, and passes on the errors of its input. Rounding errors have either sign and are
-independent, so they add up as a root of squares, ``+``, to first order:
+Each step returns the exact result and the error of each element: it rounds its result, u |y|, and passes on the errors of its
+input. Rounding errors have either sign and are independent, so to first order they add up as the root of their squares. This
+is what ``+`` means between error terms below; inside sqrt (...) and u (...) it is an ordinary sum.
 
     linear       e_y = sqrt(e_x^2 w^2) + u (2 sqrt(x^2 w^2) + |b| + |y|)
-    attention    e_s = scale sqrt(e_q^2 k^2 + q^2 e_k^2),   e_y = sqrt((p e_s)^2 (v - y)^2) + sqrt(p^2 e_v^2) + its own bound
+    attention    e_s = scale sqrt(e_q^2 k^2 + q^2 e_k^2),   e_y = sqrt((p e_s)^2 (v - y)^2) + sqrt(p^2 e_v^2) + bound
     layer norm   e_y = |w| / sigma (e_x + |c| sqrt(sum (c e_x)^2) / (n sigma^2) + sqrt(sum e_x^2) / n) + u (2 |y| + |b|)
 
-Among thousands of elements some are further off than a root of squares: at most ``SAFETY`` times as far.
+``bound`` is that of ``tolerance``. Among thousands of elements some errors exceed this root, by at most a factor of ``SAFETY``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ STEEPEST = {"relu": 1.0, "gelu": 1.13, "silu": 1.1}
 
 @dataclass(frozen=True)
 class Approximate:
-    """An exact array, and the error that rounding has made in each element."""
+    """An exact array, and the estimated rounding error of each element."""
 
     exact: Floats
     error: Floats
@@ -54,7 +55,7 @@ class RoundedLayers:
         return tolerance.UNIT_ROUNDOFF[self.dtype]
 
     def given(self, x: Floats) -> Approximate:
-        """Return an input, which has no error."""
+        """Return an input, whose error is zero."""
         return Approximate(x, 0 * x)
 
     def linear(self, x: Approximate, w: Floats, b: Floats | None) -> Approximate:
@@ -63,7 +64,7 @@ class RoundedLayers:
         return Approximate(y, np.sqrt(x.error**2 @ w**2 + (self.u * rounding) ** 2))
 
     def attention(self, q: Approximate, k: Approximate, v: Approximate, allowed: Any) -> Approximate:
-        """Attention of q (L, d), k (S, d) and v (S, e)."""
+        """Return attention of q (L, d), k (S, d) and v (S, e)."""
         one = [x.exact[None] for x in (q, k, v)]
         exact = tolerance.exact_attention(*one, dtype=self.dtype, rounds_weights=self.rounds_weights, allowed=allowed)
         y, p, rounding = exact.out[0], exact.weights[0], exact.out_bound[0]

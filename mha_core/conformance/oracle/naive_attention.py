@@ -1,4 +1,4 @@
-"""Attention in NumPy float64, written apart from the algebra: a loop over queries, each with the keys that it sees."""
+"""Attention in NumPy float64, independent of the algebra: a loop over queries, each with the keys that it sees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def attention(
     softcap: float | None = None,
     sink: Any = None,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return (out, lse, weights); ``allowed`` and ``bias`` are whole arrays. Contiguous query heads share a key head."""
+    """Return (out, lse, weights); ``allowed`` and ``bias`` are full arrays. Contiguous query heads share a key head."""
     query, key, value = (np.asarray(x, dtype=np.float64) for x in (query, key, value))
     heads, length, width = query.shape[-3:]
     keys = key.shape[-2]

@@ -1,4 +1,4 @@
-"""Pieces and layers in NumPy float64, written apart from the algebra."""
+"""Pieces and layers in NumPy float64, independent of the algebra."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rotary(x: Floats, cos: Floats, sin: Floats, *, interleaved: bool) -> Floats:
 
 
 def multi_head(x: Floats, net: Any, *, context: Floats | None = None, allowed: Any = None) -> Floats:
-    """Multi-head attention of x (L, d_model) over context (S, d_context); ``net`` is a layer of float64 NumPy arrays."""
+    """Return multi-head attention of x (L, d_model) over context (S, d_context); ``net`` is a layer of float64 NumPy arrays."""
     context = x if context is None else context
     key_heads = net.num_kv_heads or net.num_heads
     q, k, v = linear(x, net.w_q, net.b_q), linear(context, net.w_k, net.b_k), linear(context, net.w_v, net.b_v)

@@ -6,10 +6,10 @@ u_out that of the output, and u_p that of probabilities which a fused kernel rou
     ds = u ((sqrt(d) + 2) scale |q| |k|^T + 1 + (s_max - s))
     |error| <= sum(p ds |v|) + sum(p ds) (|y| + p |v|) + u (sqrt(S) + 3) p |v| + u_out |y| + u_p p |v| + tiny
 
-A sum of n products is off by u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
+A sum of n products has an error of u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
 and Mary 2019); exp turns an absolute error of its argument into a relative one of its result. Softcap and bias add their own
 roundings to ds; ``tiny`` is half the smallest subnormal of the output. The oracle computes in float64: for a backend
-that computes in float64 too, both may be off, and the bound doubles.
+that computes in float64 too, both have errors, and the bound doubles.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _distance(top: Floats, s: Floats) -> Floats:
 
 
 OPERATIONS = {"out": "attention", "lse": "attention lse", "weights": "attention weights"}
-"""The operation of a result by its name. Other names begin with their operation, such as "gelu tanh"."""
+"""The operation of each named result. Other names begin with their operation, such as "gelu tanh"."""
 
 
 def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats) -> None:
@@ -134,6 +134,6 @@ def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats) -> N
     if wrong.any():
         at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
         raise AssertionError(
-            f"{name}{list(at)} is {wide[at]:.9g}; expected {exact[at]:.9g} within {bound[at]:.3g}, it is off by "
-            f"{error[at]:.3g} ({excess[at]:.3g} times the bound); {int(wrong.sum())} of {wrong.size} elements are too far off"
+            f"{name}{list(at)} is {wide[at]:.9g}; expected {exact[at]:.9g} within {bound[at]:.3g}; the error is "
+            f"{error[at]:.3g} ({excess[at]:.3g} times the bound); {int(wrong.sum())} of {wrong.size} elements exceed the bound"
         )

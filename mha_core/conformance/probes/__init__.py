@@ -1,1 +1,1 @@
-"""Measurements from outside: which calls a kernel receives, how much memory a process takes, what a new process imports."""
+"""Measurements: the calls that a kernel receives, the memory that a process takes, the modules that a new process imports."""

@@ -1,9 +1,9 @@
-"""Memory that attention takes beyond its arguments, measured in a process that holds nothing else.
+"""Memory that attention takes beyond its arguments, measured in a new process.
 
     python -m mha_core.conformance.probes.attention_memory BACKEND DTYPE [DEVICE] [--plugin MODULE] ...
 
 prints, as JSON, by how many bytes the process grew in each case after its arguments were made. If the system cannot reset the
-peak, a case shows only what it takes beyond the cases before it: a fault shows in the first.
+peak, a case counts only memory beyond that of earlier cases: excessive memory shows in the first.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def _stripes(backend: BackendUnderTest, n: int) -> Any:
 
 
 def _ramp(backend: BackendUnderTest, dtype: str, n: int) -> Any:
-    """Return a bias of n rows, made from one row on the backend itself."""
+    """Return a bias of n rows, made from one row on the backend."""
     row = backend.array(np.linspace(-1.0, 1.0, n), dtype)
     bias = backend.xp.broadcast_to(row[None, :], (n, n)) + backend.array(np.zeros((n, 1)), dtype)
-    backend.numpy(bias[-1:, :])  # a lazy library makes it when its numbers are read
+    backend.numpy(bias[-1:, :])  # a lazy library computes it when its numbers are read
     return bias
 
 
@@ -59,14 +59,14 @@ def limit(length: int = LENGTH) -> int:
 
 
 def grown(backend: BackendUnderTest, dtype: str, case: str) -> int:
-    """Return by how much the peak grew during a call; if it is too much, call again, now that everything is compiled."""
+    """Return by how many bytes the peak grew during a call; if it is too much, call again, now that everything is compiled."""
     _growth(backend, dtype, case, 64)  # the library and its kernels load code on first use
     growth, was_reset = _growth(backend, dtype, case, LENGTH)
     return min(growth, _growth(backend, dtype, case, LENGTH)[0]) if growth > limit() and was_reset else growth
 
 
 def _growth(backend: BackendUnderTest, dtype: str, case: str, length: int) -> tuple[int, bool]:
-    """Return the growth during one call, and whether the peak could be reset before it."""
+    """Return the growth in bytes during one call, and whether the peak could be reset before it."""
     numbers = np.sin(np.arange(length * WIDTH).reshape(1, length, WIDTH))
     query, key, value = (backend.array(numbers + at, dtype) for at in range(3))
     options = CASES[case](backend, dtype, length)

@@ -31,7 +31,7 @@ def trim() -> None:
 
 
 def reset_peak() -> bool:
-    """Set the peak to what the process holds now. Return False if the system cannot."""
+    """Reset the peak to the memory that the process takes now. Return False if the system cannot."""
     try:
         _RESET.write_text("5")
     except OSError:

@@ -1,4 +1,4 @@
-"""Python programs in new processes, which can import what this one can and hold nothing else."""
+"""Run Python programs in new processes that can import the same modules as this one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT = 600  # seconds
 def run_python(*arguments: str, **environment: str) -> Any:
     """Run ``python ARGUMENTS`` and return the last line of its output, read as JSON.
 
-    Raises AssertionError, with its standard error, if it fails.
+    Raises AssertionError, with the program's standard error, if it fails.
     """
     path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
     done = subprocess.run(

@@ -20,19 +20,19 @@ from ..report.evidence import evidence
 
 @dataclass
 class Recording:
-    """What happened while a kernel was recorded. It is the plugin that registers the kernel once more."""
+    """The calls of a kernel while it was recorded; also the plugin that registers the kernel once more."""
 
     kernel: Kernel
     features: frozenset[str]
     """All features that core may name."""
     seen: list[Call] = field(default_factory=list)
-    """Every call of the operation, whether the kernel may have it or not."""
+    """Every call of the operation, whether or not the kernel may compute it."""
     asked: list[Call] = field(default_factory=list)
     """Calls that the kernel's ``supports`` was asked about."""
     runs: int = 0
     """How often the kernel was called."""
     reasons: list[str] = field(default_factory=list)
-    """Reasons that the kernel gave against calls."""
+    """Reasons for which the kernel refused calls."""
 
     def _observe(self, call: Call) -> str:
         self.seen.append(call)
@@ -61,14 +61,14 @@ class Recording:
         yield replace(under_test, name="observer", priority=sys.maxsize, handles=self.features, supports=self._observe)
 
     def assert_given_what_it_declares(self) -> None:
-        """Raise AssertionError if the kernel was asked for a feature that it does not declare, or not asked for one it does."""
+        """Raise AssertionError if the kernel was asked for undeclared features, or not asked for declared ones."""
         assert self.seen, "no call of this operation was seen: core names a feature that this suite does not know"
         for call in self.seen:
             undeclared = sorted(call.features - self.kernel.handles)
             asked = call in self.asked
             assert not (undeclared and asked), f"the kernel was asked for {', '.join(undeclared)}, which it does not declare"
-            assert undeclared or asked, f"the kernel declares {sorted(call.features)}, and was not asked"
-        assert self.asked or not self.runs, "the kernel was called for what it does not declare"
+            assert undeclared or asked, f"the kernel declares {sorted(call.features)}, but was not asked"
+        assert self.asked or not self.runs, "the kernel was called for features that it does not declare"
 
 
 _recordings: list[Recording] = []
@@ -98,9 +98,9 @@ def prepare(problem: Any) -> Callable[..., Any] | None:
 
 @contextmanager
 def recorded(kernel: Kernel, features: Iterable[str] = ()) -> Iterator[Recording]:
-    """Prefer a kernel for every call of its operation on its backend, and record what it is asked.
+    """Prefer a kernel for every call of its operation on its backend, and record its calls.
 
-    features: all that core may name.
+    features: all features that core may name.
     """
     recording = Recording(kernel, frozenset(features))
     register(recording, f"conformance of {kernel.name}")

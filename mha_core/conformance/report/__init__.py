@@ -1,1 +1,1 @@
-"""What a run reports: outcomes by section and promise, the summary in the terminal, and the certificate."""
+"""The report of a run: outcomes by section and promise, the summary in the terminal, and the certificate."""

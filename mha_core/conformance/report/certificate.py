@@ -1,7 +1,7 @@
-"""The certificate of a run: JSON for programs, and the same as Markdown tables for a README.
+"""The certificate of a run: JSON for programs, and Markdown tables for a README.
 
 It names everything that the verdict depends on: the backend, its versions, machine and device, and the part of the suite that
-was run. About the host it tells only the architecture and the system.
+was run. It describes the host only by its architecture and system.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .sections import FAILED, OUTCOMES, PASSED
 from .summary import error_rows, section_rows
 
 FORMAT = 1
-"""Version of the certificate's format; it grows when a key is removed or changes its meaning."""
+"""Version of the certificate's format; increased when a key is removed or changes its meaning."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def files(folder: Path, name: str, device: str | None) -> Files:
 
 
 def head(backend: BackendUnderTest, kernels: Iterable[Kernel], selection: str) -> dict[str, Any]:
-    """Return what is known before the first test: a library that a test has broken may no longer answer.
+    """Return the part that is known before the first test, since a library that a test breaks may no longer work.
 
     selection: the options that select tests; empty if the whole suite is run.
     """

@@ -34,7 +34,7 @@ def attach_evidence(item: pytest.Item) -> None:
 
 
 def died(report: pytest.TestReport) -> bool:
-    """Return whether the process ended during a test; pytest-xdist then reports that and nothing about the test."""
+    """Return whether the process ended during a test; pytest-xdist then reports only that, and no phase of the test."""
     return report.when not in ("setup", "call", "teardown")
 
 
@@ -106,7 +106,7 @@ class Counts:
                 yield f"promise {number}, {name}", len(mine), mine[0].reproduce
         others = [result for result in failed if not result.promises]
         if others:
-            yield "no promise by number", len(others), others[0].reproduce
+            yield "no numbered promise", len(others), others[0].reproduce
 
 
 def _count(results: Iterable[Result]) -> dict[str, int]:

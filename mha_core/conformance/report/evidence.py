@@ -1,7 +1,7 @@
 """What a test records besides its outcome: errors relative to their bounds, and how often kernels were called.
 
-A process runs one test at a time, which may use several threads. What it recorded is taken when it ends and travels with its
-report, so it arrives from the workers of pytest-xdist too.
+A process runs one test at a time, which may use several threads. When the test ends, its evidence is attached to its report, so
+pytest-xdist workers send it too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Evidence:
         self.begin(None)
 
     def begin(self, dtype: str | None) -> None:
-        """Begin a test that judges this dtype; with None, each compared array says its own."""
+        """Begin a test that judges this dtype; with None, errors are recorded by the dtype of each compared array."""
         with self._lock:
             self._dtype = dtype
             self._errors: Errors = {}
@@ -32,7 +32,7 @@ class Evidence:
     def error(self, operation: str, dtype: str, ratio: float) -> None:
         """Record an error of ``ratio`` times its bound. ``dtype`` is that of the comparison; the test's own takes precedence.
 
-        Half precision is compared in float32, which holds it exactly.
+        Half precision is compared in float32, which is exact.
         """
         with self._lock:
             key = (operation, self._dtype or dtype)

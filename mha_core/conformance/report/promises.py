@@ -1,13 +1,13 @@
 """The promises of docs/promises.md by number, with the names that reports use.
 
-A test is marked with the promises that it holds: ``@pytest.mark.promise(7)``, or ``promise(0, 6)`` for several. ``pytestmark``
+A test is marked with the promises that it checks: ``@pytest.mark.promise(7)``, or ``promise(0, 6)`` for several. ``pytestmark``
 marks all tests of a module; a test's own mark replaces its module's.
 """
 
 from __future__ import annotations
 
 PROMISES = {
-    0: "order of work and accuracy",  # not a promise itself: all others build on right numbers
+    0: "order of work and accuracy",  # not a promise itself; all others rely on right numbers
     1: "a fully masked row is zero",
     2: "lse is a natural logarithm",
     3: "masked means excluded",

@@ -1,4 +1,4 @@
-"""The pytest plugin that writes the summary and the certificate; only the process that receives all reports has it."""
+"""The pytest plugin that writes the summary and the certificate, in the process that receives all reports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Reporter:
         self.counts.add(report)
 
     def _nothing_judged(self, exitstatus: int) -> bool:
-        """Return whether every test was skipped: that is not a success."""
+        """Return whether every test was skipped, which is not a success."""
         empty = not self.listing and not self.counts.judged
         return empty and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
@@ -56,9 +56,9 @@ class Reporter:
     def _certify(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the certificate, unless the run was cut short, for example by -x: such a run gives no verdict."""
         assert self.files is not None
-        to_its_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if not to_its_end or session.shouldfail or session.shouldstop or not self.counts.judged:
-            self.certificate_lines = ["no report was written: the run did not come to its end"]
+        completed = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not completed or session.shouldfail or session.shouldstop or not self.counts.judged:
+            self.certificate_lines = ["no report was written: the run was cut short"]
             return
         found = certificate.certificate(self.head, self.counts, passed=exitstatus == pytest.ExitCode.OK)
         try:
@@ -75,9 +75,7 @@ class Reporter:
             for line in (*summary.lines(self.counts), *self.certificate_lines):
                 terminalreporter.write_line(line)
         if self._nothing_judged(exitstatus):
-            terminalreporter.write_line(
-                "ERROR: nothing was judged: no test that was selected applies to this backend", red=True
-            )
+            terminalreporter.write_line("ERROR: nothing was judged: no selected test applies to this backend", red=True)
 
 
 def _selection(config: pytest.Config) -> str:

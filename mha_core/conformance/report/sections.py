@@ -18,7 +18,7 @@ SECTIONS = (
 )  # fmt: skip
 PASSED, FAILED, REFUSED, NOT_APPLICABLE = OUTCOMES = ("passed", "failed", "refused", "not applicable")
 REFUSED_EVERY_CALL = "the kernel refused every call"
-"""Start of the skip reason if a kernel refused, with reasons of its own, every call that was tried."""
+"""Start of the skip reason if a kernel's ``supports`` refused every call that was tried."""
 
 
 def section_of(item: pytest.Item) -> str:
