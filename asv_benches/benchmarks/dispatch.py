@@ -84,7 +84,7 @@ def _idle_kernels(backend: str, xp: Any) -> tuple[Any, Any]:
 
 
 def _call(operation: str, loaded: Any, idle: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return the operation on small arrays, and the kernel called with what it would receive."""
+    """Return two functions: one calls the operation on small arrays, the other calls its kernel with what it would receive."""
     import mha_core as mha
     from mha_core.ops.prepare import prepare
 

@@ -136,7 +136,7 @@ def _times(contenders: dict[str, Callable[[int], Any]], sets: int, target: Targe
             for at in range(calls):
                 work(at % sets)
 
-        # around the whole turn: for each call it would take Python a fourth of the time that a norm takes the GPU
+        # around the whole turn: around each call, it would take Python a fourth of the time that a norm takes the GPU
         with target.demanded(name):
             return target.clock(run) / calls
 

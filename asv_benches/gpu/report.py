@@ -24,7 +24,7 @@ is checked against float64 before it is timed.
 
 def page(found: dict[str, Any] | None, cases: Sequence[Case] = CASES) -> str:
     """Return the Markdown of docs/gpu.md from what ``record`` returned; None if nothing was measured yet."""
-    parts = [_HEAD, _said(found)]
+    parts = [_HEAD, _measured_on(found)]
     goals = (_goal(case, goal, found) for case in cases for goal in case.goals)
     parts.append(_table(("case", "contender", "compared with", "goal", "measured"), goals))
     if found is not None:
@@ -54,7 +54,8 @@ def write(folder: Path, found: dict[str, Any], cases: Sequence[Case]) -> None:
     (folder / "gpu.md").write_text(page(found, cases), encoding="utf-8")
 
 
-def _said(found: dict[str, Any] | None) -> str:
+def _measured_on(found: dict[str, Any] | None) -> str:
+    """Return the paragraph that says when, on what and with which versions the figures were measured."""
     if found is None:
         return "These benchmarks have not been run on a GPU yet. The goals are for an H200."
     limits, versions = found["limits"], ", ".join(f"{name} {version}" for name, version in found["versions"].items())

@@ -116,7 +116,7 @@ def measure_one(
 def history(
     *,
     machine: Machine = LOCAL,
-    minutes: Annotated[float, typer.Option(envvar="MINUTES", help="Start no further commit after this time.")] = 60.0,
+    minutes: Annotated[float, typer.Option(envvar="MINUTES", help="Start no further commit after this many minutes.")] = 60.0,
     commit: Annotated[bool, typer.Option("--commit", help="Commit the results of each measured commit.")] = False,
     backend: Backends = None,
 ) -> None:

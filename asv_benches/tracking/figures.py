@@ -106,7 +106,7 @@ def _line(series: Series, style: Style, unit: str, size: float, steps: Set[int])
 
 
 def _y_axis(values: Sequence[float]) -> dict[str, Any]:
-    """Return an axis; a logarithmic one is labelled at 1, 2 and 5, because plotly would write 20 as a small 2."""
+    """Return the y axis. A logarithmic one has explicit labels, at 1, 2 and 5, because plotly would write 20 as a small 2."""
     least, greatest = min(values, default=0.0), max(values, default=0.0)
     if least <= 0 or greatest < LOGARITHMIC * least:
         return {"type": "linear", "rangemode": "tozero"}

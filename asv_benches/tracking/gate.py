@@ -22,7 +22,7 @@ from .project import MACHINES, configuration
 
 MACHINE, BENCHMARK = "local", "one_thread.Time"
 FACTOR = 1.10
-ENOUGH = 7  # samples on either side: with fewer, asv's test cannot find a difference
+ENOUGH = 7  # samples of each commit: with fewer, asv's test cannot find a difference
 
 
 class Verdict(IntEnum):
@@ -66,7 +66,7 @@ class Cell:
         return self.after.seconds / self.before.seconds
 
     def undecided(self, factor: float) -> str:
-        """Return why there is no verdict; empty if there is one."""
+        """Return why there is no verdict; "" if there is one."""
         if self.ratio is None:
             return ", ".join(
                 f"{side.gap} {when}" for side, when in ((self.before, "before"), (self.after, "after")) if side.gap

@@ -1,6 +1,6 @@
 """Regressions: where a series rose and stayed up, by asv's step detection.
 
-Each series is judged alone, and the values of each processor apart; nothing is averaged over backends.
+Each series is examined alone, and the values of each processor separately; nothing is averaged over backends.
 """
 
 from __future__ import annotations
