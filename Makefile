@@ -19,7 +19,7 @@ THIRD  := tests/third_party
 # The markers (see pyproject.toml) of tests that `make test` leaves out, and of short tests that `make test-all` replaces by full ones.
 SLOW  := asv or browser or cuda or field or full or pages
 SHORT := quick
-PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2
+PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-all surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 FOLDERS = ("mha_core", "backends", "asv_benches")
 BEGIN, END = "<!-- tree -->\n", "<!-- end tree -->"
-COLUMN = 32
+COLUMN = 34
 """Where the docstrings begin."""
 
 

@@ -189,6 +189,7 @@ def test_a_run_in_which_every_test_is_skipped_is_an_error(tmp_path):
 # the user's pytest settings
 
 
+@pytest.mark.full
 def test_the_users_pytest_settings_are_ignored(tmp_path):
     """With other names of files and functions, doctests, and warnings as errors, the same tests are run."""
     chosen = ["-k", "test_1 or test_namespace", "--quick", "--dtype", "float64"]

@@ -56,8 +56,8 @@ SHAPES = {
     "1x2x4096x128": (1, 2, 4096, 4096, 128),
     "1x1x2048x256": (1, 1, 2048, 2048, 256),
     "64x12x16x64": (64, 12, 16, 16, 64),
-    "decode": (1, 8, 1, 100_000, 64),
-    "decode, many": (64, 8, 1, 1000, 64),
+    "decode": (1, 8, 1, 30_000, 64),
+    "decode, many": (16, 8, 1, 1000, 64),
 }
 SMALL = [name for name in SHAPES if name not in ("decode", "1x2x4096x128")]
 KINDS = ["plain", "causal", "window", "key_lengths", "alibi", "mask", "causal mask", "one bias", "softcap and sink"]
