@@ -1,4 +1,4 @@
-"""Keys that no query may see are zeroed, so that whatever they hold leaves no trace (promise 7)."""
+"""Zeroing of keys that no query may see, so that their contents do not affect the result (promise 7)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .grid import over_heads
 from .masks import Relation
 from .problem import AttentionProblem
 
-_BLOCK = 1 << 20  # pairs evaluated at once
-_ROWS = 512  # queries of a block
+_BLOCK = 1 << 20  # pairs evaluated together
+_ROWS = 512  # queries in a block
 
 
 def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
-    """Return the problem with unseen keys and their values zeroed by selection; without a copy if all are known to be seen."""
+    """Return the problem with unseen keys and their values zeroed by selection; unchanged if all are known to be seen."""
     p, xp = problem, problem.xp
     seen = _seen(p)
     if seen is None:
@@ -29,12 +29,12 @@ def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
 
 
 def has_unseen_keys(problem: AttentionProblem) -> bool:
-    """Whether some keys are not known to be seen, so that each call must zero them."""
+    """Return whether some keys are not known to be seen, so that each call must zero them."""
     return _seen(problem) is not None
 
 
 def _seen(p: AttentionProblem) -> Array | None:
-    """Return which of the remaining keys are seen, broadcasting to (..., H, 1, S); None if all are known to be."""
+    """Return which of the remaining keys are seen, broadcasting to (..., H, 1, S); None if all are known to be seen."""
     s, xp = p.structure, p.xp
     if not len(s.keys) or not p.query.shape[-2]:
         return None

@@ -1,4 +1,4 @@
-"""Attention and its weights as operations: a call becomes an ``AttentionProblem``, and the problem finds its kernel."""
+"""Attention and its weights as operations: their keys, their plans, and the choice of a kernel for an ``AttentionProblem``."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Fill = Callable[[Array, Array, Array, Array | None], AttentionProblem]
 
 
 def attention(*, lse: bool) -> Operation:
-    """Return attention as an operation; without ``lse`` a kernel may leave the log-sum-exp of the state None."""
+    """Return attention as an operation; without ``lse``, a kernel may return a state whose lse is None."""
     return Operation(partial(_key, lse), partial(_plan, lse))
 
 
 def _key(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-    sink, said = None, None
+    sink, option_part = None, None
     if options:
         sink = options.get("sink")
-        said = option_keys(options if sink is None else {**options, "sink": None})
-        if said is None:
+        option_part = option_keys(options if sink is None else {**options, "sink": None})
+        if option_part is None:
             return None
-    known = signature((*arrays, sink))
-    return None if known is None else ("attention", lse, said, *known)
+    array_part = signature((*arrays, sink))
+    return None if array_part is None else ("attention", lse, option_part, *array_part)
 
 
 def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
@@ -79,10 +79,10 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
 
 
 def _template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Fill, bool]:
-    """Return a function that puts arrays like these into a problem like this one, and whether they enter unchanged."""
+    """Return a function that puts arrays of these shapes into the same problem, and whether it leaves the arrays unchanged."""
     reached, num_keys = p.structure.keys, key.shape[-2]
     keys = None if len(reached) == num_keys else (..., slice(reached.start, reached.stop), slice(None))
-    zeroes = p.mask is not None and has_unseen_keys(p)  # to ask whether there are any would take as long as zeroing them
+    zeroes = p.mask is not None and has_unseen_keys(p)  # finding out whether a call has any takes as long as zeroing them
     as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
     nothing: Any = None
     bare = p.with_arrays(nothing, nothing, nothing, sink=None)
@@ -111,7 +111,7 @@ def _empty_state(backend: LoadedBackend, p: AttentionProblem) -> AttentionState:
 
 
 def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-    """A kernel receives the problem, lse, the indices of rows and columns, and the number of the caller's keys."""
+    """Return the plan of ``attention_weights``: a kernel receives the problem, lse, rows, cols, and the number of all keys."""
     query, key, lse, rows, cols = arguments
     backend, p, lse, rows, cols = prepare_weights(query, key, lse, rows, cols, **options)
     received = (p, lse, rows, cols, key.shape[-2])

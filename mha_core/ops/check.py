@@ -14,7 +14,7 @@ from ..dispatch.selection import backend_of
 
 
 def arrays(*, optional: Mapping[str, Array | None] | None = None, **named: Array) -> LoadedBackend:
-    """Return the backend of arrays that are floating, of one library, device and dtype; an optional one may be None."""
+    """Return the backend of arrays; raise unless they are floating and share a library, device and dtype."""
     given = named | {name: x for name, x in (optional or {}).items() if x is not None}
     backend = backend_of(given)
     names = iter(given)
@@ -35,7 +35,7 @@ def arrays(*, optional: Mapping[str, Array | None] | None = None, **named: Array
 
 
 def cast(backend: LoadedBackend, name: str, dtype: str) -> str:
-    """Return the conversion that a message advises."""
+    """Return the code of a conversion, for an error message."""
     return f"{name} = {backend.xp.__name__}.astype({name}, {dtype})"
 
 
@@ -96,7 +96,7 @@ def number(name: str, value: Any, *, above_zero: bool = False) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or (above_zero and number < TINY):
-        raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a number'}")
+        raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a finite number'}")
     return number
 
 
@@ -108,7 +108,7 @@ def index(name: str, value: Any, length: int) -> Index:
         raise TypeError(f"{name} is {type(value).__name__}; expected a slice, or a sequence of ints such as [{value}]")
     chosen = tuple(integer(f"{name}[{at}]", i, -length) for at, i in enumerate(value))
     if any(not -length <= i < length for i in chosen):
-        raise IndexError(f"{name} holds an index out of range; there are {length}")
+        raise IndexError(f"{name} contains an index out of range; there are {length}")
     return tuple(i % length for i in chosen)
 
 
@@ -116,7 +116,7 @@ TINY = 2.0**-126  # the smallest normal float32; these numbers are divisors
 
 
 def floating(backend: LoadedBackend, dtype: Any, default: str | None = "float32") -> Any:
-    """Return a floating dtype of the backend, given itself or its name; None stands for the default.
+    """Return a floating dtype of the backend, given as the dtype or its name; None means the default.
 
     Raises TypeError for a name that the backend lacks, and for a dtype that is not floating.
     """

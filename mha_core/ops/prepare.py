@@ -1,6 +1,7 @@
-"""A call of attention becomes a valid ``AttentionProblem``: unseen keys are dropped or zeroed, the mask is reduced.
+"""Preparation of an attention call: its arguments are checked and become an ``AttentionProblem``.
 
-The algebra and every kernel receive the record that comes out, so the promises hold for all of them.
+Unseen keys are dropped or zeroed, and the mask is reduced to its structure. The algebra and every kernel receive the same
+problem, so the promises hold for all of them.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def prepare(
 def prepare_weights(
     query: Array, key: Array, lse: Array | None, rows: slice | Index, cols: slice | Index, **options: Unpack[Options]
 ) -> tuple[LoadedBackend, AttentionProblem, Array | None, Index, Index]:
-    """Return a valid problem without values, and lse, rows and cols as the algebra takes them."""
+    """Return a valid problem without values, and lse, rows and cols in the form that the algebra needs."""
     if "value" in options:
         raise TypeError("attention_weights takes no value: weights depend on queries and keys only")
     backend = check.arrays(query=query, key=key)
@@ -106,7 +107,7 @@ def prepare_weights(
         rows_shape = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
         tail = rows_shape[-2:]
         if tuple(lse.shape[-len(tail) :]) != tail or not _broadcast(lse.shape, rows_shape):
-            check.shape("lse", lse, rows_shape, "(..., H, L)")  # lse may have more batch axes, since the values may have
+            check.shape("lse", lse, rows_shape, "(..., H, L)")  # lse may have more batch axes, since the values may have more
         if not backend.is_floating(lse.dtype):
             raise TypeError(f"lse has dtype {lse.dtype}; expected the lse of attention_state")
         lse = at_least(backend.xp, lse, len(problem.rows_shape))
@@ -164,7 +165,7 @@ def _offset(backend: LoadedBackend, query: Array, offset: int | Array | None, sh
 
 
 def _check_aligned(name: str, part: Any, offset: object, shape: tuple[int, ...]) -> None:
-    """Raise ValueError where the alignment of queries and keys would be a guess (promise 5)."""
+    """Raise ValueError if the alignment of queries and keys would have to be guessed (promise 5)."""
     queries, keys = shape[-2:]
     if part.reads_query_position and offset is None and queries != keys:
         raise ValueError(
