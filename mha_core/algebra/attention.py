@@ -31,8 +31,8 @@ from .state import AttentionState, concat_queries, identity, merge
 def attention_state(problem: AttentionProblem, *, rows: range | None = None, block: Block | None = None) -> AttentionState:
     """Return attention over all keys; blocks in which no query sees a key are never computed.
 
-    ``rows``: only these queries. ``block``: how many queries and keys are computed together; the result depends on it only by
-    rounding.
+    ``rows``: only these queries. ``block``: how many queries and keys are computed together; the result depends on it only
+    through rounding.
     """
     p = problem
     if rows is None and block is None:
@@ -138,7 +138,7 @@ def upcast(p: AttentionProblem, x: Array) -> Array:
 
 
 def grouped(p: AttentionProblem, x: Array) -> Array:
-    """(..., H, l, s) -> (..., K, G, l, s); an axis of length 1 stays one."""
+    """(..., H, l, s) -> (..., K, G, l, s); a head axis of length 1 still broadcasts."""
     if x.ndim < 3:
         return x
     if x.shape[-3] == 1 and p.query.shape[-3] != 1:

@@ -21,15 +21,15 @@ def goes_by_sequence(p: AttentionProblem) -> bool:
 
 
 def only_packed(p: AttentionProblem) -> bool:
-    """Return ``goes_by_sequence(p)`` and no bias, for kernels that support no bias with packed sequences."""
+    """Return whether ``goes_by_sequence`` is true and there is no bias, for kernels without biases of packed sequences."""
     return p.bias is None and goes_by_sequence(p)
 
 
 def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:
     """Return the state of a packed problem; no pair of different sequences is computed.
 
-    ``attend`` is called once for each run of sequences of one length, with the sequences as batch. If it
-    returns None as lse, so does this function.
+    ``attend`` is called once for each run of sequences of one length, with the sequences as batch. If it returns
+    None as lse, so does this function.
     """
     xp = p.xp
     low, high = p.structure.band

@@ -172,8 +172,8 @@ class Kernel:
     """``"module:function"`` of an attention kernel, for small calls.
 
     The function receives a problem, and returns a function ``(query, key, value, sink) -> AttentionState`` for all problems
-    that differ from it only in the numbers and strides of these arrays; or None, and ``load`` computes. It must not keep any
-    array of the problem.
+    that differ from it only in the numbers and strides of these arrays; or None, and ``load`` computes. It must not keep
+    any array of the problem.
     """
     source: Callable[[], str] | None = None
     """Returns the source code that the kernel compiles at run time. A certificate of conformance contains its SHA-256."""

@@ -45,7 +45,7 @@ class Pooling:
             kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
             modules[one_of(kind, _MODULES, path, "module type")] = module
         if "Pooling" not in modules:
-            raise ModelError(f"{path} has no Pooling module: its model does not make one vector of a text")
+            raise ModelError(f"{path} has no Pooling module: its model does not return one vector for each text")
         return cls(_read_modes(folder / str(modules["Pooling"].get("path", "")) / "config.json"), "Normalize" in modules)
 
     def __call__(self, xp: Namespace, hidden: Array, lengths: Sequence[int]) -> Array:
