@@ -1,7 +1,7 @@
 """Layers from torch's modules and state dicts.
 
-torch is not imported: a module is recognised by its attributes. torch writes y = W x with W (out, in); here y = x w with w (in, out), so matrices are transposed, as views. The arrays remain
-torch's, detached; ``.to(backend)`` converts them.
+torch is not imported: a module is recognised by its attributes. torch writes y = W x with W (out, in); here y = x w with
+w (in, out), so matrices are transposed, as views. The arrays remain torch's, detached; ``.to(backend)`` converts them.
 
 A layer class builds itself from a state dict in its classmethod ``_read(state, prefix, **settings)``. This module names no
 layer: ``reads_torch`` registers the classes that ``Layer.from_torch`` may build.
