@@ -1,4 +1,4 @@
-"""What authors of plugins import.
+"""The names that plugin authors import.
 
 >>> from mha_core.plugin import Backend, Kernel, Call, hookimpl
 """

@@ -165,7 +165,7 @@ def test_longdouble_and_big_endian_float64_are_not_computed_in_float32(rng):
         ([True, False, True], TypeError, "rows[0] is bool; expected an int"),
         ([0.7], TypeError, "rows[0] is float; expected an int"),
         (1, TypeError, "rows is int; expected a slice, or a sequence of ints such as [1]"),
-        ([3], IndexError, "rows holds an index out of range; there are 3"),
+        ([3], IndexError, "rows contains an index out of range; there are 3"),
     ],
 )
 def test_bad_rows_are_refused_by_name(rows, error, message):

@@ -150,7 +150,7 @@ def test_gradients(rng):
         (
             lambda m, s: mha.FeedForward.from_torch(s),
             TypeError,
-            "a FeedForward is not read from torch by itself; expected one of MultiHeadAttention, ",
+            "a FeedForward cannot be read from torch by itself; expected one of MultiHeadAttention, ",
         ),
         (
             lambda m, s: mha.MultiHeadAttention.from_torch(nn.MultiheadAttention(D, HEADS, add_bias_kv=True)),

@@ -216,7 +216,7 @@ WRONG = {
     ),
     "nameless": (
         RECORD.format(backend=NO_BACKEND, kernel="yield Kernel('numpy', 'gelu', 'algebra', 1, 'a:b')"),
-        "ValueError: a kernel for gelu is named 'algebra', which stands for no kernel",
+        "ValueError: a kernel for gelu is named 'algebra', which is reserved for the algebra",
     ),
 }
 
@@ -244,7 +244,7 @@ def test_kernels_for_a_backend_that_is_not_there_are_idle(tmp_path):
     kernel = "yield Kernel('absent', 'gelu', 'fast', 1, 'a:b')"
     install(tmp_path, "lonely", RECORD.format(backend=NO_BACKEND, kernel=kernel))
     row = run(PROGRAM, tmp_path)[0]["lonely"]
-    assert (row["state"], row["reason"]) == ("idle", "it extends backend 'absent', which no installed plugin brings")
+    assert (row["state"], row["reason"]) == ("idle", "it extends backend 'absent', which no installed plugin provides")
 
 
 def test_supports_by_name_is_imported_when_a_call_first_asks(tmp_path):

@@ -127,7 +127,7 @@ def test_a_gradient_through_an_option_is_detected(rng):
 def test_a_sublayer_of_another_width_is_an_error():
     layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=8, seed=0, backend="torch")
     narrow = replace(layer, attention=replace(layer.attention, w_o=torch.zeros(8, 1), b_o=None))
-    with pytest.raises(ValueError, match="attention gives 1 features; expected 8"):
+    with pytest.raises(ValueError, match="attention returns 1 features; expected 8"):
         narrow(torch.ones(3, 8))
 
 

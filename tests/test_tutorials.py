@@ -100,7 +100,7 @@ def test_the_encoder_of_the_original_paper(backend):
     [
         ({"w_q": np.ones((4, 6))}, ValueError, "w_q has shape (4, 6); expected (3, 2 * d): a row for each feature of x"),
         ({"w_k": np.ones((3, 5))}, ValueError, "columns that divide into 2 heads"),
-        ({"w_k": np.ones((3, 4))}, ValueError, "w_q gives heads of 3, but w_k of 2"),
+        ({"w_k": np.ones((3, 4))}, ValueError, "w_q makes heads of 3 features, but w_k of 2"),
         ({"w_o": np.ones((5, 3))}, ValueError, "w_o has shape (5, 3); expected (6, d_out)"),
         ({"num_heads": 0}, ValueError, "num_heads is 0"),
         ({"num_heads": 2.0}, TypeError, "num_heads is float; expected an int"),

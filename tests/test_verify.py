@@ -140,7 +140,7 @@ def test_a_wrong_kernel_is_reported_with_all_that_reproduces_it(installed, name)
     ):
         CALLS[op]()
     message = str(error.value)
-    assert "call 1 of kernels under verify(sample=1.0, seed=7)" in message
+    assert "kernel call 1 under verify(sample=1.0, seed=7)" in message
     assert re.search(r"arrays    \w+ \(2, 3, 5, 4\).*float32 on cpu", message)
     assert error.value.call.op == op
     assert isinstance(error.value, AssertionError)
@@ -198,7 +198,7 @@ def test_a_seed_samples_the_same_calls_again(installed):
                 try:
                     mha.gelu(X)
                 except mha.KernelDivergence as error:
-                    found.append((number, f"call {number + 1} of kernels under verify(sample=0.3, seed=5)" in str(error)))
+                    found.append((number, f"kernel call {number + 1} under verify(sample=0.3, seed=5)" in str(error)))
         return found
 
     found = failing()

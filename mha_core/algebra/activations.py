@@ -47,7 +47,7 @@ def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
     if approximate == "tanh":
         inner = math.sqrt(2 / math.pi) * (y + 0.044715 * (y * y * y))
         return xp.astype(0.5 * y * (1 + xp.tanh(inner)), x.dtype, copy=False)
-    # |y| by selection: no library's gradient of abs at 0 is the right one. Beyond 40 the tail is 0, and 0 * inf would be NaN
+    # |y| by selection, because no library has the right gradient of abs at 0. Beyond 40 the tail is 0, and 0 * inf would be NaN
     a = xp.minimum(xp.where(y > 0, y, -y), 40)
     tail = _upper_tail(xp, a, _TERMS["float64" if wide == xp.float64 else "float32"])
     return xp.astype(xp.where(y > 0, y, 0) - a * tail, x.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""The type of an array, and helpers that the array-API standard does not have.
+"""The type of an array, and helpers that the array-API standard lacks.
 
 Every function of the algebra takes the array-API namespace ``xp`` first (https://data-apis.org/array-api);
 no array library is named or looked up here.
@@ -49,12 +49,12 @@ class Array(Protocol):
 
 
 def is_array(x: object) -> TypeGuard[Array]:
-    """Whether x looks like an array; 50 times faster than isinstance with the protocol, which matters in every call."""
+    """Return whether x looks like an array; 50 times faster than isinstance with the protocol, which matters in every call."""
     return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, Number)  # NumPy's scalars are numbers
 
 
 def device_of(x: Array) -> Any:
-    """Return the device of an array; None for an array without one, such as a tracer, which stands for arrays of any device."""
+    """Return the device of an array; None for one without, such as a tracer, which represents arrays of any device."""
     return getattr(x, "device", None)
 
 
@@ -66,36 +66,36 @@ def compute_dtype(xp: Namespace, dtype: Any) -> Any:
 
 
 def as_integers(xp: Namespace, x: Array) -> Array:
-    """x in the namespace's default integer type, so that sums with positions neither overflow nor mix with unsigned types."""
+    """Return x in the default integer type, so that sums with positions neither overflow nor mix with unsigned types."""
     return xp.astype(x, xp.arange(0).dtype, copy=False)
 
 
 def integers(xp: Namespace, values: Iterable[int], device: Any) -> Array:
-    """Host integers as an array of the namespace's default integer type, even if there are none."""
+    """Return host integers as an array of the namespace's default integer type, also if there are none."""
     return xp.asarray(list(values), dtype=xp.arange(0).dtype, device=device)
 
 
 def bounds(index: Index) -> tuple[int, int]:
-    """Smallest and largest member of a non-empty index."""
+    """Return the smallest and the largest member of a non-empty index."""
     if isinstance(index, range):
         return min(index[0], index[-1]), max(index[0], index[-1])
     return min(index), max(index)
 
 
 def pick(xp: Namespace, x: Array, index: Index, axis: int) -> Array:
-    """``x`` at ``index`` along ``axis`` (counted from the end), as a view where the index is a range."""
+    """Return ``x`` at ``index`` along ``axis`` (counted from the end); a view if the index is an ascending range."""
     if isinstance(index, range) and index.step > 0:
         return x[(..., slice(index.start, index.stop, index.step), *(slice(None),) * (-axis - 1))]
     return xp.take(x, integers(xp, index, device_of(x)), axis=axis)
 
 
 def at_least(xp: Namespace, x: Array, ndim: int) -> Array:
-    """``x`` with axes of length 1 in front, so that it has at least ``ndim`` axes."""
+    """Return ``x`` with axes of length 1 in front, so that it has at least ``ndim`` axes."""
     return x if x.ndim >= ndim else xp.reshape(x, (1,) * (ndim - x.ndim) + tuple(x.shape))
 
 
 def pick_pairs(xp: Namespace, x: Array, rows: Index, cols: Index) -> Array:
-    """The block ``rows`` x ``cols`` of ``x``, which broadcasts to (..., L, S); axes of length 1 keep broadcasting."""
+    """Return the block ``rows`` x ``cols`` of ``x``, which broadcasts to (..., L, S); axes of length 1 keep broadcasting."""
     x = at_least(xp, x, 2)
     if (rows, cols) == tuple(map(range, x.shape[-2:])):
         return x  # some libraries copy what they slice, even all of it
@@ -119,13 +119,13 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def move_axis(xp: Namespace, x: Array, source: int, target: int) -> Array:
-    """``x`` with one axis moved, both counted from the end; a permutation, because torch.func has a rule for it."""
+    """Return ``x`` with one axis moved, both counted from the end; a permutation, since torch.func has a rule for it."""
     axes = list(range(x.ndim))
     axes.insert(x.ndim + target, axes.pop(x.ndim + source))
     return xp.permute_dims(x, tuple(axes))
 
 
 def split_axis(xp: Namespace, x: Array, axis: int, sizes: tuple[int, ...]) -> Array:
-    """``x`` with one axis, counted from the end, reshaped into several."""
+    """Return ``x`` with one axis, counted from the end, reshaped into several."""
     at = x.ndim + axis
     return xp.reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]))

@@ -1,4 +1,4 @@
-"""Attention as states of blocks of keys, merged; in array-API calls.
+"""Attention in array-API calls: the states of blocks of keys, merged.
 
 The scores of a query q against keys k_j (Vaswani et al. 2017, equation 1; docs/promises.md gives the order of the options):
 
@@ -11,7 +11,7 @@ The state of a block of keys with values v_j (Milakov and Gimelshein 2018, secti
 
 States of disjoint blocks merge (``state.merge``), so memory is that of a block (Rabe and Staats 2021, section 2).
 
-Query heads that share keys have an axis of their own: H = K * G query heads read K key heads, as (..., K, G, L, S), so that no
+Query heads that share keys have a separate axis: H = K * G query heads read K key heads, as (..., K, G, L, S), so that no
 key is repeated.
 """
 
@@ -31,8 +31,8 @@ from .state import AttentionState, concat_queries, identity, merge
 def attention_state(problem: AttentionProblem, *, rows: range | None = None, block: Block | None = None) -> AttentionState:
     """Return attention over all keys; blocks in which no query sees a key are never computed.
 
-    ``rows``: only these queries. ``block``: how many queries and keys at a time; the result does not depend on it
-    beyond rounding.
+    ``rows``: only these queries. ``block``: how many queries and keys are computed together; the result depends on it only
+    through rounding.
     """
     p = problem
     if rows is None and block is None:
@@ -47,7 +47,7 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
 
 
 def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionState:
-    """The states of blocks of keys, merged, and the sink last: one more key, whose value is 0."""
+    """Merge the states of blocks of keys, and finally the sink, which is one more key whose value is 0."""
     xp = p.xp
     state = _no_keys(p, len(rows))
     states = (_block_state(p, rows, cols, relation) for cols, relation in visible_blocks(p, rows, num_cols))
@@ -75,7 +75,7 @@ def _block_state(p: AttentionProblem, rows: range, cols: range, relation: Relati
 def scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True) -> Array:
     """softcap(scale q k^T) + bias, -inf where masked: (..., K, G, rows, cols) in the compute dtype.
 
-    ``masked=False`` leaves the mask out, where every pair is known to attend.
+    ``masked=False`` leaves the mask out; every pair must then be known to attend.
     """
     xp = p.xp
     q = grouped(p, upcast(p, pick(xp, p.query, rows, -2)))
@@ -109,7 +109,7 @@ def exponentials(xp: Namespace, s: Array, sink: Array | None = None) -> tuple[Ar
 def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index, cols: Index, num_keys: int) -> Array:
     """Return e^(s - lse) for ``rows`` and ``cols`` in the query's dtype; exactly 0 where masked and in rows that see nothing.
 
-    Without ``lse`` and with all columns it is e^(s - m) / d: the rounding of a large lse stays out.
+    Without ``lse`` and with all columns it is e^(s - m) / d, which avoids the rounding of a large lse.
     """
     p, xp = problem, problem.xp
     if not len(p.structure.keys) or not len(cols) or not len(rows):
@@ -133,12 +133,12 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
 
 
 def upcast(p: AttentionProblem, x: Array) -> Array:
-    """x in the compute dtype."""
+    """Return x in the compute dtype."""
     return p.xp.astype(x, p.compute_dtype, copy=False)
 
 
 def grouped(p: AttentionProblem, x: Array) -> Array:
-    """(..., H, l, s) -> (..., K, G, l, s); an axis that broadcasts goes on broadcasting."""
+    """(..., H, l, s) -> (..., K, G, l, s); a head axis of length 1 still broadcasts."""
     if x.ndim < 3:
         return x
     if x.shape[-3] == 1 and p.query.shape[-3] != 1:
@@ -152,12 +152,15 @@ def ungrouped(p: AttentionProblem, x: Array) -> Array:
 
 
 def grouped_sink(p: AttentionProblem) -> Array | None:
-    """The sink against scores: (K, G, 1, 1) in the compute dtype."""
+    """Return the sink as (K, G, 1, 1), which broadcasts to scores, in the compute dtype."""
     return None if p.sink is None else grouped(p, upcast(p, p.sink)[:, None, None])
 
 
 def _kept(p: AttentionProblem, cols: Index) -> Index:
-    """The caller's key indices, in the keys that remain; a dropped key, whose weight is 0, borrows a neighbour's place."""
+    """Return key indices of the caller as indices of the remaining keys.
+
+    A dropped key, whose weight is 0, gets the index of the nearest remaining key.
+    """
     keys = p.structure.keys
     if isinstance(cols, range) and cols.step == 1 and keys.start <= cols.start and cols.stop <= keys.stop:
         return range(cols.start - keys.start, cols.stop - keys.start)
@@ -165,7 +168,7 @@ def _kept(p: AttentionProblem, cols: Index) -> Index:
 
 
 def _no_keys(p: AttentionProblem, num_rows: int) -> AttentionState:
-    """The state over no keys, in the compute dtype."""
+    """Return the state over no keys, in the compute dtype."""
     return identity(p.xp, (*p.rows_shape[:-1], num_rows), p.value.shape[-1], dtype=p.compute_dtype, device=p.device)
 
 

@@ -81,7 +81,7 @@ class RelativeBias(Bias):
 
     @cached_property
     def _buckets(self) -> list[int]:
-        """The bucket of every distance from -max_distance to max_distance, computed once for all blocks and layers."""
+        """The buckets of all distances from -max_distance to max_distance, computed once for all blocks and layers."""
         return [self.bucket(distance) for distance in range(-self.max_distance, self.max_distance + 1)]
 
     def bucket(self, distance: int) -> int:

@@ -1,4 +1,4 @@
-"""How a problem is cut into blocks of queries and keys, or slices of its batch, to bound memory (promise 13)."""
+"""Splitting of a problem into blocks of queries and keys, or slices of its batch, to bound memory (promise 13)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .masks import Relation
 from .problem import AttentionProblem
 from .state import AttentionState
 
-_DENSE = 1 << 22  # scores computed at once without blocks: 16 MB in float32
+_DENSE = 1 << 22  # scores computed together without blocks: 16 MB in float32
 _BLOCK = 1 << 20  # scores in a block
 
 Block = tuple[int, int]
-"""How many queries and keys a block has."""
+"""The number of queries and the number of keys in a block."""
 
 
 def split(index: range, size: int) -> Iterator[range]:
-    """Successive ranges of ``size`` members; the last may be shorter."""
+    """Return successive ranges of ``size`` members; the last may be shorter."""
     return (index[at : at + size] for at in range(0, len(index), size))
 
 
 def block_shape(p: AttentionProblem, num_rows: int) -> Block:
-    """Return the shape of one block for everything if the scores are few; else of blocks with twice as many keys as queries."""
+    """Return the shape of a block: all scores if they are few, otherwise twice as many keys as queries."""
     heads = max(1, math.prod(p.rows_shape[:-1]))
     num_cols = len(p.structure.keys)
     if heads * num_rows * num_cols <= _DENSE:
@@ -33,7 +33,7 @@ def block_shape(p: AttentionProblem, num_rows: int) -> Block:
 
 
 def visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator[tuple[range, Relation]]:
-    """Blocks of ``num_cols`` keys that some of ``rows`` may see, each with how many of its pairs attend."""
+    """Yield blocks of ``num_cols`` keys that some of ``rows`` may see, each with how many of its pairs attend."""
     for cols in split(p.structure.keys, num_cols):
         relation = Relation.ALL if p.mask is None else p.mask.relation(p.grid(rows, cols))
         if relation is not Relation.NONE:
@@ -41,7 +41,7 @@ def visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator[
 
 
 def batch_slice_size(p: AttentionProblem) -> int | None:
-    """Return how many elements of the first batch axis to compute at once, for many small problems; None: all of them."""
+    """Return how many elements of the first batch axis to compute together, for many small problems; None for all of them."""
     if not p.batch_shape or not isinstance(p.offset, int):
         return None
     if any(True for term in (p.mask, p.bias) if term is not None for _ in term.arrays()):

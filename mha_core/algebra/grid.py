@@ -1,4 +1,4 @@
-"""A block of queries and keys with their positions, and the base of masks and biases, which are functions of it."""
+"""A block of queries and keys with their positions, and the base class of masks and biases, which are functions of a block."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Term:
 
     reads_query_position = False
     label = ""
-    """The name that users know it by, for error messages."""
+    """The name in error messages."""
 
     def block(self, grid: Grid) -> Array:
-        """Values that broadcast to ``(..., H, len(grid.rows), len(grid.cols))``."""
+        """Return values that broadcast to ``(..., H, len(grid.rows), len(grid.cols))``."""
         raise NotImplementedError
 
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
@@ -79,19 +79,19 @@ class Term:
 
     @cached_property
     def key(self) -> Hashable:
-        """A key that equal terms share, computed once; None for a term that holds arrays."""
+        """A key that equal terms share, computed once; None for a term that contains arrays."""
         values = [value.key if isinstance(value, Term) else _key(value) for _, value in self._fields()]
         return None if any(value is None for value in values) else (type(self), *values)
 
     def walk(self) -> Iterator[Term]:
-        """This term and every term inside it."""
+        """Yield this term and every term inside it."""
         yield self
         for _, value in self._fields():
             if isinstance(value, Term):
                 yield from value.walk()
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Every array that the term holds, with its name in an error message."""
+        """Yield every array in the term, with its name in error messages."""
         for term in self.walk():
             for name, value in term._fields():
                 if is_array(value):
@@ -125,7 +125,7 @@ def check_broadcast(name: str, shape: Sequence[int], target: Sequence[int], mean
 
 
 def check_integers(xp: Namespace, name: str, x: Array, shape: Sequence[int], meaning: str) -> None:
-    """Raise TypeError unless ``x`` holds integers, ValueError unless it broadcasts to ``shape``."""
+    """Raise TypeError unless ``x`` is an array of integers, ValueError unless it broadcasts to ``shape``."""
     if not is_array(x):
         raise TypeError(f"{name} is {type(x).__name__}; expected integers, as an array of the query's library")
     if not xp.isdtype(x.dtype, "integral"):

@@ -2,8 +2,8 @@
 
 True means "attend" (promise 4). A mask can tell for a whole block of queries and keys, without looking at single
 pairs, whether NONE, SOME or ALL of the pairs attend. This logic has three values: ``&`` is min, ``|`` is max,
-``~`` is ``2 - x`` (Kleene 1952). With it blocks of any expression are skipped, or computed without masking.
-A mask that holds arrays answers SOME, because reading them could mean waiting for a device.
+``~`` is ``2 - x`` (Kleene 1952). It allows blocks of any expression to be skipped, or computed without masking.
+A mask that contains arrays returns SOME, because reading them could mean waiting for a device.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Packed(Mask):
 
 
 def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Runs of sequences laid end to end, neighbours of equal length in one run: (start, count, length)."""
+    """Yield (start, count, length) of each run of adjacent sequences of equal length, for sequences laid end to end."""
     start = 0
     for length, group in groupby(lengths):
         count = len(list(group))
@@ -231,7 +231,7 @@ class ArrayMask(Mask):
 
 
 def _same_interval(q: set[int], k: set[int]) -> Relation:
-    """Compare the numbers of sequences or chunks: NONE if the intervals are disjoint, ALL if both are the same one number."""
+    """Compare two intervals of sequence or chunk numbers: NONE if they are disjoint, ALL if both are the same single number."""
     if max(q) < min(k) or max(k) < min(q):
         return Relation.NONE
     return Relation.ALL if q == k and len(q) == 1 else Relation.SOME

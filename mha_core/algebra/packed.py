@@ -12,24 +12,24 @@ from .structure import Structure
 
 
 def goes_by_sequence(p: AttentionProblem) -> bool:
-    """Whether the sequences of a packed problem are independent problems: mask and bias look only at distances within them."""
+    """Return whether the sequences of a packed problem are independent: mask and bias depend only on distances within them."""
     s = p.structure
     plain = s.key_lengths is None and s.array is None and s.rest is None
     if s.packed is None or not plain or not isinstance(p.offset, int):
         return False
-    return p.bias is None or (p.bias.by_distance and p.offset == 0)  # the offset is in the band already, but in no bias
+    return p.bias is None or (p.bias.by_distance and p.offset == 0)  # the band already includes the offset, a bias does not
 
 
 def only_packed(p: AttentionProblem) -> bool:
-    """As ``goes_by_sequence``, and without a bias: for kernels that take no bias with packed sequences."""
+    """Return whether ``goes_by_sequence`` is true and there is no bias, for kernels without biases of packed sequences."""
     return p.bias is None and goes_by_sequence(p)
 
 
 def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:
     """Return the state of a packed problem; no pair of different sequences is computed.
 
-    ``attend`` is called once for each run of sequences of one length, with the sequences as batch. Where it gives no lse,
-    there is none.
+    ``attend`` is called once for each run of sequences of one length, with the sequences as batch. If it returns
+    None as lse, so does this function.
     """
     xp = p.xp
     low, high = p.structure.band

@@ -81,14 +81,14 @@ class AttentionProblem:
         return self.asked | self.structure.features | bias | frozenset(name for name, given in present.items() if given)
 
     def grid(self, rows: Index, cols: Index) -> Grid:
-        """The block of ``rows`` and ``cols``, both in the caller's indices."""
+        """Return the block of ``rows`` and ``cols``, both in the caller's indices."""
         return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
 
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
-        """The same problem of other arrays, and with other ``changes``."""
+        """Return the same problem with other arrays, and with ``changes`` of other fields."""
         if not changes.keys() <= self.__dict__.keys():
             raise TypeError(f"{', '.join(changes)}: not all of these are fields of AttentionProblem")
-        problem = object.__new__(AttentionProblem)  # takes 0.8 us, dataclasses.replace 4.7: a third of a tiny call
+        problem = object.__new__(AttentionProblem)  # takes 0.8 us; dataclasses.replace takes 4.7 us, a third of a tiny call
         problem.__dict__.update(self.__dict__, query=query, key=key, value=value, **changes)
         return problem
 

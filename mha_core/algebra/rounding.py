@@ -1,8 +1,8 @@
-"""Rounding: how far two correct answers may differ; bounds from the arithmetic, element by element.
+"""Bounds on rounding: how far two correct results may differ, element by element.
 
-Each function takes an answer y and the arguments of the algebra's function of the same name. It returns the difference that
-rounding explains between y and another answer computed in the same precision: twice the error of one. u is the unit roundoff of
-the compute dtype, u_out that of the result; a sum of n terms is taken to have an error of sqrt(n) u (Higham and Mary 2019,
+Each function takes a result y and the arguments of the algebra's function of the same name. It returns the difference that
+rounding explains between y and another result computed in the same precision: twice the error of one. u is the unit roundoff of
+the compute dtype, u_out that of the result; a sum of n terms is assumed to have an error of sqrt(n) u (Higham and Mary 2019,
 section 4).
 """
 
@@ -18,11 +18,11 @@ from .blocks import split
 from .problem import AttentionProblem
 from .state import AttentionState, concat_queries
 
-_BLOCK = 1 << 20  # scores at once
+_BLOCK = 1 << 20  # scores in a block
 
 
 def attention(p: AttentionProblem, y: AttentionState) -> AttentionState:
-    """The bounds of ``out`` and ``lse``, computed for a block of queries at a time.
+    """Return the bounds of ``out`` and ``lse``, computed for one block of queries after another.
 
     With weights w and scores s, ds = u ((sqrt(D) + 2) scale |q| |k|^T + |s| + 1 + max s - s) bounds the error of a score, and
 
@@ -137,5 +137,5 @@ def _roundoff(xp: Namespace, dtype: Any) -> float:
 
 
 def _tiny(xp: Namespace, dtype: Any) -> float:
-    """The smallest normal number, below which rounding is absolute."""
+    """Return the smallest normal number, below which rounding is absolute."""
     return float(xp.finfo(dtype).smallest_normal)

@@ -1,7 +1,7 @@
 """The attention state (out, lse), and how states over disjoint keys merge.
 
 States form a commutative monoid with identity (0, -inf). Blockwise attention, split-KV decoding, caches, sinks and
-ring attention are all choices of how to split the keys before merging (Milakov and Gimelshein 2018, section 3.1;
+ring attention are all ways to split the keys before merging (Milakov and Gimelshein 2018, section 3.1;
 Rabe and Staats 2021, section 2).
 """
 

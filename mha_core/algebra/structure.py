@@ -1,7 +1,7 @@
-"""The structure of a mask, which is how kernels read it.
+"""The structure of a mask: the form in which kernels read it.
 
-The masks of a conjunction are gathered by kind. Keys that no query can reach are dropped before anything is computed;
-the structure is in the indices of the keys that remain.
+The masks of a conjunction are grouped by kind. Keys that no query can reach are dropped before anything is computed;
+the structure uses the indices of the keys that remain.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Structure:
 
 
 def conjuncts(mask: Mask | None) -> Iterator[Mask]:
-    """The masks of the outermost conjunction, also of one written ``~(a | b)`` (De Morgan)."""
+    """Yield the masks of the outermost conjunction, which may also be written ``~(a | b)`` (De Morgan)."""
     match mask:
         case None:
             return
@@ -125,7 +125,7 @@ def _tightest(choose: Callable[[int, int], int], a: int | None, b: int | None) -
 
 
 def _local_band(low: int | None, high: int | None, shift: int, num_queries: int, num_keys: int) -> Limits:
-    """The band with ``shift`` added, without the limits that no pair reaches."""
+    """Return the band with ``shift`` added, without limits that exclude no pair."""
     low = None if low is None or low + shift <= 1 - num_queries else low + shift
     high = None if high is None or high + shift >= num_keys - 1 else high + shift
     return low, high

@@ -1,4 +1,4 @@
-"""Keys that no query may see are zeroed, so that whatever they hold leaves no trace (promise 7)."""
+"""Zeroing of keys that no query may see, so that their contents do not affect the result (promise 7)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .grid import over_heads
 from .masks import Relation
 from .problem import AttentionProblem
 
-_BLOCK = 1 << 20  # pairs evaluated at once
-_ROWS = 512  # queries of a block
+_BLOCK = 1 << 20  # pairs evaluated together
+_ROWS = 512  # queries in a block
 
 
 def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
-    """Return the problem with unseen keys and their values zeroed by selection; without a copy if all are known to be seen."""
+    """Return the problem with unseen keys and their values zeroed by selection; unchanged if all are known to be seen."""
     p, xp = problem, problem.xp
     seen = _seen(p)
     if seen is None:
@@ -36,7 +36,7 @@ def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tup
     """
     reached, num_keys = p.structure.keys, key.shape[-2]
     keys = None if len(reached) == num_keys else (..., slice(reached.start, reached.stop), slice(None))
-    zeroes = p.mask is not None and _seen(p) is not None  # to ask in each call whether there are any would take as long
+    zeroes = p.mask is not None and _seen(p) is not None  # finding out in each call takes as long as zeroing
     as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
     nothing: Any = None
     bare = p.with_arrays(nothing, nothing, nothing, sink=None)
@@ -52,7 +52,7 @@ def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tup
 
 
 def _seen(p: AttentionProblem) -> Array | None:
-    """Return which of the remaining keys are seen, broadcasting to (..., H, 1, S); None if all are known to be."""
+    """Return which of the remaining keys are seen, broadcasting to (..., H, 1, S); None if all are known to be seen."""
     s, xp = p.structure, p.xp
     if not len(s.keys) or not p.query.shape[-2]:
         return None

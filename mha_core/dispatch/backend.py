@@ -1,4 +1,4 @@
-"""A backend whose library is loaded: its namespace and its converters."""
+"""Loaded backends: the namespace of an array library, and conversions to and from NumPy."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class LoadedBackend:
         return self.record.name
 
     def features(self, arrays: Sequence[Any]) -> frozenset[str]:
-        """Return what arrays, or the state of the library, ask of a kernel; None stands for an array that was not given."""
-        ask = self.record.features
-        return frozenset() if ask is None else ask(arrays)
+        """Return the features that arrays, or the state of the library, require of a kernel. An array may be None."""
+        features = self.record.features
+        return frozenset() if features is None else features(arrays)
 
     def placeholder(self, shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
-        """Return zeros of a shape in the memory of one number."""
+        """Return zeros of this shape that occupy the memory of one element."""
         return self.xp.broadcast_to(self.xp.zeros((), dtype=dtype, device=device), shape)
 
     def from_numpy(self, array: Any, device: Any = None) -> Any:
-        """Convert a NumPy array to this backend's library, and copy it only if needed."""
+        """Convert a NumPy array to this backend's library, copying only if needed."""
         convert = self.record.from_numpy
         return convert(array, device) if convert else self.xp.asarray(array, device=device)
 
@@ -47,16 +47,16 @@ class LoadedBackend:
         return convert(array) if convert else numpy.from_dlpack(array)
 
     def is_floating(self, dtype: Any) -> bool:
-        ask = self.record.is_floating
-        return ask(dtype) if ask else self.xp.isdtype(dtype, "real floating")
+        is_floating = self.record.is_floating
+        return is_floating(dtype) if is_floating else self.xp.isdtype(dtype, "real floating")
 
     def parallel(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         """Return ``map(function, items)``, computed on all cores if the library does not use them by itself."""
-        ask = self.record.parallel
-        if ask is None:
+        parallel = self.record.parallel
+        if parallel is None:
             return map(function, items)
         context = copy_context()  # a new thread has an empty context; each item gets a copy of the caller's
-        return ask(lambda item: context.copy().run(function, item), items)
+        return parallel(lambda item: context.copy().run(function, item), items)
 
 
 _loaded: dict[str, LoadedBackend] = {}
@@ -80,11 +80,11 @@ def load(name: str) -> LoadedBackend:
 
 
 def set_num_threads(n: int | None) -> None:
-    """Set how many threads backends use on the host; None lets each choose.
+    """Set how many threads backends use on the host; None lets each backend choose.
 
     The number applies to the whole process, and to backends that are loaded later. By default the NumPy backend uses as many
     threads as the process's affinity and its control group allow. Attention and norms on NumPy give the same bits for any
-    number; layers are cut by it, so their rounding depends on it.
+    number; layers split their work by it, so their rounding depends on it.
 
     Raises TypeError for anything but an int, ValueError below 1.
 

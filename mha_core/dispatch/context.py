@@ -1,4 +1,4 @@
-"""The caller's demands and watchers, per context; a new thread starts with none."""
+"""The caller's demands and watcher, as context variables; a new thread starts with neither."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 ALGEBRA = "algebra"
-"""The name by which ``use_kernel`` demands the algebra instead of any kernel."""
+"""The name with which ``use_kernel`` demands the algebra instead of a kernel."""
 
 
 class Demands(NamedTuple):
-    """What ``use_backend`` and ``use_kernel`` demand. It is hashable, and part of the key of a plan."""
+    """What ``use_backend`` and ``use_kernel`` demand; hashable, because it is part of the key of a plan."""
 
     backend: str | None = None
     kernels: tuple[tuple[str, str], ...] = ()
-    """(operation, kernel), the innermost ``use_kernel`` last."""
+    """Pairs (operation, kernel), the innermost ``use_kernel`` last."""
     algebra_only: bool = False
 
     def kernel(self, op: str) -> str | None:
@@ -29,7 +29,7 @@ demands: ContextVar[Demands] = ContextVar("mha_core.demands", default=NO_DEMANDS
 watcher: ContextVar[Callable[..., Any] | None] = ContextVar("mha_core.watcher", default=None)
 """The function that receives every dispatched operation instead of running it, for ``explain`` and ``verify``."""
 dry: ContextVar[bool] = ContextVar("mha_core.dry", default=False)
-"""Whether operations only check and choose; caches must then not change."""
+"""Whether operations only check their arguments and choose kernels; caches must not change then."""
 
 
 def demanding(**changes: Any) -> AbstractContextManager[None]:
@@ -43,7 +43,7 @@ def watched_by(watch: Callable[..., Any] | None) -> AbstractContextManager[None]
 
 
 def dry_run() -> AbstractContextManager[None]:
-    """Let operations in this context check and choose only."""
+    """Make operations in this context only check their arguments and choose kernels."""
     return _within(dry, True)
 
 

@@ -1,7 +1,7 @@
-"""The records that a plugin yields, and the words in which a call is described to a kernel.
+"""The records that plugins yield, and the features that describe a call to a kernel.
 
-A backend alone is complete: the whole algebra runs on it. Kernels make single operations faster, and fail closed: a kernel that
-does not declare a feature is never given a call that uses it.
+A backend is complete without kernels: the whole algebra runs on it. Kernels make single operations faster. A kernel never
+receives a call that uses a feature it does not declare.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ API = 1
 """The version of this contract. A plugin written for another version is refused."""
 
 STATE_FEATURES = frozenset({"gradient", "forward_gradient", "vmap"})
-"""What the state of a library may ask of any kernel: that gradients flow backwards or forwards, that a batch is mapped over."""
+"""What the state of a library may require of any kernel: reverse-mode or forward-mode gradients, or mapping over a batch."""
 
 MASK_FEATURES = frozenset({"causal", "window", "key_lengths", "packed", "array_mask", "mask"})
-"""What a mask consists of: an upper limit on key - query, a lower one, a number of keys for each batch element, sequences laid
-end to end, an array, and any other expression."""
+"""The parts of a mask, in this order: an upper limit on key - query, a lower limit, a number of keys for each batch element,
+sequences laid end to end, an array, and any other expression."""
 
 BIAS_FEATURES = frozenset({"bias", "alibi", "relative_bias", "bias_term"})
-"""An array, ``alibi``, ``relative_bias``, and any other bias."""
+"""The kinds of bias: an array, ``alibi``, ``relative_bias``, and any other."""
 
-# Kernels that are released with core may declare these sets, less what they lack. A plugin of another distribution lists words:
-# a feature that core adds later joins the set, and the kernel would claim it.
+# Kernels released with core may declare these sets, minus what they lack. A plugin of another distribution should list features
+# by name: a feature that core adds later joins the set, and the kernel would claim to support it.
 
 ATTENTION_FEATURES = MASK_FEATURES | BIAS_FEATURES | {"lse", "softcap", "sink", "grouped_query", "value_dim", "broadcast"}
 """All features of attention. lse: the log-sum-exp is wanted. grouped_query: several query heads read one key head. value_dim:
@@ -44,8 +44,8 @@ LAYER_FEATURES = STANDARD_LAYER_FEATURES | {
     *("dropout", "norm_1=RMSNorm", "norm_2=RMSNorm", "feed_forward.w_g", "feed_forward.b_g"),
     *("attention.rotary=Rotary", "attention.rotary.interleaved"),
 }
-"""All features of an encoder layer that is made of this package's layers. ``name=Class`` names the class of a layer inside; a
-class of a user's own is a feature of its own (``Layer.features``)."""
+"""All features of an encoder layer that is made of this package's layers. ``name=Class`` names the class of an inner layer; a
+user's own class appears with its full name, which no kernel declares by accident (``Layer.features``)."""
 
 FEATURES: Mapping[str, frozenset[str]] = {
     "attention": ATTENTION_FEATURES,
@@ -72,13 +72,13 @@ class Backend:
     types: tuple[str | Callable[[Any], bool], ...]
     """``"module:qualname"`` of each array type; subclasses belong too.
 
-    A predicate ``(array) -> bool`` may stand among them, for arrays such as tracers, whose class does not tell. It is called
-    once for each class that no name fits, so it must not import the library.
+    A predicate ``(array) -> bool`` may be among them, for arrays such as tracers, whose class is not enough to recognise them.
+    It is called once for each class that no name matches, so it must not import the library.
     """
     namespace: Callable[[], Any]
     """Returns the array-API namespace.
 
-    It is called once, on first need, and is the only place to import the library. Where the library is installed but finds no
+    It is called once, on first use, and is the only place to import the library. If the library is installed but finds no
     device to run on, it raises ``NoDevice``.
     """
     devices: Callable[[], Sequence[Any]] | None = None
@@ -86,7 +86,7 @@ class Backend:
     from_numpy: Callable[[Any, Any], Any] | None = None
     """Converts a NumPy array, for a device, to an array of the library; by default the namespace's ``asarray``."""
     to_numpy: Callable[[Any], Any] | None = None
-    """Converts an array to NumPy, and copies it from its device if it must; by default by DLPack."""
+    """Converts an array to NumPy, copying it from its device if needed; by default through DLPack."""
     is_floating: Callable[[Any], bool] | None = None
     """Whether a dtype is floating; by default the namespace's ``isdtype(dtype, "real floating")``."""
     parallel: Callable[[Callable[[Any], Any], Any], Any] | None = None
@@ -95,33 +95,33 @@ class Backend:
     By default items are computed one after another, for libraries that use all cores by themselves.
     """
     synchronize: Callable[[], None] | None = None
-    """Waits for the device."""
+    """Waits until the device has finished its work."""
     features: Callable[[Sequence[Any]], frozenset[str]] | None = None
-    """Returns what the arrays of a call, or the state of the library, ask of a kernel, such as ``"gradient"``.
+    """Returns the features that the arrays of a call, or the state of the library, require of a kernel, such as ``"gradient"``.
 
-    None stands for an array that was not given.
+    None is passed for an array that was not given.
     """
     versions: Callable[[], Mapping[str, str]] | None = None
     """Returns the versions of the libraries by name."""
     install: str = ""
     """The command that installs what is missing."""
     current_device: Callable[[], Any] | None = None
-    """For a library that computes on its current device wherever the arrays are: returns that device.
+    """Returns the current device, for a library that computes there wherever the arrays are.
 
     Arrays on another device are refused, since their results would be on the current one.
     """
     set_num_threads: Callable[[int | None], None] | None = None
     """Sets how many threads the library and its kernels use on the host; None restores the number before the first call."""
     device_key: Callable[[Any], Hashable] | None = None
-    """For a library whose devices have no hash: returns what stands for a device in the key of a plan.
+    """Returns a hashable value that represents a device in the key of a plan, for a library whose devices are not hashable.
 
-    Where the library has a current device, the result must depend on that one too.
+    If the library has a current device, the value must depend on that device too.
     """
 
 
 @dataclass(frozen=True)
 class Call:
-    """What is known of a call without looking at a number. It is hashable."""
+    """What is known about a call without reading the elements of its arrays; hashable."""
 
     op: str
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
@@ -131,11 +131,11 @@ class Call:
     options: tuple[tuple[str, Any], ...] = ()
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """The shape of an argument; None if it was not given."""
+        """Return the shape of an argument; None if it was not given."""
         return dict(self.shapes).get(name)
 
     def option(self, name: str) -> Any:
-        """The value of an option, such as ``approximate`` of gelu."""
+        """Return the value of an option, such as ``approximate`` of gelu; None if the call has no such option."""
         return dict(self.options).get(name)
 
 
@@ -144,7 +144,7 @@ class Kernel:
     """A faster way to compute one operation on one backend."""
 
     backend: str
-    """Whose arrays it takes; the backend may be another plugin's."""
+    """The backend whose arrays it takes, which may be another plugin's."""
     op: str
     """The operation, such as ``"attention"`` or ``"gelu"``."""
     name: str
@@ -160,20 +160,20 @@ class Kernel:
     priority: int = 0
     """Kernels are tried in descending order of priority."""
     handles: frozenset[str] = frozenset()
-    """The features that it supports; a call that uses any other goes elsewhere."""
+    """The features that it supports. It never receives a call that uses any other."""
     supports: str | Callable[[Call], str | None] | None = None
     """Returns None for a ``Call`` that the kernel can compute, otherwise the reason why it cannot.
 
-    ``"module:function"`` is imported when a call first asks; so the function may stand in a module that imports the library.
+    ``"module:function"`` is imported on first use, so the function may be in a module that imports the library.
     """
     opt_in: bool | str = False
-    """True, or the reason: the kernel is chosen only by ``use_kernel``."""
+    """Whether only ``use_kernel`` chooses the kernel; a string is true and gives the reason."""
     prepare: str | None = None
     """``"module:function"`` of an attention kernel, for small calls.
 
     The function receives a problem, and returns a function ``(query, key, value, sink) -> AttentionState`` for all problems
-    that differ from it only in the numbers and strides of these arrays; or None, and ``load`` computes. It keeps no array of
-    the problem.
+    that differ from it only in the numbers and strides of these arrays; or None, and ``load`` computes. It must not keep
+    any array of the problem.
     """
     source: Callable[[], str] | None = None
-    """Returns the text that the kernel compiles on need. A certificate of conformance names its SHA-256."""
+    """Returns the source code that the kernel compiles at run time. A certificate of conformance contains its SHA-256."""

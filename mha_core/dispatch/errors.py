@@ -8,7 +8,7 @@ from typing import Any
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: the closest known one, or nothing."""
-    from difflib import get_close_matches  # imported on need, for an error's words
+    from difflib import get_close_matches  # imported only for an error
 
     guess = get_close_matches(str(word), list(known), n=1)
     return f"; did you mean {guess[0]!r}?" if guess else ""
@@ -19,7 +19,7 @@ class MhaError(Exception):
 
 
 class UnknownBackend(MhaError, LookupError):
-    """No installed plugin brings a backend of this name."""
+    """No installed plugin provides a backend of this name."""
 
 
 class BackendUnavailable(MhaError, ImportError):
@@ -32,12 +32,12 @@ class BackendUnavailable(MhaError, ImportError):
 class NoDevice(MhaError, RuntimeError):
     """A library is installed but finds no device to run on, so installing it again would not help.
 
-    The ``namespace`` of a plugin's backend raises it, in one line, with what was found and what is needed.
+    A backend's ``namespace`` raises it with a message of one line that says what was found and what is needed.
     """
 
 
 class BackendMismatch(MhaError, TypeError):
-    """An array is of another library or on another device than the call. Nothing is converted silently."""
+    """The library or device of an array does not match the call. Nothing is converted silently."""
 
 
 class KernelUnsupported(MhaError, NotImplementedError):
@@ -45,7 +45,7 @@ class KernelUnsupported(MhaError, NotImplementedError):
 
 
 class UnknownKernel(KernelUnsupported, LookupError):
-    """No installed plugin brings a kernel of this name."""
+    """No installed plugin provides a kernel of this name."""
 
 
 class KernelDivergence(MhaError, AssertionError):
@@ -63,7 +63,7 @@ class KernelDivergence(MhaError, AssertionError):
 
 
 class KernelWarning(RuntimeWarning):
-    """A kernel is broken; another kernel or the algebra computes instead."""
+    """A kernel is broken; another kernel or the algebra is used instead."""
 
 
 class PluginApiMismatch(MhaError, ImportError):

@@ -1,4 +1,7 @@
-"""The two hooks. pluggy registers plugins and calls each hook once; no computation passes through it."""
+"""The two hooks of plugins.
+
+pluggy registers plugins and calls each hook once; no computation passes through it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def mha_backends() -> Iterable[Backend]:
-    """Yield the backends that this plugin brings. Must not import an array library."""
+    """Yield the backends that this plugin provides. Must not import an array library."""
     raise NotImplementedError
 
 
 @hookspec
 def mha_kernels() -> Iterable[Kernel]:
-    """Yield the kernels that this plugin brings, for its own backends or for others'."""
+    """Yield the kernels that this plugin provides, for its own backends or for others'."""
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The choice of a kernel for a call, with the reasons against all others."""
+"""The choice of a kernel for a call, with the reasons against the others."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _unfit(kernel: Kernel, call: Call) -> str | None:
         reason = imported(kernel.supports)(call)
         if reason is None or (isinstance(reason, str) and reason):
             return reason
-        raise TypeError(f"supports returned {reason!r}; expected None, or the reason against the call")
+        raise TypeError(f"supports returned {reason!r}; expected None, or the reason why it cannot compute the call")
     except Exception as error:
         return _broken(kernel, "cannot say whether it supports the call", error)
 
@@ -98,11 +98,11 @@ def _load(kernel: Kernel) -> tuple[Callable[..., Any], Callable[..., Any] | None
 
 
 def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that ``"module:function"`` names, or the function that is given itself."""
+    """Return the function that ``"module:function"`` names, or a function unchanged."""
     return _found(function, generation()) if isinstance(function, str) else function
 
 
-@lru_cache  # three lookups in each call that is planned each time took 1.5 of its 4 us
+@lru_cache  # a call that is planned each time makes three lookups, which took 1.5 of its 4 us
 def _found(name: str, generation: int) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
@@ -148,7 +148,7 @@ def use_kernel(op: str, name: str) -> Iterator[None]:
     """Demand a kernel for all calls of one operation in this context; ``"algebra"`` demands none.
 
     A call that the kernel cannot compute raises KernelUnsupported with the reason. Raises UnknownKernel for a name that no
-    plugin brings.
+    plugin provides.
 
     >>> import numpy as np, mha_core as mha
     >>> with mha.use_kernel("gelu", "algebra"):

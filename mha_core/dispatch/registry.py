@@ -1,4 +1,4 @@
-"""The installed plugins, found once, on first need.
+"""The installed plugins, found once, on first use.
 
 A plugin that breaks keeps its traceback and does not affect the others.
 """
@@ -39,7 +39,7 @@ class Plugin:
 
     @property
     def traceback(self) -> str:
-        from traceback import format_exception  # imported on need
+        from traceback import format_exception  # imported only for an error
 
         return "".join(format_exception(self.error)) if self.error else ""
 
@@ -54,9 +54,9 @@ class Registry:
 
     def discover(self) -> None:
         """Load every plugin that is installed."""
-        from importlib.metadata import entry_points  # 50 ms, on first need only
+        from importlib.metadata import entry_points  # takes 50 ms, only on first use
 
-        def ours_first(entry: EntryPoint) -> tuple[bool, str]:  # nobody can take the name of a backend of ours
+        def ours_first(entry: EntryPoint) -> tuple[bool, str]:  # so that no other plugin takes the name of one of our backends
             return entry.dist is None or entry.dist.name != "mha-core", entry.name
 
         for entry in sorted(entry_points(group=GROUP), key=ours_first):
@@ -108,29 +108,29 @@ class Registry:
     def _check_backend(self, backend: Backend, before: list[Backend]) -> None:
         _check(backend, Backend)
         if backend.name in {other.name for other in before}:
-            raise ValueError(f"two backends of one plugin are named {backend.name!r}: give each a name of its own")
+            raise ValueError(f"two backends of one plugin are named {backend.name!r}: give each another name")
         if backend.name in self.backends:
             owner = self.backends[backend.name][1].owner
-            raise ValueError(
-                f"a backend named {backend.name!r} is already registered by {owner}: give this one a name of its own"
-            )
+            raise ValueError(f"a backend named {backend.name!r} is already registered by {owner}: give this one another name")
 
     def _check_kernel(self, kernel: Kernel, before: list[Kernel]) -> None:
         _check(kernel, Kernel)
         if kernel.name == ALGEBRA:
-            raise ValueError(f"a kernel for {kernel.op} is named {ALGEBRA!r}, which stands for no kernel: give it another name")
+            raise ValueError(
+                f"a kernel for {kernel.op} is named {ALGEBRA!r}, which is reserved for the algebra: give it another name"
+            )
         _check_functions(kernel)
         for other in (*before, *self.kernels.get((kernel.backend, kernel.op), ())):
             if (other.backend, other.op, other.name) == (kernel.backend, kernel.op, kernel.name):
                 owner = "this plugin" if other in before else self.owner(other)
                 raise ValueError(
                     f"a kernel named {kernel.name!r} for {kernel.op} on {kernel.backend} is already registered by {owner}: "
-                    "give this one a name of its own"
+                    "give this one another name"
                 )
 
 
 def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel]]:
-    """Return what the hooks of a plugin yield. Each plugin has a manager of its own, so none can disturb another."""
+    """Return what the hooks of a plugin yield. Each plugin has its own manager, so that it cannot affect another."""
     import pluggy
 
     from . import hookspecs

@@ -1,7 +1,8 @@
 """The choice of the backend that a call runs on.
 
-Demand: the ``backend=`` argument, then the innermost ``use_backend``. Fact: the arrays' own type; all must agree.
-Preference, only where there are no arrays: ``set_default_backend``, then ``MHA_BACKEND``, then ``numpy``.
+A call with arrays runs on the backend of their type: all must agree, also with the innermost ``use_backend``. A call without
+arrays runs on the first of these that is given: the ``backend=`` argument, the innermost ``use_backend``,
+``set_default_backend``, ``MHA_BACKEND``, and finally ``numpy``.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class BackendInfo:
     state: str
     """``"registered"``; ``"broken"`` for a plugin that cannot be used; or ``"idle"``.
 
-    A plugin is idle that brings nothing, or something that is never asked for: a kernel for a backend that is not installed,
-    for an unknown operation, or with an unknown feature.
+    A plugin is idle if it provides nothing, or a kernel that is never used: one for a backend that is not installed, for an
+    unknown operation, or with an unknown feature.
     """
     reason: str = ""
     """Why it is broken or idle."""
     kernels: tuple[str, ...] = ()
-    """``"operation: name"`` of each kernel, whichever plugin brought it."""
+    """``"operation: name"`` of each kernel, whichever plugin provides it."""
     traceback: str = field(default="", repr=False)
 
 
@@ -61,26 +62,26 @@ def backends() -> list[BackendInfo]:
         elif not plugin.backends and not plugin.kernels:
             rows.append(BackendInfo(plugin.name, *owner, "idle", "its hooks yield neither a backend nor a kernel"))
         for name in sorted({kernel.backend for kernel in plugin.kernels} - set(found.backends)):
-            reason = f"it extends backend {name!r}, which no installed plugin brings"
+            reason = f"it extends backend {name!r}, which no installed plugin provides"
             rows.append(BackendInfo(plugin.name, *owner, "idle", reason))
         for kernel in plugin.kernels:
-            rows += [BackendInfo(plugin.name, *owner, "idle", reason) for reason in _unknown_words(kernel)]
+            rows += [BackendInfo(plugin.name, *owner, "idle", reason) for reason in _unknown_names(kernel)]
         rows += [BackendInfo(each.name, *owner, "registered", kernels=_kernels(each.name)) for each in plugin.backends]
     return rows
 
 
-def _unknown_words(kernel: Kernel) -> Iterator[str]:
+def _unknown_names(kernel: Kernel) -> Iterator[str]:
     """Yield a message for each operation or feature that a kernel declares and core does not know."""
     if kernel.op not in FEATURES:
         yield f"kernel {kernel.name!r} is for {kernel.op!r}; expected one of {', '.join(FEATURES)}"
         return
     known = FEATURES[kernel.op] | STATE_FEATURES
     backend = registry().backends.get(kernel.backend)
-    library_has_own = backend is not None and backend[0].features is not None
+    library_adds_features = backend is not None and backend[0].features is not None
     for feature in sorted(frozenset(kernel.handles) - known):
         hint = did_you_mean(feature, sorted(known))
         names_a_class = kernel.op == "encoder_layer" and "." in feature.partition("=")[2]  # a user's own layer
-        if not names_a_class and (hint or not library_has_own):
+        if not names_a_class and (hint or not library_adds_features):
             yield f"kernel {kernel.name!r} handles {feature!r}, but {kernel.op} has no such feature{hint}"
 
 
@@ -126,7 +127,7 @@ def set_default_backend(name: str | None) -> None:
 
 
 def backend_without_arrays(name: str | None = None) -> LoadedBackend:
-    """Return the backend that is demanded, otherwise the preferred one."""
+    """Return the backend of a call without arrays."""
     if name is None:
         name = demands.get().backend or _default or os.environ.get("MHA_BACKEND") or "numpy"
     return load(check_name(name))

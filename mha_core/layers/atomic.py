@@ -15,7 +15,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
     A symbolic link stays one: its target is replaced. Raises OSError that names ``path``.
     """
-    import tempfile  # 2 ms, only if something is written
+    import tempfile  # takes 2 ms; imported only to write a file
 
     target = path.resolve()
     if target.is_dir():

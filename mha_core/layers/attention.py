@@ -136,7 +136,7 @@ class MultiHeadAttention(Layer):
         )
 
     def weights(self, x: Array, *, context: Array | None = None, **options: Unpack[Options]) -> Array:
-        """The attention weights of each head, (..., h, L, S)."""
+        """Return the attention weights of each head, (..., h, L, S)."""
         return multi_head_weights(
             x,
             self.w_q,

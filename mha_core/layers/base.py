@@ -1,4 +1,4 @@
-"""The base of all layers: a tree of arrays that can be listed, mapped, moved, saved and read."""
+"""The base of all layers: a tree of arrays that can be listed, mapped, moved, saved and loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Layer:
     """A frozen dataclass of arrays, other layers, tuples of layers, and plain settings."""
 
     def arrays(self) -> dict[str, Array]:
-        """Every array by its dotted name, such as ``layers.0.attention.w_q``.
+        """Return every array by its dotted name, such as ``layers.0.attention.w_q``.
 
         >>> import mha_core as mha
         >>> list(mha.LayerNorm.init(d_model=4).arrays())
@@ -32,7 +32,7 @@ class Layer:
 
     @cached_property
     def features(self) -> frozenset[str]:
-        """What a kernel of the whole layer must declare, by dotted name.
+        """The features that a kernel of the whole layer must declare, by dotted name.
 
         ``name=Class`` for each layer inside, ``name=value`` for each setting that is a string, and the name alone for each
         setting that is True and each optional field that is given. Numbers are in ``settings``.
@@ -49,11 +49,11 @@ class Layer:
         return {name: value for name, value, _ in _values("", self) if type(value) in (int, float)}
 
     def map(self, function: Callable[[Array], Array]) -> Self:
-        """The same layer with ``function`` applied to every array."""
+        """Return the same layer with ``function`` applied to every array."""
         return map_arrays(self, function)
 
     def to(self, backend: str, *, device: Any = None, dtype: Any = None) -> Self:
-        """The same layer with its arrays in another library, on another device, or of another dtype.
+        """Return the same layer with its arrays in another library, on another device, or of another dtype.
 
         ``dtype`` is a dtype of the target library, or its name. Raises UnknownBackend, BackendUnavailable; TypeError for a
         dtype that is not floating.
@@ -80,7 +80,7 @@ class Layer:
 
         Modules: nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder, nn.TransformerDecoderLayer,
         nn.TransformerDecoder. The state dict of nn.MultiheadAttention needs only ``num_heads``; those of the others may come
-        with ``eps``. Inputs are batch first here, whatever the module says, and there is no dropout.
+        with ``eps``. Inputs are batch first here, whatever the module's ``batch_first``, and its dropout is left out.
 
         Raises ValueError that lists missing or unknown keys, and for modules without a counterpart here; TypeError for
         settings that are absent, or given although the module holds them.
@@ -104,7 +104,7 @@ class Layer:
 
 
 def _known(cls: type[Any]) -> dict[str, type[Any]]:
-    """Every layer class, by name."""
+    """Return every layer class by name."""
     found: dict[str, type[Any]] = {}
     for kind in cls.__subclasses__():
         found |= {kind.__name__: kind, **_known(kind)}
@@ -123,7 +123,7 @@ def _walk(name: str, value: Any) -> Iterator[tuple[str, Array]]:
 
 
 def _values(name: str, layer: Layer) -> Iterator[tuple[str, Any, bool]]:
-    """Each field: its dotted name, its value, and whether it is optional."""
+    """Yield the dotted name of each field, its value, and whether it is optional."""
     for field in fields(layer):
         value, dotted = getattr(layer, field.name), f"{name}.{field.name}" if name else field.name
         yield dotted, value, field.default is None

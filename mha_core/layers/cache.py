@@ -41,7 +41,7 @@ class KeyValueCache:
         if self.key is None or self.value is None:
             return key, value
         if self.context is not None:
-            raise ValueError("the cache holds the keys of a context: self-attention needs a cache of its own")
+            raise ValueError("the cache holds the keys of a context: self-attention needs another cache")
         xp = backend_of({"key": key, "cache.key": self.key}).xp
         if key.shape[:-2] != self.key.shape[:-2]:
             raise ValueError(
@@ -81,7 +81,7 @@ class DecoderCache:
 
     @contextmanager
     def step(self, num_layers: int) -> Iterator[list[tuple[KeyValueCache, KeyValueCache]]]:
-        """Give the caches of ``num_layers`` layers for one step; a step that raises leaves them unchanged."""
+        """Yield the caches of ``num_layers`` layers for one step; a step that raises leaves them unchanged."""
         if self.layers and len(self.layers) != num_layers:
             raise ValueError(f"the cache has {len(self.layers)} layers; expected {num_layers}, the layers of this decoder")
         started = bool(self.layers)

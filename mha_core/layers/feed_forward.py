@@ -14,7 +14,7 @@ from .init import Weights
 
 @dataclass(frozen=True, eq=False)
 class FeedForward(Layer):
-    """f(x w_1 + b_1) w_2 + b_2; with w_g gated, (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2.
+    """f(x w_1 + b_1) w_2 + b_2, or with the gate w_g (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2.
 
     Source: Vaswani et al. 2017, equation 2; Shazeer 2020, equation 6.
     """

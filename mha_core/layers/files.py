@@ -1,4 +1,4 @@
-"""Layers as safetensors files: the arrays by their dotted names, and in the metadata a plan to build the layer from them."""
+"""Layers as safetensors files: arrays by dotted name, and metadata from which the layer is built again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEY = "mha_core.layer"
 
 
 class LayerFileError(MhaError, ValueError):
-    """A file without a layer, or with another one; the message lists what is missing, unknown or of a wrong shape."""
+    """The file does not contain the expected layer; the message lists what is missing, unknown or of a wrong shape."""
 
 
 def save(layer: Any, path: str | Path) -> None:
@@ -28,7 +28,7 @@ def save(layer: Any, path: str | Path) -> None:
     for name, x in layer.arrays().items():
         backend = backend_of({name: x})
         dtypes[name] = str(x.dtype).rpartition(".")[2]
-        if dtypes[name] == "bfloat16":  # which NumPy lacks; float32 holds it exactly
+        if dtypes[name] == "bfloat16":  # NumPy lacks it; float32 represents it exactly
             x = backend.xp.astype(x, backend.xp.float32)
         arrays[name] = _contiguous(backend.to_numpy(x))
     plan = json.dumps({"format": 1, "layer": _plan("", layer), "dtypes": dtypes}, default=_plain)
@@ -95,14 +95,14 @@ def _plan(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy number as a Python number."""
+    """Return a NumPy number as a Python number."""
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"a setting of the layer is {value!r}; expected a number, a string or a bool")
 
 
 def _shapes(plan: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every array of a plan, with its shape."""
+    """Yield the name and the shape of every array of a plan."""
     if isinstance(plan, dict) and "array" in plan:
         yield plan["array"], tuple(plan["shape"])
     elif isinstance(plan, dict | list):
@@ -124,7 +124,7 @@ def _build(plan: Any, known: Mapping[str, type], make: Callable[[str], Array], p
 
 
 def _contiguous(x: Any) -> Any:
-    """x in C order: safetensors writes the memory of an array as it is, whatever its strides."""
+    """Return x in C order: safetensors writes the memory of an array as it is, whatever its strides."""
     import numpy
 
     return numpy.ascontiguousarray(x)

@@ -1,10 +1,10 @@
-"""Layers from torch's modules and state dicts. torch is not imported: a module is known by its attributes.
+"""Layers from torch's modules and state dicts.
 
-torch writes y = W x with W (out, in); here y = x w with w (in, out), so matrices are transposed, as views. The arrays stay
-torch's, detached: ``.to(backend)`` takes them elsewhere.
+torch is not imported: a module is recognised by its attributes. torch writes y = W x with W (out, in); here y = x w with
+w (in, out), so matrices are transposed, as views. The arrays remain torch's, detached; ``.to(backend)`` converts them.
 
-A layer class builds itself from a state dict in its classmethod ``read(state, prefix, **settings)``. No layer is known here:
-``reads_torch`` registers the classes that ``Layer.from_torch`` may build.
+A layer class builds itself from a state dict in its classmethod ``_read(state, prefix, **settings)``. This module names no
+layer: ``reads_torch`` registers the classes that ``Layer.from_torch`` may build.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SETTINGS: dict[type, tuple[str, ...]] = {}
 
 
 def reads_torch(settings: tuple[str, ...]) -> Callable[[L], L]:
-    """Register a class for ``from_torch``; ``settings`` are the arguments of its ``read`` that no state dict holds."""
+    """Register a class for ``from_torch``; ``settings`` are the arguments of its ``_read`` that no state dict contains."""
 
     def register(cls: L) -> L:
         _SETTINGS[cls] = settings
@@ -57,7 +57,7 @@ class StateDict:
         return self.take(name) if name in self.arrays else None
 
     def eps_of(self, prefix: str) -> float:
-        """The eps of the norm whose keys begin with ``prefix``."""
+        """Return the eps of the norm whose keys begin with ``prefix``."""
         return self.eps if isinstance(self.eps, float) else self.eps.get(prefix.removesuffix("."), 1e-5)
 
     def finish(self, what: str) -> None:
@@ -72,7 +72,7 @@ def read(cls: Any, source: Any, given: Mapping[str, Any]) -> Any:
     """Return a layer of ``cls`` from a torch module or its state dict."""
     if cls not in _SETTINGS:
         known = ", ".join(kind.__name__ for kind in _SETTINGS)
-        raise TypeError(f"a {cls.__name__} is not read from torch by itself; expected one of {known}")
+        raise TypeError(f"a {cls.__name__} cannot be read from torch by itself; expected one of {known}")
     given = dict(given)
     only_attention = _SETTINGS[cls] == ATTENTION_SETTINGS
     eps = given.pop("eps", 1e-5) if not only_attention and not hasattr(source, "state_dict") else norms_of(source)
@@ -111,7 +111,7 @@ def activation_of(module: Any) -> str:
 
 
 def settings_of(source: Any, given: Mapping[str, Any], only_attention: bool) -> dict[str, Any]:
-    """Return the settings that a state dict does not hold: the module's, or those given with the state dict."""
+    """Return the settings that a state dict does not contain: the module's, or those given with the state dict."""
     needed = ATTENTION_SETTINGS if only_attention else LAYER_SETTINGS
     if strange := sorted(set(given) - set(needed)):
         expected = f"{', '.join(needed)}, and eps with a state dict"
@@ -132,10 +132,10 @@ def settings_of(source: Any, given: Mapping[str, Any], only_attention: bool) -> 
 
 
 def _module_settings(source: Any, layer: Any, only_attention: bool) -> dict[str, Any]:
-    """The settings of one layer of a module."""
+    """Return the settings of one layer of a module."""
     attention: Any = layer if only_attention else getattr(layer, "self_attn", None)
     if not hasattr(attention, "in_proj_weight"):
-        raise TypeError(f"from_torch was given a {type(source).__name__}, which is not the module that this layer stands for")
+        raise TypeError(f"from_torch was given a {type(source).__name__}, which is not the counterpart of this layer")
     attentions: tuple[Any, ...] = (attention, getattr(layer, "multihead_attn", attention))
     for each in attentions:
         if each.bias_k is not None or each.add_zero_attn:
@@ -145,12 +145,12 @@ def _module_settings(source: Any, layer: Any, only_attention: bool) -> dict[str,
 
 
 def transposed(w: Any) -> Any:
-    """W (out, in) as w (in, out); None stays None, as ``StateDict`` gives for a missing key."""
+    """Return W (out, in) as w (in, out). None, from ``StateDict.take`` for a missing key, stays None."""
     return None if w is None else w.T
 
 
 def thirds(w: Any) -> tuple[Any, Any, Any]:
-    """The parts for query, key and value of torch's packed projection."""
+    """Return the parts for query, key and value of torch's packed projection."""
     if w is None:
         return None, None, None
     size = w.shape[0] // 3

@@ -21,8 +21,8 @@ class Weights:
         self._random = random.Random(check.integer("seed", seed, 0))
 
     def glorot(self, rows: int, columns: int) -> Array:
-        """(rows, columns), uniform within sqrt(6 / (rows + columns)) of 0 (Glorot and Bengio 2010, equation 16)."""
-        import numpy  # to hand over the bytes; the backend does the arithmetic below
+        """Return (rows, columns), uniform within sqrt(6 / (rows + columns)) of 0 (Glorot and Bengio 2010, equation 16)."""
+        import numpy  # only passes on the bytes; the backend does the arithmetic
 
         if rows < 1 or columns < 1:
             raise ValueError(f"a weight would have shape ({rows}, {columns}); expected sizes of at least 1")
@@ -40,7 +40,7 @@ class Weights:
 
 
 def heads_of(d_model: int, num_heads: int) -> int:
-    """Return the features of a head. Raises ValueError if num_heads does not divide d_model, TypeError if one is not an int."""
+    """Return the size of a head. Raises ValueError if num_heads does not divide d_model, TypeError if one is not an int."""
     for name, value in (("d_model", d_model), ("num_heads", num_heads)):
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} is {type(value).__name__}; expected an int")

@@ -29,7 +29,7 @@ class Dropout:
             raise ValueError(f"dropout has keeps for {', '.join(unknown)}; expected some of {', '.join(known)}")
 
     def within(self, prefix: str) -> Dropout:
-        """The keeps whose names start with a prefix, without it."""
+        """Return the dropout of the names that start with a prefix, without the prefix."""
         return Dropout(self.rate, {name.removeprefix(prefix): x for name, x in self.keeps.items() if name.startswith(prefix)})
 
 
@@ -44,7 +44,7 @@ def residual(
     """Norm(x + Dropout(Sublayer(x))), or x + Dropout(Sublayer(Norm(x))) with ``norm_first``."""
     y = sublayer(norm(x) if norm_first else x)
     if y.shape[-1:] != x.shape[-1:]:
-        raise ValueError(f"{name} gives {y.shape[-1]} features; expected {x.shape[-1]}, to be added to those of x")
+        raise ValueError(f"{name} returns {y.shape[-1]} features; expected {x.shape[-1]}, to be added to those of x")
     if dropout is not None and name in dropout.keeps:
         y = drop(y, dropout.keeps[name], rate=dropout.rate)
     return x + y if norm_first else norm(x + y)

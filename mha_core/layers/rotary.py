@@ -1,4 +1,4 @@
-"""Rotary positions of attention layers."""
+"""The rotary embedding of attention layers: tables, and their rows for each position."""
 
 from __future__ import annotations
 

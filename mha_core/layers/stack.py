@@ -89,7 +89,7 @@ class Stack(Layer, Generic[B]):
 
     @classmethod
     def _read(cls, state: StateDict, prefix: str, **settings: Any) -> Self:
-        # from nn.TransformerEncoder and nn.TransformerDecoder; the keys tell the number of layers
+        # from nn.TransformerEncoder and nn.TransformerDecoder; the number of layers follows from the keys
         places = [name.split(".")[1] for name in state.arrays if name.startswith("layers.")]
         count = 1 + max((int(place) for place in places if place.isdigit()), default=0)
         norm = LayerNorm._read(state, f"{prefix}norm.") if f"{prefix}norm.weight" in state else None
@@ -97,7 +97,7 @@ class Stack(Layer, Generic[B]):
         return cls(layers, norm)
 
     def each(self, dropout: Dropout | None) -> Iterator[tuple[B, Dropout | None]]:
-        """Each layer with the dropout of its sublayers."""
+        """Yield each layer with the dropout of its sublayers."""
         if dropout is not None:
             dropout.check(f"layers.{at}.{name}" for at, layer in enumerate(self.layers) for name in layer.sublayers)
         for at, layer in enumerate(self.layers):

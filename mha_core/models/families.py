@@ -1,4 +1,4 @@
-"""The names that each family of models gives its settings and weights. A new family is a few lines here."""
+"""The names of settings and weights in each family of models. A new family takes a few lines here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Family:
     """Names in config.json and model.safetensors; BERT's by default."""
 
     prefix: str
-    """Begins the names of weights in the file of a whole model, but not in the file of an encoder alone."""
+    """The start of the names of weights in the file of a whole model; absent in the file of an encoder alone."""
 
     # fields of config.json
     d_model: str = "hidden_size"

@@ -1,4 +1,4 @@
-"""Finding a model's directory and reading its files. Every error names the file."""
+"""The directory of a model and its files. Every error names the file."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ _KINDS = ("F64", "F32", "F16", "BF16")
 
 
 def _listing(folder: Path) -> str:
-    """Say what a directory holds, for an error about a missing file."""
+    """Return the contents of a directory, for an error about a missing file."""
     if not folder.is_dir():
         return f"there is no directory {folder}"
     names = sorted(entry.name for entry in folder.iterdir())

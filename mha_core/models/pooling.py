@@ -1,4 +1,4 @@
-"""Pooling: from hidden states to one vector for each text, as sentence-transformers' Pooling and Normalize modules do it."""
+"""Pooling of hidden states to one vector for each text, as in sentence-transformers' Pooling and Normalize modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..algebra.arrays import Array, Namespace, device_of
 from ..algebra.masks import runs
 from .files import ModelError, one_of, read_json
 
-# hidden states of texts of one length, (n, length, d) -> (n, d), in the order in which modes given as flags are concatenated
+# from hidden states of texts of one length, (n, length, d), to (n, d); modes given as flags are concatenated in this order
 _MODES: dict[str, Callable[[Namespace, Array], Array]] = {
     "cls": lambda xp, x: x[:, 0, :],
     "max": lambda xp, x: xp.max(x, axis=1),
@@ -29,7 +29,7 @@ class Pooling:
     modes: tuple[str, ...] = ("mean",)
     """Names of modes, whose vectors are concatenated."""
     normalize: bool = False
-    """Whether the model gives vectors length 1."""
+    """Whether the model scales vectors to length 1."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -45,7 +45,7 @@ class Pooling:
             kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
             modules[one_of(kind, _MODULES, path, "module type")] = module
         if "Pooling" not in modules:
-            raise ModelError(f"{path} has no Pooling module: its model gives no vector for a text")
+            raise ModelError(f"{path} has no Pooling module: its model does not return one vector for each text")
         return cls(_read_modes(folder / str(modules["Pooling"].get("path", "")) / "config.json"), "Normalize" in modules)
 
     def __call__(self, xp: Namespace, hidden: Array, lengths: Sequence[int]) -> Array:
@@ -62,13 +62,13 @@ class Pooling:
 
 
 def unit(xp: Namespace, x: Array) -> Array:
-    """Rows divided by their length; a row of zeros stays 0."""
+    """Return the rows divided by their length; a row of zeros stays 0."""
     norm = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
     return x / xp.where(norm < 1e-12, 1e-12, norm)
 
 
 def _read_modes(path: Path) -> tuple[str, ...]:
-    """The modes of a Pooling config: flags, as in older files, in the order of _MODES; or names, in the order given."""
+    """Return the modes of a Pooling config: flags, as in older files, in the order of _MODES; or names, in the order given."""
     config: dict[str, Any] = read_json(path)
     if "pooling_mode" in config:
         named = config["pooling_mode"]

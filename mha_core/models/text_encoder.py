@@ -21,7 +21,7 @@ from .pooling import Pooling, unit
 from .text_model import TextModel
 from .tokens import Tokenizer
 
-_WINDOW = 4096  # texts that are sorted by length together, and so the most that are in memory
+_WINDOW = 4096  # texts that are sorted by length together, and so the maximum number in memory
 _TOKENS = 1024  # tokens in one matrix
 
 
@@ -70,12 +70,12 @@ class TextEncoder:
 
     @property
     def dim(self) -> int:
-        """Features of a vector."""
+        """The number of features of a vector."""
         return self.model.words.shape[1] * len(self.pooling.modes)
 
     @property
     def max_seq_length(self) -> int:
-        """Most tokens of a text; the rest is cut, with one warning that counts such texts."""
+        """The maximum number of tokens of a text; the rest is cut, with one warning that counts such texts."""
         return self.tokenizer.max_seq_length
 
     def encode(self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None) -> Array:
@@ -148,7 +148,7 @@ class TextEncoder:
             warnings.warn(message, TruncationWarning, stacklevel=stacklevel)
 
     def _encode_window(self, ids: list[list[int]], normalize: bool, bar: Any) -> Array:
-        """The vectors of a window: its texts are sorted, longest first, packed into matrices, and put back in order."""
+        """Return the vectors of a window: its texts are sorted, longest first, packed into matrices, and put back in order."""
         xp = self.backend.xp
         order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
         batches = []
@@ -160,7 +160,7 @@ class TextEncoder:
         return xp.astype(unit(xp, vectors) if normalize else vectors, xp.float32, copy=False)
 
     def _encode_packed(self, ids: list[list[int]]) -> Array:
-        """The vectors of texts laid end to end in one matrix, without padding."""
+        """Return the vectors of texts laid end to end in one matrix, without padding."""
         xp = self.backend.xp
         lengths = [len(text) for text in ids]
         tokens = integers(xp, (token for text in ids for token in text), self.device)
@@ -186,7 +186,7 @@ def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _batches(ids: list[list[int]]) -> Iterator[list[list[int]]]:
-    """Neighbouring texts of up to ``_TOKENS`` tokens together; a longer text is a batch of its own."""
+    """Yield batches of adjacent texts, of up to ``_TOKENS`` tokens together; a longer text is a separate batch."""
     batch: list[list[int]] = []
     tokens = 0
     for text in ids:

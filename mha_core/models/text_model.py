@@ -19,7 +19,7 @@ _MAX_DISTANCE = 128  # longer distances share one bucket (MPNet, as T5: Raffel e
 
 @dataclass(frozen=True, eq=False)
 class TextModel(Layer):
-    """The sum of the embeddings of words, positions and token types, normed and encoded."""
+    """The sum of the embeddings of words, positions and token types, normalized and encoded."""
 
     words: Array
     """(vocabulary, d)."""
@@ -39,12 +39,12 @@ class TextModel(Layer):
         return self.encoder(self.embed(ids, positions), mask=mask, bias=self.bias)
 
     def embed(self, ids: Array, positions: Array) -> Array:
-        """The input of the encoder; all tokens are of type 0."""
+        """Return the input of the encoder; all tokens are of type 0."""
         x = embedding(ids, self.words) + embedding(positions, self.positions)
         return self.norm(x if self.token_types is None else x + self.token_types[0, :])
 
     def attention_maps(self, ids: Array, positions: Array) -> list[Array]:
-        """The attention weights of each layer, (heads, L, L)."""
+        """Return the attention weights of each layer, (heads, L, L)."""
         x, bias, maps = self.embed(ids, positions), self.bias, []
         for layer in self.encoder.layers:
             maps.append(layer.attention.weights(x, bias=bias))
@@ -59,11 +59,11 @@ class TextModel(Layer):
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a text."""
+        """The maximum number of tokens of a text."""
         return self.positions.shape[0] - (0 if self.padding is None else self.padding + 1)
 
     def position_ids(self, ids: Sequence[int]) -> list[int]:
-        """The row of ``positions`` for each token of a text.
+        """Return the row of ``positions`` for each token of a text.
 
         Rows count up. If they begin after the row of the padding token, a padding token in the text has that row, and is not
         counted.

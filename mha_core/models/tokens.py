@@ -1,4 +1,4 @@
-"""Texts to token ids, with the tokenizers library."""
+"""A model's tokenizer: from texts to token ids, with the tokenizers library."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ class Tokenizer:
     """A model's tokenizer. Truncation and padding set in tokenizer.json are ignored."""
 
     tokenizer: Any
-    """The library's."""
+    """A ``tokenizers.Tokenizer``."""
     max_seq_length: int
-    """Most tokens of a text; the rest is cut."""
+    """The maximum number of tokens of a text; the rest is cut."""
     lower_case: bool = False
     """Whether texts are lower-cased first."""
 
     @classmethod
     def read(cls, folder: Path, *, vocabulary: int, max_positions: int) -> Self:
-        """Read tokenizer.json; max_seq_length of sentence_bert_config.json wins over model_max_length and the positions."""
+        """Read tokenizer.json, and the maximum length of a text.
+
+        max_seq_length of sentence_bert_config.json takes precedence over model_max_length and ``max_positions``.
+        """
         from tokenizers import Tokenizer as Library
 
         path = folder / "tokenizer.json"
@@ -49,7 +52,7 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> frozenset[str]:
-        """The tokens put around every text, such as [CLS]; not [UNK] or [MASK], which stand for a part of the text."""
+        """The tokens put around every text, such as [CLS]; not [UNK] or [MASK], which replace a part of the text."""
         added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values() if token.special}
         return frozenset(added.intersection(self.tokenizer.encode("").tokens))
 
@@ -68,7 +71,7 @@ class Tokenizer:
 
 
 def _byte_letters() -> dict[str, int]:
-    """A letter for each byte: its own in Latin-1 if that is visible, or one from chr(256) on."""
+    """Return the byte of each letter: a byte's letter is its Latin-1 character if visible, otherwise one from chr(256) on."""
     visible = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
     others = [byte for byte in range(256) if byte not in visible]
     return {chr(byte): byte for byte in visible} | {chr(256 + at): byte for at, byte in enumerate(others)}

@@ -1,1 +1,1 @@
-"""Floor 3: the public operations. Each checks its arguments, asks dispatch for a kernel, and computes."""
+"""Floor 3: the public operations. Each checks its arguments, chooses a kernel, and computes."""

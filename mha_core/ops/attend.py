@@ -1,4 +1,4 @@
-"""Attention and its weights as operations: a call becomes an ``AttentionProblem``, and the problem finds its kernel."""
+"""Attention and its weights as operations: their keys, their plans, and the choice of a kernel for an ``AttentionProblem``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from .prepare import prepare, prepare_weights
 
 
 def attention(*, lse: bool) -> Operation:
-    """Return attention as an operation; without ``lse`` a kernel may leave the log-sum-exp of the state None."""
+    """Return attention as an operation; without ``lse``, a kernel may return a state whose lse is None."""
     return Operation(partial(_key, lse), partial(_plan, lse))
 
 
 def _key(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-    sink, said = None, None
+    sink, option_part = None, None
     if options:
         sink = options.get("sink")
-        said = option_keys(options if sink is None else {**options, "sink": None})
-        if said is None:
+        option_part = option_keys(options if sink is None else {**options, "sink": None})
+        if option_part is None:
             return None
-    known = signature((*arrays, sink))
-    return None if known is None else ("attention", lse, said, *known)
+    array_part = signature((*arrays, sink))
+    return None if array_part is None else ("attention", lse, option_part, *array_part)
 
 
 def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
@@ -91,7 +91,7 @@ def _empty_state(backend: LoadedBackend, p: AttentionProblem) -> AttentionState:
 
 
 def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-    """A kernel receives the problem, lse, the indices of rows and columns, and the number of the caller's keys."""
+    """Return the plan of ``attention_weights``: a kernel receives the problem, lse, rows, cols, and the number of all keys."""
     query, key, lse, rows, cols = arguments
     backend, p, lse, rows, cols = prepare_weights(query, key, lse, rows, cols, **options)
     received = (p, lse, rows, cols, key.shape[-2])

@@ -41,8 +41,8 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     Returns
     -------
     array (..., H, L, E)
-        Of the query's library, device and dtype; 0 for a query that sees no key. A key that no query may see does not affect
-        the result, whatever it holds. NaN in a value that some queries see may reach the others.
+        Has the query's library, device and dtype; 0 for a query that sees no key. A key that no query may see does not affect
+        the result, whatever it contains. NaN in a value that some queries see may reach the others.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
 
 
 def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
-    """Attention with the logarithm of its normaliser; states over disjoint keys can be merged.
+    """Return attention with the logarithm of its normaliser; states over disjoint keys can be merged.
 
     Parameters and errors: as in ``scaled_dot_product_attention``. Source: Rabe and Staats 2021, section 2.
 
@@ -95,14 +95,14 @@ def merge_states(*states_: AttentionState) -> AttentionState:
     Returns
     -------
     AttentionState
-        In the dtypes of the first.
+        In the dtypes of the first state.
 
     Raises
     ------
     TypeError
-        Without any state.
+        If no state is given.
     ValueError
-        For shapes that differ.
+        If shapes differ.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def attention_weights(
 
 
 def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:
-    """One head of self-attention, with its weights: q = x w_q, k = x w_k, v = x w_v.
+    """Return one head of self-attention, and its weights: q = x w_q, k = x w_k, v = x w_v.
 
     Source: Vaswani et al. 2017, equation 1.
 

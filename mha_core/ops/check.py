@@ -41,7 +41,7 @@ def number(name: str, value: Any, *, above_zero: bool = False) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or (above_zero and number < TINY):
-        raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a number'}")
+        raise ValueError(f"{name} is {value}; expected {'a float above zero' if above_zero else 'a finite number'}")
     return number
 
 
@@ -64,7 +64,7 @@ def index(name: str, value: Any, length: int) -> Index:
         raise TypeError(f"{name} is {type(value).__name__}; expected a slice, or a sequence of ints such as [{value}]")
     chosen = tuple(integer(f"{name}[{at}]", i, -length) for at, i in enumerate(value))
     if any(not -length <= i < length for i in chosen):
-        raise IndexError(f"{name} holds an index out of range; there are {length}")
+        raise IndexError(f"{name} contains an index out of range; there are {length}")
     return tuple(i % length for i in chosen)
 
 
@@ -72,7 +72,7 @@ TINY = 2.0**-126  # the smallest normal float32; these numbers are divisors
 
 
 def floating(backend: LoadedBackend, dtype: Any, default: str | None = "float32") -> Any:
-    """Return a floating dtype of the backend, given itself or its name; None stands for the default.
+    """Return a floating dtype of the backend, given as the dtype or its name; None means the default.
 
     Raises TypeError for a name that the backend lacks, and for a dtype that is not floating.
     """

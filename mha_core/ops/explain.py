@@ -1,4 +1,4 @@
-"""``explain``: which kernel a call would run on, and why no other."""
+"""``explain``: which kernel a call would run on, and why not on the others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rejection(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one operation would run on. ``str`` makes a table of it."""
+    """What one operation would run on. ``str`` formats it as a table."""
 
     op: str
     backend: str
@@ -49,7 +49,7 @@ class Explanation:
     """The name of the kernel; None for the algebra."""
     rejected: tuple[Rejection, ...] = ()
     features: frozenset[str] = frozenset()
-    """What a kernel must declare to be given the call."""
+    """The features that a kernel must declare to receive the call."""
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     dtype: str = ""
     device: str = ""

@@ -13,7 +13,7 @@ from .operation import Examined, composite, elementary
 
 
 def linear(x: Array, w: Array, b: Array | None = None) -> Array:
-    """x w + b, as in the papers: x (..., n), w (n, m), b (m,); gives (..., m).
+    """x w + b, as in the papers: x (..., n), w (n, m), b (m,); returns (..., m).
 
     Raises ValueError for shapes that do not fit.
 
@@ -44,7 +44,7 @@ _linear = elementary(
 def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None, *, eps: float = 1e-5) -> Array:
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axis; weight and bias are (d,).
 
-    The variance is that of the population. Half precision is computed in float32.
+    The variance is the population variance. Half precision is computed in float32.
 
     Source: Ba, Kiros and Hinton 2016, equation 4. Raises ValueError for shapes that do not fit.
 
@@ -81,7 +81,7 @@ _rms_norm = elementary("rms_norm", _NORM[:2], norms.rms_norm, optional=_NORM[1:2
 
 
 def gelu(x: Array, *, approximate: Literal["none", "tanh"] = "none") -> Array:
-    """x Phi(x), with Phi the distribution function of the normal, or its tanh approximation.
+    """x Phi(x), with Phi the cumulative distribution function of the normal distribution, or its tanh approximation.
 
     Source: Hendrycks and Gimpel 2016, section 2. Raises ValueError for another approximation.
 
@@ -124,7 +124,7 @@ ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approx
 
 
 def check_activation(name: str) -> str:
-    """Return the name of an activation. Raises ValueError for any but relu, gelu, gelu_tanh and silu."""
+    """Return the name of an activation. Raises ValueError unless it is relu, gelu, gelu_tanh or silu."""
     if name not in ACTIVATIONS:
         raise ValueError(f"activation is {name!r}; expected one of {', '.join(ACTIVATIONS)}")
     return name
@@ -219,7 +219,7 @@ _feed_forward = composite(
 def dropout(x: Array, keep: Array, *, rate: float) -> Array:
     """x / (1 - rate) where ``keep`` is true, 0 elsewhere.
 
-    The caller makes the choice, so that results repeat on every backend: keep is boolean and broadcasts to x.
+    ``keep`` is boolean and broadcasts to x. The caller chooses it, so that results are the same on every backend.
 
     Source: Srivastava et al. 2014, section 10 (scaled while training). Raises TypeError for a keep that is not boolean,
     ValueError for a rate outside [0, 1).
@@ -240,7 +240,7 @@ def dropout(x: Array, keep: Array, *, rate: float) -> Array:
 
 
 def embedding(ids: Array, table: Array) -> Array:
-    """Rows of a table: ids (...) integers, table (vocabulary, d); gives (..., d).
+    """Rows of a table: ids (...) integers, table (vocabulary, d); returns (..., d).
 
     Raises TypeError for ids that are not integers. Ids outside the table are left to the library: NumPy and torch raise, but
     count negative ids from the end.

@@ -15,7 +15,8 @@ from .functional import linear
 from .operation import Examined, composite
 from .prepare import Options
 
-Turn: TypeAlias = Callable[[Array, int | Array], Array]
+Rotation: TypeAlias = Callable[[Array, int | Array], Array]
+"""Function of heads and the position of the first query; returns the rotated heads."""
 
 
 class Cache(Protocol):
@@ -46,7 +47,7 @@ def multi_head_attention(
     b_k: Array | None = None,
     b_v: Array | None = None,
     b_o: Array | None = None,
-    rotary: Turn | None = None,
+    rotary: Rotation | None = None,
     cache: Cache | None = None,
     **options: Unpack[Options],
 ) -> Array:
@@ -61,12 +62,12 @@ def multi_head_attention(
     w_k : array (d_context, kv * d_k)
     w_v : array (d_context, kv * d_v)
     w_o : array (h * d_v, d_out)
-        The columns of head i are the i-th of h equal parts.
+        Head i has the i-th of h equal parts of the columns of w_q and the rows of w_o; w_k and w_v have kv such parts.
     num_heads : h
     context : array (..., S, d_context)
         For cross-attention.
     value_context : array (..., S, d)
-        What values are made of, if not what keys are made of.
+        The input of the values, by default that of the keys.
     num_kv_heads : kv, a divisor of h, default h
     b_q, b_k, b_v, b_o : biases of the four products
     rotary : function of heads (..., h, L, d_k) and an offset
@@ -98,7 +99,7 @@ def multi_head_attention(
     kv = num_heads if num_kv_heads is None else num_kv_heads
     if cache is None:
         return _operation(*arguments, num_kv_heads=kv, **given)
-    # kernels must not change their arguments; the smaller operations may use kernels
+    # kernels must not change their arguments, such as a cache; those of the smaller operations may still be used
     if options.get("query_offset") is not None:
         raise ValueError("query_offset is given with cache, which determines it: leave query_offset out")
     checked = _examine(*arguments, num_kv_heads=kv, **given)
@@ -157,7 +158,7 @@ def _multi_head(
     b_o: Array | None = None,
     context: Array | None = None,
     value_context: Array | None = None,
-    rotary: Turn | None = None,
+    rotary: Rotation | None = None,
     cache: Cache | None = None,
     **options: Unpack[Options],
 ) -> Array:
@@ -201,7 +202,7 @@ def multi_head_weights(
     num_kv_heads: int | None = None,
     b_q: Array | None = None,
     b_k: Array | None = None,
-    rotary: Turn | None = None,
+    rotary: Rotation | None = None,
     **options: Unpack[Options],
 ) -> Array:
     """Return the attention weights of each head, (..., h, L, S). Arguments and errors as in ``multi_head_attention``."""
@@ -217,7 +218,7 @@ def multi_head_weights(
     return attention_weights(q, k, **options)
 
 
-def _check_rotary(context: Array | None, rotary: Turn | None) -> None:
+def _check_rotary(context: Array | None, rotary: Rotation | None) -> None:
     if context is not None and rotary is not None:
         raise ValueError("rotary and context are both given; rotary positions apply to self-attention only: leave one out")
 
@@ -254,6 +255,6 @@ def _check_projections(projections: tuple[Projection, ...], num_heads: int) -> N
     (_, w_q, _, _), (_, w_k, _, num_kv_heads), *_ = projections
     if w_q.shape[1] // num_heads != w_k.shape[1] // num_kv_heads:
         raise ValueError(
-            f"w_q gives heads of {w_q.shape[1] // num_heads}, but w_k of {w_k.shape[1] // num_kv_heads}: "
+            f"w_q makes heads of {w_q.shape[1] // num_heads} features, but w_k of {w_k.shape[1] // num_kv_heads}: "
             f"w_q {tuple(w_q.shape)} for {num_heads} heads, w_k {tuple(w_k.shape)} for {num_kv_heads}"
         )

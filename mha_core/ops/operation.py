@@ -1,8 +1,8 @@
-"""How every public operation is called: a key, a plan found or made under it, and the plan run.
+"""Public operations: a call computes its key, looks up or makes the plan with this key, and runs the plan.
 
-A key holds all that checks and choice depend on: types, shapes, dtypes and devices, options, what the caller demands, whether a
-gradient is recorded, and the generation of the registry. No number in an array is ever looked at. So a plan that was made once
-serves every call with the same key, and such a call costs one lookup.
+A key contains everything that the checks and the choice of a kernel depend on: types, shapes, dtypes and devices, options, what
+the caller demands, whether a gradient is recorded, and the generation of the registry. The elements of arrays are never read. A
+plan that was made once therefore serves every call with the same key, at the cost of one lookup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from ..dispatch.selection import agreed, known_backend
 from .tree import arrays_in, map_arrays
 
 Key = tuple[Hashable, ...] | None
-"""None stands for a call that is planned each time, since an option holds arrays, which may be others in the next call."""
+"""The key of a call; None if the call is planned each time, for example because an option contains arrays, whose values may
+differ in the next call."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ class Run:
     """The arrays by name."""
     options: Mapping[str, Any]
     compute: Callable[[], Any]
-    """Computes with the kernel that was chosen."""
+    """Computes with the chosen kernel, or with the algebra if none was chosen."""
     algebra: Callable[[], Any]
     """Computes with the algebra."""
     empty: Callable[[], Any]
-    """Returns a result of the right shape and dtype at no cost."""
+    """Returns a placeholder with the shape and dtype of the result, without computing it."""
     again: Callable[[Callable[[Any], Any]], Any] | None = None
-    """For an operation made of smaller ones: computes with the algebra after applying a function to every array."""
+    """Computes with the algebra after applying a function to every array; None unless the operation is made of smaller ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +52,18 @@ class Plan:
     """What was decided for all calls with one key."""
 
     compute: Callable[..., Any]
-    """Called as the operation is, ``compute(*arguments, **options)``."""
+    """Called with the arguments of the operation, ``compute(*arguments, **options)``; returns its result."""
     bind: Callable[..., Run]
-    """Called likewise; returns the call as a ``Run``, for a watcher."""
+    """Called with the same arguments; returns the ``Run`` that a watcher receives."""
     finish: Callable[[Any], Any] | None = None
-    """What ``compute`` does at the end, and is left to do with a watcher's result: an axis taken away that a run has."""
+    """Removes an axis that was added for the ``Run``. ``compute`` does this by itself; a watcher's result still needs it."""
 
 
 class PlanStore:
-    """Plans by key. When they, or the numbers in their keys, have become too many, all are forgotten.
+    """Plans by key. All are dropped when there are too many of them, or too many numbers in their keys.
 
-    The bounds hold memory at some 4 MB each. Shapes may go on changing for ever, and packed sequences put a thousand lengths
-    into a key that may never come again.
+    Each bound limits memory to about 4 MB. Shapes may change with every call, and packed sequences put a thousand lengths into
+    a key that may never recur.
     """
 
     MOST_PLANS = 4096
@@ -95,9 +96,9 @@ class Operation:
     Parameters
     ----------
     key : function of the arguments, a tuple, and the options, a mapping
-        Returns the ``Key`` of the call. It checks nothing: what cannot be part of a key has none, and is checked by ``plan``.
-    plan : function of the same, and of whether the plan will be kept
-        Checks the call, chooses a kernel, and returns the ``Plan``. A plan that is kept holds no array.
+        Returns the ``Key`` of the call. It checks nothing: if an argument cannot be part of a key, it returns None.
+    plan : function of the arguments, the options, and whether the plan will be kept
+        Checks the call, chooses a kernel, and returns the ``Plan``. A plan that will be kept must not refer to any array.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Operation:
         key = self.key(arguments, options)
         try:
             plan = plans.get(key)
-        except TypeError:  # a device or a symbolic size without a hash
+        except TypeError:  # a device or a symbolic size that is not hashable
             key = plan = None
         if plan is None:
             plan = self.plan(arguments, options, key is not None)
@@ -126,16 +127,16 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What an operation says of a call whose arguments it has checked."""
+    """A call whose arguments have been checked, and what the choice of a kernel needs to know about it."""
 
     backend: LoadedBackend
     algebra: Callable[..., Any]
-    """Called as the operation is."""
+    """Called with the arguments of the operation."""
     shape: tuple[int, ...]
     """The shape of the result."""
     features: Iterable[str] = ()
     settings: Iterable[tuple[str, Any]] = ()
-    """Options that kernels are chosen by."""
+    """Options that the choice of a kernel may depend on."""
 
 
 def elementary(
@@ -162,8 +163,8 @@ def elementary(
         return dict(zip(names, arrays, strict=True))
 
     def key(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-        known = signature(arrays)
-        return None if known is None else (name, *options.values(), *known)
+        array_part = signature(arrays)
+        return None if array_part is None else (name, *options.values(), *array_part)
 
     def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         backend = agreed(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
@@ -178,8 +179,8 @@ def elementary(
                 lambda y: xp.reshape(y, ()),
             )
         result = shape(*arrays) if shape else tuple(first.shape)
-        told = Examined(backend, partial(algebra, xp), result, settings=options.items())
-        return _planned(name, named, told, arrays, options)
+        examined = Examined(backend, partial(algebra, xp), result, settings=options.items())
+        return _planned(name, named, examined, arrays, options)
 
     return Operation(key, plan)
 
@@ -191,20 +192,21 @@ def composite(
     *,
     facts: Callable[..., tuple[Hashable, ...]] = lambda *arguments: (),
 ) -> Operation:
-    """Return an operation made of smaller ones; the functions below are called as it is.
+    """Return an operation made of smaller ones; the functions below are called with its arguments.
 
     Parameters
     ----------
     name : as in ``Call.op``
-    named : returns the arrays by which kernels are chosen, by name
+    named : returns, by name, the arrays that the choice of a kernel depends on
     examine : checks the arguments
-    facts : called with the arguments alone; returns what a key holds besides arrays and options
+    facts : called without the options; returns what a key contains besides arrays and options
     """
 
     def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
         arrays = named(*arguments, **options)
-        known, said = signature(tuple(arrays.values())), option_keys({k: v for k, v in options.items() if k not in arrays})
-        return None if known is None or said is None else (name, facts(*arguments), said, *known)
+        array_part = signature(tuple(arrays.values()))
+        option_part = option_keys({k: v for k, v in options.items() if k not in arrays})
+        return None if array_part is None or option_part is None else (name, facts(*arguments), option_part, *array_part)
 
     def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         return _planned(name, named, examine(*arguments, **options), arguments, options, composite=True)
@@ -215,17 +217,17 @@ def composite(
 def _planned(
     name: str,
     named: Callable[..., Mapping[str, Any]],
-    told: Examined,
+    examined: Examined,
     arguments: tuple[Any, ...],
     options: Mapping[str, Any],
     *,
     composite: bool = False,
 ) -> Plan:
-    """Choose a kernel. Before one computes a composite operation, the smaller ones check their arguments only."""
-    backend, algebra, shape = told.backend, told.algebra, told.shape
+    """Return the plan of a checked call. Before a kernel computes a composite, its smaller operations check their arguments."""
+    backend, algebra, shape = examined.backend, examined.algebra, examined.shape
     given = named(*arguments, **options)
     features = backend.features((*given.values(), *arrays_in(options)))
-    call = describe(name, given, features=features.union(told.features), options=dict(told.settings))
+    call = describe(name, given, features=features.union(examined.features), options=dict(examined.settings))
     decision = decide(backend.name, call, parts=composite)
     if composite and decision.kernel is not None:
         with watched_by(_check_only), dry_run():
@@ -257,26 +259,27 @@ def _check_only(run: Run) -> Any:
 
 
 def signature(arrays: tuple[Any, ...]) -> Key:
-    """Return what arrays, their library and the caller's demands add to a key; None stands for no array.
+    """Return the part of a key that describes arrays, the state of their library, and the caller's demands.
 
-    None for arguments that are not arrays, or are of several libraries: ``plan`` raises the error.
+    An array that was not given is None. Returns None if an argument is not an array, or is of another library (``plan`` then
+    raises the error), or has no device.
     """
     backend = known_backend(arrays[0])
     if backend is None:
         return None
-    device = backend.record.device_key
+    device_key = backend.record.device_key
     try:
-        if device is None:
-            known = [None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays]
+        if device_key is None:
+            described = [None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays]
         else:
-            known = [None if x is None else (type(x), x.shape, x.dtype, device(x.device)) for x in arrays]
-        return (registry.generation(), demands.get(), backend.features(arrays), *known)
+            described = [None if x is None else (type(x), x.shape, x.dtype, device_key(x.device)) for x in arrays]
+        return (registry.generation(), demands.get(), backend.features(arrays), *described)
     except AttributeError:  # not an array, an array of another library, or a tracer without a device
         return None
 
 
 def option_keys(options: Mapping[str, Any]) -> Key:
-    """Return what options add to a key; None if one holds arrays, or is not a mask, a bias, a number or a string."""
+    """Return the part of a key that describes options; None if one contains arrays, or is of an unknown type."""
     values: list[Hashable] = []
     for name, value in options.items():
         if value is None or type(value) in (int, float, bool, str):

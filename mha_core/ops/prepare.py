@@ -1,6 +1,7 @@
-"""A call of attention becomes a valid ``AttentionProblem``: unseen keys are dropped or zeroed, the mask is reduced.
+"""Preparation of an attention call: its arguments are checked and become an ``AttentionProblem``.
 
-The algebra and every kernel receive the record that comes out, so the promises hold for all of them.
+Unseen keys are dropped or zeroed, and the mask is reduced to its structure. The algebra and every kernel receive the same
+problem, so the promises hold for all of them.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def prepare(
 def prepare_weights(
     query: Array, key: Array, lse: Array | None, rows: slice | Index, cols: slice | Index, **options: Unpack[Options]
 ) -> tuple[LoadedBackend, AttentionProblem, Array | None, Index, Index]:
-    """Return a valid problem without values, and lse, rows and cols as the algebra takes them."""
+    """Return a valid problem without values, and lse, rows and cols in the form that the algebra needs."""
     if "value" in options:
         raise TypeError("attention_weights takes no value: weights depend on queries and keys only")
     backend = agreed(query=query, key=key)
@@ -103,7 +104,7 @@ def prepare_weights(
         rows_shape = problem.rows_shape[1:] if query.ndim == key.ndim == 2 else problem.rows_shape
         tail = rows_shape[-2:]
         if tuple(lse.shape[-len(tail) :]) != tail or not _broadcast(lse.shape, rows_shape):
-            check.shape("lse", lse, rows_shape, "(..., H, L)")  # lse may have more batch axes, since the values may have
+            check.shape("lse", lse, rows_shape, "(..., H, L)")  # lse may have more batch axes, since the values may have more
         if not backend.is_floating(lse.dtype):
             raise TypeError(f"lse has dtype {lse.dtype}; expected the lse of attention_state")
         lse = at_least(backend.xp, lse, len(problem.rows_shape))

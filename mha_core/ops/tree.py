@@ -1,4 +1,4 @@
-"""Arrays inside other values: masks and biases, layers, tuples and mappings."""
+"""Arrays inside other values: in masks and biases, layers, tuples and mappings."""
 
 from __future__ import annotations
 

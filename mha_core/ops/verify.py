@@ -1,4 +1,4 @@
-"""``verify``: every kernel is compared with the algebra."""
+"""``verify``: compare the results of kernels with the algebra."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ class Verification:
     sample: float
     seed: int
     calls: int = 0
-    """Calls of kernels, compared or not."""
+    """Number of calls of kernels, compared or not."""
     checked: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Number of compared calls, by (operation, kernel)."""
 
 
 @contextmanager
 def verify(sample: float = 1.0, *, seed: int | None = None) -> Iterator[Verification]:
-    """Compare whatever kernels compute in this context with the algebra.
+    """Compare the results of kernels in this context with the algebra.
 
     Parameters
     ----------
     sample : float in [0, 1]
         The share of the calls that are compared.
     seed : int
-        Decides which calls these are; by default it is random, and the error tells it.
+        Determines which calls are compared. By default it is random; the error reports it.
 
     Raises
     ------
     KernelDivergence
-        If the two differ by more than rounding explains (``algebra/rounding.py``). The error holds the arguments.
+        If the two differ by more than rounding explains (``algebra/rounding.py``). The error contains the arguments.
     ValueError
         For a sample outside [0, 1].
 
@@ -86,7 +87,7 @@ class _Shadow:
             compared = list(_compared(run, expected))
         actual = run.compute()
         if compared and isinstance(expected, tuple) and not (isinstance(actual, tuple) and len(actual) == len(expected)):
-            raise self._divergence(run, number, f"it gives a {type(actual).__name__}; expected a state", actual, expected)
+            raise self._divergence(run, number, f"it returned a {type(actual).__name__}; expected a state", actual, expected)
         for name, wanted, bound, read in compared:
             reason = _difference(run, name, read(actual), wanted, bound)
             if reason is not None:
@@ -99,14 +100,14 @@ class _Shadow:
         call, kernel = run.call, run.decision.kernel
         assert kernel is not None
         shapes = ", ".join(f"{name} {shape}" for name, shape in call.shapes)
-        options = {name: _told(value) for name, value in run.options.items() if name != "problem" and value is not None}
+        options = {name: _shown(value) for name, value in run.options.items() if name != "problem" and value is not None}
         owner = registry().owner(kernel)
         error = KernelDivergence(
-            f"kernel {kernel.name!r} for {call.op} on {kernel.backend} ({owner}) is not the algebra: {reason}\n"
+            f"kernel {kernel.name!r} for {call.op} on {kernel.backend} ({owner}) does not agree with the algebra: {reason}\n"
             f"  arrays    {shapes}; {call.dtype} on {call.device}\n"
             f"  features  {', '.join(sorted(call.features)) or 'none'}\n"
             f"  options   {options or 'none'}\n"
-            f"  again     call {number} of kernels under verify(sample={self.done.sample}, seed={self.done.seed}); "
+            f"  again     kernel call {number} under verify(sample={self.done.sample}, seed={self.done.seed}); "
             "its arrays are this error's .arguments, the results .actual and .expected"
         )
         error.call, error.arguments, error.options = call, run.arguments, run.options
@@ -114,8 +115,8 @@ class _Shadow:
         return error
 
 
-def _told(value: Any) -> Any:
-    """Return an option as a message shows it; one that holds arrays by its type alone."""
+def _shown(value: Any) -> Any:
+    """Return an option as a message shows it: only the name of its type if it contains arrays."""
     return type(value).__name__ if any(True for _ in arrays_in(value)) else value
 
 

@@ -52,7 +52,7 @@ BAD_INPUTS = [
     ),
     BadInput({"query": _value([[1.0]])}, TypeError, "query is list; expected an array of an installed backend"),
     BadInput({"scale": _value("1")}, TypeError, "scale is str; expected a float"),
-    BadInput({"scale": _value(float("nan"))}, ValueError, "scale is nan; expected a number"),
+    BadInput({"scale": _value(float("nan"))}, ValueError, "scale is nan; expected a finite number"),
     BadInput({"softcap": _value(0.0)}, ValueError, "softcap is 0.0; expected a float above zero"),
     BadInput({"softcap": _value(True)}, TypeError, "softcap is bool; expected a float"),
     BadInput({"sink": _ones(3)}, ValueError, "sink has shape (3,); expected (H,) = (4,)"),
