@@ -1,4 +1,4 @@
-"""Memory that a thread reuses from call to call, so that tiles stay in cache and no new page is requested."""
+"""Scratch memory that a thread reuses from call to call, so that tiles stay in cache and no new pages are requested."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _own = threading.local()
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised array of this thread's, valid until the thread asks for the same name again."""
+    """Return an uninitialised array, valid until this thread requests the same name again."""
     size = math.prod(shape) * dtype.itemsize
     buffer = _own.__dict__.get(name)
     if buffer is None or buffer.size < size:
@@ -27,7 +27,7 @@ def readable_by_blas(x: np.ndarray, dtype: Any) -> bool:
 
 
 def for_blas(x: np.ndarray, dtype: Any, name: str) -> np.ndarray:
-    """The array itself if a BLAS can read it, else a copy in ``scratch(name, ...)``."""
+    """Return the array itself if a BLAS can read it, else a copy in ``scratch(name, ...)``."""
     if readable_by_blas(x, dtype):
         return x
     copy = scratch(name, x.shape, dtype)
