@@ -96,7 +96,7 @@ def _(column, rng):
         residual = jax.nn.dot_product_attention(*arrays, return_residual=True)[1]
         np.testing.assert_allclose(np.swapaxes(residual, 1, 2), lse, atol=1e-5)
         return "yes"
-    return ""  # no argument asks for it
+    return ""  # no argument returns it
 
 
 @probe("weights")
@@ -113,7 +113,7 @@ def _(column, rng):
         layer, x = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4), torch.from_numpy(query[:, 0])
         assert layer(x, x, return_attention_scores=True)[1].shape == (1, 2, 4, 4)
         return "layer"
-    return ""  # no argument asks for them
+    return ""  # no argument returns them
 
 
 # gradients
@@ -184,7 +184,7 @@ def _(column, rng):
     if column == "mha-core":
         with pytest.raises(TypeError, match="there is no option dropout"):
             mha.scaled_dot_product_attention(*qkv(rng), dropout=0.5)
-    return ""  # no argument asks for it
+    return ""  # no argument for it
 
 
 # each library in a separate process

@@ -54,7 +54,7 @@ one_thread = _OneThread()
 
 
 def can_hold() -> bool:
-    """Whether the thread count of this BLAS can be read and set."""
+    """Return whether the thread count of this BLAS can be read and set."""
     return functions() is not None
 
 

@@ -1,4 +1,4 @@
-"""The number of threads to use: the one that the user set, or else the number of cores that this process may use."""
+"""The number of threads: the one that the user set, or else the number of cores that this process may use."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _groups(root: Path) -> Iterator[Path]:
 
 
 def _limits_time(controllers: str, number: str) -> bool:
-    """Whether a hierarchy limits CPU time: version 2, or version 1 with the cpu controller."""
+    """Return whether a hierarchy limits CPU time: version 2, or version 1 with the cpu controller."""
     return number == "0" or "cpu" in controllers.split(",")
 
 

@@ -87,7 +87,7 @@ def encoder_layer(layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
 
 
 def _has_arrays(options: dict[str, Any]) -> bool:
-    """Whether mask, bias or query_offset hold arrays, which may have batch axes. A sink has no batch axis."""
+    """Return whether mask, bias or query_offset hold arrays, which may have batch axes. A sink has no batch axis."""
     values = [option for name, option in options.items() if name not in ("scale", "softcap", "sink")]
     return not all(
         isinstance(value, int) or (hasattr(value, "arrays") and not any(True for _ in value.arrays())) for value in values

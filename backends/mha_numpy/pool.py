@@ -31,7 +31,7 @@ _inside = _Inside()
 
 
 def inside_a_task() -> bool:
-    """Whether this thread is computing a task."""
+    """Return whether this thread is computing a task."""
     return _inside.task
 
 

@@ -1,4 +1,7 @@
-"""Scratch memory that a thread reuses from call to call, so that tiles stay in cache and no new pages are requested."""
+"""Scratch memory that a thread reuses from call to call.
+
+Tiles then stay in cache, and no new pages are requested.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def readable_by_blas(x: np.ndarray, dtype: Any) -> bool:
-    """Whether a BLAS can read this stack of matrices without a copy."""
+    """Return whether a BLAS can read this stack of matrices without a copy."""
     item, (row, column) = x.itemsize, x.strides[-2:]
     return x.dtype == dtype and column == item and row >= item * x.shape[-1] and row % item == 0 and x.flags.aligned
 

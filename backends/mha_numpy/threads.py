@@ -1,4 +1,4 @@
-"""Run independent tasks on all cores, with the BLAS held at one thread meanwhile.
+"""Run independent tasks on all cores, while the BLAS is held at one thread.
 
 NumPy releases the interpreter lock inside its loops and products, so threads run in parallel; a product that is itself threaded
 leaves all cores but one idle between two products. If the BLAS cannot be held, tasks run one after another, and the BLAS

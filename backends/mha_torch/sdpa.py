@@ -30,7 +30,7 @@ from mha_core.plugin import (
 
 _MASK = 1 << 20  # elements in the mask of a block: 4 MB in float32
 _ROWS = 512  # queries in a block, at most: larger blocks would compute more scores outside a band
-_STEP = 128  # keys that are tested together: a block reads all of them or none
+_STEP = 128  # keys that are tested together: at both ends of its reach, a block drops steps that no query sees
 
 _flash: Any = torch._scaled_dot_product_flash_attention_for_cpu  # the kernel of SDPA on the CPU; it returns the log-sum-exp
 

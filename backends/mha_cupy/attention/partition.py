@@ -41,7 +41,7 @@ def blocks(
     scores: int | None = None,
     max_keys: int | None = None,
 ) -> Iterator[Block]:
-    """Yield blocks that hold each (batch element, key head, query) once.
+    """Yield blocks that cover each (batch element, key head, query) once.
 
     Parameters
     ----------

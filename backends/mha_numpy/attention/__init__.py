@@ -1,4 +1,4 @@
-"""The attention kernel ``tiles``: tiles of scores on all cores, and a shorter path for few queries and keys.
+"""The attention kernel ``tiles``: tiles of scores on all cores, and a short path for small problems.
 
 ``kernel`` has the function that dispatch calls. ``split`` cuts a problem into independent subproblems; ``subproblem`` describes
 one of them and its tiles; ``tiles`` computes these, with the views of ``masks_and_biases`` and the base of ``exponential``.

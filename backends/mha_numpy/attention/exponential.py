@@ -1,4 +1,7 @@
-"""The base of exponentials: 2 if NumPy has a vector loop for exp2, which is then faster than exp; otherwise e."""
+"""The base of exponentials: 2 or e, whichever NumPy computes faster.
+
+Base 2 is faster if NumPy has a vector loop for exp2.
+"""
 
 from __future__ import annotations
 

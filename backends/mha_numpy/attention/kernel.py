@@ -1,4 +1,4 @@
-"""The attention kernel: a problem is cut into tasks, each for some queries of some heads, which run on all cores."""
+"""The attention kernel: cut a problem into tasks, each for some queries of some heads, and run them on all cores."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def supports(call: Call) -> str | None:
 
 
 def attention(p: AttentionProblem) -> AttentionState:
-    """Attention as ``mha_core`` defines it. The bits of the result do not depend on the number of threads."""
+    """Attention as ``mha_core`` defines it. Every call returns the same bits, for any number of threads."""
     few_pairs = prepare(p)
-    if few_pairs is not None:  # the function that a prepared call uses, so both give the same bits
+    if few_pairs is not None:  # the function that a prepared call uses, so both return the same bits
         return few_pairs(p.query, p.key, p.value, p.sink)
     out, lse = _results(p)
     found = list(split(p, out, lse))
@@ -83,7 +83,10 @@ def _results(p: AttentionProblem) -> tuple[Any, Any]:
 
 
 def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
-    """Yield at least ``least`` tasks if there are as many heads. They depend on shapes only, for bits that never change."""
+    """Yield at least ``least`` tasks, if there are as many heads.
+
+    Tasks depend on shapes only, so every call returns the same bits.
+    """
     (batch, key_heads, group, length, dim), (num_keys, width) = subproblem.query.shape, subproblem.value.shape[2:]
     numbers = _SCRATCH // subproblem.dtype.itemsize
     views_only = subproblem.bias is None and subproblem.mask is None and subproblem.evaluate_mask is None

@@ -1,4 +1,7 @@
-"""Split a problem into independent subproblems: one batch axis, heads in groups that share keys, masks and biases as views."""
+"""Split a problem into independent subproblems.
+
+A subproblem has one batch axis, heads in groups that share keys, and masks and biases as views.
+"""
 
 from __future__ import annotations
 

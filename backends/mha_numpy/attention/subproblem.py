@@ -1,4 +1,4 @@
-"""A subproblem, with one batch axis and heads in groups that share keys, and the tiles in which it is computed."""
+"""A subproblem of attention, and the tiles in which it is computed."""
 
 from __future__ import annotations
 

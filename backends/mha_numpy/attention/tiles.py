@@ -100,7 +100,7 @@ class _Sums:
             self._add(tile, query[:, :, own], own)
 
     def in_range(self) -> bool:
-        """Whether b^t without m was precise: no product overflowed, and no row's sum is so small that it lost precision."""
+        """Return whether b^t without m was precise: no product overflowed, and no sum is so small that it lost precision."""
         low = np.minimum.reduce(self.total, axis=None, initial=math.inf, where=self.total != 0) < _LEAST
         return not low and bool(np.isfinite(self.out).all())
 
