@@ -33,7 +33,7 @@ struct Fiber {
     std::jmp_buf place;
     std::vector<char> stack = std::vector<char>(STACK);  // reused by all thread blocks
     bool begun = false, done = false, at_barrier = false;
-    unsigned int slot[8];         // what the other lanes of the warp read from this one
+    unsigned int slot[8];         // what this lane shows to the others of its warp
     std::vector<Copy> to_be_done;  // asynchronous copies that are still pending
 };
 
@@ -45,7 +45,7 @@ inline std::vector<unsigned char> shared;  // of a thread block, followed by BEY
 constexpr unsigned int BEYOND = 64;
 constexpr unsigned char UNTOUCHED = 0xff;  // a NaN in every type
 
-// Wait until all other threads of the warp are here too. Jumps are used because swapcontext makes a system call each time.
+// Wait until all others of the warp have come as far. Uses jumps because swapcontext makes a system call each time.
 inline void wait() {
     if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
 }
