@@ -1,4 +1,7 @@
-"""A real browser without a network, for the tests of pages: its fixture is in conftest.py, its skip is ``needs_browser``."""
+"""Chromium without a network, for tests of HTML pages.
+
+The fixture is in conftest.py; ``needs_browser`` skips a test where the browser is not installed.
+"""
 
 import json
 import shutil
@@ -17,7 +20,7 @@ FLAGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND",  # no name has an address
 ]
 WIDE, NARROW = (1280, 900), (400, 800)
-PATIENCE = 20  # seconds, on a machine with much else to do
+PATIENCE = 20  # seconds, enough for a busy machine
 
 needs_browser = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None, reason="needs Chromium and chromedriver: apt-get install chromium chromium-driver"
@@ -26,7 +29,7 @@ needs_browser = pytest.mark.skipif(
 
 @contextmanager
 def chromium():
-    """Selenium's driver; what it logs can be read by ``requests`` and ``get_log``."""
+    """Yield Selenium's driver; ``requests`` and ``get_log`` read its logs."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -43,7 +46,7 @@ def chromium():
 
 
 def opened_afresh(browser, url):
-    """The page, light and wide, and logs that begin with it."""
+    """Open a page in light colors and a wide window, with logs that begin with it; return the browser."""
     browser.get("about:blank")
     for log in ("performance", "browser"):
         browser.get_log(log)
@@ -53,6 +56,7 @@ def opened_afresh(browser, url):
 
 
 def look(browser, size, scheme="light"):
+    """Set the size of the window and the preferred color scheme."""
     metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -60,28 +64,28 @@ def look(browser, size, scheme="light"):
 
 
 def until(browser, condition):
-    """What the condition gives once it is true."""
+    """Wait until ``condition()`` is true, and return its value."""
     from selenium.webdriver.support.wait import WebDriverWait
 
     return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
 
 
 def requests(browser):
-    """The address of everything that the page asked for."""
+    """Return the address of every request of the page."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [each["params"] for each in messages if each["method"] == "Network.requestWillBeSent"]
     return [each["request"]["url"] for each in sent]
 
 
 def hover(browser, element):
-    """Move the mouse over it."""
+    """Move the mouse over an element."""
     from selenium.webdriver.common.action_chains import ActionChains
 
     ActionChains(browser, duration=50).move_to_element(element).perform()
 
 
 def complaint(browser, script):
-    """What the browser writes down when the page does this."""
+    """Run a script in the page, and return the first message that the browser logs."""
     found = []
     browser.execute_script(script)
     until(browser, lambda: found.extend(browser.get_log("browser")) or found)

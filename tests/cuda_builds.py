@@ -11,7 +11,7 @@ FOLDER = Path(__file__).parent.parent / "build" / "cuda"
 
 
 def kept(suffix, inputs, build):
-    """Path of the file that ``build(path)`` writes. It is built only if none is kept for these inputs.
+    """Return the path of the file that ``build(path)`` writes, and build it unless it is kept for these inputs.
 
     inputs: every string that the file depends on. Its name is their SHA-256. The file is moved into place in one step, so that
     other processes, such as the workers of pytest-xdist, see all of it or nothing.

@@ -1,4 +1,4 @@
-"""Rows of docs/field.md about what comes out: extremes, memory, states, weights and gradients."""
+"""Rows of docs/field.md about results: extremes, memory, states, weights and gradients."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from mha_core.conformance import oracle
 
 
 def raises(column, *arrays, **options):
-    """Whether the library refuses these arguments, by an error of any kind: each has its own."""
+    """Return "yes" if the library refuses these arguments, with any of the errors that the libraries raise; else ""."""
     with suppress(TypeError, ValueError, RuntimeError, onnx.shape_inference.InferenceError):
         ATTEND[column](*arrays, **options)
         return ""
@@ -38,6 +38,7 @@ def _(column, rng):
 
 
 def spoilt(column, rng, at):
+    """Return whether NaN in array ``at``, for a key that no query may see, spreads to the output."""
     arrays, mask = list(qkv(rng)), np.ones((1, 1, 4, 4), dtype=bool)
     arrays[at][..., 3, :] = np.nan
     mask[..., 3] = False
@@ -68,7 +69,7 @@ def _(column, rng):
 @probe("float16 scores beyond 65504")
 def _(column, rng):
     x = np.full((1, 1, 2, 64), 300, dtype=np.float16)
-    with np.errstate(over="ignore", invalid="ignore"):  # the reference evaluator's product, which is what is asked
+    with np.errstate(over="ignore", invalid="ignore"):  # the reference evaluator's product overflows, which this row shows
         out = ATTEND[column](x, x, x)
     return "yes" if (out == 300).all() else "NaN"
 
@@ -95,7 +96,7 @@ def _(column, rng):
         residual = jax.nn.dot_product_attention(*arrays, return_residual=True)[1]
         np.testing.assert_allclose(np.swapaxes(residual, 1, 2), lse, atol=1e-5)
         return "yes"
-    return ""  # no argument asks for it
+    return ""  # no argument returns it
 
 
 @probe("weights")
@@ -112,7 +113,7 @@ def _(column, rng):
         layer, x = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4), torch.from_numpy(query[:, 0])
         assert layer(x, x, return_attention_scores=True)[1].shape == (1, 2, 4, 4)
         return "layer"
-    return ""  # no argument asks for them
+    return ""  # no argument returns them
 
 
 # gradients
@@ -183,10 +184,10 @@ def _(column, rng):
     if column == "mha-core":
         with pytest.raises(TypeError, match="there is no option dropout"):
             mha.scaled_dot_product_attention(*qkv(rng), dropout=0.5)
-    return ""  # no argument asks for it
+    return ""  # no argument for it
 
 
-# each library in a process of its own
+# each library in a separate process
 
 NUMPY_ONLY = {
     "mha-core": "import mha_core as mha; out = mha.scaled_dot_product_attention(x, x, x)",
@@ -199,7 +200,7 @@ LOADED = "; import sys; assert type(out) is np.ndarray; print(*{'torch', 'jax', 
 @probe("runs on bare NumPy")
 def _(column, rng):
     if column not in NUMPY_ONLY:
-        return ""  # its arrays are its own
+        return ""  # it has its own type of array
     program = f"import numpy as np; x = np.ones((1, 2, 3, 4), dtype=np.float32); {NUMPY_ONLY[column]}{LOADED}"
     words = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | {"KERAS_BACKEND": "numpy"})
@@ -216,29 +217,29 @@ from mha_core.conformance.probes.peak_memory import peak, reset_peak, trim
 attend, n = ATTEND[sys.argv[1]], 4096
 x = np.sin(np.arange(n * 16.0)).reshape(1, 1, n, 16).astype(np.float32)
 mask = (np.arange(n)[:, None] + np.arange(n)) % 3 != 0
-told = {}
+growth = {}
 for name, options in {"plain": {}, "mask": {"mask": mask[None, None]}}.items():
     grown = []
     for _ in range(2):
         trim()
         if not reset_peak():
-            sys.exit("this system cannot set the peak of a process back")
+            sys.exit("this system cannot reset the peak memory of a process")
         before = peak()
         attend(x, x, x, **options)
         grown.append(peak() - before)
-    told[name] = min(grown)
-print(json.dumps(told))
+    growth[name] = min(grown)
+print(json.dumps(growth))
 """
 GROWN = {}
 
 
 def grown(column, case):
-    """Bytes by which the process grows in a call with 4096 x 4096 scores, which take 64 MiB in float32; the mask takes 16."""
+    """Return how many bytes a process grows in a call with 4096 x 4096 scores: 64 MiB in float32; the mask takes 16 MiB."""
     if column not in GROWN:
         words = [sys.executable, "-W", "error", "-c", GROWTH, column]
         paths = {"PYTHONPATH": str(ROOT / "tests")}
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | paths)
-        if "cannot set the peak" in done.stderr:
+        if "cannot reset the peak" in done.stderr:
             pytest.skip(done.stderr)
         assert done.returncode == 0, done.stderr
         GROWN[column] = json.loads(done.stdout)
@@ -255,4 +256,4 @@ def _(column, rng):
     return "yes" if grown(column, "mask") < 2**25 else ""
 
 
-__all__ = ["PROBES"]  # with these rows in it
+__all__ = ["PROBES"]  # which now has these rows too

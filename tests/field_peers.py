@@ -1,7 +1,7 @@
-"""The columns of docs/field.md that run here: attention of five libraries, called alike.
+"""The columns of docs/field.md that run here: attention of five libraries, with the same options.
 
-Each takes and returns NumPy arrays (B, H, L, D). What a library has no argument for, its function has none for either, so that
-asking is a TypeError; ``PARAMETERS`` are the arguments that the library has today, which a test compares.
+Each function takes and returns NumPy arrays (B, H, L, D), and has only the options for which its library has an argument; any
+other is a TypeError. ``PARAMETERS`` lists the arguments that each library has today; a test compares them.
 """
 
 import inspect
@@ -20,13 +20,13 @@ COLUMNS = ("mha-core", "torch SDPA", "jax.nn", "Keras", "ONNX", "FlashInfer")
 
 
 def ours(query, key, value, *, mask=None, bias=None, causal=False, window=None, lengths=None, softcap=None, sink=None):
-    told = [
+    parts = [
         None if mask is None else mha.array_mask(mask),
         mha.causal() if causal else None,
         None if window is None else mha.window(*window),
         None if lengths is None else mha.key_lengths(lengths),
     ]
-    given = [part for part in told if part is not None]
+    given = [part for part in parts if part is not None]
     whole = reduce(and_, given) if given else None
     return mha.scaled_dot_product_attention(query, key, value, mask=whole, bias=bias, softcap=softcap, sink=sink)
 
@@ -101,10 +101,10 @@ ATTEND = dict(zip(COLUMNS, (ours, torch_sdpa, jax_nn, keras_ops, onnx_attention)
 
 
 def torch_parameters():
-    """torch's function is written in C, and tells its arguments in its documentation alone."""
-    told = re.match(r"\s*\w+\((.*?)\) ->", functional.scaled_dot_product_attention.__doc__ or "", re.DOTALL)
-    assert told, "torch documents its arguments otherwise than it did"
-    return {part.split("=")[0].strip() for part in told[1].split(",")}
+    """Return the arguments of torch's function. It is written in C, and only its docstring lists them."""
+    signature = re.match(r"\s*\w+\((.*?)\) ->", functional.scaled_dot_product_attention.__doc__ or "", re.DOTALL)
+    assert signature, "the docstring of torch's function no longer begins with its signature"
+    return {part.split("=")[0].strip() for part in signature[1].split(",")}
 
 
 def onnx_parameters():

@@ -1,4 +1,4 @@
-"""Rows of docs/field.md about what can be asked: what a library of field_peers does becomes the text of its cell."""
+"""Rows of docs/field.md about options: a probe runs a library of field_peers and returns the text of its cell."""
 
 import inspect
 
@@ -13,7 +13,7 @@ PROBES = {}
 
 
 def probe(feature):
-    """Register what fills the cells of one row: (column, rng) -> the cell's text."""
+    """Register the function for the cells of one row: (column, rng) -> the cell's text."""
     return lambda function: PROBES.setdefault(feature, function)
 
 
@@ -26,7 +26,7 @@ def qkv(rng, heads=2, queries=4, keys=4):
 
 
 def gives(column, arrays, expected, **options):
-    """The cell yes where the library has the options and computes what the oracle says; empty where it has them not."""
+    """Return "yes" if the library has the options, once its result agrees with the oracle's; "" if it lacks an option."""
     if not set(options) <= set(inspect.signature(ATTEND[column]).parameters):
         return ""
     out = ATTEND[column](*arrays, **options)
@@ -34,7 +34,7 @@ def gives(column, arrays, expected, **options):
     return "yes"
 
 
-# what can be asked
+# options of several libraries
 
 
 @probe("grouped-query heads")
@@ -57,7 +57,7 @@ def _(column, rng):
 
 @probe("sliding window")
 def _(column, rng):
-    if column == "Keras":  # the layer has it, its operation has not
+    if column == "Keras":  # the layer has this option, the operation does not
         layer = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4, sliding_window=2)
         band = torch.from_numpy((np.abs(np.arange(4)[:, None] - np.arange(4)) < 2)[None])
         x = torch.from_numpy(numbers(rng, 1, 4, 8))
@@ -140,7 +140,7 @@ def _(column, rng):
     return gives(column, (query, key, value[..., :5]), {})
 
 
-# only here, of those that run: the peers' arguments, which a test holds, have none
+# options of mha-core only: a test checks the arguments of the other libraries, and none of them is such an option
 
 
 def only_ours(check):

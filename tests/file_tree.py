@@ -1,6 +1,6 @@
 """The tree of files in docs/architecture.md: every package and module with the first line of its docstring.
 
-``make tree`` writes it; tests/test_docs.py compares it.
+``make tree`` writes it; tests/test_docs.py checks that it is up to date.
 """
 
 import ast
@@ -15,13 +15,13 @@ COLUMN = 34
 
 
 def tree():
-    """Markdown: the block between the two marks of the page."""
+    """Return the tree as the Markdown block between the two marks of the page."""
     lines = [line for folder in FOLDERS for line in _lines(ROOT / folder, 0)]
     return "\n".join(["```text", *lines, "```\n"])
 
 
 def written():
-    """What the page has there now."""
+    """Return the block that the page has now."""
     return PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
 
 

@@ -1,4 +1,4 @@
-"""Checks of the NumPy kernel ``tiles``, element by element, by the bounds of the conformance suite."""
+"""Checks of the NumPy kernel ``tiles``, element by element, with the bounds of the conformance suite."""
 
 import pickle
 from functools import lru_cache
@@ -9,11 +9,11 @@ import mha_core as mha
 from mha_core.conformance.oracle.tolerance import assert_within, exact_attention
 
 NOTHING = 2.0**-99
-"""Relative to the largest weight of its row or the sink, a smaller weight than this may be any value below it, such as 0."""
+"""A weight below this, relative to the largest weight of its row or the sink, may have any value below this, such as 0."""
 
 
 def tiles(query, key, value, **options):
-    """Return the state by the kernel; raises KernelUnsupported if it does not support the call."""
+    """Return the kernel's state; raise KernelUnsupported if the kernel does not support the call."""
     with mha.use_kernel("attention", "tiles"):
         return mha.attention_state(query, key, value, **options)
 
@@ -55,9 +55,9 @@ def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
     if whole_bias is None and isinstance(options.get("bias"), np.ndarray):
         whole_bias = options["bias"].astype(np.float64)
     known = {name: options[name] for name in ("scale", "softcap", "sink") if name in options}
-    told = {name: None if x is None else np.ascontiguousarray(x) for name, x in (("allowed", allowed), ("bias", whole_bias))}
+    arrays = {name: None if x is None else np.ascontiguousarray(x) for name, x in (("allowed", allowed), ("bias", whole_bias))}
     exact = _exact(
-        pickle.dumps(([x.astype(np.float64, order="C") for x in (query, key, value)], query.dtype.name, told | known))
+        pickle.dumps(([x.astype(np.float64, order="C") for x in (query, key, value)], query.dtype.name, arrays | known))
     )
     lost = NOTHING * np.abs(value.astype(np.float64)).sum(axis=-2, keepdims=True)
     lost = np.repeat(lost, query.shape[-3] // value.shape[-3], axis=-3)
@@ -69,7 +69,7 @@ def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
 
 @lru_cache(maxsize=1)
 def _exact(call):
-    """Exact attention by its pickled arguments: the same numbers are judged in one layout of memory after another."""
+    """Return exact attention from pickled arguments. Cached: the same numbers are judged in several memory layouts."""
     arrays, dtype, options = pickle.loads(call)
     return exact_attention(*arrays, dtype=dtype, **options)
 

@@ -1,8 +1,8 @@
-"""What tests need besides NumPy and pytest: how to get it, and what happens where it is missing.
+"""Libraries that tests need besides NumPy and pytest: how to install them, and what happens without them.
 
-A test that needs something missing is skipped, and the reason says what to install. ``make test`` and ``make test-all`` set
-``MHA_TESTS_REQUIRE=all``: the same is then an error, so that no run passes by skipping. What no command can install, such as a
-GPU, is a skip in both cases.
+A test whose library is missing is skipped, and the reason says what to install. ``make test`` and ``make test-all`` set
+``MHA_TESTS_REQUIRE=all``: a missing library is then an error, so that no run passes by skipping. A test that needs something
+that no command can install, such as a GPU, is skipped in both cases.
 """
 
 import importlib
@@ -14,7 +14,7 @@ import pytest
 
 REQUIRED = os.environ.get("MHA_TESTS_REQUIRE") == "all"
 NEEDS = "needs "
-"""First word of the reason of every skip that an installation mends; it is an error where everything is required."""
+"""First word of the reason for every skip that an installation prevents; with ``REQUIRED``, such a skip is an error."""
 
 _OTHER_NAMES = {
     "cupy": "pip install cupy-cuda13x",
@@ -32,7 +32,7 @@ array_api_compat array_api_strict asv asv_runner hatchling huggingface_hub hypot
 mpmath onnx plotly pluggy ruff selenium sentence_transformers sphinx torch tqdm transformers
 """
 INSTALL = _OTHER_NAMES | {name: f"pip install {name.replace('_', '-')}" for name in _SAME_NAMES.split()}
-"""How to get each library, by the name that is imported."""
+"""How to install each library, by the name that is imported."""
 
 
 def reason(library):
@@ -40,23 +40,23 @@ def reason(library):
 
 
 def is_absent(library):
-    """Whether it is not installed; a library that a test hides, by None in sys.modules, is."""
+    """Return whether a library is not installed; one that a test hides, by None in sys.modules, counts as installed."""
     return library not in sys.modules and importlib.util.find_spec(library) is None
 
 
 def without(library):
-    """Why a test of this library is skipped; "" if the library is installed, or required all the same."""
+    """Return why tests of a library are skipped; "" if it is installed, or if everything is required."""
     return reason(library) if is_absent(library) and not REQUIRED else ""
 
 
 def installed(*libraries):
-    """The mark of tests that need these libraries."""
+    """Return the mark for tests that need these libraries."""
     found = next(filter(None, map(without, libraries)), "")
     return pytest.mark.skipif(bool(found), reason=found)
 
 
 def missing(error):
-    """The reason, where an error or one of its causes is a missing library; "" for every other error."""
+    """Return the reason for a skip if an error, or one of its causes, is a missing library; "" for any other error."""
     while error is not None:
         library = (getattr(error, "name", None) or "").partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and library in INSTALL and is_absent(library):
@@ -66,7 +66,7 @@ def missing(error):
 
 
 class Library:
-    """A library that is imported when a test first uses it: a file of tests that are not chosen costs nothing."""
+    """A library that is imported on first use, so that collecting a test file does not import it."""
 
     def __init__(self, name):
         self.name = name

@@ -1,4 +1,4 @@
-"""Compiles CUDA sources as CuPy does, but without a GPU, by the NVRTC of the package nvidia-cuda-nvrtc."""
+"""Compile CUDA sources as CuPy does, but without a GPU, with the NVRTC of the package nvidia-cuda-nvrtc."""
 
 import ctypes
 import importlib.util

@@ -1,10 +1,11 @@
-"""The code of a Markdown page: what stands in its blocks, what they are said to print, and how they run.
+"""The code blocks of a Markdown page: their text, the output that the page shows for them, and how to run them.
 
-``python`` blocks of a page run in order, in one process. One that imports mha_core starts anew, as if alone; any other goes on
-from the one before. A ``text`` block right after one is what it prints. In ``console`` blocks, lines that begin with ``$ `` are
-commands, and what follows is what they print. ``...`` stands for anything. A ``python`` block that begins with ``# name.py`` is
-also a file of that name, where the page's code and commands run. A block that cannot run here says why, in a comment that no
-reader sees: ``<!-- not run: it needs a GPU -->`` on the line before.
+The ``python`` blocks of a page run in order, in one process. A block that imports mha_core starts with an empty namespace; any
+other continues the block before it. A ``text`` block right after a ``python`` block shows its output. In ``console`` blocks,
+lines that begin with ``$ `` are commands, each followed by its output. ``...`` matches any output. A ``python`` block that
+begins with ``# name.py`` is also written to a file of that name, in the folder where the page's code and commands run. A block
+that cannot run in the tests has the reason on the line before, in a comment that readers of the page do not see:
+``<!-- not run: it needs a GPU -->``.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ PAGES = [
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "certificates" not in path.parts),
 ]
 MODEL = "path/to/all-MiniLM-L6-v2"
-"""What pages write for the directory of a model."""
+"""The model directory that pages write in examples."""
 
 _BLOCK = re.compile(r"^(?:<!-- not run: (?P<why>.+?) -->\n+)?^```(?P<kind>\S+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _FLAGS = doctest.ELLIPSIS
@@ -30,13 +31,17 @@ _FLAGS = doctest.ELLIPSIS
 
 @dataclass(frozen=True)
 class Block:
-    """kind: the word after the fence. line: of its first line, from 1. shown: what it is said to print. not_run: why, or ""."""
+    """A code block of a page."""
 
     kind: str
+    """The word after the fence."""
     code: str
     line: int
+    """Number of its first line of code in the page, from 1."""
     shown: str | None = None
+    """The output that the page shows; None if it shows none."""
     not_run: str = ""
+    """Why the block is not run; "" if it is."""
 
     @property
     def stands_alone(self):
@@ -44,22 +49,25 @@ class Block:
 
     @property
     def file(self):
-        """The name of the file that it is, or None."""
+        """The name of the file that the block is written to, or None."""
         name = re.match(r"# (\w+\.py)\n", self.code)
         return name[1] if name and self.kind == "python" else None
 
 
 @dataclass(frozen=True)
 class Command:
-    """A line of a console block, without its comment, and what it is said to print; None where nothing is shown."""
+    """A command of a console block."""
 
     line: str
+    """The command without its comment."""
     shown: str | None
+    """The output that the page shows; None if it shows none."""
     not_run: str = ""
+    """Why the command is not run; "" if it is."""
 
 
 def blocks(page):
-    """The blocks of a page in order; a ``text`` block right after a ``python`` one is that one's ``shown``."""
+    """Return the blocks of a page in order. A ``text`` block right after a ``python`` block becomes its ``shown``."""
     text, found, end = page.read_text(encoding="utf-8"), [], 0
     for match in _BLOCK.finditer(text):
         follows = found and found[-1].kind == "python" and not text[end : match.start()].strip()
@@ -74,7 +82,7 @@ def blocks(page):
 
 
 def commands(page):
-    """The commands of a page's console blocks."""
+    """Return the commands of a page's console blocks."""
     found = []
     for block in blocks(page):
         if block.kind == "console":
@@ -99,7 +107,7 @@ def _right_trimmed(text):
 
 
 def run(page, model):
-    """Run the python blocks of a page; what each of them printed, None for one that is not run."""
+    """Run the python blocks of a page; return what each of them printed, None for a block that is not run."""
     printed, names = [], {}
     for block in blocks(page):
         if block.kind != "python":
@@ -109,7 +117,7 @@ def run(page, model):
             continue
         if block.stands_alone:
             names = {"__name__": "__main__"}
-        lines = "\n" * (block.line - 1) + block.code.replace(MODEL, model)  # so that a traceback tells the page's line
+        lines = "\n" * (block.line - 1) + block.code.replace(MODEL, model)  # so that a traceback shows the page's line
         with contextlib.redirect_stdout(io.StringIO()) as out:
             exec(compile(lines, str(page), "exec"), names)
         printed.append(out.getvalue())

@@ -1,4 +1,4 @@
-"""The tests that hold each promise, read from the source: ours by the number in their name, the suite's by their mark."""
+"""The tests of each promise, read from the source: ours by the number in their name, the suite's by their mark."""
 
 import ast
 from functools import cache
@@ -38,7 +38,7 @@ def _tests(path):
 
 
 def _marked(path, test):
-    """Return the promises of a test: those of its own mark, or of its module's if it has none."""
+    """Return the promises of a test: those of its own mark, or of its module's if it has no mark."""
     own = _promises(test.decorator_list)
     if own:
         return own

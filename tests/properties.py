@@ -1,4 +1,4 @@
-"""hypothesis; where it is not installed, its tests are skipped one by one, and the other tests of their files run."""
+"""hypothesis, or substitutes that skip the tests that use it, so that other tests of the same file run without it."""
 
 import pytest
 
@@ -8,14 +8,14 @@ try:
     from hypothesis import given, settings
     from hypothesis import strategies as st
 
-    settings.register_profile("tests", deadline=None)  # no test is timed: the machine may have much else to do
+    settings.register_profile("tests", deadline=None)  # no test is timed: the machine may be busy
     settings.load_profile("tests")
 except ModuleNotFoundError:
     if needs.REQUIRED:
         raise
 
     class _Anything:
-        """Stands for every strategy."""
+        """A substitute for every strategy."""
 
         def __getattr__(self, name):
             return lambda *arguments, **options: self

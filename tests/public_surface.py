@@ -1,6 +1,6 @@
 """The public surface as lines of text: every name of ``__all__``, and the parameters of every function, class and method.
 
-``make surface`` writes it to tests/public_surface.txt, which tests/test_public_surface.py compares.
+``make surface`` writes it to tests/public_surface.txt; tests/test_public_surface.py checks that the file is up to date.
 """
 
 import inspect
@@ -15,7 +15,7 @@ RECORDED = Path(__file__).with_suffix(".txt")
 
 
 def surface():
-    """One line for each public name, class member included, in the order of ``__all__`` and then of the alphabet."""
+    """Return a line for each public name, in the order of ``__all__``, and after a class its members in alphabetical order."""
     return [line for module in (mha_core, mha_core.plugin) for name in module.__all__ for line in _described(module, name)]
 
 
@@ -38,13 +38,13 @@ def _described(module, name):
 
 
 def _is_ours(cls, member):
-    """Whether a class of mha_core defines it, rather than one of the standard library."""
+    """Return whether a class of mha_core defines the member, and not one of the standard library."""
     owner = next((base for base in cls.__mro__ if member in vars(base)), type(cls))
     return owner.__module__.partition(".")[0] == "mha_core"
 
 
 def _parameters(value):
-    """Names, kinds and defaults; no annotations, which change nothing for a caller. "" for a signature that is not ours."""
+    """Return the signature without annotations, which change nothing for a caller; "" if the signature is not ours."""
     inherited = inspect.isclass(value) and issubclass(value, Exception | Enum) and not _is_ours(value, "__init__")
     if inherited or value.__module__.partition(".")[0] != "mha_core":
         return ""

@@ -1,4 +1,4 @@
-"""Contenders for tests of the benchmark beside peers, and problems of theirs: imported in processes of their own."""
+"""Contenders and problems for tests of the benchmark against other libraries; separate processes import them."""
 
 import os
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def builtin(problem):
 
 
 def repeated(problem, times):
-    """As slow as so many."""
+    """Compute the sum ``times`` times."""
     return Work(lambda: [sum(range(problem.count)) for _ in range(int(times))][-1], lambda total: total)
 
 
@@ -41,7 +41,7 @@ def failing(problem, words):
 
 
 def later_off_by_one(problem, path):
-    """Right in the process that comes first."""
+    """Right in the first process, off by one in all later ones."""
     first = not Path(path).exists()
     Path(path).touch()
     return Work(lambda: sum(range(problem.count)) + (not first), lambda total: total)
@@ -56,14 +56,14 @@ def process():
 
 
 def noted(problem, path):
-    """The number of the process is a line of a file."""
+    """Append the process id to a file."""
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(f"{os.getpid()}\n")
     return builtin(problem)
 
 
 def recorded(path, name):
-    """Each call is a line of a file."""
+    """Append ``name`` to a file in each call."""
 
     def call():
         with Path(path).open("a", encoding="utf-8") as file:
@@ -74,7 +74,7 @@ def recorded(path, name):
 
 @dataclass(frozen=True)
 class Total(Sum):
-    """The sum as a problem of its own: on any backend, whose answers are too great by ``error``."""
+    """The sum as a problem for any backend; our answers are too large by ``error``."""
 
     error: int = 0
 
@@ -86,7 +86,7 @@ class Total(Sum):
 
 
 def device(backend):
-    """Of one backend it is known where its arrays lie."""
+    """Replace ``limits.device``: raise for any backend except ``known``, as arrays without ``__dlpack_device__`` do."""
     if backend != "known":
         raise AttributeError("__dlpack_device__")
     return Work(lambda: 1, lambda number: number)

@@ -1,4 +1,4 @@
-"""A repository with commits, and results that asv itself has written for them: what the report is made from."""
+"""Sample repositories with commits, and with results that asv itself writes: the input of the report."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from asv.util import write_json
 
 from tracking import series
 
-NAN = float("nan")  # what asv writes where a benchmark was skipped; None is what it writes where one failed
+NAN = float("nan")  # what asv writes for a skipped benchmark; for a failed one it writes None
 TIME, COST, MEMORY, DISPATCH = (
     "one_thread.Time.time_call",
     "one_thread.Cost.track_cost",
@@ -26,11 +26,13 @@ TITLES = {TIME: "time, one thread", COST: "cost relative to plain NumPy", MEMORY
 
 @dataclass
 class Project:
-    """A repository with asv's configuration; `hashes` are its commits, oldest first."""
+    """A repository with asv's configuration."""
 
     root: Path
     hashes: list[str] = field(default_factory=list)
+    """The commits, oldest first."""
     known: dict[str, dict] = field(default_factory=dict)
+    """The last description of each benchmark, by name."""
 
     def __post_init__(self):
         self.results.mkdir(parents=True)
@@ -65,7 +67,7 @@ class Project:
         self.hashes.append(self.git("rev-parse", "HEAD"))
 
     def benchmark(self, name, backends, cases, version="1"):
-        """As asv describes one; the last description stays in benchmarks.json."""
+        """Return the description of a benchmark as asv writes it, and write it to benchmarks.json."""
         described = {
             "name": name,
             "params": [[repr(word) for word in words] for words in (backends, cases)],
@@ -79,44 +81,44 @@ class Project:
         return self.known[name]
 
     def measure(self, commit, described, values, *, machine="ci-2core", environment="env", started=None):
-        """`values` by (backend, case); what is not in them was skipped."""
-        told = {"machine": machine, "os": "Linux", "arch": "x86_64", "cpu": f"cpu of {machine}", "num_cpu": "2", "ram": "1"}
-        write_json(str(self.results / machine / "machine.json"), told, 1)
+        """Write the results of a commit. ``values``: by (backend, case); a cell without a value was skipped."""
+        facts = {"machine": machine, "os": "Linux", "arch": "x86_64", "cpu": f"cpu of {machine}", "num_cpu": "2", "ram": "1"}
+        write_json(str(self.results / machine / "machine.json"), facts, 1)
         names = [[word.strip("'") for word in words] for words in described["params"]]
         row = [values.get(cell, NAN) for cell in itertools.product(*names)]
         empty = [None] * len(row)
-        results = Results(told | {"python": "3.11"}, {}, commit, 0, "3.11", environment, {})
+        results = Results(facts | {"python": "3.11"}, {}, commit, 0, "3.11", environment, {})
         results.load_data(str(self.results))
         results.add_result(described, BenchmarkResult(row, empty, empty, 0, "", None), started_at=started)
         results.save(str(self.results))
 
-    def facts(self, commit, told, machine="ci-2core"):
+    def facts(self, commit, facts, machine="ci-2core"):
         folder = self.root / "asv_benches" / "facts" / machine
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{commit[:8]}.json").write_text(json.dumps(told), encoding="utf-8")
+        (folder / f"{commit[:8]}.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
 def line(machine, benchmark, case, backend):
-    """The one series of these names."""
+    """Return the only series with these names."""
     (found,) = [each for each in machine.series if (each.benchmark.name, each.case, each.backend) == (benchmark, case, backend)]
     return found
 
 
 def measured(project, values, backend="numpy", **options):
-    """A value for each commit."""
+    """Write one value for each commit."""
     described = project.benchmark(TIME, [backend], ["case"])
     for commit, value in zip(project.hashes, values, strict=False):
         project.measure(commit, described, {(backend, "case"): value}, **options)
 
 
 def only(project):
-    """Its history on the one machine."""
+    """Return the history of the project's only machine."""
     (machine,) = series.read(project.config).machines
     return machine
 
 
 def days(root, count=8):
-    """A repository of so many commits, of which nothing is measured."""
+    """Return a repository with ``count`` commits and no results."""
     project = Project(root)
     for at in range(count):
         project.commit(f"commit {at}")
@@ -129,18 +131,18 @@ SUBJECTS = {
 }
 UNMEASURED = {4, 8}
 STEP = 9  # torch is slower from here on, in one case of one benchmark
-LATE = 10  # the third backend comes
+LATE = 10  # the third backend has results from here on, but not for the last commit
 LAST = 13
 SLOWER = 1.4
 
 
 def steady(at):
-    """A level with a little noise, the same in every run."""
+    """Return a level with a little noise, the same in every run."""
     return 1 + (at * 7 % 5 - 2) / 500
 
 
 def planted(root):
-    """Two cases on three backends, a regression on torch, gaps, a failure, and a backend that benchmarks.json forgot."""
+    """Return a project with two cases on three backends, a regression, gaps, a failure, a backend not in benchmarks.json."""
     project = Project(root)
     for at in range(LAST + 1):
         project.commit(SUBJECTS.get(at, f"the change of day {at + 1}"))
@@ -163,6 +165,6 @@ def planted(root):
         project.measure(commit, project.benchmark(TIME, backends, ["short", "long"]), times)
         project.measure(commit, project.benchmark(COST, backends, ["short", "long"]), costs)
         project.measure(commit, project.benchmark(MEMORY, backends, ["long"]), bytes_of)
-    told = {"model": "EPYC <1>", "cores": 2, "flags": ["avx2", "avx512f"], "system": "Linux x86_64"}
-    project.facts(project.hashes[LAST], {"processor": told, "versions": {"python": "3.11.9", "numpy": "2.4.6"}})
+    processor = {"model": "EPYC <1>", "cores": 2, "flags": ["avx2", "avx512f"], "system": "Linux x86_64"}
+    project.facts(project.hashes[LAST], {"processor": processor, "versions": {"python": "3.11.9", "numpy": "2.4.6"}})
     return project

@@ -1,4 +1,4 @@
-"""Kernels that keep what they are given and answer as no algebra would, calls for them, and plugins that bring them."""
+"""Kernels that record their arguments and return what the algebra never would, calls for them, and plugins that yield them."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from mha_core.plugin import AttentionState, Backend, Kernel, hookimpl
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 6, 8
 ANSWER = 7.0
 received = []
-"""(op, arguments, options) of each call of a kernel, the last one last; tests clear it."""
+"""(op, arguments, options) of each call of a kernel, in order; tests clear it."""
 
 
 def given():
-    """The problem that the last kernel called received."""
+    """Return the problem that the last called kernel received."""
     return received[-1][1][0]
 
 
@@ -30,7 +30,7 @@ def other_attention(problem):
 
 
 def prepare(problem):
-    """For problems without a sink: a function of the arrays, which answers otherwise than ``attention``."""
+    """Return a function of the arrays whose result differs from that of ``attention``; None for problems with a sink."""
     received.append(("prepare", (problem,), {}))
     if problem.sink is not None:
         return None
@@ -74,7 +74,7 @@ rotary = _first_argument("rotary")
 
 @dataclass(frozen=True, eq=False)
 class KeyBias(Bias):
-    """A bias that core does not know."""
+    """A bias that is not one of core's."""
 
     slope: float
 
@@ -99,11 +99,11 @@ FEATURES = {
     "value_dim": lambda normal: {"value": normal(BATCH, HEADS, LENGTH, 3)},
     "broadcast": lambda normal: {name: normal(1, HEADS, LENGTH, WIDTH) for name in ("key", "value")},
 }
-"""What turns a plain call of attention into one that uses this feature and no other."""
+"""By feature, the arguments with which a plain attention call uses this feature and no other."""
 
 
 def a_call(rng, *features, **changes):
-    """The arguments of a call of attention that uses these features and no others, besides ``changes``."""
+    """Return the arguments of an attention call that uses these features and no others, apart from ``changes``."""
 
     def normal(*shape):
         return rng.normal(size=shape)
@@ -126,7 +126,7 @@ OPERATIONS = {
     "silu": (lambda: mha.silu(A), [A], {}),
     "rotary": (lambda: mha.rotary(A, TABLE, TABLE, interleaved=True), [A, TABLE, TABLE], {"interleaved": True}),
 }
-"""An operation called, and the arguments and options that its kernel must receive."""
+"""A call of each operation, and the arguments and options that its kernel must receive."""
 
 
 class Plugin:
@@ -145,7 +145,7 @@ class Plugin:
 
 
 def a_kernel(op="attention", **changes):
-    """A kernel that is asked before any other, and declares every feature there is."""
+    """Return a kernel with a higher priority than any other, which declares every feature."""
     settings = {"backend": "numpy", "name": "sample", "api": 1, "load": f"sample_kernels:{op}", "priority": 100}
     return Kernel(
         **{**settings, "op": op, "handles": frozenset(FEATURES) | {"lse"} if op == "attention" else frozenset(), **changes}
@@ -153,5 +153,5 @@ def a_kernel(op="attention", **changes):
 
 
 def a_backend(name="sample", **changes):
-    """NumPy's functions under another name, for arrays that there are not."""
+    """Return a backend with NumPy's functions under another name, for a type of array that does not exist."""
     return Backend(**{"name": name, "api": 1, "types": ("nowhere:Array",), "namespace": lambda: np, **changes})

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrained
 
 SENTENCES = (Path(__file__).parent.parent / "examples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
 
-# the kind of tokenizer, and how many rows of positions come before the first token's
+# the kind of tokenizer, and how many rows of the position table come before the first token's
 FAMILIES = {
     "bert": ("wordpiece", 0),
     "electra": ("wordpiece", 0),
@@ -30,7 +30,7 @@ _NEW = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def write_model(folder, kind, *, seed=0, masked_lm=False, **settings):
-    """Write a directory laid out as by sentence-transformers; ``settings`` go into the model's configuration."""
+    """Write a model directory in sentence-transformers' layout; ``settings`` go into the model's configuration."""
     tokenizer = _tokenizer(FAMILIES[kind][0])
     torch.manual_seed(seed)
     model = (AutoModelForMaskedLM if masked_lm else AutoModel).from_config(
@@ -69,7 +69,7 @@ def reference(folder):
 
 
 def texts(rng):
-    """Texts of many lengths, up to LENGTH tokens."""
+    """Return texts of many lengths, up to LENGTH tokens."""
     words = " ".join(SENTENCES).split()
     return ["", "a", "a", *(" ".join(rng.choice(words, size=size)) for size in (3, 3, 8, 25)), "a." * (LENGTH // 4)]
 
@@ -92,7 +92,7 @@ def _sizes(kind, vocabulary):
 
 @cache
 def _tokenizer(kind):
-    """A tokenizer trained on the demo's sentences; what it learns does not matter, since both sides read the same file."""
+    """Return a tokenizer trained on the demo's sentences. What it learns does not matter: both sides read the same file."""
     first, *_ = special = {"wordpiece": _OLD, "wordpiece with <pad>": [*_NEW[:3], "[UNK]", "<mask>"]}.get(kind, _NEW)
     unknown = next(token for token in special if "unk" in token.lower())
     if kind == "bpe":

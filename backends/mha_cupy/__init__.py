@@ -13,7 +13,7 @@ def _namespace() -> Any:
 
     runtime = cupy.cuda.runtime
     try:
-        runtime.getDeviceCount()  # raises if there is none
+        runtime.getDeviceCount()  # raises if there is no device
     except runtime.CUDARuntimeError as error:
         found = f"no CUDA device is available: {error}"
         raise NoDevice(f"{found}; cupy {cupy.__version__} is installed, but needs a CUDA GPU and its driver") from error

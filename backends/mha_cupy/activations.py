@@ -47,7 +47,7 @@ def in_place(name: str, x: Any, b: Any = None, *, gate: Any = None, gate_b: Any 
 def activation(
     name: str, x: Any, out: Any, *, b: Any = None, gate: Any = None, gate_b: Any = None, residual: Any = None
 ) -> Launch:
-    """Return the launch of f(x + b) * (gate + gate_b) + residual; what is None is left out.
+    """Return the launch of f(x + b) * (gate + gate_b) + residual; arguments that are None are left out.
 
     x, gate, residual and out (n, d); b and gate_b (1, d). out is contiguous, and may be x.
     """

@@ -1,8 +1,8 @@
-"""bfloat16 as a dtype of the namespace.
+"""Functions of the namespace that support bfloat16.
 
-CuPy 14 computes with ml_dtypes' bfloat16, but supports it only in part. This module holds the standard's functions on dtypes,
-and the functions for which CuPy returns another dtype or fails. Arithmetic with a Python float is not covered: CuPy returns
-float32.
+CuPy 14 computes with ml_dtypes' bfloat16, but supports it only in part. This module has the array-API standard's functions on
+dtypes, and the functions for which CuPy returns another dtype or fails. Arithmetic with a Python float is not covered: CuPy
+returns float32.
 """
 
 from typing import Any

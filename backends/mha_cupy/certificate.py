@@ -1,7 +1,7 @@
 """The certificate that the package ships: only kernels that passed on a GPU are chosen automatically.
 
 ``mha conform cupy --report backends/mha_cupy/certificates`` writes it on a machine with a GPU. A kernel is certified if the
-certificate says that it passed with the very CUDA sources of this package. Any other kernel must be named in ``use_kernel``.
+certificate says that it passed with the CUDA sources of this package. Any other kernel must be named in ``use_kernel``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _texts(sources: tuple[str, ...]) -> str:
 
 @cache
 def _read(file: Path) -> tuple[dict[str, Any], str]:
-    """Return the kernels and the date of the certificate, and why no kernel is certified by it, "" if some may be."""
+    """Return the kernels and the date of the certificate, and why it certifies no kernel ("" if it may certify some)."""
     try:
         found = json.loads(file.read_text("utf-8"))
         kernels = {(kernel["op"], kernel["name"]): kernel for kernel in found["kernels"]}
@@ -57,7 +57,7 @@ def _read(file: Path) -> tuple[dict[str, Any], str]:
         missing = sorted(_DTYPES.difference(found["dtypes"]))
     except FileNotFoundError:
         return {}, "no certificate says that it passed on a GPU"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # it must not break the plugin
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # a broken file must not break the plugin
         return {}, f"{file.name} is not a certificate: {type(error).__name__}: {error}"
     if run != [_FORMAT, "cupy", "passed", "", False]:
         return {}, f"the certificate of {date} does not say that the whole suite passed"

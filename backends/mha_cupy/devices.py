@@ -1,4 +1,7 @@
-"""The namespace's creation functions. CuPy creates arrays on its current device, so ``device=`` makes that one current."""
+"""The namespace's creation functions, with support for ``device=``.
+
+CuPy creates arrays on its current device, so these functions make the given device current.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -25,7 +28,7 @@ def _on_device(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _like(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Do the same for functions of an array, whose own device is the default."""
+    """Do the same for a function of an array, whose device is the default."""
 
     @wraps(function)
     def create(x: Any, /, *args: Any, device: Any = None, **options: Any) -> Any:

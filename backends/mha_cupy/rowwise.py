@@ -13,7 +13,7 @@ from mha_core.plugin import Call
 from .launch import address, c_name
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-_MAX_ACCESS = 16  # bytes that a thread reads or writes at once, at most
+_MAX_ACCESS = 16  # bytes that a thread reads or writes in one access, at most
 _MAX_ELEMENTS = 2**31 - 1  # the kernels count in 32 bits
 
 
@@ -39,7 +39,7 @@ def stride(x: Any) -> numpy.int64:
 
 
 def pack(length: int, *arrays: Any) -> int:
-    """Return how many elements one access may take, so that every access to rows of ``length`` elements is aligned."""
+    """Return how many elements one access may take, so that all accesses to rows of ``length`` elements are aligned."""
     given = [x for x in arrays if x is not None]
     size = given[0].itemsize
     offsets = [offset for x in given for offset in (address(x), *x.strides[:-1])]

@@ -1,6 +1,7 @@
-"""The NumPy plugin: the backend, whose namespace is NumPy itself but for bfloat16, and the kernels.
+"""The NumPy plugin: the backend and its kernels.
 
-It uses the plugin contract as any other plugin does. This module does not import NumPy; the functions it names do.
+The namespace is NumPy with bfloat16 added. The plugin uses the plugin contract like any other. Importing this module does not
+import NumPy; the functions that it names do.
 """
 
 import sys

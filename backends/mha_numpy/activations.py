@@ -1,7 +1,7 @@
-"""Activations between the products of a feed-forward network: in place, by tiles that stay in cache.
+"""Activations of a feed-forward network, computed in place, in tiles that stay in cache.
 
-The error is a few roundings of x, not of the result. ``gelu`` alone is precise in its tails too; here that precision would be
-lost in the sums of the next product.
+The error is a few roundings of x, not of the result. The operation ``gelu`` is precise in its tails too; here that precision
+would be lost in the sums of the next product.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import mha_core
 
 from .scratch import scratch
 
-# atanh(erf(x / sqrt 2)) / x in powers of x^2, fitted so that x Phi(x) is within 0.7e-7; beyond 5.6 it grows, and tanh is 1
+# atanh(erf(x / sqrt 2)) / x in powers of x^2, fitted so that x Phi(x) is within 0.7e-7; beyond 5.6 it grows and tanh is 1
 _P = (
     0.79788423,
     0.036334284,
@@ -27,7 +27,7 @@ _P = (
     -1.3344641e-07,
     1.8056164e-09,
 )
-_TILE = 1 << 17  # numbers; with shorter loops two threads lose more time to the interpreter lock than they gain
+_TILE = 1 << 17  # elements; with shorter loops two threads lose more time to the interpreter lock than they gain
 
 InPlace = Callable[[np.ndarray], None]
 
@@ -60,7 +60,7 @@ def _gated_by_tanh(x: np.ndarray, p: tuple[float, ...]) -> None:
 
 
 def _relu(x: np.ndarray) -> None:
-    np.maximum(x, np.zeros(x.shape[1:], dtype=x.dtype), out=x)  # a single number in place of the row takes four times as long
+    np.maximum(x, np.zeros(x.shape[1:], dtype=x.dtype), out=x)  # a scalar in place of the row takes four times as long
 
 
 def _silu(x: np.ndarray) -> None:
@@ -77,7 +77,7 @@ _IN_FLOAT32: dict[str, InPlace] = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu
 
 
 def activate(name: str, x: np.ndarray, bias: np.ndarray | None) -> None:
-    """Write f(x + bias) in place of x, (rows, features)."""
+    """Replace x (rows, features) by f(x + bias)."""
     function = _IN_FLOAT32[name] if x.dtype == np.float32 else _as_dispatched(name)
     for tile in _tiles(x):
         if bias is not None:
@@ -91,7 +91,7 @@ def _tiles(x: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _as_dispatched(name: str) -> InPlace:
-    """The activation by its public operation, for dtypes without a formula here."""
+    """Return the activation computed by the public operation, for dtypes without a formula here."""
     functions: dict[str, Any] = {"gelu": mha_core.gelu, "relu": mha_core.relu, "silu": mha_core.silu}
     functions["gelu_tanh"] = partial(mha_core.gelu, approximate="tanh")
 

@@ -1,8 +1,8 @@
-"""NumPy's namespace with bfloat16 as one more dtype, where ml_dtypes is installed.
+"""NumPy's namespace with the dtype bfloat16, if ml_dtypes is installed.
 
-NumPy computes with ml_dtypes' bfloat16, but some of its functions refuse the dtype or return another one; they are replaced
-here. Operators cannot be replaced: arithmetic with a Python float, and ``@``, return float32. ml_dtypes is imported only when
-``xp.bfloat16`` is asked for; without it no array can have the dtype.
+NumPy computes with ml_dtypes' bfloat16, but some of its functions raise for the dtype or return another one; this module
+replaces them. Operators cannot be replaced: arithmetic with a Python float, and ``@``, return float32. ml_dtypes is imported on
+the first access to ``xp.bfloat16``; unless it is imported, no array can have the dtype.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy
 
 
 def namespace() -> types.ModuleType:
-    """A module named numpy with all of NumPy, and the functions below in place of its own."""
+    """Return a module named numpy: all of NumPy, with some functions replaced by those below."""
     xp = types.ModuleType("numpy", numpy.__doc__)
     xp.__dict__.update(vars(numpy))
-    xp.__dict__.update(isdtype=isdtype, finfo=finfo, where=where, matmul=matmul, __getattr__=_further)
+    xp.__dict__.update(isdtype=isdtype, finfo=finfo, where=where, matmul=matmul, __getattr__=_lazy_attribute)
     return xp
 
 
-def _further(name: str) -> Any:
-    """The dtype, or one of the modules that NumPy imports when they are first used."""
+def _lazy_attribute(name: str) -> Any:
+    """Return bfloat16, or a module that NumPy imports on first use."""
     if name != "bfloat16":
         return getattr(numpy, name)
     try:

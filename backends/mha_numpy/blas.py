@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy
 
-SMALL = 1 << 18  # multiplications; OpenBLAS computes products up to this size in one thread, held or not: always the same bits
+SMALL = 1 << 18  # multiplications; up to this size OpenBLAS uses one thread, held or not, so results have the same bits
 
 _lock = threading.Lock()
 _held = 0  # how many threads hold the BLAS now
@@ -54,12 +54,12 @@ one_thread = _OneThread()
 
 
 def can_hold() -> bool:
-    """Whether the thread count of this BLAS can be read and set."""
+    """Return whether the thread count of this BLAS can be read and set."""
     return functions() is not None
 
 
 def set_count(count: int | None) -> None:
-    """Set the threads of a product while nobody holds the BLAS; None restores the count from before the first call."""
+    """Set the thread count of the BLAS while it is not held; None restores the count from before the first call."""
     global _count, _unlimited
     calls = functions()
     if calls is None:
@@ -80,7 +80,7 @@ def set_count(count: int | None) -> None:
 
 @cache
 def functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """The functions of the OpenBLAS in NumPy's wheels that read and set its thread count; None for any other BLAS."""
+    """Return the functions that read and set the thread count of the OpenBLAS in NumPy's wheels; None for any other BLAS."""
     package = Path(numpy.__file__).parent
     for folder in (package.parent / "numpy.libs", package / ".dylibs"):
         for path in sorted(folder.glob("*openblas*")):

@@ -1,4 +1,4 @@
-"""How many threads to use: the number that the user set, or the cores that this process may use."""
+"""The number of threads: the one that the user set, or else the number of cores that this process may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _chosen: int | None = None
 
 
 def num_threads() -> int:
-    """The number of threads that was set, or else the cores that this process may use."""
+    """Return the number of threads that was set, or else the number of cores that this process may use."""
     return _chosen or available()
 
 
@@ -27,13 +27,13 @@ def set_num_threads(count: int | None) -> None:
 
 @cache
 def available() -> int:
-    """The cores in the process's affinity, or fewer if its control group is limited to less time than they have."""
+    """Return the number of cores in the process's affinity mask, or fewer if its control group may use less CPU time."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(cores, cgroup_limit())))
 
 
 def cgroup_limit(root: Path = Path("/")) -> float:
-    """The tightest limit of the process's control group and the groups around it, in cores; infinite without a limit.
+    """Return the tightest limit of the process's control group and the groups around it, in cores; inf without a limit.
 
     Source: cgroups(7), proc_pid_mountinfo(5); the kernel's admin-guide/cgroup-v2 (``cpu.max``) and scheduler/sched-bwc
     (``cpu.cfs_quota_us``).
@@ -42,7 +42,7 @@ def cgroup_limit(root: Path = Path("/")) -> float:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The directories of the control groups that limit the process's CPU time, innermost first."""
+    """Yield the directories of the control groups that limit the process's CPU time, innermost first."""
     memberships = [line.split(":", 2) for line in _lines(root / "proc/self/cgroup")]
     paths = {
         "cgroup2" if number == "0" else "cgroup": path for number, names, path in memberships if _limits_time(names, number)
@@ -54,18 +54,18 @@ def _groups(root: Path) -> Iterator[Path]:
             continue
         top, point = mount.split(" ")[3:5]
         directory = root / point.lstrip("/")
-        group = PurePosixPath(paths[kind])  # in a container it may lie outside of the mounted tree
+        group = PurePosixPath(paths[kind])  # in a container it may be outside of the mounted tree
         inside = group.relative_to(top).parts if group.is_relative_to(top) and ".." not in group.parts else ()
         yield from (directory.joinpath(*inside[:depth]) for depth in range(len(inside), -1, -1))
 
 
 def _limits_time(controllers: str, number: str) -> bool:
-    """Whether a hierarchy limits CPU time: version 2, or version 1 with the cpu controller."""
+    """Return whether a hierarchy limits CPU time: version 2, or version 1 with the cpu controller."""
     return number == "0" or "cpu" in controllers.split(",")
 
 
 def _limit(group: Path) -> float:
-    """The limit of one control group, in cores."""
+    """Return the limit of one control group, in cores."""
     quota, period = "max", "1"
     for line in _lines(group / "cpu.max"):
         quota, period = line.split()
@@ -75,7 +75,7 @@ def _limit(group: Path) -> float:
 
 
 def _lines(path: Path) -> list[str]:
-    """Lines of a file; [] if the system does not provide it."""
+    """Return the lines of a file; [] if the system does not provide it."""
     try:
         return path.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""GELU in float32 without erf, by tiles that stay in cache."""
+"""GELU in float32 without erf, in tiles that stay in cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TASK = 1 << 18  # elements for which another thread is worth waking
 
 
 def supports(call: Call) -> str | None:
-    """The reason why the kernel cannot do a call, or None."""
+    """Return why the kernel does not support a call, or None."""
     if str(call.dtype) != "float32":
         return f"computes in float32, not {call.dtype}"
     return None if call.option("approximate") == "none" else "does not support approximate='tanh'"

@@ -1,7 +1,7 @@
-"""The feed-forward network and the encoder layer by chunks of tokens: a thread takes a chunk through as many steps as it can.
+"""The feed-forward network and the encoder layer, in chunks of tokens.
 
-A chunk's hidden features stay in cache between the two products, and all chunks of a thread use the same memory. Arrays made
-here are written in place; arguments never are.
+A thread takes a chunk through as many steps as possible. A chunk's hidden features stay in cache between the two products, and
+all chunks of a thread use the same memory. Arrays allocated here are overwritten; arguments never are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .threads import num_threads, run
 
 __all__ = ["encoder_layer", "feed_forward", "supports"]
 
-_SEQUENCES = 512  # tokens in a chunk of whole sequences, about
-_TOKENS = 1024  # tokens in a chunk for steps that treat each token on its own; fewer make products slower
+_SEQUENCES = 512  # approximate number of tokens in a chunk of whole sequences
+_TOKENS = 1024  # tokens in a chunk for steps that treat each token separately; fewer make products slower
 _HIDDEN = 1 << 21  # bytes of hidden features that a thread holds at a time
 
 
@@ -52,7 +52,7 @@ def feed_forward(
 def _feed_forward(
     x: np.ndarray, w_1: Any, b_1: Any, w_2: Any, b_2: Any, activation: str, w_g: Any, b_g: Any, out: np.ndarray
 ) -> None:
-    """Write the result into ``out``, as many rows at a time as leave the hidden features in cache."""
+    """Write the result to ``out``, in chunks of rows whose hidden features stay in cache."""
     size = max(16, _HIDDEN // (w_1.shape[1] * x.dtype.itemsize * (1 if w_g is None else 2)))
     for at in range(0, len(x), size):
         rows, to = x[at : at + size], out[at : at + size]
@@ -69,7 +69,11 @@ def _feed_forward(
 
 
 def encoder_layer(layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
-    """The layer by chunks of whole sequences; step by step if these are long, or if an option may have a batch axis."""
+    """Apply the layer to chunks of whole sequences.
+
+    It is applied step by step to the whole batch if the sequences are long, if the chunks would not balance the threads, or if
+    an option may have a batch axis.
+    """
     out = np.empty(x.shape, dtype=x.dtype)
     threads, count = num_threads(), len(x)
     balanced = count >= 2 * threads or count % threads == 0  # no thread waits long for another at the end
@@ -83,7 +87,7 @@ def encoder_layer(layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
 
 
 def _has_arrays(options: dict[str, Any]) -> bool:
-    """Whether mask, bias or query_offset hold arrays, which may have batch axes. A sink has none."""
+    """Return whether mask, bias or query_offset hold arrays, which may have batch axes. A sink has no batch axis."""
     values = [option for name, option in options.items() if name not in ("scale", "softcap", "sink")]
     return not all(
         isinstance(value, int) or (hasattr(value, "arrays") and not any(True for _ in value.arrays())) for value in values
@@ -91,7 +95,7 @@ def _has_arrays(options: dict[str, Any]) -> bool:
 
 
 def _encode(layer: Any, x: np.ndarray, options: dict[str, Any], out: np.ndarray) -> None:
-    """Write the layer's result into ``out`` in three steps: projections, attention, everything after it."""
+    """Write the layer's result to ``out`` in three steps: projections, attention, everything after attention."""
     tokens, to, a = as_rows(x), as_rows(out), layer.attention
     num_kv_heads = a.num_heads if a.num_kv_heads is None else a.num_kv_heads
     projections = ((a.w_q, a.b_q, a.num_heads), (a.w_k, a.b_k, num_kv_heads), (a.w_v, a.b_v, num_kv_heads))
@@ -112,7 +116,7 @@ def _encode(layer: Any, x: np.ndarray, options: dict[str, Any], out: np.ndarray)
 
 
 def _after_attention(layer: Any, x: np.ndarray, attended: np.ndarray, out: np.ndarray, rows: slice) -> None:
-    """Output projection, residuals, norms and feed-forward network for some rows, which no longer depend on each other."""
+    """Compute output projection, residuals, norms and feed-forward network for some rows: each depends on itself only."""
     a, f = layer.attention, layer.feed_forward
     y = np.matmul(attended[rows], a.w_o, out=scratch("tokens", out[rows].shape, x.dtype))
     if a.b_o is not None:
@@ -126,7 +130,7 @@ def _after_attention(layer: Any, x: np.ndarray, attended: np.ndarray, out: np.nd
 
 
 def _normed(norm: Any, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """The layer norm of rows, in ``out`` or in scratch."""
+    """Return the layer norm of rows, written to ``out`` or to scratch memory."""
     to = scratch("normed", x.shape, x.dtype) if out is None else out
     normed(x, norm.weight, norm.bias, norm.eps, to)
     return to
@@ -138,7 +142,7 @@ def _heads(x: np.ndarray, count: int) -> np.ndarray:
 
 
 def _run_chunks(function: Callable[[slice], None], count: int) -> None:
-    """``function(rows)`` for chunks of ``count`` rows: the same number of chunks for each thread, all of one size."""
+    """Call ``function(rows)`` for chunks of ``count`` rows: as many chunks for each thread, all of one size."""
     size = -(-count // _multiple(count / _TOKENS, num_threads()))
 
     def chunk(at: int) -> None:
@@ -149,5 +153,5 @@ def _run_chunks(function: Callable[[slice], None], count: int) -> None:
 
 
 def _multiple(count: float, threads: int) -> int:
-    """The multiple of ``threads`` that is nearest to ``count``, and at least ``threads``."""
+    """Return the multiple of ``threads`` that is nearest to ``count``, at least ``threads``."""
     return threads * max(1, round(count / threads))

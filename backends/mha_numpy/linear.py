@@ -1,4 +1,4 @@
-"""The linear map: on all cores in float32 and float64, by way of float32 in half precision."""
+"""The linear map: on all cores for float32 and float64, through float32 for half precision."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .threads import run
 
 __all__ = ["as_rows", "linear", "linear_half", "supports", "supports_half"]
 
-_TOKENS = 512  # in a chunk; fewer than this are cut by columns instead
+_TOKENS = 512  # tokens in a chunk; if there are fewer, the columns are cut instead
 _PRODUCT = 1 << 23  # multiplications for which another thread is worth waking
 
 
 def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
     """x w + b, with the bias added in place.
 
-    Many tokens are cut into chunks of tokens, few into chunks of columns: a BLAS held at one thread would use one core only.
+    Many tokens are cut into chunks of tokens, few into chunks of columns: a BLAS held at one thread uses one core only.
     """
     y = np.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype)
     tokens, to, columns = as_rows(x), y.reshape(-1, w.shape[1]), w.shape[1]
@@ -42,12 +42,12 @@ def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
 
 
 def as_rows(x: np.ndarray) -> np.ndarray:
-    """(..., d) -> (tokens, d): a view, or a copy where the axes cannot be merged or a BLAS could not read it."""
+    """(..., d) -> (tokens, d): a view, or a copy if the axes cannot be merged or a BLAS could not read it."""
     return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
 
 
 def supports_half(call: Call) -> str | None:
-    """The reason why ``linear_half`` cannot do a call, or None."""
+    """Return why ``linear_half`` does not support a call, or None."""
     return None if str(call.dtype) in ("float16", "bfloat16") else f"computes in half precision, not {call.dtype}"
 
 

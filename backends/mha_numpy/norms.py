@@ -1,4 +1,4 @@
-"""Norms over the last axis, by tiles of rows that stay in cache."""
+"""Norms over the last axis, in tiles of rows that stay in cache."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mha_core.plugin import Call
 
 from .threads import run
 
-_TILE = 1 << 16  # numbers
-_TASK = 1 << 18  # numbers for which another thread is worth waking
+_TILE = 1 << 16  # elements
+_TASK = 1 << 18  # elements for which another thread is worth waking
 
 
 def supports(call: Call) -> str | None:
-    """The reason why the kernels of norms and layers cannot do a call, or None."""
+    """Return why the kernels of norms and layers do not support a call, or None."""
     if str(call.dtype) not in ("float32", "float64"):
         return f"computes in float32 or float64, not {call.dtype}"
     return "does not support empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
@@ -52,7 +52,7 @@ def normed(
     *,
     centred: bool = True,
 ) -> None:
-    """Write the norm of each row of x, (n, d), into ``out``, which may be x itself.
+    """Write the norm of each row of x, (n, d), to ``out``, which may be x itself.
 
     ``centred``: (x - mean) / sqrt(var + eps) * weight + bias (Ba, Kiros and Hinton 2016, equation 4); otherwise
     x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, equation 4).

@@ -1,8 +1,9 @@
-"""Helper threads for any number of callers: started when first needed, kept for the life of the process, asleep between calls.
+"""A pool of helper threads that all callers share.
 
-A caller takes tasks from the same queue as its helpers and never waits for a task that has not begun, so any number may call
-at once. At most ``num_threads()`` threads work at a time, callers and helpers together. If there are more callers than that,
-helpers leave after their current task.
+Helpers start when they are first needed, live as long as the process, and sleep between calls. A caller takes tasks from the
+same queue as its helpers and never waits for a task that has not begun, so any number of threads may call at the same time. At
+most ``num_threads()`` threads work at a time, callers and helpers together. If there are more callers than that, helpers leave
+after their current task.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NONE: Any = object()
 
 
 class _Inside(threading.local):
-    """What this thread is inside of."""
+    """Whether this thread is computing a task."""
 
     task = False
 
@@ -30,14 +31,14 @@ _inside = _Inside()
 
 
 def inside_a_task() -> bool:
-    """Whether this thread is computing a task."""
+    """Return whether this thread is computing a task."""
     return _inside.task
 
 
 class TaskQueue:
-    """One caller's tasks, as a context manager: its end waits for the tasks that have begun and raises the first exception.
+    """One caller's tasks, as a context manager. Its exit waits for the tasks that have begun and raises the first exception.
 
-    Once a task has raised, no other begins.
+    Once a task has raised, no other task begins.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -60,9 +61,9 @@ class TaskQueue:
                 self.waiting.extend(items)
 
     def work(self, until: Callable[[], bool] | None = None) -> None:
-        """Compute tasks in the caller's thread until none is left to begin, or until ``until()`` is true.
+        """Compute tasks in the caller's thread until none is left to begin.
 
-        With ``until``, wait until it is true.
+        With ``until``, stop once ``until()`` is true; if no task is left before that, wait for it.
         """
         _pool.enter(len(self.waiting) - 1)
         _inside.task = True
@@ -83,12 +84,12 @@ class TaskQueue:
         self._context.copy().run(self._work, helper=True)
 
     def left(self) -> None:
-        """Note that a helper has left; the pool's lock is held."""
+        """Record that a helper has left. The calling thread holds the pool's lock."""
         self.helpers -= 1
         self._changed.notify()
 
     def fail(self, error: BaseException) -> None:
-        """Keep the first exception, and let no further task begin."""
+        """Keep the first exception, and prevent further tasks from beginning."""
         with _pool.lock:
             if self._error is None:
                 self._error = error
@@ -122,7 +123,7 @@ class TaskQueue:
                     return
 
     def _next(self, helper: bool) -> Any:
-        """The next item, or _NONE if there is none, or if a helper must leave its core to a caller."""
+        """Return the next item; _NONE if there is none, or if a helper must leave its core to a caller."""
         with _pool.lock:
             if helper:
                 self._changed.notify()
@@ -144,7 +145,7 @@ class _Pool:
         self.wanted = threading.Condition(self.lock)
 
     def enter(self, tasks: int) -> None:
-        """A caller begins to work; wake or start helpers for as many tasks as there are free cores for."""
+        """Record that a caller begins to work; wake or start helpers for its tasks, at most one for each free core."""
         with self.lock:
             self.at_work += 1
             wanted = min(tasks, num_threads() - self.at_work)
@@ -159,7 +160,7 @@ class _Pool:
                 return
 
     def leave(self) -> None:
-        """A caller stops working; its core is free for another caller's tasks."""
+        """Record that a caller stops working; wake a helper if tasks of another caller wait for a core."""
         with self.lock:
             self.at_work = max(0, self.at_work - 1)  # a forked process does not count callers from before
             if self.at_work < num_threads() and any(queue.waiting for queue in self.queues):
@@ -203,7 +204,7 @@ _pool = _Pool()
 
 
 def _forget() -> None:
-    """Reset the pool in a forked process: no other thread exists there, and the tasks that they computed are lost."""
+    """Reset the pool in a forked process, which has no other threads; the tasks that they computed are lost."""
     queues = _pool.queues
     _pool.reset()
     _inside.task = False

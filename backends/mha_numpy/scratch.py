@@ -1,4 +1,7 @@
-"""Memory that a thread reuses from call to call, so that tiles stay in cache and no new page is requested."""
+"""Scratch memory that a thread reuses from call to call.
+
+Tiles then stay in cache, and no new pages are requested.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _own = threading.local()
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised array of this thread's, valid until the thread asks for the same name again."""
+    """Return an uninitialised array, valid until this thread requests the same name again."""
     size = math.prod(shape) * dtype.itemsize
     buffer = _own.__dict__.get(name)
     if buffer is None or buffer.size < size:
@@ -21,13 +24,13 @@ def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def readable_by_blas(x: np.ndarray, dtype: Any) -> bool:
-    """Whether a BLAS can read this stack of matrices without a copy."""
+    """Return whether a BLAS can read this stack of matrices without a copy."""
     item, (row, column) = x.itemsize, x.strides[-2:]
     return x.dtype == dtype and column == item and row >= item * x.shape[-1] and row % item == 0 and x.flags.aligned
 
 
 def for_blas(x: np.ndarray, dtype: Any, name: str) -> np.ndarray:
-    """The array itself if a BLAS can read it, else a copy in ``scratch(name, ...)``."""
+    """Return the array itself if a BLAS can read it, else a copy in ``scratch(name, ...)``."""
     if readable_by_blas(x, dtype):
         return x
     copy = scratch(name, x.shape, dtype)

@@ -1,8 +1,8 @@
-"""Independent tasks on all cores: threads that persist between calls, with the BLAS held at one thread while they work.
+"""Run independent tasks on all cores, while the BLAS is held at one thread.
 
-NumPy releases the interpreter lock inside its loops and products, so threads run side by side; a product that is itself
-threaded leaves all cores but one idle between two products. Where the BLAS cannot be held, tasks run one after another, and
-the BLAS uses as many threads as it likes.
+NumPy releases the interpreter lock inside its loops and products, so threads run in parallel; a product that is itself threaded
+leaves all cores but one idle between two products. If the BLAS cannot be held, tasks run one after another, and the BLAS
+chooses how many threads it uses.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .pool import TaskQueue, inside_a_task
 
 __all__ = ["num_threads", "one_thread", "parallel", "run"]
 
-_AHEAD = 4  # tasks per thread that begin before their results are asked for
+_AHEAD = 4  # tasks per thread that begin before their results are requested
 
 
 def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
-    """``function(item)`` for every item: a task each, begun in the order given, on all free threads, in the caller's context.
+    """Call ``function(item)`` for all items: each is a task, begun in this order on a free thread, in the caller's context.
 
     If a task raises, no further task begins, and the first exception is raised once the tasks that have begun are done. A
     call from inside a task runs its own tasks one after another.
@@ -36,9 +36,9 @@ def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
 
 
 def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """The results of ``function(item)`` in the order of the items, each as soon as it is known. Few items are read ahead.
+    """Yield the results of ``function(item)`` in the order of the items, each as soon as it is known. Few items are read ahead.
 
-    Otherwise as ``run``; but a single item is computed outside of any task, and so may run tasks on all cores itself.
+    Tasks run as in ``run``, but a single item is computed outside of any task, so it may run tasks on all cores itself.
     """
     rest = iter(items)
     first = list(islice(rest, 2))

@@ -1,12 +1,15 @@
-"""The torch plugin, for the CPU, CUDA and torch's other devices. Autograd works through the algebra and every kernel."""
+"""The torch plugin, for the CPU, CUDA and torch's other devices.
+
+Autograd works through the algebra and through the kernels that declare gradients.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, hookimpl
 
-_own_threads: int | None = None  # torch's own number of threads, while the user has set another
-_torch: Any = None  # set on load, with what _features reads in every call
+_default_threads: int | None = None  # torch's number of threads before the user set another
+_torch: Any = None  # set when the namespace is loaded, like the two below; _features reads them in every call
 _level: Any = None
 _transform: Any = None
 
@@ -49,10 +52,10 @@ _VMAP = frozenset({"gradient", "vmap"})
 
 
 def _features(arrays: Sequence[Any]) -> frozenset[str]:
-    """Return whether autograd records: reverse mode, or forward mode (torch.func.jvp), which few fused kernels support.
+    """Return the features of a call that records gradients, or runs under vmap; none for any other call.
 
-    Inside a torch.func transform, arrays do not show whether gradients are recorded, so they are assumed to be. Under vmap, few
-    fused kernels have a batching rule.
+    Forward mode (torch.func.jvp) is a separate feature, because few fused kernels support it; under vmap, few of them have a
+    batching rule. Inside a torch.func transform, arrays do not show whether gradients are recorded, so they are assumed to be.
     """
     if _level._current_level >= 0:
         return _TANGENT
@@ -74,15 +77,15 @@ def _synchronize() -> None:
 
 def _set_num_threads(n: int | None) -> None:
     """Set torch's number of CPU threads. A thread that has already computed with torch keeps the number that it began with."""
-    global _own_threads
+    global _default_threads
     import torch
 
     if n is not None:
-        _own_threads = torch.get_num_threads() if _own_threads is None else _own_threads
+        _default_threads = torch.get_num_threads() if _default_threads is None else _default_threads
         torch.set_num_threads(n)
-    elif _own_threads is not None:
-        torch.set_num_threads(_own_threads)
-        _own_threads = None
+    elif _default_threads is not None:
+        torch.set_num_threads(_default_threads)
+        _default_threads = None
 
 
 def _versions() -> dict[str, str]:

@@ -12,7 +12,7 @@ from mha_core.plugin import Call
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    """x w + b in one product. torch stores weights transposed, so it is given a transposed view of w."""
+    """x w + b in one product. torch expects weights transposed, so w is passed as a transposed view."""
     return F.linear(x, w.mT, b)
 
 
@@ -36,7 +36,7 @@ def silu(x: Tensor) -> Tensor:
 
 
 def supports(call: Call) -> str | None:
-    """gelu only: x (1 + erf(x)) cancels in the lower tail, where float64 users expect accuracy."""
+    """Return why gelu is not supported: x (1 + erf(x)) cancels in the lower tail, where float64 users expect accuracy."""
     return "loses float64 precision in the lower tail" if call.dtype == torch.float64 else None
 
 

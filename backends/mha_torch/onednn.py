@@ -1,7 +1,7 @@
-"""float32 products by oneDNN, on processors where MKL, which torch uses for them, is slower.
+"""float32 products by oneDNN, on processors where it is faster than MKL, torch's default.
 
-MKL uses its AVX-512 code on Intel processors only. oneDNN, which torch contains too, goes by the processor's features: on a
-fifth-generation EPYC its products are 2.2 times as fast (1 and 2 threads, 256 to 4096 rows).
+MKL uses its AVX-512 code on Intel processors only. oneDNN, which torch contains too, chooses its code by the processor's
+features: on a fifth-generation EPYC its products are 2.2 times as fast (1 and 2 threads, 256 to 4096 rows).
 """
 
 from __future__ import annotations

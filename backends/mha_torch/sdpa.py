@@ -30,7 +30,7 @@ from mha_core.plugin import (
 
 _MASK = 1 << 20  # elements in the mask of a block: 4 MB in float32
 _ROWS = 512  # queries in a block, at most: larger blocks would compute more scores outside a band
-_STEP = 128  # keys that are tested together for whether a block needs them
+_STEP = 128  # keys that are tested together: at both ends of its reach, a block drops steps that no query sees
 
 _flash: Any = torch._scaled_dot_product_flash_attention_for_cpu  # the kernel of SDPA on the CPU; it returns the log-sum-exp
 
@@ -137,8 +137,8 @@ def _supports_runs(p: AttentionProblem) -> bool:
 def _by_run(p: AttentionProblem) -> AttentionState:
     """Compute ``by_sequence`` in place, one run of sequences of equal length at a time.
 
-    Runs of a few short texts would not repay a copy and a problem for each. torch returns (count, length, heads, head_dim), and
-    out keeps that order, which the next projection reads without a copy.
+    For runs of a few short texts, a copy and a problem for each would cost too much. torch returns (count, length, heads,
+    head_dim), and out keeps that order, which the next projection reads without a copy.
     """
     bias = _bias_by_distance(p)
     if bias is not None and bool((bias == -math.inf).any()):  # a row may be fully masked, which blocks support

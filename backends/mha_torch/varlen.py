@@ -71,7 +71,7 @@ def _packed(p: AttentionProblem) -> AttentionState:
 
 
 def _padded(p: AttentionProblem) -> AttentionState:
-    """Attend (B, H, L, D) as (B L, H, D). A query without keys gives 0 (promise 1)."""
+    """Attend (B, H, L, D) as (B L, H, D). A query without keys returns 0 (promise 1)."""
     batch, _, queries, _ = p.query.shape
     keys = p.key.shape[-2]
     query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (p.query, p.key, p.value))  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Runs the CUDA kernels of mha_cupy on the host: a C++ compiler compiles the same text, with a header in place of CUDA."""
+"""Run the CUDA kernels of mha_cupy on the host: a C++ compiler compiles the same sources, with a header in place of CUDA."""
 
 import ctypes
 import shutil
@@ -33,7 +33,7 @@ def compiled(source, kernel, defines):
 
 
 def build(source, kernel, defines):
-    """Path of the shared library that holds ``launch``; compiled if it is not kept in build/cuda."""
+    """Return the path of the shared library with ``launch``; compile it if build/cuda does not have it."""
     code = f"""
         #include "cuda_on_host.h"
         #include "{source}"
@@ -55,7 +55,7 @@ def build(source, kernel, defines):
 
 @cache
 def compiler_version():
-    """Version, target and configuration, as the compiler prints them."""
+    """Return version, target and configuration, as the compiler prints them."""
     return subprocess.run([COMPILER, "-v"], capture_output=True, text=True, check=True).stderr
 
 
@@ -74,7 +74,7 @@ def run(launch):
 
 
 def _cell(x):
-    """Return the memory that holds the kernel's argument: a pointer or a number."""
+    """Return the memory of the kernel's argument: a pointer or a number."""
     if x is None or (isinstance(x, np.ndarray) and x.ndim):
         return ctypes.c_void_p(None if x is None else x.ctypes.data)
     assert isinstance(x, np.generic), f"{x!r} is a Python number; expected a NumPy scalar, which has a fixed width"

@@ -1,4 +1,4 @@
-"""The cuBLAS functions that mha_cupy calls, on the host: same arguments, but pointers into the host's memory."""
+"""The cuBLAS functions that mha_cupy calls, on the host: the same arguments, with pointers into the host's memory."""
 
 import ctypes
 import threading
@@ -10,7 +10,7 @@ TYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: ml_dtypes.bfloat16}  #
 
 
 class HostBlas:
-    """Matrices are column-major. ``calls`` counts the products."""
+    """cuBLAS in NumPy. Matrices are column-major. ``calls`` counts the products."""
 
     CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F, CUBLAS_GEMM_DEFAULT = 68, 70, -1
 

@@ -1,4 +1,4 @@
-"""For ``mha conform numpy --plugin cuda_on_host.installed``: the host stands in for a device in this process."""
+"""The plugin for ``mha conform numpy --plugin cuda_on_host.installed``, which replaces the device by the host."""
 
 from cuda_on_host import plugin
 from mha_core.plugin import hookimpl

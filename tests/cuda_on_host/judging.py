@@ -40,7 +40,7 @@ def drawn(kernel, rng, count, *, dtype=None, **limits):
 
 
 def judge(kernel, query, key, value, *, allowed=None, whole_bias=None, **options):
-    """Check out and lse. ``allowed`` and ``whole_bias`` are the options ``mask`` and ``bias`` as full arrays."""
+    """Check out and lse; return the state. ``allowed`` and ``whole_bias``: the options ``mask`` and ``bias`` as full arrays."""
     state = on_host(kernel, query, key, value, **options)
     known = {name: options[name] for name in ("scale", "softcap", "sink") if name in options}
     arrays = (x.astype(np.float64) for x in (query, key, value))

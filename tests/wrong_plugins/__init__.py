@@ -2,7 +2,7 @@
 
     MHA_WRONG=scores.scale_off mha conform numpy --plugin wrong_plugins
 
-judges one of them; run it in the folder tests/. table.py lists them all, tests/test_conformance_catches.py runs them, and
+judges one of them, if run in the folder tests/. table.py lists them all, tests/test_conformance_catches.py runs them, and
 docs/conformance.md shows the list. Like any plugin, this module must not import an array library.
 """
 

@@ -79,7 +79,7 @@ _buffer = {}
 
 
 def _one_buffer(x, device):
-    """Give all arrays of one shape the same memory: a second array overwrites the first."""
+    """Use the same memory for all arrays of one shape: a second array overwrites the first."""
     memory = _buffer.setdefault((x.shape, x.dtype), np.empty(x.shape, dtype=x.dtype))
     memory[...] = x
     return memory.view(Array)
@@ -108,5 +108,5 @@ FUNCTIONS = {
 
 
 def function(kind, plugin):
-    """Return the function of this kind of a plugin's backend: its own, or else the right one."""
+    """Return the function of this kind for a plugin's backend: the wrong one, or the right one if the plugin has no other."""
     return FUNCTIONS[kind].get(plugin, FUNCTIONS[kind][None])

@@ -1,6 +1,6 @@
 """A right attention kernel for NumPy, in steps that wrong kernels replace.
 
-It makes all L x S scores at once; its only fault is the memory that this takes (promise 13).
+It computes all L x S scores at once; its only fault is the memory that this takes (promise 13).
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def bias(p, s):
 
 
 def allowed(p, *, wider=(0, 0), but=()):
-    """Return the mask's structure as booleans, with the band ``wider`` at both ends and without the parts named in ``but``."""
+    """Return the mask's structure as booleans, with the band ``wider`` at both ends and without the parts in ``but``."""
     structure, (queries, keys) = p.structure, (p.query.shape[-2], p.key.shape[-2])
     i, j = np.arange(queries)[:, None], np.arange(keys)[None, :]
     seen = np.ones((queries, keys), dtype=bool)
@@ -76,7 +76,7 @@ def attend(p, s, value):
 
 @dataclass(frozen=True)
 class Dense:
-    """Attention in steps; it is right if none is replaced."""
+    """Attention in steps, which is right if no step is replaced."""
 
     widen: Callable = widen
     scores: Callable = scores

@@ -12,7 +12,7 @@ ignores_bias = without(bias=True)
 ignores_causal = masked_by(partial(allowed, but=("band",)))
 ignores_key_lengths = masked_by(partial(allowed, but=("key_lengths",)))
 ignores_packed = masked_by(partial(allowed, but=("packed",)))
-casual = right  # it declares "casual" and so is never asked for causal masks; no result shows that
+casual = right  # it declares "casual", so it is never chosen for causal masks; no result shows that
 
 
 def crashes(p):

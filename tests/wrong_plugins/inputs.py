@@ -59,7 +59,7 @@ def drops_the_last_query(p):
     return AttentionState(out[..., :-1, :], lse[..., :-1])
 
 
-# kernels for array_api_strict, which wraps NumPy and has several devices
+# Kernels for array_api_strict, which wraps NumPy and has several devices.
 
 
 def right_strict(p):

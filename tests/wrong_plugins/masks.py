@@ -24,7 +24,7 @@ aligned_at_the_end = masked_by(
 
 
 def stand_in(number):
-    """Return a kernel that gives masked scores a low number. Rows that see no key are empty all the same."""
+    """Return a kernel that replaces masked scores by a low number. Rows that see no key are still empty."""
 
     def step(p, s):
         if p.mask is None:
@@ -40,7 +40,7 @@ minus_a_billion = stand_in(-1e9)
 
 
 def _added(p, s):
-    """Add a low number to masked scores in place of replacing them: a high score is only lowered."""
+    """Add a low number to masked scores instead of replacing them, which only lowers a high score."""
     if p.mask is None:
         return s
     seen = np.broadcast_to(allowed(p), s.shape)

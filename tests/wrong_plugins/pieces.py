@@ -1,4 +1,4 @@
-"""Kernels of pieces and layers whose formula is nearly the right one."""
+"""Kernels of pieces and layers, with formulas that are nearly right."""
 
 import math
 

@@ -27,7 +27,7 @@ _calls = itertools.count()
 
 
 def different_each_time(p):
-    """Change the last bit of the output in every other call, as sums in the order in which threads end would."""
+    """Change the last bit of the output in every other call, as sums in the order in which threads finish would."""
     out, lse = right(p)
     return AttentionState(np.nextafter(out, np.inf).astype(out.dtype) if next(_calls) % 2 else out, lse)
 

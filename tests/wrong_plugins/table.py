@@ -8,7 +8,7 @@ HANDLES = frozenset(
         *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
     }
 )
-"""Features that the attention kernels here declare: all of them."""
+"""The features that the attention kernels of this folder declare: all features."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Any number of batch axes, for a kernel that takes one."""
+"""Any number of batch axes for a kernel that supports only one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Fill = Callable[[AttentionProblem, tuple[int, ...], Any, Any], None]
 def over_batches(p: AttentionProblem, fill: Fill, *, dtype: Any, lse: bool) -> AttentionState:
     """Return the state, filled in one call for each index of the batch axes before the last.
 
-    Query heads are grouped by the key head that they read: (..., K, G, L, E). Where the query holds the heads of a position
-    side by side, as a projection does, out does too, so that the next projection needs no copy.
+    Query heads are grouped by the key head that they read: (..., K, G, L, E). If the heads of a position are adjacent in the
+    query's memory, as a projection returns them, they are adjacent in out too, so that the next projection needs no copy.
     """
     xp, (*batch, heads, rows), strides = p.xp, p.rows_shape, p.query.strides  # type: ignore[attr-defined]
     by_head = (heads // p.num_groups, p.num_groups)

@@ -1,8 +1,8 @@
 """The kernel ``blocks``: attention as two cuBLAS products with a fused softmax between them, one block of scores at a time.
 
 For each block of queries: scores = scale q k^T by cuBLAS, in float32 (float64 for float64); weights and log-sum-exp by one
-kernel (cuda/softmax.cu); out = weights v by cuBLAS. If the keys are more than a row of a block may hold, they are taken in
-chunks, whose states are merged. The host never waits for the device.
+kernel (cuda/softmax.cu); out = weights v by cuBLAS. If there are more keys than a row of a block may hold, they are processed
+in chunks, whose states are merged. The host never waits for the device.
 """
 
 from __future__ import annotations

@@ -71,7 +71,10 @@ def _fill(p: AttentionProblem, index: tuple[int, ...], out: Any, lse: Any) -> No
 def _flash(
     modifiers: MaskAndBias, block: ThreadBlock, query: Any, key: Any, value: Any, out: Any, lse: Any, sink: Any
 ) -> Launch:
-    """query (b, K, G, L, D), key (b, K, S, D), value (b, K, S, E); out and lse have an axis of splits before all others."""
+    """Return the launch for query (b, K, G, L, D), key (b, K, S, D), value (b, K, S, E).
+
+    The first axis of out and lse is the split.
+    """
     p, (low, high) = modifiers.p, modifiers.band
     rows, cols = range(out.shape[-2]), range(key.shape[-2])
     mask, bias = modifiers.mask(rows, cols), modifiers.bias(rows, cols)

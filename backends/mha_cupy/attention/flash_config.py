@@ -12,9 +12,9 @@ import numpy
 from ..launch import c_name
 from .mask_and_bias import FAR
 
-_WARPS = 8  # that a multiprocessor runs at once; their registers allow no more
-_MIN_STEPS = 4  # of a split: with fewer, too much of the time goes into starting and combining
-_COMBINE_WARPS = 4  # of a thread block that combines splits; each combines one row
+_WARPS = 8  # warps that a multiprocessor runs at the same time; its registers allow no more
+_MIN_STEPS = 4  # steps of a split: with fewer, too much of the time goes into starting and combining
+_COMBINE_WARPS = 4  # warps of a thread block that combines splits; each combines one row
 
 
 class Layout(NamedTuple):
@@ -104,7 +104,7 @@ def for_flash(
     Parameters
     ----------
     layouts : tuple
-        Of query, key, value, out, lengths, mask and bias.
+        Layouts of query, key, value, out, lengths, mask and bias.
     aligned : bool
         Whether query, key and value begin at multiples of 16 bytes.
     """

@@ -90,7 +90,7 @@ class MaskAndBias:
         return None if s.array is None else _block(with_batch(s.array, self.index), rows, cols)
 
     def bias(self, rows: range, cols: range) -> Any:
-        """Return the bias of a block; None if there is none, or if ``slopes`` describes it."""
+        """Return the bias of a block; None if there is no bias, or if ``slopes`` describes it."""
         p = self.p
         if p.bias is None or (self.slopes is not None and not self.is_computed):
             return None

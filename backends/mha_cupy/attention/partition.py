@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from .mask_and_bias import Band
 
-MIN_SCORES = 1 << 22  # in a block of a small problem: 16 MB of float32, and half as much for the weights
-MAX_SCORES = 1 << 25  # in a block of a large problem: 128 MB, and half as much
-NUM_BLOCKS = 8  # in a problem between the two: it needs far less memory than all of its scores would
-MAX_KEYS = 1 << 14  # in a row of a block: 1024 threads with 16 numbers of 4 bytes each, or 8 of 8 bytes
-BAND_QUERIES = 1024  # in a block of a band: fewer would make products small, more would compute scores outside the band
+MIN_SCORES = 1 << 22  # scores in a block of a small problem: 16 MB of float32, and half as much for the weights
+MAX_SCORES = 1 << 25  # scores in a block of a large problem: 128 MB, and half as much
+NUM_BLOCKS = 8  # blocks in a problem between the two: far less memory than for all of its scores
+MAX_KEYS = 1 << 14  # keys in a row of a block: 1024 threads with 16 numbers of 4 bytes each, or 8 of 8 bytes
+BAND_QUERIES = 1024  # queries in a block of a band: fewer make products small, more compute scores outside the band
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ def blocks(
     scores: int | None = None,
     max_keys: int | None = None,
 ) -> Iterator[Block]:
-    """Yield blocks that hold each (batch element, key head, query) once.
+    """Yield blocks that cover each (batch element, key head, query) once.
 
     Parameters
     ----------
     heads, groups : int
         Key heads, and query heads for each of them.
     copies : int
-        Batch elements times heads of a mask or bias that is computed for each block; 0 if none is.
+        Batch elements times heads of a mask or bias that is computed for each block; 0 if neither is.
     scores, max_keys : int
         Scores in a block, and keys in a row of it, at most. By default the constants above decide.
     """

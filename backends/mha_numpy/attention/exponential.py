@@ -1,4 +1,7 @@
-"""The base of exponentials: 2 where NumPy has a vector loop for exp2, which is then the faster one; otherwise e."""
+"""The base of exponentials: 2 or e, whichever NumPy computes faster.
+
+Base 2 is faster if NumPy has a vector loop for exp2.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import numpy as np
 
 _FLOOR = {"f": -100, "d": -900}
-"""Exponents of 2 by dtype character: negligible beside 1, but not denormal, which makes a product 150 times slower."""
+"""Exponents of 2 by dtype character: negligible compared with 1, but not denormal, which makes a product 150 times slower."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Base:
     _floors: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def floor(self, char: str) -> tuple[np.ndarray, np.ndarray]:
-        """The least exponent x used for a dtype character, and b^x, each as an array of one number.
+        """Return the least exponent x used for a dtype character, and b^x, each as an array of one number.
 
         b^x is computed by the vector loop that a tile uses, so that subtracting it from a weight gives exactly 0.
         """
@@ -34,7 +37,7 @@ class Base:
 
 
 NATURAL = Base(np.exp, 1.0)
-"""For scores with a caller's bias or sink: in another base the largest finite ones would become infinite."""
+"""Used with a bias or a sink, whose largest finite numbers would become infinite in base 2."""
 
 
 def _fastest() -> Base:

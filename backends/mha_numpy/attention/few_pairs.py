@@ -2,8 +2,8 @@
 
     w = e^(scale q k^T - m)      out = w v / sum w
 
-Everything that depends on the signature alone is prepared once; a call then makes as few NumPy calls as possible. No m is
-needed where the sum of the squares of all scores is small, which takes one call to find out.
+Everything that depends on the signature only is prepared once; a call then makes as few NumPy calls as possible. No m is
+needed if the sum of the squares of all scores is small, which one call computes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _no_lse: Any = None
 
 
 def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
-    """A function of (query, key, value, sink) for all problems with this signature; None where tiles must compute them.
+    """Return a function of (query, key, value, sink) for all problems with this signature; None if tiles must compute them.
 
-    It serves float32 and float64, few pairs, and no mask but a band in which every query sees some key.
+    It supports float32 and float64, few pairs, and no mask except a band in which every query sees some key.
     """
     pairs = math.prod(p.rows_shape) * p.key.shape[-2]
     if pairs > _PAIRS or p.query.dtype not in (np.float32, np.float64) or p.features - _HANDLED:
@@ -56,7 +56,7 @@ def _band(p: AttentionProblem) -> np.ndarray | None:
 
 
 def _one_head(p: AttentionProblem) -> Callable[..., AttentionState]:
-    """One head as two-dimensional products, whose calls take half the time of those for a stack of matrices."""
+    """Return a function for one head. Two-dimensional products take half the time of those for a stack of matrices."""
     shape, scale = (*p.rows_shape, p.value.shape[-1]), p.scale
     queries, keys, values = (x.shape[-2:] for x in (p.query, p.key, p.value))
     ones = np.ones((keys[0], 1), dtype=p.query.dtype)
@@ -80,7 +80,7 @@ def _one_head(p: AttentionProblem) -> Callable[..., AttentionState]:
 
 
 def _heads(p: AttentionProblem, seen: np.ndarray | None) -> Callable[..., AttentionState]:
-    """Any number of heads, with or without a band and lse."""
+    """Return a function for any number of heads, with or without a band and lse."""
     rows_shape, scale, wants_lse = p.rows_shape, p.scale, "lse" in p.asked
     shape = (*rows_shape, p.value.shape[-1])
     grouped = (*p.query.shape[:-3], p.key.shape[-3], p.num_groups * p.query.shape[-2], p.query.shape[-1])

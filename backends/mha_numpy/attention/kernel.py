@@ -1,4 +1,4 @@
-"""The attention kernel: a problem becomes tasks, each for some queries of some heads, and these run on all cores."""
+"""The attention kernel: cut a problem into tasks, each for some queries of some heads, and run them on all cores."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .tiles import attend
 
 _ROWS = 512  # queries in a tile, at most
 _SCRATCH = 1 << 21  # bytes of scratch that a thread uses besides arguments and results: about what stays in its cache
-_EDGE, _EDGE_PAIRS = 64, 1 << 16  # keys, or pairs, that a tile cut by a band may have: the pairs it hides are computed in vain
+_EDGE, _EDGE_PAIRS = 64, 1 << 16  # keys, or pairs, in a tile cut by a band, at most: hidden pairs are computed in vain
 _MIN_TASKS = 4  # heads are computed together only while this many tasks remain, each worth a thread
-_MASK_PAIRS = 1 << 19  # pairs for which a mask is evaluated at a time, where no view can express it
+_MASK_PAIRS = 1 << 19  # pairs for which a mask is evaluated at a time, if no view can express it
 _SERIAL = 5e5  # ns of work below which no other thread is woken
 
 
 class Task(NamedTuple):
-    """Some queries of some heads of a subproblem; a call computes them."""
+    """Some queries of some heads of a subproblem; calling the task computes them."""
 
     subproblem: Subproblem
     rows: range
@@ -51,14 +51,14 @@ class Task(NamedTuple):
 
 
 def supports(call: Call) -> str | None:
-    """The reason why the kernel cannot do a call, or None."""
+    """Return why the kernel does not support a call, or None."""
     return "does not support empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
 
 
 def attention(p: AttentionProblem) -> AttentionState:
-    """Attention as ``mha_core`` defines it; every call gives the same bits, whatever the number of threads."""
+    """Attention as ``mha_core`` defines it. Every call returns the same bits, for any number of threads."""
     few_pairs = prepare(p)
-    if few_pairs is not None:  # the function that a prepared call uses, so both give the same bits
+    if few_pairs is not None:  # the function that a prepared call uses, so both return the same bits
         return few_pairs(p.query, p.key, p.value, p.sink)
     out, lse = _results(p)
     found = list(split(p, out, lse))
@@ -75,7 +75,7 @@ def attention(p: AttentionProblem) -> AttentionState:
 
 
 def _results(p: AttentionProblem) -> tuple[Any, Any]:
-    """Uninitialised out and lse. The layout of out follows the query, so that heads adjacent in memory stay adjacent."""
+    """Return uninitialised out and lse. The layout of out follows the query, so that heads adjacent in memory stay adjacent."""
     query: Any = p.query
     shape = (*p.rows_shape, p.value.shape[-1])
     out = np.empty_like(query, subok=False) if query.shape == shape else np.empty(shape, dtype=query.dtype)
@@ -83,7 +83,10 @@ def _results(p: AttentionProblem) -> tuple[Any, Any]:
 
 
 def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
-    """At least ``least`` tasks, if there are as many heads. They depend on shapes alone, so every call gives the same bits."""
+    """Yield at least ``least`` tasks, if there are as many heads.
+
+    Tasks depend on shapes only, so every call returns the same bits.
+    """
     (batch, key_heads, group, length, dim), (num_keys, width) = subproblem.query.shape, subproblem.value.shape[2:]
     numbers = _SCRATCH // subproblem.dtype.itemsize
     views_only = subproblem.bias is None and subproblem.mask is None and subproblem.evaluate_mask is None
@@ -110,7 +113,7 @@ def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
 
 
 def _heads_together(batch: int, key_heads: int, size: int) -> Iterator[Heads]:
-    """About ``size`` heads at a time: those of whole batch elements, or some of one element."""
+    """Yield about ``size`` heads at a time: all heads of some batch elements, or some heads of one element."""
     if size >= key_heads:
         for some in evenly(range(batch), size // key_heads):
             yield slice(some.start, some.stop), slice(0, key_heads)

@@ -1,4 +1,4 @@
-"""Masks and biases as a tile sees them: views of numbers that already exist, never copies."""
+"""Masks and biases of a tile: views of existing arrays, never copies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class PairValues(Protocol):
     """A number or a boolean for each pair of a query and a key."""
 
     def view(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
-        """The values of some queries (rows) and keys (cols); broadcasts to (batch, key heads, cols, rows, group)."""
+        """Return the values of some queries (rows) and keys (cols); broadcasts to (batch, key heads, cols, rows, group)."""
 
     def element(self, b: int) -> Self:
-        """The values of one batch element."""
+        """Return the values of one batch element."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Matrix:
     """(batch, key heads, group, L, S)."""
 
     def view(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
-        x = self.array if self.array.shape[:2] == (1, 1) else self.array[heads]  # one head stands for all
+        x = self.array if self.array.shape[:2] == (1, 1) else self.array[heads]  # one head broadcasts to all
         return x[..., rows.start : rows.stop, cols.start : cols.stop].transpose(0, 1, 4, 3, 2)
 
     def element(self, b: int) -> Self:
@@ -41,7 +41,7 @@ class Toeplitz:
     """Values that depend on the distance query - key only, stored once for each distance."""
 
     values: np.ndarray
-    """(batch, key heads, group, L + S - 1), at query - key + S - 1, contiguous; an axis of length 1 stands for all."""
+    """(batch, key heads, group, L + S - 1), at query - key + S - 1, contiguous; an axis of length 1 broadcasts."""
     num_keys: int
     """S."""
 

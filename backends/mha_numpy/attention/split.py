@@ -1,4 +1,7 @@
-"""A problem cut into independent subproblems: one batch axis, heads in groups that share keys, masks and biases as views."""
+"""Split a problem into independent subproblems.
+
+A subproblem has one batch axis, heads in groups that share keys, and masks and biases as views.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .masks_and_biases import Matrix, PairValues, Toeplitz
 from .subproblem import Subproblem
 
 _SHARED = 96  # tokens of short sequences that share a subproblem: fewer make more calls, more make more hidden pairs
-_BATCH = 512  # tokens from which on sequences of one length are a batch of their own
+_BATCH = 512  # tokens from which sequences of equal length become a separate batch
 
 
 class _Arrays(NamedTuple):
@@ -35,7 +38,7 @@ class _Arrays(NamedTuple):
 
 
 def split(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Subproblem]:
-    """Subproblems that together write all of ``out`` and, unless it is None, of ``lse``."""
+    """Yield subproblems that together write all of ``out`` and, unless it is None, of ``lse``."""
     batch, s = p.batch_shape, p.structure
     given: tuple[Any, ...] = (p.query, p.key, p.value)
     given = tuple(x if x.shape[:-3] == batch else np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in given)
@@ -87,7 +90,7 @@ def _subproblem(p: AttentionProblem, arrays: _Arrays, band: tuple[int | None, in
 
 
 def _packed(p: AttentionProblem, arrays: _Arrays) -> Iterator[Subproblem]:
-    """Sequences laid end to end: many of one length become a batch, a few short ones share a subproblem with a mask."""
+    """Yield subproblems of packed sequences: many of one length become a batch, a few short ones share one with a mask."""
     bias = _bias(p, (*p.batch_shape, 1))
     for start, lengths in _neighbours(p.structure.packed or ()):
         alike = len(set(lengths)) == 1
@@ -102,7 +105,7 @@ def _packed(p: AttentionProblem, arrays: _Arrays) -> Iterator[Subproblem]:
 
 
 def _neighbours(lengths: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The sequences of each subproblem: the first one's start, and the lengths of all."""
+    """Yield the sequences of each subproblem: where the first begins, and the lengths of all."""
     start, total = 0, 0
     few: list[int] = []  # short sequences that others may join
     for at, count, length in runs(tuple(filter(None, lengths))):
@@ -123,7 +126,7 @@ def _neighbours(lengths: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]
 
 
 def _same_sequence(lengths: tuple[int, ...]) -> Matrix:
-    """The mask that is True where query and key belong to the same sequence."""
+    """Return the mask that is True where query and key belong to the same sequence."""
     ids = np.repeat(np.arange(len(lengths)), lengths)
     return Matrix((ids[:, None] == ids[None, :])[None, None, None])
 
@@ -135,12 +138,12 @@ def _stacked(x: Any, *, start: int, count: int, length: int) -> Any:
 
 
 def _grouped_pairs(p: AttentionProblem, array: Any, batch: tuple[int, ...], pairs: tuple[int, int]) -> np.ndarray:
-    """An array that broadcasts to (..., H, l, s), as (..., K, G, l, s), a view."""
+    """Return an array that broadcasts to (..., H, l, s) as (..., K, G, l, s), a view."""
     return np.broadcast_to(array, (*batch, p.query.shape[-3], *pairs)).reshape(*batch, -1, p.num_groups, *pairs, copy=False)
 
 
 def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> Callable[[tuple[int, ...]], PairValues | None]:
-    """The bias by index of the leading batch axes: a Toeplitz matrix if it depends on distances only, else a full one."""
+    """Return a function from an index of the leading batch axes to the bias: Toeplitz if by distance only, else full."""
     if p.bias is None:
         return lambda at: None
     keys, length = p.structure.keys, p.query.shape[-2]
@@ -158,7 +161,7 @@ def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> Callable[[tuple[int, .
 
 
 def _evaluate_mask(p: AttentionProblem, batch: tuple[int, ...], at: tuple[int, ...], rows: range, cols: range) -> Any:
-    """Which of these pairs attend: None for all, False for none, else booleans (batch, key heads, group, rows, cols)."""
+    """Return which of these pairs attend: None for all, False for none, else booleans (batch, key heads, group, rows, cols)."""
     start = p.structure.keys.start
     grid = p.grid(rows, range(start + cols.start, start + cols.stop))
     assert p.mask is not None

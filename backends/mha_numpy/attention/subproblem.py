@@ -1,4 +1,4 @@
-"""A subproblem, one batch axis and heads in groups that share keys, and the tiles that it is computed in."""
+"""A subproblem of attention, and the tiles in which it is computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .masks_and_biases import Heads, Matrix, PairValues, Toeplitz
 
 
 class Tile(NamedTuple):
-    """Some keys (cols), and those queries (rows) that may see them."""
+    """Some keys (cols), and the queries (rows) that may see them."""
 
     cols: range
     rows: range
@@ -40,11 +40,11 @@ class Subproblem:
     lse: np.ndarray | None
     """(B, K, G, L), written to; None if it is not wanted."""
     dtype: Any
-    """Of the computation."""
+    """Dtype of the computation."""
     base: Base
-    """Of the exponential."""
+    """Base of the exponentials."""
     scale: float
-    """What a score is multiplied by: the caller's scale divided by the softcap, or by ln b where there is none."""
+    """Factor of a score: the caller's scale divided by the softcap, or by ln b if there is no softcap."""
     softcap: float | None = None
     sink: np.ndarray | None = None
     """(K, G)."""
@@ -56,9 +56,9 @@ class Subproblem:
     evaluate_mask: Callable[[range, range], Any] | None = None
     """For a mask that no view can express: (rows, cols) -> which pairs attend; None for all of them, False for none."""
     sequences: tuple[int, ...] = ()
-    """Lengths of sequences laid end to end that ``mask`` separates. NaN still spreads among them, as 0 times NaN is NaN."""
+    """Lengths of packed sequences that ``mask`` separates. NaN still spreads among them, as 0 times NaN is NaN."""
     longest: dict[tuple[int, int], float] = field(default_factory=dict)
-    """The greatest norm of a key by first batch element and first head, once it is computed."""
+    """The greatest norm of a key by first batch element and first head, filled when it is first needed."""
     _band_views: tuple[Toeplitz, Toeplitz] | None = None
 
     @property
@@ -71,7 +71,7 @@ class Subproblem:
         return not (readable_by_blas(self.key, self.dtype) and readable_by_blas(self.value, self.dtype))
 
     def element(self, b: int, num_keys: int) -> Self:
-        """One batch element with its first ``num_keys`` keys."""
+        """Return one batch element with its first ``num_keys`` keys."""
         one = slice(b, b + 1)
         return replace(
             self,
@@ -86,7 +86,7 @@ class Subproblem:
         )
 
     def each_sequence(self, rows: range) -> Iterator[tuple[Self, range]]:
-        """Each sequence that has queries among ``rows`` as a subproblem of its own, and which of its queries these are."""
+        """Yield a subproblem for each sequence with queries among ``rows``, and the range of these queries in the sequence."""
         for stop, length in zip(accumulate(self.sequences), self.sequences, strict=True):
             start, tokens = stop - length, slice(stop - length, stop)
             own_rows = range(max(rows.start, start) - start, min(rows.stop, stop) - start)
@@ -107,13 +107,13 @@ class Subproblem:
             yield alone, own_rows
 
     def reach(self, rows: range) -> range:
-        """The keys that the band lets any of these queries see."""
+        """Return the keys that the band lets at least one of these queries see."""
         low, high = self.band
         start = 0 if low is None else max(0, rows.start + low)
         return range(start, self.num_keys if high is None else max(start, min(self.num_keys, rows.stop + high)))
 
     def tiles(self, rows: range, size: int, edge: int) -> list[Tile]:
-        """The tiles of these queries: at most ``size`` keys each, ``edge`` where the band cuts across."""
+        """Return the tiles of these queries: at most ``size`` keys each, ``edge`` where the band cuts across."""
         found = list(self._tiles(rows, size, edge))
         if self.evaluate_mask is None:
             return found
@@ -141,14 +141,14 @@ class Subproblem:
                 yield Tile(some, range(start, stop), cut=True)
 
     def cut_rows(self, tile: Tile) -> list[range]:
-        """The queries of a tile for which the band hides some of its keys."""
+        """Return the queries of a tile for which the band hides some of its keys."""
         (low, high), cols, rows = self.band, tile.cols, tile.rows
         after = rows.start if high is None else min(rows.stop, max(rows.start, cols.stop - 1 - high))
         before = rows.stop if low is None else max(rows.start, min(rows.stop, cols.start - low + 1))
         return [rows] if after >= before else [x for x in (range(rows.start, after), range(before, rows.stop)) if x]
 
     def band_views(self) -> tuple[Toeplitz, Toeplitz]:
-        """Whether the band hides a pair, as booleans; and 0 where it does, 1 elsewhere."""
+        """Return two views: booleans, True where the band hides a pair; and numbers, 0 there and 1 elsewhere."""
         if self._band_views is None:
             low, high = self.band
             distance = np.arange(1 - self.num_keys, self.query.shape[3])  # query - key
@@ -165,7 +165,7 @@ class Subproblem:
         return self._band_views
 
     def masks(self, heads: Heads, tile: Tile) -> Iterator[np.ndarray]:
-        """The masks of a tile besides the band: booleans that broadcast to (batch, key heads, cols, rows, group)."""
+        """Yield the masks of a tile besides the band: booleans that broadcast to (batch, key heads, cols, rows, group)."""
         if self.mask is not None:
             yield self.mask.view(heads, tile.rows, tile.cols)
         if tile.mask is not None:
@@ -173,7 +173,7 @@ class Subproblem:
 
 
 def evenly(index: range, size: int) -> Iterable[range]:
-    """A range cut into as few ranges of at most ``size`` as possible, all of about the same length."""
+    """Cut a range into as few ranges of at most ``size`` as possible, all of about the same length."""
     if len(index) <= size:
         return (index,) if index else ()
     each = -(-len(index) // -(-len(index) // size))

@@ -2,8 +2,8 @@
 
     t = scale q k^T / ln b      w = b^(t - m)      out = w^T v / sum w      lse = (m + log_b sum w) ln b
 
-A tile is stored transposed, with a row for each key, so that maxima and sums run along queries. No m is needed where |q| |k|
-bounds t (Cauchy-Schwarz): nothing can overflow then, and one pass over the tile is saved. Elsewhere m is the running maximum
+A tile is stored transposed, with a row for each key, so that maxima and sums run along queries. No m is needed if |q| |k|
+bounds t (Cauchy-Schwarz): nothing can overflow then, and one pass over the tile is saved. Otherwise m is the running maximum
 (Milakov and Gimelshein 2018, algorithm 3). The choice depends only on queries, keys and values that are seen.
 """
 
@@ -27,14 +27,14 @@ _LEAST = 2.0**-20  # a smaller sum of b^t comes from scores so low that b^t time
 
 
 def attend(subproblem: Subproblem, heads: Heads, rows: range, tiles: list[Tile]) -> None:
-    """Write ``out``, and ``lse`` where it is wanted, for some heads and queries."""
+    """Write ``out``, and ``lse`` if it is wanted, for some heads and queries."""
     query = _scaled_queries(subproblem, heads, rows)
     bound = _bound(subproblem, heads, query)
     sums = _Sums(subproblem, heads, query, rows, tiles, bound)
     if not sums.shifted and not sums.in_range():
         sums = _Sums(subproblem, heads, query, rows, tiles, math.inf)
     out, total = sums.out, sums.total
-    if not total.all():  # rows that see nothing
+    if not total.all():  # rows that see no key
         out[(total == 0)[:, :, 0]] = 0
     rows_first = (*out.shape[:2], len(rows), subproblem.query.shape[2])  # (batch, key heads, rows, group)
     inverse = np.divide(1, total, out=np.zeros_like(total), where=total != 0).reshape(*rows_first, 1)
@@ -48,7 +48,7 @@ def attend(subproblem: Subproblem, heads: Heads, rows: range, tiles: list[Tile])
 
 
 def _scaled_queries(subproblem: Subproblem, heads: Heads, rows: range) -> np.ndarray:
-    """Queries times the scale, (batch, key heads, rows * group, D): those of a group are adjacent."""
+    """Return queries times the scale, (batch, key heads, rows * group, D); the queries of a group are adjacent."""
     query = subproblem.query[*heads, :, rows.start : rows.stop].transpose(0, 1, 3, 2, 4)
     scaled = scratch("query", query.shape, subproblem.dtype)
     np.multiply(query, subproblem.scale, out=scaled, dtype=subproblem.dtype)
@@ -56,7 +56,7 @@ def _scaled_queries(subproblem: Subproblem, heads: Heads, rows: range) -> np.nda
 
 
 def _bound(subproblem: Subproblem, heads: Heads, query: np.ndarray) -> float:
-    """Upper bound on abs(t), by Cauchy-Schwarz; infinite if computing it does not pay, NaN if a query or key holds NaN."""
+    """Upper bound on abs(t), by Cauchy-Schwarz; infinite if it is not worth computing, NaN if a query or key has NaN."""
     (*_, n, dim), num_keys = query.shape, subproblem.num_keys
     if subproblem.bias is not None or n * num_keys < (n + num_keys) * dim:  # a pass over the scores costs less than the norms
         return math.inf
@@ -72,7 +72,7 @@ def _bound(subproblem: Subproblem, heads: Heads, query: np.ndarray) -> float:
 
 
 def _longest(x: np.ndarray, dtype: Any) -> float:
-    """The greatest norm of a vector in x, (batch, heads, n, D)."""
+    """Return the greatest norm of a vector in x, (batch, heads, n, D)."""
     slabs = [x] if x.shape[2] <= _SLAB else [x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB)]
     squares = [np.maximum.reduce(np.vecdot(slab, slab, dtype=dtype), axis=None) for slab in slabs]
     return math.sqrt(squares[0] if len(squares) == 1 else np.max(squares))
@@ -100,12 +100,12 @@ class _Sums:
             self._add(tile, query[:, :, own], own)
 
     def in_range(self) -> bool:
-        """Whether b^t without m was precise: no product overflowed, and no row's sum is so small that it lost precision."""
+        """Return whether b^t without m was precise: no product overflowed, and no sum is so small that it lost precision."""
         low = np.minimum.reduce(self.total, axis=None, initial=math.inf, where=self.total != 0) < _LEAST
         return not low and bool(np.isfinite(self.out).all())
 
     def _begin(self, num_rows: int) -> None:
-        """The sums before any key: empty, or the sink, a score without a value."""
+        """Set the sums before any key: 0, or the sink, which is a score without a value."""
         if self.shifted:
             self.top.fill(np.finfo(self.subproblem.dtype).min)
         if not self.single:
@@ -139,7 +139,7 @@ class _Sums:
             out += _product(weights.swapaxes(-1, -2), value, out=scratch("more", out.shape, subproblem.dtype))
 
     def _scores(self, tile: Tile, query: np.ndarray) -> np.ndarray:
-        """t, (batch, key heads, cols, n), before masks."""
+        """Return t, (batch, key heads, cols, n), before masks."""
         subproblem, (*stack, n, _) = self.subproblem, query.shape
         key = for_blas(subproblem.key[*self.heads, tile.cols.start : tile.cols.stop], subproblem.dtype, "key")
         if self.few:
@@ -164,7 +164,7 @@ class _Sums:
         return s.reshape(*s.shape[:3], -1, self.subproblem.query.shape[2], copy=False)
 
     def _hide(self, s: np.ndarray, tile: Tile, fill: float) -> None:
-        """Write ``fill`` for pairs that do not attend. If it is 0, s is finite, and a product with 0 and 1 does that faster."""
+        """Write ``fill`` for pairs that do not attend. If it is 0, s is finite, and multiplying by 0 and 1 is faster."""
         subproblem, pairs = self.subproblem, self._pairs(s)
         if tile.cut:
             hidden, seen = subproblem.band_views()
@@ -183,9 +183,9 @@ class _Sums:
                 np.copyto(pairs, fill, where=np.logical_not(mask, out=scratch("hidden", mask.shape, np.dtype(bool))))
 
     def _shift(self, s: np.ndarray, out: np.ndarray, total: np.ndarray, top: np.ndarray) -> None:
-        """Write b^(s - m) in place of s, with the new maximum m, and rescale the sums so far to it."""
+        """Replace s by b^(s - m), with the new maximum m, and rescale the sums so far to it."""
         highest = np.maximum.reduce(s, axis=-2, keepdims=True)
-        np.maximum(highest, top, out=highest)  # top is finite even where nothing is seen yet
+        np.maximum(highest, top, out=highest)  # top is finite even where no key is seen yet
         if not self.single:
             earlier = self.subproblem.base.power(top - highest)
             total *= earlier
@@ -200,7 +200,7 @@ class _Sums:
 
 
 def _product(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """x y, (..., n, keys) times (..., keys, width), by spans of keys where NumPy would hold the interpreter lock throughout."""
+    """x y, (..., n, keys) times (..., keys, width), in spans of keys if NumPy would hold the interpreter lock throughout."""
     spans, keys = _HELD // out.size + 1, x.shape[-1]
     if spans == 1 or keys * out.size < _SHORT:
         return np.matmul(x, y, out=out)
