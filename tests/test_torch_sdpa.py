@@ -1,4 +1,4 @@
-"""The torch kernel ``sdpa``: right with every option, without masks where possible, and refused where it would be wrong."""
+"""The torch kernel ``sdpa``: correct with every option, without masks where possible, and refused where it would be wrong."""
 
 import subprocess
 import sys
