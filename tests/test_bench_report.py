@@ -50,7 +50,7 @@ def machine(history):
 
 @pytest.fixture
 def small(tmp_path):
-    """A repository whose one benchmark has one case, with no results yet."""
+    """A repository of eight commits, without results."""
     return days(tmp_path)
 
 
@@ -223,7 +223,7 @@ def test_without_results_the_command_says_how_to_measure(small, tmp_path):
     )
 
 
-def test_results_of_other_commits_alone_are_no_history(small, tmp_path):
+def test_results_of_other_commits_alone_are_not_a_history(small, tmp_path):
     measured(small, [1.0])
     small.git("update-ref", "refs/heads/main", small.git("commit-tree", "-m", "another root", "HEAD^{tree}"))
     assert "belongs to a benchmark and a commit of this branch" in refused(small, tmp_path)

@@ -36,7 +36,7 @@ def text(history):
 
 @pytest.fixture
 def small(tmp_path):
-    """A repository whose one benchmark has one case, with no results yet."""
+    """A repository of eight commits, without results."""
     return days(tmp_path)
 
 

@@ -21,7 +21,7 @@ ATTEND = ("mha_core/ops/attention.py", "    return attend(query, key, value, opt
 
 
 class Clone:
-    """This working tree, committed in a repository of its own."""
+    """This working tree, committed in a new repository."""
 
     def __init__(self, root):
         self.root = root
