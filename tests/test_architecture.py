@@ -1,4 +1,4 @@
-"""Core's layout, read from its source: imports go down the floors, and no file names an array library."""
+"""The layout of core, checked in its source: imports go down the floors, and no file names an array library."""
 
 import ast
 import importlib
@@ -26,11 +26,11 @@ BELOW = {
     "__init__": {"algebra", "dispatch", "ops", "layers", "models"},
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}
-# the judge computes in NumPy float64 and is run by pytest: both at module level, for nothing else of core imports it but
-# the benchmarks, whose baseline is plain NumPy
+# the suite computes in NumPy float64 and is run by pytest; it imports both at module level, since nothing else in core imports
+# it except the benchmarks, whose baseline is plain NumPy
 CONFORMANCE = "mha_core/conformance/"
 BENCH = "mha_core/bench/"
-# converters return NumPy arrays, and weights and vectors are stored as such: these files import NumPy, on need
+# files that import NumPy, inside functions: converters return NumPy arrays, and weights and vectors are stored as such
 NUMPY_IN = {
     "mha_core/dispatch/backend.py",
     "mha_core/layers/files.py",
@@ -91,7 +91,7 @@ def test_core_names_no_foreign_array_library():
     for_each(CORE, check)
 
 
-def test_core_imports_numpy_only_where_arrays_enter_or_leave_and_on_need():
+def test_core_imports_numpy_only_inside_functions_and_where_arrays_are_converted_or_stored():
     def check(path):
         inside = [function for name, function in imports(path) if name.partition(".")[0] == "numpy"]
         assert None not in inside
@@ -100,8 +100,8 @@ def test_core_imports_numpy_only_where_arrays_enter_or_leave_and_on_need():
     for_each({name: path for name, path in CORE.items() if not name.startswith((CONFORMANCE, BENCH))}, check)
 
 
-def test_the_oracle_knows_nothing_of_the_algebra():
-    """Neither do the formulas of pieces and layers, nor the bounds: the judge is written apart from what it judges."""
+def test_the_oracle_does_not_import_the_algebra():
+    """Nor do the formulas of pieces and layers, or the bounds: the oracle is independent of the code that it judges."""
     files = sorted((ROOT / CONFORMANCE / "oracle").glob("*.py"))
     assert {"naive_attention.py", "reference.py", "tolerance.py"} <= {path.name for path in files}
     for path in files:
@@ -110,12 +110,12 @@ def test_the_oracle_knows_nothing_of_the_algebra():
         assert all(name.startswith(allowed) for name in inside), name_of(path)
 
 
-def test_plain_numpy_knows_nothing_of_mha_core():
+def test_plain_numpy_does_not_import_mha_core():
     assert floors_used(ROOT / BENCH / "plain_numpy.py") == set()
 
 
-def test_what_is_timed_is_found_under_another_name_too():
-    """Relative imports refer to the tree that holds the benchmarks; ``mha_core`` is what they measure, and imported on need."""
+def test_benchmarks_import_mha_core_only_inside_functions():
+    """Relative imports refer to the tree that holds the benchmarks; ``mha_core`` is what they measure."""
     for path in sorted((ROOT / BENCH).glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         named = [
@@ -131,7 +131,7 @@ def test_only_the_suite_imports_pytest():
     for_each({name: path for name, path in CORE.items() if not name.startswith(CONFORMANCE)}, check)
 
 
-def test_dispatch_imports_numpy_only_to_give_a_numpy_array():
+def test_dispatch_imports_numpy_only_in_to_numpy():
     files = (ROOT / "mha_core" / "dispatch").glob("*.py")
     assert {function for path in files for name, function in imports(path) if name == "numpy"} <= {"to_numpy"}
 
@@ -155,11 +155,11 @@ def test_no_file_is_longer_than_350_lines():
     for_each(SOURCE, check)
 
 
-def test_every_public_name_has_a_docstring_of_its_own():
+def test_every_public_name_has_its_own_docstring():
     def check(name):
         doc = inspect.getdoc(getattr(mha_core, name)) or ""
         assert doc.strip()
-        assert not doc.startswith(f"{name}("), "dataclass and NamedTuple write this signature where there is no docstring"
+        assert not doc.startswith(f"{name}("), "dataclass and NamedTuple write this signature if there is no docstring"
 
     for_each({name: name for name in PUBLIC}, check)
 
@@ -168,14 +168,14 @@ def test_all_lists_every_public_name_and_nothing_else():
     assert sorted(mha_core.__all__) == PUBLIC
 
 
-def test_every_module_says_what_it_is_for():
+def test_every_module_has_a_docstring():
     def check(path):
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
     for_each(CORE, check)
 
 
-def test_what_plugin_authors_import_is_listed():
+def test_names_for_plugin_authors_are_listed_and_documented():
     plugin = importlib.import_module("mha_core.plugin")
     assert {"AttentionProblem", "Backend", "Call", "Kernel", "hookimpl"} <= set(plugin.__all__)
     assert all(inspect.getdoc(getattr(plugin, name)) for name in plugin.__all__)

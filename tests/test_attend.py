@@ -1,4 +1,4 @@
-"""``mha attend``: what it prints and writes, from the weights of any backend, and how it fails."""
+"""``mha attend``: what it prints, its pages and its pictures, on any backend, and its errors."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ def expected(tiny_model):
 
 
 def planted(count=6, *, layers=2, heads=3, tokens=None):
-    """Random weights whose rows add up to 1."""
+    """Return attention maps with random weights whose rows add up to 1."""
     weights = np.random.default_rng(5).exponential(size=(layers, heads, count, count)).astype(np.float32)
     weights /= weights.sum(axis=-1, keepdims=True)
     tokens = tuple(tokens or (f"t{at}" for at in range(count)))
@@ -39,14 +39,14 @@ def planted(count=6, *, layers=2, heads=3, tokens=None):
 
 
 def printed(maps, choice, width=200, **settings):
-    """What a terminal of that width is sent."""
+    """Return what is printed on a terminal of this width."""
     console = Console(file=StringIO(), width=width, highlight=False, soft_wrap=True, legacy_windows=False, **settings)
     terminal.show(maps, choice, console)
     return console.file.getvalue()
 
 
 def data_of(page):
-    """What the page's script reads, with the weights as numbers."""
+    """Return the data that the page's script reads, with the weights as numbers."""
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
     stored = np.frombuffer(base64.b64decode(data["weights"]), dtype="<u2") / data["one"]
     return data | {"weights": stored.reshape(data["layers"], data["heads"], len(data["tokens"]), len(data["tokens"]))}
@@ -68,7 +68,7 @@ def test_without_colours_a_row_is_its_tenths_and_its_largest_weights(attend, exp
         assert cells[len(tokens) :] == [f"{row[first]:.2f}", tokens[first], f"{row[second]:.2f}", tokens[second]]
 
 
-def test_the_mean_of_the_last_layer_is_what_is_shown_first(attend, expected):
+def test_the_mean_of_the_last_layer_is_shown_by_default(attend, expected):
     weights, _ = expected
     lines = ok(*attend).splitlines()
     assert lines[0] == "tiny on numpy: layer 1 of 0 to 1, mean of 2 heads"
@@ -91,14 +91,14 @@ def test_with_colours_a_larger_weight_is_a_brighter_cell():
     assert np.argsort(brightness).tolist() == np.argsort(maps.weights[1, 2, 0]).tolist()
 
 
-def test_a_terminal_that_wants_no_colours_is_given_digits(monkeypatch):
+def test_with_no_color_set_a_terminal_shows_digits(monkeypatch):
     plain = printed(planted(), Choice(1, 2)).splitlines()
     monkeypatch.setenv("NO_COLOR", "1")
     found = printed(planted(), Choice(1, 2), force_terminal=True, color_system="truecolor")
     assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
 
 
-def test_a_terminal_of_few_colours_is_given_digits():
+def test_a_terminal_with_few_colours_shows_digits():
     plain = printed(planted(), Choice(1, 2)).splitlines()
     found = printed(planted(), Choice(1, 2), force_terminal=True, color_system="standard")
     assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
@@ -106,7 +106,7 @@ def test_a_terminal_of_few_colours_is_given_digits():
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_letters_that_the_terminal_has_not_are_question_marks(encoding):
+def test_letters_that_the_terminal_lacks_are_question_marks(encoding):
     maps = planted(3, tokens=["天気", "été", "unpronounceableness"])
     sent = BytesIO()
     console = Console(file=TextIOWrapper(sent, encoding=encoding, write_through=True), width=200, highlight=False)
@@ -123,18 +123,18 @@ def test_columns_that_do_not_fit_are_counted():
     assert len(lines) == 2 + 60 + 1 and all(len(re.sub(r"\x1b\[\d*m", "", line)) <= 60 for line in lines[1:-1])
     first = int(re.search(r"columns (\d+) to 59 do not fit", lines[-1])[1])
     assert 10 < first < 60
-    into_a_file = printed(maps, Choice(0, 0), width=60).splitlines()  # has no width
+    into_a_file = printed(maps, Choice(0, 0), width=60).splitlines()  # a file has no width
     assert len(into_a_file) == 2 + 60
 
 
-def test_in_a_narrow_terminal_columns_come_before_words():
+def test_a_narrow_terminal_shows_all_columns_and_only_the_largest_weight():
     shown = printed(planted(20), Choice(0, 0), width=40, force_terminal=True, color_system=None).splitlines()
     lines = [re.sub(r"\x1b\[\d*m", "", line) for line in shown]
     assert len(lines) == 2 + 20 and max(map(len, lines[1:])) <= 40
     assert all(len(re.findall(r"\d\.\d\d t", line)) == 1 for line in lines[2:])
 
 
-def test_brackets_of_a_token_are_no_markup_and_wide_letters_take_their_room():
+def test_brackets_in_a_token_are_not_markup_and_wide_letters_count_as_two_columns():
     out = printed(planted(3, tokens=["[red]", "天気予報天気予報天気", "[/]"]), Choice(0, 0))
     assert out.count("[red]") > 1 and "天気予報天気…" in out
 
@@ -175,7 +175,7 @@ def test_the_real_tokenizer_names_its_special_tokens(minilm, tmp_path):
     }  # fmt: skip
 
 
-def test_an_unknown_or_masked_word_is_no_special_token(minilm, tmp_path):
+def test_an_unknown_or_masked_word_is_not_a_special_token(minilm, tmp_path):
     ok("attend", "A [MASK] \N{FACE WITH TEARS OF JOY}.", "--model", minilm, "--output", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     data = data_of(page)
@@ -183,8 +183,8 @@ def test_an_unknown_or_masked_word_is_no_special_token(minilm, tmp_path):
     assert data["special"] == [True, False, False, False, False, True] and "without [CLS], [SEP]" in page
 
 
-def test_a_page_that_is_large_says_how_large(tmp_path):
-    """Of 512 tokens in 12 layers of 12 heads it has 105 MB; here a third of that."""
+def test_a_large_page_is_written_with_a_warning_of_its_size(tmp_path):
+    """With 512 tokens, 12 layers and 12 heads a page has 105 MB; this one has half as many maps."""
     weights = np.broadcast_to(np.float32(1 / 300), (6, 12, 512, 512))
     maps = AttentionMaps("text", ("a",) * 512, (False,) * 512, weights, "tiny", "numpy")
     with (tmp_path / "page.html").open("wb") as file, pytest.warns(page.LargePageWarning) as told:
@@ -192,7 +192,7 @@ def test_a_page_that_is_large_says_how_large(tmp_path):
     size = (tmp_path / "page.html").stat().st_size
     assert str(told[0].message).startswith(f"the page has {size / 1e6:.0f} MB, for 72 maps of 512 x 512 weights")
     with (tmp_path / "page.html").open("wb") as file:
-        page.write(planted(), Choice(None, None), file)  # and of a usual one nothing is said
+        page.write(planted(), Choice(None, None), file)  # a page of usual size: no warning
 
 
 # a picture
@@ -224,17 +224,17 @@ def test_the_command_writes_a_picture(attend, tmp_path):
     assert pixels(tmp_path / "maps.png").std() > 20
 
 
-def test_dollars_in_a_token_are_no_formula(tmp_path):
+def test_dollars_in_a_token_are_not_a_formula(tmp_path):
     with (tmp_path / "maps.png").open("wb") as file:
         picture.write(planted(3, tokens=["$", r"$\nonsense$", "_"]), Choice(0, 0), file)
     assert pixels(tmp_path / "maps.png").std() > 20
 
 
-LACKING = "\U000e0fff"  # of no alphabet: no font has it
+LACKING = "\U000e0fff"  # in no alphabet, and so in no font
 
 
 def test_letters_are_taken_from_any_font_that_is_installed(tmp_path):
-    """matplotlib brings a font for a letter that its default has not: it would warn, and draw a box."""
+    """The default font lacks this letter, so matplotlib alone would warn and draw a box, though it ships a font that has it."""
     figure = picture.drawn(planted(3, tokens=["\N{SCRIPT SMALL G}", "a", "b"]), Choice(0, 0))
     figure.savefig(tmp_path / "maps.png")
     label = figure.axes[0].get_yticklabels()[0]
@@ -262,7 +262,7 @@ def test_the_command_says_in_one_line_that_letters_are_missing(tiny_model, tmp_p
     assert done.stderr.count("\n") == 1
 
 
-# how it fails
+# errors
 
 
 def test_a_file_must_end_in_html_or_png(attend):
@@ -273,7 +273,7 @@ def test_a_file_must_end_in_html_or_png(attend):
 
 @pytest.mark.parametrize("option", ["layer", "head"])
 @pytest.mark.parametrize("asked", [2, -1])
-def test_a_head_that_is_not_there_is_refused_and_no_file_left(attend, option, asked, tmp_path):
+def test_a_missing_layer_or_head_is_refused_and_no_file_is_left(attend, option, asked, tmp_path):
     message = f"error: --{option} is {asked}; the model has {option}s 0 to 1\n"
     assert fails(1, *attend, f"--{option}", asked) == message
     assert fails(1, *attend, f"--{option}", asked, "--output", tmp_path / "page.html") == message
@@ -286,7 +286,7 @@ def test_a_text_without_tokens_is_refused(attend, tiny_model):
     assert fails(1, "attend", "", "--model", tiny_model) == "error: the text '' has no tokens; expected at least one\n"
 
 
-def test_a_text_that_is_no_unicode_is_refused_by_its_own_name(tiny_model):
+def test_a_text_that_is_not_unicode_is_refused(tiny_model):
     message = "error: text cannot be written as UTF-8: surrogates not allowed at character 3\n"
     assert fails(1, "attend", os.fsdecode(b"caf\xe9"), "--model", tiny_model) == message
 
@@ -303,11 +303,11 @@ def test_a_long_text_is_cut_with_a_warning(tiny_model):
     assert len(done.stdout.splitlines()) == 2 + 8
 
 
-def test_an_output_that_cannot_be_written_costs_no_work(attend, tmp_path):
+def test_an_output_that_cannot_be_written_is_reported_before_any_work(attend, tmp_path):
     assert "cannot be written" in fails(1, *attend[:3], tmp_path / "no model", "--output", tmp_path / "nowhere" / "page.html")
 
 
-def test_an_unknown_model_or_backend_leaves_what_was_there(attend, tmp_path):
+def test_an_unknown_model_or_backend_leaves_the_old_file(attend, tmp_path):
     page = tmp_path / "page.html"
     page.write_text("mine")
     assert "no directory" in fails(1, *attend[:3], tmp_path / "none", "--output", page)

@@ -51,7 +51,7 @@ def thumbnail(browser, layer, head):
 
 
 def chosen(browser):
-    """Layer and head by the menus, which must agree with the one small map that is pressed."""
+    """Layer and head as the menus show them, which must agree with the one small map that is pressed."""
     menus = [
         Select(browser.find_element(By.ID, name)).first_selected_option.get_attribute("value") for name in ("layer", "head")
     ]
@@ -66,7 +66,7 @@ def heat(browser):
 
 
 def lines(browser):
-    """(from, to) of each line, and its opacity."""
+    """The opacity of each line, by its (from, to)."""
     script = """return [...document.querySelectorAll('#links path')]
         .map((path) => [path.getAttribute('d'), Number(path.getAttribute('stroke-opacity'))])"""
     found = {}
@@ -106,7 +106,7 @@ def test_every_head_is_there_at_a_glance_and_a_click_chooses_it(opened):
     np.testing.assert_allclose(heat(opened), WEIGHTS[0, 1], atol=1e-5)
 
 
-def test_a_small_map_is_darker_where_more_is_looked_at(opened):
+def test_a_small_map_is_darker_where_weights_are_larger(opened):
     script = """const canvas = arguments[0].firstElementChild;
         return [canvas.width, [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]]"""
     for layer, head in [(0, 0), (1, 2)]:
@@ -150,7 +150,7 @@ def test_a_click_keeps_a_token_and_another_lets_it_go(opened):
 
 
 def test_nothing_moves_under_the_mouse(opened):
-    """What is said of a token is long here, and must not push the tokens down."""
+    """The line about this token is long, and must not push the tokens down."""
     places = "return [...document.querySelectorAll('#lines button, #heat')].map((each) => each.getBoundingClientRect().top)"
     before = opened.execute_script(places)
     hover(opened, token(opened, "from", 2))
@@ -159,7 +159,7 @@ def test_nothing_moves_under_the_mouse(opened):
 
 
 def focused(browser):
-    """The side and the number of the token that keys go to, or None."""
+    """The side and the index of the token that has the keyboard's focus, or None."""
     return browser.execute_script(
         """const at = (side) => [...document.querySelectorAll(`#${side} button`)].indexOf(document.activeElement);
         return at("from") >= 0 ? ["from", at("from")] : at("to") >= 0 ? ["to", at("to")] : null;"""
@@ -170,7 +170,7 @@ def press(browser, *keys):
     browser.switch_to.active_element.send_keys(*keys)
 
 
-def test_the_keyboard_is_as_good_as_a_mouse(opened):
+def test_tokens_can_be_chosen_with_the_keyboard(opened):
     opened.find_element(By.ID, "head").send_keys(Keys.TAB, Keys.TAB)
     assert focused(opened) == ["from", 0] and {start for start, _ in lines(opened)} == {0}
     for key, expected in [
@@ -204,7 +204,7 @@ def test_the_tab_key_stops_once_at_the_tokens(opened):
     assert focused(opened) == ["from", 1]
 
 
-def test_the_mouse_over_the_heat_map_tells_the_weight(opened):
+def test_the_mouse_over_the_heat_map_shows_the_weight(opened):
     cell = opened.find_element(By.CSS_SELECTOR, "#heat .nsewdrag")
     hover(opened, cell)  # the middle one
     label = until(opened, lambda: opened.find_elements(By.CSS_SELECTOR, ".hoverlayer .hovertext"))[0]
@@ -212,7 +212,7 @@ def test_the_mouse_over_the_heat_map_tells_the_weight(opened):
     assert {start for start, _ in lines(opened)} == {2}
 
 
-def test_the_scale_can_be_read_however_many_tokens_there_are(browser, tmp_path):
+def test_the_scale_is_legible_with_many_tokens(browser, tmp_path):
     count = 120
     weights = np.full((1, 1, count, count), 1 / count, dtype=np.float32)
     maps = AttentionMaps("many", tuple(f"t{at}" for at in range(count)), (False,) * count, weights, "tiny", "numpy")
@@ -246,22 +246,22 @@ def test_an_address_keeps_a_token(opened, browser):
     assert chosen(browser) == ("0", "2") and {to for _, to in lines(browser)} == {3}
 
 
-def test_a_token_takes_over_neither_page_nor_label(opened):
+def test_markup_in_a_token_is_shown_as_text(opened):
     assert opened.title == "Attention of tiny"
     assert [token(opened, "from", at).text for at in range(5)] == list(TOKENS)
     names = [tick.text for tick in opened.find_elements(By.CSS_SELECTOR, "#heat .ytick")]
     assert sorted(names) == sorted(name if len(name) < 19 else f"{name[:17]}…" for name in TOKENS)
 
 
-def test_no_request_leaves_the_machine_and_nothing_complains(opened):
+def test_no_request_leaves_the_machine_and_the_browser_logs_nothing(opened):
     hover(opened, token(opened, "from", 1))
     asked = requests(opened)
     assert asked and all(url.startswith(("file:", "data:", "blob:")) for url in asked), asked
     assert opened.get_log("browser") == []
 
 
-def test_a_request_would_have_been_seen_and_refused(opened):
-    """The test above can fail: the page's own policy stops what a script asks for, and the browser writes it down."""
+def test_a_request_would_be_logged_and_blocked(opened):
+    """So the test above can fail: the page's own policy blocks what a script requests, and the browser logs it."""
     assert "Content Security Policy" in complaint(opened, IMAGE_FROM_ELSEWHERE)
 
 
@@ -277,7 +277,7 @@ def test_on_a_phone_the_views_stand_one_below_the_other_and_nothing_is_cut(opene
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])
-def test_labels_of_the_heat_map_do_not_lie_on_each_other(browser, tmp_path, size):
+def test_labels_of_the_heat_map_do_not_overlap(browser, tmp_path, size):
     words = (
         "[CLS]",
         *f"{SENTENCE} Some birds never land to rest, and eat and drink on high.".split(),
@@ -298,7 +298,7 @@ def test_labels_of_the_heat_map_do_not_lie_on_each_other(browser, tmp_path, size
     assert len(tops) == len(words)
     assert all(upper[1] <= lower[0] + 0.5 for upper, lower in pairwise(tops))
     font = "return parseFloat(getComputedStyle(document.querySelector('#heat .xtick text')).fontSize)"
-    assert 6 <= browser.execute_script(font) <= 0.8 * (tops[1][0] - tops[0][0])  # at 60 degrees they have 0.87 of a row
+    assert 6 <= browser.execute_script(font) <= 0.8 * (tops[1][0] - tops[0][0])  # at 60 degrees a label has 0.87 of a row
 
 
 def test_dark_pages_have_light_words(opened):

@@ -1,4 +1,4 @@
-"""``mha bench``: what it measures, what it leaves out and says so, and what it refuses."""
+"""``mha bench``: what it measures, what it skips with a note, and what it refuses."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def mha(*words):
 
 
 @pytest.mark.asv
-def test_a_backend_is_timed_beside_plain_numpy():
+def test_a_backend_is_compared_with_plain_numpy():
     done = mha("--quick", "--json", "--backend", "numpy", "--case", "tiny")
     assert done.exit_code == 0, done.output
     results = json.loads(done.stdout)
@@ -56,7 +56,7 @@ def shown(results, monkeypatch, capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_a_wrong_answer_is_told_and_not_timed():
+def test_a_wrong_answer_is_reported_and_not_timed():
     plain, right, wrong = [
         *bench._rows("sum", sample.Total(1000), ["any"], QUICK, {}),
         *list(bench._rows("sum", sample.Total(1000, error=1), ["any"], QUICK, {}))[1:],
@@ -66,14 +66,14 @@ def test_a_wrong_answer_is_told_and_not_timed():
 
 
 def test_a_limit_that_could_not_be_measured_is_left_out():
-    """Though the backend has the other one."""
+    """Also if the other limit of the backend was measured."""
     _, row = bench._rows("few", Attention(1, 1, 8, 8), ["numpy"], QUICK, {"numpy": {COPY: 3e10}})
     assert row.ratio > 0 and (row.reached, row.of) == (None, None)
     _, row = bench._rows("few", Attention(1, 1, 8, 8), ["numpy"], QUICK, {"numpy": {MATRIX: 3e10}})
     assert row.reached > 0 and row.of == MATRIX
 
 
-def test_a_wrong_answer_is_an_exit_status(monkeypatch):
+def test_a_wrong_answer_exits_with_1(monkeypatch):
     results = bench.Results([bench.Row("a case", "numpy", wrong="off")], {}, [])
     monkeypatch.setattr(bench, "run", lambda *words, **options: results)
     assert mha("--case", "tiny").exit_code == 1
@@ -99,19 +99,19 @@ def test_a_wrong_answer_is_an_exit_status(monkeypatch):
         ),
     ],
 )
-def test_what_is_asked_wrongly_is_told(words, code, message):
+def test_bad_arguments_are_refused_with_a_reason(words, code, message):
     done = mha(*words)
     assert done.exit_code == code
     assert message in " ".join(done.output.replace("│", " ").split())
 
 
-def test_what_is_left_out_is_told():
+def test_skipped_backends_are_reported():
     names, notes = bench._usable([])
     assert {"numpy", "torch"} <= set(names)
     assert [note for note in notes if note.startswith("skipped cupy: ")]
 
 
-def test_the_text_encoder_reads_what_it_is_given_and_is_left_out_without(monkeypatch, tmp_path, minilm):
+def test_the_text_encoder_reads_the_given_texts_and_is_skipped_without_them(monkeypatch, tmp_path, minilm):
     file = tmp_path / "texts.txt"
     file.write_text("one text\nanother\n", encoding="utf-8")
     cases, notes = bench._cases(["text encoder"], minilm, file)
@@ -123,7 +123,7 @@ def test_the_text_encoder_reads_what_it_is_given_and_is_left_out_without(monkeyp
     assert notes == ["skipped the text encoder: give --model DIR and --texts FILE"]
 
 
-def test_where_no_backend_is_ready_there_is_nothing_to_measure(monkeypatch):
+def test_without_a_ready_backend_nothing_is_measured(monkeypatch):
     row = {"name": "numpy", "state": "broken", "reason": "no module"}
     monkeypatch.setattr(bench, "report", lambda: [row])
     done = mha("--case", "tiny")
@@ -131,10 +131,10 @@ def test_where_no_backend_is_ready_there_is_nothing_to_measure(monkeypatch):
     assert "no backend is ready; skipped numpy: no module" in done.output
 
 
-# the limit
+# limits
 
 
-def test_a_backend_that_does_not_say_where_its_arrays_lie_has_no_limit(monkeypatch):
+def test_a_backend_whose_device_is_unknown_has_no_limit(monkeypatch):
     monkeypatch.setattr(limits, "device", sample.device)
     monkeypatch.setattr(limits, "_best", lambda amount, *_: {limits.HOST: amount})
     assert list(limits.measured(["known", "lame"], QUICK)) == ["known"]

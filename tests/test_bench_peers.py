@@ -1,4 +1,4 @@
-"""The benchmark beside peers: how it measures, what it refuses to time, and what it writes. No peer is needed here."""
+"""The benchmark against other libraries: what it measures, what it does not time, and what it writes. No peer is needed."""
 
 import io
 import json
@@ -31,7 +31,7 @@ EFFORT = Effort(rounds=4, sample=0.001, processes=1)
 SUM = sample.Sum(1000)
 PEER = Peer("builtin sum", sample.builtin)
 
-# case, peer, goal on NumPy, goal on torch; a case that has several shapes has its goal for each
+# case, peer, goal on NumPy, goal on torch; a case with several shapes has a goal for each
 GOALS = """
 attention 8x8x512x64           | torch SDPA                            | 1.00 | 1.02
 attention 8x8x512x64, causal   | torch SDPA                            | 0.90 | 1.02
@@ -65,11 +65,11 @@ def test_the_cases_are_the_goals():
         assert case.goals == {name: float(goal) for name, goal in (("numpy", numpy), ("torch", torch)) if goal}, case.name
 
 
-# the race
+# rounds and processes
 
 
 def test_each_part_of_the_rounds_has_fresh_processes(tmp_path):
-    """Each keeps for life the luck that it started with."""
+    """How fast a process is depends on chance when it starts, and then stays the same."""
     path, peers = tmp_path / "processes", tmp_path / "peer's processes"
     case = replace(case_of(sample.noted), peer=Peer("noted", partial(sample.noted, path=peers)))
     (row,) = measured(case, [str(path)], replace(EFFORT, rounds=7, processes=3), {})
@@ -88,7 +88,7 @@ def test_a_slower_contender_has_a_greater_ratio():
 # what is not timed
 
 
-def test_a_wrong_answer_is_not_timed_and_stops_nobody_else():
+def test_a_wrong_answer_is_not_timed_and_stops_no_other_backend():
     wrong, right = measured(case_of(sample.off_by), ["1", "0"], EFFORT, {})
     assert wrong.wrong == "the sum is 499501; expected 499500"
     assert (wrong.ratio, wrong.seconds, wrong.rounds, wrong.verdict) == (None, None, 0, "wrong")
@@ -106,7 +106,7 @@ def test_a_contender_that_raises_is_not_timed():
     assert (row.verdict, row.wrong) == ("wrong", "no such backend: ValueError: no such backend")
 
 
-def test_a_process_that_dies_is_told_of():
+def test_a_process_that_dies_is_reported():
     (row,) = measured(case_of(sample.dying), ["7"], EFFORT, {})
     assert row.wrong == "the process of 7 died with exit status 7"
 
@@ -137,7 +137,7 @@ def test_cases_are_chosen_by_a_part_of_their_names():
         chosen(["tiny", "nothing"])
 
 
-def test_a_backend_without_goals_is_measured_where_that_means_something():
+def test_a_backend_without_goals_is_measured_in_cases_that_apply_to_it():
     takes = [case for case in CASES if case.takes("jax")]
     assert len(takes) == 15
     assert {case.peer.name for case in CASES if case not in takes} == {
@@ -145,7 +145,7 @@ def test_a_backend_without_goals_is_measured_where_that_means_something():
         "import numpy",
         "sentence-transformers, batch 32",
     }
-    assert not CASES[14].takes("numpy")  # it has goals, and here it has none
+    assert not CASES[14].takes("numpy")  # numpy has goals, but none for this case
     assert measured(CASES[14], ["numpy"], EFFORT, {}) == []
 
 
@@ -195,7 +195,7 @@ def test_a_goal_is_met_or_missed_to_two_decimals():
     assert replace(ROWS[0], ratio=Ratio(1.106, 1, 2)).verdict == "missed by 1%"
 
 
-def test_a_row_has_a_word_for_each_heading():
+def test_a_row_has_a_cell_for_each_heading():
     assert [len(cells(row)) for row in ROWS] == [len(HEADING)] * 4
     assert cells(ROWS[0])[3:] == ("1.10", "1.10", "1.00 to 1.25", "met", "1.5 ms", "1.4 ms", "61% (copy)")
     assert cells(ROWS[1])[3:] == ("1.00", "1.23", "1.20 to 1.30", "missed by 23%", "45.1 ms", "36.1 ms", "70%")
@@ -206,7 +206,7 @@ def test_durations_have_their_unit():
     assert [duration(seconds) for seconds in (1.234, 0.0456, 7.5e-6)] == ["1.23 s", "45.6 ms", "7.5 us"]
 
 
-def test_the_table_holds_all_words():
+def test_the_table_contains_every_cell():
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(table(ROWS))
     text = console.export_text()
@@ -214,7 +214,7 @@ def test_the_table_holds_all_words():
         assert all(word in text for word in cells(row))
 
 
-def test_the_report_holds_the_same_without_host_and_path(tmp_path):
+def test_the_report_contains_the_results_without_host_and_path(tmp_path):
     write(tmp_path / "folder" / "peers", ROWS, RATES, "make bench-peers")
     text = (tmp_path / "folder" / "peers.md").read_text(encoding="utf-8")
     kept = (tmp_path / "folder" / "peers.json").read_text(encoding="utf-8")
@@ -231,7 +231,7 @@ def test_the_report_holds_the_same_without_host_and_path(tmp_path):
 
 
 def test_the_command_measures_and_writes(tmp_path):
-    """The one case whose peer every environment has."""
+    """Uses the one case whose peer is installed in every environment."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "asv_benches"), "NO_COLOR": "1"}
 
     def command(*options):

@@ -32,7 +32,7 @@ SMALL = {
     "multi-head": MultiHead(2, 9, 24, 3),
     "layer": Layer(2, 5),
 }
-# like those, and with another answer
+# similar problems with other answers
 OTHER = {
     "plain": Attention(2, 3, 20, 8, stretch=1.1),
     "causal": Attention(1, 2, 33, 8),
@@ -66,7 +66,7 @@ def test_a_layer_that_is_a_little_off_is_judged_wrong():
         SMALL["layer"].judge()(work.read(work.call()) * np.float32(1.0001))
 
 
-def test_of_a_long_problem_each_head_is_judged_at_chosen_rows(monkeypatch):
+def test_a_long_problem_is_judged_at_chosen_rows_of_each_head(monkeypatch):
     monkeypatch.setattr(attention, "CHECKED", 200)
     problem = Attention(1, 2, 40, 8)
     check, out = problem.judge(), problem.plain().call()
@@ -92,7 +92,7 @@ def test_the_limit_counts_the_pairs_that_are_seen():
     assert grouped_decode.limit == SMALL["decode"].limit  # the same keys and values are read
 
 
-def test_no_row_may_be_missing():
+def test_an_error_in_any_row_is_found():
     problem = Attention(1, 2, 2048, 8)
     check, out = problem.judge(), problem.plain().call()
     for row in range(0, 2048, 97):
@@ -103,8 +103,8 @@ def test_no_row_may_be_missing():
                 check(spoilt)
 
 
-def test_an_answer_that_may_not_be_there_yet_is_waited_for():
-    """Where a backend has no way to wait for all, each answer is read."""
+def test_asynchronous_answers_are_waited_for():
+    """If a backend has no ``synchronize``, each answer is read."""
     read = []
     slow = SimpleNamespace(record=SimpleNamespace(synchronize=None), to_numpy=lambda answer: read.append(answer) or answer)
     timed(on(slow, lambda: "an answer"), 3)
@@ -125,7 +125,7 @@ def test_an_answer_that_may_not_be_there_yet_is_waited_for():
         (("modules.json", "models.Normalize", "models.Dense"), "has the modules Transformer, Pooling, Dense; expected"),
     ],
 )
-def test_a_model_that_plain_numpy_does_not_know_is_refused(minilm, tmp_path, change, message):
+def test_a_model_that_plain_numpy_does_not_support_is_refused(minilm, tmp_path, change, message):
     file, old, new = change
     folder = shutil.copytree(minilm, tmp_path / "model", copy_function=os.symlink)
     text = (folder / file).read_text(encoding="utf-8")
@@ -136,7 +136,7 @@ def test_a_model_that_plain_numpy_does_not_know_is_refused(minilm, tmp_path, cha
         Texts(model=folder).check()
 
 
-def test_plain_gelu_is_as_near_as_its_source_says():
+def test_plain_gelu_is_as_accurate_as_its_source_says():
     x = np.linspace(-8, 8, 4001)
     exact = x * (1 + np.asarray([plain_numpy.math.erf(value / 2**0.5) for value in x])) / 2
     assert np.abs(plain_numpy.gelu(x) - exact).max() < 1.5e-7 * 8
@@ -168,7 +168,7 @@ def test_the_vectors_of_texts_are_judged(monkeypatch):
         check(out[::-1])
 
 
-def test_a_part_of_the_texts_and_texts_of_ones_own(tmp_path):
+def test_some_of_the_texts_or_the_lines_of_a_file_can_be_used(tmp_path):
     whole = Texts().texts()
     assert Texts(every=4).texts() == whole[::4]
     file = tmp_path / "mine.txt"
@@ -183,7 +183,7 @@ def test_the_limit_of_texts_counts_the_products_of_their_tokens(minilm, monkeypa
     assert Texts().limit.amount == 2 * (weights * tokens + 2 * layers * width * tokens**2)
 
 
-def test_an_import_that_fails_is_no_time():
+def test_an_import_that_fails_raises():
     Import().ours("numpy").call()
     Import(first_use=True).ours("numpy").call()
     with pytest.raises(subprocess.CalledProcessError):

@@ -1,4 +1,4 @@
-"""How contenders are timed: processes of their own, stopped while others run, samples that are long enough."""
+"""How contenders are timed: each in its own process, stopped while others run, in samples that are long enough."""
 
 import os
 import signal
@@ -17,17 +17,17 @@ EFFORT = Effort(rounds=4, sample=0.001, processes=1)
 SUM = sample.Sum(1000)
 
 
-def test_each_contender_has_a_process_of_its_own():
+def test_each_contender_has_its_own_process():
     with Worker("a", sample.process) as a, Worker("b", sample.process) as b:
         assert len({a.answer(), b.answer(), os.getpid()}) == 3
 
 
-def test_a_contender_that_is_not_asked_is_stopped():
-    """Its threads may spin on when its work is done: OpenBLAS's do."""
+def test_a_waiting_contender_is_stopped():
+    """Its threads may keep spinning after its work is done, as OpenBLAS's do."""
     with Worker("a", sample.process) as a:
         number = a.answer()
         end, stopped = time.monotonic() + 10, None
-        while stopped is None and time.monotonic() < end:  # a signal arrives in its own time
+        while stopped is None and time.monotonic() < end:  # a signal may arrive late
             stopped = os.waitid(os.P_PID, number, os.WSTOPPED | os.WNOHANG)
         assert stopped is not None and stopped.si_status == signal.SIGSTOP
         assert a.time(1) > 0
@@ -43,7 +43,7 @@ def test_the_order_of_turns_alternates(tmp_path):
     assert {name: len(times) for name, times in seconds.items()} == {"a": 4, "b": 4, "c": 4}
 
 
-def test_no_round_begins_after_the_time_is_up_but_the_least_of_them():
+def test_after_the_time_limit_only_the_least_number_of_rounds_is_run():
     with Worker("a", sample.builtin, SUM) as a:
         assert len(time_in_rounds([a], replace(EFFORT, rounds=9, seconds=0.0, least=3))["a"]) == 3
 
@@ -69,6 +69,6 @@ def test_the_rounds_are_divided_among_processes():
     assert Effort(rounds=4, processes=1).shares() == [Effort(rounds=4, processes=1)]
 
 
-def test_what_chooses_a_library_s_kernels_is_taken_out_of_the_environment():
+def test_environment_variables_that_tune_libraries_are_found():
     given = {"OPENBLAS_CORETYPE": "Haswell", "OMP_NUM_THREADS": "1", "MKL_CBWR": "AVX2", "PATH": "/bin", "HOME": "/"}
     assert machine.tuning_variables(given) == ["MKL_CBWR", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE"]

@@ -1,4 +1,4 @@
-"""The report of what asv has measured: its numbers, its verdicts, and what it refuses."""
+"""The report of asv's measurements: its numbers, its verdicts, and its errors."""
 
 import json
 import subprocess
@@ -50,7 +50,7 @@ def machine(history):
 
 @pytest.fixture
 def small(tmp_path):
-    """One benchmark of one case, to be measured."""
+    """A repository of eight commits, without results."""
     return days(tmp_path)
 
 
@@ -68,24 +68,24 @@ def test_each_line_has_the_values_that_were_measured_and_gaps_elsewhere(machine,
     assert line(machine, MEMORY, "long", "late").values == tuple(1e8 if LATE <= at < LAST else None for at in days)
 
 
-def test_a_backend_that_the_last_writer_did_not_know_is_there(machine, history, project):
+def test_a_backend_that_is_not_in_the_latest_benchmarks_json_is_included(machine, history, project):
     assert "late" not in (project.results / "benchmarks.json").read_text(encoding="utf-8")
     assert history.backends == ("numpy", "torch", "late")
     assert {each.benchmark.name for each in machine.series if each.backend == "late"} == {TIME, COST, MEMORY}
 
 
-def test_what_failed_is_no_gap_like_another(machine):
+def test_a_failed_measurement_is_distinguished_from_a_missing_one(machine):
     torch = line(machine, TIME, "long", "torch")
     assert torch.failed == {len(machine.commits) - 1} and torch.values[-1] is None
     assert line(machine, TIME, "long", "numpy").failed == frozenset()
 
 
-def test_time_stands_first_then_cost_then_what_has_fewer_cases(machine):
+def test_time_comes_first_then_cost_then_benchmarks_with_fewer_cases(machine):
     assert [each.name for each in machine.benchmarks] == [TIME, COST, MEMORY]
     assert [each.title for each in machine.benchmarks] == ["time, one thread", "cost relative to plain NumPy", "peak memory"]
 
 
-def test_a_benchmark_of_few_cases_stands_last_whatever_its_unit(small):
+def test_a_benchmark_with_few_cases_comes_last_whatever_its_unit(small):
     for name, cases in ((MEMORY, ["a", "b"]), (TIME, ["a"])):
         described = small.benchmark(name, ["numpy"], cases)
         small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in cases})
@@ -112,7 +112,7 @@ def test_values_of_another_version_are_left_out(small):
 
 
 @pytest.mark.parametrize("environments", ["ab", "ba"])
-def test_of_two_values_the_later_measured_stays(small, environments):
+def test_the_later_of_two_measurements_is_kept(small, environments):
     for hour, environment in enumerate(environments, 1):
         measured(small, [float(hour)], environment=environment, started=datetime(2026, 1, 1, hour, tzinfo=UTC))
     assert only(small).series[0].values == (2.0,)
@@ -175,8 +175,8 @@ def test_a_step_counts_where_it_is_up_and_stays(small, levels, count):
     assert len(regressions(machine.series[0], machine)) == count
 
 
-def test_another_processor_is_no_regression(small):
-    """Nor does it hide one: the values of each processor are a line of their own."""
+def test_a_change_of_processor_is_not_a_regression(small):
+    """Nor does it hide one: the values of each processor are judged separately."""
     levels, processors = [1, 2, 1, 2, 1, 2, 1, 2], ("fast", "slow") * 4
     measured(small, [level * steady(at) for at, level in enumerate(levels)])
     machine = replace(only(small), processors=processors)
@@ -186,7 +186,7 @@ def test_another_processor_is_no_regression(small):
     assert (found.good, found.bad) == (machine.commits[2], machine.commits[4])
 
 
-def test_a_regression_has_no_factor_from_nothing(small):
+def test_a_regression_from_a_value_that_is_not_positive_has_no_factor(small):
     measured(small, [-1.0, -1.01, -0.99, -1.0, 3.0, 3.01, 2.99, 3.0])
     machine = only(small)
     (found,) = regressions(machine.series[0], machine)
@@ -209,21 +209,21 @@ def test_the_command_writes_the_page(project, tmp_path):
 
 
 def refused(project, tmp_path, exit_code=3):
-    """What is said where there is no page to be made, by default for want of a history; none is."""
+    """Return the error of a run that writes no page; exit code 3, the default, means that there is no history."""
     output = tmp_path / "report.html"
     done = run("--config", project.config, "--output", output)
     assert done.exit_code == exit_code and not output.exists() and done.stdout == ""
     return done.stderr
 
 
-def test_without_results_the_command_says_what_measures(small, tmp_path):
+def test_without_results_the_command_says_how_to_measure(small, tmp_path):
     said = refused(small, tmp_path)
     assert said == (
         f"error: no results in {small.results}: `make bench` measures this commit, `make bench-history` those before it\n"
     )
 
 
-def test_results_of_other_commits_alone_are_no_history(small, tmp_path):
+def test_results_of_other_commits_alone_are_not_a_history(small, tmp_path):
     measured(small, [1.0])
     small.git("update-ref", "refs/heads/main", small.git("commit-tree", "-m", "another root", "HEAD^{tree}"))
     assert "belongs to a benchmark and a commit of this branch" in refused(small, tmp_path)
@@ -251,8 +251,8 @@ def test_a_results_file_that_is_broken_is_an_error(small, tmp_path):
 
 
 @pytest.mark.parametrize(("status", "built"), [(0, True), (3, True), (1, False), (2, False)])
-def test_the_documentation_is_built_without_a_history_but_not_beside_a_fault(tmp_path, status, built):
-    """`make docs`, with a Python that ends the report with this status and is Sphinx for the rest."""
+def test_the_documentation_is_built_without_a_history_but_not_after_another_error(tmp_path, status, built):
+    """`make docs`, with a Python that exits with this status for the report and only prints a word for Sphinx."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\ncase "$*" in *tracking*) exit {status};; *sphinx*) echo built;; *) exit 9;; esac\n')
@@ -265,18 +265,18 @@ def test_the_documentation_is_built_without_a_history_but_not_beside_a_fault(tmp
     assert ("built" in done.stdout.splitlines()) is built and (done.returncode == 0) is built, done
 
 
-def test_results_of_other_commits_are_named_beside_a_page(small, tmp_path):
+def test_results_of_other_commits_are_counted_when_a_page_is_written(small, tmp_path):
     measured(small, [1.0, 2.0])
     small.git("update-ref", "refs/heads/main", small.hashes[0])
     done = run("--config", small.config, "--output", tmp_path / "report.html")
     assert done.exit_code == 0 and "left out: 1 measured commit that is" in done.stderr
 
 
-def test_a_page_that_fails_leaves_the_one_before(project, tmp_path, monkeypatch):
+def test_a_page_that_fails_leaves_the_old_one(project, tmp_path, monkeypatch):
     output = tmp_path / "report.html"
     output.write_text("before", encoding="utf-8")
     history = series.read(project.config)
-    monkeypatch.setattr("mha_core.cli.offline.get_plotlyjs", lambda: "\ud800")  # no UTF-8: fails in the middle of writing
+    monkeypatch.setattr("mha_core.cli.offline.get_plotlyjs", lambda: "\ud800")  # not UTF-8: fails in the middle of writing
     with pytest.raises(UnicodeEncodeError):
         page.write(history, output)
     assert output.read_text(encoding="utf-8") == "before"

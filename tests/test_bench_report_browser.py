@@ -1,4 +1,4 @@
-"""The report in a real browser, without a network: it draws, answers the mouse, and asks nothing of anyone."""
+"""The report in a real browser, without a network: it draws its figures, responds to the mouse, and sends no requests."""
 
 import re
 
@@ -28,7 +28,7 @@ def opened(browser, report):
 
 
 def figure(browser, case):
-    """Of one case, drawn, in the middle of the window."""
+    """The figure of a case, drawn, and scrolled to the middle of the window."""
     element = browser.find_element(By.CSS_SELECTOR, f"#ci-2core--{case} .figure")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
     until(browser, lambda: lines(element))
@@ -36,20 +36,20 @@ def figure(browser, case):
 
 
 def lines(element):
-    """The colour of each line that is there, all at one moment; a gap makes two paths of one line."""
+    """The colour of each line, all read at the same moment; a line with a gap consists of two paths."""
     script = """return [...arguments[0].querySelectorAll('.scatterlayer .trace')]
         .map((trace) => getComputedStyle(trace.querySelector('.js-line')).stroke)"""
     return element.parent.execute_script(script, element)
 
 
 def points(element, line):
-    """Of one line, in the order of commits."""
+    """The points of one line, in the order of commits."""
     trace = element.find_elements(By.CSS_SELECTOR, ".scatterlayer .trace")[line]
     return trace.find_elements(By.CSS_SELECTOR, ".point")
 
 
 def hovered(browser, element):
-    """The words that a mouse brings up there."""
+    """The text that appears when the mouse is over this element."""
     hover(browser, element)
     labels = until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".hoverlayer .hovertext"))
     return " ".join(" ".join(label.get_attribute("textContent") for label in labels).split())
@@ -64,12 +64,12 @@ def test_each_case_has_a_figure_with_a_line_for_each_backend_of_each_benchmark(o
 def test_a_line_has_a_point_for_each_value(opened):
     long = figure(opened, "long")
     commits = LAST + 1 - len(UNMEASURED)
-    assert len(points(long, 0)) == commits - 1  # numpy, which one commit has no value of
+    assert len(points(long, 0)) == commits - 1  # numpy, which has no value for one commit
     assert len(points(long, 1)) == commits - 1  # torch, which failed once
     assert len(points(long, 2)) == 3  # late
 
 
-def test_the_mouse_over_a_point_tells_its_commit(opened):
+def test_the_mouse_over_a_point_shows_its_commit(opened):
     short = figure(opened, "short")
     said = hovered(opened, points(short, 1)[STEP - 2])  # torch; two commits before were not measured
     assert "torch" in said and " ms" in said and WHEN in said
@@ -77,7 +77,7 @@ def test_the_mouse_over_a_point_tells_its_commit(opened):
     assert "cpu of ci-2core" in said
 
 
-def test_a_subject_takes_over_neither_page_nor_label(opened):
+def test_markup_in_a_subject_does_not_change_the_page(opened):
     short = figure(opened, "short")
     hovered(opened, points(short, 1)[STEP - 2])
     assert opened.title == "sample: performance over time"
@@ -98,7 +98,7 @@ def test_a_name_in_the_legend_hides_its_lines_in_all_plots_of_the_figure(opened)
     until(opened, lambda: len(lines(long)) == 9)
 
 
-def test_no_request_leaves_the_machine_and_nothing_complains(opened):
+def test_no_request_leaves_the_machine_and_the_browser_logs_nothing(opened):
     for case in ("short", "long"):
         hovered(opened, points(figure(opened, case), 0)[0])
     asked = requests(opened)
@@ -106,8 +106,8 @@ def test_no_request_leaves_the_machine_and_nothing_complains(opened):
     assert opened.get_log("browser") == []
 
 
-def test_a_request_would_have_been_seen_and_refused(opened):
-    """The test above can fail: an image from elsewhere is written down, and the page's own policy stops it."""
+def test_a_request_would_be_logged_and_blocked(opened):
+    """So the test above can fail: the browser logs a request for an image, and the page's own policy blocks it."""
     assert "Content Security Policy" in complaint(opened, IMAGE_FROM_ELSEWHERE)
 
 

@@ -1,4 +1,4 @@
-"""The page of the report: its table, its figures, its words, and that it loads nothing."""
+"""The page of the report: its tables, figures and text; it loads nothing."""
 
 import doctest
 import json
@@ -36,12 +36,12 @@ def text(history):
 
 @pytest.fixture
 def small(tmp_path):
-    """One benchmark of one case, to be measured."""
+    """A repository of eight commits, without results."""
     return days(tmp_path)
 
 
 class Elements(HTMLParser):
-    """Names and attributes of a page's elements, its words, and what its scripts hold."""
+    """Names and attributes of a page's elements, its text, and the contents of its scripts."""
 
     def __init__(self, text):
         super().__init__()
@@ -100,14 +100,14 @@ def test_a_row_of_one_backend_has_no_best(small):
     assert [cell.best for cell in cells(history, history.machines[0], "case")] == [False]
 
 
-def test_values_that_read_alike_are_all_best(small):
+def test_values_that_are_shown_alike_are_all_best(small):
     described = small.benchmark(TIME, ["a", "b", "c"], ["case"])
     small.measure(small.hashes[0], described, {("a", "case"): 1.0001, ("b", "case"): 1.0, ("c", "case"): 1.01})
     history = series.read(small.config)
     assert [cell.best for cell in cells(history, history.machines[0], "case")] == [True, True, False]
 
 
-def test_cases_without_a_benchmark_in_common_have_tables_of_their_own(small):
+def test_cases_without_a_benchmark_in_common_have_separate_tables(small):
     for name, cases in ((TIME, ["a", "b"]), (COST, ["b", "c"]), (DISPATCH, ["d"])):
         described = small.benchmark(name, ["numpy"], cases)
         small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in cases})
@@ -153,7 +153,7 @@ def test_gaps_are_null_and_values_are_in_the_unit_of_the_title(history, machine)
     assert drawn["wide"]["annotations"][0]["text"] == "time, one thread (ms)"
 
 
-def test_an_axis_is_logarithmic_where_values_lie_far_apart(small):
+def test_an_axis_is_logarithmic_if_values_differ_widely(small):
     described = small.benchmark(TIME, ["a", "b"], ["near", "far"])
     values = {("a", "near"): 1.0, ("b", "near"): 2.0, ("a", "far"): 1.0, ("b", "far"): 20.0}
     small.measure(small.hashes[0], described, values)
@@ -183,7 +183,7 @@ def test_a_long_subject_is_cut_in_a_hover_text(machine):
     assert len(lines) == 6 and max(map(len, lines)) < 60 and lines[4].endswith(" ...")
 
 
-def test_a_subject_is_no_markup_in_a_hover_text(machine):
+def test_a_subject_is_not_markup_in_a_hover_text(machine):
     (text,) = [text for text in hovers(machine) if "slower" in text]
     assert set(re.findall(r"<[^>]*>", text)) == {"<br>"}
     assert "&lt;b&gt;bold&lt;/b&gt; &amp; 'quotes'" in text.replace("<br>", " ")
@@ -192,7 +192,7 @@ def test_a_subject_is_no_markup_in_a_hover_text(machine):
 # the page
 
 
-def test_the_page_holds_what_others_wrote_as_words(text):
+def test_markup_in_a_subject_is_shown_as_text(text):
     found = Elements(text)
     assert len(found.scripts) == 3
     assert [tag for tag, _ in found.elements].count("b") == 1  # the factor of the regression
@@ -212,14 +212,14 @@ def test_the_page_loads_nothing(text):
     assert len(text) < 10e6
 
 
-def test_every_link_has_its_place(text):
+def test_every_link_has_a_target(text):
     found = Elements(text)
     places = found.attribute("id")
     assert len(places) == len(set(places))
     assert {link[1:] for link in found.attribute("href") if link.startswith("#")} <= set(places)
 
 
-def test_cases_whose_names_differ_by_signs_have_plots_of_their_own(small):
+def test_cases_whose_names_differ_only_in_punctuation_have_separate_plots(small):
     described = small.benchmark(TIME, ["numpy"], ["a, b", "a b", "a-b"])
     small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in ("a, b", "a b", "a-b")})
     assert set(page._anchors(only(small).cases, "ci-2core--").values()) == {
@@ -254,7 +254,7 @@ def test_each_machine_has_its_section(small):
     assert {"ci-2core--case", "h200--case"} <= set(found.attribute("id"))
 
 
-def test_the_name_of_a_backend_is_no_markup_either(small):
+def test_the_name_of_a_backend_is_not_markup(small):
     name = "<i>a</i></script><script>"
     measured(small, [1.0], backend=name)
     found = Elements(page.rendered(series.read(small.config)))
@@ -263,7 +263,7 @@ def test_the_name_of_a_backend_is_no_markup_either(small):
     assert "<i>" not in trace["name"] + trace["hovertemplate"]
 
 
-def test_a_backend_that_has_always_failed_is_named_and_nothing_else(small):
+def test_a_backend_that_has_always_failed_is_listed_without_values(small):
     measured(small, [None, None, None])
     history = series.read(small.config)
     words = " ".join(" ".join(Elements(page.rendered(history)).words).split())

@@ -1,6 +1,6 @@
-"""What asv follows over time: how it is timed, on how many threads, and that no wrong answer is.
+"""The benchmarks that asv runs: how they are timed, on how many threads, and that no wrong answer is timed.
 
-Each test runs in a process of its own: the package of benchmarks says for all of its process how many threads there are.
+Each test runs in its own process, because importing the benchmarks sets the number of threads of the whole process.
 """
 
 import os
@@ -17,7 +17,7 @@ START = """
 import sys
 sys.argv = ["run", "folder", {benchmark!r}]
 import os, time
-import numpy, pytest  # as asv does before it comes to the benchmarks
+import numpy, pytest  # as asv does before it imports the benchmarks
 import benchmarks
 from benchmarks import all_cores, backends, dispatch, memory, one_thread, timing
 from dataclasses import dataclass, replace
@@ -49,8 +49,8 @@ def process(code, benchmark="one_thread.Time.time_call-0", also=()):
     return done.stdout
 
 
-def test_all_but_the_benchmarks_of_all_cores_compute_on_one():
-    """The BLAS too, which asv has loaded before it comes to the benchmarks."""
+def test_all_benchmarks_use_one_core_except_those_of_all_cores():
+    """The BLAS too, which asv has loaded before it imports the benchmarks."""
     told = """
     from mha_numpy import blas
     print(len(os.sched_getaffinity(0)), blas.functions()[0](), len(os.listdir("/proc/self/task")))
@@ -79,7 +79,7 @@ def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
     )
 
 
-def test_a_wrong_answer_is_not_timed_nor_paired_nor_weighed():
+def test_a_wrong_answer_is_refused_by_every_benchmark():
     process(
         OFF
         + textwrap.dedent("""
@@ -95,7 +95,7 @@ def test_a_wrong_answer_is_not_timed_nor_paired_nor_weighed():
     )
 
 
-def test_a_sample_is_of_several_calls_and_its_time_that_of_one():
+def test_a_sample_has_several_calls_and_its_time_is_that_of_one():
     process(
         """
         case = "tiny call 1x1x8x8"
@@ -113,7 +113,7 @@ def test_a_sample_is_of_several_calls_and_its_time_that_of_one():
 
 
 def test_the_cost_is_the_median_of_ratios_in_turns():
-    """By a clock that is slow for a while: both are slow alike, but for the turns in which that begins."""
+    """Uses a clock that slows down for a while: it slows both alike, except in the turns in which that begins."""
     process(
         """
         from tree.bench import cost
@@ -131,7 +131,7 @@ def test_the_cost_is_the_median_of_ratios_in_turns():
     )
 
 
-def test_memory_sees_what_a_call_takes_and_forgets_what_setting_up_took():
+def test_memory_counts_what_a_call_takes_and_not_what_its_setup_took():
     process(
         """
         from tree.bench.memory import grown
@@ -150,7 +150,7 @@ def test_memory_sees_what_a_call_takes_and_forgets_what_setting_up_took():
     )
 
 
-def test_what_an_older_mha_core_had_not_is_left_out_and_another_fault_is_not():
+def test_what_an_older_mha_core_lacks_is_skipped_and_other_errors_are_raised():
     process(
         """
         with pytest.raises(NotImplementedError, match="this mha_core has no Nothing"), backends.skip_missing():

@@ -36,7 +36,7 @@ def conform(*arguments, cwd, suite=SUITE, **settings):
 
 
 INSTALLED = [row.name for row in mha.backends() if row.state == "registered"]
-"""Backends that entry points announce: any plugin that is installed beside us is judged too."""
+"""Backends of all entry points: any other plugin that is installed is judged too."""
 IN_FULL = ("numpy", "torch")
 MODULES = sorted(path.stem for path in (ROOT / "mha_core" / "conformance").glob("test_*.py"))
 SLOW = {
@@ -52,7 +52,7 @@ SLOW = {
         "test_threads",
     ),
 }
-"""Modules of the suite that a backend takes long for: each is a test of its own, so that pytest-xdist's workers share them."""
+"""Modules of the suite that take long on a backend: each is a separate test, so that pytest-xdist's workers can share them."""
 
 
 def parts(name):
@@ -98,7 +98,7 @@ def test_the_header_names_what_is_judged(tmp_path):
 
 @pytest.mark.full
 def test_the_line_that_reproduces_a_failure_does(tmp_path):
-    """The line is copied from the report and run as it is."""
+    """The line is copied from the report and run with this Python's ``mha``."""
     options = ["--plugin", "wrong_plugins", "-k", "test_plain_attention", "--seed", 5, "--quick"]
     done = run(MHA, "conform", "numpy", *options, cwd=tmp_path, MHA_WRONG="scores.scale_off")
     assert done.returncode == 1
@@ -207,7 +207,7 @@ def test_the_users_pytest_settings_are_ignored(tmp_path):
 
 
 @pytest.mark.full
-def test_workers_of_xdist_judge_alike(tmp_path):
+def test_the_suite_passes_with_xdist(tmp_path):
     done = conform("numpy", "-n", 2, "-k", "test_promises", "--quick", "--dtype", "float32", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

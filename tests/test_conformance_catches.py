@@ -22,7 +22,7 @@ def trouble(plugin, verdict):
         return f"{plugin.section} ended with status {verdict['status']}, and did not find: {plugin.fault}"
     named = {promise for promises in verdict["failed"].values() for promise in promises}
     if plugin.promise is not None and plugin.promise not in named:
-        return f"the failed tests hold promises {sorted(named)}, not {plugin.promise}"
+        return f"the failed tests are of promises {sorted(named)}, not {plugin.promise}"
     return None
 
 
@@ -44,7 +44,7 @@ def test_every_module_has_a_right_twin(module):
 
 
 def test_every_promise_that_a_plugin_can_break_is_broken_by_one():
-    """Promise 15 is core's: arguments are checked before any plugin is asked. None: the fault breaks none of the promises."""
+    """Promise 15 is core's: arguments are checked before any plugin is called. None: the fault breaks none of the promises."""
     assert {plugin.promise for plugin in TABLE} == set(PROMISES) - {15} | {None}
     assert len(TABLE) == len({plugin.id for plugin in TABLE}) > 24
 

@@ -127,7 +127,7 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
     assert failed == sum(counts["failed"] for counts in found["sections"].values()) > 1
     lines = done.stdout.splitlines()
     at = lines.index(f"promise 0, order of work and accuracy: {failed} tests failed")
-    assert lines[at + 1].strip() in [line for line in lines if line.startswith("mha conform numpy ")], "of the first failure"
+    assert lines[at + 1].strip() in [line for line in lines if line.startswith("mha conform numpy ")], "the first failure"
     assert "[float32-relu" in lines[at + 1]
     assert found["result"] == "failed"
     worst = found["worst_error_over_bound"]["relu"]["float32"]
@@ -149,7 +149,7 @@ def test_xdist_workers_send_their_evidence(tmp_path, right):
 
 
 def test_a_test_in_half_precision_belongs_to_that_section(tmp_path):
-    """It compares in float32, which holds half precision exactly, and reports its own dtype."""
+    """It compares in float32, which represents half precision exactly, and reports its own dtype."""
     done, found = report(
         tmp_path, chosen=["-k", "test_a_piece_equals_numpy and linear or test_8", "--quick", "--dtype", "float16"]
     )
@@ -234,7 +234,7 @@ MODULES = sorted((ROOT / "mha_core" / "conformance").glob("test_*.py"))
 def test_every_module_of_the_suite_belongs_to_a_section_and_names_existing_promises(path):
     module = importlib.import_module(f"mha_core.conformance.{path.stem}")
     section = getattr(module, "SECTION", section_named(path.name))
-    assert section in SECTIONS, f"say which section {path.name} is of: SECTION = one of {', '.join(SECTIONS)}"
+    assert section in SECTIONS, f"{path.name} has no section: set SECTION to one of {', '.join(SECTIONS)}"
     assert {number for mark in marks(module) for number in mark.args} <= set(PROMISES)
 
 

@@ -1,4 +1,4 @@
-"""How many threads: what the machine and its control groups allow this process, or what the user sets."""
+"""The number of threads: what the machine and its control groups allow this process, or what the user sets."""
 
 import math
 import os
@@ -94,7 +94,7 @@ def test_the_number_is_the_affinity_or_the_limit_rounded_up(monkeypatch, limit, 
         cores.available.cache_clear()
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs os.sched_setaffinity")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lacks os.sched_setaffinity")
 def test_a_process_bound_to_one_core_uses_one_thread():
     script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     script += "from mha_numpy.threads import num_threads; print(num_threads())"
@@ -104,11 +104,11 @@ def test_a_process_bound_to_one_core_uses_one_thread():
 # what the user sets
 
 
-class Told:
-    """A backend that records the numbers of threads it is told."""
+class Recording:
+    """A plugin with a backend that records the numbers of threads set for it."""
 
     def __init__(self, name):
-        self.name, self.told = name, []
+        self.name, self.numbers = name, []
 
     @hookimpl
     def mha_backends(self):
@@ -117,22 +117,22 @@ class Told:
 
             return numpy
 
-        yield Backend(self.name, 1, (f"nowhere:{self.name}",), namespace, set_num_threads=self.told.append)
+        yield Backend(self.name, 1, (f"nowhere:{self.name}",), namespace, set_num_threads=self.numbers.append)
 
 
 @pytest.fixture
-def told():
-    early, late = Told("early"), Told("late")
+def recorded():
+    early, late = Recording("early"), Recording("late")
     for plugin in (early, late):
         register(plugin)
-    yield early.told, late.told
+    yield early.numbers, late.numbers
     mha.set_num_threads(None)
     for plugin in (early, late):
         unregister(plugin)
 
 
-def test_every_loaded_backend_is_told_and_a_later_one_when_it_is_loaded(told):
-    early, late = told
+def test_the_number_is_set_on_every_loaded_backend_and_on_a_later_one_when_it_is_loaded(recorded):
+    early, late = recorded
     load("early")
     assert early == []
     mha.set_num_threads(3)
@@ -143,8 +143,8 @@ def test_every_loaded_backend_is_told_and_a_later_one_when_it_is_loaded(told):
     assert (early, late) == ([3, None], [3, None])
 
 
-def test_a_backend_loaded_after_the_number_was_reset_is_told_nothing(told):
-    early, late = told
+def test_the_number_is_not_set_on_a_backend_loaded_after_it_was_reset(recorded):
+    early, late = recorded
     mha.set_num_threads(3)
     mha.set_num_threads(None)
     load("late")
@@ -163,8 +163,8 @@ def test_a_number_below_one_is_refused(wrong):
         mha.set_num_threads(wrong)
 
 
-def test_a_refused_number_changes_nothing(told):
-    early, _ = told
+def test_a_refused_number_changes_nothing(recorded):
+    early, _ = recorded
     load("early")
     for wrong, error in ((0, ValueError), (True, TypeError)):
         with pytest.raises(error):

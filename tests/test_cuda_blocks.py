@@ -1,4 +1,4 @@
-"""The attention kernel ``blocks`` of mha_cupy, with its CUDA run on the host: right at every border of its blocks.
+"""The attention kernel ``blocks`` of mha_cupy, with its CUDA run on the host: correct at every border of its blocks.
 
 These tests cover the sources and the Python that launches them. CuPy, cuBLAS and a device need a GPU: see test_cupy_gpu.py.
 """

@@ -1,4 +1,4 @@
-"""The attention kernel ``flash`` of mha_cupy, with its CUDA run on the host: right at every border of blocks, steps and splits.
+"""The attention kernel ``flash`` of mha_cupy, with its CUDA run on the host: correct at every border of blocks, steps, splits.
 
 The problems of test_cuda_conformance.py are small; these span several thread blocks. Tensor cores are emulated as the PTX ISA
 defines them; a device's own rounding is not tested.
@@ -172,7 +172,7 @@ def test_a_strided_sink(rng):
 
 @pytest.mark.usefixtures("no_splits")
 def test_many_small_weights_are_not_lost_in_float16(rng):
-    """Beside one weight of 1 there are 2000 of 2**-24, half of what float16 resolves there; together they matter."""
+    """Next to one weight of 1 there are 2000 of 2**-24, half of what float16 resolves there; together they matter."""
     key = np.zeros((1, 1, 2001, 16), np.float16)
     key[0, 0, 0, 0] = 1
     query = np.full((1, 1, 1, 16), 16.65, np.float16)

@@ -1,4 +1,4 @@
-"""Batched matrix products of views: right whatever the strides, in few calls of cuBLAS. The host stands in for cuBLAS."""
+"""Batched matrix products of views: correct for all strides, in few calls of cuBLAS. The host stands in for cuBLAS."""
 
 import numpy as np
 import pytest

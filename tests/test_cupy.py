@@ -15,7 +15,7 @@ from test_cli import COMMAND, PLAIN
 
 BFLOAT16 = np.dtype(xp.bfloat16)
 DEVICES = mha_cupy._devices()
-without_gpu = pytest.mark.skipif(bool(DEVICES), reason="needs a machine without a CUDA device")
+without_gpu = pytest.mark.skipif(bool(DEVICES), reason="this machine has a CUDA device")
 ASKING = {
     "argument": lambda: mha.sinusoidal_positions(2, 4, backend="cupy"),
     "use_backend": lambda: mha.use_backend("cupy").__enter__(),

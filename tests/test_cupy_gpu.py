@@ -16,7 +16,7 @@ from mha_core.dispatch.backend import load
 BFLOAT16 = np.dtype(xp.bfloat16)
 DEVICES = mha_cupy._devices()
 with_gpu = pytest.mark.skipif(not DEVICES, reason="no CUDA device")
-with_two_gpus = pytest.mark.skipif(len(DEVICES) < 2, reason="no two CUDA devices")
+with_two_gpus = pytest.mark.skipif(len(DEVICES) < 2, reason="fewer than two CUDA devices")
 
 
 @pytest.fixture

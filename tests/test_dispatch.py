@@ -1,4 +1,4 @@
-"""Choice of the backend: by the arrays, by use_backend, by the default; names that fail."""
+"""Choice of the backend: by the arrays, by use_backend, by the default; errors for unknown and unavailable names."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -108,7 +108,7 @@ def test_a_value_that_is_not_an_array_is_a_type_error_that_names_the_argument(op
 # use_backend
 
 
-def test_use_backend_chooses_where_there_are_no_arrays():
+def test_use_backend_chooses_for_calls_without_arrays():
     assert library() == "numpy"
     with mha.use_backend("array_api_strict"):
         assert library() == "array_api_strict"
@@ -185,7 +185,7 @@ def test_the_default_applies_to_every_thread_and_use_backend_wins_over_it():
         assert library() == "numpy"
 
 
-# names that fail
+# unknown and unavailable names
 
 
 ASKING = {
@@ -277,7 +277,7 @@ PLACED = f"{Placed.__module__}:{Placed.__qualname__}"
 
 
 def placed(current_device):
-    """A backend of such arrays, which says what stands for a device."""
+    """A backend of ``Placed`` arrays, with a ``device_key`` for devices that have no hash."""
     return a_backend(
         types=(PLACED,), current_device=current_device, device_key=lambda device: (str(device), str(current_device()))
     )
@@ -308,7 +308,7 @@ def test_kernels_are_chosen_for_devices_without_a_hash(installed, sink):
     installed(*kernels, backends=[placed(lambda: current)])
     x, current = X.view(Placed), Place("cpu")
     mha.gelu(x)  # from now on its type is known
-    for _ in range(2):  # the second time by the kept plan
+    for _ in range(2):  # the second time with the kept plan
         np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
         mha.attention_state(x, x, x, sink=sink)
     assert asked == [("relu", "cpu"), ("attention", "cpu")]
@@ -335,7 +335,7 @@ def test_a_value_that_is_not_an_array_is_refused_by_type_if_devices_have_no_hash
             compute()
 
 
-def test_where_nothing_stands_for_a_device_without_a_hash_every_call_is_planned(installed):
+def test_without_a_device_key_every_call_on_a_device_without_a_hash_is_planned(installed):
     asked = []
     kernel = Kernel("sample", "relu", "never", 1, "nowhere:f", supports=lambda call: asked.append(call.device) or "not today")
     installed(kernel, backends=[a_backend(types=(PLACED,))])

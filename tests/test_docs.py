@@ -1,4 +1,4 @@
-"""The documentation leaves nothing out: every public name, every promise with its tests, every page."""
+"""The documentation is complete: it has every public name, every promise with its tests, and every page in its contents."""
 
 import re
 
@@ -15,7 +15,7 @@ DOCS = ROOT / "docs"
 
 
 def sections(page):
-    """The text below each heading of the second level, by the heading."""
+    """The text below each second-level heading, by heading."""
     parts = re.split(r"^## (.+)$", (DOCS / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -23,17 +23,17 @@ def sections(page):
 @pytest.mark.parametrize("promise", PROMISES)
 def test_a_promise_has_its_section_with_all_its_tests(promise):
     (text,) = (text for heading, text in sections("promises.md").items() if heading.startswith(f"{promise}. "))
-    assert listing(promise), "no test holds it"
+    assert listing(promise), "no test checks this promise"
     assert text.endswith(f"\n\n{listing(promise)}\n" if promise < max(PROMISES) else f"\n\n{listing(promise)}"), listing(
         promise
     )
 
 
-def test_no_other_promise_is_made():
+def test_the_page_of_promises_has_no_others():
     assert [int(heading.partition(".")[0]) for heading in sections("promises.md")] == list(PROMISES)
 
 
-def test_a_mark_of_a_test_stands_in_place_of_its_modules():
+def test_the_promise_mark_of_a_test_replaces_that_of_its_module():
     inputs = next(path for path in SUITE if path.name == "test_inputs.py")
     of = {promise: {name for path, name in held_by(promise) if path == inputs} for promise in PROMISES}
     assert len(of[12]) > len(of[0]) > 0 and not of[12] & of[0]
@@ -49,7 +49,7 @@ def test_the_reference_has_every_public_name(module):
     assert sorted(names) == sorted(module.__all__)
 
 
-def test_the_backend_of_jax_is_the_one_that_is_installed():
+def test_the_jax_backend_on_the_page_is_the_installed_one():
     code = (ROOT / "tests" / "third_party" / "mha-jax" / "mha_jax.py").read_text(encoding="utf-8")
     assert code in [block.code for block in blocks(DOCS / "backend.md")]
 

@@ -1,4 +1,4 @@
-"""The documentation as Sphinx builds it: without a warning, and without a request to anybody."""
+"""The documentation as Sphinx builds it: without warnings, and without requests to other hosts."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ import mha_core.plugin
 from conftest import ROOT
 
 pytestmark = pytest.mark.pages
-# what makes a browser fetch something; links that a reader may follow are none of these
+# what makes a browser fetch something, unlike links that a reader may follow
 FETCHED = re.compile(
     r"""(?:<(?:script|img|iframe|source)[^>]*\ssrc=|<link[^>]*\shref=|url\(|@import\s)["']?\s*((?:https?:)?//[^"')\s]+)"""
 )
@@ -20,7 +20,7 @@ FETCHED = re.compile(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """As make docs builds it, but for the report, which is tests/test_bench_report_page.py's."""
+    """The pages that `make docs` builds, without the report, which tests/test_bench_report_page.py tests."""
     folder = tmp_path_factory.mktemp("docs")
     options = ["--nitpicky", "--fail-on-warning", "--keep-going", "--quiet", "-D", "html_extra_path="]
     command = [sys.executable, "-m", "sphinx", *options, "-d", folder / "doctrees", ROOT / "docs", folder / "html"]
@@ -39,7 +39,7 @@ def test_no_page_fetches_anything(built):
     "page",
     ["<script async src='https://a.b/c.js'>", '<link rel="x" href="//a.b/c.css" />', "p { background: url(http://a.b/c.png) }"],
 )
-def test_what_is_fetched_is_seen(page):
+def test_markup_that_fetches_something_is_found(page):
     assert len(FETCHED.findall(page)) == 1
 
 

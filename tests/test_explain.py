@@ -141,12 +141,12 @@ def test_an_op_of_a_wrong_type_is_refused():
 
 
 def mha_explain(*arguments):
-    """In this process, which has imported the libraries already."""
+    """Run ``mha explain`` in this process, which has imported the libraries already."""
     done = run("explain", *arguments)
     return done.exit_code, done.stdout, " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_the_command_prints_the_same():
+def test_the_command_explains_a_call():
     code, out, _ = mha_explain(
         *("attention", "query=1x4x9x8", "key=1x2x9x8", "mask=causal() & window(3, 0)", "softcap=2.5", "--backend", "torch")
     )
@@ -189,7 +189,7 @@ def test_the_command_explains_a_layer_and_masks_with_arrays():
         (["gelu", "x=3", "--dtype", "int8"], "dtype is 'int8'; expected float32"),
     ],
 )
-def test_the_command_says_what_it_cannot_read(arguments, message):
+def test_the_command_names_arguments_that_it_cannot_read(arguments, message):
     code, out, err = mha_explain(*arguments)
     assert code == 2
     assert not out

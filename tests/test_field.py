@@ -1,4 +1,4 @@
-"""The table of the field tells the truth: each cell that can be tried on a CPU is tried, and must say what came out."""
+"""The tables of docs/field.md are true: each cell that can be tried on a CPU is tried, and must state the result."""
 
 import re
 
@@ -15,7 +15,7 @@ TEXT = PAGES[0].read_text(encoding="utf-8")
 
 
 def tables(text):
-    """{feature: {column: cell}} of all tables that begin with ``| feature |``, without the numbers of their notes."""
+    """{feature: {column: cell}} of all tables that begin with ``| feature |``, without note numbers."""
     found, header = {}, None
     for line in text.splitlines():
         cells = [re.sub(r"\s*\(\d+(, \d+)*\)", "", cell).strip(" *") for cell in line.strip().strip("|").split("|")]
@@ -24,7 +24,7 @@ def tables(text):
         elif cells[0] == "feature":
             header = cells[1:]
         elif header and set(cells[0]) - set("-: "):
-            assert cells[0] not in found, f"{cells[0]} stands twice"
+            assert cells[0] not in found, f"{cells[0]} is listed twice"
             found[cells[0]] = dict(zip(header, cells[1:], strict=True))
     return found
 
@@ -42,7 +42,7 @@ READ = {
     "public test suite for other implementations",
     "pretrained text encoders",
 }
-"""Rows that are read, not run: in documentation, signatures, and this project's own pages."""
+"""Rows that are not run, but read in documentation, signatures and this project's own pages."""
 
 
 @pytest.mark.parametrize("column", ATTEND)
@@ -63,7 +63,7 @@ def test_peer_has_no_argument_that_the_table_does_not_know(column):
     assert actual() == set(known.split())
 
 
-def test_notes_are_there_and_used():
+def test_every_note_exists_and_is_used():
     body, _, notes = TEXT.partition("## Notes")
     used = {int(n) for group in re.findall(r"\((\d+(?:, \d+)*)\)", body) for n in group.split(", ")}
     told = [int(n) for n in re.findall(r"^(\d+)\. ", notes, re.MULTILINE)]
@@ -74,8 +74,8 @@ def test_notes_are_there_and_used():
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if MARK in page.read_text(encoding="utf-8")], ids=lambda page: page.name
 )
-def test_short_table_is_of_the_long_one(page):
-    """In docs/field.md, and in the README once it has the marks around its own."""
+def test_short_table_is_part_of_the_long_one(page):
+    """The one in docs/field.md, and the one in the README."""
     short = tables(page.read_text(encoding="utf-8").partition(MARK)[2].partition("<!-- end -->")[0])
     assert 8 <= len(short) <= 16
     for feature, row in short.items():

@@ -35,7 +35,7 @@ def test_plain_attention_is_attention(target):
     out = comparison.sample(comparison.contenders[PLAIN](0))
     np.testing.assert_allclose(out, comparison.exact, atol=1e-5)
     assert len({comparison.contenders[OURS](at).tobytes() for at in range(comparison.sets)}) == comparison.sets, (
-        "the inputs do not take turns"
+        "the sets of inputs are not used in turn"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a fresh interpreter loads: nothing but the standard library until something is asked for; then every plugin, apart."""
+"""What a fresh interpreter imports: only the standard library, until a call needs more; then plugins, which are independent."""
 
 import json
 import os
@@ -13,13 +13,13 @@ import needs
 ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "array_api_compat", "array_api_strict")
 PLUGINS = ("mha_numpy", "pluggy", "importlib.metadata", "importlib_metadata")
 SUITE = ("pytest", "mha_core.conformance")
-# of the standard library, those that take long to load, or load others, and serve only who writes a file or reads an error
+# modules of the standard library that are slow to import, or import others, and are needed only to write files or show errors
 LATER = ("tempfile", "shutil", "bz2", "lzma", "difflib", "traceback", "subprocess", "multiprocessing", "concurrent", "asyncio")
 MODELS_AND_CLI = ("safetensors", "tokenizers", "huggingface_hub", "tqdm", "typer", "rich")
 
 
 def run(program, *path):
-    """What a Python program prints, as JSON; ``path`` are more directories to import from."""
+    """Return what a Python program prints as JSON; ``path`` are more directories to import from."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
@@ -27,7 +27,7 @@ def run(program, *path):
 
 
 def imported(code):
-    """The modules that ``code`` adds to those of a bare interpreter."""
+    """Return the modules that ``code`` adds to those of a bare interpreter."""
     return set(
         run(f"import json, sys\nbefore = set(sys.modules)\n{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))")
     )
@@ -110,7 +110,7 @@ def mha_backends():
 PROGRAM = """
 import json, numpy, mha_core as mha
 def error(name):
-    if name in ("torch", "cupy"):  # they take seconds to import, and no test asks for them
+    if name in ("torch", "cupy"):  # they take seconds to import, and no test here needs them
         return None
     try:
         mha.sinusoidal_positions(2, 4, backend=name)
@@ -122,7 +122,7 @@ print(json.dumps([rows, mha.relu(numpy.asarray([-1.0, 2.0])).tolist()]))
 
 
 def install(site, name, source):
-    """A distribution with one plugin module, as an installer leaves it; without a source the module is missing."""
+    """Write a distribution with one plugin module, as an installer does; without a source the module is missing."""
     if source is not None:
         (site / f"{name}_plugin.py").write_text(source, encoding="utf-8")
     info = site / f"mha_{name}-1.{len(name)}.dist-info"
@@ -132,7 +132,7 @@ def install(site, name, source):
 
 
 @pytest.mark.parametrize("name", CRASHING)
-def test_a_plugin_that_breaks_on_import_is_listed_with_its_reason_and_harms_nobody(tmp_path, name):
+def test_a_plugin_that_breaks_on_import_is_listed_with_its_reason_and_breaks_no_other(tmp_path, name):
     source, reason = CRASHING[name]
     install(tmp_path, name, source)
     rows, relu = run(PROGRAM, tmp_path)
@@ -146,7 +146,7 @@ def test_a_plugin_that_breaks_on_import_is_listed_with_its_reason_and_harms_nobo
     assert relu == [0.0, 2.0]
 
 
-def test_several_broken_plugins_stand_apart(tmp_path):
+def test_several_broken_plugins_do_not_affect_each_other(tmp_path):
     for name in ("crash", "absent", "hookless"):
         install(tmp_path, name, CRASHING[name][0])
     install(tmp_path, "lame", LAME)
@@ -222,7 +222,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_plugin_that_breaks_the_contract_is_told_of_with_its_distribution_and_harms_nobody(tmp_path, name):
+def test_a_plugin_that_breaks_the_contract_is_reported_with_its_distribution_and_breaks_no_other(tmp_path, name):
     source, reason = WRONG[name]
     install(tmp_path, name, source)
     rows, relu = run(PROGRAM, tmp_path)

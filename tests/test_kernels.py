@@ -62,7 +62,7 @@ def test_every_feature_of_a_layer_is_in_the_vocabulary():
     assert named | OPTION_FEATURES | {"dropout"} == LAYER_FEATURES
 
 
-def test_a_feature_that_does_not_exist_is_named_with_what_was_meant(installed):
+def test_an_unknown_feature_is_reported_with_a_suggestion(installed):
     installed(a_kernel(handles=frozenset({"casual", "lse"})), a_kernel("gelu", handles=frozenset({"qqq"})))
     rows = {row.reason: row.state for row in mha.backends() if "no such feature" in row.reason}
     assert rows == {
@@ -71,7 +71,7 @@ def test_a_feature_that_does_not_exist_is_named_with_what_was_meant(installed):
     }
 
 
-def test_words_of_a_library_or_of_a_layer_of_ones_own_are_not_taken_for_mistakes(installed):
+def test_features_of_a_library_or_of_a_custom_layer_are_not_reported(installed):
     library = a_backend(features=lambda arrays: frozenset({"qqq"}))
     installed(
         a_kernel(backend="sample", handles=frozenset({"qqq", "gradient"})),
@@ -121,7 +121,7 @@ def test_a_kernel_that_lacks_the_feature_is_never_asked(installed, arguments, fe
     assert not asked
 
 
-def test_one_undeclared_feature_among_many_is_enough(installed, arguments):
+def test_a_kernel_that_lacks_one_of_many_features_is_never_called(installed, arguments):
     call = arguments("softcap", "sink", "alibi", "grouped_query", value=np.ones((1, 2, LENGTH, 3)))
     call["mask"] = mha.causal() & mha.key_lengths(np.asarray([3, LENGTH])) & (np.eye(LENGTH) == 0) & mha.chunks(4)
     expected = mha.attention_state(**call)

@@ -166,7 +166,7 @@ def test_weights_are_uniform_within_the_bound_of_glorot_and_biases_are_zero():
         assert np.abs(x).max() <= bound * (1 + 1e-6)
         assert np.abs(x).max() > 0.99 * bound
         of_bound = x.astype(np.float64) / bound
-        deviation = 5 / np.sqrt(x.size)  # five standard deviations of a mean of values whose own is at most 1
+        deviation = 5 / np.sqrt(x.size)  # five standard deviations of the mean of values with a standard deviation of at most 1
         assert abs(of_bound.mean()) < deviation
         assert abs((of_bound**2).mean() - 1 / 3) < deviation
         assert abs((of_bound[:, 1:] * of_bound[:, :-1]).mean()) < deviation

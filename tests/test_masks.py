@@ -69,7 +69,7 @@ def test_relation_finds_blocks_that_attend_nowhere_or_everywhere(mask, none, eve
 def test_masks_of_arrays_answer_some_without_reading_them():
     class Untouchable(np.ndarray):
         def __bool__(self):
-            raise AssertionError("looked at")
+            raise AssertionError("the array was read")
 
     array = np.ones((4, 4), dtype=bool).view(Untouchable)
     lengths = np.full(1, 9).view(Untouchable)

@@ -1,4 +1,4 @@
-"""``mha new-plugin``: what it writes installs and passes conformance as it is, by the very commands of its README."""
+"""``mha new-plugin``: what it writes can be installed and passes conformance unchanged, with the commands of its README."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def distribution(tmp_path_factory):
 
 
 def python(site, *arguments, cwd):
-    """Python with the private folder on its path, and what it says."""
+    """Run Python with the private folder on its path; return its exit status and what it prints."""
     environment = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "400"}
     done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -79,7 +79,7 @@ def test_its_kernel_is_what_runs_and_is_judged(distribution):
     assert "attention-dense" not in said and " passed" in said
     module = site / "mha_test_library.py"
     source = module.read_text()
-    try:  # its own test is worth something: a fault in the kernel is found
+    try:  # the suite finds a fault in the kernel
         module.write_text(source.replace("p.query * p.scale", "p.query * p.scale * 1.01"))
         status, said = python(site, *suite, cwd=site.parent)
     finally:

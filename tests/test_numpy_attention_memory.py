@@ -45,7 +45,7 @@ def options_of(name, rng, heads, length, num_keys, batch):
 def own_scratch(arrays, options):
     """Bytes of scratch that one thread keeps after computing all tasks of this call: no thread can keep more."""
     scratch._own.__dict__.clear()
-    threads.run(lambda _: tiles(*arrays, **options), range(1))  # a call inside a task runs all of its own tasks in this thread
+    threads.run(lambda _: tiles(*arrays, **options), range(1))  # a call inside a task runs all its tasks in this thread
     return sum(buffer.nbytes for buffer in scratch._own.__dict__.values())
 
 

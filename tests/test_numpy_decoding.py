@@ -1,4 +1,4 @@
-"""Few queries over many keys on NumPy: right results, and products during which other threads can work."""
+"""Few queries over many keys on NumPy: results, and products during which other threads can work."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ def test_few_queries_over_many_keys(rng, length, heads, width, num_keys):
     judge(query, key, value, mask=mha.causal(), query_offset=offset, allowed=allowed)
 
 
-@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="needs time.pthread_getcpuclockid")
+@pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="this system lacks time.pthread_getcpuclockid")
 @pytest.mark.parametrize("size", [128, 500, 512])
 def test_another_thread_works_during_a_long_product(size):
     """For results so small that np.matmul would hold the interpreter lock, and for larger ones."""

@@ -1,4 +1,4 @@
-"""Half precision on NumPy: float16, and bfloat16 by ml_dtypes."""
+"""Half precision on NumPy: float16, and bfloat16 from ml_dtypes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""NumPy's layers by chunks of tokens: the results of the algebra, however the tokens are cut."""
+"""NumPy's layers, which compute in chunks of tokens: they equal the algebra wherever the tokens are cut."""
 
 import threading
 import warnings

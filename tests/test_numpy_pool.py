@@ -161,7 +161,7 @@ def test_the_first_of_several_exceptions_is_raised_and_not_kept(blas_count):
         gc.enable()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system lacks POSIX signals")
 def test_an_interrupt_waits_for_tasks_that_have_begun(blas_count):
     cores.set_num_threads(2)
     main, met, ended = threading.get_ident(), meeting(2), []

@@ -10,7 +10,7 @@ import pytest
 from mha_numpy import blas
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system lacks os.fork"),
     pytest.mark.skipif(not blas.can_hold(), reason="the thread count of this NumPy's BLAS cannot be set"),
 ]
 
@@ -21,7 +21,7 @@ import mha_core as mha
 from mha_numpy import blas, cores, pool, threads
 
 mha.set_num_threads(4)
-mha.scaled_dot_product_attention(*[np.ones((1, 2, 2))] * 3)  # loads the NumPy backend, which is told the number
+mha.scaled_dot_product_attention(*[np.ones((1, 2, 2))] * 3)  # loads the NumPy backend, which sets the number
 count = blas.functions()[0]
 assert (count(), cores.num_threads()) == (4, 4)
 
@@ -32,7 +32,7 @@ def meet(tasks=4):
     return seen
 
 def in_child(function):
-    "The exit status of a forked process that only calls the function."
+    "Call the function in a forked process and return its exit status."
     child = os.fork()
     if child == 0:
         status = 1
@@ -46,7 +46,7 @@ def in_child(function):
 
 
 def run(script):
-    """The words that a script prints. It must not hang or write to standard error."""
+    """Return the words that a script prints. It must not hang or write to standard error."""
     command = [sys.executable, "-W", "error", "-W", "ignore:.*fork:DeprecationWarning", "-c", START + script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

@@ -14,7 +14,7 @@ from conftest import THIRD_PARTY
 from pages import MODEL, PAGES, ROOT, Block, blocks, commands, is_as_shown, write_files
 
 BIN = Path(sys.executable).parent
-# peers that docs/migration.md compares with: keras computes on torch, and nothing asks a network
+# for the libraries in docs/migration.md: Keras runs on torch, and nothing uses a network
 ENVIRONMENT = {"COLUMNS": "88", "TERM": "dumb", "KERAS_BACKEND": "torch", "HF_HUB_OFFLINE": "1"}
 
 
@@ -58,7 +58,7 @@ def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
 @pytest.mark.pages
 @with_kind("console")
 def test_commands_run_and_print_what_is_shown(page, minilm, tmp_path):
-    """.ci/run runs make, and the Makefile pip: here, the targets of make must exist."""
+    """make and pip are not run here: .ci/run runs make, which runs pip. The targets of make must exist."""
     write_files(page, tmp_path)
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for command in commands(page):
@@ -80,11 +80,11 @@ def test_links_lead_somewhere(page):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-def test_the_commands_of_the_readme_are_there():
+def test_the_readme_shows_the_main_commands():
     assert {"make demo", "make test", "make test-all"} <= {command.line for command in commands(ROOT / "README.md")}
 
 
-def test_a_page_is_read_as_its_reader_reads_it(tmp_path):
+def test_the_code_and_the_commands_of_a_page_are_found(tmp_path):
     page = tmp_path / "page.md"
     python, said = "```python\n# here.py\nimport mha_core\nprint(1)\n```\n", "```text\n1\n```\n"
     not_run = "<!-- not run: no such thing -->\n```python\nx\n```\n"

@@ -100,5 +100,5 @@ def test_every_pair_of_options_holds_on_every_path(backend, rng):
             ]
             close(mha.merge_states(*halves).out, out)
 
-    cases = zip(PAIRS, rng.spawn(len(PAIRS)), strict=True)  # each pair with random numbers of its own
+    cases = zip(PAIRS, rng.spawn(len(PAIRS)), strict=True)  # each pair with its own random numbers
     for_each({" and ".join(pair): (pair, own) for pair, own in cases}, check)

@@ -1,4 +1,4 @@
-"""Plugins come and go: what they bring is there while they are registered, and one that is broken leaves no trace."""
+"""Registered plugins: their backends exist until they are unregistered, and a broken plugin leaves no trace."""
 
 import re
 from dataclasses import replace
@@ -53,7 +53,7 @@ A_KERNEL = Kernel(backend="numpy", op="relu", name="sample", api=1, load="nowher
 
 
 def malformed(argument, name):
-    """A kernel that names a function as none can be named, and what is said of it."""
+    """A plugin with a kernel whose function has a malformed name, and the error that is raised for it."""
     message = f"{argument} of kernel 'sample' for relu on numpy is {name!r}; expected \"module:function\""
     return Plugin([replace(A_KERNEL, **{argument: name})]), ValueError, re.escape(message)
 

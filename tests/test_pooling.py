@@ -118,7 +118,7 @@ def test_other_modules_are_refused_by_name(tmp_path):
         mha.TextEncoder.from_pretrained(folder)
 
 
-def test_without_a_pooling_module_there_is_no_vector(tmp_path):
+def test_a_model_without_a_pooling_module_is_refused(tmp_path):
     folder = write_tiny_model(tmp_path / "m", modules=("Transformer",))
     with pytest.raises(mha.ModelError, match=r"modules.json has no Pooling module"):
         mha.TextEncoder.from_pretrained(folder)

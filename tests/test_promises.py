@@ -229,7 +229,7 @@ VIEWS = {
     "torch": {
         "permuted": lambda x: x.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3),
         "stepped": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
-        "inference": lambda x: x.clone().requires_grad_(),
+        "with a gradient": lambda x: x.clone().requires_grad_(),
     },
     "array_api_strict": {"stepped": lambda x: x[..., ::1]},
     "frozen_v1": {"reversed": lambda x: type(x)(x.data[..., ::-1].copy()[..., ::-1])},

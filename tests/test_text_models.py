@@ -278,7 +278,7 @@ def test_a_missing_weight_is_reported_by_the_name_of_its_family(kind, tmp_path):
 
 
 def test_a_text_model_is_saved_and_loaded(folder, tmp_path, rng):
-    """Layer.save also keeps settings: the padding, and that there are no token types."""
+    """Layer.save also keeps settings: the padding, and the absence of token types."""
     encoder = mha.TextEncoder.from_pretrained(folder("mpnet"), dtype="float64")
     encoder.model.save(tmp_path / "model.safetensors")
     again = type(encoder.model).load(tmp_path / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Plugins of other distributions, installed as users install them: found, independent, and good for as long as api 1."""
+"""Plugins of other distributions, installed as users install them: found, independent, and valid as long as api 1 is."""
 
 import hashlib
 import subprocess
@@ -58,7 +58,7 @@ def test_a_wheel_builds_and_holds_the_plugin(tmp_path, folder, module, files):
     assert any(line.endswith(f"= {module}") for line in lines)
 
 
-def test_a_backend_of_its_own_takes_fifteen_lines():
+def test_the_jax_backend_takes_fifteen_lines():
     assert len((SOURCES / "mha-jax" / "mha_jax.py").read_text(encoding="utf-8").splitlines()) <= 15
 
 
@@ -107,7 +107,7 @@ def test_the_frozen_plugin_is_not_edited():
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     assert digest.hexdigest() == "2513c023f61cd3b8a70aa2a278ac8218340373933d668fcd2081c0c526313442", (
-        "tests/third_party/frozen_v1 stands for plugins that others wrote, so nobody edits it: undo the change, and mend core"
+        "tests/third_party/frozen_v1 represents plugins that others wrote, so nobody edits it: undo the change, and fix core"
     )
 
 
@@ -144,7 +144,7 @@ def test_the_frozen_kernel_takes_what_it_declares(frozen, calls, xyz, mask):
     np.testing.assert_allclose(out, expected[0], atol=1e-6)
     np.testing.assert_allclose(lse, expected[1], atol=1e-6)
     assert out.dtype == lse.dtype == np.float32
-    mha.scaled_dot_product_attention(*map(frozen.from_numpy, xyz), mask=mask)  # the call that wants no lse
+    mha.scaled_dot_product_attention(*map(frozen.from_numpy, xyz), mask=mask)  # a call that needs no lse
     assert calls == ["attention"] * 2
 
 
@@ -216,7 +216,7 @@ def test_layers_reach_the_frozen_kernels(frozen, calls, rng):
     assert calls == ["attention", "gelu"]
 
 
-def test_the_frozen_plugin_extends_numpy_for_who_asks(calls, rng):
+def test_the_frozen_kernel_for_numpy_runs_only_on_demand(calls, rng):
     (kernel,) = (kernel for kernel in registry().kernels["numpy", "silu"] if kernel.name == "frozen_v1")
     assert kernel.opt_in and kernel.priority < 0
     for dtype in (np.float32, np.float64):
@@ -230,7 +230,7 @@ def test_the_frozen_plugin_extends_numpy_for_who_asks(calls, rng):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
-def test_the_reasons_of_the_frozen_kernels_are_told(frozen, xyz):
+def test_the_reasons_of_the_frozen_kernels_are_reported(frozen, xyz):
     wide = [frozen.from_numpy(x.astype(np.float64)) for x in xyz]
     told = {rejection.kernel: rejection.reason for rejection in mha.explain("attention", *wide).rejected}
     assert told == {"rows": "takes no float64"}

@@ -1,4 +1,4 @@
-"""The torch kernel of the encoder layer: right, and refused where it does not apply."""
+"""The torch kernel of the encoder layer: correct, and refused for what it does not support."""
 
 from dataclasses import replace
 

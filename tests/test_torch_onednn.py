@@ -1,4 +1,4 @@
-"""Linear maps by oneDNN: right, and chosen only where they are faster."""
+"""Linear maps by oneDNN: correct, and chosen only where they are faster."""
 
 import pytest
 import torch

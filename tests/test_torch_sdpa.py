@@ -1,4 +1,4 @@
-"""The torch kernel ``sdpa``: right with every option, without masks where possible, and refused where it would be wrong."""
+"""The torch kernel ``sdpa``: correct with every option, without masks where possible, and refused where it would be wrong."""
 
 import subprocess
 import sys
@@ -248,7 +248,7 @@ def test_forward_gradients_use_the_algebra(qkv):
     def attend(x):
         return mha.scaled_dot_product_attention(x, key, value, mask=mha.causal(), query_offset=0)
 
-    with warnings.catch_warnings():  # torch warns of its own code
+    with warnings.catch_warnings():  # torch warns about its own code
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=r"`torch\.jit")
         _, actual = torch.func.jvp(attend, (query,), (torch.ones_like(query),))
     jacobian = torch.autograd.functional.jacobian(attend, query)

@@ -1,4 +1,4 @@
-"""The torch kernel ``varlen``, which runs on CUDA: its refusals, and its shapes on torch's meta device."""
+"""The torch kernel ``varlen``, which runs on CUDA: its refusal reasons, and its shapes on torch's meta device."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Commits measured by asv, in a clone of this project: what is measured, what is refused, and what the gate tells."""
+"""Commits measured by asv, in a clone of this project: what is measured, what is refused, and the gate's verdicts."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from tracking.measure import Choice, cells
 
 TINY = ("--benchmark", "one_thread.Time", "--case", "tiny")
 ATTEND = ("mha_core/ops/attention.py", "    return attend(query, key, value, options, lse=False).out")
-"""The whole of the public call, where a fault is planted."""
+"""The file and the line of the public function in which tests plant a fault."""
 
 
 class Clone:
-    """This working tree, committed in a repository of its own."""
+    """This working tree, committed in a new repository."""
 
     def __init__(self, root):
         self.root = root
@@ -61,7 +61,7 @@ class Clone:
         return self.commit(subject)
 
     def run(self, *words, also=()):
-        """``python -m tracking`` there, with folders of other distributions."""
+        """Run ``python -m tracking`` in the clone; ``also`` are folders of other distributions."""
         paths = os.pathsep.join(map(str, (self.root / "asv_benches", self.root, self.root / "backends", *also)))
         environment = {name: value for name, value in os.environ.items() if name not in ("MACHINE", "MINUTES")}
         return subprocess.run(
@@ -84,7 +84,7 @@ def clone(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _as_it_was(request):
-    """Each test begins with the first commit, and without results."""
+    """After each test, reset the clone to its first commit, without results."""
     yield
     if "clone" in request.fixturenames:
         there = request.getfixturevalue("clone")
@@ -124,8 +124,8 @@ def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
     assert "tiny call 1x1x8x8" in text and "time, one thread" in text
 
 
-def test_history_begins_with_the_last_commit_and_ends_with_none_left_and_commits_each(clone):
-    """Merged and documentary commits are none of it."""
+def test_history_measures_the_last_commit_first_then_the_others_and_commits_each(clone):
+    """A commit that changes only a document is not measured."""
     first = clone.git("rev-parse", "HEAD")
     (clone.root / "NOTES").write_text("a document\n", encoding="utf-8")
     clone.commit("a document")
@@ -153,7 +153,7 @@ def test_a_shallow_clone_has_no_history(clone, tmp_path):
     assert "run git fetch --unshallow" in done.stderr
 
 
-def test_the_commit_that_tells_most_is_measured_next():
+def test_the_most_informative_commit_is_measured_next():
     line = list("abcdefgh")
     measured, order = set(), []
     while (commit := next_missing(line, measured)) is not None:
@@ -165,7 +165,7 @@ def test_the_commit_that_tells_most_is_measured_next():
 
 
 def shorten(clone):
-    """One case on one thread is all that there is to measure."""
+    """Remove all benchmarks except one case on one thread."""
     benches = "asv_benches/benchmarks"
     clone.git("rm", "--quiet", *(f"{benches}/{name}.py" for name in ("all_cores", "memory", "dispatch")))
     end = "\n\nCASES = {name: problem for name, problem in CASES.items() if name.startswith('tiny')}\n"
@@ -173,7 +173,7 @@ def shorten(clone):
     return clone.commit("fewer benchmarks")
 
 
-def test_results_to_be_committed_are_made_by_benchmarks_that_are(clone):
+def test_results_are_committed_only_if_the_benchmarks_are(clone):
     clone.append("mha_core/bench/cases.py", "\n")
     done = clone.run("measure", "--machine", "ci-2core", "--backend", "numpy", *TINY)
     assert done.returncode == 2
@@ -188,28 +188,28 @@ def test_results_to_be_committed_are_made_by_benchmarks_that_are(clone):
 # the check
 
 
-def test_every_installed_backend_is_there_a_third_party_s_too(clone):
+def test_every_installed_backend_is_checked_third_party_ones_too(clone):
     done = clone.run("check", "--expect", "numpy", "--expect", "jax", *TINY, also=[THIRD_PARTY])
     assert done.returncode == 0, done.stderr + done.stdout
     assert "every benchmark ran on numpy, jax" in done.stderr
     assert not (clone.root / "asv_benches" / "results").exists(), "nothing is kept"
 
 
-def test_a_backend_that_is_not_there_is_an_error(clone):
+def test_a_backend_that_was_not_measured_is_an_error(clone):
     done = clone.run("check", "--expect", "numpy", "--expect", "cupy", *TINY)
     assert done.returncode == 1
     assert "no benchmark measured cupy" in done.stderr
     assert "no benchmark measured numpy" not in done.stderr
 
 
-def test_what_is_lost_is_an_error_though_asv_leaves_it_out(clone):
+def test_a_skipped_benchmark_is_an_error(clone):
     clone.change("mha_core/__init__.py", "__version__ =", "del causal\n__version__ =", "lost")
     done = clone.run("check", "--expect", "numpy", "--benchmark", "one_thread.Time", "--case", "2048x64, causal")
     assert done.returncode == 1
     assert "one_thread.Time.time_call, numpy, attention 1x8x2048x64, causal: skipped" in done.stderr
 
 
-def test_a_wrong_answer_is_an_error_and_no_time(clone):
+def test_a_wrong_answer_is_an_error_and_is_not_timed(clone):
     clone.change(*ATTEND, ATTEND[1] + " * 2", "broken")
     done = clone.run("check", "--expect", "numpy", *TINY)
     assert done.returncode == 1
@@ -221,7 +221,7 @@ def test_a_wrong_answer_is_an_error_and_no_time(clone):
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_a_planted_slowdown_is_told_by_backend_and_case(clone, backend):
+def test_a_planted_slowdown_is_reported_by_backend_and_case(clone, backend):
     base = clone.git("rev-parse", "HEAD")
     clone.change(*ATTEND, "    for _ in range(20000): pass\n" + ATTEND[1], "slower")
     done = clone.run("gate", base, "--backend", backend, "--case", "tiny")
@@ -241,7 +241,7 @@ def cell(before, after, slower=False, backend="numpy", samples=20):
     return Cell(backend, "a case", Side(before, samples), Side(after, samples), slower)
 
 
-def test_a_slowdown_is_another_verdict_than_nothing_measured():
+def test_a_slowdown_and_nothing_measured_are_different_verdicts():
     numpy, both = Choice(["numpy"]), Choice(["numpy", "torch"])
     assert gate.verdict([cell(1.0, 1.05)], numpy) == Verdict.AS_FAST == 0
     assert gate.verdict([cell(1.0, 1.3, slower=True)], numpy) == Verdict.SLOWER == 1
@@ -285,7 +285,7 @@ def test_the_gate_names_what_it_found(capsys):
         (["history", "--commit", "--backend", "numpy"], "results of local are not committed"),
     ],
 )
-def test_what_is_asked_wrongly_is_told(clone, words, message):
+def test_bad_arguments_are_refused_with_a_reason(clone, words, message):
     done = clone.run(*words)
     assert done.returncode in (1, 2)
     assert message in " ".join((done.stdout + done.stderr).split())

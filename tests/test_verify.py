@@ -161,7 +161,7 @@ def test_the_place_and_both_numbers_are_reported(installed):
 
 
 @pytest.mark.parametrize("op", CALLS)
-def test_a_right_kernel_passes_and_its_own_result_is_given(installed, op):
+def test_a_right_kernel_passes_and_its_own_result_is_returned(installed, op):
     expected = CALLS[op]()
     with mha.verify() as done:
         actual = CALLS[op]()
@@ -177,7 +177,7 @@ def test_what_is_masked_is_compared_without_a_warning(mask):
     assert done.checked
 
 
-def test_without_verify_nothing_is_shadowed(installed):
+def test_without_verify_nothing_is_compared(installed):
     installed(a_kernel("gelu"))
     mha.gelu(X)
     with mha.verify(sample=0.0) as done:
