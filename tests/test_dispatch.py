@@ -278,9 +278,7 @@ PLACED = f"{Placed.__module__}:{Placed.__qualname__}"
 
 def placed(current_device):
     """A backend of ``Placed`` arrays, with a ``device_key`` for devices that have no hash."""
-    return a_backend(
-        types=(PLACED,), current_device=current_device, device_key=lambda device: (str(device), str(current_device()))
-    )
+    return a_backend(types=(PLACED,), current_device=current_device, device_key=str)
 
 
 def test_arrays_on_another_device_than_the_current_one_are_refused(installed):
@@ -342,3 +340,16 @@ def test_without_a_device_key_every_call_on_a_device_without_a_hash_is_planned(i
     for _ in range(3):
         np.testing.assert_array_equal(mha.relu(X.view(Placed)), np.maximum(X, 0))
     assert asked == ["cpu"] * 3
+
+
+def test_a_current_device_that_changes_is_noticed_where_devices_have_a_hash_too(installed):
+    class Elsewhere(np.ndarray):
+        pass
+
+    installed(backends=[a_backend(types=(f"{Elsewhere.__module__}:{Elsewhere.__qualname__}",), current_device=lambda: current)])
+    x, current = X.view(Elsewhere), "cpu"
+    for _ in range(2):
+        mha.relu(x)
+    current = "elsewhere"
+    with pytest.raises(mha.BackendMismatch, match="current device, elsewhere"):
+        mha.relu(x)

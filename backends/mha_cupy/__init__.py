@@ -39,10 +39,8 @@ def _current_device() -> Any:
     return cupy.cuda.Device()
 
 
-def _device_key(device: Any) -> tuple[int, int]:
-    import cupy
-
-    return device.id, cupy.cuda.Device().id
+def _device_key(device: Any) -> int:
+    return int(device.id)
 
 
 def _from_numpy(array: Any, device: Any) -> Any:

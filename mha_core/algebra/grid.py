@@ -79,7 +79,9 @@ class Term:
 
     @cached_property
     def key(self) -> Hashable:
-        """A key that equal terms share, computed once; None for a term that contains arrays."""
+        """A key that equal terms share, computed once; None if it contains arrays, or attributes that are not fields."""
+        if "__dataclass_fields__" not in vars(type(self)):
+            return None
         values = [value.key if isinstance(value, Term) else _key(value) for _, value in self._fields()]
         return None if any(value is None for value in values) else (type(self), *values)
 
@@ -102,9 +104,12 @@ class Term:
 
 
 def _key(value: Any) -> Hashable:
-    """Return a host number, string or None, or a tuple of these, as part of a key; None for anything else."""
-    parts = value if isinstance(value, tuple) else (value,)
-    return parts if all(part is None or isinstance(part, int | float | str) for part in parts) else None
+    """Return a host number, string or None, or a tuple of these, with its types; None for anything else."""
+    kinds = set(map(type, value)) if type(value) is tuple else {type(value)}
+    if not kinds <= {int, float, bool, str, type(None)}:
+        return None
+    mixed = tuple(map(type, value)) if type(value) is tuple and len(kinds) > 1 else tuple(kinds)  # True == 1 == 1.0
+    return type(value), mixed, value
 
 
 def check_aligned(name: str, term: Term, query_offset: object, shape: tuple[int, ...]) -> None:

@@ -113,10 +113,7 @@ class Backend:
     set_num_threads: Callable[[int | None], None] | None = None
     """Sets how many threads the library and its kernels use on the host; None restores the number before the first call."""
     device_key: Callable[[Any], Hashable] | None = None
-    """Returns a hashable value that represents a device in the key of a plan, for a library whose devices are not hashable.
-
-    If the library has a current device, the value must depend on that device too.
-    """
+    """For a library whose devices have no hash: returns what stands for a device in the key of a plan."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +161,7 @@ class Kernel:
     supports: str | Callable[[Call], str | None] | None = None
     """Returns None for a ``Call`` that the kernel can compute, otherwise the reason why it cannot.
 
+    The answer is kept for equal calls, so it must depend on the ``Call`` alone.
     ``"module:function"`` is imported on first use, so the function may be in a module that imports the library.
     """
     opt_in: bool | str = False

@@ -37,17 +37,17 @@ def describe(op: str, given: Mapping[str, Any], *, features: frozenset[str], opt
     return Call(op, shapes, first.dtype, device, features, tuple(options.items()))
 
 
-def decide(backend: str, call: Call, demand: Demands | None = None, *, parts: bool = False) -> Decision:
+def decide(backend: str, call: Call, demand: Demands | None = None, *, composite: bool = False) -> Decision:
     """Choose the first kernel, by priority, that declares every feature of the call and supports it.
 
-    ``parts``: the operation is made of smaller ones, which its kernel would compute itself. Raises KernelUnsupported if
+    ``composite``: the operation is made of smaller ones, which its kernel would compute itself. Raises KernelUnsupported if
     ``use_kernel`` names a kernel that cannot compute the call.
     """
     demand = demands.get() if demand is None else demand
     wanted = demand.kernel(call.op)
     rejected: list[tuple[Kernel, str]] = []
     for kernel in registry().kernels.get((backend, call.op), ()):
-        reason = _passed_over(kernel, demand, wanted, parts) or _unfit(kernel, call)
+        reason = _passed_over(kernel, demand, wanted, composite) or _unfit(kernel, call)
         if reason is None:
             try:
                 return Decision(kernel, tuple(rejected), *_load(kernel))
@@ -59,14 +59,14 @@ def decide(backend: str, call: Call, demand: Demands | None = None, *, parts: bo
     return Decision(None, tuple(rejected))
 
 
-def _passed_over(kernel: Kernel, demand: Demands, wanted: str | None, parts: bool) -> str | None:
+def _passed_over(kernel: Kernel, demand: Demands, wanted: str | None, composite: bool) -> str | None:
     """Return why a kernel is not considered; None if it is."""
     if wanted is not None:
         return None if kernel.name == wanted else f"use_kernel asks for {wanted!r}"
     if kernel.opt_in:
         reason = f": {kernel.opt_in}" if isinstance(kernel.opt_in, str) else ""
         return f"is chosen only by use_kernel({kernel.op!r}, {kernel.name!r}){reason}"
-    if parts and demand.kernels:
+    if composite and demand.kernels:
         return f"use_kernel is in force for {demand.kernels[-1][0]!r}, which it may compute itself"
     return None
 

@@ -46,7 +46,7 @@ class Layer:
     @cached_property
     def settings(self) -> dict[str, int | float]:
         """Every setting that is a number, by dotted name."""
-        return {name: value for name, value, _ in _values("", self) if type(value) in (int, float)}
+        return {name: value for name, value, _ in _values("", self) if _is_number(value)}
 
     def map(self, function: Callable[[Array], Array]) -> Self:
         """Return the same layer with ``function`` applied to every array."""
@@ -135,9 +135,13 @@ def _features(name: str, layer: Layer) -> Iterator[str]:
     for dotted, value, optional in _values(name, layer):
         if isinstance(value, str):
             yield f"{dotted}={value}"
-        elif value is True or (optional and (is_array(value) or type(value) in (int, float))):
+        elif value is True or (optional and (is_array(value) or _is_number(value))):
             yield dotted
         elif value is not None and not is_array(value) and not isinstance(value, int | float | tuple):
             kind = type(value)  # a class from elsewhere by its full name, so that no kernel declares it by chance
             known = isinstance(value, Layer) and kind.__module__.startswith(f"{__package__}.")
             yield f"{dotted}={kind.__name__ if known else f'{kind.__module__}.{kind.__qualname__}'}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

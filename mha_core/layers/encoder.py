@@ -75,7 +75,7 @@ def _named(layer: EncoderLayer, x: Array, **options: Any) -> dict[str, Array | N
 
 
 def _facts(layer: EncoderLayer, x: Array) -> tuple[Hashable, ...]:
-    return layer.features, *layer.settings.items()
+    return layer.features, *((name, type(value), value) for name, value in layer.settings.items())
 
 
 def _examine(layer: EncoderLayer, x: Array, **given: Any) -> Examined:

@@ -18,7 +18,7 @@ from .operation import Key, Operation, Plan, Run, option_keys, signature
 from .prepare import prepare, prepare_weights
 
 
-def attention(*, lse: bool) -> Operation:
+def attention_operation(*, lse: bool) -> Operation:
     """Return attention as an operation; without ``lse``, a kernel may return a state whose lse is None."""
     return Operation(partial(_key, lse), partial(_plan, lse))
 
@@ -87,7 +87,7 @@ def _without_head_axis(state: AttentionState) -> AttentionState:
 
 def _empty_state(backend: LoadedBackend, p: AttentionProblem) -> AttentionState:
     out = backend.placeholder((*p.rows_shape, p.value.shape[-1]), p.query.dtype, p.device)
-    return AttentionState(out, p.xp.astype(out[..., 0] if out.shape[-1] else p.xp.zeros(p.rows_shape), p.compute_dtype))
+    return AttentionState(out, backend.placeholder(p.rows_shape, p.compute_dtype, p.device))
 
 
 def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
@@ -122,5 +122,9 @@ def _first_head(weights: Array) -> Array:
     return weights[0, ...]
 
 
-weights = Operation(lambda arguments, options: None, _plan_weights)
+def _no_key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
+    return None
+
+
+weights_operation = Operation(_no_key, _plan_weights)
 """attention_weights(query, key, lse, rows, cols, **options); planned each time."""

@@ -9,11 +9,11 @@ from ..algebra.arrays import Array, Index
 from ..algebra.state import AttentionState
 from ..dispatch.selection import agreed
 from . import check
-from .attend import attention, weights
+from .attend import attention_operation, weights_operation
 from .functional import linear
 from .prepare import Options
 
-_attention, _attention_state = attention(lse=False), attention(lse=True)
+_attention, _attention_state = attention_operation(lse=False), attention_operation(lse=True)
 
 
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> Array:
@@ -155,7 +155,7 @@ def attention_weights(
     >>> mha.attention_weights(x, x, mask=mha.causal(), rows=[1])
     array([[0.5, 0.5, 0. ]])
     """
-    return weights(query, key, lse, rows, cols, **options)
+    return weights_operation(query, key, lse, rows, cols, **options)
 
 
 def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:

@@ -206,7 +206,9 @@ def composite(
         arrays = named(*arguments, **options)
         array_part = signature(tuple(arrays.values()))
         option_part = option_keys({k: v for k, v in options.items() if k not in arrays})
-        return None if array_part is None or option_part is None else (name, facts(*arguments), option_part, *array_part)
+        return (
+            None if array_part is None or option_part is None else (name, facts(*arguments), option_part, *arrays, *array_part)
+        )
 
     def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         return _planned(name, named, examine(*arguments, **options), arguments, options, composite=True)
@@ -228,7 +230,7 @@ def _planned(
     given = named(*arguments, **options)
     features = backend.features((*given.values(), *arrays_in(options)))
     call = describe(name, given, features=features.union(examined.features), options=dict(examined.settings))
-    decision = decide(backend.name, call, parts=composite)
+    decision = decide(backend.name, call, composite=composite)
     if composite and decision.kernel is not None:
         with watched_by(_check_only), dry_run():
             algebra(*arguments, **options)
@@ -267,13 +269,16 @@ def signature(arrays: tuple[Any, ...]) -> Key:
     backend = known_backend(arrays[0])
     if backend is None:
         return None
-    device_key = backend.record.device_key
+    device_key, current_device = backend.record.device_key, backend.record.current_device
+    here = None
     try:
+        if current_device is not None:
+            here = current_device() if device_key is None else device_key(current_device())
         if device_key is None:
             described = [None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays]
         else:
             described = [None if x is None else (type(x), x.shape, x.dtype, device_key(x.device)) for x in arrays]
-        return (registry.generation(), demands.get(), backend.features(arrays), *described)
+        return (registry.generation(), demands.get(), backend.features(arrays), here, *described)
     except AttributeError:  # not an array, an array of another library, or a tracer without a device
         return None
 
