@@ -189,9 +189,12 @@ def _named(x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: 
     return {**weights, **{name: options.get(name) for name in _ARRAYS}}
 
 
-_operation = composite(
-    "multi_head_attention", _named, _examine, facts=lambda *arguments: (type(arguments[5]).__name__, arguments[5])
-)
+def _facts(*arguments: Any) -> tuple[Any, ...]:
+    num_heads = arguments[5]
+    return type(num_heads), num_heads
+
+
+_operation = composite("multi_head_attention", _named, _examine, facts=_facts)
 
 
 def multi_head_weights(

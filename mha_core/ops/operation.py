@@ -190,7 +190,7 @@ def composite(
     named: Callable[..., Mapping[str, Any]],
     examine: Callable[..., Examined],
     *,
-    facts: Callable[..., tuple[Hashable, ...]] = lambda *arguments: (),
+    facts: Callable[..., tuple[Any, ...]] = lambda *arguments: (),
 ) -> Operation:
     """Return an operation made of smaller ones; the functions below are called with its arguments.
 
