@@ -290,7 +290,7 @@ def test_the_command_says_what_is_wrong_and_where_it_came_from(tmp_path):
     assert "Traceback" not in out
     whole = command("--traceback")
     assert "crash_plugin.py" in whole
-    assert 'yield Backend("lame"' in whole or "no_such_library" in whole
+    assert whole.count("Traceback") > out.count("Traceback")
     rows = {row["name"]: row for row in json.loads(command("--json"))}
     assert rows["crash"]["traceback"].startswith("Traceback")
     assert rows["numpy"]["state"] == "ready"

@@ -49,3 +49,11 @@ def test_activations_of_infinities_and_nan(activate, dtype):
     assert y[0] == math.inf
     assert y[1] == 0
     assert y[2].isnan()
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+def test_a_bias_of_any_stride(rows):
+    generator = torch.Generator().manual_seed(0)
+    x, w = torch.randn(rows, 300, generator=generator), torch.randn(300, 200, generator=generator)
+    for b in (torch.randn(400, generator=generator)[::2], torch.randn(1, generator=generator).expand(200)):
+        torch.testing.assert_close(mha.linear(x, w, b), x @ w + b, rtol=1e-4, atol=1e-4)
