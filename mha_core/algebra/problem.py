@@ -86,10 +86,13 @@ class AttentionProblem:
 
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
         """Return the same problem with other arrays, and with ``changes`` of other fields."""
-        if not changes.keys() <= self.__dict__.keys():
+        fields = self.__dict__.copy()
+        if not fields.keys() >= changes.keys():
             raise TypeError(f"{', '.join(changes)}: not all of these are fields of AttentionProblem")
-        problem = object.__new__(AttentionProblem)  # takes 0.8 us; dataclasses.replace takes 4.7 us, a third of a tiny call
-        problem.__dict__.update(self.__dict__, query=query, key=key, value=value, **changes)
+        fields.update(changes)
+        fields["query"], fields["key"], fields["value"] = query, key, value
+        problem = object.__new__(AttentionProblem)  # takes 0.8 us, dataclasses.replace 4.7: a third of a tiny call
+        object.__setattr__(problem, "__dict__", fields)
         return problem
 
 

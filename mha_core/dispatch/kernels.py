@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from . import registry as plugins
 from .context import ALGEBRA, Demands, demanding, demands
 from .contract import OPERATIONS, Call, Kernel
 from .errors import KernelUnsupported, KernelWarning, UnknownKernel, did_you_mean
-from .registry import generation, registry
+from .registry import registry
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _load(kernel: Kernel) -> tuple[Callable[..., Any], Callable[..., Any] | None
 
 def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that ``"module:function"`` names, or a function unchanged."""
-    return _found(function, generation()) if isinstance(function, str) else function
+    return _found(function, plugins.generation) if isinstance(function, str) else function
 
 
 @lru_cache  # a call that is planned each time makes three lookups, which took 1.5 of its 4 us

@@ -172,7 +172,8 @@ def _check_functions(kernel: Kernel) -> None:
 
 _registry: Registry | None = None
 _lock = threading.RLock()
-_generation = 0
+generation = 0
+"""Grows whenever a plugin is added or removed. Plans of an earlier generation are not used."""
 
 
 def registry() -> Registry:
@@ -187,25 +188,20 @@ def registry() -> Registry:
     return _registry
 
 
-def generation() -> int:
-    """Return a number that grows whenever a plugin is added or removed. Plans of an earlier generation are not used."""
-    return _generation
-
-
 def register(module: Any, name: str = "") -> None:
     """Register a plugin in a notebook or a test: a module, or any object with hooks. Raises the plugin's own error."""
-    global _generation
+    global generation
     with _lock:
         plugin = registry().add_module(module, name)
         if plugin.error is not None:
             registry().plugins.remove(plugin)  # its error is raised here instead of listed
             raise plugin.error
-        _generation += 1
+        generation += 1
 
 
 def unregister(module: Any) -> None:
     """Remove a plugin that was registered by hand. Raises ValueError if it was not."""
-    global _generation
+    global generation
     with _lock:
         registry().remove(module)
-        _generation += 1
+        generation += 1

@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from . import registry as plugins
 from .backend import LoadedBackend, load
 from .context import demanding, demands
 from .contract import FEATURES, STATE_FEATURES, Kernel
 from .errors import BackendMismatch, UnknownBackend, did_you_mean
-from .registry import generation, registry
+from .registry import registry
 
 _default: str | None = None
-_by_type: dict[tuple[int, type], LoadedBackend] = {}
+by_type: dict[type, tuple[int, LoadedBackend]] = {}
 """The backend of each array type seen so far, by generation of the registry."""
 
 
@@ -217,16 +218,18 @@ def _device(x: Any) -> Any:
 
 def known_backend(x: Any) -> LoadedBackend | None:
     """Return the backend that an array belongs to; None for anything else. The first call for a type loads the library."""
-    key = generation(), type(x)
-    return _by_type.get(key) or _learn(key, x)
-
-
-def _learn(key: tuple[int, type], x: Any) -> LoadedBackend | None:
+    found = by_type.get(type(x))
+    if found is not None and found[0] == plugins.generation:
+        return found[1]
+    now = plugins.generation  # before looking: what a change makes stale is then not found again
     known = [backend for backend, _ in registry().backends.values()]
     named = (backend for cls in type(x).__mro__ for backend in known if _qualified(cls) in backend.types)  # nearest class first
     asked = (backend for backend in known if any(callable(belongs) and belongs(x) for belongs in backend.types))
-    found = next(chain(named, asked), None)
-    return None if found is None else _by_type.setdefault(key, load(found.name))
+    owner = next(chain(named, asked), None)
+    if owner is None:
+        return None
+    by_type[type(x)] = now, load(owner.name)
+    return by_type[type(x)][1]
 
 
 def _unknown_type(name: str, x: Any) -> TypeError:

@@ -14,24 +14,21 @@ from ..algebra.state import AttentionState
 from ..algebra.visibility import template
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.kernels import decide, describe
-from .operation import Key, Operation, Plan, Run, option_keys, signature
+from .operation import Key, Operation, Plan, Run, key_of, option_keys
 from .prepare import prepare, prepare_weights
 
 
 def attention_operation(*, lse: bool) -> Operation:
     """Return attention as an operation; without ``lse``, a kernel may return a state whose lse is None."""
-    return Operation(partial(_key, lse), partial(_plan, lse))
 
-
-def _key(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-    sink, option_part = None, None
-    if options:
+    def key(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
+        if not options:
+            return key_of(("attention", lse), arrays)
         sink = options.get("sink")
         option_part = option_keys(options if sink is None else {**options, "sink": None})
-        if option_part is None:
-            return None
-    array_part = signature((*arrays, sink))
-    return None if array_part is None else ("attention", lse, option_part, *array_part)
+        return None if option_part is None else key_of(("attention", lse, option_part), (*arrays, sink))
+
+    return Operation(key, partial(_plan, lse))
 
 
 def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:

@@ -163,8 +163,7 @@ def elementary(
         return dict(zip(names, arrays, strict=True))
 
     def key(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-        array_part = signature(arrays)
-        return None if array_part is None else (name, *options.values(), *array_part)
+        return key_of((name, *options.values()), arrays)
 
     def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         backend = agreed(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
@@ -204,11 +203,8 @@ def composite(
 
     def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
         arrays = named(*arguments, **options)
-        array_part = signature(tuple(arrays.values()))
         option_part = option_keys({k: v for k, v in options.items() if k not in arrays})
-        return (
-            None if array_part is None or option_part is None else (name, facts(*arguments), option_part, *arrays, *array_part)
-        )
+        return None if option_part is None else key_of((name, facts(*arguments), option_part, *arrays), tuple(arrays.values()))
 
     def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         return _planned(name, named, examine(*arguments, **options), arguments, options, composite=True)
@@ -260,8 +256,8 @@ def _check_only(run: Run) -> Any:
     return run.empty() if run.again is None else run.algebra()
 
 
-def signature(arrays: tuple[Any, ...]) -> Key:
-    """Return the part of a key that describes arrays, the state of their library, and the caller's demands.
+def key_of(head: tuple[Hashable, ...], arrays: tuple[Any, ...]) -> Key:
+    """Return a key: ``head``, what the caller demands, the state of the library, and a description of the arrays.
 
     An array that was not given is None. Returns None if an argument is not an array, or is of another library (``plan`` then
     raises the error), or has no device.
@@ -269,28 +265,35 @@ def signature(arrays: tuple[Any, ...]) -> Key:
     backend = known_backend(arrays[0])
     if backend is None:
         return None
-    device_key, current_device = backend.record.device_key, backend.record.current_device
-    here = None
+    features, device_key = backend.record.features, backend.record.device_key
     try:
-        if current_device is not None:
-            here = current_device() if device_key is None else device_key(current_device())
-        if device_key is None:
-            described = [None if x is None else (type(x), x.shape, x.dtype, x.device) for x in arrays]
-        else:
-            described = [None if x is None else (type(x), x.shape, x.dtype, device_key(x.device)) for x in arrays]
-        return (registry.generation(), demands.get(), backend.features(arrays), here, *described)
+        key: list[Any] = [*head, registry.generation, demands.get(), None if features is None else features(arrays)]
+        for x in arrays:
+            if x is None:
+                key.append(None)
+            else:
+                key += (type(x), x.shape, x.dtype, x.device if device_key is None else device_key(x.device))
+        if backend.record.current_device is not None:
+            here = backend.record.current_device()
+            key.append(here if device_key is None else device_key(here))
     except AttributeError:  # not an array, an array of another library, or a tracer without a device
         return None
+    return tuple(key)
 
 
 def option_keys(options: Mapping[str, Any]) -> Key:
     """Return the part of a key that describes options; None if one contains arrays, or is of an unknown type."""
-    values: list[Hashable] = []
+    values: list[Any] = []
     for name, value in options.items():
-        if value is None or type(value) in (int, float, bool, str):
-            values.append((name, type(value), value))  # the type too: True == 1
-        elif isinstance(value, Term) and value.key is not None:
-            values.append((name, value.key))
+        if isinstance(value, Term):
+            if value.key is None:
+                return None
+            values += (name, value.key)
+        elif value is None or type(value) in _PLAIN:
+            values += (name, type(value), value)  # the type too: True == 1
         else:
             return None
     return tuple(values)
+
+
+_PLAIN = frozenset({int, float, bool, str})
