@@ -12,6 +12,8 @@ FOLDERS = ("mha_core", "backends", "asv_benches")
 BEGIN, END = "<!-- tree -->\n", "<!-- end tree -->"
 COLUMN = 34
 """Where the docstrings begin."""
+GENERATED = {"env", "html", "results"}
+"""Folders that benchmarks write: commits of this package lie in asv_benches/env."""
 
 
 def tree():
@@ -34,7 +36,7 @@ def write():
 
 def _lines(path, depth):
     if path.is_dir():
-        if list(path.rglob("*.py")):
+        if path.name not in GENERATED and list(path.rglob("*.py")):
             yield _line(f"{path.name}/", path / "__init__.py", depth)
             for inner in sorted(path.iterdir()):
                 yield from _lines(inner, depth + 1)
@@ -44,7 +46,7 @@ def _lines(path, depth):
 
 def _line(name, module, depth):
     doc = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) if module.exists() else None
-    return f"{'    ' * depth + name:<{COLUMN}}{(doc or '').partition(chr(10))[0]}".rstrip()
+    return f"{'    ' * depth + name:<{COLUMN - 1}} {(doc or '').partition(chr(10))[0]}".rstrip()
 
 
 if __name__ == "__main__":
