@@ -353,3 +353,9 @@ def test_a_current_device_that_changes_is_noticed_where_devices_have_a_hash_too(
     current = "elsewhere"
     with pytest.raises(mha.BackendMismatch, match="current device, elsewhere"):
         mha.relu(x)
+
+
+def test_every_array_of_a_mask_is_checked_also_two_of_one_kind():
+    mask = mha.array_mask(strict.ones((2, 2), dtype=strict.bool)) & mha.array_mask(np.ones((2, 2), dtype=bool))
+    with pytest.raises(mha.BackendMismatch, match=r"^mask is a array_api_strict.*query is a numpy"):
+        mha.scaled_dot_product_attention(X, X, X, mask=mask)
