@@ -23,8 +23,7 @@ MHA = [sys.executable, "-m", "mha_core"]
 def run(command, *arguments, cwd, path=(), **environment):
     """Run a command in a new process, which can import modules from tests/, ``path`` and this process's PYTHONPATH."""
     folders = [*map(str, path), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"PYTHONPATH": os.pathsep.join(folders), "COLUMNS": "200", "TERM": "dumb", **environment}
-    environment = {**os.environ, **environment}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "COLUMNS": "200", "TERM": "dumb", **environment}
     return subprocess.run(
         [*command, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
@@ -42,14 +41,8 @@ MODULES = sorted(path.stem for path in (ROOT / "mha_core" / "conformance").glob(
 SLOW = {
     "numpy": ("test_algebra", "test_kernels"),
     "torch": ("test_algebra", "test_kernels"),
-    "jax": (
-        "test_algebra",
-        "test_determinism",
-        "test_half_precision",
-        "test_layers",
-        "test_promises",
-        "test_refusals",
-        "test_threads",
+    "jax": tuple(
+        f"test_{name}" for name in ("algebra", "determinism", "half_precision", "layers", "promises", "refusals", "threads")
     ),
 }
 """Modules of the suite that take long on a backend: each is a separate test, so that pytest-xdist's workers can share them."""
