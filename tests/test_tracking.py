@@ -16,7 +16,7 @@ from tracking.gate import Cell, Side, Verdict
 from tracking.measure import Choice, cells
 
 TINY = ("--benchmark", "one_thread.Time", "--case", "tiny")
-ATTEND = ("mha_core/ops/attention.py", "    return _attention(query, key, value, **options).out")
+ATTEND = ("mha_core/ops/attention.py", '    return _attention(query, key, value, options.pop("sink", None), **options).out')
 """The file and the line of the public function in which tests plant a fault."""
 
 

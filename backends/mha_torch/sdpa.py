@@ -65,11 +65,12 @@ def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
     if p.scale != 1 / math.sqrt(p.query.shape[-1]):  # torch's default, which need not be passed
         options |= {"scale": p.scale}
     flash = partial(_flash, **options)
+    state: Any = partial(tuple.__new__, AttentionState)  # saves 0.07 us of 5
 
     def attend(query: Tensor, key: Tensor, value: Tensor, sink: None) -> AttentionState:
         if query.is_contiguous() and key.is_contiguous() and value.is_contiguous():
-            return AttentionState(*flash(query, key, value))
-        return AttentionState(*flash(_contiguous_rows(query), _contiguous_rows(key), _contiguous_rows(value)))
+            return state(flash(query, key, value))
+        return state(flash(_contiguous_rows(query), _contiguous_rows(key), _contiguous_rows(value)))
 
     return attend
 

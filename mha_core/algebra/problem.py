@@ -87,9 +87,10 @@ class AttentionProblem:
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
         """Return the same problem with other arrays, and with ``changes`` of other fields."""
         fields = self.__dict__.copy()
-        if not fields.keys() >= changes.keys():
-            raise TypeError(f"{', '.join(changes)}: not all of these are fields of AttentionProblem")
-        fields.update(changes)
+        if changes:
+            if not fields.keys() >= changes.keys():
+                raise TypeError(f"{', '.join(changes)}: not all of these are fields of AttentionProblem")
+            fields.update(changes)
         fields["query"], fields["key"], fields["value"] = query, key, value
         problem = object.__new__(AttentionProblem)  # takes 0.8 us, dataclasses.replace 4.7: a third of a tiny call
         object.__setattr__(problem, "__dict__", fields)

@@ -43,9 +43,10 @@ def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tup
 
     def fill(query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
         if not as_given:
-            query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
-            key, value = (key, value) if keys is None else (key[keys], value[keys])
-        filled = bare.with_arrays(query, key, value, sink=sink)
+            query, key, value = [x[None, ...] if x.ndim == 2 else x for x in (query, key, value)]
+            if keys is not None:
+                key, value = key[keys], value[keys]
+        filled = bare.with_arrays(query, key, value) if sink is None else bare.with_arrays(query, key, value, sink=sink)
         return without_unseen_keys(filled) if zeroes else filled
 
     return fill, as_given and not zeroes

@@ -174,6 +174,8 @@ _registry: Registry | None = None
 _lock = threading.RLock()
 generation = 0
 """Grows whenever a plugin is added or removed. Plans of an earlier generation are not used."""
+by_type: dict[type, Any] = {}
+"""The loaded backend of each array type seen since then."""
 
 
 def registry() -> Registry:
@@ -190,18 +192,22 @@ def registry() -> Registry:
 
 def register(module: Any, name: str = "") -> None:
     """Register a plugin in a notebook or a test: a module, or any object with hooks. Raises the plugin's own error."""
-    global generation
     with _lock:
         plugin = registry().add_module(module, name)
         if plugin.error is not None:
             registry().plugins.remove(plugin)  # its error is raised here instead of listed
             raise plugin.error
-        generation += 1
+        _changed()
 
 
 def unregister(module: Any) -> None:
     """Remove a plugin that was registered by hand. Raises ValueError if it was not."""
-    global generation
     with _lock:
         registry().remove(module)
-        generation += 1
+        _changed()
+
+
+def _changed() -> None:
+    global generation, by_type
+    generation += 1
+    by_type = {}

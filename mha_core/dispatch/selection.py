@@ -22,8 +22,6 @@ from .errors import BackendMismatch, UnknownBackend, did_you_mean
 from .registry import registry
 
 _default: str | None = None
-by_type: dict[type, tuple[int, LoadedBackend]] = {}
-"""The backend of each array type seen so far, by generation of the registry."""
 
 
 @dataclass(frozen=True)
@@ -218,18 +216,18 @@ def _device(x: Any) -> Any:
 
 def known_backend(x: Any) -> LoadedBackend | None:
     """Return the backend that an array belongs to; None for anything else. The first call for a type loads the library."""
-    found = by_type.get(type(x))
-    if found is not None and found[0] == plugins.generation:
-        return found[1]
-    now = plugins.generation  # before looking: what a change makes stale is then not found again
+    by_type = plugins.by_type  # before looking: what a change makes stale then goes into a dictionary that nobody reads
+    found: LoadedBackend | None = by_type.get(type(x))
+    if found is not None:
+        return found
     known = [backend for backend, _ in registry().backends.values()]
     named = (backend for cls in type(x).__mro__ for backend in known if _qualified(cls) in backend.types)  # nearest class first
     asked = (backend for backend in known if any(callable(belongs) and belongs(x) for belongs in backend.types))
     owner = next(chain(named, asked), None)
     if owner is None:
         return None
-    by_type[type(x)] = now, load(owner.name)
-    return by_type[type(x)][1]
+    by_type[type(x)] = found = load(owner.name)
+    return found
 
 
 def _unknown_type(name: str, x: Any) -> TypeError:

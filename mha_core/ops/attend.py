@@ -14,25 +14,18 @@ from ..algebra.state import AttentionState
 from ..algebra.visibility import template
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.kernels import decide, describe
-from .operation import Key, Operation, Plan, Run, key_of, option_keys
+from .operation import Key, Operation, Plan, Run, key_of
 from .prepare import prepare, prepare_weights
 
 
 def attention_operation(*, lse: bool) -> Operation:
-    """Return attention as an operation; without ``lse``, a kernel may return a state whose lse is None."""
-
-    def key(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-        if not options:
-            return key_of(("attention", lse), arrays)
-        sink = options.get("sink")
-        option_part = option_keys(options if sink is None else {**options, "sink": None})
-        return None if option_part is None else key_of(("attention", lse, option_part), (*arrays, sink))
-
-    return Operation(key, partial(_plan, lse))
+    """Return attention(query, key, value, sink, **options); without ``lse``, a kernel may return a state whose lse is None."""
+    return Operation(partial(key_of, ("attention", lse)), partial(_plan, lse))
 
 
 def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-    backend, p = prepare(*arrays, **options)
+    *arrays_with_head_axis, sink = arrays
+    backend, p = prepare(*arrays_with_head_axis, sink=sink, **options)
     inside = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
     asked = backend.features((p.query, p.key, p.value, p.sink, *inside))
     p = replace(p, asked=asked | {"lse"} if lse else asked)
@@ -42,22 +35,18 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
     call = describe("attention", given, features=p.features, options=settings)
     decision = decide(backend.name, call)
     fill: Callable[..., AttentionProblem]
-    fill, unchanged = template(p, *arrays) if kept else (lambda *_: p, False)
+    fill, unchanged = template(p, *arrays_with_head_axis) if kept else (lambda *_: p, False)
     prepared = decision.prepared(p) if kept and decision.prepared is not None else None
     run = decision.run or algebra.attention_state
     if prepared is not None:
         run = partial(_run_prepared, prepared)
-    finish = _without_head_axis if all(x.ndim == 2 for x in arrays) else None
+    finish = _without_head_axis if all(x.ndim == 2 for x in arrays_with_head_axis) else None
 
-    def compute(query: Array, key: Array, value: Array, *, sink: Array | None = None, **_: Any) -> AttentionState:
+    def compute(query: Array, key: Array, value: Array, sink: Array | None) -> AttentionState:
         state: AttentionState = run(fill(query, key, value, sink))
         return state if finish is None else finish(state)
 
-    def compute_directly(query: Array, key: Array, value: Array, *, sink: Array | None = None, **_: Any) -> AttentionState:
-        assert prepared is not None
-        return prepared(query, key, value, sink)
-
-    def bind(query: Array, key: Array, value: Array, *, sink: Array | None = None, **options: Any) -> Run:
+    def bind(query: Array, key: Array, value: Array, sink: Array | None, **options: Any) -> Run:
         p = fill(query, key, value, sink)
         return Run(
             backend=backend,
@@ -70,8 +59,7 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
             empty=partial(_empty_state, backend, p),
         )
 
-    directly = unchanged and prepared is not None
-    return Plan(compute_directly if directly else compute, bind, finish)
+    return Plan(prepared if prepared is not None and unchanged else compute, bind, has_options=True, finish=finish)
 
 
 def _run_prepared(prepared: Callable[..., AttentionState], p: AttentionProblem) -> AttentionState:
@@ -112,7 +100,7 @@ def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: 
             empty=partial(backend.placeholder, (*p.rows_shape[:-1], len(rows), len(cols)), p.query.dtype, p.device),
         )
 
-    return Plan(lambda *_, **__: run() if finish is None else finish(run()), bind, finish)
+    return Plan(lambda *_, **__: run() if finish is None else finish(run()), bind, finish=finish)
 
 
 def _first_head(weights: Array) -> Array:

@@ -59,7 +59,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     array([[1.  , 0.  ],
            [0.33, 0.67]])
     """
-    return _attention(query, key, value, **options).out
+    return _attention(query, key, value, options.pop("sink", None), **options).out
 
 
 def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
@@ -80,7 +80,7 @@ def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Op
     >>> float(mha.attention_state(x, x, x).lse[0])
     0.0
     """
-    return _attention_state(query, key, value, **options)
+    return _attention_state(query, key, value, options.pop("sink", None), **options)
 
 
 def merge_states(*states_: AttentionState) -> AttentionState:

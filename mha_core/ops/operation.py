@@ -55,6 +55,8 @@ class Plan:
     """Called with the arguments of the operation, ``compute(*arguments, **options)``; returns its result."""
     bind: Callable[..., Run]
     """Called with the same arguments; returns the ``Run`` that a watcher receives."""
+    has_options: bool = False
+    """Whether ``compute`` has the options already, and is called with the other arguments only."""
     finish: Callable[[Any], Any] | None = None
     """Removes an axis that was added for the ``Run``. ``compute`` does this by itself; a watcher's result still needs it."""
 
@@ -120,7 +122,7 @@ class Operation:
                 plans.keep(key, plan)
         watch = watcher.get()
         if watch is None:
-            return plan.compute(*arguments, **options)
+            return plan.compute(*arguments) if plan.has_options else plan.compute(*arguments, **options)
         result = watch(plan.bind(*arguments, **options))
         return result if plan.finish is None else plan.finish(result)
 
@@ -162,9 +164,6 @@ def elementary(
     def named(*arrays: Any, **options: Any) -> dict[str, Any]:
         return dict(zip(names, arrays, strict=True))
 
-    def key(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-        return key_of((name, *options.values()), arrays)
-
     def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         backend = agreed(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
         if validate is not None:
@@ -175,13 +174,13 @@ def elementary(
             return Plan(
                 lambda x, *rest, **options: xp.reshape(one.compute(xp.reshape(x, (1,)), *rest, **options), ()),
                 lambda x, *rest, **options: one.bind(xp.reshape(x, (1,)), *rest, **options),
-                lambda y: xp.reshape(y, ()),
+                finish=lambda y: xp.reshape(y, ()),
             )
         result = shape(*arrays) if shape else tuple(first.shape)
         examined = Examined(backend, partial(algebra, xp), result, settings=options.items())
         return _planned(name, named, examined, arrays, options)
 
-    return Operation(key, plan)
+    return Operation(partial(key_of, name), plan)
 
 
 def composite(
@@ -203,8 +202,8 @@ def composite(
 
     def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
         arrays = named(*arguments, **options)
-        option_part = option_keys({k: v for k, v in options.items() if k not in arrays})
-        return None if option_part is None else key_of((name, facts(*arguments), option_part, *arrays), tuple(arrays.values()))
+        others = {k: v for k, v in options.items() if k not in arrays}
+        return key_of((name, facts(*arguments), *arrays), tuple(arrays.values()), others)
 
     def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         return _planned(name, named, examine(*arguments, **options), arguments, options, composite=True)
@@ -256,44 +255,37 @@ def _check_only(run: Run) -> Any:
     return run.empty() if run.again is None else run.algebra()
 
 
-def key_of(head: tuple[Hashable, ...], arrays: tuple[Any, ...]) -> Key:
-    """Return a key: ``head``, what the caller demands, the state of the library, and a description of the arrays.
+def key_of(head: Hashable, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
+    """Return a key: ``head``, what the caller demands, the state of the library, and a description of arrays and options.
 
     An array that was not given is None. Returns None if an argument is not an array, or is of another library (``plan`` then
-    raises the error), or has no device.
+    raises the error), or has no device; and if an option contains arrays, or is of an unknown type.
     """
-    backend = known_backend(arrays[0])
+    backend = registry.by_type.get(type(arrays[0])) or known_backend(arrays[0])
     if backend is None:
         return None
-    features, device_key = backend.record.features, backend.record.device_key
+    record = backend.record
+    features, device_key, current_device = record.features, record.device_key, record.current_device
     try:
-        key: list[Any] = [*head, registry.generation, demands.get(), None if features is None else features(arrays)]
-        for x in arrays:
+        key: Any = (head, registry.generation, demands.get(), None if features is None else features(arrays))
+        for x in arrays:  # each tuple contains the one before: nothing is copied
             if x is None:
-                key.append(None)
+                key = (key, None)
             else:
-                key += (type(x), x.shape, x.dtype, x.device if device_key is None else device_key(x.device))
-        if backend.record.current_device is not None:
-            here = backend.record.current_device()
-            key.append(here if device_key is None else device_key(here))
+                key = (key, type(x), x.shape, x.dtype, x.device if device_key is None else device_key(x.device))
+        if current_device is not None:
+            here = current_device()
+            key = (key, here if device_key is None else device_key(here))
     except AttributeError:  # not an array, an array of another library, or a tracer without a device
         return None
-    return tuple(key)
-
-
-def option_keys(options: Mapping[str, Any]) -> Key:
-    """Return the part of a key that describes options; None if one contains arrays, or is of an unknown type."""
-    values: list[Any] = []
     for name, value in options.items():
-        if isinstance(value, Term):
-            if value.key is None:
-                return None
-            values += (name, value.key)
-        elif value is None or type(value) in _PLAIN:
-            values += (name, type(value), value)  # the type too: True == 1
+        if type(value) in _PLAIN:
+            key = (key, name, type(value), value)  # the type too: True == 1
+        elif isinstance(value, Term) and value.key is not None:
+            key = (key, name, value.key)
         else:
             return None
-    return tuple(values)
+    return key
 
 
-_PLAIN = frozenset({int, float, bool, str})
+_PLAIN = frozenset({int, float, bool, str, type(None)})

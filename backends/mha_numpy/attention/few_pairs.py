@@ -85,6 +85,7 @@ def _heads(p: AttentionProblem, seen: np.ndarray | None) -> Callable[..., Attent
     shape = (*rows_shape, p.value.shape[-1])
     grouped = (*p.query.shape[:-3], p.key.shape[-3], p.num_groups * p.query.shape[-2], p.query.shape[-1])
     hidden = None if seen is None else seen == 0
+    ones = np.ones(math.prod(shape), dtype=p.query.dtype)
 
     @np.errstate(all="ignore")
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
@@ -94,24 +95,20 @@ def _heads(p: AttentionProblem, seen: np.ndarray | None) -> Callable[..., Attent
             w = _exp(s)
             if seen is not None:
                 _multiply(w, seen, w)
-            total, out, top = _sum(w, -1, None, None, True), _matmul(w, value), None
-            if np.isfinite(out).all():
-                return answer(out, total, top)
+            total, out = _sum(w, -1, None, None, True), _matmul(w, value)
+            _divide(out, total, out)
+            if math.isfinite(_dot(out.ravel(), ones)):
+                return AttentionState(out.reshape(shape), np.log(total).reshape(rows_shape) if wants_lse else _no_lse)
         if hidden is not None:
             np.copyto(s, -math.inf, where=hidden)
         top = np.maximum.reduce(s, axis=-1, keepdims=True)
         s -= np.maximum(top, np.finfo(s.dtype).min)  # a whole row may be -inf
         _exp(s, s)
         total, out = _sum(s, -1, None, None, True), _matmul(s, value)
-        return answer(out, total, top)
-
-    def answer(out: np.ndarray, total: np.ndarray, top: np.ndarray | None) -> AttentionState:
-        lse = _no_lse
-        if wants_lse:
-            lse = (np.log(total) if top is None else np.log(total) + top).reshape(rows_shape)
-        if not total.all():  # rows whose scores are all -inf
-            out[(total == 0)[..., 0]] = 0
-            total[total == 0] = 1
+        lse = (np.log(total) + top).reshape(rows_shape) if wants_lse else _no_lse
+        empty = total == 0  # rows whose scores are all -inf
+        out[empty[..., 0]] = 0
+        total[empty] = 1
         _divide(out, total, out)
         return AttentionState(out.reshape(shape), lse)
 
