@@ -278,7 +278,8 @@ def key_of(head: Hashable, arrays: tuple[Any, ...], options: Mapping[str, Any]) 
             key = (key, here if device_key is None else device_key(here))
     except AttributeError:  # not an array, an array of another library, or a tracer without a device
         return None
-    for name, value in options.items():
+    for name in options:
+        value = options[name]
         if type(value) in _PLAIN:
             key = (key, name, type(value), value)  # the type too: True == 1
         elif isinstance(value, Term) and value.key is not None:

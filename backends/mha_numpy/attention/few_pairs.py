@@ -19,10 +19,10 @@ from mha_core.plugin import AttentionProblem, AttentionState
 from .. import blas
 
 _PAIRS = 1 << 13  # pairs of a query and a key, at most
-_BOUND = 15.0  # scores with a smaller norm are exponentiated without m: e^15 times all but the largest values is finite
+_BOUND = 15.0**2  # scores with a smaller sum of squares need no m: e^15 times all but the largest values is finite
 _HANDLED = frozenset({"lse", "causal", "window", "grouped_query", "value_dim"})
 
-_dot, _matmul, _multiply, _exp, _divide = np.dot, np.matmul, np.multiply, np.exp, np.divide
+_dot, _vdot, _matmul, _multiply, _exp, _divide = np.dot, np.vdot, np.matmul, np.multiply, np.exp, np.divide
 _sum: Any = np.add.reduce
 _no_lse: Any = None
 
@@ -66,13 +66,12 @@ def _one_head(p: AttentionProblem) -> Callable[..., AttentionState]:
     @np.errstate(all="ignore")  # NaN and infinity in, NaN and infinity out
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
         s = _dot(_multiply(query.reshape(queries), scale), key.reshape(keys).T)
-        flat = s.ravel()
-        if not _dot(flat, flat) < _BOUND**2:
+        if not _vdot(s, s) < _BOUND:
             return as_stack(query, key, value, sink)
         _exp(s, s)
         out = _dot(s, value.reshape(values))
         _divide(out, _dot(s, ones), out)
-        if not math.isfinite(_dot(out.ravel(), all_ones)):
+        if not math.isfinite(_vdot(out, all_ones)):
             return as_stack(query, key, value, sink)
         return AttentionState(out.reshape(shape), _no_lse)
 
@@ -90,14 +89,13 @@ def _heads(p: AttentionProblem, seen: np.ndarray | None) -> Callable[..., Attent
     @np.errstate(all="ignore")
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
         s = _matmul(_multiply(query, scale).reshape(grouped), key.mT)
-        flat = s.ravel()
-        if _dot(flat, flat) < _BOUND**2:
+        if _vdot(s, s) < _BOUND:
             w = _exp(s)
             if seen is not None:
                 _multiply(w, seen, w)
             total, out = _sum(w, -1, None, None, True), _matmul(w, value)
             _divide(out, total, out)
-            if math.isfinite(_dot(out.ravel(), ones)):
+            if math.isfinite(_vdot(out, ones)):
                 return AttentionState(out.reshape(shape), np.log(total).reshape(rows_shape) if wants_lse else _no_lse)
         if hidden is not None:
             np.copyto(s, -math.inf, where=hidden)
