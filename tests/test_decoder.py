@@ -74,6 +74,30 @@ def test_a_failed_call_leaves_every_kind_of_cache_unchanged(backend, rng):
         layer.self_attention(y, cache=of_memory)
 
 
+def test_a_cache_refuses_what_another_layer_or_value_context_computed(backend, rng):
+    first, second = (mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=n, backend=backend.name, dtype="float64") for n in (0, 1))
+    y, memory, other = arrays(backend, rng, (2, 8), (5, 8), (5, 8))
+    weights = [getattr(first, name) for name in ("w_q", "w_k", "w_v", "w_o")]
+
+    def attend(cache, value_context=None):
+        return mha.multi_head_attention(y, *weights, 2, context=memory, value_context=value_context, cache=cache)
+
+    cache = mha.KeyValueCache()
+    plain = attend(cache)
+    with pytest.raises(ValueError, match="computed with another value_context"):
+        attend(cache, other)
+    with pytest.raises(ValueError, match="computed with another w_k: each layer needs its own cache"):
+        second(y, context=memory, cache=cache)
+    close(backend, attend(cache), plain, atol=0)
+    weights = [backend.xp.concat([w], axis=0) for w in weights]  # equal weights in other memory are the same layer
+    close(backend, attend(cache), plain, atol=0)
+    own = mha.KeyValueCache()
+    first(y, cache=own)
+    with pytest.raises(ValueError, match="computed with another w_k"):
+        second(y, cache=own)
+    assert own.length == 2
+
+
 def test_a_cache_refuses_another_sequence(backend, rng):
     decoder = mha.Decoder.init(**SMALL, num_layers=1, seed=0, backend=backend.name, dtype="float64")
     y, pair, memory, other = arrays(backend, rng, (2, 8), (2, 2, 8), (5, 8), (5, 8))

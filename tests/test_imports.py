@@ -218,6 +218,12 @@ WRONG = {
         RECORD.format(backend=NO_BACKEND, kernel="yield Kernel('numpy', 'gelu', 'algebra', 1, 'a:b')"),
         "ValueError: a kernel for gelu is named 'algebra', which is reserved for the algebra",
     ),
+    "quitter": ("raise SystemExit('no licence')", "SystemExit: no licence"),
+    "no_exception": ("class Stop(BaseException): pass\n\nraise Stop('now')", "Stop: now"),
+    "high": (
+        RECORD.format(backend=NO_BACKEND, kernel="yield Kernel('numpy', 'gelu', 'mine', 1, 'a:b', priority='high')"),
+        "TypeError: priority of kernel 'mine' for gelu on numpy is 'high'; expected int",
+    ),
 }
 
 

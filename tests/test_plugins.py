@@ -38,6 +38,22 @@ class Raises:
         raise RuntimeError("out of luck")
 
 
+class Exits:
+    @hookimpl
+    def mha_backends(self):
+        raise SystemExit(3)
+
+
+class NoException(BaseException):
+    """As some libraries raise to stop a process."""
+
+
+class RaisesNoException:
+    @hookimpl
+    def mha_kernels(self):
+        raise NoException("not even an Exception")
+
+
 class NoHook:
     def mha_backends(self):
         """Not marked with @hookimpl."""
@@ -58,6 +74,13 @@ def malformed(argument, name):
     return Plugin([replace(A_KERNEL, **{argument: name})]), ValueError, re.escape(message)
 
 
+def mistyped(record, field, value, expected):
+    """A plugin with a record that has a field of another type, and the error that is raised for it."""
+    message = f"{field} of .*{record.name if field != 'name' else 'None'}.* is {re.escape(repr(value))}; expected {expected}"
+    changed = replace(record, **{field: value})
+    return Plugin([changed]) if isinstance(record, Kernel) else Plugin(backends=[changed]), TypeError, message
+
+
 BROKEN = {
     "raises": (Raises(), RuntimeError, "out of luck"),
     "no hook": (NoHook(), TypeError, "no hook.*@hookimpl"),
@@ -74,13 +97,28 @@ BROKEN = {
     "name taken": (Plugin(backends=[a_backend(), a_backend("numpy")]), ValueError, "'numpy' is already registered by mha-core"),
     "name twice": (Plugin(backends=[a_backend(), a_backend()]), ValueError, "'sample'"),
     "load without a module": malformed("load", "relu"),
-    "load is a function": malformed("load", len),
-    "no load": malformed("load", None),
+    "load is a function": mistyped(A_KERNEL, "load", len, "str"),
+    "no load": mistyped(A_KERNEL, "load", None, "str"),
     "prepare without a function": malformed("prepare", "nowhere:"),
     "supports without a module": malformed("supports", ":supports"),
     "supports without a function": malformed("supports", "nowhere.supports"),
     "supports of two": malformed("supports", "nowhere:supports:too"),
-    "supports of no name": malformed("supports", True),
+    "supports of no name": mistyped(A_KERNEL, "supports", True, "str or a function or None"),
+    "priority in words": mistyped(A_KERNEL, "priority", "high", "int"),
+    "priority of yes": mistyped(A_KERNEL, "priority", True, "int"),
+    "no name": mistyped(A_KERNEL, "name", None, "str"),
+    "empty name": (Plugin([replace(A_KERNEL, name="")]), ValueError, "name of kernel '' for relu on numpy is empty"),
+    "op of no name": mistyped(A_KERNEL, "op", 7, "str"),
+    "features in a list": mistyped(A_KERNEL, "handles", ["lse"], "a frozenset of str"),
+    "one feature": mistyped(A_KERNEL, "handles", "lse", "a frozenset of str"),
+    "features by number": mistyped(A_KERNEL, "handles", frozenset({1}), "a frozenset of str"),
+    "source as text": mistyped(A_KERNEL, "source", "__global__ void f()", "a function or None"),
+    "backend without a name": mistyped(a_backend(), "name", None, "str"),
+    "types as text": mistyped(a_backend(), "types", "numpy:ndarray", "a tuple of str or a function"),
+    "namespace by name": mistyped(a_backend(), "namespace", "numpy", "a function"),
+    "features by name": mistyped(a_backend(), "features", frozenset(), "a function or None"),
+    "exits": (Exits(), SystemExit, "3"),
+    "raises no Exception": (RaisesNoException(), NoException, "not even an Exception"),
 }
 
 

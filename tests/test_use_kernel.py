@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -105,6 +106,7 @@ BROKEN = {
     "module": ({"load": "no_such_module:relu"}, "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
     "function": ({"load": "sample_kernels:no_such"}, "cannot be loaded: AttributeError"),
     "supports": ({"supports": lambda call: 1 / 0}, "cannot say whether it supports the call: ZeroDivisionError"),
+    "supports exits": ({"supports": lambda call: sys.exit(3)}, "cannot say whether it supports the call: SystemExit: 3"),
     "module of supports": (
         {"supports": "no_such_module:supports"},
         "cannot say whether it supports the call: ModuleNotFoundError: No module named 'no_such_module'",

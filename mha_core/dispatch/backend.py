@@ -73,7 +73,9 @@ def load(name: str) -> LoadedBackend:
                 namespace = record.namespace()
                 if _num_threads is not None and record.set_num_threads is not None:
                     record.set_num_threads(_num_threads)
-            except Exception as cause:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as cause:  # also one that would end the process
                 raise _unavailable(record, plugin, cause) from cause
             _loaded[name] = LoadedBackend(record, namespace)
         return _loaded[name]
@@ -106,7 +108,7 @@ def set_num_threads(n: int | None) -> None:
                 backend.record.set_num_threads(n)
 
 
-def _unavailable(record: Backend, plugin: Plugin, cause: Exception) -> BackendUnavailable:
+def _unavailable(record: Backend, plugin: Plugin, cause: BaseException) -> BackendUnavailable:
     owner = f" (from {plugin.distribution} {plugin.version})" if plugin.distribution else ""
     install = "" if isinstance(cause, NoDevice) else record.install
     remedy = f"; install it with: {install}" if install else ""

@@ -52,7 +52,7 @@ def decide(backend: str, call: Call, demand: Demands | None = None, *, composite
         if reason is None:
             try:
                 return Decision(kernel, tuple(rejected), *_load(kernel))
-            except Exception as error:  # a broken module does not stop the others, but the user is warned
+            except BaseException as error:  # a broken module does not stop the others, but the user is warned
                 reason = _broken(kernel, "cannot be loaded", error)
         rejected.append((kernel, reason))
     if wanted not in (None, ALGEBRA):
@@ -83,11 +83,14 @@ def _unfit(kernel: Kernel, call: Call) -> str | None:
         if reason is None or (isinstance(reason, str) and reason):
             return reason
         raise TypeError(f"supports returned {reason!r}; expected None, or the reason why it cannot compute the call")
-    except Exception as error:
+    except BaseException as error:
         return _broken(kernel, "cannot say whether it supports the call", error)
 
 
-def _broken(kernel: Kernel, what: str, error: Exception) -> str:
+def _broken(kernel: Kernel, what: str, error: BaseException) -> str:
+    """Warn of a kernel that raised any error, also one that would end the process, and return the reason."""
+    if isinstance(error, KeyboardInterrupt):  # it is the user's
+        raise error
     reason = f"{what}: {type(error).__name__}: {error}"
     owner = registry().owner(kernel)
     warnings.warn(f"kernel {kernel.name!r} for {kernel.op} on {kernel.backend} ({owner}) {reason}", KernelWarning, stacklevel=2)
@@ -139,7 +142,9 @@ def broken_kernels(backend: str) -> dict[str, str]:
                 for function in (kernel.load, kernel.prepare, kernel.supports):
                     if function is not None:
                         imported(function)
-            except Exception as error:
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
                 found[f"{op}: {kernel.name}"] = f"cannot be loaded: {type(error).__name__}: {error}"
     return found
 

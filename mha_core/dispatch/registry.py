@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .context import ALGEBRA
-from .contract import API, Backend, Kernel
-from .errors import PluginApiMismatch
+from .contract import Backend, Kernel
+from .records import check_record
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -79,7 +78,10 @@ class Registry:
                 self._check_backend(backend, backends[:at])
             for at, kernel in enumerate(kernels):
                 self._check_kernel(kernel, kernels[:at])
-        except (Exception, SystemExit) as error:  # a plugin must not affect the others
+        except KeyboardInterrupt:
+            self.plugins.remove(plugin)
+            raise
+        except BaseException as error:  # a plugin must not affect the others, even if it exits
             plugin.error = error
             return plugin
         plugin.module, plugin.backends, plugin.kernels = module, backends, kernels
@@ -106,7 +108,7 @@ class Registry:
         return next((plugin.owner for plugin in self.plugins if kernel in plugin.kernels), "no plugin")
 
     def _check_backend(self, backend: Backend, before: list[Backend]) -> None:
-        _check(backend, Backend)
+        check_record(backend, Backend)
         if backend.name in {other.name for other in before}:
             raise ValueError(f"two backends of one plugin are named {backend.name!r}: give each another name")
         if backend.name in self.backends:
@@ -114,12 +116,7 @@ class Registry:
             raise ValueError(f"a backend named {backend.name!r} is already registered by {owner}: give this one another name")
 
     def _check_kernel(self, kernel: Kernel, before: list[Kernel]) -> None:
-        _check(kernel, Kernel)
-        if kernel.name == ALGEBRA:
-            raise ValueError(
-                f"a kernel for {kernel.op} is named {ALGEBRA!r}, which is reserved for the algebra: give it another name"
-            )
-        _check_functions(kernel)
+        check_record(kernel, Kernel)
         for other in (*before, *self.kernels.get((kernel.backend, kernel.op), ())):
             if (other.backend, other.op, other.name) == (kernel.backend, kernel.op, kernel.name):
                 owner = "this plugin" if other in before else self.owner(other)
@@ -146,28 +143,6 @@ def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel]]:
 
 def _flat(results: Iterable[Iterable[Any]]) -> list[Any]:
     return [record for result in results for record in result]
-
-
-def _check(record: Any, kind: type) -> None:
-    if not isinstance(record, kind):
-        raise TypeError(f"a plugin's hook yielded {record!r}; expected a {kind.__name__}")
-    if record.api != API:  # type: ignore[attr-defined]
-        raise PluginApiMismatch(
-            f"{kind.__name__} {record.name!r} was written for api {record.api}, this mha-core has api {API}: "  # type: ignore[attr-defined]
-            "install a version of the plugin, or of mha-core, that matches"
-        )
-
-
-def _check_functions(kernel: Kernel) -> None:
-    """Check the form of ``"module:function"``; nothing is imported yet."""
-    named: dict[str, object] = {"load": kernel.load, "prepare": kernel.prepare, "supports": kernel.supports}
-    for argument, name in named.items():
-        if (name is None and argument != "load") or (callable(name) and argument == "supports"):
-            continue
-        parts = name.split(":") if isinstance(name, str) else []
-        if len(parts) != 2 or not all(parts):
-            where = f"kernel {kernel.name!r} for {kernel.op} on {kernel.backend}"
-            raise ValueError(f'{argument} of {where} is {name!r}; expected "module:function"')
 
 
 _registry: Registry | None = None

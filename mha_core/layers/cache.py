@@ -6,7 +6,7 @@ results as one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -27,16 +27,18 @@ class KeyValueCache:
     """(..., K, S, E)."""
     context: Array | None = None
     """The context that cross-attention computed them from; None for self-attention."""
+    source: Mapping[str, Array | None] = field(default_factory=dict, repr=False)
+    """What else they were computed from, by name: value_context, weights and biases; empty if that is not known."""
 
     @property
     def length(self) -> int:
         """S, the number of positions in the cache."""
         return 0 if self.key is None else self.key.shape[-2]
 
-    def joined(self, key: Array, value: Array) -> tuple[Array, Array]:
+    def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]:
         """Return the cached positions followed by new ones; the cache does not change.
 
-        Raises ValueError if batch or heads differ, or the cache holds a context.
+        Raises ValueError if batch or heads differ, if the cache holds a context, or if ``source`` differs from the cache's.
         """
         if self.key is None or self.value is None:
             return key, value
@@ -48,15 +50,41 @@ class KeyValueCache:
                 f"the cache holds keys {tuple(self.key.shape)}, the new ones are {tuple(key.shape)}: "
                 "expected the same batch and heads; start another sequence with an empty cache"
             )
+        self._check(source or {})
         return xp.concat([self.key, key], axis=-2), xp.concat([self.value, value], axis=-2)
 
-    def of_context(self, context: Array) -> tuple[Array, Array] | None:
-        """Return the keys and values of this context; None if the cache is empty. Raises ValueError for another context."""
+    def of_context(self, context: Array, source: Mapping[str, Array | None]) -> tuple[Array, Array] | None:
+        """Return the keys and values of this context; None if the cache is empty.
+
+        Raises ValueError for another context, and if ``source`` differs from the cache's.
+        """
         if self.key is None or self.value is None:
             return None
         if self.context is not context:
             raise ValueError("the cache holds the keys of another context: start another sequence with an empty cache")
+        self._check(source)
         return self.key, self.value
+
+    def replace(self, key: Array, value: Array, context: Array | None, source: Mapping[str, Array | None]) -> None:
+        """Replace all fields."""
+        self.key, self.value, self.context, self.source = key, value, context, source
+
+    def _check(self, source: Mapping[str, Array | None]) -> None:
+        for name, x in source.items():
+            if name in self.source and not _equal(self.source[name], x):
+                raise ValueError(
+                    f"the cache holds keys and values that were computed with another {name}: each layer needs its own cache, "
+                    "and another sequence an empty one"
+                )
+
+
+def _equal(x: Array | None, y: Array | None) -> bool:
+    """Return whether both are None, or one array, or arrays of equal numbers, such as two views of the same weights."""
+    if x is y:
+        return True
+    if x is None or y is None or x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    return bool(backend_of({"x": x, "y": y}).xp.all(x == y))
 
 
 @dataclass(eq=False)

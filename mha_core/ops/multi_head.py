@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeAlias, Unpack
 
@@ -22,14 +22,11 @@ Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 class Cache(Protocol):
     """The interface of a cache of keys and values."""
 
-    key: Array | None
-    value: Array | None
-    context: Array | None
-
     @property
     def length(self) -> int: ...
-    def joined(self, key: Array, value: Array) -> tuple[Array, Array]: ...
-    def of_context(self, context: Array) -> tuple[Array, Array] | None: ...
+    def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]: ...
+    def of_context(self, context: Array, source: Mapping[str, Array | None]) -> tuple[Array, Array] | None: ...
+    def replace(self, key: Array, value: Array, context: Array | None, source: Mapping[str, Array | None]) -> None: ...
 
 
 def multi_head_attention(
@@ -165,7 +162,8 @@ def _multi_head(
     keys_of = x if context is None else context
     values_of = keys_of if value_context is None else value_context
     q = _heads(xp, linear(x, w_q, b_q), num_heads)
-    known = cache.of_context(context) if cache is not None and context is not None else None
+    source = {"w_k": w_k, "b_k": b_k, "w_v": w_v, "b_v": b_v, "value_context": value_context}
+    known = cache.of_context(context, source) if cache is not None and context is not None else None
     if known is None:
         k = _heads(xp, linear(keys_of, w_k, b_k), num_kv_heads)
         v = _heads(xp, linear(values_of, w_v, b_v), num_kv_heads)
@@ -176,11 +174,11 @@ def _multi_head(
     if rotary is not None:
         q, k = (rotary(y, _start(options)) for y in (q, k))
     if cache is not None and known is None:
-        k, v = cache.joined(k, v)
+        k, v = cache.joined(k, v, source)
     out = move_axis(xp, scaled_dot_product_attention(q, k, v, **options), -3, -2)
     out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
     if cache is not None and not dry.get():  # at the end, so that a call that fails leaves the cache as it was
-        cache.key, cache.value, cache.context = k, v, context
+        cache.replace(k, v, context, source)
     return out
 
 

@@ -1,0 +1,85 @@
+"""Checks of the records that a plugin yields, when they arrive: a wrong one makes its plugin broken, and affects no other."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from .context import ALGEBRA
+from .contract import API, Backend, Kernel
+from .errors import PluginApiMismatch
+
+_FUNCTIONS = ("load", "prepare", "supports")
+"""The fields of a kernel that may be ``"module:function"``."""
+
+
+def check_record(record: Any, kind: type[Backend] | type[Kernel]) -> None:
+    """Raise TypeError or ValueError, naming the field, unless a record is of this kind and its fields have the declared types.
+
+    Raises PluginApiMismatch for a record that was written for another version of the contract.
+    """
+    if not isinstance(record, kind):
+        raise TypeError(f"a plugin's hook yielded {record!r}; expected a {kind.__name__}")
+    if record.api != API:
+        raise PluginApiMismatch(
+            f"{kind.__name__} {record.name!r} was written for api {record.api}, this mha-core has api {API}: "
+            "install a version of the plugin, or of mha-core, that matches"
+        )
+    for name, hint in _hints(kind).items():
+        value = getattr(record, name)
+        if not _fits(value, hint):
+            raise TypeError(f"{name} of {_described(record)} is {value!r}; expected {_words(hint)}")
+    if not record.name:
+        raise ValueError(f"name of {_described(record)} is empty; expected what users write")
+    if isinstance(record, Kernel):
+        _check_kernel(record)
+
+
+def _check_kernel(kernel: Kernel) -> None:
+    if kernel.name == ALGEBRA:
+        raise ValueError(
+            f"a kernel for {kernel.op} is named {ALGEBRA!r}, which is reserved for the algebra: give it another name"
+        )
+    for field in _FUNCTIONS:
+        function = getattr(kernel, field)
+        parts = function.split(":") if isinstance(function, str) else ()
+        if isinstance(function, str) and (len(parts) != 2 or not all(parts)):
+            raise ValueError(f'{field} of {_described(kernel)} is {function!r}; expected "module:function"')
+
+
+def _described(record: Backend | Kernel) -> str:
+    if isinstance(record, Backend):
+        return f"backend {record.name!r}"
+    return f"kernel {record.name!r} for {record.op} on {record.backend}"
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value has the type that the contract declares for its field."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, one) for one in arguments)
+    if origin in (tuple, frozenset):
+        return isinstance(value, origin) and all(_fits(x, arguments[0]) for x in value)
+    if origin is Callable:
+        return callable(value)
+    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
+
+
+def _words(hint: Any) -> str:
+    """Return the type of a field in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_words(one) for one in arguments)
+    if origin in (tuple, frozenset):
+        return f"a {origin.__name__} of {_words(arguments[0])}"
+    if origin is Callable:
+        return "a function"
+    return "None" if hint is types.NoneType else str(hint.__name__)
