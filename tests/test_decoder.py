@@ -75,7 +75,9 @@ def test_a_failed_call_leaves_every_kind_of_cache_unchanged(backend, rng):
 
 
 def test_a_cache_refuses_what_another_layer_or_value_context_computed(backend, rng):
-    first, second = (mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=n, backend=backend.name, dtype="float64") for n in (0, 1))
+    first, second = (
+        mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=n, backend=backend.name, dtype="float64") for n in (0, 1)
+    )
     y, memory, other = arrays(backend, rng, (2, 8), (5, 8), (5, 8))
     weights = [getattr(first, name) for name in ("w_q", "w_k", "w_v", "w_o")]
 

@@ -212,6 +212,25 @@ def test_outputs_that_cannot_be_written(encode, tmp_path):
     assert "d.npy is a directory; expected the name of a file" in fails(1, *encode, "-t", "a", "-o", tmp_path / "d.npy")
 
 
+def test_a_vector_that_json_cannot_represent_is_an_error_with_the_number_of_its_text(tiny_model, encode, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    weights = load_file(tiny_model / "model.safetensors")
+    name = next(name for name in weights if name.endswith("word_embeddings.weight"))
+    weights[name] = np.full_like(weights[name], np.nan)
+    save_file(weights, tiny_model / "model.safetensors")
+    message = fails(1, *encode, "-t", "a bird", "-t", "a tree")
+    assert message.startswith("error: the vector of text 1 contains NaN or infinity, which JSON cannot represent: ")
+    ok(*encode, "-t", "a bird", "-o", tmp_path / "x.npy")
+    assert np.isnan(np.load(tmp_path / "x.npy")).all()
+
+
+def test_a_closed_standard_output_is_an_error(tiny_model):
+    command = [COMMAND, "encode", "--model", tiny_model, "-t", "a bird"]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "mha: standard output is closed; write >/dev/null to discard it\n")
+
+
 def test_an_output_that_cannot_be_written_is_reported_before_any_work(tmp_path):
     message = fails(1, "encode", "-m", tmp_path / "no model", "-t", "a", "-o", tmp_path / "nowhere" / "x.npy")
     assert "cannot be written" in message

@@ -110,6 +110,13 @@ def test_a_mask_has_no_truth_value():
         (lambda: mha.window(-1, 0), ValueError, "window(left) is -1; expected an int of at least 0"),
         (lambda: mha.window(0, 1.5), TypeError, "window(right) is float; expected an int"),
         (lambda: mha.chunks(0), ValueError, "chunks(size) is 0; expected an int of at least 1"),
+        (
+            lambda: mha.window(2**64, 0),
+            ValueError,
+            "window(left) is 18446744073709551616; expected an int of at least 0 and at",
+        ),
+        (lambda: mha.window(0, 2**62 + 1), ValueError, "expected an int of at least 0 and at most 2**62"),
+        (lambda: mha.prefix(2**63), ValueError, "prefix(n) is 9223372036854775808; expected"),
         (lambda: mha.prefix(True), ValueError, "prefix(n) is True"),
         (lambda: mha.key_lengths([1, 2]), TypeError, "key_lengths(n) is list; expected an int"),
         (lambda: mha.packed([3, -1]), ValueError, "packed(lengths) is -1"),

@@ -3,7 +3,9 @@
 import contextvars
 import itertools
 import threading
+from collections import Counter
 
+import numpy as np
 import pytest
 
 import mha_core as mha
@@ -187,6 +189,22 @@ def test_parallel_reads_few_items_ahead(blas_count):
     results.close()
     assert blas_count() == 4
     assert (pool._pool.at_work, pool._pool.queues) == (0, [])
+
+
+def test_parallel_divides_thousands_of_items_among_its_threads(blas_count):
+    """Counted in tasks: a helper that is not woken again computes a handful of them."""
+    x, count = np.ones((128, 128)), 3000
+    computed = Counter()
+
+    def task(item):
+        (x @ x).sum()
+        computed[threading.get_ident()] += 1
+        return item
+
+    assert list(threads.parallel(task, range(count))) == list(range(count))
+    assert computed.total() == count
+    caller = computed.pop(threading.get_ident())
+    assert computed.total() > count / 10 and caller > count / 10, f"helpers computed {computed.total()} tasks of {count}"
 
 
 def test_parallel_gives_a_result_while_a_later_task_is_still_computed(blas_count):

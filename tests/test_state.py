@@ -97,6 +97,20 @@ def test_a_sink_is_one_more_key_without_a_value_on_every_backend(backend, rng):
     np.testing.assert_allclose(backend.to_numpy(merged.lse), backend.to_numpy(with_sink.lse), atol=1e-14)
 
 
+def test_one_state_merges_to_itself_in_memory_of_its_own(backend):
+    x = backend.from_numpy(np.linspace(-1, 1, 24).reshape(2, 3, 4))
+    state = mha.attention_state(x, x, x)
+    merged = mha.merge_states(state)
+    for a, b in zip(state, merged, strict=True):
+        assert a is not b
+        np.testing.assert_array_equal(backend.to_numpy(a), backend.to_numpy(b))
+    before = np.array(backend.to_numpy(state.out))
+    if backend.name in ("numpy", "torch"):
+        merged.out[...] = 7.0
+        merged.lse[...] = 7.0
+    np.testing.assert_array_equal(backend.to_numpy(state.out), before)
+
+
 def test_states_of_wide_range_merge_without_overflow():
     a = mha.AttentionState(np.ones((1, 1)), np.asarray([1e4]))
     b = mha.AttentionState(np.zeros((1, 1)), np.asarray([-1e4]))

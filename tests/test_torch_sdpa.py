@@ -234,6 +234,18 @@ def test_a_gradient_through_lse_uses_the_algebra(qkv):
         torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("mask", [mha.prefix(0), mha.prefix(0) & mha.causal(), mha.key_lengths(0)], ids=str)
+@pytest.mark.parametrize("function", [mha.scaled_dot_product_attention, mha.attention_state, mha.attention_weights])
+def test_the_gradient_is_zero_where_no_key_can_be_reached(qkv, function, mask):
+    arrays = qkv(keys=L, key_heads=2, grad=True)[: 2 if function is mha.attention_weights else 3]
+    results = function(*arrays, mask=mask)
+    for result in (results,) if isinstance(results, torch.Tensor) else results:
+        assert result.requires_grad
+        found = torch.autograd.grad(result.sum(), arrays, allow_unused=True, retain_graph=True)
+        assert all(x is None or not x.any() for x in found) and found[0] is not None
+    results[0].sum().backward()
+
+
 def test_without_grad_mode_nothing_is_recorded(qkv):
     query, key, value = qkv(grad=True)
     with torch.no_grad():

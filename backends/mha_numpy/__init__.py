@@ -30,6 +30,20 @@ def _parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[
     return parallel(function, items)
 
 
+def _refuses(x: Any) -> str | None:
+    """Refuse subclasses with another arithmetic than arrays, and numbers in another byte order than the processor's."""
+    import numpy
+
+    masked = sys.modules.get("numpy.ma")  # imported if there is an array of it
+    if isinstance(x, numpy.matrix):
+        return "is a numpy.matrix, whose * is a matrix product: write numpy.asarray(...)"
+    if masked is not None and isinstance(x, masked.MaskedArray):
+        return "is a masked array, and its mask would be ignored: write .filled(0), and the mask as mask="
+    if not x.dtype.isnative:
+        return f"has dtype {x.dtype.str}, whose bytes are in another order: write .astype('{x.dtype.newbyteorder('=').name}')"
+    return None
+
+
 def _set_num_threads(n: int | None) -> None:
     from .cores import set_num_threads
 
@@ -45,6 +59,7 @@ def mha_backends() -> Iterable[Backend]:
         namespace=_namespace,
         parallel=_parallel,
         set_num_threads=_set_num_threads,
+        refuses=_refuses,
         to_numpy=lambda array: array,
         devices=lambda: ["cpu"],
         synchronize=lambda: None,  # a call returns when its result is computed

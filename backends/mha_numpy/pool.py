@@ -60,6 +60,10 @@ class TaskQueue:
             if self._error is None:
                 self.waiting.extend(items)
 
+    def call_helpers(self) -> None:
+        """Wake or start helpers for the waiting tasks, which the caller will not compute."""
+        _pool.call(len(self.waiting))
+
     def work(self, until: Callable[[], bool] | None = None) -> None:
         """Compute tasks in the caller's thread until none is left to begin.
 
@@ -114,13 +118,14 @@ class TaskQueue:
 
     def _work(self, *, until: Callable[[], bool] | None = None, helper: bool = False) -> None:
         with blas.one_thread:
-            while (item := self._next(helper)) is not _NONE:
+            while until is None or not until():
+                item = self._next(helper)
+                if item is _NONE:
+                    return
                 try:
                     self._function(item)
                 except BaseException as error:  # raised in the caller
                     self.fail(error)
-                if until is not None and until():
-                    return
 
     def _next(self, helper: bool) -> Any:
         """Return the next item; _NONE if there is none, or if a helper must leave its core to a caller."""
@@ -145,9 +150,14 @@ class _Pool:
         self.wanted = threading.Condition(self.lock)
 
     def enter(self, tasks: int) -> None:
-        """Record that a caller begins to work; wake or start helpers for its tasks, at most one for each free core."""
+        """Record that a caller begins to work, and call helpers for its tasks."""
         with self.lock:
             self.at_work += 1
+        self.call(tasks)
+
+    def call(self, tasks: int) -> None:
+        """Wake or start helpers for tasks, at most one for each free core."""
+        with self.lock:
             wanted = min(tasks, num_threads() - self.at_work)
             missing = min(wanted - self._wake(wanted), num_threads() - 1 - self.helpers)
             self.helpers += max(0, missing)

@@ -59,7 +59,10 @@ def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
             more = list(islice(rest, max(0, asked + _AHEAD * num_threads() - begun)))
             queue.add(enumerate(more, begun))
             begun += len(more)
-            queue.work(until=lambda: asked in results)  # noqa: B023  called before asked changes
+            if asked in results:  # the caller goes on with it, and helpers compute what is waiting
+                queue.call_helpers()
+            else:
+                queue.work(until=lambda: asked in results)  # noqa: B023  called before asked changes
             yield results.pop(asked)
             asked += 1
 

@@ -25,7 +25,7 @@ from .blocks import Block, batch_slice_size, block_shape, by_batch_slices, split
 from .masks import Relation
 from .packed import by_sequence, goes_by_sequence
 from .problem import AttentionProblem
-from .state import AttentionState, concat_queries, identity, merge
+from .state import AttentionState, concat_queries, merge
 
 
 def attention_state(problem: AttentionProblem, *, rows: range | None = None, block: Block | None = None) -> AttentionState:
@@ -43,17 +43,15 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     rows = range(p.query.shape[-2]) if rows is None else rows
     num_rows, num_cols = block or block_shape(p, len(rows))
     states = [_rows_state(p, some, num_cols) for some in split(rows, num_rows)]
-    return concat_queries(p.xp, states or [_in_input_dtype(p, _no_keys(p, 0))])
+    return concat_queries(p.xp, states or [_in_input_dtype(p, _no_keys(p, range(0)))])
 
 
 def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionState:
     """Merge the states of blocks of keys, and finally the sink, which is one more key whose value is 0."""
     xp = p.xp
-    state = _no_keys(p, len(rows))
     states = (_block_state(p, rows, cols, relation) for cols, relation in visible_blocks(p, rows, num_cols))
     first = next(states, None)
-    if first is not None:
-        state = reduce(lambda a, b: merge(xp, a, b), states, first)
+    state = _no_keys(p, rows) if first is None else reduce(lambda a, b: merge(xp, a, b), states, first)
     if p.sink is not None:
         sink = xp.broadcast_to(upcast(p, p.sink)[:, None], state.lse.shape)
         state = merge(xp, state, AttentionState(xp.zeros_like(state.out), sink))
@@ -112,9 +110,12 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
     Without ``lse`` and with all columns it is e^(s - m) / d, which avoids the rounding of a large lse.
     """
     p, xp = problem, problem.xp
-    if not len(p.structure.keys) or not len(cols) or not len(rows):
-        shape = (*p.rows_shape[:-1], len(rows), len(cols))
+    shape = (*p.rows_shape[:-1], len(rows), len(cols))
+    if not len(cols) or not len(rows):
         return xp.zeros(shape, dtype=p.query.dtype, device=p.device)
+    if not len(p.structure.keys):
+        zeros = ungrouped(p, xp.sum(_no_scores(p, rows), axis=-1, keepdims=True))
+        return xp.astype(xp.broadcast_to(zeros, shape), p.query.dtype, copy=False)
     s = scores(p, rows, cols)
     if lse is None and cols == range(num_keys):
         e, d, _, _ = exponentials(xp, s, grouped_sink(p))
@@ -167,9 +168,18 @@ def _kept(p: AttentionProblem, cols: Index) -> Index:
     return tuple(min(max(col, keys.start), keys.stop - 1) - keys.start for col in cols)
 
 
-def _no_keys(p: AttentionProblem, num_rows: int) -> AttentionState:
-    """Return the state over no keys, in the compute dtype."""
-    return identity(p.xp, (*p.rows_shape[:-1], num_rows), p.value.shape[-1], dtype=p.compute_dtype, device=p.device)
+def _no_keys(p: AttentionProblem, rows: range) -> AttentionState:
+    """Return the state over no keys, in the compute dtype: sums of nothing, so that a library which records gradients records 0."""
+    xp, s = p.xp, _no_scores(p, rows)
+    v = upcast(p, p.value[..., :0, :])[..., :, None, :, :]
+    lse = ungrouped(p, xp.sum(s, axis=-1, keepdims=True))[..., 0] - math.inf
+    return AttentionState(ungrouped(p, xp.matmul(s, v)), xp.broadcast_to(lse, (*p.rows_shape[:-1], len(rows))))
+
+
+def _no_scores(p: AttentionProblem, rows: Index) -> Array:
+    """Return scores of queries with no keys, (..., K, G, rows, 0)."""
+    q = grouped(p, upcast(p, pick(p.xp, p.query, rows, -2)))
+    return p.xp.matmul(q, p.xp.matrix_transpose(upcast(p, p.key[..., :0, :])[..., :, None, :, :]))
 
 
 def _in_input_dtype(p: AttentionProblem, state: AttentionState) -> AttentionState:

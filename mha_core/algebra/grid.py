@@ -9,6 +9,9 @@ from typing import Any
 
 from .arrays import Array, Index, Namespace, as_integers, bounds, is_array
 
+FARTHEST = 2**62
+"""The greatest position, and the greatest size of a mask: a sum of two still fits 64 bits."""
+
 
 @dataclass(frozen=True)
 class Grid:

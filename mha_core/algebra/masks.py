@@ -19,7 +19,7 @@ from operator import index as as_index
 from typing import Any
 
 from .arrays import Array, Index, Namespace, as_integers, bounds, is_array, pick_pairs
-from .grid import Grid, Term, check_broadcast, check_integers, over_heads
+from .grid import FARTHEST, Grid, Term, check_broadcast, check_integers, over_heads
 
 
 class Relation(IntEnum):
@@ -251,8 +251,8 @@ def _size(name: str, value: Any, least: int, or_array: str = "") -> int:
         size = as_index(value)
     except TypeError:
         raise TypeError(f"{name} is {type(value).__name__}; expected an int{or_array}") from None
-    if isinstance(value, bool) or size < least:
-        raise ValueError(f"{name} is {value!r}; expected an int of at least {least}")
+    if isinstance(value, bool) or not least <= size <= FARTHEST:
+        raise ValueError(f"{name} is {value!r}; expected an int of at least {least} and at most 2**62")
     return size
 
 

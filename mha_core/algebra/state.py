@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from .arrays import Array, Namespace
+from .arrays import Array, Namespace, device_of
 
 
 class AttentionState(NamedTuple):
@@ -42,9 +42,13 @@ def merge(xp: Namespace, a: AttentionState, b: AttentionState) -> AttentionState
 
 
 def merge_states(xp: Namespace, states: Sequence[AttentionState]) -> AttentionState:
-    """Merge states over disjoint sets of keys; the result has the dtypes of the first state."""
+    """Merge states over disjoint sets of keys; the result has the dtypes of the first state and memory of its own."""
+    first = states[0]
+    if len(states) == 1:
+        lse_kind = {"dtype": first.lse.dtype, "device": device_of(first.lse)}
+        states = [first, identity(xp, tuple(first.lse.shape), first.out.shape[-1], **lse_kind)]
     out, lse = reduce(lambda a, b: merge(xp, a, b), states)
-    return AttentionState(xp.astype(out, states[0].out.dtype, copy=False), lse)
+    return AttentionState(xp.astype(out, first.out.dtype, copy=False), lse)
 
 
 def concat_queries(xp: Namespace, states: Sequence[AttentionState]) -> AttentionState:

@@ -8,6 +8,8 @@ import sys
 
 def main() -> None:
     """Run the command; without the extra ``cli``, print what to install."""
+    if sys.stdout is None:  # closed by the shell's >&-: what is printed would be lost, and the next file take its number
+        sys.exit("mha: standard output is closed; write >/dev/null to discard it")
     try:
         from .app import app
     except ModuleNotFoundError as missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -19,6 +20,10 @@ class BadText(MhaError, ValueError):
     """A line is not valid UTF-8."""
 
 
+class BadVector(MhaError, ValueError):
+    """A vector contains NaN or infinity."""
+
+
 def run(
     files: Sequence[Path], texts: Sequence[str], model: str, backend: str | None, output: str | None, similar: int | None
 ) -> None:
@@ -29,7 +34,7 @@ def run(
         if output not in (None, "-"):
             sinks.append(stack.enter_context(_npy(Path(str(output)))))
         elif not similar:
-            sinks.append(_print_json)
+            sinks.append(_json_printer())
         encoder = TextEncoder.from_pretrained(model, backend=backend)
         xp = encoder.backend.xp
         for sink in sinks:  # write no rows, but their length: without texts the array is (0, d)
@@ -66,9 +71,23 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
                 yield text.rstrip("\r\n")
 
 
-def _print_json(vectors: Any) -> None:
-    for row in vectors:
-        print("[" + ", ".join(f"{number:.9g}" for number in row) + "]")
+def _json_printer() -> Callable[[Any], None]:
+    """Return a function that prints each row as JSON, which can represent neither NaN nor infinity."""
+    texts = 0
+
+    def append(rows: Any) -> None:
+        nonlocal texts
+        for row in rows:
+            texts += 1
+            numbers = row.tolist()
+            if not all(map(math.isfinite, numbers)):
+                raise BadVector(
+                    f"the vector of text {texts} contains NaN or infinity, which JSON cannot represent: "
+                    "write --output vectors.npy to look at it, and check the model's weights"
+                )
+            print("[" + ", ".join(f"{number:.9g}" for number in numbers) + "]")
+
+    return append
 
 
 @contextlib.contextmanager

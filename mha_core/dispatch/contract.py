@@ -114,6 +114,12 @@ class Backend:
     """Sets how many threads the library and its kernels use on the host; None restores the number before the first call."""
     device_key: Callable[[Any], Hashable] | None = None
     """For a library whose devices have no hash: returns what stands for a device in the key of a plan."""
+    refuses: Callable[[Any], str | None] | None = None
+    """Returns why an array cannot be computed with, and what to write instead; None for any other array.
+
+    It decides by the array's type and dtype only, for example for a subclass whose ``*`` is a matrix product. The message
+    begins with the name of the argument: ``"is a ...: write ..."``.
+    """
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from .context import ALGEBRA
 from .contract import API, Backend, Kernel
 from .errors import PluginApiMismatch
+from .typed import field_types, fits, in_words
 
 _FUNCTIONS = ("load", "prepare", "supports")
 """The fields of a kernel that may be ``"module:function"``."""
@@ -28,10 +25,10 @@ def check_record(record: Any, kind: type[Backend] | type[Kernel]) -> None:
             f"{kind.__name__} {record.name!r} was written for api {record.api}, this mha-core has api {API}: "
             "install a version of the plugin, or of mha-core, that matches"
         )
-    for name, hint in _hints(kind).items():
+    for name, declared in field_types(kind).items():
         value = getattr(record, name)
-        if not _fits(value, hint):
-            raise TypeError(f"{name} of {_described(record)} is {value!r}; expected {_words(hint)}")
+        if not fits(value, declared):
+            raise TypeError(f"{name} of {_described(record)} is {value!r}; expected {in_words(declared)}")
     if not record.name:
         raise ValueError(f"name of {_described(record)} is empty; expected what users write")
     if isinstance(record, Kernel):
@@ -54,32 +51,3 @@ def _described(record: Backend | Kernel) -> str:
     if isinstance(record, Backend):
         return f"backend {record.name!r}"
     return f"kernel {record.name!r} for {record.op} on {record.backend}"
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value has the type that the contract declares for its field."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        return any(_fits(value, one) for one in arguments)
-    if origin in (tuple, frozenset):
-        return isinstance(value, origin) and all(_fits(x, arguments[0]) for x in value)
-    if origin is Callable:
-        return callable(value)
-    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
-
-
-def _words(hint: Any) -> str:
-    """Return the type of a field in words."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(_words(one) for one in arguments)
-    if origin in (tuple, frozenset):
-        return f"a {origin.__name__} of {_words(arguments[0])}"
-    if origin is Callable:
-        return "a function"
-    return "None" if hint is types.NoneType else str(hint.__name__)

@@ -140,6 +140,9 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
         backend = known_backend(x)
         if backend is None:
             raise _unknown_type(name, x)
+        reason = None if backend.record.refuses is None else backend.record.refuses(x)
+        if reason is not None:
+            raise TypeError(f"{name} {reason}")
         if found is None:
             found, first = backend, name
         elif backend is not found:

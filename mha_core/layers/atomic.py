@@ -2,37 +2,134 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_LONGEST = 200
+"""Bytes of a name that leave room for what a temporary name adds: file systems allow 255."""
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file that replaces ``path`` at the end of the block, and is removed if the block raises.
 
-    A symbolic link stays one: its target is replaced. Raises OSError that names ``path``.
+    A file that is replaced keeps its permissions. A symbolic link stays one: its target is replaced. What is no regular file,
+    such as a pipe or a device, receives all bytes at the end of the block. Files left by a process that was killed while it
+    wrote to the same path are removed. Raises OSError that names ``path``, also if the disk is full.
     """
-    import tempfile  # takes 2 ms; imported only to write a file
-
-    target = path.resolve()
-    if target.is_dir():
-        raise IsADirectoryError(f"{path} is a directory; expected the name of a file")
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        mode: int | None = path.stat().st_mode
+    except FileNotFoundError:
+        mode = None
     except OSError as error:
-        raise type(error)(f"{path} cannot be written: {error.strerror}") from error
+        raise _unwritable(path, error) from error
+    if mode is not None and stat.S_ISDIR(mode):
+        raise IsADirectoryError(f"{path} is a directory; expected the name of a file")
+    regular = mode is None or stat.S_ISREG(mode)
+    with _replacing(path, mode) if regular else _written_at_the_end(path) as file:
+        try:
+            yield file
+            file.flush()
+        except OSError as error:
+            if error.errno not in _FULL or error.filename is not None:
+                raise  # it is about another file
+            raise _unwritable(path, error) from error
+
+
+@contextmanager
+def _replacing(path: Path, mode: int | None) -> Iterator[BinaryIO]:
+    """Yield a temporary file beside the target of ``path``, which then takes its place."""
+    target = path.resolve()
+    try:
+        _remove_left_over(target)
+        handle, temporary = _temporary(target)
+    except OSError as error:
+        raise _unwritable(path, error) from error
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
         os.replace(temporary, target)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+@contextmanager
+def _written_at_the_end(path: Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file whose bytes are then written into a pipe or a device."""
+    import shutil
+    import tempfile
+
+    if not os.access(path, os.W_OK):
+        raise PermissionError(f"{path} cannot be written: Permission denied")
+    with tempfile.TemporaryFile() as file:
+        yield file
+        file.seek(0)
+        try:
+            with path.open("wb") as device:
+                shutil.copyfileobj(file, device)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+
+def _stem(target: Path) -> str:
+    import hashlib
+
+    name = os.fsencode(target.name)
+    return target.name if len(name) <= _LONGEST else hashlib.sha256(name).hexdigest()
+
+
+def _temporary(target: Path) -> tuple[int, str]:
+    """Return a new file beside ``target``, opened and locked for as long as it is open, and its name."""
+    import tempfile  # takes 2 ms; imported only to write a file
+
+    while True:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{_stem(target)}.", suffix=".part")
+        if _lock(handle) and os.fstat(handle).st_nlink:
+            return handle, name
+        os.close(handle)  # another process took it for left over before it was locked
+
+
+def _remove_left_over(target: Path) -> None:
+    """Remove the temporary files of earlier processes that wrote to ``target``; a live process still holds its lock."""
+    pattern = re.compile(re.escape(f".{_stem(target)}.") + r"[a-z0-9_]{8}\.part")
+    names: list[str] = []
+    with suppress(PermissionError):  # files can be made in some directories that cannot be listed
+        names = os.listdir(target.parent)
+    for found in (target.parent / name for name in names if pattern.fullmatch(name)):
+        with suppress(OSError):  # gone, or another user's
+            handle = os.open(found, os.O_RDWR)
+            try:
+                if _lock(handle):
+                    found.unlink()
+            finally:
+                os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    """Lock an open file, and return whether no other process has it locked. On Windows, open files cannot be removed anyway."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unwritable(path: Path, error: OSError) -> OSError:
+    return type(error)(f"{path} cannot be written: {error.strerror}")
 
 
 def _umask() -> int:

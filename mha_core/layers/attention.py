@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
-from ..ops.multi_head import multi_head_attention, multi_head_weights
+from ..ops.multi_head import check_heads, multi_head_attention, multi_head_weights
 from ..ops.prepare import Options
 from .base import Layer
 from .cache import KeyValueCache
@@ -105,6 +105,9 @@ class MultiHeadAttention(Layer):
         w_o, b_o = state.take(f"{prefix}out_proj.weight"), state.optional(f"{prefix}out_proj.bias")
         w_q, w_k, w_v, w_o = (transposed(w) for w in (w_q, w_k, w_v, w_o))
         return cls(w_q, w_k, w_v, w_o, num_heads, b_q, b_k, b_v, b_o)
+
+    def _check(self) -> None:
+        check_heads(self.num_heads, self.num_heads if self.num_kv_heads is None else self.num_kv_heads)
 
     def __call__(
         self,

@@ -48,6 +48,9 @@ class Layer:
         """Every setting that is a number, by dotted name."""
         return {name: value for name, value, _ in _values("", self) if _is_number(value)}
 
+    def _check(self) -> None:
+        """Raise TypeError or ValueError, naming the setting, if one of this layer's own cannot be used; called by ``load``."""
+
     def map(self, function: Callable[[Array], Array]) -> Self:
         """Return the same layer with ``function`` applied to every array."""
         return map_arrays(self, function)

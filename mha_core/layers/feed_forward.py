@@ -67,6 +67,9 @@ class FeedForward(Layer):
             activation,
         )
 
+    def _check(self) -> None:
+        check_activation(self.activation)
+
     def __call__(self, x: Array) -> Array:
         """x (..., d_model) -> (..., d_model)."""
         return feed_forward(x, self.w_1, self.b_1, self.w_2, self.b_2, activation=self.activation, w_g=self.w_g, b_g=self.b_g)

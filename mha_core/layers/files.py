@@ -11,9 +11,12 @@ from typing import Any
 from ..algebra.arrays import Array, is_array
 from ..dispatch.errors import MhaError
 from ..dispatch.selection import backend_of, backend_without_arrays
+from ..dispatch.typed import field_types, fits, in_words
 from .atomic import atomic_file
 
 _KEY = "mha_core.layer"
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+"""The dtypes of stored arrays."""
 
 
 class LayerFileError(MhaError, ValueError):
@@ -57,7 +60,7 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
         plan = json.loads(metadata[_KEY])
         found = plan.get("format")
         shapes = dict(_shapes(plan["layer"])) if found == 1 else {}
-    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise LayerFileError(f"{path} has metadata that do not describe a layer: {cause!r}") from cause
     if found != 1:
         raise LayerFileError(f"{path} has format {found!r}; this mha-core reads format 1")
@@ -73,14 +76,17 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
 
     def make(name: str) -> Array:
         x = target.from_numpy(stored[name], device)
-        wanted = getattr(target.xp, plan["dtypes"][name], None)
+        kind = plan["dtypes"][name]
+        wanted = getattr(target.xp, kind, None) if kind in DTYPES else None
         if wanted is None:
-            raise LayerFileError(f"{path}: {name} is {plan['dtypes'][name]}, which {target.name} lacks")
+            raise LayerFileError(f"{path}: {name} is {kind!r}, which {target.name} lacks")
         return target.xp.astype(x, wanted, copy=False)
 
     try:
         return _build(plan["layer"], known, make, path)
-    except (KeyError, TypeError) as cause:
+    except LayerFileError:
+        raise
+    except (KeyError, TypeError, ValueError) as cause:
         raise LayerFileError(f"{path} does not fit the layers of this mha-core: {cause}") from cause
 
 
@@ -104,6 +110,8 @@ def _plain(value: Any) -> Any:
 def _shapes(plan: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the name and the shape of every array of a plan."""
     if isinstance(plan, dict) and "array" in plan:
+        if not isinstance(plan["array"], str):
+            raise ValueError(f"the name of an array is {plan['array']!r}")
         yield plan["array"], tuple(plan["shape"])
     elif isinstance(plan, dict | list):
         for item in plan.values() if isinstance(plan, dict) else plan:
@@ -119,8 +127,19 @@ def _build(plan: Any, known: Mapping[str, type], make: Callable[[str], Array], p
         return make(plan["array"])
     if plan["class"] not in known:
         raise LayerFileError(f"{path} holds a {plan['class']!r}, which this mha-core does not know")
+    cls = known[plan["class"]]
     settings = {name: _build(item, known, make, path) for name, item in plan.items() if name != "class"}
-    return known[plan["class"]](**settings)
+    layer = cls(**settings)
+    for name, declared in field_types(cls).items():
+        value = getattr(layer, name)
+        if not fits(value, declared):
+            raise TypeError(f"{name} of {cls.__name__} is {_short(value)}; expected {in_words(declared)}")
+    layer._check()
+    return layer
+
+
+def _short(value: Any) -> str:
+    return value if len(value := repr(value)) < 60 else f"{value[:60]}…"
 
 
 def _contiguous(x: Any) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from ..algebra.arrays import Array
+from ..ops import check
 from ..ops.functional import layer_norm, rms_norm
 from .base import Layer
 from .from_torch import StateDict
@@ -37,6 +38,9 @@ class LayerNorm(Layer):
     def _read(cls, state: StateDict, prefix: str) -> Self:  # from nn.LayerNorm
         return cls(state.take(f"{prefix}weight"), state.optional(f"{prefix}bias"), state.eps_of(prefix))
 
+    def _check(self) -> None:
+        check.eps(self.eps)
+
     def __call__(self, x: Array) -> Array:
         """x (..., d_model) -> (..., d_model)."""
         return layer_norm(x, self.weight, self.bias, eps=self.eps)
@@ -56,6 +60,9 @@ class RMSNorm(Layer):
     ) -> Self:
         """Weight 1."""
         return cls(Weights(0, backend, dtype, device).ones(d_model), eps)
+
+    def _check(self) -> None:
+        check.eps(self.eps)
 
     def __call__(self, x: Array) -> Array:
         """x (..., d_model) -> (..., d_model)."""

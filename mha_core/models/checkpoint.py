@@ -44,7 +44,7 @@ def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> Te
         raise ModelError(f"{path}: {family.d_model} is {d_model}; expected a multiple of {family.num_heads} = {num_heads}")
     activation = _ACTIVATIONS[one_of(config.get(family.activation, "gelu"), _ACTIVATIONS, path, family.activation)]
     one_of(config.get("position_embedding_type", "absolute"), ["absolute"], path, "position_embedding_type")
-    eps = field(config, path, "layer_norm_eps", float)
+    eps = field(config, path, "layer_norm_eps", float, least=0)
     rows, padding = size("max_position_embeddings"), family.padding
     if isinstance(padding, str):
         padding = size(padding, least=0)
@@ -53,6 +53,7 @@ def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> Te
 
     file = WeightsFile(folder / "model.safetensors")
     file.use_prefix(family.prefix)
+    file.check_count(family.layers, num_layers, family.num_layers)
 
     def take(name: str, *shape: int) -> Array:
         return make(file.take(name, shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +55,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
         raise ModelError(f"{path} is missing: {_listing(path.parent)}") from cause
     except OSError as cause:
         raise ModelError(f"{path} cannot be read: {cause.strerror}") from cause
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise ModelError(f"{path} is not valid JSON: {cause}") from cause
     if not isinstance(found, kind):
         raise ModelError(f"{path} holds a {type(found).__name__}; expected a {kind.__name__}")
@@ -62,15 +63,15 @@ def read_json(path: Path, kind: type = dict) -> Any:
 
 
 def field(config: Mapping[str, Any], path: Path, name: str, kind: type = int, *, least: int = 1) -> Any:
-    """Return a field of a configuration; raise ModelError if it is missing, of another type, or an int below ``least``."""
+    """Return a field of a configuration; raise ModelError if it is missing, of another type, not finite, or below ``least``."""
     if name not in config:
         raise ModelError(f"{path} has no {name!r}")
     value = config[name]
     kinds = (int, float) if kind is float else kind
     if not isinstance(value, kinds) or isinstance(value, bool) != (kind is bool):
         raise ModelError(f"{path}: {name} is {value!r}; expected {kind.__name__}")
-    if isinstance(value, int) and kind is int and value < least:
-        raise ModelError(f"{path}: {name} is {value}; expected at least {least}")
+    if kind in (int, float) and not least <= value < math.inf:
+        raise ModelError(f"{path}: {name} is {value}; expected at least {least}" + ("" if kind is int else ", and finite"))
     return value
 
 
@@ -104,6 +105,13 @@ class WeightsFile:
     def use_prefix(self, prefix: str) -> None:
         """Put ``prefix`` before every name if any name in the file has it: a whole model's file does, an encoder's does not."""
         self.prefix = prefix if any(name.startswith(prefix) for name in self._names) else ""
+
+    def check_count(self, name: str, count: int, setting: str) -> None:
+        """Raise ModelError unless the file has arrays of ``count`` layers, whose names begin with ``name.0.``, ``name.1.`` etc."""
+        start = f"{self.prefix}{name}."
+        numbers = {found.removeprefix(start).partition(".")[0] for found in self._names if found.startswith(start)}
+        if len(numbers) != count:
+            raise ModelError(f"{self.path} does not fit its config.json: it has {len(numbers)} layers, but {setting} is {count}")
 
     def take(self, name: str, shape: tuple[int, ...]) -> Any:
         """Return the array, as float32 if it is stored narrower; an empty array in place of one that ``finish`` will report."""

@@ -16,6 +16,8 @@ class Tokenizer:
 
     tokenizer: Any
     """A ``tokenizers.Tokenizer``."""
+    path: Path
+    """tokenizer.json."""
     max_seq_length: int
     """The maximum number of tokens of a text; the rest is cut."""
     lower_case: bool = False
@@ -33,21 +35,30 @@ class Tokenizer:
         read_json(path)
         try:
             tokenizer = Library.from_file(str(path))
-        except Exception as cause:  # the library raises plain Exception
-            raise ModelError(f"{path} cannot be read by tokenizers: {cause}") from cause
-        last = max(tokenizer.get_vocab().values(), default=-1)
+            around = tokenizer.encode("").ids
+        except KeyboardInterrupt:
+            raise
+        except BaseException as cause:  # the library raises plain Exception, and BaseException where its own code fails
+            raise ModelError(f"{path} cannot be read by tokenizers: {_first_line(cause)}") from cause
+        ids = tokenizer.get_vocab().values()
+        if not ids:
+            raise ModelError(f"{path} has no tokens")
+        last = max((*ids, *around))
         if last >= vocabulary:
             raise ModelError(f"{path} has token ids up to {last}, but the model has vectors for {vocabulary} tokens")
         settings = _read_if_there(folder / "sentence_bert_config.json")
         limit = _limit(folder, settings, tokenizer.num_special_tokens_to_add(is_pair=False), max_positions)
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit)
-        return cls(tokenizer, limit, settings.get("do_lower_case", False) is True)
+        return cls(tokenizer, path, limit, settings.get("do_lower_case", False) is True)
 
     def __call__(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the ids of each text with its special tokens, and how many texts were cut."""
         texts = [text.lower() for text in texts] if self.lower_case else list(texts)
-        encodings = self.tokenizer.encode_batch(texts)
+        try:
+            encodings = self.tokenizer.encode_batch(texts)
+        except Exception as cause:  # such as a word outside of a vocabulary without [UNK]
+            raise ModelError(f"{self.path} cannot be used by tokenizers: {_first_line(cause)}") from cause
         return [encoding.ids for encoding in encodings], sum(bool(encoding.overflowing) for encoding in encodings)
 
     @property
@@ -85,6 +96,10 @@ def _letters(token: str) -> str:
         return token  # not spelled in bytes, whatever the decoder says
     text = bytes(_BYTES[letter] for letter in token).decode(errors="backslashreplace").replace(" ", "▁")
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _limit(folder: Path, settings: dict[str, Any], special: int, max_positions: int) -> int:

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from ..algebra.arrays import Array, Index, is_array
+from ..algebra.grid import FARTHEST
 from ..dispatch.backend import LoadedBackend
 
 
@@ -45,11 +46,21 @@ def number(name: str, value: Any, *, above_zero: bool = False) -> float:
     return number
 
 
+def eps(value: Any) -> float:
+    """Return what a norm adds to the variance, as float. Raises TypeError or ValueError unless it is a finite number >= 0."""
+    found = number("eps", value)
+    if found < 0:
+        raise ValueError(f"eps is {value}; expected a number of at least 0")
+    return found
+
+
 def offset(value: Any) -> int | Array:
     """Return a query offset, an int or an array. Raises TypeError for anything else."""
     if isinstance(value, bool):
         raise TypeError("query_offset is bool; expected an int, or integers of the batch shape")
     if isinstance(value, Integral):
+        if abs(int(value)) > FARTHEST:
+            raise ValueError(f"query_offset is {value}; expected an int from -2**62 to 2**62")
         return int(value)
     if not is_array(value):
         raise TypeError(f"query_offset is {type(value).__name__}; expected integers, as an array of the query's library")

@@ -52,7 +52,7 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
     >>> mha.layer_norm(np.asarray([1.0, 3.0]), eps=0.0)
     array([-1.,  1.])
     """
-    return _layer_norm(x, weight, bias, eps=check.number("eps", eps))
+    return _layer_norm(x, weight, bias, eps=check.eps(eps))
 
 
 def _check_norm(x: Array, *parameters: Array | None) -> None:
@@ -74,7 +74,7 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Arr
     >>> mha.rms_norm(np.asarray([3.0, 3.0]), eps=0.0)
     array([1., 1.])
     """
-    return _rms_norm(x, weight, eps=check.number("eps", eps))
+    return _rms_norm(x, weight, eps=check.eps(eps))
 
 
 _rms_norm = elementary("rms_norm", _NORM[:2], norms.rms_norm, optional=_NORM[1:2], validate=_check_norm)

@@ -241,13 +241,18 @@ Projection: TypeAlias = tuple[str, Array, tuple[str, Array], int]
 """Name, weight, (name, array) that it projects, and the number of heads."""
 
 
-def _check_projections(projections: tuple[Projection, ...], num_heads: int) -> None:
-    """Check the weights of queries, keys and, if given, values, in this order."""
-    for name, count in zip(("num_heads", "num_kv_heads"), (num_heads, projections[1][3]), strict=True):
+def check_heads(num_heads: int, num_kv_heads: int) -> None:
+    """Raise TypeError or ValueError unless both are ints of at least 1, and the first is a multiple of the second."""
+    for name, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
         if isinstance(count, bool) or not isinstance(count, int):
             raise TypeError(f"{name} is {type(count).__name__}; expected an int")
         if count < 1 or num_heads % count:
             raise ValueError(f"{name} is {count}; expected an int of at least 1 that divides num_heads = {num_heads}")
+
+
+def _check_projections(projections: tuple[Projection, ...], num_heads: int) -> None:
+    """Check the weights of queries, keys and, if given, values, in this order."""
+    check_heads(num_heads, projections[1][3])
     for w_name, w, (name, inputs), count in projections:
         check.ndim(name, inputs, 2, "(..., length, features)")
         if w.ndim != 2 or w.shape[0] != inputs.shape[-1] or w.shape[1] % count:

@@ -1,0 +1,143 @@
+"""Files that are written whole or not at all: what they replace, what they keep, and what a killed process leaves."""
+
+import errno
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from mha_core.layers.atomic import atomic_file
+
+LONG = "ü" * 125 + ".npy"  # 254 bytes
+
+
+def write(path, content=b"new"):
+    with atomic_file(path) as file:
+        file.write(content)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path, mode):
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    write(path)
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", mode)
+
+
+def test_a_new_file_has_the_permissions_that_open_would_give_it(tmp_path):
+    write(tmp_path / "ours")
+    (tmp_path / "theirs").touch()
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
+
+
+def test_a_link_stays_a_link_and_its_target_is_replaced(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "target").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(folder / "target")
+    (tmp_path / "dangling").symlink_to(folder / "new")
+    for name in ("link", "dangling"):
+        write(tmp_path / name)
+        assert (tmp_path / name).is_symlink() and (tmp_path / name).read_bytes() == b"new"
+    assert names(folder) == ["new", "target"]
+
+
+def test_a_link_to_itself_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match=f"^{re.escape(str(tmp_path / 'loop'))} cannot be written: "):
+        write(tmp_path / "loop")
+
+
+def test_a_pipe_receives_the_bytes_and_stays_a_pipe(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(path.read_bytes()))
+    reader.start()
+    write(path, b"x" * 100_000)
+    reader.join(60)
+    assert received == [b"x" * 100_000]
+    assert stat.S_ISFIFO(path.stat().st_mode) and names(tmp_path) == ["pipe"]
+
+
+def test_a_device_is_written_into_and_an_error_of_it_is_told(tmp_path):
+    write(type(tmp_path)("/dev/null"))
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(OSError, match=r"^/dev/full cannot be written: No space left on device$"):
+        write(type(tmp_path)("/dev/full"))
+
+
+@pytest.mark.parametrize("name", ["x" * 255, LONG], ids=["255 letters", "254 bytes of two-byte letters"])
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path, name):
+    write(tmp_path / name)
+    assert names(tmp_path) == [name]
+
+
+def test_a_longer_name_is_an_error_that_names_it(tmp_path):
+    with pytest.raises(OSError, match=r"x{256} cannot be written: File name too long"):
+        write(tmp_path / ("x" * 256))
+    assert names(tmp_path) == []
+
+
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"old")
+    with (
+        pytest.raises(OSError, match=f"^{re.escape(str(path))} cannot be written: No space left on device$"),
+        atomic_file(path),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert path.read_bytes() == b"old" and names(tmp_path) == ["x.npy"]
+
+
+def test_an_error_about_another_file_is_not_renamed(tmp_path):
+    with pytest.raises(FileNotFoundError, match="texts"), atomic_file(tmp_path / "x.npy"):
+        (tmp_path / "texts").open()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from mha_core.layers.atomic import atomic_file
+with atomic_file(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("name", ["x.npy", LONG], ids=["short", "long"])
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, name):
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / name], check=False)
+    assert done.returncode == -9
+    (left,) = names(tmp_path)
+    assert left.endswith(".part")
+    write(tmp_path / "other.npy")
+    assert left in names(tmp_path)  # of another path
+    write(tmp_path / name)
+    assert names(tmp_path) == sorted(["other.npy", name])
+
+
+def test_a_file_that_is_being_written_is_not_removed(tmp_path):
+    path = tmp_path / "x.npy"
+    with atomic_file(path) as first:
+        first.write(b"first")
+        write(path, b"second")
+        assert path.read_bytes() == b"second"
+    assert path.read_bytes() == b"first" and names(tmp_path) == ["x.npy"]
+
+
+def test_files_that_only_look_alike_stay(tmp_path):
+    alike = [".x.npy.part", ".x.npy.UPPERCAS.part", ".x.npy.backup.part2", "x.npy.abcdefgh.part"]
+    for name in alike:
+        (tmp_path / name).touch()
+    write(tmp_path / "x.npy")
+    assert names(tmp_path) == sorted([*alike, "x.npy"])
