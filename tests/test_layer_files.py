@@ -124,6 +124,35 @@ def test_a_file_that_does_not_fit_is_refused_with_what_is_wrong(tmp_path):
         mha.LayerNorm.load(tmp_path / "nowhere")
 
 
+WRONG_SETTINGS = {
+    "no name of an array": ({"norm_1": {"weight": {"array": None, "shape": [8]}}}, "metadata that do not describe a layer"),
+    "eps": ({"norm_1": {"eps": -1.0}}, "eps is -1.0; expected a number of at least 0"),
+    "eps of NaN": ({"norm_1": {"eps": float("nan")}}, "eps is nan; expected a finite number"),
+    "heads": ({"attention": {"num_heads": 0}}, "num_heads is 0; expected an int of at least 1"),
+    "heads of keys": ({"attention": {"num_kv_heads": 3}}, "num_kv_heads is 3; expected an int of at least 1 that divides"),
+    "heads of other widths": ({"attention": {"num_kv_heads": 1}}, "w_q makes heads of 4 features, but w_k of 8"),
+    "heads that do not divide": ({"attention": {"num_heads": 3}}, "w_q and w_v do not divide into heads: num_heads is 3"),
+    "heads as text": ({"attention": {"num_heads": "2"}}, "num_heads of MultiHeadAttention is '2'; expected int"),
+    "activation": ({"feed_forward": {"activation": "mish"}}, "activation is 'mish'; expected one of relu"),
+    "order": ({"norm_first": 1}, "norm_first of EncoderLayer is 1; expected bool"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG_SETTINGS.values(), ids=WRONG_SETTINGS)
+def test_settings_that_no_layer_can_use_are_refused_when_the_file_is_read(tmp_path, changes, message):
+    path = tmp_path / "x"
+    mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=12, seed=0).save(path)
+    with safe_open(path, framework="numpy") as file:
+        metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    plan = json.loads(metadata["mha_core.layer"])
+    for name, change in changes.items():
+        plan["layer"][name] = {**plan["layer"][name], **change} if isinstance(change, dict) else change
+    save_file(arrays, path, {"mha_core.layer": json.dumps(plan)})
+    with pytest.raises(mha.LayerFileError, match=message) as caught:
+        mha.EncoderLayer.load(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_a_write_that_fails_leaves_no_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         mha.LayerNorm.init(d_model=4).save(tmp_path / "nowhere" / "x")

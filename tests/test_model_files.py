@@ -167,6 +167,12 @@ def test_an_epsilon_that_is_not_a_number(tiny_model, value):
     refused(tiny_model, f"{tiny_model / 'config.json'}: layer_norm_eps is {value!r}")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e-12])
+def test_an_epsilon_that_no_norm_can_use(tiny_model, value):
+    rewrite(tiny_model / "config.json", layer_norm_eps=value)
+    refused(tiny_model, f"{tiny_model / 'config.json'}: layer_norm_eps is {value}; expected at least 0, and finite")
+
+
 @pytest.mark.parametrize("value", ["mish", 3, None, ["gelu"]])
 def test_unsupported_activation(tiny_model, value):
     rewrite(tiny_model / "config.json", hidden_act=value)
@@ -235,6 +241,13 @@ def test_sizes_larger_than_the_weights_allocate_no_memory(tiny_model):
     refused(tiny_model, "embeddings.word_embeddings.weight has shape (12, 8), expected (10000000000000, 8)")
 
 
+@pytest.mark.parametrize("count", [1, 3, 100_000_000])
+def test_a_number_of_layers_that_the_weights_do_not_have_is_refused_before_any_is_built(tiny_model, count):
+    rewrite(tiny_model / "config.json", num_hidden_layers=count)
+    path = tiny_model / "model.safetensors"
+    refused(tiny_model, f"{path} does not fit its config.json: it has 2 layers, but num_hidden_layers is {count}")
+
+
 def test_a_missing_weight_does_not_hide_the_prefix(tmp_path):
     weights = {f"bert.{name}": array for name, array in tiny_weights().items()}
     del weights["bert.embeddings.word_embeddings.weight"]
@@ -273,6 +286,40 @@ def test_a_token_id_beyond_the_vectors(tiny_model):
     contents["model"]["vocab"]["dawn"] = 99  # as many tokens as vectors, but one id beyond them
     path.write_text(json.dumps(contents))
     refused(tiny_model, str(path), "99", "the model has vectors for 12")
+
+
+def test_a_special_token_beyond_the_vectors(tiny_model):
+    path = tiny_model / "tokenizer.json"
+    contents = json.loads(path.read_text())
+    contents["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [70]
+    path.write_text(json.dumps(contents))
+    refused(tiny_model, f"{path} has token ids up to 70, but the model has vectors for 12 tokens")
+
+
+def test_an_empty_vocabulary(tiny_model):
+    path = tiny_model / "tokenizer.json"
+    contents = json.loads(path.read_text())
+    contents["model"]["vocab"], contents["added_tokens"], contents["post_processor"] = {}, [], None
+    path.write_text(json.dumps(contents))
+    refused(tiny_model, f"{path} has no tokens")
+
+
+def test_a_word_outside_of_a_vocabulary_that_has_no_token_for_it(tiny_model):
+    path = tiny_model / "tokenizer.json"
+    contents = json.loads(path.read_text())
+    contents["model"]["unk_token"] = "[NONE]"
+    path.write_text(json.dumps(contents))
+    with pytest.raises(
+        mha.ModelError, match=r"tokenizer\.json cannot be used by tokenizers: WordLevel error: Missing"
+    ) as caught:
+        mha.TextEncoder.from_pretrained(tiny_model).encode(["zebra"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "modules.json"])
+def test_json_nested_too_deeply(tiny_model, name):
+    (tiny_model / name).write_text("[" * 100_000 + "]" * 100_000)
+    refused(tiny_model, f"{tiny_model / name} is not valid JSON: ")
 
 
 @pytest.mark.parametrize("value", [11, 0, -1, "8", 2.5])

@@ -169,7 +169,7 @@ def _kept(p: AttentionProblem, cols: Index) -> Index:
 
 
 def _no_keys(p: AttentionProblem, rows: range) -> AttentionState:
-    """Return the state over no keys, in the compute dtype: sums of nothing, so that a library which records gradients records 0."""
+    """Return the state over no keys, in the compute dtype: sums of nothing, whose gradients are 0 if gradients are recorded."""
     xp, s = p.xp, _no_scores(p, rows)
     v = upcast(p, p.value[..., :0, :])[..., :, None, :, :]
     lse = ungrouped(p, xp.sum(s, axis=-1, keepdims=True))[..., 0] - math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -12,10 +13,10 @@ from ..algebra.arrays import Array, is_array
 
 
 @cache
-def field_types(cls: type) -> dict[str, Any]:
+def field_types(cls: Any) -> dict[str, Any]:
     """Return the declared type of each field of a dataclass, by name."""
     every = typing.get_type_hints(cls)
-    return {name: every[name] for name in cls.__dataclass_fields__}  # type: ignore[attr-defined]
+    return {field.name: every[field.name] for field in fields(cls)}
 
 
 def fits(value: Any, declared: Any) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
-from ..ops.multi_head import check_heads, multi_head_attention, multi_head_weights
+from ..ops.multi_head import check_head_dim, check_heads, multi_head_attention, multi_head_weights
 from ..ops.prepare import Options
 from .base import Layer
 from .cache import KeyValueCache
@@ -107,7 +107,13 @@ class MultiHeadAttention(Layer):
         return cls(w_q, w_k, w_v, w_o, num_heads, b_q, b_k, b_v, b_o)
 
     def _check(self) -> None:
-        check_heads(self.num_heads, self.num_heads if self.num_kv_heads is None else self.num_kv_heads)
+        num_kv_heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+        check_heads(self.num_heads, num_kv_heads)
+        check_head_dim(self.w_q, self.w_k, self.num_heads, num_kv_heads)
+        if self.w_q.shape[-1] % self.num_heads or self.w_v.shape[-1] % num_kv_heads:
+            raise ValueError(
+                f"w_q and w_v do not divide into heads: num_heads is {self.num_heads}, num_kv_heads {num_kv_heads}"
+            )
 
     def __call__(
         self,

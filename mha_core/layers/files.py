@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ..algebra.arrays import Array, is_array
 from ..dispatch.errors import MhaError
@@ -79,7 +79,7 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
         kind = plan["dtypes"][name]
         wanted = getattr(target.xp, kind, None) if kind in DTYPES else None
         if wanted is None:
-            raise LayerFileError(f"{path}: {name} is {kind!r}, which {target.name} lacks")
+            raise LayerFileError(f"{path}: {name} is {kind}, which {target.name} lacks")
         return target.xp.astype(x, wanted, copy=False)
 
     try:
@@ -130,9 +130,11 @@ def _build(plan: Any, known: Mapping[str, type], make: Callable[[str], Array], p
     cls = known[plan["class"]]
     settings = {name: _build(item, known, make, path) for name, item in plan.items() if name != "class"}
     layer = cls(**settings)
+    layers = tuple(known.values())
     for name, declared in field_types(cls).items():
         value = getattr(layer, name)
-        if not fits(value, declared):
+        takes_a_layer = any(isinstance(one, type) and issubclass(one, layers) for one in (declared, *get_args(declared)))
+        if not fits(value, declared) and not (takes_a_layer and isinstance(value, layers)):  # a user's own layer may be there
             raise TypeError(f"{name} of {cls.__name__} is {_short(value)}; expected {in_words(declared)}")
     layer._check()
     return layer

@@ -62,6 +62,11 @@ class Stack(Layer, Generic[B]):
     layers: tuple[B, ...]
     norm: Norm | None = None
 
+    def _check(self) -> None:
+        for at, layer in enumerate(self.layers):
+            if not isinstance(layer, Layer):
+                raise TypeError(f"layers.{at} is a {type(layer).__name__}; expected {self.block.__name__}")
+
     @classmethod
     def init(
         cls,

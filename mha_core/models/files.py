@@ -70,7 +70,7 @@ def field(config: Mapping[str, Any], path: Path, name: str, kind: type = int, *,
     kinds = (int, float) if kind is float else kind
     if not isinstance(value, kinds) or isinstance(value, bool) != (kind is bool):
         raise ModelError(f"{path}: {name} is {value!r}; expected {kind.__name__}")
-    if kind in (int, float) and not least <= value < math.inf:
+    if isinstance(value, int | float) and kind is not bool and not least <= value < math.inf:
         raise ModelError(f"{path}: {name} is {value}; expected at least {least}" + ("" if kind is int else ", and finite"))
     return value
 
@@ -107,11 +107,13 @@ class WeightsFile:
         self.prefix = prefix if any(name.startswith(prefix) for name in self._names) else ""
 
     def check_count(self, name: str, count: int, setting: str) -> None:
-        """Raise ModelError unless the file has arrays of ``count`` layers, whose names begin with ``name.0.``, ``name.1.`` etc."""
+        """Raise ModelError unless the file has arrays of ``count`` layers, with names such as ``name.0.``."""
         start = f"{self.prefix}{name}."
         numbers = {found.removeprefix(start).partition(".")[0] for found in self._names if found.startswith(start)}
         if len(numbers) != count:
-            raise ModelError(f"{self.path} does not fit its config.json: it has {len(numbers)} layers, but {setting} is {count}")
+            raise ModelError(
+                f"{self.path} does not fit its config.json: it has {len(numbers)} layers, but {setting} is {count}"
+            )
 
     def take(self, name: str, shape: tuple[int, ...]) -> Any:
         """Return the array, as float32 if it is stored narrower; an empty array in place of one that ``finish`` will report."""

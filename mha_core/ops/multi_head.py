@@ -250,6 +250,15 @@ def check_heads(num_heads: int, num_kv_heads: int) -> None:
             raise ValueError(f"{name} is {count}; expected an int of at least 1 that divides num_heads = {num_heads}")
 
 
+def check_head_dim(w_q: Array, w_k: Array, num_heads: int, num_kv_heads: int) -> None:
+    """Raise ValueError unless w_q (d, h * d_k) and w_k (d, kv * d_k) make heads of as many features."""
+    if w_q.shape[-1] * num_kv_heads != w_k.shape[-1] * num_heads:
+        raise ValueError(
+            f"w_q makes heads of {w_q.shape[-1] // num_heads} features, but w_k of {w_k.shape[-1] // num_kv_heads}: "
+            f"w_q {tuple(w_q.shape)} for {num_heads} heads, w_k {tuple(w_k.shape)} for {num_kv_heads}"
+        )
+
+
 def _check_projections(projections: tuple[Projection, ...], num_heads: int) -> None:
     """Check the weights of queries, keys and, if given, values, in this order."""
     check_heads(num_heads, projections[1][3])
@@ -261,8 +270,4 @@ def _check_projections(projections: tuple[Projection, ...], num_heads: int) -> N
                 f"{name}, and columns that divide into {count} heads"
             )
     (_, w_q, _, _), (_, w_k, _, num_kv_heads), *_ = projections
-    if w_q.shape[1] // num_heads != w_k.shape[1] // num_kv_heads:
-        raise ValueError(
-            f"w_q makes heads of {w_q.shape[1] // num_heads} features, but w_k of {w_k.shape[1] // num_kv_heads}: "
-            f"w_q {tuple(w_q.shape)} for {num_heads} heads, w_k {tuple(w_k.shape)} for {num_kv_heads}"
-        )
+    check_head_dim(w_q, w_k, num_heads, num_kv_heads)
