@@ -13,7 +13,7 @@ _FUNCTIONS = ("load", "prepare", "supports")
 """The fields of a kernel that may be ``"module:function"``."""
 
 
-def check_record(record: Any, kind: type) -> None:
+def check_record(record: Any, kind: Any) -> None:
     """Raise TypeError or ValueError, naming the field, unless a record is of this kind and its fields have the declared types.
 
     Raises PluginApiMismatch for a record that was written for another version of the contract.
