@@ -3,23 +3,26 @@
 Autograd works through the algebra and through the kernels that declare gradients.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, hookimpl
 
 _default_threads: int | None = None  # torch's number of threads before the user set another
-_torch: Any = None  # set when the namespace is loaded, like the two below; _features reads them in every call
+_torch: Any = None  # set when the namespace is loaded, like the three below; _features reads them in every call
 _level: Any = None
 _transform: Any = None
+_is_autocast: Any = None
 
 
 def _namespace() -> Any:
-    global _torch, _level, _transform
+    global _torch, _level, _transform, _is_autocast
     import array_api_compat.torch
     import torch
 
     _torch, _level, _transform = torch, torch.autograd.forward_ad, torch._C._functorch.peek_interpreter_stack
+    _is_autocast = torch._C._is_any_autocast_enabled
     return array_api_compat.torch
 
 
@@ -49,23 +52,41 @@ _PLAIN: frozenset[str] = frozenset()
 _GRADIENT = frozenset({"gradient"})
 _TANGENT = frozenset({"gradient", "forward_gradient"})
 _VMAP = frozenset({"gradient", "vmap"})
+_AUTOCAST = frozenset({"autocast"})
 
 
 def _features(arrays: Sequence[Any]) -> frozenset[str]:
-    """Return the features of a call that records gradients, or runs under vmap; none for any other call.
+    """Return the features of a call that records gradients, or runs under vmap or autocast; none for any other call.
 
     Forward mode (torch.func.jvp) is a separate feature, because few fused kernels support it; under vmap, few of them have a
     batching rule. Inside a torch.func transform, arrays do not show whether gradients are recorded, so they are assumed to be.
     """
     if _level._current_level >= 0:
-        return _TANGENT
-    if _transform() is not None:
+        found = _TANGENT
+    elif _transform() is not None:
         levels = _torch._C._functorch.get_interpreter_stack()
-        return _VMAP if any(level.key() == _torch._C._functorch.TransformType.Vmap for level in levels) else _GRADIENT
-    for x in arrays:
-        if x is not None and x.requires_grad:
-            return _GRADIENT if _torch.is_grad_enabled() else _PLAIN
-    return _PLAIN
+        found = _VMAP if any(level.key() == _torch._C._functorch.TransformType.Vmap for level in levels) else _GRADIENT
+    else:
+        found = _PLAIN
+        for x in arrays:
+            if x is not None and x.requires_grad:
+                found = _GRADIENT if _torch.is_grad_enabled() else _PLAIN
+                break
+    return found | _AUTOCAST if _is_autocast() else found
+
+
+def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes in the dtype of its arguments: torch.autocast has no effect inside."""
+    accelerator = _torch.accelerator.current_accelerator(check_available=True)
+    devices = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
+
+    def shielded(*arguments: Any, **options: Any) -> Any:
+        with ExitStack() as stack:
+            for device in devices:
+                stack.enter_context(_torch.autocast(device, enabled=False))
+            return function(*arguments, **options)
+
+    return shielded
 
 
 def _synchronize() -> None:
@@ -107,6 +128,7 @@ def mha_backends() -> Iterable[Backend]:
         devices=_devices,
         synchronize=_synchronize,
         features=_features,
+        shields={"autocast": _without_autocast},
         set_num_threads=_set_num_threads,
         versions=_versions,
         install="pip install 'mha-core[torch]'",

@@ -28,6 +28,8 @@ from mha_core.plugin import (
     runs,
 )
 
+from . import second
+
 _MASK = 1 << 20  # elements in the mask of a block: 4 MB in float32
 _ROWS = 512  # queries in a block, at most: larger blocks would compute more scores outside a band
 _STEP = 128  # keys that are tested together: at both ends of its reach, a block drops steps that no query sees
@@ -255,6 +257,7 @@ def _fused(
         mask = mask if mask is None or query.is_cpu else mask.to(q.dtype)
         grouped = k.shape[1] != q.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
+        out = second.refused(out)
     else:
         out, lse = _flash(*map(_contiguous_rows, (q, k, v)), 0.0, causal, attn_mask=mask, scale=p.scale)
     if batch is None:

@@ -30,6 +30,17 @@ class LoadedBackend:
         features = self.record.features
         return frozenset() if features is None else features(arrays)
 
+    def shielded(self, features: frozenset[str]) -> tuple[frozenset[str], Callable[[Callable[..., Any]], Callable[..., Any]]]:
+        """Return the features that a kernel must declare, and a function that shields another one from the others."""
+        shields = self.record.shields or {}
+
+        def shield(function: Callable[..., Any]) -> Callable[..., Any]:
+            for name in sorted(features & shields.keys()):
+                function = shields[name](function)
+            return function
+
+        return features - shields.keys(), shield
+
     def placeholder(self, shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
         """Return zeros of this shape that occupy the memory of one element."""
         return self.xp.broadcast_to(self.xp.zeros((), dtype=dtype, device=device), shape)

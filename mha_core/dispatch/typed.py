@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -26,6 +26,8 @@ def fits(value: Any, declared: Any) -> bool:
         return any(fits(value, one) for one in arguments)
     if origin in (tuple, frozenset):
         return isinstance(value, origin) and all(fits(x, arguments[0]) for x in value)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(fits(x, arguments[0]) and fits(y, arguments[1]) for x, y in value.items())
     if origin is Callable:
         return callable(value)
     if isinstance(declared, typing.TypeVar):
@@ -44,6 +46,8 @@ def in_words(declared: Any) -> str:
         return " or ".join(in_words(one) for one in arguments)
     if origin in (tuple, frozenset):
         return f"a {origin.__name__} of {in_words(arguments[0])}"
+    if origin is Mapping:
+        return f"a mapping of {in_words(arguments[0])} to {in_words(arguments[1])}"
     if origin is Callable:
         return "a function"
     if declared is Array:

@@ -27,7 +27,7 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
     *arrays_with_head_axis, sink = arrays
     backend, p = prepare(*arrays_with_head_axis, sink=sink, **options)
     inside = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
-    asked = backend.features((p.query, p.key, p.value, p.sink, *inside))
+    asked, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, *inside)))
     p = replace(p, asked=asked | {"lse"} if lse else asked)
     given = {"query": p.query, "key": p.key, "value": p.value, "sink": p.sink}
     settings = {"band": p.structure.band, "packed": p.structure.packed, "scale": p.scale, "softcap": p.softcap}
@@ -37,7 +37,9 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
     fill: Callable[..., AttentionProblem]
     fill, unchanged = template(p, *arrays_with_head_axis) if kept else (lambda *_: p, False)
     prepared = decision.prepared(p) if kept and decision.prepared is not None else None
-    run = decision.run or algebra.attention_state
+    prepared = None if prepared is None else shield(prepared)
+    by_algebra = shield(algebra.attention_state)
+    run = by_algebra if decision.run is None else shield(decision.run)
     if prepared is not None:
         run = partial(_run_prepared, prepared)
     finish = _without_head_axis if all(x.ndim == 2 for x in arrays_with_head_axis) else None
@@ -55,7 +57,7 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
             arguments={"query": p.query, "key": p.key, "value": p.value, "sink": p.sink},
             options={**options, "scale": p.scale, "query_offset": p.offset, "problem": p},
             compute=partial(run, p),
-            algebra=partial(algebra.attention_state, p),
+            algebra=partial(by_algebra, p),
             empty=partial(_empty_state, backend, p),
         )
 
@@ -81,11 +83,12 @@ def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: 
     backend, p, lse, rows, cols = prepare_weights(query, key, lse, rows, cols, **options)
     received = (p, lse, rows, cols, key.shape[-2])
     given = {"query": p.query, "key": p.key, "lse": lse}
-    asked = backend.features((*given.values(), p.sink))
+    asked, shield = backend.shielded(backend.features((*given.values(), p.sink)))
     sizes = {"num_rows": len(rows), "num_cols": len(cols)}
     call = describe("attention_weights", given, features=asked | (p.features - {"value_dim"}), options=sizes)
     decision = decide(backend.name, call)
-    run = partial(decision.run or algebra.attention_weights, *received)
+    by_algebra = partial(shield(algebra.attention_weights), *received)
+    run = by_algebra if decision.run is None else partial(shield(decision.run), *received)
     finish = _first_head if query.ndim == key.ndim == 2 else None
 
     def bind(*_: Any, **__: Any) -> Run:
@@ -96,7 +99,7 @@ def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: 
             arguments=given,
             options={"mask": p.mask, "bias": p.bias},
             compute=run,
-            algebra=partial(algebra.attention_weights, *received),
+            algebra=by_algebra,
             empty=partial(backend.placeholder, (*p.rows_shape[:-1], len(rows), len(cols)), p.query.dtype, p.device),
         )
 

@@ -221,15 +221,16 @@ def _planned(
     composite: bool = False,
 ) -> Plan:
     """Return the plan of a checked call. Before a kernel computes a composite, its smaller operations check their arguments."""
-    backend, algebra, shape = examined.backend, examined.algebra, examined.shape
+    backend, shape = examined.backend, examined.shape
     given = named(*arguments, **options)
-    features = backend.features((*given.values(), *arrays_in(options)))
+    features, shield = backend.shielded(backend.features((*given.values(), *arrays_in(options))))
+    algebra = shield(examined.algebra)
     call = describe(name, given, features=features.union(examined.features), options=dict(examined.settings))
     decision = decide(backend.name, call, composite=composite)
     if composite and decision.kernel is not None:
         with watched_by(_check_only), dry_run():
             algebra(*arguments, **options)
-    compute = decision.run or algebra
+    compute = algebra if decision.run is None else shield(decision.run)
 
     def bind(*arguments: Any, **options: Any) -> Run:
         def again(function: Callable[[Any], Any]) -> Any:
