@@ -50,5 +50,6 @@ def _record(gradients: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None
     if not torch.is_grad_enabled():
         return None
     given = [x for x in gradients if x is not None]
-    passed = iter(_Refused.apply(*given))
+    refuse: Any = _Refused.apply
+    passed = iter(refuse(*given))
     return tuple(None if x is None else next(passed) for x in gradients)
