@@ -209,9 +209,19 @@ def _relative(call: AttentionCall, table: np.ndarray) -> AttentionCall:
     The four buckets of a direction are for distance 0, distance 1, and two logarithmic ranges.
     """
     q, k = _positions(call)
-    back = np.minimum(np.abs(k - q), 5)
-    # with 2 exact buckets of 4: 2 + floor(2 log(d / 2) / log(5 / 2)), at most 3
-    far = np.minimum(3, 2 + (2 * np.log(np.maximum(back, 2) / 2) / np.log(2.5)).astype(int))
-    bucket = np.where(back < 2, back, far) + np.where(k > q, 4, 0)
-    whole = np.moveaxis(table[bucket], -1, 0)
+    whole = np.moveaxis(table[relative_buckets(k - q, bidirectional=True)], -1, 0)
     return call.given("bias", lambda make: mha.relative_bias(make(table), bidirectional=True, max_distance=5), whole)
+
+
+def relative_buckets(distance: np.ndarray, *, bidirectional: bool) -> np.ndarray:
+    """Return the bucket, of 8, of each distance key position - query position, with a maximal distance of 5.
+
+    Of the n buckets of a direction, n / 2 hold one distance each, and the others logarithmic ranges: bucket
+    n / 2 + floor(n / 2 * log(2 d / n) / log(2 * 5 / n)), at most n - 1 (Raffel et al. 2020, section 2.1).
+    """
+    n = 4 if bidirectional else 8
+    back = np.minimum(np.abs(distance) if bidirectional else np.maximum(-distance, 0), 5)
+    exact = n // 2
+    ratio = np.log(np.maximum(back, exact) / exact) / np.log(5 / exact)
+    far = np.minimum(n - 1, exact + (exact * ratio).astype(int))
+    return np.where(back < exact, back, far) + (np.where(distance > 0, n, 0) if bidirectional else 0)

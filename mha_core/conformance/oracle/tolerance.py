@@ -4,12 +4,12 @@ With p the exact weights, s the scores, y the exact output, u the unit roundoff 
 u_out that of the output, and u_p that of probabilities which a fused kernel rounds (0 where they stay in the wide dtype):
 
     ds = u ((sqrt(d) + 2) scale |q| |k|^T + 1 + (s_max - s))
-    |error| <= sum(p ds |v|) + sum(p ds) (|y| + p |v|) + u (sqrt(S) + 3) p |v| + u_out |y| + u_p p |v| + tiny
+    |error| <= sum(p ds |v|) + sum(p ds) (|y| + p |v|) + u (sqrt(S) + 3) p |v| + u_out |y| + u_p p |v| + e0 sum |v| + tiny
 
 A sum of n products has an error of u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
 and Mary 2019); exp turns an absolute error of its argument into a relative one of its result. Softcap and bias add their own
-roundings to ds; ``tiny`` is half the smallest subnormal of the output. The oracle computes in float64: for a backend
-that computes in float64 too, both have errors, and the bound doubles.
+roundings to ds; e0 is a probability that may count as 0; ``tiny`` is half the smallest subnormal of the output. The oracle
+computes in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from typing import Any
 import numpy as np
 
 from ..report.evidence import evidence
-from .naive_attention import Floats, attention
+from .naive_attention import Floats
+from .whole_attention import attention
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+NEGLIGIBLE = {"float32": 2.0**-99, "float64": 2.0**-899}
+"""Probabilities up to this may count as 0: products with denormal numbers take a hundred times as long on some processors."""
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 
 
@@ -44,11 +47,20 @@ class Exact:
 
 
 def exact_attention(
-    query: Any, key: Any, value: Any, *, dtype: str, rounds_weights: bool = False, scale: float | None = None, **options: Any
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    dtype: str,
+    rounds_weights: bool = False,
+    equal_weights: bool = False,
+    scale: float | None = None,
+    **options: Any,
 ) -> Exact:
     """Return the oracle's answer and its bounds, for arrays that already hold numbers of ``dtype``.
 
     rounds_weights: allow probabilities to be rounded to ``dtype``, as fused half-precision kernels do.
+    equal_weights: the probabilities of a row are nearly equal, so that rounding errors of their sum may all have one sign.
     options: ``allowed``, ``bias``, ``softcap`` and ``sink``, as the oracle takes them.
     """
     y, lse, p = attention(query, key, value, scale=scale, **options)
@@ -57,7 +69,7 @@ def exact_attention(
     key, value = (np.repeat(np.asarray(x, dtype=np.float64), groups, axis=-3) for x in (key, value))
     ds, ds_sink = _score_errors(u, np.asarray(query, dtype=np.float64), key, lse, p, scale, **options)
     mean_ds = (p * ds).sum(axis=-1, keepdims=True) + ds_sink
-    root = np.sqrt(num_keys) + 3
+    root = (num_keys if equal_weights else np.sqrt(num_keys)) + 3
     absolute = p @ np.abs(value)
     bound = (p * ds) @ np.abs(value) + mean_ds * (np.abs(y) + absolute) + u * root * absolute
     weights_bound = p * (ds + mean_ds + u * root)
@@ -68,6 +80,8 @@ def exact_attention(
         bound = bound + u_out * absolute + SMALLEST[dtype] / 2 * top * np.abs(value).sum(axis=-2, keepdims=True)
     both = 2.0 if dtype == "float64" else 1.0
     tiny = SMALLEST[dtype] / 2
+    rest = NEGLIGIBLE[compute_dtype(dtype)] * (p > 0)
+    bound, weights_bound = bound + rest @ np.abs(value), weights_bound + rest
     return Exact(
         y, lse, p, both * (bound + u_out * np.abs(y)) + tiny, both * lse_bound, both * (weights_bound + u_out * p) + tiny
     )
@@ -97,7 +111,7 @@ def _score_errors(
         ds = ds + 4 * np.abs(s)  # the division, tanh within two roundings, the product; the slope is at most 1
     if bias is not None:
         s = s + bias
-        ds = ds + np.abs(s)
+        ds = ds + np.abs(s) + np.abs(bias)  # the sum, and the bias: a product of slope and distance, or in another base
     seen = np.broadcast_to(True if allowed is None else allowed, p.shape)
     s = np.where(seen, s, -np.inf)
     top = s.max(axis=-1, keepdims=True, initial=-np.inf)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .evidence import Errors, Runs, evidence
+from .evidence import Covered, Errors, Runs, evidence
 from .promises import PROMISES
 from .sections import FAILED, OUTCOMES, SECTIONS, outcome_of, section_named, section_of
 
@@ -28,9 +28,10 @@ def describe(item: pytest.Item) -> None:
 
 def attach_evidence(item: pytest.Item) -> None:
     """Attach the recorded evidence to a test whose call is over."""
-    errors, runs = evidence.take()
+    errors, runs, covered = evidence.take()
     item.user_properties += [("error over bound", [[*key, ratio]]) for key, ratio in errors.items()]
     item.user_properties += [("kernel runs", [[*key, count]]) for key, count in runs.items()]
+    item.user_properties += [("covered", [[*key, counts]]) for key, counts in covered.items()]
 
 
 def died(report: pytest.TestReport) -> bool:
@@ -55,6 +56,7 @@ class Counts:
     results: dict[str, Result] = field(default_factory=dict)
     errors: Errors = field(default_factory=dict)
     runs: Runs = field(default_factory=dict)
+    covered: Covered = field(default_factory=dict)
     _started: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport) -> None:
@@ -76,9 +78,11 @@ class Counts:
 
     def _add_evidence(self, properties: Iterable[tuple[str, Any]]) -> None:
         for name, value in properties:
-            for op, which, number in value if name in ("error over bound", "kernel runs") else ():
+            for op, which, number in value if name in ("error over bound", "kernel runs", "covered") else ():
                 if name == "error over bound":
                     self.errors[op, which] = max(self.errors.get((op, which), 0.0), number)
+                elif name == "covered":
+                    self.covered[op, which] = tuple(number)
                 else:
                     self.runs[op, which] = self.runs.get((op, which), 0) + number
 

@@ -13,6 +13,8 @@ Errors = dict[tuple[str, str], float]
 """The greatest error over its bound by (operation, dtype)."""
 Runs = dict[tuple[str, str], int]
 """How often a kernel was called, by (operation, name)."""
+Covered = dict[tuple[str, str], tuple[int, int, int]]
+"""By (attention kernel, dtype): problems of the covering design, combinations of two values that occurred in them, and all."""
 
 
 class Evidence:
@@ -28,6 +30,7 @@ class Evidence:
             self._dtype = dtype
             self._errors: Errors = {}
             self._runs: Runs = {}
+            self._covered: Covered = {}
 
     def error(self, operation: str, dtype: str, ratio: float) -> None:
         """Record an error of ``ratio`` times its bound. ``dtype`` is that of the comparison; the test's own takes precedence.
@@ -43,11 +46,16 @@ class Evidence:
         with self._lock:
             self._runs[op, kernel] = self._runs.get((op, kernel), 0) + count
 
-    def take(self) -> tuple[Errors, Runs]:
+    def covered(self, kernel: str, dtype: str, problems: int, occurred: int, every: int) -> None:
+        """Record how much of a covering design was judged."""
+        with self._lock:
+            self._covered[kernel, dtype] = problems, occurred, every
+
+    def take(self) -> tuple[Errors, Runs, Covered]:
         """Return all that was recorded since the test began, and forget it."""
         with self._lock:
-            found = self._errors, self._runs
-            self._errors, self._runs = {}, {}
+            found = self._errors, self._runs, self._covered
+            self._errors, self._runs, self._covered = {}, {}, {}
         return found
 
 

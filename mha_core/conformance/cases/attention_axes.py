@@ -1,0 +1,137 @@
+"""The axes of attention: what a problem of the covering design may vary, and the values that each may have.
+
+A value of a mask, bias or option is offered only if the kernel declares the features that it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .covering import Row
+
+LENGTHS = (0, 1, 2, *(edge + by for edge in (16, 32, 64, 128, 256, 512, 1024, 4096) for by in (-1, 0, 1)))
+WIDTHS = (1, 5, 8, 16, 33, 64, 80, 128, 160, 256)
+MOST_SCORES = 2**18
+"""Scores of all heads together, at most: the oracle keeps a dozen arrays of them."""
+MOST_NUMBERS = 2**20
+"""Numbers in query, key and value together, at most."""
+
+BATCHES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "none": ((), (), ()),
+    "one": ((2,), (2,), (2,)),
+    "two": ((2, 3), (2, 3), (2, 3)),
+    "one element": ((1,), (1,), (1,)),
+    "keys shared": ((3,), (1,), (1,)),
+    "keys without": ((2,), (), ()),
+    "query shared": ((1,), (2,), (2,)),
+    "query without": ((), (3,), (3,)),
+    "values only": ((), (), (2,)),
+    "crossed": ((2, 1), (1, 3), (3,)),
+}
+"""The batch axes of query, key and value."""
+_PLAIN_BATCHES = ("none", "one", "two", "one element")
+
+BANDS: dict[str, tuple[int | None, int | None] | None] = {
+    "none": None,
+    "causal": (None, 0),
+    "window(2, 1)": (-2, 1),
+    "window(40, 0)": (-40, 0),
+    "window(0, 70)": (0, 70),
+    "window(3, None)": (-3, None),
+    "window(None, 33)": (None, 33),
+}
+"""Limits of key position - query position."""
+OFFSETS: dict[str, Any] = {"none": None, "0": 0, "3": 3, "70": 70, "-5": -5, "array": "array"}
+
+TRIPLES = (
+    ("queries", "band", "offset"),
+    ("keys", "band", "offset"),
+    ("kv_heads", "groups", "bias"),
+    ("batch", "array", "lengths"),
+    ("batch", "bias", "groups"),
+)
+"""Axes of which an implementation in tiles treats triples in a way of their own."""
+
+
+def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
+    """Return the axes of the problems that a kernel which declares these features must compute, with their values."""
+    has = frozenset(handles)
+
+    def given(feature: str, *values: Any) -> list[Any]:
+        return list(values) if feature in has else []
+
+    bands = [name for name, band in BANDS.items() if _band_features(band) <= has]
+    biases = [*given("bias", "scores", "heads", "batch", "keys", "-inf"), *given("alibi", "alibi")]
+    biases += [*given("relative_bias", "relative", "relative of one side"), *given("bias_term", "term")]
+    return {
+        "queries": list(LENGTHS),
+        "keys": list(LENGTHS),
+        "batch": list(BATCHES) if "broadcast" in has else list(_PLAIN_BATCHES),
+        "kv_heads": [1, 2, 3, 6],
+        "groups": [1, *given("grouped_query", 2, 3, 8)],
+        "head_dim": list(WIDTHS),
+        "value_dim": ["the same", *given("value_dim", *WIDTHS)],
+        "band": bands,
+        "offset": list(OFFSETS),
+        "lengths": ["none", *given("key_lengths", "int", "array", "array with 0")],
+        "packed": ["none", *given("packed", "few", "with empty ones", "many")],
+        "array": ["none", *given("array_mask", "scores", "keys", "heads", "batch", "tiles")],
+        "term": ["none", *given("mask", "or", "not", "chunks", "segments")],
+        "bias": ["none", *biases],
+        "wide": [False, *([True] if half and has & {"bias", "sink"} else [])],
+        "softcap": [None, *given("softcap", 0.5, 30.0)],
+        "sink": ["none", *given("sink", "small", "large")],
+        "scale": [None, 0.3, -0.7, 0.0],
+        "scores": ["plain", "wide", "huge", "tiny"],
+        "layout": ["contiguous", "transposed", "stepped", "sliced", "flipped", "expanded", "read-only"],
+        "lse": [False, *given("lse", True)],
+    }
+
+
+def _band_features(band: tuple[int | None, int | None] | None) -> set[str]:
+    low, high = band or (None, None)
+    return {name for name, limit in (("window", low), ("causal", high)) if limit is not None}
+
+
+def possible(row: Row) -> bool:
+    """Return whether a problem can have all of these values; axes that have no value yet do not count."""
+    known = {"queries", "keys"} <= row.keys()
+    unequal = known and row["queries"] != row["keys"]
+    if unequal and row.get("packed", "none") != "none":
+        return False
+    if row.get("packed") == "many" and row.get("queries", 300) < 300:
+        return False
+    if unequal and row.get("offset") == "none" and depends_on_positions(row):
+        return False
+    by_element = row.get("offset") == "array" or row.get("lengths", "none").startswith("array")
+    if by_element and row.get("batch") == "none":
+        return False
+    return _size(row) <= 1.0
+
+
+def depends_on_positions(row: Row) -> bool:
+    """Return whether a mask or bias is a function of positions, so that unequal lengths need an offset."""
+    return (
+        row.get("band", "none") != "none"
+        or row.get("term") in ("or", "not", "chunks")
+        or row.get("bias", "none").startswith(("alibi", "relative"))
+    )
+
+
+def batch_shape(row: Row) -> tuple[int, ...]:
+    """Return the batch axes of the scores and the result."""
+    return np.broadcast_shapes(*BATCHES[row["batch"]])
+
+
+def _size(row: Row) -> float:
+    """Return the size of a problem, relative to the greatest allowed; what is not known yet is as small as it can be."""
+    queries, keys = max(row.get("queries", 1), 1), max(row.get("keys", 1), 1)
+    batch = math.prod(batch_shape({"batch": row.get("batch", "none")}))
+    heads = batch * row.get("kv_heads", 1) * row.get("groups", 1)
+    widths = (row.get(name, 1) for name in ("head_dim", "value_dim"))
+    widest = max(width for width in widths if width != "the same")
+    return max(heads * queries * keys / MOST_SCORES, heads * (queries + keys) * widest / MOST_NUMBERS)

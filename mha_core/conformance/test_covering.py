@@ -1,0 +1,34 @@
+"""Every kernel of attention on the problems of a covering design: all pairs of the values that a problem may have.
+
+The kernel is demanded by name, so its priority and ``opt_in`` do not matter. Each problem is held to several promises at once:
+keys and values that no query may see hold NaN and inf, a second call must give the same bits, and neither arguments nor earlier
+results may change.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ..dispatch.context import ALGEBRA
+from ..dispatch.contract import ATTENTION_FEATURES, Kernel
+from .backend import BackendUnderTest
+from .judge.designed import judge_design
+from .report.sections import REFUSED_EVERY_CALL
+
+SECTION = "kernels"
+
+
+pytestmark = pytest.mark.promise(0)
+
+
+def test_a_kernel_on_problems_of_a_covering_design(
+    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
+) -> None:
+    judge = judge_design(backend, attention_kernel.name, attention_kernel.handles, dtype, rng)
+    if not judge.computed:
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(judge.refused))}")
+
+
+def test_the_algebra_on_problems_of_a_covering_design(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
+    assert judge_design(backend, ALGEBRA, ATTENTION_FEATURES, dtype, rng).computed

@@ -1,0 +1,140 @@
+"""The covering design of the conformance suite: its rows, its problems, and the oracle that judges them."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+import mha_core.plugin
+from mha_core.algebra.grid import Grid
+from mha_core.conformance.cases.attention_axes import BATCHES, TRIPLES, axes_of, batch_shape, possible
+from mha_core.conformance.cases.covering import Covering
+from mha_core.conformance.cases.designed import designed
+from mha_core.conformance.oracle import naive_attention, whole_attention
+from mha_core.plugin import ATTENTION_FEATURES
+
+AXES = {"a": [0, 1, 2], "b": ["x", "y"], "c": [None, 1.5, -1.5, 7], "d": [True, False]}
+
+
+def occurring(rows, names):
+    return {tuple(row[name] for name in names) for row in rows}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_pair_and_every_chosen_triple_occurs(seed):
+    design = Covering(AXES, np.random.default_rng(seed), triples=[("a", "b", "c")])
+    rows = list(design)
+    for names in [*combinations(AXES, 2), ("a", "b", "c")]:
+        assert occurring(rows, names) == set(product(*(AXES[name] for name in names)))
+    assert design.missing == 0
+    assert 24 <= len(rows) < 3 * 2 * 4 * 2, "24 triples need as many rows, and all combinations would be 48"
+
+
+def test_pairs_need_far_fewer_rows_than_all_combinations():
+    axes = {name: range(5) for name in "abcdefgh"}
+    assert 25 <= len(list(Covering(axes, np.random.default_rng(0)))) < 60  # of 390,625
+
+
+def test_rows_contain_nothing_impossible_and_every_pair_that_is_possible():
+    def allowed(row):
+        return not (row.get("a") == 2 and row.get("b") == "y") and not (row.get("c") == 7 and row.get("d") is True)
+
+    rows = list(Covering(AXES, np.random.default_rng(0), possible=allowed))
+    assert all(map(allowed, rows))
+    assert occurring(rows, ("a", "b")) == set(product(AXES["a"], AXES["b"])) - {(2, "y")}
+    assert occurring(rows, ("a", "c")) == set(product(AXES["a"], AXES["c"]))
+
+
+def test_pairs_that_only_whole_rows_exclude_are_left_out_and_counted_out():
+    def allowed(row):  # c = 7 needs both a = 0 and a = 1
+        return not (row.get("c") == 7 and "a" in row and "d" in row)
+
+    design = Covering(AXES, np.random.default_rng(0), possible=allowed)
+    rows, pairs = list(design), sum(len(x) * len(y) for x, y in combinations(AXES.values(), 2))
+    assert 7 not in {row["c"] for row in rows}
+    assert design.missing == 0 and design.combinations == pairs - 3 - 2 - 2
+
+
+def test_seeds_give_other_rows_in_another_order():
+    first, again, other = (list(Covering(AXES, np.random.default_rng(seed))) for seed in (0, 0, 1))
+    assert first == again and first != other
+
+
+# the axes of attention
+
+
+def test_a_kernel_that_declares_little_gets_problems_of_every_axis_that_is_left():
+    axes = axes_of(frozenset(), half=False)
+    assert axes["bias"] == axes["packed"] == axes["term"] == ["none"] and axes["groups"] == [1] and axes["lse"] == [False]
+    assert len(axes["queries"]) == len(axes["keys"]) == 27 and len(axes["head_dim"]) == 10 and len(axes["layout"]) == 7
+    assert {*axes["batch"]} == {"none", "one", "two", "one element"}
+
+
+def test_every_feature_of_attention_is_asked_for_by_some_value():
+    """One value of one axis for each feature: without it, an axis would have fewer values."""
+    every = axes_of(ATTENTION_FEATURES, half=True)
+    for feature in ATTENTION_FEATURES:
+        fewer = axes_of(ATTENTION_FEATURES - {feature}, half=True)
+        assert any(len(fewer[name]) < len(every[name]) for name in every), feature
+
+
+def rows(seed, count):
+    design = Covering(axes_of(ATTENTION_FEATURES, half=True), np.random.default_rng(seed), possible=possible, triples=TRIPLES)
+    small = (row for row in design if row["queries"] * row["keys"] < 5000 and row["kv_heads"] * row["groups"] < 10)
+    return [next(small) for _ in range(count)]
+
+
+def test_problems_of_the_design_are_what_they_say(rng):
+    """The mask and the bias as arrays equal those of the algebra, and unseen keys are unseen."""
+    for row in rows(int(rng.integers(2**32)), 80):
+        p = designed(row, rng, lambda x: x, lambda x: x)
+        options = p.options(np.asarray, np.asarray)
+        heads, shape = p.query.shape[-3], (*batch_shape(row), p.query.shape[-3], row["queries"], row["keys"])
+        grid = Grid(np, None, range(row["queries"]), range(row["keys"]), options.get("query_offset", 0), np.float64)
+        if "mask" in options:
+            np.testing.assert_array_equal(
+                np.broadcast_to(options["mask"].block(grid), shape), np.broadcast_to(p.visible, shape)
+            )
+        if "bias" in options:
+            bias = options["bias"] if isinstance(options["bias"], np.ndarray) else options["bias"].block(grid)
+            np.testing.assert_allclose(np.broadcast_to(bias, shape), np.broadcast_to(p.whole_bias, shape), rtol=1e-12)
+        assert tuple(x.shape[:-3] for x in (p.query, p.key, p.value)) == BATCHES[row["batch"]]
+        for x, unseen in zip((p.key, p.value), p.unseen(), strict=True):
+            assert unseen.shape == x.shape[:-1]
+            groups = np.any(np.broadcast_to(p.visible, shape), axis=-2).reshape(
+                *shape[:-3], row["kv_heads"], row["groups"], row["keys"]
+            )
+            seen = np.broadcast_to(~unseen, (*batch_shape(row), *unseen.shape[-2:]))
+            assert (seen | ~groups.any(axis=-2)).all(), "a key that a query sees counts as unseen"
+        assert heads == row["kv_heads"] * row["groups"]
+
+
+def test_the_oracle_over_whole_arrays_equals_the_loop_over_queries(rng):
+    for row in rows(int(rng.integers(2**32)), 40):
+        p = designed(row, rng, lambda x: x, lambda x: x)
+        arrays = p.query, p.key, p.value
+        for got, expected in zip(
+            whole_attention.attention(*arrays, **p.oracle), naive_attention.attention(*arrays, **p.oracle), strict=True
+        ):
+            np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_fault_beyond_an_edge_is_found(installed, monkeypatch):
+    """A kernel that reads only the first 256 keys, which is right for the short problems of other tests."""
+    from mha_core.conformance.backend import find
+    from mha_core.conformance.judge import designed as judged
+    from mha_core.plugin import Kernel
+
+    def attention(problem):
+        state = mha.plugin.AttentionState
+        p = problem.with_arrays(problem.query, problem.key[..., :256, :], problem.value[..., :256, :])
+        out, lse, _ = whole_attention.attention(p.query, p.key, p.value, scale=p.scale)
+        return state(out.astype(p.query.dtype), lse.astype(p.query.dtype))
+
+    monkeypatch.setitem(__import__("sys").modules, "drops_keys", type("module", (), {"attention": staticmethod(attention)}))
+    installed(Kernel("numpy", "attention", "drops keys", 1, "drops_keys:attention", -1, frozenset({"lse"})))
+    monkeypatch.setattr(judged, "SECONDS", 60.0)
+    backend = find("numpy", None, ["float64"])
+    with pytest.raises(AssertionError, match="within"):
+        judged.judge_design(backend, "drops keys", frozenset({"lse"}), "float64", np.random.default_rng(0))
