@@ -137,6 +137,21 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
     assert any(said in line for line in text.splitlines() if line.startswith("| relu | "))
 
 
+def test_a_covering_design_that_the_time_cut_short_is_reported(tmp_path):
+    chosen = ["-k", "covering", "--quick", "--dtype", "float32"]
+    done, found = report(tmp_path, chosen=chosen)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(found["covering"]) == {"tiles", "algebra"}
+    for kernel in found["covering"]:
+        one = found["covering"][kernel]["float32"]
+        assert 0 < one["combinations"] < one["of"] and one["problems"] > 0, "a second is too short for all"
+        share = 100 * one["combinations"] // one["of"]
+        said = f"{one['problems']} problems, {share}% of all combinations, before the time was up"
+        assert f"attention by {kernel} in float32: {said}" in done.stdout.splitlines()
+        row = f"| {kernel} | float32 | {one['problems']} | {one['combinations']} of {one['of']} |"
+        assert row in (tmp_path / "reports" / "numpy.md").read_text().splitlines()
+
+
 def test_xdist_workers_send_their_evidence(tmp_path, right):
     """Counts, worst errors and runs are the same as in one process."""
     done, found = report(tmp_path, "-n", 2)
@@ -261,9 +276,9 @@ def test_assert_within_records_the_greatest_error_over_its_bound():
     for wrong in (4.0, np.nan):
         with pytest.raises(AssertionError, match="times the bound"):
             tolerance.assert_within("lse", np.asarray([1.0, wrong], dtype=np.float32), one, one)
-        errors, _ = evidence.take()
+        errors, *_ = evidence.take()
         assert errors["attention lse", "float16"] == (3.0 if wrong == 4.0 else np.inf)
-    assert evidence.take() == ({}, {})
+    assert evidence.take() == ({}, {}, {})
     evidence.begin(None)
     tolerance.assert_within("weights", np.ones(2, dtype=np.float32), one, one)
     assert evidence.take()[0] == {("attention weights", "float32"): 0.0}, "without a dtype of the test, the array's counts"
@@ -283,4 +298,4 @@ def test_evidence_from_many_threads_is_complete():
         thread.start()
     for thread in threads:
         thread.join()
-    assert found.take() == ({("attention", "float32"): 499.0 * 3}, {("attention", "kernel"): 2000})
+    assert found.take() == ({("attention", "float32"): 499.0 * 3}, {("attention", "kernel"): 2000}, {})

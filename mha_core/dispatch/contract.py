@@ -101,11 +101,6 @@ class Backend:
 
     None is passed for an array that was not given.
     """
-    shields: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] | None = None
-    """For features that name a state in which the library would compute in another dtype, such as torch's ``autocast``.
-
-    Each takes a function, and returns one that computes the same outside of that state. No kernel is asked for such a feature.
-    """
     versions: Callable[[], Mapping[str, str]] | None = None
     """Returns the versions of the libraries by name."""
     install: str = ""
@@ -124,6 +119,11 @@ class Backend:
 
     It decides by the array's type and dtype only, for example for a subclass whose ``*`` is a matrix product. The message
     begins with the name of the argument: ``"is a ...: write ..."``.
+    """
+    shields: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] | None = None
+    """For features that name a state in which the library would compute in another dtype, such as torch's ``autocast``.
+
+    Each takes a function, and returns one that computes the same outside of that state. No kernel is asked for such a feature.
     """
 
 

@@ -53,7 +53,7 @@ class KeyValueCache:
         self._check(source or {})
         return xp.concat([self.key, key], axis=-2), xp.concat([self.value, value], axis=-2)
 
-    def of_context(self, context: Array, source: Mapping[str, Array | None]) -> tuple[Array, Array] | None:
+    def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None:
         """Return the keys and values of this context; None if the cache is empty.
 
         Raises ValueError for another context, and if ``source`` differs from the cache's.
@@ -62,12 +62,8 @@ class KeyValueCache:
             return None
         if self.context is not context:
             raise ValueError("the cache holds the keys of another context: start another sequence with an empty cache")
-        self._check(source)
+        self._check(source or {})
         return self.key, self.value
-
-    def replace(self, key: Array, value: Array, context: Array | None, source: Mapping[str, Array | None]) -> None:
-        """Replace all fields."""
-        self.key, self.value, self.context, self.source = key, value, context, source
 
     def _check(self, source: Mapping[str, Array | None]) -> None:
         for name, x in source.items():

@@ -22,11 +22,15 @@ Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 class Cache(Protocol):
     """The interface of a cache of keys and values."""
 
+    key: Array | None
+    value: Array | None
+    context: Array | None
+    source: Mapping[str, Array | None]
+
     @property
     def length(self) -> int: ...
     def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]: ...
-    def of_context(self, context: Array, source: Mapping[str, Array | None]) -> tuple[Array, Array] | None: ...
-    def replace(self, key: Array, value: Array, context: Array | None, source: Mapping[str, Array | None]) -> None: ...
+    def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None: ...
 
 
 def multi_head_attention(
@@ -178,7 +182,7 @@ def _multi_head(
     out = move_axis(xp, scaled_dot_product_attention(q, k, v, **options), -3, -2)
     out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
     if cache is not None and not dry.get():  # at the end, so that a call that fails leaves the cache as it was
-        cache.replace(k, v, context, source)
+        cache.key, cache.value, cache.context, cache.source = k, v, context, source
     return out
 
 

@@ -94,6 +94,9 @@ def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dic
     errors: dict[str, dict[str, float | None]] = {}
     for (operation, dtype), ratio in sorted(counts.errors.items()):
         errors.setdefault(operation, {})[dtype] = float(f"{ratio:.4g}") if math.isfinite(ratio) else None
+    covering: dict[str, dict[str, dict[str, int]]] = {}
+    for (kernel, dtype), (problems, occurred, every) in sorted(counts.covered.items()):
+        covering.setdefault(kernel, {})[dtype] = {"problems": problems, "combinations": occurred, "of": every}
     return {
         **head,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -103,6 +106,7 @@ def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dic
             str(number): {"promise": PROMISES[number], **_keys(counts)} for number, counts in counts.promises().items()
         },
         "worst_error_over_bound": errors,
+        "covering": covering,
         "kernels": [{**kernel, "runs": counts.runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
     }
 
@@ -137,6 +141,11 @@ def markdown(found: Mapping[str, Any]) -> str:
         (kernel["op"], kernel["name"] + " (opt-in)" * kernel["opt_in"], kernel["from"], str(kernel["runs"]))
         for kernel in found["kernels"]
     ]
+    covered = [
+        (kernel, dtype, str(one["problems"]), f"{one['combinations']} of {one['of']}")
+        for kernel, by_dtype in found["covering"].items()
+        for dtype, one in by_dtype.items()
+    ]
     part = ", a part of the suite" if found["selection"] else ""
     paragraphs = [
         f"**{found['backend']}: conformance {found['result']}{part}** ({found['date'][:10]}, mha-core {found['mha_core']})",
@@ -145,6 +154,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         *_promises(found["promises"]),
         *([_table(error_rows(errors, "worst error / bound"), numbers=len({dtype for _, dtype in errors}))] if errors else []),
         *([_table([("kernel of", "name", "from", "runs"), *kernels], numbers=1)] if kernels else []),
+        *([_table([("attention by", "dtype", "problems", "combinations"), *covered], numbers=2)] if covered else []),
     ]
     return "\n\n".join(paragraphs) + "\n"
 

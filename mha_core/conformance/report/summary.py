@@ -11,12 +11,16 @@ from .sections import OUTCOMES
 
 
 def lines(counts: Counts) -> Iterator[str]:
-    """Yield the lines: sections, promises that failed, greatest errors."""
+    """Yield the lines: sections, promises that failed, covering designs that were cut short, greatest errors."""
     yield from _aligned([("section", *OUTCOMES), *section_rows(counts.sections())])
     for name, count, reproduce in counts.failures():
         yield f"{name}: {count} {'test' if count == 1 else 'tests'} failed"
         if reproduce:
             yield f"    {reproduce}"
+    for (kernel, dtype), (problems, occurred, every) in counts.covered.items():
+        if occurred < every:
+            share = math.floor(100 * occurred / every)
+            yield f"attention by {kernel} in {dtype}: {problems} problems, {share}% of all combinations, before the time was up"
     if counts.errors:
         yield ""
         yield from _aligned(error_rows(counts.errors, "error / bound"))
