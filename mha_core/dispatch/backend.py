@@ -35,11 +35,11 @@ class LoadedBackend:
         shields = self.record.shields or {}
 
         def shield(function: Callable[..., Any]) -> Callable[..., Any]:
-            for name in sorted(features & shields.keys()):
+            for name in sorted(features.intersection(shields)):
                 function = shields[name](function)
             return function
 
-        return features - shields.keys(), shield
+        return features.difference(shields), shield
 
     def placeholder(self, shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
         """Return zeros of this shape that occupy the memory of one element."""

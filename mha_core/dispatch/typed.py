@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -25,7 +25,8 @@ def fits(value: Any, declared: Any) -> bool:
     if origin in (types.UnionType, typing.Union):
         return any(fits(value, one) for one in arguments)
     if origin in (tuple, frozenset):
-        return isinstance(value, origin) and all(fits(x, arguments[0]) for x in value)
+        kind = tuple if origin is tuple else Set  # any set: the contract's first plugins may hold plain ones
+        return isinstance(value, kind) and all(fits(x, arguments[0]) for x in value)
     if origin is Mapping:
         return isinstance(value, Mapping) and all(fits(x, arguments[0]) and fits(y, arguments[1]) for x, y in value.items())
     if origin is Callable:

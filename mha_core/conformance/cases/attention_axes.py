@@ -15,9 +15,9 @@ from .covering import Row
 
 LENGTHS = (0, 1, 2, *(edge + by for edge in (16, 32, 64, 128, 256, 512, 1024, 4096) for by in (-1, 0, 1)))
 WIDTHS = (1, 5, 8, 16, 33, 64, 80, 128, 160, 256)
-MOST_SCORES = 2**18
+MOST_SCORES = 2**17
 """Scores of all heads together, at most: the oracle keeps a dozen arrays of them."""
-MOST_NUMBERS = 2**20
+MOST_NUMBERS = 2**19
 """Numbers in query, key and value together, at most."""
 
 BATCHES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {

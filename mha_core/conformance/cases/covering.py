@@ -7,7 +7,7 @@ occurred yet, and takes for every other axis the value that adds most combinatio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,7 +39,7 @@ class Covering:
     ) -> None:
         self._axes, self._rng, self._possible = axes, rng, possible
         groups = [*combinations(axes, 2), *(group for group in triples if set(group) <= set(axes))]
-        self._missing = {group: dict.fromkeys(self._shuffled(group)) for group in groups}
+        self._missing = {group: self._all_possible(group) for group in groups}
         self._groups_of = {name: [group for group in groups if name in group] for name in axes}
         self.combinations = self.missing
         """Number of combinations that can occur."""
@@ -47,51 +47,58 @@ class Covering:
     @property
     def missing(self) -> int:
         """Number of combinations that have not occurred yet."""
-        return sum(map(len, self._missing.values()))
+        return sum(int(missing.sum()) for missing in self._missing.values())
 
     def __iter__(self) -> Iterator[Row]:
-        while any(self._missing.values()):
-            group = max(self._missing, key=lambda one: len(self._missing[one]))
-            first = next(iter(self._missing[group]))
-            for _ in range(_TRIES):
-                chosen = self._completed(dict(zip(group, first, strict=True)))
-                if chosen is not None:
-                    break
-            else:
-                del self._missing[group][first]
-                self.combinations -= 1
-                continue
-            for each, missing in self._missing.items():
-                missing.pop(tuple(chosen[name] for name in each), None)
-            yield self._row(chosen)
+        while True:
+            left = {group: int(missing.sum()) for group, missing in self._missing.items()}
+            group = max(left, key=lambda one: left[one])
+            if not left[group]:
+                return
+            chosen = self._row_with_a_missing_one_of(group)
+            if chosen is not None:
+                for each, missing in self._missing.items():
+                    missing[tuple(chosen[name] for name in each)] = False
+                yield self._row(chosen)
 
-    def _shuffled(self, group: tuple[str, ...]) -> list[tuple[int, ...]]:
-        """Return the combinations of the values of some axes that can occur, as indices in random order."""
-        every = list(product(*(range(len(self._axes[name])) for name in group)))
-        self._rng.shuffle(every)
-        return [tuple(map(int, at)) for at in every if self._possible(self._row(dict(zip(group, at, strict=True))))]
+    def _row_with_a_missing_one_of(self, group: tuple[str, ...]) -> dict[str, int] | None:
+        """Return the indices of a row's values; None if a combination turned out to be impossible, which is then left out."""
+        missing = self._missing[group]
+        first = np.unravel_index(self._rng.choice(np.flatnonzero(missing)), missing.shape)
+        for _ in range(_TRIES):
+            chosen = self._completed({name: int(at) for name, at in zip(group, first, strict=True)})
+            if chosen is not None:
+                return chosen
+        missing[first] = False
+        self.combinations -= 1
+        return None
 
     def _completed(self, chosen: dict[str, int]) -> dict[str, int] | None:
         """Return the indices of a whole row's values that contains those already chosen; None if none was found."""
         rest = [name for name in self._axes if name not in chosen]
         self._rng.shuffle(rest)
         for name in rest:
-            order = self._rng.permutation(len(self._axes[name]))
-            ranked = sorted((int(at) for at in order), key=lambda at: -self._gain(chosen, name, at))
+            gain = self._gain(chosen, name) + self._rng.random(len(self._axes[name]))  # values that gain equally in any order
+            ranked = (int(at) for at in np.argsort(-gain))
             found = next((at for at in ranked if self._possible(self._row(chosen | {name: at}))), None)
             if found is None:
                 return None
             chosen[name] = found
         return chosen
 
-    def _gain(self, chosen: dict[str, int], name: str, at: int) -> int:
-        """Return how many missing combinations occur if this value is added to those already chosen."""
-        both = chosen | {name: at}
-        return sum(
-            tuple(both[each] for each in group) in self._missing[group]
-            for group in self._groups_of[name]
-            if both.keys() >= {*group}
-        )
+    def _gain(self, chosen: dict[str, int], name: str) -> Any:
+        """Return, for each value of an axis, how many missing combinations occur if it is added to the values chosen."""
+        gain = np.zeros(len(self._axes[name]))
+        for group in self._groups_of[name]:
+            if all(each == name or each in chosen for each in group):
+                gain += self._missing[group][tuple(slice(None) if each == name else chosen[each] for each in group)]
+        return gain
+
+    def _all_possible(self, group: tuple[str, ...]) -> np.ndarray:
+        """Return which combinations of the values of some axes can occur, as an array with an axis for each of them."""
+        shape = tuple(len(self._axes[name]) for name in group)
+        found = [self._possible(self._row(dict(zip(group, at, strict=True)))) for at in np.ndindex(*shape)]
+        return np.asarray(found, dtype=bool).reshape(shape)
 
     def _row(self, chosen: Mapping[str, int]) -> Row:
         return {name: self._axes[name][at] for name, at in chosen.items()}
