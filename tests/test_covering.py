@@ -79,6 +79,15 @@ def test_every_feature_of_attention_is_asked_for_by_some_value():
         assert any(len(fewer[name]) < len(every[name]) for name in every), feature
 
 
+@pytest.mark.parametrize("handles", [ATTENTION_FEATURES, frozenset({"lse", "causal", "packed"}), frozenset()], ids=len)
+def test_every_value_of_every_axis_occurs(handles):
+    """A value that the limits on sizes exclude would be left out without a word."""
+    axes = axes_of(handles, half=True)
+    found = list(Covering(axes, np.random.default_rng(0), possible=possible, triples=TRIPLES))
+    for name, values in axes.items():
+        assert {row[name] for row in found} == set(values), name
+
+
 def rows(seed, count):
     design = Covering(axes_of(ATTENTION_FEATURES, half=True), np.random.default_rng(seed), possible=possible, triples=TRIPLES)
     small = (row for row in design if row["queries"] * row["keys"] < 5000 and row["kv_heads"] * row["groups"] < 10)

@@ -103,7 +103,7 @@ def possible(row: Row) -> bool:
     unequal = known and row["queries"] != row["keys"]
     if unequal and row.get("packed", "none") != "none":
         return False
-    if row.get("packed") == "many" and row.get("queries", 300) < 300:
+    if row.get("packed") == "many" and row.get("queries", 255) < 255:
         return False
     if unequal and row.get("offset") == "none" and depends_on_positions(row):
         return False
