@@ -1,9 +1,10 @@
-"""Memory that attention takes beyond its arguments, measured in a new process.
+"""Memory that attention takes beyond its arguments at length 8192, in a new process, and whether its numbers are right.
 
     python -m mha_core.conformance.probes.attention_memory BACKEND DTYPE [DEVICE] [--plugin MODULE] ...
 
-prints, as JSON, by how many bytes the process grew in each case after its arguments were made. If the system cannot reset the
-peak, a case counts only memory beyond that of earlier cases: excessive memory shows in the first.
+prints JSON: for each kernel and the algebra, for each case, by how many bytes the process grew after its arguments were made,
+and what is wrong with the numbers; null if the kernel refuses the case. If the system cannot reset the peak, a case counts only
+memory beyond that of earlier cases: excessive memory shows in the first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -18,22 +20,43 @@ import numpy as np
 
 import mha_core as mha
 
-from ...dispatch.registry import register
+from ...dispatch.context import ALGEBRA
+from ...dispatch.registry import register, registry
 from ..backend import BackendUnderTest, find
+from ..oracle.tolerance import assert_within, exact_attention
 from .peak_memory import peak, reset_peak
 
 LENGTH = 8192  # scores of one head are 256 MB in float32, far more than everything else in the process
 WIDTH = 16
+ROWS = 13  # of the result are compared with the oracle
 
-# name: (backend, dtype, L = S) -> the options; all heads and batch elements share the arrays
-CASES: dict[str, Callable[[BackendUnderTest, str, int], dict[str, Any]]] = {
-    "plain": lambda backend, dtype, n: {},
-    "causal": lambda backend, dtype, n: {"mask": mha.causal()},
-    "window": lambda backend, dtype, n: {"mask": mha.window(n // 4, n // 4)},
-    "key_lengths": lambda backend, dtype, n: {"mask": mha.key_lengths(backend.array(np.asarray(n - n // 8)))},
-    "alibi": lambda backend, dtype, n: {"bias": mha.alibi(1)},
-    "array_mask": lambda backend, dtype, n: {"mask": _stripes(backend, n)},
-    "array_bias": lambda backend, dtype, n: {"bias": _ramp(backend, dtype, n)},
+
+@dataclass(frozen=True)
+class Case:
+    """Options of a call, in which all heads and batch elements share arrays."""
+
+    options: Callable[[BackendUnderTest, str, int], dict[str, Any]]
+    """Function of the backend, the dtype and L = S."""
+    oracle: Callable[[np.ndarray, np.ndarray, int], dict[str, Any]]
+    """Function of query positions (rows, 1), key positions (S) and S; returns the options as the oracle takes them."""
+
+
+CASES = {
+    "plain": Case(lambda backend, dtype, n: {}, lambda q, k, n: {}),
+    "causal": Case(lambda backend, dtype, n: {"mask": mha.causal()}, lambda q, k, n: {"allowed": k <= q}),
+    "window": Case(
+        lambda backend, dtype, n: {"mask": mha.window(n // 4, n // 4)}, lambda q, k, n: {"allowed": abs(k - q) <= n // 4}
+    ),
+    "key_lengths": Case(
+        lambda backend, dtype, n: {"mask": mha.key_lengths(backend.array(np.asarray(n - n // 8)))},
+        lambda q, k, n: {"allowed": k + 0 * q < n - n // 8},
+    ),
+    "alibi": Case(lambda backend, dtype, n: {"bias": mha.alibi(1)}, lambda q, k, n: {"bias": -(2.0**-8) * abs(k - q)}),
+    "array_mask": Case(lambda backend, dtype, n: {"mask": _stripes(backend, n)}, lambda q, k, n: {"allowed": q % 3 != k % 3}),
+    "array_bias": Case(
+        lambda backend, dtype, n: {"bias": _ramp(backend, dtype, n)},
+        lambda q, k, n: {"bias": np.linspace(-1.0, 1.0, n) + 0 * q},
+    ),
 }
 
 
@@ -58,26 +81,53 @@ def limit(length: int = LENGTH) -> int:
     return length * length * 4 // 4
 
 
-def grown(backend: BackendUnderTest, dtype: str, case: str) -> int:
-    """Return by how many bytes the peak grew during a call; if it is too much, call again, now that everything is compiled."""
-    _growth(backend, dtype, case, 64)  # the library and its kernels load code on first use
-    growth, was_reset = _growth(backend, dtype, case, LENGTH)
-    return min(growth, _growth(backend, dtype, case, LENGTH)[0]) if growth > limit() and was_reset else growth
+def measured(backend: BackendUnderTest, dtype: str, kernel: str, case: str) -> dict[str, Any] | None:
+    """Return by how many bytes the peak grew during a call, and what is wrong with its numbers; None if it is refused."""
+    with mha.use_kernel("attention", kernel):
+        try:
+            _call(backend, dtype, case, 64)  # the library and its kernels load code on first use
+            growth, was_reset, wrong = _call(backend, dtype, case, LENGTH)
+            if growth > limit() and was_reset:  # call again, now that everything is compiled
+                growth = min(growth, _call(backend, dtype, case, LENGTH)[0])
+        except mha.KernelUnsupported:
+            return None
+    return {"bytes": growth, "wrong": wrong}
 
 
-def _growth(backend: BackendUnderTest, dtype: str, case: str, length: int) -> tuple[int, bool]:
-    """Return the growth in bytes during one call, and whether the peak could be reset before it."""
+def _call(backend: BackendUnderTest, dtype: str, case: str, length: int) -> tuple[int, bool, str]:
+    """Return the growth in bytes during one call, whether the peak could be reset before it, and what is wrong."""
     numbers = np.sin(np.arange(length * WIDTH).reshape(1, length, WIDTH))
     query, key, value = (backend.array(numbers + at, dtype) for at in range(3))
-    options = CASES[case](backend, dtype, length)
+    options = CASES[case].options(backend, dtype, length)
     was_reset, before = reset_peak(), peak()
     # a lazy library computes when its numbers are read
-    backend.numpy(mha.scaled_dot_product_attention(query, key, value, **options))
-    return peak() - before, was_reset
+    out = backend.numpy(mha.scaled_dot_product_attention(query, key, value, **options))
+    growth = peak() - before
+    rows = np.unique(np.linspace(0, length - 1, ROWS).astype(int))
+    exact = exact_attention(
+        backend.numpy(query)[:, rows],
+        backend.numpy(key),
+        backend.numpy(value),
+        dtype=dtype,
+        rounds_weights=backend.rounds_weights,
+        equal_weights=True,
+        **_oracle(backend, dtype, case, rows[:, None], length),
+    )
+    try:
+        assert_within("out", out[:, rows], exact.out, exact.out_bound)
+    except AssertionError as error:
+        return growth, was_reset, str(error)
+    return growth, was_reset, ""
+
+
+def _oracle(backend: BackendUnderTest, dtype: str, case: str, rows: np.ndarray, length: int) -> dict[str, Any]:
+    """Return the options for the oracle; a bias that is an array holds numbers of the dtype."""
+    options = CASES[case].oracle(rows, np.arange(length), length)
+    return options if case != "array_bias" else {"bias": backend.rounded(options["bias"], dtype)}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the growth in each case as JSON."""
+    """Print what was measured as JSON."""
     prog = "python -m mha_core.conformance.probes.attention_memory"
     parser = argparse.ArgumentParser(prog=prog, description=__doc__.partition("\n")[0])
     parser.add_argument("backend")
@@ -89,7 +139,12 @@ def main(arguments: list[str] | None = None) -> None:
     for name in given.plugin:
         register(import_module(name))
     backend = find(given.backend, given.device, [given.dtype])
-    print(json.dumps({case: grown(backend, given.dtype, case) for case in given.case or CASES}))
+    kernels = [kernel.name for kernel in registry().kernels.get((backend.name, "attention"), ())]
+    found = {
+        kernel: {case: measured(backend, given.dtype, kernel, case) for case in given.case or CASES}
+        for kernel in (*kernels, ALGEBRA)
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
