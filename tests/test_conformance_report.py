@@ -141,13 +141,13 @@ def test_a_covering_design_that_the_time_cut_short_is_reported(tmp_path):
     chosen = ["-k", "covering", "--quick", "--dtype", "float32"]
     done, found = report(tmp_path, chosen=chosen)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert set(found["covering"]) == {"tiles", "algebra"}
-    for kernel in found["covering"]:
+    assert {"attention by tiles", "attention by algebra", "linear by chunks", "rotary by algebra"} <= set(found["covering"])
+    for kernel in ("attention by tiles", "attention by algebra"):
         one = found["covering"][kernel]["float32"]
         assert 0 < one["combinations"] < one["of"] and one["problems"] > 0, "a second is too short for all"
         share = 100 * one["combinations"] // one["of"]
         said = f"{one['problems']} problems, {share}% of all combinations, before the time was up"
-        assert f"attention by {kernel} in float32: {said}" in done.stdout.splitlines()
+        assert f"{kernel} in float32: {said}" in done.stdout.splitlines()
         row = f"| {kernel} | float32 | {one['problems']} | {one['combinations']} of {one['of']} |"
         assert row in (tmp_path / "reports" / "numpy.md").read_text().splitlines()
 

@@ -1,18 +1,23 @@
 """The covering design of the conformance suite: its rows, its problems, and the oracle that judges them."""
 
+import sys
+import types
 from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 import mha_core as mha
-import mha_core.plugin
 from mha_core.algebra.grid import Grid
+from mha_core.conformance.backend import find
+from mha_core.conformance.cases import piece_axes
 from mha_core.conformance.cases.attention_axes import BATCHES, TRIPLES, axes_of, batch_shape, possible
 from mha_core.conformance.cases.covering import Covering
 from mha_core.conformance.cases.designed import designed
+from mha_core.conformance.cases.pieces import PIECES
+from mha_core.conformance.judge import designed as judged
 from mha_core.conformance.oracle import naive_attention, whole_attention
-from mha_core.plugin import ATTENTION_FEATURES
+from mha_core.plugin import ATTENTION_FEATURES, AttentionState, Kernel
 
 AXES = {"a": [0, 1, 2], "b": ["x", "y"], "c": [None, 1.5, -1.5, 7], "d": [True, False]}
 
@@ -131,19 +136,52 @@ def test_the_oracle_over_whole_arrays_equals_the_loop_over_queries(rng):
 
 def test_a_fault_beyond_an_edge_is_found(installed, monkeypatch):
     """A kernel that reads only the first 256 keys, which is right for the short problems of other tests."""
-    from mha_core.conformance.backend import find
-    from mha_core.conformance.judge import designed as judged
-    from mha_core.plugin import Kernel
 
     def attention(problem):
-        state = mha.plugin.AttentionState
         p = problem.with_arrays(problem.query, problem.key[..., :256, :], problem.value[..., :256, :])
         out, lse, _ = whole_attention.attention(p.query, p.key, p.value, scale=p.scale)
-        return state(out.astype(p.query.dtype), lse.astype(p.query.dtype))
+        return AttentionState(out.astype(p.query.dtype), lse.astype(p.query.dtype))
 
-    monkeypatch.setitem(__import__("sys").modules, "drops_keys", type("module", (), {"attention": staticmethod(attention)}))
+    monkeypatch.setitem(sys.modules, "drops_keys", types.SimpleNamespace(attention=attention))
     installed(Kernel("numpy", "attention", "drops keys", 1, "drops_keys:attention", -1, frozenset({"lse"})))
     monkeypatch.setattr(judged, "SECONDS", 60.0)
     backend = find("numpy", None, ["float64"])
     with pytest.raises(AssertionError, match="within"):
         judged.judge_design(backend, "drops keys", frozenset({"lse"}), "float64", np.random.default_rng(0))
+
+
+# pieces
+
+
+@pytest.mark.parametrize("op", PIECES)
+def test_every_value_of_every_axis_of_a_piece_occurs(op):
+    axes = piece_axes.axes_of_piece(op)
+    found = list(Covering(axes, np.random.default_rng(0), possible=piece_axes.possible))
+    for name, values in axes.items():
+        assert {row[name] for row in found} == set(values), name
+
+
+EDGES = {
+    "linear": lambda x, w, b: x.shape[-1] == 257,
+    "layer_norm": lambda x, weight, bias, eps: weight is None and bias is not None,
+    "rms_norm": lambda x, weight, eps: eps > 0.1 and x.ndim == 4,
+    "gelu": lambda x, approximate: x.size and abs(x).max() > 60,
+    "relu": lambda x: not x.flags.c_contiguous,
+    "silu": lambda x: x.shape[-1] == 4097,
+    "rotary": lambda x, cos, sin, interleaved: interleaved and 1 < cos.shape[-1] < x.shape[-1] // 2,
+}
+
+
+@pytest.mark.parametrize("op", PIECES)
+def test_a_kernel_of_a_piece_that_is_wrong_beyond_an_edge_is_found(installed, monkeypatch, op):
+    def kernel(*arrays, **options):
+        with mha.use_kernel(op, "algebra"):
+            y = getattr(mha, op)(*arrays, **options)
+        return np.roll(y, 1, axis=-1) if EDGES[op](*arrays, **options) else y
+
+    monkeypatch.setitem(sys.modules, "wrong_beyond", types.SimpleNamespace(kernel=kernel))
+    installed(Kernel("numpy", op, "wrong beyond", 1, "wrong_beyond:kernel", -1))
+    monkeypatch.setattr(judged, "SECONDS", 300.0)
+    with pytest.raises(AssertionError, match="within") as caught:
+        judged.judge_piece_design(find("numpy", None, ["float64"]), op, "wrong beyond", "float64", np.random.default_rng(0))
+    assert caught.value.__notes__[0].startswith("the call: ")

@@ -13,7 +13,8 @@ import pytest
 from ..dispatch.context import ALGEBRA
 from ..dispatch.contract import ATTENTION_FEATURES, Kernel
 from .backend import BackendUnderTest
-from .judge.designed import judge_design
+from .cases.pieces import PIECES
+from .judge.designed import judge_design, judge_piece_design
 from .report.sections import REFUSED_EVERY_CALL
 
 SECTION = "kernels"
@@ -32,3 +33,18 @@ def test_a_kernel_on_problems_of_a_covering_design(
 
 def test_the_algebra_on_problems_of_a_covering_design(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
     assert judge_design(backend, ALGEBRA, ATTENTION_FEATURES, dtype, rng).computed
+
+
+def test_a_kernel_of_a_piece_on_calls_of_a_covering_design(
+    backend: BackendUnderTest, piece_kernel: Kernel, dtype: str, rng: np.random.Generator
+) -> None:
+    refused = judge_piece_design(backend, piece_kernel.op, piece_kernel.name, dtype, rng)
+    if refused:
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(refused))}")
+
+
+@pytest.mark.parametrize("op", PIECES)
+def test_the_algebra_of_a_piece_on_calls_of_a_covering_design(
+    backend: BackendUnderTest, dtype: str, rng: np.random.Generator, op: str
+) -> None:
+    assert not judge_piece_design(backend, op, ALGEBRA, dtype, rng)

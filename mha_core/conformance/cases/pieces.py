@@ -38,24 +38,26 @@ class PieceCall:
         return both * u * (self.magnitude(*rounded) + np.abs(exact)) + SMALLEST[dtype]
 
 
-def _linear(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
-    products = np.abs(x) @ np.abs(w) * (np.sqrt(w.shape[0]) + 2)
-    return products + (0.0 if b is None else np.abs(b))
+def linear_magnitude(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
+    """Bound a sum in any order: b may be its first term, and then every partial sum is rounded relative to b too."""
+    terms = np.abs(x) @ np.abs(w) + (0.0 if b is None else np.abs(b))
+    found: Floats = terms * (np.sqrt(w.shape[0]) + 2)
+    return found
 
 
-def _norm(x: Floats, weight: Floats | None = None, bias: Floats | None = None) -> Any:
+def norm_magnitude(x: Floats, weight: Floats | None = None, bias: Floats | None = None, *, eps: float = 1e-5) -> Any:
     """Bound rounding of mean and variance by max |x| over the root mean square of the centred row."""
-    deviation = np.sqrt(((x - x.mean(axis=-1, keepdims=True)) ** 2).mean(axis=-1, keepdims=True) + 1e-5)
+    deviation = np.sqrt(((x - x.mean(axis=-1, keepdims=True)) ** 2).mean(axis=-1, keepdims=True) + eps)
     size = (np.sqrt(x.shape[-1]) + 8) * np.abs(x).max(axis=-1, keepdims=True, initial=0) / deviation
     size = size * (1 + np.abs(x) / deviation)
     return size * (1.0 if weight is None else np.abs(weight)) + (0.0 if bias is None else np.abs(bias))
 
 
-def _rotary(x: Floats, cos: Floats, sin: Floats) -> Floats:
+def rotary_magnitude(x: Floats, cos: Floats, sin: Floats) -> Floats:
     return 4 * np.abs(x).max(axis=-1, keepdims=True, initial=0) + 0 * x
 
 
-def _activation(x: Floats) -> Floats:
+def activation_magnitude(x: Floats) -> Floats:
     return 16 * np.abs(x)
 
 
@@ -68,23 +70,23 @@ def piece_calls(rng: np.random.Generator, op: str) -> Iterator[PieceCall]:
     if op == "linear":
         for shape in [(3, 5), (2, 3, 16), (7,), (0, 4), (2, 130, 64)]:
             w = normal(shape[-1], 6)
-            yield PieceCall("with b", mha.linear, reference.linear, (normal(*shape), w, normal(6)), _linear)
-            yield PieceCall("without b", mha.linear, reference.linear, (normal(*shape), w), _linear)
+            yield PieceCall("with b", mha.linear, reference.linear, (normal(*shape), w, normal(6)), linear_magnitude)
+            yield PieceCall("without b", mha.linear, reference.linear, (normal(*shape), w), linear_magnitude)
     elif op in ("layer_norm", "rms_norm"):
         operation, exact = getattr(mha, op), getattr(reference, op)
         for shape in [(3, 5), (2, 3, 16), (7,), (0, 4), (2, 130, 64)]:
             parts = [normal(shape[-1]) for _ in range(2 if op == "layer_norm" else 1)]
             x = 3 * normal(*shape) + 1
-            yield PieceCall("plain", operation, exact, (x,), _norm)
-            yield PieceCall("affine", operation, exact, (x, *parts), _norm)
-            yield PieceCall("only the last", operation, exact, (x, *(None,) * (len(parts) - 1), parts[-1]), _norm)
-            yield PieceCall("eps", operation, exact, (x, *parts), _norm, {"eps": 0.5})
+            yield PieceCall("plain", operation, exact, (x,), norm_magnitude)
+            yield PieceCall("affine", operation, exact, (x, *parts), norm_magnitude)
+            yield PieceCall("only the last", operation, exact, (x, *(None,) * (len(parts) - 1), parts[-1]), norm_magnitude)
+            yield PieceCall("eps", operation, exact, (x, *parts), norm_magnitude, {"eps": 0.5})
     elif op in ("gelu", "relu", "silu"):
         settings: list[dict[str, Any]] = [{"approximate": "none"}, {"approximate": "tanh"}] if op == "gelu" else [{}]
         for options in settings:
             for x in (3 * normal(4, 5), normal(0, 3), normal(3, 70, 100), np.asarray([0.0, -0.0, 1e-3, 30.0, -30.0])):
                 yield PieceCall(
-                    " ".join(options.values()), getattr(mha, op), getattr(reference, op), (x,), _activation, options
+                    " ".join(options.values()), getattr(mha, op), getattr(reference, op), (x,), activation_magnitude, options
                 )
     elif op == "rotary":
         for interleaved in (True, False):
@@ -92,7 +94,7 @@ def piece_calls(rng: np.random.Generator, op: str) -> Iterator[PieceCall]:
                 angles = 3 * normal(length, half)
                 arrays = (normal(2, 3, length, width), np.cos(angles), np.sin(angles))
                 name = "interleaved" if interleaved else "halves"
-                yield PieceCall(name, mha.rotary, reference.rotary, arrays, _rotary, {"interleaved": interleaved})
+                yield PieceCall(name, mha.rotary, reference.rotary, arrays, rotary_magnitude, {"interleaved": interleaved})
 
 
 PIECES = ("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary")

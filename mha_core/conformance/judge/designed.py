@@ -12,15 +12,19 @@ import numpy as np
 import mha_core as mha
 
 from ..backend import BackendUnderTest
+from ..cases import piece_axes
 from ..cases.attention_axes import TRIPLES, axes_of, possible
 from ..cases.covering import Covering, Row
 from ..cases.designed import Designed, designed
 from ..oracle import tolerance
 from ..report.evidence import evidence
 from .layouts import laid_out
+from .pieces import judge_piece
 
 SECONDS, QUICK_SECONDS = 10.0, 1.0
 """Time for the problems of one kernel and dtype."""
+PIECE = 0.3
+"""The share of this time that a kernel of a piece has."""
 REFUSALS = 60
 """A kernel that refuses as many problems, and computes none, refuses all: it may be for another device."""
 
@@ -116,8 +120,32 @@ def judge_design(
         if time.monotonic() > end or (not judge.computed and sum(judge.refused.values()) >= REFUSALS):
             break
         _judge_row(judge, row, rng)
-    evidence.covered(kernel, dtype, judge.computed, design.combinations - design.missing, design.combinations)
+    evidence.covered(f"attention by {kernel}", dtype, judge.computed, design.combinations - design.missing, design.combinations)
     return judge
+
+
+def judge_piece_design(backend: BackendUnderTest, op: str, kernel: str, dtype: str, rng: np.random.Generator) -> set[str]:
+    """Judge a kernel of a piece, or the algebra, on the calls of a covering design; return its reasons if it refused all."""
+    design = Covering(piece_axes.axes_of_piece(op), rng, possible=piece_axes.possible)
+    refused: set[str] = set()
+    computed = 0
+    end = time.monotonic() + (QUICK_SECONDS if backend.quick else SECONDS) * PIECE
+    for row in design:
+        if time.monotonic() > end or (not computed and len(refused) >= REFUSALS):
+            break
+        call = piece_axes.designed_piece(op, row, rng)
+        layouts = (row["layout"], row.get("layout of w", "contiguous"), "contiguous")
+        try:
+            with mha.use_kernel(op, kernel):
+                judge_piece(backend, op, call, dtype, layouts=layouts)
+            computed += 1
+        except mha.KernelUnsupported as error:
+            refused.add(str(error).partition(": it ")[2].partition(";")[0])
+        except Exception as error:
+            error.add_note(f"the call: {', '.join(f'{name}={value}' for name, value in row.items())}")
+            raise
+    evidence.covered(f"{op} by {kernel}", dtype, computed, design.combinations - design.missing, design.combinations)
+    return set() if computed else refused
 
 
 def _judge_row(judge: Judge, row: Row, rng: np.random.Generator) -> None:

@@ -154,7 +154,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         *_promises(found["promises"]),
         *([_table(error_rows(errors, "worst error / bound"), numbers=len({dtype for _, dtype in errors}))] if errors else []),
         *([_table([("kernel of", "name", "from", "runs"), *kernels], numbers=1)] if kernels else []),
-        *([_table([("attention by", "dtype", "problems", "combinations"), *covered], numbers=2)] if covered else []),
+        *([_table([("covering design of", "dtype", "problems", "combinations"), *covered], numbers=2)] if covered else []),
     ]
     return "\n\n".join(paragraphs) + "\n"
 

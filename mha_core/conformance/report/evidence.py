@@ -14,7 +14,7 @@ Errors = dict[tuple[str, str], float]
 Runs = dict[tuple[str, str], int]
 """How often a kernel was called, by (operation, name)."""
 Covered = dict[tuple[str, str], tuple[int, int, int]]
-"""By (attention kernel, dtype): problems of the covering design, combinations of two values that occurred in them, and all."""
+"""By (operation and kernel, dtype): problems of the covering design, combinations of values that occurred in them, and all."""
 
 
 class Evidence:

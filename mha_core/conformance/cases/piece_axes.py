@@ -1,0 +1,84 @@
+"""The axes of the pieces (linear, norms, activations, rotary), and calls from the rows of a covering design."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import mha_core as mha
+
+from ..oracle import reference
+from .covering import Row
+from .pieces import PieceCall, activation_magnitude, linear_magnitude, norm_magnitude, rotary_magnitude
+
+WIDTHS = (1, 2, 3, *(edge + by for edge in (16, 64, 256, 1024, 4096) for by in (-1, 0, 1)))
+ROWS: dict[str, tuple[int, ...]] = {
+    "one axis": (),
+    "none": (0,),
+    "one": (1,),
+    "few": (3,),
+    "many": (1030,),
+    "two axes": (2, 65),
+    "three axes": (2, 1, 3),
+    "an empty axis": (2, 0, 3),
+}
+LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only")
+MOST_NUMBERS = 2**17
+
+
+def axes_of_piece(op: str) -> dict[str, list[Any]]:
+    """Return the axes of the calls of an operation, with their values."""
+    axes: dict[str, list[Any]] = {"rows": list(ROWS), "layout": list(LAYOUTS), "spread": [1.0, 30.0, 1e-3]}
+    if op == "rotary":
+        return axes | {
+            "width": [2, 4, 10, 64, 128, 130, 256],
+            "half": ["all", "some", "one pair"],
+            "interleaved": [True, False],
+        }
+    axes["width"] = list(WIDTHS)
+    if op == "linear":
+        return axes | {"outputs": [1, 2, 17, 64, 257, 1025], "b": [True, False], "layout of w": list(LAYOUTS)}
+    if op in ("layer_norm", "rms_norm"):
+        parts = ["none", "weight", "bias", "both"] if op == "layer_norm" else ["none", "weight"]
+        return axes | {"parts": parts, "eps": [1e-5, 0.5, 1e-9], "mean": [0.0, 5.0]}
+    return axes | ({"approximate": ["none", "tanh"]} if op == "gelu" else {})
+
+
+def possible(row: Row) -> bool:
+    """Return whether a call can have all of these values; axes that have no value yet do not count."""
+    width = row.get("width", 1)
+    if "half" in row and row["half"] == "some" and row.get("width", 4) < 4:
+        return False
+    rows = max(1, math.prod(ROWS[row.get("rows", "one")]))
+    return max(rows * width, width * row.get("outputs", 1), rows * row.get("outputs", 1)) <= MOST_NUMBERS
+
+
+def designed_piece(op: str, row: Row, rng: np.random.Generator) -> PieceCall:
+    """Draw the numbers of a call whose axes have the values of ``row``."""
+    width, rows = row["width"], ROWS[row["rows"]]
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape)
+
+    x = normal(*rows, width) * row["spread"]
+    operation, exact = getattr(mha, op), getattr(reference, op)
+    if op == "linear":
+        b = normal(row["outputs"]) if row["b"] else None
+        return PieceCall("", operation, exact, (x, normal(width, row["outputs"]), b), linear_magnitude)
+    if op in ("layer_norm", "rms_norm"):
+        weight = normal(width) if row["parts"] in ("weight", "both") else None
+        bias = normal(width) if row["parts"] in ("bias", "both") else None
+        parts = (weight,) if op == "rms_norm" else (weight, bias)
+        magnitude = partial(norm_magnitude, eps=row["eps"])
+        return PieceCall("", operation, exact, (x + row["mean"], *parts), magnitude, {"eps": row["eps"]})
+    if op == "rotary":
+        x = normal(*rows[:-1], *(rows[-1:] or (4,)), width) * row["spread"]
+        half = {"all": width // 2, "some": width // 4, "one pair": 1}[row["half"]]
+        angles = 3 * normal(x.shape[-2], half)
+        tables = np.cos(angles), np.sin(angles)
+        return PieceCall("", operation, exact, (x, *tables), rotary_magnitude, {"interleaved": row["interleaved"]})
+    options = {"approximate": row["approximate"]} if op == "gelu" else {}
+    return PieceCall("", operation, exact, (x,), activation_magnitude, options)
