@@ -99,6 +99,58 @@ def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
     assert path.read_bytes() == b"old" and names(tmp_path) == ["x.npy"]
 
 
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from mha_core.layers.atomic import atomic_file
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    with atomic_file(Path(sys.argv[1])) as file:
+        for _ in range(100):
+            file.write(bytes(int(sys.argv[2])))
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("size", [130, 400, 9000])
+def test_a_file_that_grows_too_large_is_named_however_it_is_written(tmp_path, size):
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, tmp_path / "x", str(size)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{tmp_path / 'x'} cannot be written: File too large\n", done.stderr
+    assert names(tmp_path) == []
+
+
+def test_writers_of_one_path_do_not_remove_each_other_s_files(tmp_path):
+    path, failed = tmp_path / "x", []
+
+    def writer(number):
+        try:
+            for _ in range(60):
+                write(path, bytes([number]) * 1000)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=writer, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed
+    assert len(set(path.read_bytes())) == 1 and names(tmp_path) == ["x"]
+
+
+def test_a_file_system_without_locks_can_be_written_to(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    (tmp_path / ".x.abcdefgh.part").touch()  # may be another process's: it cannot be told
+    write(tmp_path / "x")
+    assert names(tmp_path) == [".x.abcdefgh.part", "x"]
+
+
 def test_an_error_about_another_file_is_not_renamed(tmp_path):
     with pytest.raises(FileNotFoundError, match="texts"), atomic_file(tmp_path / "x.npy"):
         (tmp_path / "texts").open()

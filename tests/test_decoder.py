@@ -93,6 +93,11 @@ def test_a_cache_refuses_what_another_layer_or_value_context_computed(backend, r
     close(backend, attend(cache), plain, atol=0)
     weights = [backend.xp.concat([w], axis=0) for w in weights]  # equal weights in other memory are the same layer
     close(backend, attend(cache), plain, atol=0)
+    weights[1] = backend.xp.where(weights[1] > 0, math.nan, weights[1])  # so are weights with NaN at the same places
+    broken = mha.KeyValueCache()
+    attend(broken)
+    weights[1] = backend.xp.concat([weights[1]], axis=0)
+    attend(broken)
     own = mha.KeyValueCache()
     first(y, cache=own)
     with pytest.raises(ValueError, match="computed with another w_k"):

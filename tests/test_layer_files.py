@@ -1,6 +1,8 @@
 """Layers written to safetensors files and read back, in any backend."""
 
 import json
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -122,6 +124,21 @@ def test_a_file_that_does_not_fit_is_refused_with_what_is_wrong(tmp_path):
         mha.LayerNorm.load(path)
     with pytest.raises(FileNotFoundError):
         mha.LayerNorm.load(tmp_path / "nowhere")
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled(mha.LayerNorm):
+    """A layer of a user, whose fields have types that only the user knows."""
+
+    mode: Literal["up", "down"] = "up"
+    note: Any = None
+
+
+def test_a_user_s_own_layer_is_read_back_whatever_its_fields_are(tmp_path):
+    plain = mha.LayerNorm.init(d_model=4)
+    Scaled(plain.weight, plain.bias, 1e-5, "down", "a note").save(tmp_path / "x")
+    back = Scaled.load(tmp_path / "x")
+    assert (back.mode, back.note) == ("down", "a note")
 
 
 WRONG_SETTINGS = {

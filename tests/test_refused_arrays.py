@@ -19,7 +19,10 @@ def a_matrix():
 MASKED = np.ma.masked_array(np.eye(4), np.eye(4) > 0)
 REFUSED = {
     "matrix": (a_matrix(), r"is a numpy\.matrix, whose \* is a matrix product: write numpy\.asarray\(\.\.\.\)"),
-    "masked": (MASKED, r"is a masked array, and its mask would be ignored: write \.filled\(0\), and the mask as mask="),
+    "masked": (
+        MASKED,
+        r"is a masked array, and its mask would be ignored: write \.filled\(0\); mask= of attention says which keys",
+    ),
     **{
         kind: (
             np.eye(4).astype(f">{kind}"),

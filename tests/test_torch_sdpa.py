@@ -243,6 +243,7 @@ def test_the_gradient_is_zero_where_no_key_can_be_reached(qkv, function, mask):
         assert result.requires_grad
         found = torch.autograd.grad(result.sum(), arrays, allow_unused=True, retain_graph=True)
         assert all(x is None or not x.any() for x in found) and found[0] is not None
+        assert result.is_contiguous() and result.untyped_storage().size() >= result.numel() * result.itemsize
     results[0].sum().backward()
 
 

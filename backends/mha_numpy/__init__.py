@@ -38,7 +38,9 @@ def _refuses(x: Any) -> str | None:
     if isinstance(x, numpy.matrix):
         return "is a numpy.matrix, whose * is a matrix product: write numpy.asarray(...)"
     if masked is not None and isinstance(x, masked.MaskedArray):
-        return "is a masked array, and its mask would be ignored: write .filled(0), and the mask as mask="
+        return (
+            "is a masked array, and its mask would be ignored: write .filled(0); mask= of attention says which keys are visible"
+        )
     if not x.dtype.isnative:
         return f"has dtype {x.dtype.str}, whose bytes are in another order: write .astype('{x.dtype.newbyteorder('=').name}')"
     return None

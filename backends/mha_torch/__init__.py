@@ -77,8 +77,8 @@ def _features(arrays: Sequence[Any]) -> frozenset[str]:
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes in the dtype of its arguments: torch.autocast has no effect inside."""
-    accelerator = _torch.accelerator.current_accelerator(check_available=True)
-    devices = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
+    available = _torch.accelerator.is_available()
+    devices = {"cpu", *([_torch.accelerator.current_accelerator().type] if available else [])}
 
     def shielded(*arguments: Any, **options: Any) -> Any:
         with ExitStack() as stack:

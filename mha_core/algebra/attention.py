@@ -115,7 +115,7 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
         return xp.zeros(shape, dtype=p.query.dtype, device=p.device)
     if not len(p.structure.keys):
         zeros = ungrouped(p, xp.sum(_no_scores(p, rows), axis=-1, keepdims=True))
-        return xp.astype(xp.broadcast_to(zeros, shape), p.query.dtype, copy=False)
+        return xp.zeros(shape, dtype=p.query.dtype, device=p.device) + xp.astype(zeros, p.query.dtype, copy=False)
     s = scores(p, rows, cols)
     if lse is None and cols == range(num_keys):
         e, d, _, _ = exponentials(xp, s, grouped_sink(p))
@@ -173,7 +173,8 @@ def _no_keys(p: AttentionProblem, rows: range) -> AttentionState:
     xp, s = p.xp, _no_scores(p, rows)
     v = upcast(p, p.value[..., :0, :])[..., :, None, :, :]
     lse = ungrouped(p, xp.sum(s, axis=-1, keepdims=True))[..., 0] - math.inf
-    return AttentionState(ungrouped(p, xp.matmul(s, v)), xp.broadcast_to(lse, (*p.rows_shape[:-1], len(rows))))
+    zeros = xp.zeros((*p.rows_shape[:-1], len(rows)), dtype=lse.dtype, device=p.device)
+    return AttentionState(ungrouped(p, xp.matmul(s, v)), zeros + lse)
 
 
 def _no_scores(p: AttentionProblem, rows: Index) -> Array:

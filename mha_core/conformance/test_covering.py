@@ -27,8 +27,9 @@ def test_a_kernel_on_problems_of_a_covering_design(
     backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
 ) -> None:
     judge = judge_design(backend, attention_kernel.name, attention_kernel.handles, dtype, rng)
-    if not judge.computed:
+    if judge.refused and not judge.computed:
         pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(judge.refused))}")
+    assert judge.computed, "the time was up before the first problem was judged"
 
 
 def test_the_algebra_on_problems_of_a_covering_design(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
@@ -38,13 +39,15 @@ def test_the_algebra_on_problems_of_a_covering_design(backend: BackendUnderTest,
 def test_a_kernel_of_a_piece_on_calls_of_a_covering_design(
     backend: BackendUnderTest, piece_kernel: Kernel, dtype: str, rng: np.random.Generator
 ) -> None:
-    refused = judge_piece_design(backend, piece_kernel.op, piece_kernel.name, dtype, rng)
-    if refused:
-        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(refused))}")
+    computed, refused = judge_piece_design(backend, piece_kernel.op, piece_kernel.name, dtype, rng)
+    if refused and not computed:
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(set(refused)))}")
+    assert computed, "the time was up before the first call was judged"
 
 
 @pytest.mark.parametrize("op", PIECES)
 def test_the_algebra_of_a_piece_on_calls_of_a_covering_design(
     backend: BackendUnderTest, dtype: str, rng: np.random.Generator, op: str
 ) -> None:
-    assert not judge_piece_design(backend, op, ALGEBRA, dtype, rng)
+    computed, _ = judge_piece_design(backend, op, ALGEBRA, dtype, rng)
+    assert computed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -25,8 +25,8 @@ def fits(value: Any, declared: Any) -> bool:
     if origin in (types.UnionType, typing.Union):
         return any(fits(value, one) for one in arguments)
     if origin in (tuple, frozenset):
-        kind = tuple if origin is tuple else Set  # any set: the contract's first plugins may hold plain ones
-        return isinstance(value, kind) and all(fits(x, arguments[0]) for x in value)
+        kind = Sequence if origin is tuple else Set  # also lists and plain sets, which old plugins may hold
+        return isinstance(value, kind) and not isinstance(value, str) and all(fits(x, arguments[0]) for x in value)
     if origin is Mapping:
         return isinstance(value, Mapping) and all(fits(x, arguments[0]) and fits(y, arguments[1]) for x, y in value.items())
     if origin is Callable:
@@ -46,7 +46,7 @@ def in_words(declared: Any) -> str:
     if origin in (types.UnionType, typing.Union):
         return " or ".join(in_words(one) for one in arguments)
     if origin in (tuple, frozenset):
-        return f"a {origin.__name__} of {in_words(arguments[0])}"
+        return f"a {origin.__name__}, each item {in_words(arguments[0])}"
     if origin is Mapping:
         return f"a mapping of {in_words(arguments[0])} to {in_words(arguments[1])}"
     if origin is Callable:

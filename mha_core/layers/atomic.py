@@ -33,14 +33,13 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     if mode is not None and stat.S_ISDIR(mode):
         raise IsADirectoryError(f"{path} is a directory; expected the name of a file")
     regular = mode is None or stat.S_ISREG(mode)
-    with _replacing(path, mode) if regular else _written_at_the_end(path) as file:
-        try:
+    try:
+        with _replacing(path, mode) if regular else _written_at_the_end(path) as file:
             yield file
-            file.flush()
-        except OSError as error:
-            if error.errno not in _FULL or error.filename is not None:
-                raise  # it is about another file
-            raise _unwritable(path, error) from error
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise  # it names the file already, or is about another one
+        raise _unwritable(path, error) from error
 
 
 @contextmanager
@@ -55,8 +54,12 @@ def _replacing(path: Path, mode: int | None) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
-        os.chmod(temporary, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
-        os.replace(temporary, target)
+            file.flush()
+            os.chmod(temporary, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
+            if os.name != "nt":
+                os.replace(temporary, target)  # while it is locked
+        if os.name == "nt":
+            os.replace(temporary, target)  # Windows renames no open file
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -94,7 +97,7 @@ def _temporary(target: Path) -> tuple[int, str]:
 
     while True:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{_stem(target)}.", suffix=".part")
-        if _lock(handle) and os.fstat(handle).st_nlink:
+        if _lock(handle) is not False and os.fstat(handle).st_nlink:
             return handle, name
         os.close(handle)  # another process took it for left over before it was locked
 
@@ -109,14 +112,18 @@ def _remove_left_over(target: Path) -> None:
         with suppress(OSError):  # gone, or another user's
             handle = os.open(found, os.O_RDWR)
             try:
-                if _lock(handle):
-                    found.unlink()
+                is_left_over = _lock(handle)
             finally:
                 os.close(handle)
+            if is_left_over:
+                found.unlink()
 
 
-def _lock(handle: int) -> bool:
-    """Lock an open file, and return whether no other process has it locked. On Windows, open files cannot be removed anyway."""
+def _lock(handle: int) -> bool | None:
+    """Lock an open file. Return False if another process has it locked, None if the file system has no locks.
+
+    Windows needs none: it does not remove an open file.
+    """
     try:
         import fcntl
     except ImportError:
@@ -125,6 +132,8 @@ def _lock(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:
+        return None
     return True
 
 

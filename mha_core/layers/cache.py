@@ -80,7 +80,8 @@ def _equal(x: Array | None, y: Array | None) -> bool:
         return True
     if x is None or y is None or x.shape != y.shape or x.dtype != y.dtype:
         return False
-    return not bool(backend_of({"x": x, "y": y}).xp.any(x != y))
+    differs = (x != y) & ~((x != x) & (y != y))  # NaN equals NaN
+    return not bool(backend_of({"x": x, "y": y}).xp.any(differs))
 
 
 @dataclass(eq=False)

@@ -131,7 +131,7 @@ def _build(plan: Any, known: Mapping[str, type], make: Callable[[str], Array], p
     settings = {name: _build(item, known, make, path) for name, item in plan.items() if name != "class"}
     layer = cls(**settings)
     layers = tuple(known.values())
-    for name, declared in field_types(cls).items():
+    for name, declared in field_types(cls).items() if cls.__module__.startswith(f"{__package__}.") else ():
         value = getattr(layer, name)
         takes_a_layer = any(isinstance(one, type) and issubclass(one, layers) for one in (declared, *get_args(declared)))
         if not fits(value, declared) and not (takes_a_layer and isinstance(value, layers)):  # a user's own layer may be there

@@ -57,7 +57,9 @@ class Tokenizer:
         texts = [text.lower() for text in texts] if self.lower_case else list(texts)
         try:
             encodings = self.tokenizer.encode_batch(texts)
-        except Exception as cause:  # such as a word outside of a vocabulary without [UNK]
+        except KeyboardInterrupt:
+            raise
+        except BaseException as cause:  # such as a word outside of a vocabulary without [UNK]
             raise ModelError(f"{self.path} cannot be used by tokenizers: {_first_line(cause)}") from cause
         return [encoding.ids for encoding in encodings], sum(bool(encoding.overflowing) for encoding in encodings)
 

@@ -41,13 +41,25 @@ class Covering:
         groups = [*combinations(axes, 2), *(group for group in triples if set(group) <= set(axes))]
         self._missing = {group: self._all_possible(group) for group in groups}
         self._groups_of = {name: [group for group in groups if name in group] for name in axes}
+        self._counted = {group: np.zeros_like(missing) for group, missing in self._missing.items()}
+        self._last: dict[str, int] = {}
         self.combinations = self.missing
         """Number of combinations that can occur."""
 
     @property
     def missing(self) -> int:
-        """Number of combinations that have not occurred yet."""
+        """Number of combinations that have not occurred in a row yet."""
         return sum(int(missing.sum()) for missing in self._missing.values())
+
+    @property
+    def counted(self) -> int:
+        """Number of combinations in the rows that were counted."""
+        return sum(int(counted.sum()) for counted in self._counted.values())
+
+    def count(self) -> None:
+        """Count the combinations of the last row."""
+        for group, counted in self._counted.items():
+            counted[tuple(self._last[name] for name in group)] = True
 
     def __iter__(self) -> Iterator[Row]:
         while True:
@@ -59,6 +71,7 @@ class Covering:
             if chosen is not None:
                 for each, missing in self._missing.items():
                     missing[tuple(chosen[name] for name in each)] = False
+                self._last = chosen
                 yield self._row(chosen)
 
     def _row_with_a_missing_one_of(self, group: tuple[str, ...]) -> dict[str, int] | None:

@@ -119,15 +119,23 @@ def judge_design(
     for row in design:
         if time.monotonic() > end or (not judge.computed and sum(judge.refused.values()) >= REFUSALS):
             break
+        before = judge.computed
         _judge_row(judge, row, rng)
-    evidence.covered(f"attention by {kernel}", dtype, judge.computed, design.combinations - design.missing, design.combinations)
+        if judge.computed > before:
+            design.count()
+    evidence.covered(f"attention by {kernel}", dtype, judge.computed, design.counted, design.combinations)
     return judge
 
 
-def judge_piece_design(backend: BackendUnderTest, op: str, kernel: str, dtype: str, rng: np.random.Generator) -> set[str]:
-    """Judge a kernel of a piece, or the algebra, on the calls of a covering design; return its reasons if it refused all."""
+def judge_piece_design(
+    backend: BackendUnderTest, op: str, kernel: str, dtype: str, rng: np.random.Generator
+) -> tuple[int, list[str]]:
+    """Judge a kernel of a piece, or the algebra, on the calls of a covering design.
+
+    Return how many calls it computed, and its reasons for those that it refused.
+    """
     design = Covering(piece_axes.axes_of_piece(op), rng, possible=piece_axes.possible)
-    refused: set[str] = set()
+    refused: list[str] = []
     computed = 0
     end = time.monotonic() + (QUICK_SECONDS if backend.quick else SECONDS) * PIECE
     for row in design:
@@ -139,13 +147,14 @@ def judge_piece_design(backend: BackendUnderTest, op: str, kernel: str, dtype: s
             with mha.use_kernel(op, kernel):
                 judge_piece(backend, op, call, dtype, layouts=layouts)
             computed += 1
+            design.count()
         except mha.KernelUnsupported as error:
-            refused.add(str(error).partition(": it ")[2].partition(";")[0])
+            refused.append(str(error).partition(": it ")[2].partition(";")[0])
         except Exception as error:
             error.add_note(f"the call: {', '.join(f'{name}={value}' for name, value in row.items())}")
             raise
-    evidence.covered(f"{op} by {kernel}", dtype, computed, design.combinations - design.missing, design.combinations)
-    return set() if computed else refused
+    evidence.covered(f"{op} by {kernel}", dtype, computed, design.counted, design.combinations)
+    return computed, refused
 
 
 def _judge_row(judge: Judge, row: Row, rng: np.random.Generator) -> None:

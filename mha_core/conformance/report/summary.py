@@ -20,7 +20,8 @@ def lines(counts: Counts) -> Iterator[str]:
     for (kernel, dtype), (problems, occurred, every) in counts.covered.items():
         if occurred < every:
             share = math.floor(100 * occurred / every)
-            yield f"{kernel} in {dtype}: {problems} problems, {share}% of all combinations, before the time was up"
+            rest = "the others were refused, or the time was up"
+            yield f"{kernel} in {dtype}: {problems} problems, {share}% of all combinations; {rest}"
     if counts.errors:
         yield ""
         yield from _aligned(error_rows(counts.errors, "error / bound"))
