@@ -113,9 +113,11 @@ def _remove_left_over(target: Path) -> None:
             handle = os.open(found, os.O_RDWR)
             try:
                 is_left_over = _lock(handle)
+                if is_left_over and os.name != "nt":
+                    found.unlink()  # while it is locked: its writer, if there is one, then sees that it is gone
             finally:
                 os.close(handle)
-            if is_left_over:
+            if is_left_over and os.name == "nt":
                 found.unlink()
 
 

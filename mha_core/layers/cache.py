@@ -28,7 +28,7 @@ class KeyValueCache:
     context: Array | None = None
     """The context that cross-attention computed them from; None for self-attention."""
     source: Mapping[str, Array | None] = field(default_factory=dict, repr=False)
-    """What else they were computed from, by name: value_context, weights and biases; empty if that is not known."""
+    """The value_context, weights and biases that they were computed with; empty if that is not known."""
 
     @property
     def length(self) -> int:

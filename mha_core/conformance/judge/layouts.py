@@ -30,7 +30,7 @@ def laid_out(backend: BackendUnderTest, x: Any, layout: str, *, batch: int = 0) 
     if x.ndim < 2:
         return x
     if layout == "expanded":
-        return backend.xp.broadcast_to(x[(0,) * batch], x.shape) if batch and 0 not in x.shape else x
+        return backend.xp.broadcast_to(x[(*(0,) * batch, ...)], x.shape) if batch and 0 not in x.shape else x
     if layout == "read-only":
         if dtype_name(x) in ("float16", "bfloat16") or 0 in x.shape:  # half precision is converted by the library
             return x
