@@ -18,7 +18,7 @@ def lines(counts: Counts) -> Iterator[str]:
         if reproduce:
             yield f"    {reproduce}"
     for (kernel, dtype), (problems, occurred, every) in counts.covered.items():
-        if occurred < every:
+        if 0 < occurred < every:
             share = math.floor(100 * occurred / every)
             rest = "the others were refused, or the time was up"
             yield f"{kernel} in {dtype}: {problems} problems, {share}% of all combinations; {rest}"
