@@ -1,4 +1,4 @@
-"""Every kernel of attention on the problems of a covering design: all pairs of the values that a problem may have.
+"""Each kernel computes the problems of a covering design, in which every pair of values occurs that a problem may have.
 
 The kernel is demanded by name, so its priority and ``opt_in`` do not matter. Each problem is held to several promises at once:
 keys and values that no query may see hold NaN and inf, a second call must give the same bits, and neither arguments nor earlier

@@ -7,7 +7,6 @@ back has its old layout again. The views below avoid that.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ import mha_core as mha
 from .backend import BackendUnderTest
 from .cases.features import plain, with_features
 from .cases.pieces import PIECES, piece_calls
+from .judge import layouts
 from .judge.attention import judge_call
 from .oracle import tolerance
 
@@ -24,17 +24,9 @@ SECTION = "promises"
 pytestmark = pytest.mark.promise(12)
 
 
-def _copied(xp: Any, x: Any) -> Any:
-    """Return a contiguous copy: ``concat`` makes an array that is not a view."""
-    return xp.reshape(xp.concat([xp.reshape(x, (-1,)), xp.reshape(x, (-1,))[:0]], axis=0), x.shape)
-
-
 VIEWS: dict[str, Callable[[Any, Any], Any]] = {
-    "permuted": lambda xp, x: xp.permute_dims(_copied(xp, xp.permute_dims(x, (2, 0, 1, 3))), (1, 2, 0, 3)),
-    "stepped": lambda xp, x: xp.stack([x, 0 * x], axis=-2)[..., ::2, :][..., 0, :],
-    "sliced": lambda xp, x: xp.concat([0 * x, x, 0 * x], axis=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
-    "transposed": lambda xp, x: xp.matrix_transpose(_copied(xp, xp.matrix_transpose(x))),
-    "flipped": lambda xp, x: xp.flip(_copied(xp, xp.flip(x, axis=-2)), axis=-2),
+    **layouts.VIEWS,
+    "permuted": lambda xp, x: xp.permute_dims(layouts.copied(xp, xp.permute_dims(x, (2, 0, 1, 3))), (1, 2, 0, 3)),
 }
 
 

@@ -1,7 +1,7 @@
 """Covering designs: few rows, in which every pair of values of different axes occurs, and every triple of chosen axes.
 
-The rows are found greedily, as in AETG (Cohen, Dalal, Fredman and Patton 1997): each begins with a combination that has not
-occurred yet, and takes for every other axis the value that adds most combinations.
+A greedy search finds the rows, as in AETG (Cohen, Dalal, Fredman and Patton 1997). Each row begins with a combination that has
+not occurred yet. Every other axis then gets the value that adds most combinations.
 """
 
 from __future__ import annotations

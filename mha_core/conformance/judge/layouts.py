@@ -10,17 +10,17 @@ import numpy as np
 from ..backend import BackendUnderTest, dtype_name
 
 
-def _copied(xp: Any, x: Any) -> Any:
+def copied(xp: Any, x: Any) -> Any:
     """Return a contiguous copy: ``concat`` makes an array that is not a view."""
     return xp.reshape(xp.concat([xp.reshape(x, (-1,)), xp.reshape(x, (-1,))[:0]], axis=0), x.shape)
 
 
 VIEWS: dict[str, Callable[[Any, Any], Any]] = {
     "contiguous": lambda xp, x: x,
-    "transposed": lambda xp, x: xp.matrix_transpose(_copied(xp, xp.matrix_transpose(x))),
+    "transposed": lambda xp, x: xp.matrix_transpose(copied(xp, xp.matrix_transpose(x))),
     "stepped": lambda xp, x: xp.stack([x, x], axis=-2)[..., ::2, :][..., 0, :],
     "sliced": lambda xp, x: xp.concat([x, x, x], axis=-1)[..., x.shape[-1] : 2 * x.shape[-1]],
-    "flipped": lambda xp, x: xp.flip(_copied(xp, xp.flip(x, axis=-2)), axis=-2),
+    "flipped": lambda xp, x: xp.flip(copied(xp, xp.flip(x, axis=-2)), axis=-2),
 }
 """Functions of a namespace and an array of at least two axes."""
 
