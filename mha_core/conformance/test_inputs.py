@@ -7,6 +7,7 @@ back has its old layout again. The views below avoid that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
