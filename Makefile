@@ -21,7 +21,7 @@ SLOW  := asv or browser or cuda or field or full or pages
 SHORT := quick
 PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
+.PHONY: demo test test-all mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
 
 demo: $(DEMO)/ready
 	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
@@ -33,6 +33,12 @@ test: $(DEV)/ready build/third_party/ready
 # Run every test, as .ci/run does: also CUDA sources on the host, asv in clones, pages in a browser, all of conformance, the docs' code.
 test-all: $(DEV)/ready build/third_party/ready
 	$(PYTEST) -m "not ($(SHORT))" $(ARGS)
+
+# Judge wrong kernels, made from ours by changes of the source, by the conformance suite, and write docs/mutants.md. Takes an hour.
+mutants: $(DEV)/ready
+	mkdir -p build
+	cd tests && ../$(DEV)/bin/python -m mutants.run --json ../build/mutants.json $(ARGS) || [ $$? -eq 1 ]
+	cd tests && ../$(DEV)/bin/python -m mutants.page ../build/mutants.json
 
 # Write tests/public_surface.txt, after a change that users are meant to see.
 surface: $(DEV)/ready

@@ -13,13 +13,14 @@ import pytest
 from mha_core.bench import attention, plain_numpy
 from mha_core.bench import imports as importing
 from mha_core.bench.attention import Attention, Packed
-from mha_core.bench.cases import CASES, LONG, chosen
+from mha_core.bench.cases import ALL_CORES, CASES, LONG, chosen
 from mha_core.bench.imports import Import
 from mha_core.bench.layer import Layer
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.multi_head import MultiHead
 from mha_core.bench.texts import Texts
 from mha_core.bench.timing import on, timed
+from mha_core.models import text_encoder
 
 SMALL = {
     "plain": Attention(2, 3, 20, 8),
@@ -168,6 +169,27 @@ def test_the_vectors_of_texts_are_judged(monkeypatch):
         check(out[::-1])
 
 
+def test_copies_of_texts_are_judged_each():
+    problem = Texts(every=100, copies=3)
+    assert problem.texts() == 3 * Texts(every=100).texts()
+    check = problem.judge()
+    work = problem.ours("numpy")
+    out = work.read(work.call())
+    check(out)
+    with pytest.raises(AssertionError, match="shape"):
+        check(out[:-1])
+    out[-1] = out[0]
+    with pytest.raises(AssertionError, match="times the bound"):
+        check(out)
+
+
+def test_the_texts_for_all_cores_fill_more_than_a_window_and_their_small_problem_more_than_a_batch(minilm):
+    (problem,) = ALL_CORES.values()
+    assert len(problem.texts()) >= max(5000, text_encoder._WINDOW + 1)
+    encoder = plain_numpy.TextEncoder(minilm)
+    assert sum(len(encoder.ids(text)) for text in problem.small().texts()) > text_encoder._TOKENS
+
+
 def test_some_of_the_texts_or_the_lines_of_a_file_can_be_used(tmp_path):
     whole = Texts().texts()
     assert Texts(every=4).texts() == whole[::4]
@@ -195,4 +217,4 @@ def test_cases_are_chosen_by_a_part_of_their_names():
     assert chosen([]) == CASES
     with pytest.raises(ValueError, match=r"^no case has 'nothing' in its name; the cases are: attention 32x12x128x32; "):
         chosen(["tiny", "nothing"])
-    assert LONG.keys().isdisjoint(CASES)
+    assert len(CASES | LONG | ALL_CORES) == len(CASES) + len(LONG) + len(ALL_CORES)

@@ -22,7 +22,7 @@ import benchmarks
 from benchmarks import all_cores, backends, dispatch, memory, one_thread, timing
 from dataclasses import dataclass, replace
 from tree.bench.attention import Attention
-from tree.bench.cases import CASES, LONG
+from tree.bench.cases import ALL_CORES, CASES, LONG
 from tree.bench.timing import Work
 import mha_core
 """
@@ -68,7 +68,7 @@ def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
         for one in (one_thread.Time, one_thread.Cost, all_cores.Time, memory.Memory, dispatch.Dispatch):
             assert one.params[0] == backends.BACKENDS and one.param_names[0] == "backend" and one.version
         assert one_thread.Time.params[1] == list(CASES)
-        assert set(all_cores.Time.params[1]) < set(CASES)
+        assert set(all_cores.Time.params[1]) - set(CASES) == set(ALL_CORES)
         assert set(LONG) < set(memory.Memory.params[1])
         with pytest.raises(NotImplementedError, match="no backend is named 'nobody'"):
             one_thread.Time().setup("nobody", "tiny call 1x1x8x8")
@@ -83,7 +83,7 @@ def test_a_wrong_answer_is_refused_by_every_benchmark():
     process(
         OFF
         + textwrap.dedent("""
-        timing.CASES = one_thread.CASES = {"off": Off(1, 2, 16, 8)}
+        timing.PROBLEMS = one_thread.CASES = {"off": Off(1, 2, 16, 8)}
         memory.PROBLEMS = {"off": Off(1, 2, 16, 8)}
         timed = one_thread.Time()
         for call in (lambda: timed.setup("numpy", "off"), lambda: one_thread.Cost().setup("numpy", "off"),
@@ -110,6 +110,17 @@ def test_a_sample_has_several_calls_and_its_time_is_that_of_one():
         assert 0.9 * all_of_them < one * benchmark.calls < 1.1 * all_of_them
         """
     )
+
+
+def test_a_check_takes_the_small_problem_of_a_case_that_takes_long(monkeypatch):
+    code = """
+    for case, problem in ALL_CORES.items():
+        assert timing.PROBLEMS[case] == {expected}
+    assert timing.PROBLEMS.items() >= CASES.items()
+    """
+    process(code.format(expected="problem"))
+    monkeypatch.setenv("MHA_BENCH_CHECK", "1")
+    process(code.format(expected="problem.small() != problem"))
 
 
 def test_the_cost_is_the_median_of_ratios_in_turns():

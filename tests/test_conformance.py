@@ -39,10 +39,11 @@ INSTALLED = [row.name for row in mha.backends() if row.state == "registered"]
 IN_FULL = ("numpy", "torch")
 MODULES = sorted(path.stem for path in (ROOT / "mha_core" / "conformance").glob("test_*.py"))
 SLOW = {
-    "numpy": ("test_algebra", "test_kernels"),
-    "torch": ("test_algebra", "test_kernels"),
-    "jax": tuple(
-        f"test_{name}" for name in ("algebra", "determinism", "half_precision", "layers", "promises", "refusals", "threads")
+    "numpy": ("test_algebra", "test_covering", "test_kernels"),
+    "torch": ("test_algebra", "test_covering", "test_kernels", "test_transforms"),
+    "jax": (
+        *("test_algebra", "test_covering", "test_determinism", "test_half_precision", "test_layers", "test_promises"),
+        *("test_refusals", "test_threads", "test_weights"),
     ),
 }
 """Modules of the suite that take long on a backend: each is a separate test, so that pytest-xdist's workers can share them."""

@@ -49,6 +49,11 @@ def test_every_promise_that_a_plugin_can_break_is_broken_by_one():
     assert len(TABLE) == len({plugin.id for plugin in TABLE}) > 24
 
 
+def test_no_plugin_is_found_by_an_optional_package_alone():
+    """test_vectors needs onnx."""
+    assert "test_vectors" not in {plugin.section for plugin in PLUGINS.values()}
+
+
 def test_the_table_in_the_docs_is_this_one():
     text = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
     assert markdown() in text

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -10,13 +11,15 @@ import pytest
 import mha_core as mha
 from mha_core.algebra.grid import Grid
 from mha_core.conformance.backend import find
-from mha_core.conformance.cases import piece_axes
+from mha_core.conformance.cases import layer_axes, piece_axes
 from mha_core.conformance.cases.attention_axes import BATCHES, TRIPLES, axes_of, batch_shape, possible
+from mha_core.conformance.cases.attention_problem import attention_problem
 from mha_core.conformance.cases.covering import Covering
-from mha_core.conformance.cases.designed import designed
+from mha_core.conformance.cases.layer_axes import LAYERS
 from mha_core.conformance.cases.pieces import PIECES
 from mha_core.conformance.judge import designed as judged
 from mha_core.conformance.oracle import naive_attention, whole_attention
+from mha_core.dispatch.contract import FEATURES
 from mha_core.plugin import ATTENTION_FEATURES, AttentionState, Kernel
 
 AXES = {"a": [0, 1, 2], "b": ["x", "y"], "c": [None, 1.5, -1.5, 7], "d": [True, False]}
@@ -72,7 +75,7 @@ def test_seeds_give_other_rows_in_another_order():
 def test_a_kernel_that_declares_little_gets_problems_of_every_axis_that_is_left():
     axes = axes_of(frozenset(), half=False)
     assert axes["bias"] == axes["packed"] == axes["term"] == ["none"] and axes["groups"] == [1] and axes["lse"] == [False]
-    assert len(axes["queries"]) == len(axes["keys"]) == 27 and len(axes["head_dim"]) == 10 and len(axes["layout"]) == 7
+    assert len(axes["queries"]) == len(axes["keys"]) == 27 and len(axes["head_dim"]) == 10 and len(axes["layout"]) == 8
     assert {*axes["batch"]} == {"none", "one", "two", "one element"}
 
 
@@ -84,7 +87,7 @@ def test_every_feature_of_attention_is_asked_for_by_some_value():
         assert any(len(fewer[name]) < len(every[name]) for name in every), feature
 
 
-@pytest.mark.parametrize("handles", [ATTENTION_FEATURES, frozenset({"lse", "causal", "packed"}), frozenset()], ids=len)
+@pytest.mark.parametrize("handles", [ATTENTION_FEATURES, frozenset()], ids=len)
 def test_every_value_of_every_axis_occurs(handles):
     """A value that the limits on sizes exclude would be left out without a word."""
     axes = axes_of(handles, half=True)
@@ -99,24 +102,28 @@ def rows(seed, count):
     return [next(small) for _ in range(count)]
 
 
+def problem(row, rng):
+    return attention_problem(row, rng, rng)
+
+
 def test_problems_of_the_design_are_what_they_say(rng):
     """The mask and the bias as arrays equal those of the algebra, and unseen keys are unseen."""
     for row in rows(int(rng.integers(2**32)), 80):
-        p = designed(row, rng, lambda x: x, lambda x: x)
-        options = p.options(np.asarray, np.asarray)
-        heads, shape = p.query.shape[-3], (*batch_shape(row), p.query.shape[-3], row["queries"], row["keys"])
+        p = problem(row, rng)
+        query, key, value = (p.floats[name] for name in ("query", "key", "value"))
+        options, visible = p.options.make(p.floats | p.others), p.options.visible
+        heads, shape = query.shape[-3], (*batch_shape(row), query.shape[-3], row["queries"], row["keys"])
         grid = Grid(np, None, range(row["queries"]), range(row["keys"]), options.get("query_offset", 0), np.float64)
         if "mask" in options:
-            np.testing.assert_array_equal(
-                np.broadcast_to(options["mask"].block(grid), shape), np.broadcast_to(p.visible, shape)
-            )
+            np.testing.assert_array_equal(np.broadcast_to(options["mask"].block(grid), shape), np.broadcast_to(visible, shape))
         if "bias" in options:
             bias = options["bias"] if isinstance(options["bias"], np.ndarray) else options["bias"].block(grid)
-            np.testing.assert_allclose(np.broadcast_to(bias, shape), np.broadcast_to(p.whole_bias, shape), rtol=1e-12)
-        assert tuple(x.shape[:-3] for x in (p.query, p.key, p.value)) == BATCHES[row["batch"]]
-        for x, unseen in zip((p.key, p.value), p.unseen(), strict=True):
+            whole = p.options.whole_bias(p.floats, "float64")
+            np.testing.assert_allclose(np.broadcast_to(bias, shape), np.broadcast_to(whole, shape), rtol=1e-12)
+        assert tuple(x.shape[:-3] for x in (query, key, value)) == BATCHES[row["batch"]]
+        for x, unseen in zip((key, value), p.unseen(), strict=True):
             assert unseen.shape == x.shape[:-1]
-            groups = np.any(np.broadcast_to(p.visible, shape), axis=-2).reshape(
+            groups = np.any(np.broadcast_to(visible, shape), axis=-2).reshape(
                 *shape[:-3], row["kv_heads"], row["groups"], row["keys"]
             )
             seen = np.broadcast_to(~unseen, (*batch_shape(row), *unseen.shape[-2:]))
@@ -125,16 +132,22 @@ def test_problems_of_the_design_are_what_they_say(rng):
 
 
 def test_the_oracle_over_whole_arrays_equals_the_loop_over_queries(rng):
-    for row in rows(int(rng.integers(2**32)), 40):
-        p = designed(row, rng, lambda x: x, lambda x: x)
-        arrays = p.query, p.key, p.value
+    for row in rows(int(rng.integers(2**32)), 12):
+        p = problem(row, rng)
+        arrays, options = [p.floats[name] for name in ("query", "key", "value")], p.options.oracle(p.floats, "float64")
         for got, expected in zip(
-            whole_attention.attention(*arrays, **p.oracle), naive_attention.attention(*arrays, **p.oracle), strict=True
+            whole_attention.attention(*arrays, **options), naive_attention.attention(*arrays, **options), strict=True
         ):
             np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_fault_beyond_an_edge_is_found(installed, monkeypatch):
+@pytest.fixture
+def whole_design(monkeypatch):
+    """Judge every row of a design, however long it takes, and no other."""
+    monkeypatch.setattr(judged, "timed", lambda design, seconds: iter(design))
+
+
+def test_a_fault_beyond_an_edge_is_found(installed, monkeypatch, whole_design):
     """A kernel that reads only the first 256 keys, which is right for the short problems of other tests."""
 
     def attention(problem):
@@ -144,10 +157,9 @@ def test_a_fault_beyond_an_edge_is_found(installed, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "drops_keys", types.SimpleNamespace(attention=attention))
     installed(Kernel("numpy", "attention", "drops keys", 1, "drops_keys:attention", -1, frozenset({"lse"})))
-    monkeypatch.setattr(judged, "SECONDS", 60.0)
     backend = find("numpy", None, ["float64"])
     with pytest.raises(AssertionError, match="within"):
-        judged.judge_design(backend, "drops keys", frozenset({"lse"}), "float64", np.random.default_rng(0))
+        judged.judge_design(backend, "attention", "drops keys", frozenset({"lse"}), "float64", np.random.default_rng(0))
 
 
 # pieces
@@ -173,7 +185,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("op", PIECES)
-def test_a_kernel_of_a_piece_that_is_wrong_beyond_an_edge_is_found(installed, monkeypatch, op):
+def test_a_kernel_of_a_piece_that_is_wrong_beyond_an_edge_is_found(installed, monkeypatch, whole_design, op):
     def kernel(*arrays, **options):
         with mha.use_kernel(op, "algebra"):
             y = getattr(mha, op)(*arrays, **options)
@@ -181,7 +193,84 @@ def test_a_kernel_of_a_piece_that_is_wrong_beyond_an_edge_is_found(installed, mo
 
     monkeypatch.setitem(sys.modules, "wrong_beyond", types.SimpleNamespace(kernel=kernel))
     installed(Kernel("numpy", op, "wrong beyond", 1, "wrong_beyond:kernel", -1))
-    monkeypatch.setattr(judged, "SECONDS", 300.0)
     with pytest.raises(AssertionError, match="within") as caught:
-        judged.judge_piece_design(find("numpy", None, ["float64"]), op, "wrong beyond", "float64", np.random.default_rng(0))
-    assert caught.value.__notes__[0].startswith("the call: ")
+        judged.judge_design(find("numpy", None, ["float64"]), op, "wrong beyond", (), "float64", np.random.default_rng(0))
+    assert caught.value.__notes__[0].startswith("the problem: ")
+
+
+# layers
+
+
+@pytest.mark.parametrize("op", LAYERS)
+def test_every_value_of_every_axis_of_a_layer_occurs(op):
+    axes = layer_axes.axes_of_layer(op, FEATURES[op])
+    found = list(Covering(axes, np.random.default_rng(0), possible=layer_axes.possible))
+    for name, values in axes.items():
+        assert {row[name] for row in found} == set(values), name
+
+
+@pytest.mark.parametrize("op", LAYERS)
+def test_every_feature_of_a_layer_is_asked_for_by_some_value(op):
+    every = layer_axes.axes_of_layer(op, FEATURES[op])
+    always = {"attention=MultiHeadAttention", "feed_forward=FeedForward"}
+    for feature in FEATURES[op] - always:
+        fewer = layer_axes.axes_of_layer(op, FEATURES[op] - {feature})
+        assert any(len(fewer[name]) < len(every[name]) for name in every), feature
+
+
+@pytest.mark.parametrize("op", LAYERS)
+def test_the_features_of_a_call_are_those_that_its_kernel_declares(op, installed, monkeypatch):
+    """A kernel that declares few features computes every problem that the design has for it."""
+    few = {
+        "encoder_layer": {
+            *("attention=MultiHeadAttention", "feed_forward=FeedForward", "norm_1=RMSNorm", "norm_2=LayerNorm"),
+            *("feed_forward.activation=silu", "attention.b_k", "scale"),
+        },
+        "multi_head_attention": {"context", "sink"},
+        "feed_forward": set(),
+    }[op]
+
+    def kernel(*arguments, **options):
+        with mha.use_kernel(op, "algebra"):
+            return arguments[0](arguments[1], **options) if op == "encoder_layer" else getattr(mha, op)(*arguments, **options)
+
+    monkeypatch.setitem(sys.modules, "of_few_features", types.SimpleNamespace(kernel=kernel))
+    installed(Kernel("numpy", op, "of few features", 1, "of_few_features:kernel", -1, frozenset(few)))
+    monkeypatch.setattr(judged, "SECONDS", 2.0)
+    backend, rng = find("numpy", None, ["float64"]), np.random.default_rng(0)
+    found = judged.judge_design(backend, op, "of few features", few, "float64", rng)
+    assert found.computed and not found.refused
+
+
+def _eps_of_the_first_norm(layer, x, **options):
+    return replace(layer, norm_2=replace(layer.norm_2, eps=layer.norm_1.eps))(x, **options)
+
+
+def _no_bias_of_values(layer, x, **options):
+    return replace(layer, attention=replace(layer.attention, b_v=None))(x, **options)
+
+
+def _dropout_of_attention_only(layer, x, *, dropout=None, **options):
+    keeps = {} if dropout is None else {name: keep for name, keep in dropout.keeps.items() if name == "attention"}
+    return layer(x, dropout=mha.Dropout(0.25, keeps), **options)
+
+
+def _weights_of_an_earlier_call(layer, x, _kept={}, **options):  # noqa: B006
+    of = _kept.setdefault(tuple(id(w) for w in layer.arrays().values()), layer.map(np.copy))
+    return of(x, **options)
+
+
+@pytest.mark.parametrize(
+    "wrong", [_eps_of_the_first_norm, _no_bias_of_values, _dropout_of_attention_only, _weights_of_an_earlier_call]
+)
+def test_a_wrong_kernel_of_an_encoder_layer_is_found(installed, monkeypatch, whole_design, wrong):
+    def kernel(layer, x, **options):
+        with mha.use_kernel("encoder_layer", "algebra"):
+            return wrong(layer, x, **options)
+
+    features = FEATURES["encoder_layer"]
+    monkeypatch.setitem(sys.modules, "wrong_layer", types.SimpleNamespace(kernel=kernel))
+    installed(Kernel("numpy", "encoder_layer", "wrong layer", 1, "wrong_layer:kernel", -1, features))
+    backend, rng = find("numpy", None, ["float64"]), np.random.default_rng(0)
+    with pytest.raises(AssertionError, match=r"within|bits"):
+        judged.judge_design(backend, "encoder_layer", "wrong layer", features, "float64", rng)

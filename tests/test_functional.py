@@ -10,6 +10,7 @@ import torch
 import mha_core as mha
 from mha_core.algebra import activations
 from mha_core.dispatch.backend import load
+from mha_core.ops.functional import ACTIVATIONS
 
 WIDE = np.concatenate([np.linspace(-40, 40, 4001), np.geomspace(1e-30, 1, 200), -np.geomspace(1e-30, 1, 200), [0.0]])
 
@@ -33,9 +34,12 @@ def test_gelu_in_float32_is_within_a_few_roundoffs():
     assert (np.abs(got - x.astype(np.float64) * phi(x)) <= 4 * 2.0**-24 * np.abs(x)).all()
 
 
-def test_gelu_of_infinity_and_nan(backend):
-    got = backend.to_numpy(mha.gelu(backend.from_numpy(np.asarray([np.inf, -np.inf, np.nan]))))
-    assert got[0] == np.inf and got[1] == 0 and np.isnan(got[2])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "relu"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_activations_of_infinity_and_nan(backend, activation, dtype):
+    """At -inf they are 0, their limit."""
+    got = backend.to_numpy(ACTIVATIONS[activation](backend.from_numpy(np.asarray([np.inf, -np.inf, np.nan], dtype=dtype))))
+    assert got[0] == np.inf and abs(got[1]) < 1e-20 and np.isnan(got[2])
 
 
 def test_the_gradient_of_gelu_at_zero_is_a_half():

@@ -3,6 +3,8 @@
 Each library is alone in its process: with several threads, NumPy's would slow down another's.
 """
 
+from tree.bench.cases import ALL_CORES
+
 from .backends import BACKENDS
 from .timing import _Time
 
@@ -17,8 +19,10 @@ class Time(_Time):
             "decode 1x8x1x64, 8192 keys",
             "encoder layer 8x128x512",
             "text encoder, 32 real texts",
+            *ALL_CORES,
         ],
     )
+    repeat = (2, 10, 0.6)  # two samples of a call that takes seconds, in each of the two processes
 
     def time_call(self, backend: str, case: str) -> None:
         super().time_call(backend, case)

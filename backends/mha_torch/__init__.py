@@ -89,6 +89,15 @@ def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
     return shielded
 
 
+def _transform_named(name: str) -> Callable[..., Any]:
+    def transform(*arguments: Any) -> Any:
+        from . import transforms
+
+        return getattr(transforms, name)(*arguments)
+
+    return transform
+
+
 def _synchronize() -> None:
     import torch
 
@@ -129,6 +138,7 @@ def mha_backends() -> Iterable[Backend]:
         synchronize=_synchronize,
         features=_features,
         shields={"autocast": _without_autocast},
+        transforms={name: _transform_named(name) for name in ("gradient", "forward_gradient", "vmap")},
         set_num_threads=_set_num_threads,
         versions=_versions,
         install="pip install 'mha-core[torch]'",

@@ -45,6 +45,7 @@ def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
     wide = compute_dtype(xp, x.dtype)
     y = xp.astype(x, wide, copy=False)
     if approximate == "tanh":
+        y = xp.where(y == -math.inf, 0, y)  # the limit is 0; -inf times 0 would be NaN
         inner = math.sqrt(2 / math.pi) * (y + 0.044715 * (y * y * y))
         return xp.astype(0.5 * y * (1 + xp.tanh(inner)), x.dtype, copy=False)
     # |y| by selection, because no library has the right gradient of abs at 0. Beyond 40 the tail is 0, and 0 * inf would be NaN
@@ -71,5 +72,6 @@ def relu(xp: Namespace, x: Array) -> Array:
 def silu(xp: Namespace, x: Array) -> Array:
     """x / (1 + exp(-x)) (Hendrycks and Gimpel 2016, section 4)."""
     y = xp.astype(x, compute_dtype(xp, x.dtype), copy=False)
+    y = xp.where(y == -math.inf, 0, y)  # the limit is 0; -inf times 0 would be NaN
     e = xp.exp(-xp.abs(y))  # never overflows
     return xp.astype(y * xp.where(y < 0, e, 1) / (1 + e), x.dtype, copy=False)

@@ -63,6 +63,11 @@ LONG: Mapping[str, Problem] = {
 }
 """Problems measured for memory only: plain NumPy needs at least six gigabytes for them."""
 
+ALL_CORES: Mapping[str, Problem] = {
+    "text encoder, 5120 texts": Texts(copies=20),
+}
+"""Problems measured on all cores only, by asv and next to other libraries: a call takes more than ten seconds."""
+
 
 def chosen(words: Sequence[str]) -> dict[str, Problem]:
     """Return the cases whose name contains any of the words; all cases if there are none.

@@ -31,6 +31,8 @@ class Texts:
     """What mha_core's encoder computes in."""
     every: int = 1
     """Step between the texts used: 8 takes every eighth."""
+    copies: int = 1
+    """How often all these texts are repeated."""
     model: Path | None = None
     """Folder of an encoder; by default, all-MiniLM-L6-v2."""
     file: Path | None = None
@@ -39,7 +41,7 @@ class Texts:
     def texts(self) -> list[str]:
         """Return the texts. Raises FileNotFoundError if no file is given and this is not a checkout with its examples."""
         sentences = (self.file or SENTENCES).read_text(encoding="utf-8").splitlines()
-        return (sentences if self.file else sentences + list(_paragraphs(sentences)))[:: self.every]
+        return (sentences if self.file else sentences + list(_paragraphs(sentences)))[:: self.every] * self.copies
 
     def check(self) -> None:
         """Raise FileNotFoundError or ModuleNotFoundError if texts or model are missing, ValueError if they cannot be used."""
@@ -48,8 +50,8 @@ class Texts:
         plain_numpy.TextEncoder(self.folder)
 
     def small(self) -> Texts:
-        """Return the same problem with every hundredth text."""
-        return replace(self, every=100)
+        """Return the same problem with every hundredth text, and at most five copies of it."""
+        return replace(self, every=100, copies=min(self.copies, 5))
 
     @property
     def folder(self) -> Path:
@@ -69,8 +71,9 @@ class Texts:
         return Limit(MATRIX, encoder.operations(lengths))
 
     def judge(self) -> Callable[[Any], None]:
-        """Return a check of all vectors against float64."""
-        exact = plain_numpy.TextEncoder(self.folder, "float64", plain_numpy.exact_gelu)(self.texts())
+        """Return a check of all vectors against float64; each text is computed once, however often it is repeated."""
+        distinct = replace(self, copies=1).texts()
+        exact = np.tile(plain_numpy.TextEncoder(self.folder, "float64", plain_numpy.exact_gelu)(distinct), (self.copies, 1))
         bound = np.full(exact.shape, BOUND[self.dtype])
         return lambda answer: assert_within("text encoder", answer, exact, bound)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,16 @@ class BackendUnderTest:
     def rounds_weights(self) -> bool:
         """Whether probabilities may be rounded to half precision: fused kernels do, the algebra does not."""
         return bool(registry().kernels.get((self.name, "attention")))
+
+    @cached_property
+    def writes(self) -> bool:
+        """Whether numbers can be written into an array; some libraries' arrays never change."""
+        x = self.array(np.zeros(1))
+        try:
+            x[...] = x
+        except (TypeError, RuntimeError):
+            return False
+        return True
 
     @property
     def on_host(self) -> bool | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import zlib
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ..dispatch.errors import MhaError
 from ..dispatch.registry import register, registry
 from .backend import BackendUnderTest, CannotJudge, find
 from .cases.pieces import PIECES
+from .probes.computed_by import ComputedBy
 from .report.counts import TO_REPRODUCE, attach_evidence, describe
 from .report.evidence import evidence
 from .report.reporter import Reporter, command
@@ -113,15 +115,35 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     backend = metafunc.config.stash[_BACKEND]
     if "dtype" in metafunc.fixturenames:
         metafunc.parametrize("dtype", backend.dtypes_in(metafunc.definition.path.stem, metafunc.function.__name__))
-    for name in ("attention_kernel", "piece_kernel", "layer_kernel"):
+    for name in ("attention_kernel", "weights_kernel", "piece_kernel", "layer_kernel"):
         if name in metafunc.fixturenames:
-            found = [kernel for kernel in kernels_of(backend.name) if _kind(kernel) == name]
+            found = [kernel for kernel in kernels_of(backend.name) if _kind(kernel.op) == name]
             none = pytest.param(None, id="none", marks=pytest.mark.skip(f"no such kernel is registered for {backend.name}"))
             metafunc.parametrize(name, [pytest.param(k, id=f"{k.op}-{k.name}".replace(" ", "_")) for k in found] or [none])
+    for name, operations in OPERATIONS_BY.items():
+        if name in metafunc.fixturenames:
+            every = [by for op in operations for by in ways_to_compute(backend.name, op)]
+            names = [f"{by.op}-{by}".replace(" ", "_") for by in every]
+            metafunc.parametrize(name, every, ids=names)
 
 
-def _kind(kernel: Kernel) -> str:
-    return "attention_kernel" if kernel.op == "attention" else "piece_kernel" if kernel.op in PIECES else "layer_kernel"
+OPERATIONS_BY: dict[str, tuple[str, ...]] = {
+    "attention_by": ("attention",),
+    "weights_by": ("attention_weights",),
+    "piece_by": PIECES,
+}
+"""The operations that an argument of a test stands for: ``probes.computed_by``."""
+
+
+def ways_to_compute(backend: str, op: str) -> list[ComputedBy]:
+    """Return what is chosen, each kernel and, if there are kernels, the algebra, which is chosen where there are none."""
+    kernels = [ComputedBy(op, kernel) for kernel in kernels_of(backend) if kernel.op == op]
+    return [ComputedBy(op), *kernels, *([ComputedBy(op, algebra=True)] if kernels else [])]
+
+
+def _kind(op: str) -> str:
+    named = {"attention": "attention_kernel", "attention_weights": "weights_kernel"}
+    return named.get(op, "piece_kernel" if op in PIECES else "layer_kernel")
 
 
 def kernels_of(backend: str) -> list[Kernel]:
@@ -157,6 +179,18 @@ def wide_dtype(backend: BackendUnderTest) -> str:
 def pytest_runtest_call(item: pytest.Item) -> None:
     given: dict[str, Any] = getattr(item, "funcargs", {})
     evidence.begin(given.get("dtype") or given.get("wide_dtype"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Prefer the kernel of ``attention_by``, ``weights_by`` or ``piece_by`` while the test runs."""
+    ours = pyfuncitem.path.parent == HERE
+    with ExitStack() as stack:
+        for name in OPERATIONS_BY if ours else ():
+            by = pyfuncitem.funcargs.get(name)
+            if isinstance(by, ComputedBy):
+                stack.enter_context(by.preferred())
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

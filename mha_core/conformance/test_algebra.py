@@ -15,9 +15,10 @@ import mha_core as mha
 from .backend import BackendUnderTest
 from .cases.features import FEATURES, go_together, plain, with_features
 from .cases.problems import Limits
-from .judge.attention import judge_call
+from .judge.attention import judge_call, judge_large_batch
 from .judge.random_problems import judge_problems
 from .oracle import tolerance
+from .probes.computed_by import ComputedBy
 
 pytestmark = pytest.mark.promise(0)
 TIMES = pytest.mark.parametrize("times", [1, 8])
@@ -52,6 +53,12 @@ def test_options_together(backend: BackendUnderTest, dtype: str, rng: np.random.
         if go_together(chosen):
             call = with_features(plain(rng, 9, 16), chosen, rng)
             judge_call(backend, call, dtype, wants_lse=bool(rng.random() < 0.5))
+
+
+def test_a_large_batch(backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator) -> None:
+    if backend.quick:
+        pytest.skip("quick runs judge small problems only")
+    judge_large_batch(backend, dtype, rng)
 
 
 def test_one_query_at_a_time(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:

@@ -10,35 +10,18 @@ import pytest
 
 import mha_core as mha
 
-from ..dispatch.contract import Kernel
 from .backend import BackendUnderTest
-from .cases.features import ALL_FEATURES, FEATURES, go_together, plain, rounded, with_features
+from .cases.features import FEATURES, go_together, plain, rounded, with_features
 from .cases.layers import SMALL, perturbed
-from .cases.pieces import PIECES, piece_calls
-from .probes.recorder import recorded
-from .report.sections import REFUSED_EVERY_CALL
+from .cases.pieces import piece_calls
+from .judge.same_bits import assert_same_bits
+from .probes.computed_by import ComputedBy
 
 pytestmark = pytest.mark.promise(14)
 
 
-def bits(backend: BackendUnderTest, result: Any) -> bytes:
-    """Return the bytes of an array, or of a tuple of arrays."""
-    several = result if isinstance(result, tuple) else (result,)
-    return b"".join(backend.numpy(x).tobytes() for x in several)
-
-
-def assert_same_bits(backend: BackendUnderTest, calls: dict[str, Callable[[], Any]]) -> None:
-    """Make each call twice in a row, then all of them again in reverse order."""
-    first = {}
-    for name, call in calls.items():
-        first[name] = bits(backend, call())
-        assert bits(backend, call()) == first[name], f"{name} returned different bits the second time"
-    for name, call in reversed(calls.items()):
-        assert bits(backend, call()) == first[name], f"{name} returned different bits after other calls"
-
-
 def attention_calls(
-    backend: BackendUnderTest, rng: np.random.Generator, dtype: str, features: list[str], operation: Callable[..., Any]
+    backend: BackendUnderTest, rng: np.random.Generator, dtype: str, features: list[str]
 ) -> dict[str, Callable[[], Any]]:
     """Return a plain call, one call with each feature, and one with several."""
     several = [name for name in features if rng.random() < 0.4]
@@ -48,29 +31,21 @@ def attention_calls(
         made = rounded(with_features(plain(rng, 33, 16), names, rng), lambda x: backend.rounded(x, dtype))
         arrays = [backend.array(x, dtype) for x in (made.query, made.key, made.value)]
         options = {name: option(lambda x: backend.array(x, dtype)) for name, option in made.options.items()}
-        return lambda: operation(*arrays, **options)
+        return lambda: mha.attention_state(*arrays, **options)
 
     return {" and ".join(names) or "plain": call(names) for names in chosen}
 
 
-def test_attention(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
-    features = [name for name in FEATURES if name != "lse"]
-    features = features[::8] if backend.quick else features
-    assert_same_bits(backend, attention_calls(backend, rng, dtype, features, mha.attention_state))
+def test_attention(backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator) -> None:
+    """With each feature that a kernel declares, or with all; in quick runs, what is chosen is judged with a few."""
+    features = [name for name in FEATURES if name in attention_by.handles - {"lse"}]
+    features = features[:: 8 if backend.quick and attention_by.kernel is None else 1]
+    assert_same_bits(backend, attention_calls(backend, rng, dtype, features))
 
 
-def test_a_kernel_of_attention(
-    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
+def test_the_other_operations_of_attention(
+    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator
 ) -> None:
-    declared = [name for name in FEATURES if name in attention_kernel.handles]
-    operation = mha.attention_state if "lse" in declared else mha.scaled_dot_product_attention
-    with recorded(attention_kernel, ALL_FEATURES) as recording:
-        assert_same_bits(backend, attention_calls(backend, rng, dtype, declared, operation))
-    if not recording.runs:
-        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(set(recording.reasons)))}")
-
-
-def test_the_other_operations_of_attention(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
     query, key, value = (backend.array(rng.normal(size=(2, 2, 9, 8)), dtype) for _ in range(3))
     x, w = (backend.array(rng.normal(size=shape), dtype) for shape in ((2, 9, 8), (8, 8)))
     state = mha.attention_state(query, key, value)
@@ -84,12 +59,12 @@ def test_the_other_operations_of_attention(backend: BackendUnderTest, dtype: str
     assert_same_bits(backend, calls)
 
 
-@pytest.mark.parametrize("op", PIECES)
-def test_pieces(backend: BackendUnderTest, dtype: str, rng: np.random.Generator, op: str) -> None:
+def test_pieces(backend: BackendUnderTest, piece_by: ComputedBy, dtype: str, rng: np.random.Generator) -> None:
     def call(made: Any) -> Callable[[], Any]:
         arrays = [None if x is None else backend.array(x, dtype) for x in made.arrays]
         return lambda: made.operation(*arrays, **made.options)
 
+    op = piece_by.op
     assert_same_bits(backend, {f"{op} ({at})": call(made) for at, made in enumerate(piece_calls(rng, op))})
 
 

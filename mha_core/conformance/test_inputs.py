@@ -16,10 +16,11 @@ import mha_core as mha
 
 from .backend import BackendUnderTest
 from .cases.features import plain, with_features
-from .cases.pieces import PIECES, piece_calls
+from .cases.pieces import piece_calls
 from .judge import layouts
 from .judge.attention import judge_call
 from .oracle import tolerance
+from .probes.computed_by import ComputedBy
 
 SECTION = "promises"
 pytestmark = pytest.mark.promise(12)
@@ -32,24 +33,30 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_12_strides_do_not_matter(backend: BackendUnderTest, dtype: str, rng: np.random.Generator, view: str) -> None:
-    query, key, value = (backend.rounded(rng.normal(size=shape), dtype) for shape in ((2, 4, 5, 6), (2, 2, 7, 6), (2, 2, 7, 3)))
-    exact = tolerance.exact_attention(
-        query, key, value, dtype=dtype, rounds_weights=backend.rounds_weights, allowed=np.arange(7) < 6
-    )
+def test_12_strides_do_not_matter(
+    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator, view: str
+) -> None:
+    shapes = attention_by.attention_shapes(backend, dtype).values()
+    query, key, value = (backend.rounded(rng.normal(size=shape), dtype) for shape in shapes)
+    seen = key.shape[-2] - 1
+    allowed = np.arange(seen + 1) < seen
+    exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=backend.rounds_weights, allowed=allowed)
     contiguous = [backend.array(x, dtype) for x in (query, key, value)]
     arrays = [VIEWS[view](backend.xp, x) for x in contiguous]
     before = [backend.numpy(x).copy() for x in arrays]
-    out = mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(6))
+    out = mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(seen))
     backend.assert_like(out, contiguous[0])
     tolerance.assert_within("out", backend.numpy(out), exact.out, exact.out_bound)
     for x, old in zip(arrays, before, strict=True):
         assert backend.numpy(x).tobytes() == old.tobytes(), "an input was written to"
 
 
-def test_12_read_only_arrays_are_read(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
+def test_12_read_only_arrays_are_read(
+    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator
+) -> None:
     """Memory-mapped files are read-only."""
-    query, key, value = (backend.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7, 7))
+    shapes = attention_by.attention_shapes(backend, dtype).values()
+    query, key, value = (backend.rounded(rng.normal(size=shape), dtype) for shape in shapes)
     exact = tolerance.exact_attention(query, key, value, dtype=dtype, rounds_weights=backend.rounds_weights)
     arrays = [backend.array(x, dtype) for x in (query, key, value)]
     if dtype in ("float32", "float64"):
@@ -59,8 +66,11 @@ def test_12_read_only_arrays_are_read(backend: BackendUnderTest, dtype: str, rng
     tolerance.assert_within("out", backend.numpy(out), exact.out, exact.out_bound)
 
 
-def test_12_an_expanded_array_is_an_array(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
-    query, key = (backend.rounded(rng.normal(size=(2, 2, n, 6)), dtype) for n in (5, 7))
+def test_12_an_expanded_array_is_an_array(
+    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator
+) -> None:
+    of_query, of_key, _ = attention_by.attention_shapes(backend, dtype).values()
+    query, key = (backend.rounded(rng.normal(size=shape), dtype) for shape in (of_query, of_key))
     exact = tolerance.exact_attention(query, key[:1], key, dtype=dtype, rounds_weights=backend.rounds_weights)
     expanded = backend.xp.broadcast_to(backend.array(key[:1], dtype), key.shape)
     out = mha.scaled_dot_product_attention(backend.array(query, dtype), expanded, backend.array(key, dtype))
@@ -69,13 +79,19 @@ def test_12_an_expanded_array_is_an_array(backend: BackendUnderTest, dtype: str,
 
 @pytest.mark.parametrize("options", [("array_mask", "bias", "sink"), ("key_lengths", "relative_bias")], ids=" ".join)
 def test_12_arrays_among_the_options_are_not_written_to(
-    backend: BackendUnderTest, dtype: str, rng: np.random.Generator, options: tuple[str, ...]
+    backend: BackendUnderTest,
+    attention_by: ComputedBy,
+    dtype: str,
+    rng: np.random.Generator,
+    options: tuple[str, ...],
 ) -> None:
     judge_call(backend, with_features(plain(rng, 6, 8), options, rng), dtype, wants_lse=True)
 
 
-@pytest.mark.parametrize("op", PIECES)
-def test_12_pieces_write_to_nothing(backend: BackendUnderTest, dtype: str, rng: np.random.Generator, op: str) -> None:
+def test_12_pieces_write_to_nothing(
+    backend: BackendUnderTest, piece_by: ComputedBy, dtype: str, rng: np.random.Generator
+) -> None:
+    op = piece_by.op
     for call in piece_calls(rng, op):
         arrays = [None if x is None else backend.array(x, dtype) for x in call.arrays]
         named = {f"argument {at} of {op}": x for at, x in enumerate(arrays) if x is not None}

@@ -14,6 +14,7 @@ import pytest
 
 from ..algebra.arrays import compute_dtype, device_of
 from .backend import BackendUnderTest, dtype_name
+from .judge.layouts import VIEWS
 
 pytestmark = pytest.mark.promise(0)
 
@@ -117,3 +118,95 @@ def test_read_only_arrays_can_come_in(backend: BackendUnderTest) -> None:
     x = np.ones((2, 3), dtype=np.float32)
     x.flags.writeable = False
     assert (backend.numpy(backend.loaded.from_numpy(x, backend.device)) == 1).all()
+
+
+DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "no axes": lambda x: x[0, 0, 0, ...],
+    "one axis": lambda x: x[0, 0],
+    "empty": lambda x: x[:0, 0],
+    "empty inside": lambda x: x[:, :0],
+    "contiguous": lambda x: x,
+    "in Fortran order": np.asfortranarray,
+    "stepped": lambda x: x[:, ::2, 1::2],
+    "flipped": lambda x: x[::-1, :, ::-1],
+    "flipped on one axis": lambda x: x[0, 0, ::-1],
+    "stepped backwards": lambda x: x[..., ::-2],
+    "expanded": lambda x: np.broadcast_to(x[:1], x.shape),
+    "one row": lambda x: x[1:2, 2:3],
+    "read-only": lambda x: np.frombuffer(x.tobytes(), dtype=x.dtype).reshape(x.shape),
+}
+"""Views of an array of shape (2, 3, 8)."""
+
+
+def every_number(dtype: str, rng: np.random.Generator) -> np.ndarray:
+    """Return (2, 3, 8) numbers of a dtype: the greatest, the least, special ones, and random ones of any size."""
+    if dtype == "bool":
+        return rng.random((2, 3, 8)) < 0.5
+    if dtype.startswith("float"):
+        info = np.finfo(dtype)
+        first = [0.0, -0.0, np.nan, np.inf, -np.inf, info.max, info.min, info.tiny, info.smallest_subnormal, 1 / 3]
+        rest = rng.normal(size=48 - len(first)) * 2.0 ** rng.integers(-12, 12, size=48 - len(first))
+        return np.concatenate([np.asarray(first, dtype=dtype), rest.astype(dtype)]).reshape(2, 3, 8)
+    limits = np.iinfo(dtype)
+    x = rng.integers(limits.min, limits.max, size=(2, 3, 8), dtype=dtype, endpoint=True)
+    x[0, 0, :6] = [limits.min, limits.max, 0, 1, limits.max - 1, limits.min // 2]
+    return x
+
+
+def brought(backend: BackendUnderTest, x: np.ndarray, view: Callable[[np.ndarray], np.ndarray]) -> tuple[Any, np.ndarray]:
+    """Bring a view of x into the library; return it with the numbers that it must hold.
+
+    A library may hold integers of 64 bits in 32, as JAX does: they are then small enough.
+    """
+    given = view(x)
+    there = backend.loaded.from_numpy(given, backend.device)
+    if dtype_name(there) != x.dtype.name and x.dtype.kind in "iu":
+        given = view((x % 100).astype(x.dtype))
+        there = backend.loaded.from_numpy(given, backend.device)
+    return there, np.array(given)
+
+
+def assert_holds(backend: BackendUnderTest, there: Any, expected: np.ndarray) -> None:
+    """Raise AssertionError unless to_numpy returns these numbers, bit for bit, in the dtype that the library holds them in."""
+    got = backend.loaded.to_numpy(there)
+    assert isinstance(got, np.ndarray) and got.shape == expected.shape == tuple(there.shape)
+    assert got.dtype.name == dtype_name(there), f"to_numpy made {got.dtype} of {dtype_name(there)}"
+    assert got.dtype.kind == expected.dtype.kind
+    assert got.tobytes() == expected.astype(got.dtype).tobytes(), f"{expected.dtype} came back with other bits"
+
+
+@pytest.fixture(params=DTYPES)
+def numbers(request: pytest.FixtureRequest, backend: BackendUnderTest, rng: np.random.Generator) -> np.ndarray:
+    """Numbers (2, 3, 8) of every dtype that the library has."""
+    name: str = request.param
+    if name not in (*backend.dtypes, "bool") and (name.startswith("float") or not hasattr(backend.xp, name)):
+        pytest.skip(f"the library lacks {name}, or it is not judged")
+    return every_number(name, rng)
+
+
+@pytest.mark.promise(0, 12)
+def test_numbers_of_every_dtype_come_in_and_go_out_bit_for_bit(backend: BackendUnderTest, numbers: np.ndarray) -> None:
+    before = numbers.tobytes()
+    for layout, view in LAYOUTS.items():
+        try:
+            there, expected = brought(backend, numbers, view)
+            assert_holds(backend, there, expected)
+            assert_holds(backend, there, expected)
+        except Exception as error:
+            error.add_note(f"the layout: {layout}")
+            raise
+    assert numbers.tobytes() == before, "the array that was given was written to"
+
+
+@pytest.mark.promise(0, 12)
+def test_views_of_every_dtype_go_out_bit_for_bit(backend: BackendUnderTest, numbers: np.ndarray) -> None:
+    there, expected = brought(backend, numbers, LAYOUTS["contiguous"])
+    for name, view in VIEWS.items():
+        try:
+            assert_holds(backend, view(backend.xp, there), expected)
+        except Exception as error:
+            error.add_note(f"the view: {name}")
+            raise
+    assert_holds(backend, there[:, 1, ...], expected[:, 1])
+    assert_holds(backend, there[..., ::3], expected[..., ::3])

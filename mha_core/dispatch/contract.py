@@ -125,6 +125,14 @@ class Backend:
 
     Each takes a function, and returns one that computes the same outside of that state. No kernel is asked for such a feature.
     """
+    transforms: Mapping[str, Callable[..., Any]] | None = None
+    """The library's transforms of functions, by the feature of ``STATE_FEATURES`` that they require of a kernel.
+
+    Each takes a function, which maps arrays to a tuple of arrays, and a sequence of arrays. ``"gradient"`` also takes an array
+    for each result, and returns the gradients of the sum of results times these. ``"forward_gradient"`` takes a tangent for
+    each array, and returns those of the results. ``"vmap"`` returns the results for each element along the first axis of the
+    arrays. Conformance judges kernels under them.
+    """
 
 
 @dataclass(frozen=True)

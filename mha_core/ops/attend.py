@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,8 +26,7 @@ def attention_operation(*, lse: bool) -> Operation:
 def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
     *arrays_with_head_axis, sink = arrays
     backend, p = prepare(*arrays_with_head_axis, sink=sink, **options)
-    inside = (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
-    asked, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, *inside)))
+    asked, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, *_inside(p))))
     p = replace(p, asked=asked | {"lse"} if lse else asked)
     given = {"query": p.query, "key": p.key, "value": p.value, "sink": p.sink}
     settings = {"band": p.structure.band, "packed": p.structure.packed, "scale": p.scale, "softcap": p.softcap}
@@ -64,6 +63,11 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
     return Plan(prepared if prepared is not None and unchanged else compute, bind, has_options=True, finish=finish)
 
 
+def _inside(p: AttentionProblem) -> Iterator[Array]:
+    """Yield the arrays inside the mask and the bias, which may require a gradient too."""
+    return (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
+
+
 def _run_prepared(prepared: Callable[..., AttentionState], p: AttentionProblem) -> AttentionState:
     return prepared(p.query, p.key, p.value, p.sink)
 
@@ -83,7 +87,7 @@ def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: 
     backend, p, lse, rows, cols = prepare_weights(query, key, lse, rows, cols, **options)
     received = (p, lse, rows, cols, key.shape[-2])
     given = {"query": p.query, "key": p.key, "lse": lse}
-    asked, shield = backend.shielded(backend.features((*given.values(), p.sink)))
+    asked, shield = backend.shielded(backend.features((*given.values(), p.sink, *_inside(p))))
     sizes = {"num_rows": len(rows), "num_cols": len(cols)}
     call = describe("attention_weights", given, features=asked | (p.features - {"value_dim"}), options=sizes)
     decision = decide(backend.name, call)

@@ -1,58 +1,11 @@
 """Every plugin of this folder: its fault, the section of the suite that must find it, and the promise that it breaks."""
 
-from dataclasses import dataclass
-
-HANDLES = frozenset(
-    {
-        *("lse", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "bias", "alibi", "relative_bias", "bias_term"),
-        *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
-    }
-)
-"""The features that the attention kernels of this folder declare: all features."""
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """A kernel or a backend with one fault, or with none."""
-
-    name: str
-    """Name of its function in ``module``."""
-    module: str
-    fault: str
-    section: str
-    """The module of the suite that must find the fault."""
-    promise: int | None
-    """A failed test must be marked with this promise; None if the fault breaks none of them."""
-    select: str = ""
-    """Expression of pytest's ``-k`` that selects tests of the section."""
-    backend: str = "numpy"
-    """The backend that is judged."""
-    op: str = "attention"
-    handles: frozenset[str] = HANDLES
-    dtype: str = "float32"
-    registered: str = "wrong_plugins"
-    """The module that ``--plugin`` names."""
-
-    @property
-    def id(self) -> str:
-        return f"{self.module}.{self.name}"
-
-    @property
-    def is_right(self) -> bool:
-        return self.fault == "none"
-
-
-def _kernels(module, section, *rows, **settings):
-    """Return plugins from rows of (name, promise, select, fault[, settings of this plugin])."""
-    return [
-        Plugin(name, module, fault, section, promise, select, **{**settings, **(own[0] if own else {})})
-        for name, promise, select, fault, *own in rows
-    ]
-
+from .plugin import HANDLES, STATES, Plugin, kernels
 
 _HALF = {"dtype": "float16"}
 _PIECES = {"handles": frozenset()}
 _GRADIENT = {"backend": "torch", "handles": HANDLES | {"gradient"}}
+_STATES = {"handles": HANDLES | STATES}
 _STRICT = {"backend": "array_api_strict"}
 _LAYER = frozenset(
     {
@@ -65,7 +18,7 @@ _LAYER = frozenset(
 _ENCODER = {"op": "encoder_layer", "handles": _LAYER}
 
 TABLE = [
-    *_kernels(
+    *kernels(
         "scores",
         "test_kernels",
         ("scale_off", 0, "plain", "the scale is 1% off"),
@@ -74,7 +27,7 @@ TABLE = [
         ("merged_by_the_maximum", 0, "plain", "halves of the keys merged by their maxima, not by their sums"),
         ("rounded_values", 0, "plain", "values rounded to float16"),
     ),
-    *_kernels(
+    *kernels(
         "scores",
         "test_promises",
         ("softcap_after_mask", 6, "test_6", "softcap after the mask"),
@@ -82,7 +35,7 @@ TABLE = [
         ("query_rounded", 9, "test_9", "the query rounded to float16 after scaling", _HALF),
         ("half_scores", 9, "test_9", "scores summed in float16", _HALF),
     ),
-    *_kernels(
+    *kernels(
         "masks",
         "test_promises",
         ("causal_off_by_one", 5, "test_5", "causal masks let one key too many through"),
@@ -94,7 +47,7 @@ TABLE = [
         ("minus_a_billion", 3, "test_3", "masked scores are -1,000,000,000"),
         ("added", 3, "test_3", "1,000,000,000 is subtracted from masked scores"),
     ),
-    *_kernels(
+    *kernels(
         "rows",
         "test_promises",
         ("mean_for_an_empty_row", 1, "test_1_", "the mean of the values for a row that sees no key"),
@@ -107,7 +60,7 @@ TABLE = [
         ("lse_in_half_precision", 2, "test_2", "lse in the dtype of the query", _HALF),
         ("sink_in_lse_only", 6, "test_6", "the sink counts in lse, not in the output"),
     ),
-    *_kernels(
+    *kernels(
         "shapes",
         "test_kernels",
         ("heads_tiled", 6, "declared_feature_works", "query heads read key heads in turn, not in groups"),
@@ -120,14 +73,14 @@ TABLE = [
         ("values_as_wide_as_keys", 6, "declared_feature_works", "value_dim is assumed to equal head_dim"),
         ("keys_in_pairs", 0, "random_problems", "an odd last key scores 0"),
     ),
-    *_kernels(
+    *kernels(
         "shapes",
         "test_promises",
         ("no_width", 8, "test_8", "heads of width 0 divide by it"),
         ("no_keys", 8, "test_8", "no keys give 0 / 0"),
         ("no_queries", 8, "test_8", "no queries raise IndexError"),
     ),
-    *_kernels(
+    *kernels(
         "features",
         "test_kernels",
         ("ignores_softcap", 6, "declared_feature_works", "softcap declared and ignored"),
@@ -139,12 +92,12 @@ TABLE = [
         ("crashes", 6, "declared_feature_works", "every call raises an exception"),
         ("casual", 6, "declared_feature_is_known", "declares a feature that does not exist", {"handles": HANDLES | {"casual"}}),
     ),
-    *_kernels(
+    *kernels(
         "inputs",
         "test_promises",
         ("looks_behind_the_keys", 7, "test_7", "reads keys that were dropped, times 0"),
     ),
-    *_kernels(
+    *kernels(
         "inputs",
         "test_inputs",
         ("writes_to_the_query", 12, "test_12", "scales the query in place"),
@@ -152,7 +105,7 @@ TABLE = [
         ("reads_in_memory_order", 12, "test_12", "assumes contiguous arrays"),
         ("unsigned_strides", 12, "test_12", "assumes positive strides"),
     ),
-    *_kernels(
+    *kernels(
         "inputs",
         "test_kernels",
         ("in_double_precision", 0, "plain", "the output is always float64"),
@@ -160,27 +113,27 @@ TABLE = [
         ("in_numpy", 0, "plain", "the output is a NumPy array, the input is not", _STRICT),
         ("on_another_device", 0, "plain", "the output is on another device", _STRICT),
     ),
-    *_kernels(
+    *kernels(
         "memory",
         "test_memory",
         ("all_scores_at_once", 13, "", "all L x S scores at once"),
     ),
-    *_kernels(
+    *kernels(
         "state",
         "test_threads",
         ("shared_scratch", 14, "one_shape", "all threads write scores into one array"),
     ),
-    *_kernels(
+    *kernels(
         "state",
         "test_determinism",
         ("different_each_time", 14, "attention", "the last bit changes from call to call"),
     ),
-    *_kernels(
+    *kernels(
         "state",
         "test_kernels",
         ("keeps_the_first_answer", 0, "plain", "returns the result of an earlier call of the same shape"),
     ),
-    *_kernels(
+    *kernels(
         "pieces",
         "test_kernels",
         ("gelu_always_tanh", 0, "of_a_piece", "gelu always uses the tanh approximation", {"op": "gelu"}),
@@ -195,39 +148,50 @@ TABLE = [
         ),
         **_PIECES,
     ),
-    *_kernels(
+    *kernels(
         "pieces",
         "test_inputs",
         ("linear_writes_to_x", 12, "pieces", "linear writes to its input", {"op": "linear"}),
         **_PIECES,
     ),
-    *_kernels(
+    *kernels(
         "pieces",
         "test_half_precision",
         ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", {"op": "rms_norm", **_HALF}),
         **_PIECES,
     ),
-    *_kernels(
+    *kernels(
         "pieces",
-        "test_kernels",
+        "test_covering",
         ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer ignores norm_first"),
         ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer ignores the mask"),
         **_ENCODER,
     ),
-    *_kernels(
+    *kernels(
         "gradients",
         "test_kernels",
         ("gradient_cut", 6, "gradient", "gradient declared and cut off"),
         ("gradient_of_the_key_cut", 6, "gradient", "no gradient for the key"),
         **_GRADIENT,
     ),
-    *_kernels(
+    *kernels(
+        "gradients",
+        "test_transforms",
+        ("gradient_of_the_sink_cut", 0, "of_attention", "no gradient for the sink"),
+        ("gradient_of_the_bias_cut", 0, "of_attention", "no gradient for a bias that is an array"),
+        ("gradient_of_lse_cut", 0, "of_attention", "no gradient through lse"),
+        ("gradient_of_wide_values_rounded", 0, "of_attention", "gradients rounded to bfloat16 with values wider than 32"),
+        ("tangent_of_the_value_cut", 0, "of_attention and forward", "no forward gradient for the value", _STATES),
+        ("one_value_for_all", 0, "of_attention and vmap", "vmap uses the values of the first element for all", _STATES),
+        **_GRADIENT,
+    ),
+    *kernels(
         "gradients",
         "test_promises",
         ("query_rounded_in_bfloat16", 9, "test_9", "the query rounded to bfloat16 after scaling", {"dtype": "bfloat16"}),
         **_GRADIENT,
     ),
-    *_kernels(
+    *kernels(
         "edges",
         "test_covering",
         ("long_keys_drops", 0, "a_kernel", "the value of the last key counts as 0 with more than 1000 keys"),
@@ -266,13 +230,13 @@ TABLE = [
         ("large_sink_ignores_the_sink", 0, "a_kernel", "the sink is ignored with a large sink"),
         ("loose_softcap_ignores_the_softcap", 0, "a_kernel", "the softcap is ignored with a softcap above 10"),
     ),
-    *_kernels(
+    *kernels(
         "backends",
         "test_namespace",
         ("lacks_a_function", 0, "test_function", "the namespace lacks matrix_transpose"),
         backend="wrong",
     ),
-    *_kernels(
+    *kernels(
         "backends",
         "test_algebra",
         ("matmul_of_few_bits", 0, "random_problems", "matmul keeps ten bits"),
@@ -280,21 +244,21 @@ TABLE = [
         ("one_buffer", 0, "each_option_alone", "from_numpy gives arrays of one shape the same memory", {"dtype": "float64"}),
         backend="wrong",
     ),
-    *_kernels(
+    *kernels(
         "backends",
         "test_promises",
         ("integers_float", 10, "test_10", "is_floating says yes to integers"),
         ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1"),
         backend="wrong",
     ),
-    *_kernels(
+    *kernels(
         "imports",
         "test_imports",
         ("with_the_plugin", None, "", "the plugin imports its array library when it is imported itself"),
         backend="wrong",
         registered="wrong_plugins.imports",
     ),
-    *_kernels(
+    *kernels(
         "backends",
         "test_inputs",
         ("strides_read_forwards", 12, "test_12", "from_numpy reads negative strides as positive"),
@@ -323,8 +287,9 @@ RIGHT = [
         _right("pieces", "test_kernels", op, op=op, select="of_a_piece", **_PIECES)
         for op in ("gelu", "layer_norm", "rms_norm", "rotary", "linear")
     ),
-    _right("pieces", "test_kernels", "encoder_layer", select="of_a_layer", **_ENCODER),
+    _right("pieces", "test_covering", "encoder_layer", select="of_a_layer", **_ENCODER),
     _right("gradients", "test_kernels", select="gradient or plain", **_GRADIENT),
+    _right("gradients", "test_transforms", select="of_attention", **{**_GRADIENT, "handles": HANDLES | STATES}),
     _right("imports", "test_imports", backend="wrong"),
     _right("backends", "test_promises", backend="wrong"),
     _right("backends", "test_namespace", "right_namespace", backend="wrong"),

@@ -45,8 +45,16 @@ BANDS: dict[str, tuple[int | None, int | None] | None] = {
     "window(None, 33)": (None, 33),
 }
 """Limits of key position - query position."""
-OFFSETS: dict[str, Any] = {"none": None, "0": 0, "3": 3, "70": 70, "-5": -5, "array": "array"}
+OFFSETS: dict[str, int | None] = {"none": None, "0": 0, "3": 3, "70": 70, "-5": -5, "array": None, "array of one": None}
+"""Positions of query 0; an array holds one for each element of the batch, or one for all."""
+ARRAYS = ("scores", "keys", "queries", "heads", "batch", "batch of one", "whole")
+"""Shapes of masks and biases that are arrays: which of the axes of the scores they have."""
 
+PLAIN: dict[str, Any] = {
+    **dict.fromkeys(("band", "offset", "lengths", "packed", "array", "term", "bias", "sink"), "none"),
+    **dict.fromkeys(("softcap", "scale")),
+}
+"""The values of options that are not given."""
 TRIPLES = (
     ("queries", "band", "offset"),
     ("keys", "band", "offset"),
@@ -65,7 +73,7 @@ def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
         return list(values) if feature in has else []
 
     bands = [name for name, band in BANDS.items() if _band_features(band) <= has]
-    biases = [*given("bias", "scores", "heads", "batch", "keys", "-inf"), *given("alibi", "alibi")]
+    biases = [*given("bias", *ARRAYS, "-inf"), *given("alibi", "alibi")]
     biases += [*given("relative_bias", "relative", "relative of one side"), *given("bias_term", "term")]
     return {
         "queries": list(LENGTHS),
@@ -77,9 +85,9 @@ def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
         "value_dim": ["the same", *given("value_dim", *WIDTHS)],
         "band": bands,
         "offset": list(OFFSETS),
-        "lengths": ["none", *given("key_lengths", "int", "array", "array with 0")],
+        "lengths": ["none", *given("key_lengths", "int", "array", "array with 0", "array of one")],
         "packed": ["none", *given("packed", "few", "with empty ones", "many")],
-        "array": ["none", *given("array_mask", "scores", "keys", "heads", "batch", "tiles")],
+        "array": ["none", *given("array_mask", *ARRAYS, "tiles")],
         "term": ["none", *given("mask", "or", "not", "chunks", "segments")],
         "bias": ["none", *biases],
         "wide": [False, *([True] if half and has & {"bias", "sink"} else [])],
@@ -87,7 +95,7 @@ def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
         "sink": ["none", *given("sink", "small", "large")],
         "scale": [None, 0.3, -0.7, 0.0],
         "scores": ["plain", "wide", "huge", "tiny"],
-        "layout": ["contiguous", "transposed", "stepped", "sliced", "flipped", "expanded", "read-only"],
+        "layout": ["contiguous", "transposed", "stepped", "sliced", "flipped", "expanded", "read-only", "unaligned"],
         "lse": [False, *given("lse", True)],
     }
 
@@ -97,8 +105,11 @@ def _band_features(band: tuple[int | None, int | None] | None) -> set[str]:
     return {name for name, limit in (("window", low), ("causal", high)) if limit is not None}
 
 
-def possible(row: Row) -> bool:
-    """Return whether a problem can have all of these values; axes that have no value yet do not count."""
+def possible(row: Row, *, share: float = 1.0) -> bool:
+    """Return whether a problem can have all of these values; axes that have no value yet do not count.
+
+    share: of the size that is allowed.
+    """
     known = {"queries", "keys"} <= row.keys()
     unequal = known and row["queries"] != row["keys"]
     if unequal and row.get("packed", "none") != "none":
@@ -107,10 +118,10 @@ def possible(row: Row) -> bool:
         return False
     if unequal and row.get("offset") == "none" and depends_on_positions(row):
         return False
-    by_element = row.get("offset") == "array" or row.get("lengths", "none").startswith("array")
+    by_element = row.get("offset", "none").startswith("array") or row.get("lengths", "none").startswith("array")
     if by_element and row.get("batch") == "none":
         return False
-    return _size(row) <= 1.0
+    return _size(row) <= share
 
 
 def depends_on_positions(row: Row) -> bool:

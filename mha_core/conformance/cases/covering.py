@@ -1,7 +1,8 @@
 """Covering designs: few rows, in which every pair of values of different axes occurs, and every triple of chosen axes.
 
 A greedy search finds the rows, as in AETG (Cohen, Dalal, Fredman and Patton 1997). Each row begins with a combination that has
-not occurred yet. Every other axis then gets the value that adds most combinations.
+not occurred yet. Every other axis then gets the value that adds most combinations. This alone would give rows in which almost
+everything is given at once, so three of four rows give at most two options.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Covering:
     rng : decides between values that add equally many
     possible : function of some of a row's values; returns False if no row can contain them
     triples : axes of which every triple of values must occur
+    plain : the value of some axes that means "not given"; a row gives few of them, or as many as add combinations
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class Covering:
         *,
         possible: Callable[[Row], bool] = lambda row: True,
         triples: Iterable[tuple[str, str, str]] = (),
+        plain: Mapping[str, Any] | None = None,
     ) -> None:
         self._axes, self._rng, self._possible = axes, rng, possible
+        self._plain = {name: list(axes[name]).index(value) for name, value in (plain or {}).items() if name in axes}
         groups = [*combinations(axes, 2), *(group for group in triples if set(group) <= set(axes))]
         self._missing = {group: self._all_possible(group) for group in groups}
         self._groups_of = {name: [group for group in groups if name in group] for name in axes}
@@ -74,6 +78,16 @@ class Covering:
                 self._last = chosen
                 yield self._row(chosen)
 
+    def and_random(self) -> Iterator[Row]:
+        """Yield the rows of the design, and then random rows without end."""
+        yield from self
+        while True:
+            chosen = self._completed({})
+            if chosen is None:
+                return
+            self._last = chosen
+            yield self._row(chosen)
+
     def _row_with_a_missing_one_of(self, group: tuple[str, ...]) -> dict[str, int] | None:
         """Return the indices of a row's values; None if a combination turned out to be impossible, which is then left out."""
         missing = self._missing[group]
@@ -90,14 +104,21 @@ class Covering:
         """Return the indices of a whole row's values that contains those already chosen; None if none was found."""
         rest = [name for name in self._axes if name not in chosen]
         self._rng.shuffle(rest)
+        most = self._rng.choice([0, 1, 2, len(self._plain)])
         for name in rest:
             gain = self._gain(chosen, name) + self._rng.random(len(self._axes[name]))  # values that gain equally in any order
+            if name in self._plain and self._given(chosen) >= most:
+                gain[self._plain[name]] = np.inf
             ranked = (int(at) for at in np.argsort(-gain))
             found = next((at for at in ranked if self._possible(self._row(chosen | {name: at}))), None)
             if found is None:
                 return None
             chosen[name] = found
         return chosen
+
+    def _given(self, chosen: Mapping[str, int]) -> int:
+        """Return how many of the axes that may be left out have another value."""
+        return sum(chosen.get(name, at) != at for name, at in self._plain.items())
 
     def _gain(self, chosen: dict[str, int], name: str) -> Any:
         """Return, for each value of an axis, how many missing combinations occur if it is added to the values chosen."""

@@ -15,6 +15,7 @@ import numpy as np
 import mha_core as mha
 
 from ..oracle import reference
+from ..oracle.magnitudes import activation_magnitude, linear_magnitude, norm_magnitude, rotary_magnitude
 from ..oracle.naive_attention import Floats
 from ..oracle.tolerance import SMALLEST, UNIT_ROUNDOFF
 
@@ -35,30 +36,8 @@ class PieceCall:
         """Return the bound on each element of the error."""
         u = UNIT_ROUNDOFF[dtype]
         both = 2.0 if dtype == "float64" else 1.0  # the reference computes in float64 too, and rounds as well
-        return both * u * (self.magnitude(*rounded) + np.abs(exact)) + SMALLEST[dtype]
-
-
-def linear_magnitude(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
-    """Bound a sum in any order: b may be its first term, and then every partial sum is rounded relative to b too."""
-    terms = np.abs(x) @ np.abs(w) + (0.0 if b is None else np.abs(b))
-    found: Floats = terms * (np.sqrt(w.shape[0]) + 2)
-    return found
-
-
-def norm_magnitude(x: Floats, weight: Floats | None = None, bias: Floats | None = None, *, eps: float = 1e-5) -> Any:
-    """Bound rounding of mean and variance by max |x| over the root mean square of the centred row."""
-    deviation = np.sqrt(((x - x.mean(axis=-1, keepdims=True)) ** 2).mean(axis=-1, keepdims=True) + eps)
-    size = (np.sqrt(x.shape[-1]) + 8) * np.abs(x).max(axis=-1, keepdims=True, initial=0) / deviation
-    size = size * (1 + np.abs(x) / deviation)
-    return size * (1.0 if weight is None else np.abs(weight)) + (0.0 if bias is None else np.abs(bias))
-
-
-def rotary_magnitude(x: Floats, cos: Floats, sin: Floats) -> Floats:
-    return 4 * np.abs(x).max(axis=-1, keepdims=True, initial=0) + 0 * x
-
-
-def activation_magnitude(x: Floats) -> Floats:
-    return 16 * np.abs(x)
+        size = np.where(np.isfinite(exact), np.abs(exact), 0)
+        return both * u * (self.magnitude(*rounded) + size) + SMALLEST[dtype]
 
 
 def piece_calls(rng: np.random.Generator, op: str) -> Iterator[PieceCall]:

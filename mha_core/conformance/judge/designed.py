@@ -1,168 +1,116 @@
-"""Problems of a covering design on one kernel, each held to all promises that a call can break."""
+"""A kernel on the problems of a covering design."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-import mha_core as mha
-
 from ..backend import BackendUnderTest
-from ..cases import piece_axes
-from ..cases.attention_axes import TRIPLES, axes_of, possible
+from ..cases import attention_axes, layer_axes, piece_axes
+from ..cases.attention_problem import attention_problem
 from ..cases.covering import Covering, Row
-from ..cases.designed import Designed, designed
-from ..oracle import tolerance
+from ..cases.layer_problem import layer_problem
+from ..cases.problem import Problem
 from ..report.evidence import evidence
-from .layouts import laid_out
-from .pieces import judge_piece
+from .held import Judge
 
 SECONDS, QUICK_SECONDS = 10.0, 1.0
-"""Time for the problems of one kernel and dtype."""
-PIECE = 0.3
-"""The share of this time that a kernel of a piece has."""
+"""Time for the problems of one kernel of attention in one dtype; in half precision, half of it."""
+SHARE = {"attention": 1.0, **dict.fromkeys(layer_axes.LAYERS, 0.3)}
+"""The share of this time that a kernel of another operation has."""
+_OF_A_PIECE = 0.12
 REFUSALS = 60
 """A kernel that refuses as many problems, and computes none, refuses all: it may be for another device."""
+REUSED = 0.3
+"""The share of problems whose numbers are put into arrays that were used before."""
 
 
-@dataclass
-class Judge:
-    """Judges one kernel in one dtype; remembers the last results, which later calls must not change."""
+SMALL: dict[str, Sequence[Any]] = {
+    "queries": (0, 1, 2, 16, 17, 33, 65),
+    "keys": (0, 1, 2, 16, 17, 33, 65),
+    "head_dim": (1, 4, 8, 33),
+    "value_dim": ("the same", 5, 16, 64),
+    "packed": ("none", "few", "with empty ones"),
+    "scores": ("plain", "wide", "tiny"),
+    "width": (4, 10, 16, 64, 65),
+    "spread": (1.0, 1e-3),
+    "infinite": (False,),
+    "mean": (0.0,),
+    **dict.fromkeys(("eps", "eps of norm_1", "eps of norm_2"), (1e-5, 0.5)),
+    "d_model": (20, 65),
+    "outputs": (1, 17),
+    "d_ff": (24,),
+}
+"""The values of some axes for problems that are computed many times."""
 
-    backend: BackendUnderTest
-    kernel: str
-    dtype: str
-    kept: list[tuple[str, Any, bytes]] = field(default_factory=list)
-    refused: dict[str, int] = field(default_factory=dict)
-    computed: int = 0
 
-    def judge(self, problem: Designed) -> None:
-        """Raise AssertionError if out or lse is wrong, differs in a second call, or if an argument or an old result changed."""
-        backend, row, dtype = self.backend, problem.row, self.dtype
-        made: dict[str, Any] = {}
+def design_of(op: str, features: Iterable[str], dtype: str, rng: np.random.Generator, **more: Sequence[Any]) -> Covering:
+    """Return the covering design for a kernel of an operation that declares these features.
 
-        def make(x: np.ndarray, to: str = dtype) -> Any:
-            array = backend.array(x, to)
-            made[f"an array of the options ({len(made)})"] = array = laid_out(backend, array, row["layout"])
-            return array
+    With ``more``, further axes, the design is one of small problems.
+    """
+    triples: tuple[tuple[str, str, str], ...] = ()
+    plain = layer_axes.PLAIN
+    if op == "attention":
+        axes, possible = attention_axes.axes_of(features, half=dtype in ("float16", "bfloat16")), attention_axes.possible
+        triples = () if more else attention_axes.TRIPLES
+    elif op in layer_axes.LAYERS:
+        axes, possible = layer_axes.axes_of_layer(op, features), layer_axes.possible
+    else:
+        axes, possible = piece_axes.axes_of_piece(op), piece_axes.possible
+    if more:
+        possible = partial(possible, share=1 / 16)
+        axes = {name: [value for value in values if value in SMALL.get(name, values)] for name, values in axes.items()}
+    return Covering({**axes, **more}, rng, possible=possible, triples=triples, plain=plain)
 
-        key_unseen, value_unseen = problem.unseen()
-        poisoned = problem.key.copy(), problem.value.copy()
-        poisoned[0][key_unseen], poisoned[1][value_unseen] = np.nan, np.inf
-        arrays = {
-            name: laid_out(backend, backend.array(x, dtype), row["layout"], batch=x.ndim - 3)
-            for name, x in zip(("query", "key", "value"), (problem.query, *poisoned), strict=True)
-        }
-        options = problem.options(make, lambda x: make(x, tolerance.compute_dtype(dtype)))
-        everything = arrays | made
-        before = {name: backend.numpy(x).copy() for name, x in everything.items()}
-        operation: Callable[..., Any] = mha.attention_state if row["lse"] else mha.scaled_dot_product_attention
-        try:
-            with mha.use_kernel("attention", self.kernel):
-                results = [operation(*arrays.values(), **options) for _ in range(2)]
-        except mha.KernelUnsupported as error:
-            reason = str(error).partition(": it ")[2].partition(";")[0]
-            self.refused[reason] = self.refused.get(reason, 0) + 1
-            return
-        self.computed += 1
-        self._assert_kept()
-        backend.assert_unchanged(everything, before)
-        first, second = (dict(zip(("out", "lse"), x if row["lse"] else (x,), strict=False)) for x in results)
-        for name, x in first.items():
-            assert backend.numpy(x).tobytes() == backend.numpy(second[name]).tobytes(), (
-                f"{name} differs in a second, equal call"
-            )
-        self._assert_right(first, arrays["query"], problem)
-        self.kept = [(str(problem), x, backend.numpy(x).tobytes()) for x in second.values()]
 
-    def _assert_right(self, results: dict[str, Any], query: Any, problem: Designed) -> None:
-        backend, dtype = self.backend, self.dtype
-        exact = tolerance.exact_attention(
-            problem.query,
-            problem.key,
-            problem.value,
-            dtype=dtype,
-            rounds_weights=backend.rounds_weights,
-            equal_weights=problem.row["scores"] == "tiny" or problem.row["scale"] == 0,
-            **problem.oracle,
-        )
-        backend.assert_like(results["out"], query)
-        out = backend.numpy(results["out"])
-        tolerance.assert_within("out", out, exact.out, exact.out_bound)
-        assert (out[exact.lse == -np.inf] == 0).all(), "a query that sees no key must give exactly 0"
-        if "lse" in results:
-            backend.assert_like(results["lse"], query, dtype=getattr(backend.xp, tolerance.compute_dtype(dtype)))
-            tolerance.assert_within("lse", backend.numpy(results["lse"]), exact.lse, exact.lse_bound)
-
-    def _assert_kept(self) -> None:
-        """Results own their memory."""
-        for problem, x, bits in self.kept:
-            assert self.backend.numpy(x).tobytes() == bits, f"a later call changed the result of: {problem}"
+def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Problem:
+    """Return a problem of an operation whose axes have the values of ``row``."""
+    if op == "attention":
+        return attention_problem(row, structure, rng)
+    if op in layer_axes.LAYERS:
+        return layer_problem(op, row, structure, rng)
+    return piece_axes.piece_problem(op, row, rng)
 
 
 def judge_design(
-    backend: BackendUnderTest, kernel: str, handles: frozenset[str], dtype: str, rng: np.random.Generator
+    backend: BackendUnderTest, op: str, kernel: str, features: Iterable[str], dtype: str, rng: np.random.Generator
 ) -> Judge:
-    """Judge a kernel that declares these features, or the algebra, on the problems of a covering design.
+    """Judge a kernel that declares these features, or the algebra, on the rows of a covering design and then on random rows.
 
-    It ends when all problems were judged, when the time is up, or when the first problems were all refused. A failure has a
-    note that describes the problem.
+    It ends when the time is up, or when the first problems were all refused. A failure has a note that describes the problem.
     """
-    axes = axes_of(handles, half=dtype in ("float16", "bfloat16"))
-    design = Covering(axes, rng, possible=possible, triples=TRIPLES)
-    judge = Judge(backend, kernel, dtype)
-    end = time.monotonic() + (QUICK_SECONDS if backend.quick else SECONDS)
-    for row in design:
-        if time.monotonic() > end or (not judge.computed and sum(judge.refused.values()) >= REFUSALS):
+    design = design_of(op, features, dtype, rng)
+    judge = Judge(backend, op, kernel, dtype)
+    for row in timed(design, seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)):
+        if not judge.computed and sum(judge.refused.values()) >= REFUSALS:
             break
-        before = judge.computed
-        _judge_row(judge, row, rng)
-        if judge.computed > before:
-            design.count()
-    evidence.covered(f"attention by {kernel}", dtype, judge.computed, design.counted, design.combinations)
+        seed = int(rng.integers(2**32))
+        problem, *other = (drawn(op, row, np.random.default_rng(seed), rng) for _ in range(2 if rng.random() < REUSED else 1))
+        try:
+            if judge.judge(problem, *other):
+                design.count()
+        except Exception as error:
+            error.add_note(f"the problem: {problem}")
+            raise
+    evidence.covered(f"{op} by {kernel}", dtype, judge.computed, design.counted, design.combinations)
+    evidence.runs(op, kernel, judge.computed)
     return judge
 
 
-def judge_piece_design(
-    backend: BackendUnderTest, op: str, kernel: str, dtype: str, rng: np.random.Generator
-) -> tuple[int, list[str]]:
-    """Judge a kernel of a piece, or the algebra, on the calls of a covering design.
-
-    Return how many calls it computed, and its reasons for those that it refused.
-    """
-    design = Covering(piece_axes.axes_of_piece(op), rng, possible=piece_axes.possible)
-    refused: list[str] = []
-    computed = 0
-    end = time.monotonic() + (QUICK_SECONDS if backend.quick else SECONDS) * PIECE
-    for row in design:
-        if time.monotonic() > end or (not computed and len(refused) >= REFUSALS):
-            break
-        call = piece_axes.designed_piece(op, row, rng)
-        layouts = (row["layout"], row.get("layout of w", "contiguous"), "contiguous")
-        try:
-            with mha.use_kernel(op, kernel):
-                judge_piece(backend, op, call, dtype, layouts=layouts)
-            computed += 1
-            design.count()
-        except mha.KernelUnsupported as error:
-            refused.append(str(error).partition(": it ")[2].partition(";")[0])
-        except Exception as error:
-            error.add_note(f"the call: {', '.join(f'{name}={value}' for name, value in row.items())}")
-            raise
-    evidence.covered(f"{op} by {kernel}", dtype, computed, design.counted, design.combinations)
-    return computed, refused
+def seconds_for(op: str, dtype: str, seconds: float) -> float:
+    """Return the time for a kernel of an operation in a dtype, where attention in float32 has ``seconds``."""
+    return seconds * SHARE.get(op, _OF_A_PIECE) * (0.5 if dtype in ("float16", "bfloat16") else 1.0)
 
 
-def _judge_row(judge: Judge, row: Row, rng: np.random.Generator) -> None:
-    backend, dtype = judge.backend, judge.dtype
-    wide = tolerance.compute_dtype(dtype)
-    problem = designed(row, rng, lambda x: backend.rounded(x, dtype), lambda x: backend.rounded(x, wide))
-    try:
-        judge.judge(problem)
-    except Exception as error:
-        error.add_note(f"the problem: {problem}")
-        raise
+def timed(design: Covering, seconds: float) -> Iterator[Row]:
+    """Yield the rows of a design, and then random ones, until the time is up; at least one."""
+    end = time.monotonic() + seconds
+    for row in design.and_random():
+        yield row
+        if time.monotonic() > end:
+            return

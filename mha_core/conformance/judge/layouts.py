@@ -25,15 +25,31 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
 """Functions of a namespace and an array of at least two axes."""
 
 
+def _read_only(x: np.ndarray) -> np.ndarray:
+    return np.frombuffer(x.tobytes(), dtype=x.dtype).reshape(x.shape)
+
+
+def _unaligned(x: np.ndarray) -> np.ndarray:
+    """Return a copy whose numbers begin one byte behind a boundary."""
+    return np.frombuffer(bytearray(b"\0" + x.tobytes()), dtype=x.dtype, offset=1).reshape(x.shape)
+
+
+_ON_THE_HOST: dict[str, Callable[[np.ndarray], np.ndarray]] = {"read-only": _read_only, "unaligned": _unaligned}
+"""Layouts that only NumPy can make; the library may take the memory over, or copy it."""
+WRITABLE = frozenset({*VIEWS, "unaligned"})
+"""Layouts in which no two elements share memory, which can be written to."""
+
+
 def laid_out(backend: BackendUnderTest, x: Any, layout: str, *, batch: int = 0) -> Any:
-    """Return an array with this layout in memory: one of ``VIEWS``, "expanded" over its batch axes, or "read-only"."""
-    if x.ndim < 2:
+    """Return an array with this layout in memory: one of ``VIEWS``, "read-only", "unaligned", or "expanded" over batch axes."""
+    if x.ndim == 0:
         return x
     if layout == "expanded":
         return backend.xp.broadcast_to(x[(*(0,) * batch, ...)], x.shape) if batch and 0 not in x.shape else x
-    if layout == "read-only":
+    if layout in _ON_THE_HOST:
         if dtype_name(x) in ("float16", "bfloat16") or 0 in x.shape:  # half precision is converted by the library
             return x
-        host = backend.numpy(x)
-        return backend.loaded.from_numpy(np.frombuffer(host.tobytes(), dtype=host.dtype).reshape(host.shape), backend.device)
+        return backend.loaded.from_numpy(_ON_THE_HOST[layout](backend.numpy(x)), backend.device)
+    if x.ndim == 1:
+        return VIEWS[layout](backend.xp, x[:, None])[:, 0]
     return VIEWS[layout](backend.xp, x)

@@ -141,7 +141,8 @@ def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats) -> N
     assert got.shape == exact.shape, f"{name} has shape {got.shape}; expected {exact.shape}"
     wide = got.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        error = np.where(wide == exact, 0.0, np.abs(wide - exact))  # inf - inf is not an error
+        equal = (wide == exact) | (np.isnan(wide) & np.isnan(exact))  # inf - inf is not an error
+        error = np.where(equal, 0.0, np.abs(wide - exact))
         excess = np.where(np.isnan(error), np.inf, error / np.maximum(bound, np.finfo(np.float64).tiny))
     evidence.error(OPERATIONS.get(name, name.partition(" ")[0]), got.dtype.name, float(excess.max(initial=0.0)))
     wrong = ~(error <= bound)  # NaN is wrong too

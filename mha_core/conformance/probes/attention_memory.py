@@ -48,6 +48,10 @@ CASES = {
     "window": Case(
         lambda backend, dtype, n: {"mask": mha.window(n // 4, n // 4)}, lambda q, k, n: {"allowed": abs(k - q) <= n // 4}
     ),
+    "packed": Case(
+        lambda backend, dtype, n: {"mask": mha.packed(_sequences(n)) & mha.causal()},
+        lambda q, k, n: {"allowed": (_sequence_ids(n)[q] == _sequence_ids(n)[k]) & (k <= q)},
+    ),
     "key_lengths": Case(
         lambda backend, dtype, n: {"mask": mha.key_lengths(backend.array(np.asarray(n - n // 8)))},
         lambda q, k, n: {"allowed": k + 0 * q < n - n // 8},
@@ -59,6 +63,17 @@ CASES = {
         lambda q, k, n: {"bias": np.linspace(-1.0, 1.0, n) + 0 * q},
     ),
 }
+
+
+def _sequences(n: int) -> list[int]:
+    """Return the lengths of packed sequences: several equal ones, one of a single token, an empty one, and a long one."""
+    equal = [n // 16] * 6
+    return [*equal, 1, 0, n - sum(equal) - 1]
+
+
+def _sequence_ids(n: int) -> np.ndarray:
+    lengths = _sequences(n)
+    return np.repeat(np.arange(len(lengths)), lengths)
 
 
 def _stripes(backend: BackendUnderTest, n: int) -> Any:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
 SECTIONS = (
-    "namespace", "promises", "algebra", "kernels", "layers", "half precision",
+    "namespace", "promises", "algebra", "kernels", "layers", "gradients", "half precision",
     "determinism", "threads", "memory", "imports", "vectors",
 )  # fmt: skip
 PASSED, FAILED, REFUSED, NOT_APPLICABLE = OUTCOMES = ("passed", "failed", "refused", "not applicable")

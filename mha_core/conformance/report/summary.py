@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .counts import Counts
-from .evidence import Errors
+from .evidence import Covered, Errors
 from .sections import OUTCOMES
 
 
@@ -17,11 +17,11 @@ def lines(counts: Counts) -> Iterator[str]:
         yield f"{name}: {count} {'test' if count == 1 else 'tests'} failed"
         if reproduce:
             yield f"    {reproduce}"
-    for (kernel, dtype), (problems, occurred, every) in counts.covered.items():
-        if 0 < occurred < every:
-            share = math.floor(100 * occurred / every)
-            rest = "the others were refused, or the time was up"
-            yield f"{kernel} in {dtype}: {problems} problems, {share}% of all combinations; {rest}"
+    cut_short = share_rows(counts.covered, "covering design: judged of all combinations")
+    if len(cut_short) > 1:
+        yield ""
+        yield from _aligned(cut_short)
+        yield "The other combinations were refused, or the time was up. Another --seed tries other problems."
     if counts.errors:
         yield ""
         yield from _aligned(error_rows(counts.errors, "error / bound"))
@@ -36,13 +36,20 @@ def section_rows(sections: dict[str, dict[str, int]]) -> list[tuple[str, ...]]:
 
 def error_rows(errors: Errors, corner: str) -> list[tuple[str, ...]]:
     """Return the greatest error over its bound by operation (rows) and dtype (columns); the first row is the heading."""
+    return _by_dtype({key: _ratio(ratio) for key, ratio in errors.items()}, corner)
+
+
+def share_rows(covered: Covered, corner: str) -> list[tuple[str, ...]]:
+    """Return the share of combinations that were judged, by kernel and dtype, of designs that were not judged whole."""
+    shares = {key: f"{100 * seen // every}%" for key, (_, seen, every) in covered.items() if 0 < seen < every}
+    return _by_dtype(shares, corner)
+
+
+def _by_dtype(cells: Mapping[tuple[str, str], str], corner: str) -> list[tuple[str, ...]]:
     order = ("float64", "float32", "float16", "bfloat16")
-    dtypes = sorted({dtype for _, dtype in errors}, key=lambda name: (order.index(name) if name in order else len(order), name))
-    operations = sorted({operation for operation, _ in errors})
-    return [
-        (corner, *dtypes),
-        *((name, *(_ratio(errors[name, dtype]) if (name, dtype) in errors else "" for dtype in dtypes)) for name in operations),
-    ]
+    dtypes = sorted({dtype for _, dtype in cells}, key=lambda name: (order.index(name) if name in order else len(order), name))
+    names = sorted({name for name, _ in cells})
+    return [(corner, *dtypes), *((name, *(cells.get((name, dtype), "") for dtype in dtypes)) for name in names)]
 
 
 def _ratio(ratio: float) -> str:

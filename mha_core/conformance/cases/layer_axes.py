@@ -1,0 +1,136 @@
+"""The axes of the layers (encoder layer, multi-head attention, feed-forward network), with the values that each may have.
+
+A value is offered only if the kernel declares the features that it needs. Masks, biases and options have the names and values
+of ``attention_axes``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from . import attention_axes
+from .attention_axes import ARRAYS, BANDS, batch_shape, depends_on_positions
+from .covering import Row
+
+LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
+"""Operations of whole layers that a kernel may compute and the suite judges."""
+PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context"), "none")
+"""The values of options that are not given."""
+_LENGTHS = (1, 2, 7, 16, 33, 64, 130)
+_LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
+_BANDS = ("none", "causal", "window(2, 1)", "window(0, 70)", "window(None, 33)")
+_BIASES = ("b_q", "b_k", "b_v", "b_o")
+_MOST_PRODUCTS = 2**22
+"""Multiplications of one layer, at most: the oracle computes it several times."""
+
+
+def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the axes of the calls that a kernel which declares these features must compute, with their values."""
+    has = frozenset(handles)
+    axes: dict[str, list[Any]] = {
+        "batch": ["none", "one", "two", "one element"],
+        "queries": [*_LENGTHS],
+        "spread": [1.0, 30.0, 1e-3],
+        "layout": [*_LAYOUTS],
+        "layout of w": [*_LAYOUTS],
+    }
+    if op == "feed_forward":
+        axes["d_model"] = [1, 20, 65]
+        return axes | _network(["relu", "gelu", "gelu_tanh", "silu"], gate="gate" in has, gate_bias="gate" in has)
+    axes |= _options(has)
+    if op == "multi_head_attention":
+        contexts = ["none"] + ["context"] * ("context" in has) + ["both"] * ({"context", "value_context"} <= has)
+        axes |= {"keys": [0, *_LENGTHS], "context": contexts, "d_out": [1, 20, 33], "d_model": [1, 20, 65]}
+        axes["context batch"] = ["the same", "none"] if "context" in has else ["the same"]
+        rotary = {"rotary"} <= has
+        return axes | _heads(grouped="grouped_query" in has, biases=_BIASES, rotary=rotary, interleaved=rotary)
+    activations = [name.partition("=")[2] for name in sorted(has) if name.startswith("feed_forward.activation=")]
+    network = _network(activations, gate="feed_forward.w_g" in has, gate_bias="feed_forward.b_g" in has)
+    heads = _heads(
+        grouped="attention.num_kv_heads" in has,
+        biases=[name for name in _BIASES if f"attention.{name}" in has],
+        rotary="attention.rotary=Rotary" in has,
+        interleaved="attention.rotary.interleaved" in has,
+    )
+    del network["d_out"]
+    for norm in ("norm_1", "norm_2"):
+        axes[norm] = [name.partition("=")[2] for name in sorted(has) if name.startswith(f"{norm}=")]
+        axes[f"parts of {norm}"] = ["both", "weight", "bias", "none"]
+        axes[f"eps of {norm}"] = [1e-5, 0.5, 1e-9]
+    axes["dropout"] = ["none", *(["attention", "feed_forward", "both"] if "dropout" in has else [])]
+    axes["norm_first"] = [False, *([True] if "norm_first" in has else [])]
+    return axes | heads | network | {"d_model": [2, 20, 65]}
+
+
+def _network(activations: list[str], *, gate: bool, gate_bias: bool) -> dict[str, list[Any]]:
+    gates = ["none"] + ["w_g"] * gate + ["w_g and b_g"] * (gate and gate_bias)
+    parts = ["both", "b_1", "b_2", "none"]
+    return {"activation": activations, "d_ff": [1, 24, 257, 1030], "gate": gates, "b of network": parts, "d_out": [1, 20, 33]}
+
+
+def _heads(*, grouped: bool, biases: Iterable[str], rotary: bool, interleaved: bool) -> dict[str, list[Any]]:
+    declared = tuple(biases)
+    return {
+        "kv_heads": [1, 2, 3, 4],
+        "groups": [1, *([2, 3] if grouped else [])],
+        "kv_heads given": [False, *([True] if grouped else [])],
+        "head_dim": [1, 4, 8, 16, 33],
+        "value_dim": ["the same", 5, 24],
+        "b of heads": list(dict.fromkeys([(), declared, *((name,) for name in declared)])),
+        "rotary": ["none"] + ["halves", "half of them"] * rotary + ["interleaved"] * (rotary and interleaved),
+    }
+
+
+def _options(has: frozenset[str]) -> dict[str, list[Any]]:
+    def given(feature: str, *values: Any) -> list[Any]:
+        return list(values) if feature in has else []
+
+    return {
+        "band": [name for name in _BANDS if BANDS[name] is None or "mask" in has],
+        "lengths": ["none", *given("mask", "int", "array", "array with 0")],
+        "packed": ["none", *given("mask", "few", "with empty ones")],
+        "array": ["none", *given("mask", *ARRAYS, "tiles")],
+        "term": ["none", *given("mask", "or", "not", "segments")],
+        "bias": ["none", *given("bias", *ARRAYS, "-inf", "alibi", "relative", "relative of one side", "term")],
+        "softcap": [None, *given("softcap", 0.5, 30.0)],
+        "sink": ["none", *given("sink", "small", "large")],
+        "scale": [None, *given("scale", 0.3, -0.7, 0.0)],
+        "offset": ["none", *given("query_offset", "0", "3", "70", "-5", "array", "array of one")],
+    }
+
+
+def keys_of(row: Row) -> int:
+    """Return the number of keys: that of the queries, unless there is a context."""
+    length: int = row["queries"] if row.get("context", "none") == "none" else row["keys"]
+    return length
+
+
+def possible(row: Row, *, share: float = 1.0) -> bool:
+    """Return whether a call can have all of these values; axes that have no value yet do not count.
+
+    share: of the size that is allowed.
+    """
+    known = row.get("context", "none") == "none" or {"queries", "keys"} <= row.keys()
+    unequal = known and row.get("queries") is not None and row["queries"] != keys_of(row)
+    if row.get("context", "none") != "none" and row.get("rotary", "none") != "none":
+        return False
+    if row.get("context", "none") == "none" and "context" in row and row.get("context batch", "the same") != "the same":
+        return False
+    if unequal and (row.get("packed", "none") != "none" or (row.get("offset") == "none" and depends_on_positions(row))):
+        return False
+    if row.get("rotary", "none") != "none" and (row.get("offset") == "-5" or row.get("head_dim", 4) % 4):
+        return False  # positions before the tables, or heads without pairs of features
+    by_element = row.get("offset", "none").startswith("array") or row.get("lengths", "none").startswith("array")
+    return not (by_element and row.get("batch") == "none") and _products(row) <= share * _MOST_PRODUCTS
+
+
+def _products(row: Row) -> float:
+    """Return the number of multiplications; what is not known yet is as small as it can be."""
+    tokens = row.get("queries", 1) * math.prod(batch_shape({"batch": row.get("batch", "none")}))
+    heads, width = row.get("kv_heads", 0) * row.get("groups", 1), row.get("head_dim", 1)
+    per_token = heads * width * (4 * row.get("d_model", 1) + 2 * row.get("queries", 1)) + row.get("d_ff", 0) * 3 * row.get(
+        "d_model", 1
+    )
+    return tokens * per_token

@@ -1,0 +1,204 @@
+"""A kernel under the transforms of its library: gradients, forward gradients, and mapping over an axis.
+
+A gradient is judged along one random direction of all its inputs: the sum of gradient times direction is the derivative of the
+results along it, which the oracle finds by differences. The error that is allowed is that of the differences, that of sums of
+as many terms in the dtype, and what the derivative changes by when the inputs are moved at random by a few roundings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import mha_core as mha
+
+from ..backend import BackendUnderTest
+from ..cases.problem import Problem
+from ..oracle import tolerance
+from ..report.evidence import evidence
+from .designed import design_of, drawn, seconds_for, timed
+from .held import Judge
+
+SECONDS, QUICK_SECONDS = 4.0, 0.4
+"""Time for the problems of one kernel of attention, transform and dtype: see ``seconds_for``."""
+_STEP = 2.0**-22
+"""The step of the differences, relative to the size of an array: few numbers of a relu are as close to 0."""
+_ROUNDINGS = 4.0
+"""Roundings by which inputs are moved."""
+_SAFETY = 8.0
+_MAPPED = 3
+"""The length of the axis that ``vmap`` maps over."""
+
+Floats = Mapping[str, np.ndarray]
+
+
+def judge_transform(
+    backend: BackendUnderTest,
+    transform: str,
+    apply: Callable[..., Any],
+    op: str,
+    kernel: str,
+    features: Iterable[str],
+    dtype: str,
+    rng: np.random.Generator,
+) -> Judge:
+    """Judge a kernel, or the algebra, under a transform, on small problems of its covering design.
+
+    ``apply`` is the transform as ``Backend.transforms`` has it.
+    """
+    judged = {"gradient": _gradient, "forward_gradient": _forward_gradient, "vmap": _vmap}[transform]
+    design = design_of(op, features, dtype, rng, inputs=("all", "first", "rest", "one"))
+    judge = Judge(backend, op, kernel, dtype)
+    for row in timed(design, seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)):
+        seed = int(rng.integers(2**32))
+        problems = [drawn(op, row, np.random.default_rng(seed), rng) for _ in range(_MAPPED if transform == "vmap" else 1)]
+        try:
+            judged(judge, apply, problems, rng)
+            judge.computed += 1
+            design.count()
+        except mha.KernelUnsupported as error:
+            judge.refuse(error)
+        except Exception as error:
+            error.add_note(f"the problem: {problems[0]}")
+            raise
+    evidence.covered(f"{transform} of {op} by {kernel}", dtype, judge.computed, design.counted, design.combinations)
+    return judge
+
+
+def _function(
+    judge: Judge, problem: Problem, arrays: Mapping[str, Any], names: Sequence[str]
+) -> Callable[..., tuple[Any, ...]]:
+    """Return a function of some arrays that computes the problem."""
+
+    def function(*inputs: Any) -> tuple[Any, ...]:
+        with mha.use_kernel(judge.op, judge.kernel):
+            return tuple(problem.call({**arrays, **dict(zip(names, inputs, strict=True))}).values())
+
+    return function
+
+
+def _direction(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return random numbers as large as those of an array, since differences are taken along them."""
+    finite = x[np.isfinite(x)]
+    return rng.normal(size=x.shape) * (np.sqrt(np.mean(finite**2)) if finite.any() else 1.0)
+
+
+def _inputs(problem: Problem, rng: np.random.Generator) -> list[str]:
+    """Return the arrays that are differentiated, as the row says."""
+    names, chosen = list(problem.floats), problem.row["inputs"]
+    if chosen == "one":
+        return [str(rng.choice(names))]
+    return {"first": names[:1], "rest": names[1:]}.get(chosen) or names
+
+
+def _gradient(judge: Judge, apply: Callable[..., Any], problems: list[Problem], rng: np.random.Generator) -> None:
+    """Hold the gradients of some inputs to the derivative along a direction, to zeros, and to the same bits again."""
+    problem, backend = problems[0], judge.backend
+    arrays, floats = judge.arrays(problem, poison=False)
+    names = _inputs(problem, rng)
+    directions = {name: _direction(floats[name], rng) for name in names}
+    towards = _towards(judge, problem, floats, rng)
+    there = [backend.array(x, judge.dtype_of_result(name)) for name, x in towards.items()]
+    inputs = [arrays[name] for name in names]
+
+    def gradients() -> dict[str, Any]:
+        return dict(zip(names, apply(_function(judge, problem, arrays, names), inputs, there), strict=True))
+
+    found = gradients()
+    terms = [np.zeros(0)]
+    for name, x in found.items():
+        backend.assert_like(x, arrays[name])
+        gradient = backend.numpy(x).astype(np.float64)
+        assert gradient.shape == floats[name].shape, f"the gradient of {name} has shape {gradient.shape}"
+        assert np.isfinite(gradient).all(), f"the gradient of {name} is not finite"
+        zero = problem.constant(floats).get(name)
+        assert zero is None or not gradient[zero].any(), f"the gradient of {name} is not 0 where nothing depends on it"
+        terms.append((gradient * directions[name]).ravel())
+    assert judge.bits(gradients()) == judge.bits(found), "a second, equal call gave other gradients"
+    _assert_derivative(judge, problem, floats, directions, towards, np.concatenate(terms), ", ".join(names), rng)
+
+
+def _forward_gradient(judge: Judge, apply: Callable[..., Any], problems: list[Problem], rng: np.random.Generator) -> None:
+    """Hold the derivatives of the results along a direction of some inputs to the oracle's."""
+    problem, backend = problems[0], judge.backend
+    arrays, floats = judge.arrays(problem, poison=False)
+    names = _inputs(problem, rng)
+    directions = {name: backend.rounded(_direction(floats[name], rng), judge.dtype_of(problem, name)) for name in names}
+    towards = _towards(judge, problem, floats, rng)
+    tangents = [backend.array(x, judge.dtype_of(problem, name)) for name, x in directions.items()]
+    found = apply(_function(judge, problem, arrays, names), [arrays[name] for name in names], tangents)
+    terms = [np.zeros(0)]
+    for (name, towards_it), x in zip(towards.items(), found, strict=True):
+        derivative = backend.numpy(x).astype(np.float64)
+        assert np.isfinite(derivative[towards_it != 0]).all(), f"the derivative of {name} is not finite"
+        terms.append((np.where(towards_it == 0, 0, derivative) * towards_it).ravel())
+    _assert_derivative(judge, problem, floats, directions, towards, np.concatenate(terms), ", ".join(names), rng)
+
+
+def _vmap(judge: Judge, apply: Callable[..., Any], problems: list[Problem], rng: np.random.Generator) -> None:
+    """Hold the results for each of several problems, which differ in their floating arrays only, to the oracle's."""
+    first, backend = problems[0], judge.backend
+    problems = [replace(first, floats=problem.floats) for problem in problems]
+    made = [judge.arrays(problem) for problem in problems]
+    names = list(first.floats)
+    stacked = [backend.xp.stack([arrays[name] for arrays, _ in made]) for name in names]
+    results = apply(_function(judge, first, made[0][0], names), stacked)
+    for at, (problem, (_, floats)) in enumerate(zip(problems, made, strict=True)):
+        expected = problem.expected(floats, judge.dtype, rounds_weights=backend.rounds_weights)
+        for (name, (exact, bound)), result in zip(expected.items(), results, strict=True):
+            tolerance.assert_within(name, backend.numpy(result)[at], exact, bound)
+
+
+def _towards(judge: Judge, problem: Problem, floats: Floats, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return a random number for each element of the results; 0 where a result is -inf, which has no derivative."""
+    return {
+        name: np.where(np.isfinite(x), judge.backend.rounded(rng.normal(size=np.shape(x)), judge.dtype_of_result(name)), 0.0)
+        for name, x in problem.exact(floats).items()
+    }
+
+
+def _assert_derivative(
+    judge: Judge,
+    problem: Problem,
+    floats: Floats,
+    directions: Floats,
+    towards: Floats,
+    terms: np.ndarray,
+    names: str,
+    rng: np.random.Generator,
+) -> None:
+    """Raise AssertionError unless the sum of ``terms`` is the derivative of the results along ``directions``."""
+
+    def derivatives(at: Floats, step: float) -> np.ndarray:
+        """Return ``towards`` times the derivative of each element of the results."""
+        forth, back = (
+            problem.exact({**at, **{name: at[name] + by * x for name, x in directions.items()}}) for by in (step, -step)
+        )
+        with np.errstate(invalid="ignore"):  # -inf minus -inf, where towards is 0
+            changes = [np.where(t == 0, 0, t * (forth[name] - back[name])) for name, t in towards.items()]
+        return np.concatenate([x.ravel() for x in changes]) / (2 * step)
+
+    def moved() -> Floats:
+        return {name: x * (1 + _ROUNDINGS * u * rng.uniform(-1, 1, size=x.shape)) for name, x in floats.items()}
+
+    u = tolerance.UNIT_ROUNDOFF[judge.dtype]
+    fine, size, results = derivatives(floats, _STEP), problem.sizes(floats), problem.exact(floats)
+    typical = _norm(*(size[name] * t for name, t in towards.items()))
+    exact, coarse = float(np.sum(fine)), float(np.sum(derivatives(floats, 2 * _STEP)))
+    of_results = _norm(*(t * np.where(t == 0, 0, results[name]) for name, t in towards.items()))
+    of_differences = 4 * abs(coarse - exact) + 2.0**-53 / _STEP * problem.steepness * (typical + of_results)
+    of_inputs = max(abs(float(np.sum(derivatives(moved(), _STEP))) - exact) for _ in range(3))
+    of_sums = u * (_norm(terms) + _norm(fine) + problem.steepness * typical)
+    bound = of_differences + _SAFETY * (of_inputs + of_sums)
+    got = float(np.sum(terms))
+    evidence.error("gradient", judge.dtype, abs(got - exact) / max(bound, np.finfo(np.float64).tiny))
+    assert abs(got - exact) <= bound + tolerance.SMALLEST[judge.dtype], (
+        f"the derivative along a direction of {names} is {got:.9g}; expected {exact:.9g} within {bound:.3g}"
+    )
+
+
+def _norm(*arrays: np.ndarray) -> float:
+    return float(np.sqrt(sum(np.sum(np.square(x)) for x in arrays)))

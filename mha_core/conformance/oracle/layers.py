@@ -1,0 +1,156 @@
+"""Layers in NumPy float64, and bounds on the errors of layers in a narrower dtype.
+
+A bound is found by trying: the layer is computed a few times with the result of every step moved at random, by up to the error
+that this step may have in the dtype (as in stochastic arithmetic, Vignes 2004). What the result moves by, times ``SAFETY``, is
+allowed. Errors of one step are those of independent roundings, u sqrt(sum of squares), in the dtype of its result; sums of n
+terms, and the norms, also have the error of a sum in any order in the dtype of the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from . import reference, tolerance, whole_attention
+from .naive_attention import Floats
+
+SAFETY = 3.0
+_TIMES = 4
+"""How often a layer is computed with moved steps."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The formulas of layers; a layer of this package with arrays of float64 gives the weights. ``rng`` None: exactly."""
+
+    dtype: str = "float64"
+    rounds_weights: bool = False
+    rng: np.random.Generator | None = None
+
+    def _moved(self, y: Floats, error: Callable[[float, float], Any]) -> Floats:
+        """Return y moved by up to ``error``, a function of the unit roundoffs of the dtype and of the dtype of the scores."""
+        if self.rng is None:
+            return y
+        u, wide = (tolerance.UNIT_ROUNDOFF[dtype] for dtype in (self.dtype, tolerance.compute_dtype(self.dtype)))
+        return y + error(u, wide) * self.rng.uniform(-1, 1, size=y.shape)
+
+    def linear(self, x: Floats, w: Floats, b: Floats | None) -> Floats:
+        y = reference.linear(x, w, b)
+
+        def error(u: float, wide: float) -> Any:
+            terms, bias = np.sqrt(x**2 @ w**2), np.abs(0.0 if b is None else b)  # b may be the first term of the sum
+            return (2 * u + wide * np.sqrt(len(w))) * terms + wide * np.sqrt(len(w)) * bias + u * (bias + np.abs(y))
+
+        return self._moved(y, error)
+
+    def norm(self, x: Floats, norm: Any) -> Floats:
+        centred = hasattr(norm, "bias")
+        arguments = (x, norm.weight, norm.bias) if centred else (x, norm.weight)
+        y = (reference.layer_norm if centred else reference.rms_norm)(*arguments, eps=norm.eps)
+
+        def error(u: float, wide: float) -> Any:
+            deviation = np.sqrt(x.var(axis=-1, keepdims=True) + norm.eps)
+            of_mean = np.abs(x).max(axis=-1, keepdims=True, initial=0) / deviation if centred else 0.0
+            weight = 1.0 if norm.weight is None else np.abs(norm.weight)
+            bias = 0.0 if not centred or norm.bias is None else np.abs(norm.bias)
+            return u * (2 * np.abs(y) + bias) + wide * (4 * np.abs(y) + 4 * of_mean * weight + bias)
+
+        return self._moved(y, error)
+
+    def activation(self, name: str, x: Floats) -> Floats:
+        approximate = {"approximate": "tanh"} if name == "gelu_tanh" else {}
+        y: Floats = getattr(reference, name.removesuffix("_tanh"))(x, **approximate)
+        return self._moved(y, lambda u, wide: 2 * u * np.abs(y) + 4 * wide * np.abs(x))
+
+    def rotary(self, x: Floats, rotary: Any, offset: Any) -> Floats:
+        """Rotate x (..., heads, L, d) at positions from ``offset``, an int or an integer for each element of the batch."""
+        at = np.arange(x.shape[-2]) + (offset[..., None, None] if isinstance(offset, np.ndarray) else offset or 0)
+        y = reference.rotary(x, rotary.cos[at], rotary.sin[at], interleaved=rotary.interleaved)
+        return self._moved(y, lambda u, wide: 4 * u * np.abs(x).max(axis=-1, keepdims=True, initial=0))
+
+    def attention(self, q: Floats, k: Floats, v: Floats, **options: Any) -> Floats:
+        if self.rng is None:
+            return whole_attention.attention(q, k, v, **options)[0]
+        exact = tolerance.exact_attention(q, k, v, dtype=self.dtype, rounds_weights=self.rounds_weights, **options)
+        return self._moved(exact.out, lambda u, wide: exact.out_bound)
+
+    def multi_head(
+        self,
+        x: Floats,
+        net: Any,
+        *,
+        context: Floats | None = None,
+        value_context: Floats | None = None,
+        offset: Any = None,
+        **options: Any,
+    ) -> Floats:
+        """Return multi-head attention of x (..., L, d) over context (..., S, d_context); options as the oracle takes them."""
+        context = x if context is None else context
+        value_context = context if value_context is None else value_context
+        kv_heads = net.num_kv_heads or net.num_heads
+        q = _heads(self.linear(x, net.w_q, net.b_q), net.num_heads)
+        k = _heads(self.linear(context, net.w_k, net.b_k), kv_heads)
+        v = _heads(self.linear(value_context, net.w_v, net.b_v), kv_heads)
+        if net.rotary is not None:
+            q, k = (self.rotary(y, net.rotary, offset) for y in (q, k))
+        out = np.swapaxes(self.attention(q, k, v, **options), -2, -3)
+        return self.linear(out.reshape(*out.shape[:-2], -1), net.w_o, net.b_o)
+
+    def feed_forward(self, x: Floats, net: Any) -> Floats:
+        hidden = self.activation(net.activation, self.linear(x, net.w_1, net.b_1))
+        if net.w_g is not None:
+            hidden = hidden * self.linear(x, net.w_g, net.b_g)
+            hidden = self._moved(hidden, lambda u, wide: u * np.abs(hidden))
+        return self.linear(hidden, net.w_2, net.b_2)
+
+    def residual(
+        self, x: Floats, sublayer: Callable[[Floats], Floats], norm: Any, norm_first: bool, kept: Floats | None = None
+    ) -> Floats:
+        """Return the residual connection; ``kept``: what the sublayer's result is multiplied by, for dropout."""
+        y = sublayer(self.norm(x, norm) if norm_first else x)
+        total = x + (y if kept is None else y * kept)
+        total = self._moved(total, lambda u, wide: u * (np.abs(total) + np.abs(y)))
+        return total if norm_first else self.norm(total, norm)
+
+    def encoder_layer(self, x: Floats, layer: Any, *, kept: Mapping[str, Floats] | None = None, **options: Any) -> Floats:
+        kept, first = kept or {}, layer.norm_first
+        attend = partial(self.multi_head, net=layer.attention, **options)
+        x = self.residual(x, attend, layer.norm_1, first, kept.get("attention"))
+        network = partial(self.feed_forward, net=layer.feed_forward)
+        return self.residual(x, network, layer.norm_2, first, kept.get("feed_forward"))
+
+    def decoder_layer(self, y: Floats, layer: Any, *, memory: Floats) -> Floats:
+        first, causal = layer.norm_first, np.tri(y.shape[-2], dtype=bool)
+        y = self.residual(y, partial(self.multi_head, net=layer.self_attention, allowed=causal), layer.norm_1, first)
+        y = self.residual(y, partial(self.multi_head, net=layer.cross_attention, context=memory), layer.norm_2, first)
+        return self.residual(y, partial(self.feed_forward, net=layer.feed_forward), layer.norm_3, first)
+
+    def stack(self, x: Floats, model: Any, layer: Callable[..., Floats], **options: Any) -> Floats:
+        """Apply ``layer`` with each layer of a model, then the model's last norm."""
+        for weights in model.layers:
+            x = layer(x, weights, **options)
+        return x if model.norm is None else self.norm(x, model.norm)
+
+
+def bounded(
+    compute: Callable[[Layers], Floats], dtype: str, *, rounds_weights: bool, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return what ``compute`` returns exactly, and a bound on each element of its error in ``dtype``."""
+    exact = compute(Layers())
+    moving = Layers(dtype, rounds_weights, rng)
+    moved = np.zeros(exact.shape)
+    for _ in range(_TIMES):
+        moved = np.maximum(moved, np.abs(compute(moving) - exact))
+    rows = moved.max(axis=-1, keepdims=True, initial=0)  # of the few features of a row, one may have moved little by chance
+    rows = np.maximum(rows, rows.mean() if rows.size else 0)
+    bound = SAFETY * rows + tolerance.UNIT_ROUNDOFF[dtype] * np.abs(exact) + tolerance.SMALLEST[dtype]
+    return exact, np.broadcast_to(bound, exact.shape)
+
+
+def _heads(x: Floats, count: int) -> Floats:
+    """(..., length, count * d) -> (..., count, length, d)."""
+    return np.swapaxes(x.reshape(*x.shape[:-1], count, x.shape[-1] // count), -2, -3)
