@@ -22,8 +22,9 @@ from mha_core.conformance.report.sections import OUTCOMES, SECTIONS, section_nam
 from test_conformance import MHA, conform, one_line, run
 
 pytestmark = pytest.mark.full
-# kernels of pieces and of attention, pieces, and a promise: a quick selection that has every outcome
-CHOSEN = ["-k", "piece or plain or test_7", "--quick", "--dtype", "float32", "--plugin", "reported_plugin"]
+# kernels of pieces and of attention, pieces, and a promise: every outcome occurs, and no test ends by time
+SELECTION = "(test_a_kernel_of_a_piece or test_a_piece_equals or plain or test_7) and not (covering or transforms)"
+CHOSEN = ["-k", SELECTION, "--quick", "--dtype", "float32", "--plugin", "reported_plugin"]
 COUNTS = [outcome.replace(" ", "_") for outcome in OUTCOMES]
 
 
@@ -80,7 +81,7 @@ def test_the_certificate_names_all_that_the_verdict_depends_on(right):
     assert found["python"] == platform.python_version()
     assert found["platform"] == {"machine": platform.machine(), "system": platform.system()}
     assert (found["device"], found["dtypes"], found["seed"], found["quick"]) == ("cpu", ["float32"], 0, True)
-    assert found["selection"] == "-k 'piece or plain or test_7'"
+    assert found["selection"] == f"-k '{SELECTION}'"
     assert abs(datetime.now(UTC) - datetime.fromisoformat(found["date"])).total_seconds() < 600
     assert found["result"] == "passed"
     assert {int(number): one["promise"] for number, one in found["promises"].items()} == PROMISES
@@ -107,12 +108,7 @@ def test_the_markdown_is_tables_of_the_same_numbers(right):
     assert text.startswith("**numpy: conformance passed, a part of the suite** (")
     assert f"numpy {np.__version__} on device cpu" in text
     tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
-    assert [rows[0].split(" | ")[0] for rows in tables] == [
-        "| section",
-        "| worst error / bound",
-        "| kernel of",
-        "| covering design of",
-    ]
+    assert [rows[0].split(" | ")[0] for rows in tables] == ["| section", "| worst error / bound", "| kernel of"]
     for rows in tables:
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1, "every row has as many cells as the heading"
         assert set(rows[1]) <= set("|-: ")
@@ -150,9 +146,7 @@ def test_a_covering_design_that_the_time_cut_short_is_reported(tmp_path):
     for kernel in ("attention by tiles", "attention by algebra"):
         one = found["covering"][kernel]["float32"]
         assert 0 < one["combinations"] < one["of"] and one["problems"] > 0, "a second is too short for all"
-        share = 100 * one["combinations"] // one["of"]
-        said = f"{one['problems']} problems, {share}% of all combinations; the others were refused, or the time was up"
-        assert f"{kernel} in float32: {said}" in done.stdout.splitlines()
+        assert [kernel, f"{100 * one['combinations'] // one['of']}%"] in table(done.stdout, "covering design: ")
         row = f"| {kernel} | float32 | {one['problems']} | {one['combinations']} of {one['of']} |"
         assert row in (tmp_path / "reports" / "numpy.md").read_text().splitlines()
 
@@ -175,7 +169,7 @@ def test_a_test_in_half_precision_belongs_to_that_section(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(found["sections"]) == {"half precision"}
-    assert found["promises"]["0"]["passed"] == found["promises"]["8"]["passed"] == 1
+    assert found["promises"]["0"]["passed"] == 1 <= found["promises"]["8"]["passed"]
     assert set(found["worst_error_over_bound"]["linear"]) == {"float16"}
 
 

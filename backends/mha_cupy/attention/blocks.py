@@ -79,8 +79,14 @@ def _states(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, shape
 
 
 def _state(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, cols: range, out: Any, lse: Any) -> None:
-    """Fill out (b, k, G, l, E), and lse (b, k, G, l) unless it is None: a product, the softmax, and a product."""
+    """Fill out (b, k, G, l, E), and lse (b, k, G, l) unless it is None: a product, the softmax, and a product.
+
+    The second product multiplies the weights 0 of a fully masked row by every value, and 0 times NaN is NaN: such rows of out
+    are set to 0.
+    """
     p, xp = modifiers.p, modifiers.p.xp
+    if lse is None and not modifiers.every_row_sees:
+        lse = xp.empty(out.shape[:-1], dtype=p.compute_dtype, device=p.device)
     query, key, value = (along(along(x, 0, block.batch), 1, block.heads) for x in arrays)
     query, key, value = along(query, 3, block.rows), along(key, 3, cols), along(value, 3, cols)
     stride = -(-len(cols) // 8) * 8  # rows of scores and of weights then begin at multiples of 16 bytes
@@ -90,6 +96,8 @@ def _state(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, cols: 
     products.product(query, xp.matrix_transpose(key), scores[..., : len(cols)], p.scale)
     launch.run(_softmax(modifiers, block, cols, scores, weights, lse))
     products.product(weights[..., : len(cols)], value, out, 1 / _weight_factor(weights))
+    if not modifiers.every_row_sees:
+        out[lse == -math.inf] = 0
 
 
 def _softmax(modifiers: MaskAndBias, block: Block, cols: range, scores: Any, weights: Any, lse: Any) -> Launch:

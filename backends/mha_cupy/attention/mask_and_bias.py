@@ -44,6 +44,11 @@ class MaskAndBias:
             and not self.is_computed
         )
 
+    @property
+    def every_row_sees(self) -> bool:
+        """Whether no query can be without a key: there is no mask, and no bias that may be -inf everywhere."""
+        return self.p.mask is None and self.p.bias is None
+
     @cached_property
     def slopes(self) -> Any:
         """ALiBi slopes (H,), if the positions are known on the host and fit in 32 bits; else None."""
