@@ -30,6 +30,8 @@ LAST = 20.0
 """Seconds of CPU time, besides those of a step, for imports and for the last problem of the step."""
 LARGE = 90.0
 """Seconds of CPU time for large problems."""
+SUITE = 900.0
+"""Seconds of CPU time for the suite as users run it."""
 ASLEEP = 300.0
 """Seconds after which a process counts as asleep for ever."""
 
@@ -139,6 +141,24 @@ def _judge_small_problems(backend: Any, kernel: str, features: frozenset[str], d
         judge_problems(backend, rng, 6, dtype, limits=Limits(times=1, depth=1, shapes=LONG))
 
 
+def _judge_by_suite(backend: str) -> None:
+    """Raise AssertionError if a test of the quick suite fails."""
+    import pytest
+
+    class FirstFailure:
+        found = ""
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.failed:
+                self.found = self.found or f"{report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}"
+
+    first, where = FirstFailure(), Path(__file__).parent
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "mha_core.conformance.plugin", "--pyargs", "mha_core.conformance"]
+    _limit(SUITE)
+    status = pytest.main([*options, "--backend", backend, "--quick", "--rootdir", str(where)], plugins=[first])
+    assert status == 0, first.found or f"pytest ended with status {int(status)}"
+
+
 def _limit(seconds: float) -> None:
     """End this process when it has used so much more CPU time."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
@@ -148,7 +168,9 @@ def _limit(seconds: float) -> None:
 class Child:
     """A forked process that judges one mutant, or the module itself if the tree is None."""
 
-    def __init__(self, module: str, tree: ast.Module | None, steps: Sequence[Step], seconds: float) -> None:
+    def __init__(
+        self, module: str, tree: ast.Module | None, steps: Sequence[Step], seconds: float, *, suite: bool = False
+    ) -> None:
         self.step, self.began = "import", time.monotonic()
         self._renewed = self.began
         self._lines = b""
@@ -156,7 +178,7 @@ class Child:
         self._pid = os.fork()
         if not self._pid:
             os.close(read)
-            _run(module, tree, steps, seconds, write)
+            _run(module, tree, steps, seconds, write, suite=suite)
         os.close(write)
         self.pipe = read
 
@@ -198,8 +220,11 @@ class Child:
             return 0
 
 
-def _run(module: str, tree: ast.Module | None, steps: Sequence[Step], seconds: float, pipe: int) -> None:
-    """Judge in this process, which ends here, and write the steps and the verdict to a pipe, as lines of JSON."""
+def _run(module: str, tree: ast.Module | None, steps: Sequence[Step], seconds: float, pipe: int, *, suite: bool) -> None:
+    """Judge in this process, which ends here, and write the steps and the verdict to a pipe, as lines of JSON.
+
+    With ``suite``, what lives is then judged by ``mha conform --quick`` on the backends of these steps.
+    """
 
     def tell(**message: str) -> None:
         os.write(pipe, json.dumps(message).encode() + b"\n")
@@ -216,6 +241,9 @@ def _run(module: str, tree: ast.Module | None, steps: Sequence[Step], seconds: f
         for judged, dtype in steps:
             tell(step=f"{judged.op} {judged.kernel} {dtype}")
             computed[judged] = _judge_design(judged, dtype, seconds) or computed.get(judged, False)
+        for backend in dict.fromkeys(judged.backend for judged, _ in steps) if suite else ():
+            tell(step=f"suite of {backend}")
+            _judge_by_suite(backend)
         refusing = [f"{one.op} {one.kernel}" for one, any_dtype in computed.items() if not any_dtype]
         tell(killed="refuses" if refusing else "", message=f"refuse every problem: {refusing}" if refusing else _idle(tree))
     except BaseException as error:

@@ -1,9 +1,9 @@
 """Judge mutants of our modules, and report which of them live.
 
-    python -m mutants.run [MODULE ...] [--sample N] [--cap N] [--seed S] [--seconds S] [-j 2] [--json FILE [--again]]
+    python -m mutants.run [MODULE ...] [--sample N] [--cap N] [--seed S] [--seconds S] [--suite] [-j 2] [--json FILE [--again]]
 
 Run it in the folder tests/. The exit status is 1 if a mutant lives that living.toml does not list. With --again, mutants that
-the file has as killed are not judged again: to go on after Ctrl-C, or to see what a stricter suite finds.
+the file has as killed, or that live for a known reason, are not judged again: to go on after Ctrl-C, or to judge by more.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def key_of(record: Record) -> tuple[str, ...]:
     return tuple(record[name] for name in FIELDS)
 
 
-def judged(found: Sequence[Mutant], dtypes: Sequence[str], *, seconds: float, at_a_time: int) -> Iterator[Record]:
+def judged(found: Sequence[Mutant], dtypes: Sequence[str], *, seconds: float, suite: bool, at_a_time: int) -> Iterator[Record]:
     """Yield the record of each mutant, as it becomes known."""
 
     def jobs() -> Iterator[tuple[Mutant, Child]]:
         for mutant in found:
-            yield mutant, Child(mutant.module, mutant.tree, steps_of(TABLE[mutant.module], dtypes), seconds)
+            yield mutant, Child(mutant.module, mutant.tree, steps_of(TABLE[mutant.module], dtypes), seconds, suite=suite)
 
     for mutant, verdict in judged_all(jobs(), at_a_time):
         yield dict(zip(FIELDS, mutant.key, strict=True)) | {"line": mutant.line} | vars(verdict)
@@ -103,13 +103,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = chosen(modules, cap=given.cap, sample=given.sample, seed=given.seed)
     results = {"command": given.command, "mutants": []}
     if given.again and given.json.exists():
-        results = json.loads(given.json.read_text(encoding="utf-8")) | {"command": given.command}
-        killed = {key_of(record) for record in results["mutants"] if record["killed"]}
-        found = [mutant for mutant in found if mutant.key not in killed]
+        results = json.loads(given.json.read_text(encoding="utf-8"))
+        results["command"] += f" && {given.command}"
+        living = Living.read()
+        known = {key_of(record) for record in results["mutants"] if record["killed"] or living.reason(record)}
+        found = [mutant for mutant in found if mutant.key not in known]
     if given.only:
         found = [x for x in found if given.only in f"{x.function} {x.change}"]
     _check_unchanged(list(dict.fromkeys(mutant.module for mutant in found)))
-    records = _report(judged(found, given.dtypes, seconds=given.seconds, at_a_time=given.at_a_time), len(found))
+    records = _report(
+        judged(found, given.dtypes, seconds=given.seconds, suite=given.suite, at_a_time=given.at_a_time), len(found)
+    )
     if given.json:
         new = {key_of(record): record for record in records}
         kept = [new.pop(key_of(record), record) for record in results["mutants"]]
@@ -131,7 +135,8 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, help="in this order (all)")
     parser.add_argument("-j", type=int, default=2, dest="at_a_time", help="mutants judged at a time (%(default)s)")
     parser.add_argument("--json", type=Path, help="write all results to this file")
-    parser.add_argument("--again", action="store_true", help="judge only mutants that the file does not have as killed")
+    parser.add_argument("--again", action="store_true", help="judge only mutants that live in the file, for no known reason")
+    parser.add_argument("--suite", action="store_true", help="then judge by mha conform --quick, too")
     given = parser.parse_args(arguments)
     if unknown := set(given.modules) - set(TABLE):
         parser.error(f"not in table.py: {', '.join(sorted(unknown))}")

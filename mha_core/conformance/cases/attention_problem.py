@@ -114,7 +114,7 @@ def attention_problem(row: Row, structure: np.random.Generator, rng: np.random.G
     floats = {
         "query": normal(of_query, heads_of(row), row["queries"], row["head_dim"]) * _SPREAD[row["scores"]],
         "key": normal(of_key, row["kv_heads"], row["keys"], row["head_dim"]),
-        "value": normal(of_value, row["kv_heads"], row["keys"], value_dim),
+        "value": normal(of_value, row["kv_heads"], row["keys"], value_dim) * row["values"],
     }
     return AttentionProblem(
         row, floats | options.floats, options.others, frozenset(options.floats) if row["wide"] else frozenset(), options

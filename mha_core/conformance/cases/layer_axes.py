@@ -18,7 +18,7 @@ LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
 """Operations of whole layers that a kernel may compute and the suite judges."""
 PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context"), "none")
 """The values of options that are not given."""
-_LENGTHS = (1, 2, 7, 16, 33, 64, 130)
+_LENGTHS = (1, 2, 7, 16, 33, 64, 130, 1030)
 _LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
 _BANDS = ("none", "causal", "window(2, 1)", "window(0, 70)", "window(None, 33)")
 _BIASES = ("b_q", "b_k", "b_v", "b_o")
@@ -96,7 +96,7 @@ def _options(has: frozenset[str]) -> dict[str, list[Any]]:
         "bias": ["none", *given("bias", *ARRAYS, "-inf", "alibi", "relative", "relative of one side", "term")],
         "softcap": [None, *given("softcap", 0.5, 30.0)],
         "sink": ["none", *given("sink", "small", "large")],
-        "scale": [None, *given("scale", 0.3, -0.7, 0.0)],
+        "scale": [None, *given("scale", 0.5, -0.7, 0.0, 1.0)],
         "offset": ["none", *given("query_offset", "0", "3", "70", "-5", "array", "array of one")],
     }
 

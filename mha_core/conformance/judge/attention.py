@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,18 +34,25 @@ def judge_problem(backend: BackendUnderTest, problem: Problem, dtype: str) -> No
 
 def judge_large_batch(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
     """Judge a batch whose scores, 8.5 million, are too many to be computed at once; three of its elements are compared."""
-    query, key, value = (backend.rounded(rng.normal(size=(260, 2, 128, 8)), dtype) for _ in range(3))
-    key = key[:1] if rng.random() < 0.5 else key  # an axis that broadcasts is not cut
-    for options, allowed in (({}, None), ({"mask": mha.causal()}, np.tri(128, dtype=bool))):
+    count, length = 1040, 64
+    query, key, value = (backend.rounded(rng.normal(size=(count, 2, length, 8)), dtype) for _ in range(3))
+    key = (key, key[:1], key[0])[rng.integers(3)]  # an axis that broadcasts is not cut
+    keys = np.broadcast_to(key, query.shape)
+    offset, lengths = rng.integers(-3, 4, size=count), rng.integers(1, length + 1, size=count)
+    by_element = {"query_offset": backend.array(offset)}
+    at_most = mha.key_lengths(backend.array(lengths))
+    k, q = np.arange(length), np.arange(length)[:, None]
+    cases: list[tuple[dict[str, Any], Callable[[int], Any]]] = [
+        ({}, lambda at: None),
+        ({"mask": mha.causal()}, lambda at: k <= q),
+        ({"mask": mha.causal() & at_most, **by_element}, lambda at: (k <= q + offset[at]) & (k < lengths[at])),
+        ({"mask": mha.chunks(5), **by_element}, lambda at: k // 5 == (q + offset[at]) // 5),
+    ]
+    for options, allowed in cases:
         out, lse = state_of(backend, query, key, value, dtype=dtype, **options)
-        for at in (0, 131, 259):
+        for at in (0, 523, count - 1):
             exact = tolerance.exact_attention(
-                query[at],
-                key[at % len(key)],
-                value[at],
-                dtype=dtype,
-                rounds_weights=backend.rounds_weights,
-                allowed=allowed,
+                query[at], keys[at], value[at], dtype=dtype, rounds_weights=backend.rounds_weights, allowed=allowed(at)
             )
             tolerance.assert_within("out", out[at], exact.out, exact.out_bound)
             tolerance.assert_within("lse", lse[at], exact.lse, exact.lse_bound)

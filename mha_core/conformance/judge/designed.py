@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,8 @@ SECONDS, QUICK_SECONDS = 10.0, 1.0
 SHARE = {"attention": 1.0, **dict.fromkeys(layer_axes.LAYERS, 0.3)}
 """The share of this time that a kernel of another operation has."""
 _OF_A_PIECE = 0.12
+SMALL_SHARE = 0.3
+"""The share of its time in which a kernel computes small problems: they are many."""
 REFUSALS = 60
 """A kernel that refuses as many problems, and computes none, refuses all: it may be for another device."""
 REUSED = 0.3
@@ -45,27 +47,36 @@ SMALL: dict[str, Sequence[Any]] = {
     "outputs": (1, 17),
     "d_ff": (24,),
 }
-"""The values of some axes for problems that are computed many times."""
+"""The values of some axes of small problems."""
 
 
-def design_of(op: str, features: Iterable[str], dtype: str, rng: np.random.Generator, **more: Sequence[Any]) -> Covering:
+def design_of(
+    op: str,
+    features: Iterable[str],
+    dtype: str,
+    rng: np.random.Generator,
+    *,
+    small: bool = False,
+    more: Mapping[str, Sequence[Any]] | None = None,
+) -> Covering:
     """Return the covering design for a kernel of an operation that declares these features.
 
-    With ``more``, further axes, the design is one of small problems.
+    small: only small problems, and no triples.
+    more: further axes, or others in place of the same names.
     """
     triples: tuple[tuple[str, str, str], ...] = ()
     plain = layer_axes.PLAIN
     if op == "attention":
         axes, possible = attention_axes.axes_of(features, half=dtype in ("float16", "bfloat16")), attention_axes.possible
-        triples = () if more else attention_axes.TRIPLES
+        triples = () if small else attention_axes.TRIPLES
     elif op in layer_axes.LAYERS:
         axes, possible = layer_axes.axes_of_layer(op, features), layer_axes.possible
     else:
         axes, possible = piece_axes.axes_of_piece(op), piece_axes.possible
-    if more:
+    if small:
         possible = partial(possible, share=1 / 16)
         axes = {name: [value for value in values if value in SMALL.get(name, values)] for name, values in axes.items()}
-    return Covering({**axes, **more}, rng, possible=possible, triples=triples, plain=plain)
+    return Covering({**axes, **(more or {})}, rng, possible=possible, triples=triples, plain=plain)
 
 
 def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Problem:
@@ -80,26 +91,35 @@ def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Gene
 def judge_design(
     backend: BackendUnderTest, op: str, kernel: str, features: Iterable[str], dtype: str, rng: np.random.Generator
 ) -> Judge:
-    """Judge a kernel that declares these features, or the algebra, on the rows of a covering design and then on random rows.
+    """Judge a kernel that declares these features, or the algebra, on small problems first, and then on problems of all sizes.
 
-    It ends when the time is up, or when the first problems were all refused. A failure has a note that describes the problem.
+    Each are the rows of a covering design, and then random ones. It ends when the time is up, or when the first problems were
+    all refused. A failure has a note that describes the problem.
     """
-    design = design_of(op, features, dtype, rng)
     judge = Judge(backend, op, kernel, dtype)
-    for row in timed(design, seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)):
+    seconds = seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)
+    _judge_rows(judge, design_of(op, features, dtype, rng, small=True), SMALL_SHARE * seconds, rng)
+    design = design_of(op, features, dtype, rng)
+    _judge_rows(judge, design, (1 - SMALL_SHARE) * seconds, rng)
+    evidence.covered(f"{op} by {kernel}", dtype, judge.computed, design.counted, design.combinations)
+    evidence.runs(op, kernel, judge.computed)
+    return judge
+
+
+def _judge_rows(judge: Judge, design: Covering, seconds: float, rng: np.random.Generator) -> None:
+    for row in timed(design, seconds):
         if not judge.computed and sum(judge.refused.values()) >= REFUSALS:
-            break
+            return
         seed = int(rng.integers(2**32))
-        problem, *other = (drawn(op, row, np.random.default_rng(seed), rng) for _ in range(2 if rng.random() < REUSED else 1))
+        problem, *other = (
+            drawn(judge.op, row, np.random.default_rng(seed), rng) for _ in range(2 if rng.random() < REUSED else 1)
+        )
         try:
             if judge.judge(problem, *other):
                 design.count()
         except Exception as error:
             error.add_note(f"the problem: {problem}")
             raise
-    evidence.covered(f"{op} by {kernel}", dtype, judge.computed, design.counted, design.combinations)
-    evidence.runs(op, kernel, judge.computed)
-    return judge
 
 
 def seconds_for(op: str, dtype: str, seconds: float) -> float:

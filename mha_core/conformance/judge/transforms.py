@@ -50,7 +50,7 @@ def judge_transform(
     ``apply`` is the transform as ``Backend.transforms`` has it.
     """
     judged = {"gradient": _gradient, "forward_gradient": _forward_gradient, "vmap": _vmap}[transform]
-    design = design_of(op, features, dtype, rng, inputs=("all", "first", "rest", "one"))
+    design = design_of(op, features, dtype, rng, small=True, more={"inputs": ("all", "first", "rest", "one"), "values": (1.0,)})
     judge = Judge(backend, op, kernel, dtype)
     for row in timed(design, seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)):
         seed = int(rng.integers(2**32))

@@ -32,11 +32,14 @@ class Layers:
     rng: np.random.Generator | None = None
 
     def _moved(self, y: Floats, error: Callable[[float, float], Any]) -> Floats:
-        """Return y moved by up to ``error``, a function of the unit roundoffs of the dtype and of the dtype of the scores."""
+        """Return y moved by up to ``error``, a function of the unit roundoffs of the dtype and of the dtype of the scores.
+
+        A subnormal result may also be two roundings of half the smallest number away.
+        """
         if self.rng is None:
             return y
         u, wide = (tolerance.UNIT_ROUNDOFF[dtype] for dtype in (self.dtype, tolerance.compute_dtype(self.dtype)))
-        return y + error(u, wide) * self.rng.uniform(-1, 1, size=y.shape)
+        return y + (error(u, wide) + tolerance.SMALLEST[self.dtype]) * self.rng.uniform(-1, 1, size=y.shape)
 
     def linear(self, x: Floats, w: Floats, b: Floats | None) -> Floats:
         y = reference.linear(x, w, b)

@@ -79,7 +79,7 @@ def exact_attention(
         top = p.max(axis=-1, keepdims=True, initial=0)
         bound = bound + u_out * absolute + SMALLEST[dtype] / 2 * top * np.abs(value).sum(axis=-2, keepdims=True)
     both = 2.0 if dtype == "float64" else 1.0
-    tiny = SMALLEST[dtype] / 2
+    tiny = (SMALLEST[dtype] + num_keys * SMALLEST[compute_dtype(dtype)]) / 2  # products of small values are subnormal
     rest = NEGLIGIBLE[compute_dtype(dtype)] * (p > 0)
     bound, weights_bound = bound + rest @ np.abs(value), weights_bound + rest
     return Exact(
