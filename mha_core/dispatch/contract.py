@@ -92,7 +92,8 @@ class Backend:
     parallel: Callable[[Callable[[Any], Any], Any], Any] | None = None
     """Applies a function to items on all cores and yields the results in order.
 
-    By default items are computed one after another, for libraries that use all cores by themselves.
+    The items may be a long generator: they are read as results are asked for, or somewhat ahead. By default items are computed
+    one after another, for libraries that use all cores by themselves.
     """
     synchronize: Callable[[], None] | None = None
     """Waits until the device has finished its work."""

@@ -93,6 +93,7 @@ def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
         "wide": [False, *([True] if half and has & {"bias", "sink"} else [])],
         "softcap": [None, *given("softcap", 0.5, 30.0)],
         "sink": ["none", *given("sink", "small", "large")],
+        "integers": ["int64", "int32"],
         "scale": [None, 0.5, -0.7, 0.0, 1.0],
         "scores": ["plain", "wide", "huge", "tiny"],
         "values": [1.0, *((2.0**-6, 2.0**8) if half else (2.0**-100, 2.0**100))],

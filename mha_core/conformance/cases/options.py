@@ -86,6 +86,8 @@ def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generato
     k = np.arange(row["keys"])
     _add_masks(made, q, k, structure, rng)
     _add_bias(made, q, k, rng)
+    for name, x in made.others.items():
+        made.others[name] = x.astype(row.get("integers", "int64")) if x.dtype.kind == "i" else x
     if row["sink"] != "none":
         made.floats["sink"] = rng.normal(size=heads_of(row)) + (20 if row["sink"] == "large" else 0)
     return made

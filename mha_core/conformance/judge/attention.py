@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -33,26 +34,28 @@ def judge_problem(backend: BackendUnderTest, problem: Problem, dtype: str) -> No
 
 
 def judge_large_batch(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
-    """Judge a batch whose scores, 8.5 million, are too many to be computed at once; three of its elements are compared."""
-    count, length = 1040, 64
-    query, key, value = (backend.rounded(rng.normal(size=(count, 2, length, 8)), dtype) for _ in range(3))
-    key = (key, key[:1], key[0])[rng.integers(3)]  # an axis that broadcasts is not cut
-    keys = np.broadcast_to(key, query.shape)
+    """Judge a batch whose scores, 9.6 million, are too many to be computed at once; three of its elements are compared."""
+    count, length = 1040, 96
+    query, whole, value = (backend.rounded(rng.normal(size=(count, 1, length, 8)), dtype) for _ in range(3))
     offset, lengths = rng.integers(-3, 4, size=count), rng.integers(1, length + 1, size=count)
     by_element = {"query_offset": backend.array(offset)}
     at_most = mha.key_lengths(backend.array(lengths))
+    seen = rng.random((count, 1, 1, length)) < 0.6
     k, q = np.arange(length), np.arange(length)[:, None]
     cases: list[tuple[dict[str, Any], Callable[[int], Any]]] = [
         ({}, lambda at: None),
         ({"mask": mha.causal()}, lambda at: k <= q),
         ({"mask": mha.causal() & at_most, **by_element}, lambda at: (k <= q + offset[at]) & (k < lengths[at])),
         ({"mask": mha.chunks(5), **by_element}, lambda at: k // 5 == (q + offset[at]) // 5),
+        ({"mask": backend.array(seen)}, lambda at: seen[at]),
     ]
-    for options, allowed in cases:
+    keys = cycle((whole, whole[:1], whole[0]))  # an axis that broadcasts is not cut
+    for (options, allowed), key in zip(cases, keys, strict=False):
+        key_of = np.broadcast_to(key, query.shape)
         out, lse = state_of(backend, query, key, value, dtype=dtype, **options)
-        for at in (0, 523, count - 1):
+        for at in (0, 700, count - 1):
             exact = tolerance.exact_attention(
-                query[at], keys[at], value[at], dtype=dtype, rounds_weights=backend.rounds_weights, allowed=allowed(at)
+                query[at], key_of[at], value[at], dtype=dtype, rounds_weights=backend.rounds_weights, allowed=allowed(at)
             )
             tolerance.assert_within("out", out[at], exact.out, exact.out_bound)
             tolerance.assert_within("lse", lse[at], exact.lse, exact.lse_bound)
