@@ -94,6 +94,6 @@ def test_states_over_parts_of_the_keys_merge(backend: BackendUnderTest, dtype: s
 def test_the_state_over_no_keys_changes_no_bit(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
     q, k = (backend.array(rng.normal(size=(2, 3, n, 8)), dtype) for n in (5, 6))
     some, none = mha.attention_state(q, k, k), mha.attention_state(q, k[..., :0, :], k[..., :0, :])
-    for merged in (mha.merge_states(some, none), mha.merge_states(none, some)):
-        for got, expected in zip(merged, some, strict=True):
-            np.testing.assert_array_equal(backend.numpy(got), backend.numpy(expected))
+    for first, second, expected in ((some, none, some), (none, some, some), (none, none, none)):
+        for got, wanted in zip(mha.merge_states(first, second), expected, strict=True):
+            np.testing.assert_array_equal(backend.numpy(got), backend.numpy(wanted))

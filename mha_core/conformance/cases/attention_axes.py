@@ -51,10 +51,11 @@ ARRAYS = ("scores", "keys", "queries", "heads", "batch", "batch of one", "whole"
 """Shapes of masks and biases that are arrays: which of the axes of the scores they have."""
 
 PLAIN: dict[str, Any] = {
+    "keys": "the same",
     **dict.fromkeys(("band", "offset", "lengths", "packed", "array", "term", "bias", "sink"), "none"),
     **dict.fromkeys(("softcap", "scale")),
 }
-"""The values of options that are not given."""
+"""The values of options that are not given; as many keys as queries are the usual case."""
 TRIPLES = (
     ("queries", "band", "offset"),
     ("keys", "band", "offset"),
@@ -77,7 +78,7 @@ def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
     biases += [*given("relative_bias", "relative", "relative of one side"), *given("bias_term", "term")]
     return {
         "queries": list(LENGTHS),
-        "keys": list(LENGTHS),
+        "keys": ["the same", *LENGTHS],
         "batch": list(BATCHES) if "broadcast" in has else list(_PLAIN_BATCHES),
         "kv_heads": [1, 2, 3, 6],
         "groups": [1, *given("grouped_query", 2, 3, 8)],
@@ -112,6 +113,7 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
 
     share: of the size that is allowed.
     """
+    row = resolved(row)
     known = {"queries", "keys"} <= row.keys()
     unequal = known and row["queries"] != row["keys"]
     if unequal and row.get("packed", "none") != "none":
@@ -124,6 +126,14 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
     if by_element and row.get("batch") == "none":
         return False
     return _size(row) <= share
+
+
+def resolved(row: Row) -> Row:
+    """Return a row with the number of its keys, if it has "the same" as of queries; without it, if that is not known yet."""
+    if row.get("keys") != "the same":
+        return row
+    known = {name: value for name, value in row.items() if name != "keys"}
+    return {**known, "keys": row["queries"]} if "queries" in row else known
 
 
 def depends_on_positions(row: Row) -> bool:

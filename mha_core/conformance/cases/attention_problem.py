@@ -12,7 +12,7 @@ import mha_core as mha
 
 from ..oracle import tolerance, whole_attention
 from ..oracle.naive_attention import Floats
-from .attention_axes import BATCHES, batch_shape
+from .attention_axes import BATCHES, batch_shape, resolved
 from .covering import Row
 from .options import Options, heads_of, options_of
 from .problem import Bounded, Problem
@@ -101,6 +101,7 @@ def _reduced(seen: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 def attention_problem(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> AttentionProblem:
     """Draw a problem whose axes have the values of ``row``: see ``options_of`` for the two generators."""
+    row = resolved(row)
     of_query, of_key, of_value = BATCHES[row["batch"]]
     value_dim = row["head_dim"] if row["value_dim"] == "the same" else row["value_dim"]
     expanded = row["layout"] == "expanded"

@@ -1,8 +1,9 @@
 """Covering designs: few rows, in which every pair of values of different axes occurs, and every triple of chosen axes.
 
 A greedy search finds the rows, as in AETG (Cohen, Dalal, Fredman and Patton 1997). Each row begins with a combination that has
-not occurred yet. Every other axis then gets the value that adds most combinations. This alone would give rows in which almost
-everything is given at once, so three of four rows give at most two options.
+not occurred yet, of axes drawn by chance: if all rows began with the axes that have most combinations, all would be crowded
+alike. Every other axis then gets the value that adds most combinations. This alone would give rows in which almost everything
+is given at once, so three of four rows give at most two options.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Covering:
         plain: Mapping[str, Any] | None = None,
     ) -> None:
         self._axes, self._rng, self._possible = axes, rng, possible
-        self._plain = {name: list(axes[name]).index(value) for name, value in (plain or {}).items() if name in axes}
+        self._plain = {
+            name: list(axes[name]).index(value) for name, value in (plain or {}).items() if value in axes.get(name, ())
+        }
         groups = [*combinations(axes, 2), *(group for group in triples if set(group) <= set(axes))]
         self._missing = {group: self._all_possible(group) for group in groups}
         self._groups_of = {name: [group for group in groups if name in group] for name in axes}
@@ -67,11 +70,11 @@ class Covering:
 
     def __iter__(self) -> Iterator[Row]:
         while True:
-            left = {group: int(missing.sum()) for group, missing in self._missing.items()}
-            group = max(left, key=lambda one: left[one])
-            if not left[group]:
+            left = np.sqrt([missing.sum() for missing in self._missing.values()])
+            if not left.any():
                 return
-            chosen = self._row_with_a_missing_one_of(group)
+            at = self._rng.choice(len(left), p=left / left.sum())
+            chosen = self._row_with_a_missing_one_of(list(self._missing)[at])
             if chosen is not None:
                 for each, missing in self._missing.items():
                     missing[tuple(chosen[name] for name in each)] = False

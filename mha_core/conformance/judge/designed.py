@@ -33,7 +33,7 @@ REUSED = 0.3
 
 SMALL: dict[str, Sequence[Any]] = {
     "queries": (0, 1, 2, 16, 17, 33, 65),
-    "keys": (0, 1, 2, 16, 17, 33, 65),
+    "keys": ("the same", 0, 1, 2, 16, 17, 33, 65),
     "head_dim": (1, 4, 8, 33),
     "value_dim": ("the same", 5, 16, 64),
     "packed": ("none", "few", "with empty ones"),
