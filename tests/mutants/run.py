@@ -101,13 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     modules = given.modules or list(TABLE)
     prepare({judged.backend for module in modules for judged in TABLE[module]})
     found = chosen(modules, cap=given.cap, sample=given.sample, seed=given.seed)
-    results = {"command": given.command, "mutants": []}
+    results: dict[str, Any] = {"commands": [], "mutants": []}
     if given.again and given.json.exists():
         results = json.loads(given.json.read_text(encoding="utf-8"))
-        results["command"] += f" && {given.command}"
         living = Living.read()
         known = {key_of(record) for record in results["mutants"] if record["killed"] or living.reason(record)}
         found = [mutant for mutant in found if mutant.key not in known]
+    results["commands"].append(given.command)
     if given.only:
         found = [x for x in found if given.only in f"{x.function} {x.change}"]
     _check_unchanged(list(dict.fromkeys(mutant.module for mutant in found)))
