@@ -15,11 +15,23 @@ from ..ops import check
 from ..ops.tree import map_arrays
 from . import files
 from .from_torch import read
+from .outline import outline
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A frozen dataclass of arrays, other layers, tuples of layers, and plain settings."""
+    """A frozen dataclass of arrays, other layers, tuples of layers, and plain settings.
+
+    Its ``repr`` is an outline: names, shapes and the number of parameters, but no values.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):  # before @dataclass makes one, which would show every value
+            cls.__repr__ = Layer.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return outline(self, self.arrays())
 
     def arrays(self) -> dict[str, Array]:
         """Return every array by its dotted name, such as ``layers.0.attention.w_q``.

@@ -68,6 +68,10 @@ class TextEncoder:
         tokenizer = Tokenizer.read(folder, vocabulary=model.words.shape[0], max_positions=model.max_length)
         return cls(model, tokenizer, pooling, loaded, device)
 
+    def __repr__(self) -> str:
+        pooling = f"pooling={'+'.join(self.pooling.modes)}, normalize={self.pooling.normalize}"
+        return f"TextEncoder(dim={self.dim}, max_seq_length={self.max_seq_length}, {pooling})\nmodel: {self.model!r}"
+
     @property
     def dim(self) -> int:
         """The number of features of a vector."""
