@@ -175,5 +175,5 @@ def test_bad_rows_are_refused_by_name(rows, error, message):
 
 def test_an_unknown_option_is_refused_with_the_options_there_are():
     x = np.ones((3, 4))
-    with pytest.raises(TypeError, match=r"no option is_causal; expected mask, bias, scale.*write mask=causal\(\)"):
+    with pytest.raises(TypeError, match=r"no option is_causal; expected mask, bias, scale.*write mask=mha\.causal\(\)"):
         mha.scaled_dot_product_attention(x, x, x, is_causal=True)

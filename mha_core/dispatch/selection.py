@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 
 from . import registry as plugins
+from .advice import cast, converted, odd_one
 from .backend import LoadedBackend, load
 from .context import demanding, demands
 from .contract import FEATURES, STATE_FEATURES, Kernel
@@ -135,7 +136,6 @@ def backend_without_arrays(name: str | None = None) -> LoadedBackend:
 def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
     """Return the backend that all named arrays belong to. Raises TypeError or BackendMismatch, naming the argument."""
     found: LoadedBackend | None = None
-    first = ""
     for name, x in arrays.items():
         backend = known_backend(x)
         if backend is None:
@@ -143,21 +143,29 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
         reason = None if backend.record.refuses is None else backend.record.refuses(x)
         if reason is not None:
             raise TypeError(f"{name} {reason}")
-        if found is None:
-            found, first = backend, name
-        elif backend is not found:
-            raise BackendMismatch(
-                f"{name} is a {_type_name(x)}, but {first} is a {_type_name(arrays[first])}: "
-                f"write {name} = {found.xp.__name__}.from_dlpack({name})"
-            )
+        if found is not None and backend is not found:
+            raise _mismatch(arrays)
+        found = backend
     assert found is not None
     demand = demands.get().backend
     if demand is not None and demand != found.name:
+        first = next(iter(arrays))
         raise BackendMismatch(
             f"use_backend({demand!r}) is in force, but {first} is a {_type_name(arrays[first])} of backend {found.name!r}: "
-            f"write {first} = {load(demand).xp.__name__}.from_dlpack({first}), or leave use_backend out"
+            f"write {converted(load(demand), first)}, or leave use_backend out"
         )
     return found
+
+
+def _mismatch(arrays: Mapping[str, Any]) -> BackendMismatch:
+    """Return the error for arrays of several libraries."""
+    owners = {name: owner for name, x in arrays.items() if (owner := known_backend(x)) is not None}
+    odd, like = odd_one({name: owner.name for name, owner in owners.items()})
+    of_layer = f", or move the layer: layer = layer.to({owners[odd].name!r})" if odd == "x" and len(owners) > 2 else ""
+    return BackendMismatch(
+        f"{odd} is a {_type_name(arrays[odd])}, but {like} is a {_type_name(arrays[like])}: "
+        f"write {converted(owners[like], odd)}{of_layer}"
+    )
 
 
 def agreed(*, optional: Mapping[str, Any] | None = None, **named: Any) -> LoadedBackend:
@@ -168,22 +176,18 @@ def agreed(*, optional: Mapping[str, Any] | None = None, **named: Any) -> Loaded
     first = next(names)
     like = given[first]
     if not backend.is_floating(like.dtype):
-        wanted = _cast(backend, first, f"{backend.xp.__name__}.float32")
+        wanted = cast(backend, first, like, backend.xp.float32)
         raise TypeError(f"{first} has dtype {like.dtype}; expected a floating dtype: write {wanted}")
     if backend.record.current_device is not None:
         _current_device(backend.name, first, like, backend.record.current_device())
     for name in names:
         x = given[name]
         if x.dtype != like.dtype:
-            wanted = _cast(backend, name, f"{first}.dtype")
-            raise TypeError(f"{name} has dtype {x.dtype}, but {first} has {like.dtype}: write {wanted}")
+            odd, right = odd_one({each: y.dtype for each, y in given.items()})
+            wanted = cast(backend, odd, given[odd], given[right].dtype)
+            raise TypeError(f"{odd} has dtype {given[odd].dtype}, but {right} has {given[right].dtype}: write {wanted}")
         _same_device(name, x, first, like)
     return backend
-
-
-def _cast(backend: LoadedBackend, name: str, dtype: str) -> str:
-    """Return the conversion that a message advises."""
-    return f"{name} = {backend.xp.__name__}.astype({name}, {dtype})"
 
 
 def _same_device(name: str, x: Any, first: str, like: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
 from ..ops.multi_head import check_head_dim, check_heads, multi_head_attention, multi_head_weights
-from ..ops.prepare import Options
+from ..ops.options import Options, shows_options
 from .base import Layer
 from .cache import KeyValueCache
 from .from_torch import ATTENTION_SETTINGS, StateDict, reads_torch, thirds, transposed
@@ -115,6 +115,7 @@ class MultiHeadAttention(Layer):
                 f"w_q and w_v do not divide into heads: num_heads is {self.num_heads}, num_kv_heads {num_kv_heads}"
             )
 
+    @shows_options
     def __call__(
         self,
         x: Array,
@@ -144,6 +145,7 @@ class MultiHeadAttention(Layer):
             **options,
         )
 
+    @shows_options
     def weights(self, x: Array, *, context: Array | None = None, **options: Unpack[Options]) -> Array:
         """Return the attention weights of each head, (..., h, L, S)."""
         return multi_head_weights(

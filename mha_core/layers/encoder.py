@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 from ..algebra.arrays import Array
 from ..dispatch.selection import agreed
 from ..ops.operation import Examined, composite
-from ..ops.prepare import Options
+from ..ops.options import Options, given_options, shows_options
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
 from .from_torch import LAYER_SETTINGS, StateDict, reads_torch
@@ -59,6 +59,7 @@ class EncoderLayer(Block):
             norm_first=norm_first,
         )
 
+    @shows_options
     def __call__(self, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
         """x (..., L, d_model) -> (..., L, d_model); options as ``scaled_dot_product_attention``.
 
@@ -66,8 +67,8 @@ class EncoderLayer(Block):
         """
         if dropout is not None:
             dropout.check(self.sublayers)
-        given = {name: value for name, value in {**options, "dropout": dropout}.items() if value is not None}
-        return _encoder_layer(self, x, **given)
+        dropped = {} if dropout is None else {"dropout": dropout}
+        return _encoder_layer(self, x, **dropped, **given_options(options))
 
 
 def _named(layer: EncoderLayer, x: Array, **options: Any) -> dict[str, Array | None]:
@@ -110,6 +111,7 @@ class Encoder(Stack[EncoderLayer]):
 
     block = EncoderLayer
 
+    @shows_options
     def __call__(self, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
         """x (..., L, d_model) -> (..., L, d_model); ``mask`` and the other options go to every layer.
 

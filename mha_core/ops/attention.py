@@ -11,11 +11,12 @@ from ..dispatch.selection import agreed
 from . import check
 from .attend import attention_operation, weights_operation
 from .functional import linear
-from .prepare import Options
+from .options import Options, shows_options
 
 _attention, _attention_state = attention_operation(lse=False), attention_operation(lse=True)
 
 
+@shows_options
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> Array:
     """softmax(q k^T / sqrt(D)) v. Source: Vaswani et al. 2017, equation 1.
 
@@ -62,6 +63,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     return _attention(query, key, value, options.pop("sink", None), **options).out
 
 
+@shows_options
 def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
     """Return attention with the logarithm of its normaliser; states over disjoint keys can be merged.
 
@@ -123,6 +125,7 @@ def merge_states(*states_: AttentionState) -> AttentionState:
     return states.merge_states(backend.xp, given)
 
 
+@shows_options
 def attention_weights(
     query: Array,
     key: Array,
@@ -158,6 +161,7 @@ def attention_weights(
     return weights_operation(query, key, lse, rows, cols, **options)
 
 
+@shows_options
 def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:
     """Return one head of self-attention, and its weights: q = x w_q, k = x w_k, v = x w_v.
 

@@ -13,7 +13,7 @@ from . import check
 from .attention import attention_weights, scaled_dot_product_attention
 from .functional import linear
 from .operation import Examined, composite
-from .prepare import Options
+from .options import Options, given_options, shows_options
 
 Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 """Function of heads and the position of the first query; returns the rotated heads."""
@@ -33,6 +33,7 @@ class Cache(Protocol):
     def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None: ...
 
 
+@shows_options
 def multi_head_attention(
     x: Array,
     w_q: Array,
@@ -94,8 +95,8 @@ def multi_head_attention(
            [3., 3., 3., 3., 3., 3.]])
     """
     biases: dict[str, Any] = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    given: dict[str, Any] = {"context": context, "value_context": value_context, "rotary": rotary, **options}
-    given = {**biases, **{name: value for name, value in given.items() if value is not None}}
+    parts = {"context": context, "value_context": value_context, "rotary": rotary}
+    given = {**biases, **{name: value for name, value in parts.items() if value is not None}, **given_options(options)}
     arguments = (x, w_q, w_k, w_v, w_o, num_heads)
     kv = num_heads if num_kv_heads is None else num_kv_heads
     if cache is None:
@@ -199,6 +200,7 @@ def _facts(*arguments: Any) -> tuple[Any, ...]:
 _operation = composite("multi_head_attention", _named, _examine, facts=_facts)
 
 
+@shows_options
 def multi_head_weights(
     x: Array,
     w_q: Array,

@@ -7,7 +7,7 @@ problem, so the promises hold for all of them.
 from __future__ import annotations
 
 import math
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from ..algebra.arrays import Array, Index, at_least, broadcast_shapes
 from ..algebra.biases import Bias, as_bias
@@ -19,17 +19,7 @@ from ..algebra.visibility import without_unseen_keys
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import agreed, companions
 from . import check
-
-
-class Options(TypedDict, total=False):
-    """The options of every attention operation; all of them combine."""
-
-    mask: Mask | Array | None
-    bias: Bias | Array | None
-    scale: float | None
-    softcap: float | None
-    sink: Array | None
-    query_offset: int | Array | None
+from .options import Options, unknown
 
 
 def prepare(
@@ -43,12 +33,11 @@ def prepare(
     softcap: float | None = None,
     sink: Array | None = None,
     query_offset: int | Array | None = None,
-    **unknown: Any,
+    **unknown_names: Any,
 ) -> tuple[LoadedBackend, AttentionProblem]:
     """Return the backend and a valid problem, in which every array has a head axis."""
-    if unknown:
-        hint = "; for causal attention write mask=causal()" if "is_causal" in unknown else ""
-        raise TypeError(f"there is no option {', '.join(unknown)}; expected {', '.join(Options.__annotations__)}{hint}")
+    if unknown_names:
+        raise unknown(unknown_names)
     mask = None if mask is None else as_mask(mask)
     bias = None if bias is None else as_bias(bias)
     offset = 0 if query_offset is None else check.offset(query_offset)

@@ -1,0 +1,51 @@
+"""What an error tells the user to write: conversions that can be copied as they stand.
+
+An argument is named ``key``, the argument of a mask or bias ``key_lengths(n)``, and a weight in a layer ``attention.w_q``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from .backend import LoadedBackend
+
+
+def odd_one(kinds: Mapping[str, Hashable]) -> tuple[str, str]:
+    """Return the names of the array to be converted and of one that it should be like: what most have is right.
+
+    With as many of both kinds, the first array is right.
+    """
+    counts = Counter(kinds.values())  # in the order of the arrays, so the first of equals is the greatest
+    kind = max(counts, key=lambda each: counts[each])
+    like = next(name for name, other in kinds.items() if other == kind)
+    return next(name for name, other in kinds.items() if other != kind), like
+
+
+def converted(backend: LoadedBackend, name: str) -> str:
+    """Return how to convert an array of another library to this backend's."""
+    module = backend.xp.__name__.removeprefix("array_api_compat.")
+    function = "from_dlpack" if hasattr(sys.modules.get(module), "from_dlpack") else "asarray"
+    return _written(name, lambda x: f"{module}.{function}({x})", layer=f"layer.to({backend.name!r})")
+
+
+def cast(backend: LoadedBackend, name: str, x: Any, dtype: Any) -> str:
+    """Return how to convert an array to another dtype: by its own method, where it has one that users know."""
+    known = (dtype.__name__ if isinstance(dtype, type) else str(dtype)).rpartition(".")[2]
+    if hasattr(x, "astype"):
+        call = "{}.astype(" + repr(known) + ")"
+    elif hasattr(x, "to"):
+        call = "{}.to(" + str(dtype) + ")"
+    else:
+        call = f"{backend.xp.__name__}.astype({{}}, {backend.xp.__name__}.{known})"
+    return _written(name, call.format, layer=f"layer.to({backend.name!r}, dtype={known!r})")
+
+
+def _written(name: str, convert: Callable[[str], str], *, layer: str) -> str:
+    """Return the line to write for an argument, for an argument of a mask or bias, or for a weight."""
+    label, bracket, inside = name.removesuffix(")").partition("(")
+    if bracket:
+        return f"{label}({convert(inside)})"
+    return f"layer = {layer}" if "." in name else f"{name} = {convert(name)}"

@@ -1,0 +1,69 @@
+"""The options of attention: their names, where signatures show them, and what is said of names that other libraries have."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict, TypeVar
+
+from ..algebra.arrays import Array
+from ..algebra.biases import Bias
+from ..algebra.masks import Mask
+
+
+class Options(TypedDict, total=False):
+    """The options of every attention operation; all of them combine."""
+
+    mask: Mask | Array | None
+    bias: Bias | Array | None
+    scale: float | None
+    softcap: float | None
+    sink: Array | None
+    query_offset: int | Array | None
+
+
+NAMES = frozenset(Options.__annotations__)
+_HERE = {
+    "is_causal": "for causal attention write mask=mha.causal()",
+    "attn_mask": "write mask=, with True where a query attends to a key; numbers to be added are bias=",
+    "attention_mask": "write mask=, with True where a query attends to a key; numbers to be added are bias=",
+    "src_mask": "write mask=, with True where a query attends to a key; numbers to be added are bias=",
+    "key_padding_mask": "write mask=mha.key_lengths(n), or mask=~padding[:, None, None, :]: True attends here",
+    "src_key_padding_mask": "write mask=mha.key_lengths(n), or mask=~padding[:, None, None, :]: True attends here",
+    "dropout_p": "attention weights are not dropped; an encoder layer takes dropout=mha.Dropout(...)",
+    "need_weights": "the weights are the result of mha.attention_weights, or of a layer's weights(x)",
+    "enable_gqa": "leave it out: fewer key heads than query heads are groups",
+    "attn_bias": "write bias=",
+    "window_size": "write mask=mha.window(left, right)",
+}
+"""What to write here for the names that torch, Keras, transformers and FlashAttention have."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def unknown(names: Iterable[str]) -> TypeError:
+    """Return the error for names that are no options."""
+    given = list(names)
+    hints = dict.fromkeys(_HERE[name] for name in given if name in _HERE)
+    return TypeError(
+        "; ".join([f"there is no option {', '.join(given)}; expected {', '.join(Options.__annotations__)}", *hints])
+    )
+
+
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not None. Raises TypeError for names that are no options, whatever their value."""
+    if not NAMES.issuperset(options):
+        raise unknown(name for name in options if name not in NAMES)
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def shows_options(function: F) -> F:
+    """Give a function the signature that has each option in place of ``**options``, for help and editors."""
+    signature = inspect.signature(function)
+    named = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str(kind.__forward_arg__))
+        for name, kind in Options.__annotations__.items()
+    ]
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
+    return function
