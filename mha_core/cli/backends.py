@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..dispatch.selection import BackendInfo, backends
+from .tables import table
+
+_COLUMNS = ("backend", "state", "library", "devices", "kernels", "from")
 
 _PROBE = """
 import json, sys, traceback
@@ -45,13 +47,9 @@ def report() -> list[dict[str, Any]]:
 def show(rows: Iterable[dict[str, Any]], *, traceback: bool) -> None:
     """Print a table, and below it a line for each problem, with full tracebacks if asked for."""
     console = Console(highlight=False, soft_wrap=True)
-    table = Table()
-    for column in ("backend", "state", "library", "devices", "kernels", "from"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("backend", "state", "kernels"))
     rows = list(rows)
-    for row in rows:
-        table.add_row(*map(Text, _cells(row)))  # Text: brackets of an install line are not markup
-    console.print(table, soft_wrap=False)
+    cells = [tuple(map(Text, _cells(row))) for row in rows]  # Text: brackets of an install line are not markup
+    console.print(table(console, _COLUMNS, cells), soft_wrap=False)
     for row in rows:
         for line in _troubles(row):
             console.print(Text(f"{row['name']} ({_owner(row)}): {line}"))

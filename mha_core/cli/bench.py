@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..bench.cases import Problem, chosen
@@ -24,8 +23,10 @@ from ..dispatch.backend import load
 from ..dispatch.errors import BackendUnavailable
 from ..dispatch.selection import check_name
 from .backends import report
+from .tables import table
 
 PLAIN = "plain NumPy"
+_TITLE = "time per call, ratio to plain NumPy (share of the machine's limit)"
 EFFORT = Effort(rounds=9, seconds=3.0, processes=1)
 
 
@@ -143,16 +144,13 @@ def _rows(
 def show(results: Results) -> None:
     """Print a table with a row for each case and a column for each backend."""
     console = Console(highlight=False)
-    table = Table(title="time per call, ratio to plain NumPy (share of the machine's limit)")
     columns = list(dict.fromkeys(row.backend for row in results.rows))
-    table.add_column("case", overflow="fold")
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for case in dict.fromkeys(row.case for row in results.rows):
         at = {row.backend: row for row in results.rows if row.case == case}
         best = min((row.seconds for row in at.values() if row.seconds is not None), default=None)
-        table.add_row(case, *(_cell(at[name], best) for name in columns))
-    console.print(table)
+        rows.append([Text(case), *(_cell(at[name], best) for name in columns)])
+    console.print(table(console, ["case", *columns], rows, title=_TITLE, right=True))
     for line in (*_explained(results.limits), *results.notes):
         console.print(Text(line, style="dim"))
     for row in results.rows:

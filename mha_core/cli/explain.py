@@ -6,12 +6,11 @@ import ast
 import inspect
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..algebra import biases, masks
@@ -23,6 +22,9 @@ from ..dispatch.selection import backend_without_arrays
 from ..layers.encoder import EncoderLayer
 from ..ops import check
 from ..ops.explain import OPERATIONS, Explanation, explain
+from .tables import table
+
+_COLUMNS = ("operation", "runs", "arrays", "features", "not chosen")
 
 LAYER = "encoder_layer"
 _SHAPE = re.compile(r"\d+(x\d+)*")
@@ -78,31 +80,23 @@ def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None
     return explain(op, **values)
 
 
-def table(explanation: Explanation) -> Table:
-    """Return a table: each operation, with the smaller operations it calls below it; repeated calls share a row."""
-    rows = Table()
-    for column in ("operation", "runs", "arrays", "features", "not chosen"):
-        rows.add_column(column, overflow="fold")
-    _add(rows, explanation, 0, 1)
-    return rows
-
-
 def show(explanation: Explanation) -> None:
-    """Print backend, dtype and device, and the table."""
+    """Print backend, dtype and device, and a row for each operation, above the smaller ones that it calls."""
     console = Console()
     first = next((each for each in explanation.walk() if each.dtype), explanation)
     console.print(f"on {explanation.backend}, {first.dtype}, {first.device}", highlight=False)
-    console.print(table(explanation))
+    console.print(table(console, _COLUMNS, list(_rows(explanation, 0, 1))))
 
 
-def _add(rows: Table, each: Explanation, depth: int, count: int) -> None:
+def _rows(each: Explanation, depth: int, count: int) -> Iterator[tuple[Text, ...]]:
+    """Yield the rows of an operation and of those it calls; repeated calls share a row."""
     name = "  " * depth + each.op + (f" x{count}" if count > 1 else "")
     shown = each.shapes[:1] if each.calls else each.shapes  # the smaller operations show the weights they use
     arrays = "\n".join(f"{array} {'x'.join(map(str, shape))}" for array, shape in shown)
     refused = "\n".join(f"{kernel}: {reason}" for kernel, reason in each.rejected)
-    rows.add_row(*map(Text, (name, each.kernel or ALGEBRA, arrays, ", ".join(sorted(each.features)), refused)))
+    yield tuple(map(Text, (name, each.kernel or ALGEBRA, arrays, ", ".join(sorted(each.features)), refused)))
     for call, same in groupby(each.calls):
-        _add(rows, call, depth + 1, len(list(same)))
+        yield from _rows(call, depth + 1, len(list(same)))
 
 
 def _split(given: str) -> tuple[str, str]:

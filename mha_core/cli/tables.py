@@ -1,0 +1,53 @@
+"""Tables for the terminal that break no word: where one is too wide, each of its rows becomes a block of lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_BORDERS = 3  # columns of the terminal between two columns of a table
+
+Row = Sequence[Text]
+
+
+def table(
+    console: Console, columns: Sequence[str], rows: Sequence[Row], *, title: str = "", right: bool = False
+) -> RenderableType:
+    """Return a table for the width of the console, or blocks if some word would not fit. ``right``: numbers, to the right."""
+    if _least_width(columns, rows) > console.width:
+        return _blocks(columns, rows, title)
+    found = Table(title=title or None)
+    for at, name in enumerate(columns):
+        found.add_column(name, overflow="fold", justify="right" if right and at else "left")
+    for row in rows:
+        found.add_row(*row)
+    return found
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Row]) -> int:
+    """Return the width of a table in which no word of a cell is broken."""
+    widths = [max(_longest_word(cell) for cell in (name, *(row[at].plain for row in rows))) for at, name in enumerate(columns)]
+    return sum(width + _BORDERS for width in widths) + 1
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+def _blocks(columns: Sequence[str], rows: Sequence[Row], title: str) -> RenderableType:
+    """Return each row as its first cell, and below it a line for each other cell that is not empty."""
+    found = Table.grid()
+    if title:
+        found.add_row(Text(title, style="italic"))
+    for first, *others in rows:
+        found.add_row(Text(first.plain, style="bold"))
+        lines = Table.grid(padding=(0, 1))
+        for name, cell in zip(columns[1:], others, strict=True):
+            if cell.plain.strip():
+                lines.add_row(Text(name, style="dim"), cell)
+        found.add_row(Padding(lines, (0, 0, 0, 2 + len(first.plain) - len(first.plain.lstrip()))))
+    return found
