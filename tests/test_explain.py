@@ -171,7 +171,7 @@ def test_the_command_explains_a_layer_and_masks_with_arrays():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gelo"], "no operation is named 'gelo'; expected one of"),
+        (["gelo"], "for OP: no operation is named 'gelo'; expected one of"),
         (["attention"], "attention needs query, such as query=8x8x512x64"),
         (["gelu", "x"], "'x' is not of the form NAME=VALUE"),
         (["gelu", "x=two"], "x=two is not a shape; expected numbers joined by x"),
@@ -183,10 +183,10 @@ def test_the_command_explains_a_layer_and_masks_with_arrays():
         (["attention", "query=3x4", "mask=packed(3)"], "mask=packed(3): "),
         (["multi_head_attention", "x=3x4", "w_q=4x4", "w_k=4x4", "w_v=4x4", "w_o=4x4"], "needs num_heads, such as num_heads=8"),
         (["attention_weights", "query=3x4", "value=3x4"], "attention_weights takes no value"),
-        (["gelu", "x=3x4", "--backend", "torch", "--device", "nope"], "--device nope: backend 'torch' cannot use it: "),
+        (["gelu", "x=3x4", "--backend", "torch", "--device", "nope"], "for --device: backend 'torch' has no device 'nope': "),
         (["attention", "query=3x4", "mask=causal("], "cannot be read"),
         (["linear", "x=3x4", "w=5x6"], "w has shape (5, 6); expected (n, m) with n = 4"),
-        (["gelu", "x=3", "--dtype", "int8"], "dtype is 'int8'; expected float32"),
+        (["gelu", "x=3", "--dtype", "int8"], "for --dtype: dtype is 'int8'; expected float32"),
     ],
 )
 def test_the_command_names_arguments_that_it_cannot_read(arguments, message):

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperArgument, TyperCommand
 
 import mha_core
 
@@ -29,9 +30,23 @@ app = typer.Typer(
     name="mha",
     help="Attention on any array library: encode texts, inspect and test backends.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class Command(TyperCommand):
+    """A command whose help shows the names of arguments as its usage line does, without types of Python."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for param in self.params:
+            if isinstance(param, TyperArgument):
+                param.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
 def _version(asked: bool) -> None:
@@ -42,7 +57,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -68,7 +85,8 @@ def _failing_clearly() -> Iterator[None]:
 
 def _message(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
-        return escape(f"{error}: pip install 'mha-core[cli]'")
+        said = str(error)
+        return escape(said if "pip install" in said else f"{said}: pip install 'mha-core[cli]'")
     return escape(str(error))
 
 
@@ -103,7 +121,7 @@ Similar = Annotated[
 ]
 
 
-@app.command(epilog="Example:  mha encode --model DIR sentences.txt --similar 3")
+@app.command(cls=Command, epilog="Example:  mha encode --model DIR sentences.txt --similar 3")
 def encode(
     *,
     model: Model,
@@ -128,7 +146,7 @@ def encode(
         encoding.run(files or [], text or [], model, backend, output, similar)
 
 
-@app.command(epilog='Example:  mha attend "Some birds never land to rest." --model DIR --output page.html')
+@app.command(cls=Command, epilog='Example:  mha attend "Some birds never land to rest." --model DIR --output page.html')
 def attend(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The text.")],
     *,
@@ -155,7 +173,7 @@ def attend(
         attending.run(text, model, backend, output, layer, head)
 
 
-@app.command(epilog="Example:  mha backends")
+@app.command(cls=Command, epilog="Example:  mha backends")
 def backends(
     *,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show full tracebacks.")] = False,
@@ -170,7 +188,9 @@ def backends(
             listing.show(rows, traceback=traceback)
 
 
-@app.command(epilog="Example:  mha explain attention query=1x8x2048x64 mask='causal() & window(255, 0)' --backend torch")
+@app.command(
+    cls=Command, epilog="Example:  mha explain attention query=1x8x2048x64 mask='causal() & window(255, 0)' --backend torch"
+)
 def explain(
     op: Annotated[str, typer.Argument(metavar="OP", help="An operation, such as attention, gelu or encoder_layer.")],
     given: Annotated[
@@ -185,17 +205,23 @@ def explain(
         str | None, typer.Option(metavar="NAME", help="Dtype of the arrays, such as float16. Default: float32.")
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Device of the arrays; `mha backends` lists them.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show which kernel a call would use, and why others are not chosen. Nothing is computed."""
     with _failing_clearly():
         try:
             explanation = explaining.run(op, given or [], backend=backend, dtype=dtype, device=device)
+        except explaining.BadArgument as error:
+            raise typer.BadParameter(str(error), param_hint=error.argument) from error
         except (ValueError, TypeError) as error:
             raise typer.BadParameter(str(error), param_hint="NAME=VALUE") from error
-        explaining.show(explanation)
+        if as_json:
+            typer.echo(json.dumps(explaining.record(explanation), indent=2))
+        else:
+            explaining.show(explanation)
 
 
-@app.command(epilog="Example:  mha conform torch --device cuda --dtype float16")
+@app.command(cls=Command, epilog="Example:  mha conform torch --device cuda --dtype float16")
 def conform(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A backend that `mha backends` lists.")],
     *,
@@ -232,7 +258,7 @@ def conform(
     raise typer.Exit(status)
 
 
-@app.command(epilog="Example:  mha bench --backend numpy --backend torch --case causal")
+@app.command(cls=Command, epilog="Example:  mha bench --backend numpy --backend torch --case causal")
 def bench(
     *,
     backend: Annotated[
@@ -272,7 +298,7 @@ def bench(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example:  mha new-plugin mylibrary")
+@app.command(cls=Command, epilog="Example:  mha new-plugin mylibrary")
 def new_plugin(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the backend: lower-case letters, digits, underscores.")],
     *,

@@ -18,6 +18,7 @@ from ..algebra.arrays import integers
 from ..algebra.grid import Term
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import ALGEBRA
+from ..dispatch.errors import did_you_mean
 from ..dispatch.selection import backend_without_arrays
 from ..layers.encoder import EncoderLayer
 from ..ops import check
@@ -48,14 +49,28 @@ _OPERATORS: Mapping[type, Callable[..., Any]] = {
 }
 
 
+class BadArgument(ValueError):
+    """An argument of the command cannot be used; it is blamed by its own name."""
+
+    def __init__(self, argument: str, message: str) -> None:
+        super().__init__(message)
+        self.argument = argument
+
+
 def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None, device: str | None) -> Explanation:
     """Return what ``op`` would run on, for arguments written as NAME=VALUE. Raises ValueError if they cannot be read."""
+    if op != LAYER and op not in OPERATIONS:
+        known = [*OPERATIONS, LAYER]
+        raise BadArgument("OP", f"no operation is named {op!r}; expected one of {', '.join(known)}{did_you_mean(op, known)}")
     loaded = backend_without_arrays(backend)
-    wanted = check.floating(loaded, dtype)
+    try:
+        wanted = check.floating(loaded, dtype)
+    except TypeError as error:
+        raise BadArgument("--dtype", str(error)) from error
     try:
         loaded.placeholder((), wanted, device)
     except Exception as error:  # libraries raise different errors for a device that does not exist
-        raise ValueError(f"--device {device}: backend {loaded.name!r} cannot use it: {error}") from error
+        raise BadArgument("--device", f"backend {loaded.name!r} has no device {device!r}: {error}") from error
     written: dict[str, str] = {}
     for name, text in map(_split, given):
         if name in written:
@@ -64,8 +79,6 @@ def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None
     values = {name: _value(loaded, name, text, wanted, device) for name, text in written.items()}
     if op == LAYER:
         return explain(*_layer(loaded, values, wanted, device), **values)
-    if op not in OPERATIONS:
-        raise ValueError(f"no operation is named {op!r}; expected one of {', '.join([*OPERATIONS, LAYER])}")
     parameters = inspect.signature(OPERATIONS[op]).parameters
     if "query" in values:
         alike = {"key": values["query"], "value": values.get("key", values["query"])}
@@ -78,6 +91,21 @@ def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None
             raise ValueError(f"{op} needs {name}, such as {wanted}")
         values[name] = None
     return explain(op, **values)
+
+
+def record(explanation: Explanation) -> dict[str, Any]:
+    """Return an explanation, with those of the smaller operations in it, for JSON."""
+    return {
+        "operation": explanation.op,
+        "backend": explanation.backend,
+        "dtype": explanation.dtype,
+        "device": explanation.device,
+        "runs": explanation.kernel or ALGEBRA,
+        "arrays": {name: list(shape) for name, shape in explanation.shapes},
+        "features": sorted(explanation.features),
+        "not chosen": dict(explanation.rejected),
+        "calls": [record(each) for each in explanation.calls],
+    }
 
 
 def show(explanation: Explanation) -> None:

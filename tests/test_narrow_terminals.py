@@ -1,0 +1,85 @@
+"""The command in narrow terminals: no word is broken, nothing is left out, and help shows what to write."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+from typer.testing import CliRunner
+
+from mha_core.cli.app import app
+from mha_core.cli.tables import table
+
+COMMANDS = ("encode", "attend", "backends", "explain", "conform", "bench", "new-plugin")
+EXPLAIN = ("explain", "encoder_layer", "x=8x128x512")
+
+
+def run(*arguments, width=80):
+    return CliRunner(env={"COLUMNS": str(width), "LINES": "50", "TERM": "dumb"}).invoke(app, arguments, prog_name="mha")
+
+
+def words(text):
+    return set(re.findall(r"[\w.:/()=-]+", text))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_explain_breaks_no_word_and_leaves_nothing_out(width):
+    wide, narrow = (run(*EXPLAIN, width=columns).stdout for columns in (400, width))
+    assert words(wide) - words(narrow) <= words("operation not chosen"), "headings of empty cells may go"
+    assert max(map(len, narrow.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_backends_break_no_word(width):
+    rows = json.loads(run("backends", "--json").stdout)
+    shown = run("backends", width=width).stdout
+    for row in rows:
+        named = [row["name"], row["state"], *(kernel for kernel in row["kernels"]), *row["libraries"]]
+        assert all(word in shown for text in named for word in text.split()), row["name"]
+
+
+def printed(width, *rows):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table(console, ("case", "numpy", "torch"), [tuple(map(Text, row)) for row in rows], title="times"))
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_row_that_does_not_fit_becomes_a_block():
+    row = ("a-long-name", "1234 ms", "")
+    assert printed(20, row) == ["times", "a-long-name", "  numpy 1234 ms"]
+    assert any(line.startswith("│ a-long-name │") for line in printed(60, row))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_names_not_types(command):
+    short, long = run(command, "-h"), run(command, "--help")
+    assert short.exit_code == 0 and short.stdout == long.stdout
+    assert not re.search(r"<\w+[\[\]\w]*>|\{\w+\}", short.stdout), "no <str>, no {TEXT}"
+    assert "Example:" in short.stdout
+
+
+def test_help_fits_a_narrow_terminal():
+    """In a process of its own: typer's runner forces a width of 80."""
+    command = [sys.executable, "-m", "mha_core", "encode", "-h"]
+    done = subprocess.run(command, env={**os.environ, "COLUMNS": "60"}, capture_output=True, text=True, check=True)
+    assert 50 < max(map(len, done.stdout.splitlines())) <= 60
+
+
+def test_the_version_and_completion_have_their_usual_options():
+    assert run("-V").stdout == run("--version").stdout != ""
+    assert "--install-completion" in run("-h").stdout
+
+
+def test_an_explanation_in_json_has_what_the_table_shows():
+    found = json.loads(run(*EXPLAIN, "--json").stdout)
+    assert (found["operation"], found["backend"], found["dtype"]) == ("encoder_layer", "numpy", "float32")
+    assert found["runs"] == "chunks" and found["arrays"]["x"] == [8, 128, 512]
+    whole = json.loads(
+        run("explain", "multi_head_attention", "x=3x4", *(f"w_{x}=4x4" for x in "qkvo"), "num_heads=2", "--json").stdout
+    )
+    assert [call["operation"] for call in whole["calls"]].count("linear") == 4
