@@ -7,6 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import tqdm
 
 from conftest import ROOT, mha
 from test_cli import COMMAND, fails, ok
@@ -138,9 +139,10 @@ def test_the_nearest_text_is_the_paraphrase(minilm):
 def test_output_is_an_npy_file(encode, expected, tmp_path):
     before = os.umask(0o027)
     try:
-        assert ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy") == ""
+        written = ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy")
     finally:
         os.umask(before)
+    assert written == f"wrote {tmp_path / 'x.npy'}: 2 vectors of 8 numbers\n"
     vectors = np.load(tmp_path / "x.npy")
     assert vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors, expected(["a bird", ""]))
@@ -164,14 +166,31 @@ def test_an_existing_output_is_replaced(encode, expected, tmp_path):
 
 def test_output_and_similar_together_do_both(encode, expected, tmp_path):
     out = ok(*encode, "-t", "a", "-t", "a", "-k", "1", "-o", tmp_path / "x.npy")
-    assert out.splitlines() == ["a", "  1.000  a"] * 2
+    assert out.splitlines() == [*["a", "  1.000  a"] * 2, f"wrote {tmp_path / 'x.npy'}: 2 vectors of 8 numbers"]
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(["a", "a"]))
+
+
+@pytest.mark.parametrize(("source", "total"), [("file", 4), ("standard input", None)])
+def test_the_bar_knows_the_number_of_texts_if_all_are_in_files(encode, tmp_path, monkeypatch, source, total):
+    """So it can show the time left; a pipe would have to be read twice."""
+    seen = []
+    bar = tqdm.tqdm
+
+    def spy(*arguments, **options):
+        seen.append(options["total"])
+        return bar(*arguments, **options)
+
+    monkeypatch.setattr(tqdm, "tqdm", spy)
+    (tmp_path / "texts").write_text("a\nbird\nsings", encoding="utf-8")
+    files = [tmp_path / "texts"] if source == "file" else ["-"]
+    assert len(ok(*encode, *files, "-t", "at dawn", stdin="a\n").splitlines()) == (4 if source == "file" else 2)
+    assert seen == [total]
 
 
 def test_no_lines_give_no_rows(encode, tmp_path):
     (tmp_path / "empty").touch()
     assert ok(*encode, tmp_path / "empty") == ""
-    assert ok(*encode, tmp_path / "empty", "--similar", "3", "-o", tmp_path / "x.npy") == ""
+    assert ok(*encode, tmp_path / "empty", "--similar", "3", "-o", tmp_path / "x.npy").endswith(": 0 vectors of 8 numbers\n")
     vectors = np.load(tmp_path / "x.npy")
     assert vectors.shape == (0, 8)
     assert vectors.dtype == np.float32

@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,13 @@ def run(
     files: Sequence[Path], texts: Sequence[str], model: str, backend: str | None, output: str | None, similar: int | None
 ) -> None:
     """Encode the texts, and write or print the vectors. The output is opened first, so that a bad path fails immediately."""
+    kept: list[str] = []
     all_texts: Iterable[str] = chain(_lines(files), texts)
+    if similar:
+        all_texts = _keep(all_texts, kept)
+    if all(path.is_file() for path in files):
+        all_texts = _Counted(all_texts, sum(map(_number_of_lines, files)) + len(texts))
+    count = 0
     with contextlib.ExitStack() as stack:
         sinks: list[Callable[[Any], None]] = []
         if output not in (None, "-"):
@@ -39,9 +46,9 @@ def run(
         xp = encoder.backend.xp
         for sink in sinks:  # write no rows, but their length: without texts the array is (0, d)
             sink(encoder.backend.to_numpy(xp.zeros((0, encoder.dim), dtype=xp.float32)))
-        kept: list[str] = []
         batches = []
-        for batch in encoder.stream(_keep(all_texts, kept) if similar else all_texts):
+        for batch in encoder.stream(all_texts):
+            count += batch.shape[0]
             vectors = encoder.backend.to_numpy(batch)
             for sink in sinks:
                 sink(vectors)
@@ -49,6 +56,27 @@ def run(
                 batches.append(batch)
         if similar and batches:
             print_nearest(xp, kept, batches, similar)
+    if output not in (None, "-"):
+        print(f"wrote {output}: {count} vectors of {encoder.dim} numbers")
+
+
+@dataclass
+class _Counted:
+    """Texts of which the number is known, so that the bar shows the time left."""
+
+    texts: Iterable[str]
+    total: int
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return self.total
+
+
+def _number_of_lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)
 
 
 def _keep(texts: Iterable[str], kept: list[str]) -> Iterator[str]:
