@@ -144,7 +144,8 @@ def test_brackets_in_a_token_are_not_markup_and_wide_letters_count_as_two_column
 
 def test_the_page_holds_the_weights_of_every_head(attend, expected, tmp_path):
     weights, tokens = expected
-    assert ok(*attend, "--output", tmp_path / "page.html") == ""
+    written = ok(*attend, "--output", tmp_path / "page.html")
+    assert re.fullmatch(r"wrote .*page\.html: \d+ tokens in 2 layers of 2 heads\n", written)
     data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert data["tokens"] == tokens and (data["layer"], data["head"]) == (1, "mean")
     np.testing.assert_allclose(data["weights"], weights, rtol=0, atol=0.5001 / 65535)
@@ -220,7 +221,7 @@ def test_a_picture_has_a_map_for_each_head_that_was_asked_for(layer, head):
 
 
 def test_the_command_writes_a_picture(attend, tmp_path):
-    assert ok(*attend, "--output", tmp_path / "maps.png") == ""
+    assert ok(*attend, "--output", tmp_path / "maps.png").startswith(f"wrote {tmp_path / 'maps.png'}: ")
     assert pixels(tmp_path / "maps.png").std() > 20
 
 
@@ -313,3 +314,23 @@ def test_an_unknown_model_or_backend_leaves_the_old_file(attend, tmp_path):
     assert "no directory" in fails(1, *attend[:3], tmp_path / "none", "--output", page)
     assert "nump" in fails(1, *attend, "--backend", "nump", "--output", page)
     assert page.read_text() == "mine"
+
+
+# opening what was written
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_what_was_written_is_opened_if_asked_for(attend, tmp_path, monkeypatch, status):
+    opened = []
+    monkeypatch.setattr("typer.launch", lambda path: opened.append(path) or status)
+    arguments = (*attend, "--output", tmp_path / "page.html", "--open")
+    if status:
+        done = run(*arguments)
+        assert done.exit_code == 1 and "nothing on this machine opens" in done.stderr
+    else:
+        assert ok(*arguments).startswith("wrote ")
+    assert opened == [str(tmp_path / "page.html")] and (tmp_path / "page.html").exists()
+
+
+def test_nothing_can_be_opened_without_a_file(attend):
+    assert "--open: there is no file to open: add --output page.html" in fails(2, *attend, "--open")

@@ -162,8 +162,11 @@ def attend(
     head: Annotated[
         int | None, typer.Option("--head", metavar="N", help="Head, from 0. Default: the mean of all; in a picture, all.")
     ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page or picture when it is written.")] = False,
 ) -> None:
     """Show what each head of a pretrained encoder attends to in a text."""
+    if show and output == "-":
+        raise typer.BadParameter("there is no file to open: add --output page.html", param_hint="--open")
     if output != "-" and Path(output).suffix not in attending.WRITERS:
         endings = " or ".join(attending.WRITERS)
         raise typer.BadParameter(
@@ -171,6 +174,8 @@ def attend(
         )
     with _failing_clearly():
         attending.run(text, model, backend, output, layer, head)
+        if show and typer.launch(output):
+            raise mha_core.MhaError(f"nothing on this machine opens {output}; it is written")
 
 
 @app.command(cls=Command, epilog="Example:  mha backends")

@@ -41,3 +41,5 @@ def run(text: str, model: str, backend: str | None, output: str, layer: int | No
     with atomic_file(path) as file:
         maps = attention_maps(text, model, backend)
         WRITERS[path.suffix](maps, Choice.of(maps, layer, head), file)
+    layers, heads, tokens, _ = maps.weights.shape
+    print(f"wrote {output}: {tokens} tokens in {layers} layers of {heads} heads")
