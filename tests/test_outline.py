@@ -64,7 +64,7 @@ def test_arrays_of_another_dtype_and_layers_that_differ_are_shown():
 
 
 @dataclass(frozen=True, eq=False)
-class Scaled(Layer):
+class Doubled(Layer):
     """A user's own layer."""
 
     inner: mha.LayerNorm
@@ -73,9 +73,9 @@ class Scaled(Layer):
 
 
 def test_a_layer_of_ones_own_is_shown_the_same_way():
-    lines = repr(Scaled(mha.LayerNorm.init(d_model=4), 0.5)).splitlines()
+    lines = repr(Doubled(mha.LayerNorm.init(d_model=4), 0.5)).splitlines()
     assert lines == [
-        "Scaled(factor=0.5), numpy float32, 8 parameters",
+        "Doubled(factor=0.5), numpy float32, 8 parameters",
         "  inner: LayerNorm(eps=1e-05)",
         "    weight, bias (4,)",
     ]

@@ -135,5 +135,5 @@ def test_an_input_that_does_not_fit_is_an_error_before_any_work():
     layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=8, seed=0, backend="torch")
     with pytest.raises(ValueError, match=r"w_q has shape \(8, 8\); expected \(6, 2 \* d\)"):
         layer(torch.ones(3, 6))
-    with pytest.raises(TypeError, match=r"has dtype torch\.float32, but x has torch\.float64"):
+    with pytest.raises(TypeError, match=r"x has dtype torch\.float64, but attention\.w_q has torch\.float32"):
         layer(torch.ones(3, 8, dtype=torch.float64))
