@@ -295,6 +295,8 @@ def test_10_integers_are_type_errors_that_name_the_argument(backend: BackendUnde
         integers = backend.array(np.ones(x.shape, dtype=np.int64))
         with pytest.raises(TypeError, match=f"{name} has dtype .*int(64|32)"):
             mha.scaled_dot_product_attention(**{**given, name: integers})
+    with pytest.raises(TypeError, match=r"query has dtype .*int(64|32); expected a floating dtype"):
+        mha.scaled_dot_product_attention(*(backend.array(np.ones(x.shape, dtype=np.int64)) for x in xyz))
 
 
 @pytest.mark.promise(10)

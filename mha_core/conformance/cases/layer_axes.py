@@ -61,7 +61,8 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
         axes[f"eps of {norm}"] = [1e-5, 0.5, 1e-9]
     axes["dropout"] = ["none", *(["attention", "feed_forward", "both"] if "dropout" in has else [])]
     axes["norm_first"] = [False, *([True] if "norm_first" in has else [])]
-    return axes | heads | network | {"d_model": [2, 20, 65]}
+    # of two features, normalized, only signs are left, which rounding may turn
+    return axes | heads | network | {"d_model": [4, 20, 65]}
 
 
 def _network(activations: list[str], *, gate: bool, gate_bias: bool) -> dict[str, list[Any]]:
