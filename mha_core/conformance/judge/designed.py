@@ -98,7 +98,8 @@ def judge_design(
     """
     judge = Judge(backend, op, kernel, dtype)
     seconds = seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)
-    _judge_rows(judge, design_of(op, features, dtype, rng, small=True), SMALL_SHARE * seconds, rng)
+    first, rng = rng.spawn(2)  # of the seed, however many small problems there is time for: a failure can be reproduced
+    _judge_rows(judge, design_of(op, features, dtype, first, small=True), SMALL_SHARE * seconds, first)
     design = design_of(op, features, dtype, rng)
     _judge_rows(judge, design, (1 - SMALL_SHARE) * seconds, rng)
     evidence.covered(f"{op} by {kernel}", dtype, judge.computed, design.counted, design.combinations)

@@ -19,6 +19,8 @@ from . import reference, tolerance, whole_attention
 from .naive_attention import Floats
 
 SAFETY = 3.0
+_STABLE = 0.15
+"""A row that moves by a greater share of its largest feature may end anywhere: four trials say too little about it."""
 _TIMES = 4
 """How often a layer is computed with moved steps."""
 
@@ -150,6 +152,8 @@ def bounded(
         moved = np.maximum(moved, np.abs(compute(moving) - exact))
     rows = moved.max(axis=-1, keepdims=True, initial=0)  # of the few features of a row, one may have moved little by chance
     rows = np.maximum(rows, rows.mean() if rows.size else 0)
+    largest = np.abs(exact).max(axis=-1, keepdims=True, initial=0)
+    rows = np.where(rows > _STABLE * largest, rows + largest, rows)  # a norm of nearly equal features may turn them altogether
     bound = SAFETY * rows + tolerance.UNIT_ROUNDOFF[dtype] * np.abs(exact) + tolerance.SMALLEST[dtype]
     return exact, np.broadcast_to(bound, exact.shape)
 
