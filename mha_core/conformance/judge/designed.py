@@ -24,7 +24,7 @@ SHARE = {"attention": 1.0, **dict.fromkeys(layer_axes.LAYERS, 0.3)}
 """The share of this time that a kernel of another operation has."""
 _OF_A_PIECE = 0.12
 SMALL_SHARE = 0.3
-"""The share of its time in which a kernel computes small problems: they are many."""
+"""The share of its time in which a kernel computes small problems, where short lengths meet every option."""
 REFUSALS = 60
 """A kernel that refuses as many problems, and computes none, refuses all: it may be for another device."""
 REUSED = 0.3
