@@ -26,9 +26,12 @@ def odd_one(kinds: Mapping[str, Hashable]) -> tuple[str, str]:
 
 def converted(backend: LoadedBackend, name: str) -> str:
     """Return how to convert an array of another library to this backend's."""
-    module = backend.xp.__name__.removeprefix("array_api_compat.")
-    function = "from_dlpack" if hasattr(sys.modules.get(module), "from_dlpack") else "asarray"
-    return _written(name, lambda x: f"{module}.{function}({x})", layer=f"layer.to({backend.name!r})")
+    namespace = backend.xp.__name__
+    # the modules that users import
+    of_types = (each.partition(":")[0] for each in backend.record.types if isinstance(each, str))
+    known = [module for module in (*of_types, namespace) if hasattr(sys.modules.get(module), "from_dlpack")]
+    function = f"{known[0]}.from_dlpack" if known else f"{namespace}.asarray"
+    return _written(name, lambda x: f"{function}({x})", layer=f"layer.to({backend.name!r})")
 
 
 def cast(backend: LoadedBackend, name: str, x: Any, dtype: Any) -> str:

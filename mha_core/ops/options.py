@@ -23,13 +23,15 @@ class Options(TypedDict, total=False):
 
 
 NAMES = frozenset(Options.__annotations__)
+_MASK = "write mask=, with True where a query attends to a key; numbers to be added are bias="
+_PADDING = "write mask=mha.key_lengths(n), or mask=~padding[:, None, None, :]: True attends here"
 _HERE = {
     "is_causal": "for causal attention write mask=mha.causal()",
-    "attn_mask": "write mask=, with True where a query attends to a key; numbers to be added are bias=",
-    "attention_mask": "write mask=, with True where a query attends to a key; numbers to be added are bias=",
-    "src_mask": "write mask=, with True where a query attends to a key; numbers to be added are bias=",
-    "key_padding_mask": "write mask=mha.key_lengths(n), or mask=~padding[:, None, None, :]: True attends here",
-    "src_key_padding_mask": "write mask=mha.key_lengths(n), or mask=~padding[:, None, None, :]: True attends here",
+    "attn_mask": _MASK,
+    "attention_mask": _MASK,
+    "src_mask": _MASK,
+    "key_padding_mask": _PADDING,
+    "src_key_padding_mask": _PADDING,
     "dropout_p": "attention weights are not dropped; an encoder layer takes dropout=mha.Dropout(...)",
     "need_weights": "the weights are the result of mha.attention_weights, or of a layer's weights(x)",
     "enable_gqa": "leave it out: fewer key heads than query heads are groups",

@@ -19,7 +19,7 @@ from ..report.evidence import evidence
 from .held import Judge
 
 SECONDS, QUICK_SECONDS = 10.0, 1.0
-"""Time for the problems of one kernel of attention in one dtype; in half precision, half of it."""
+"""Seconds that one kernel of attention is judged for in float32 or float64. In half precision it is half as long."""
 SHARE = {"attention": 1.0, **dict.fromkeys(layer_axes.LAYERS, 0.3)}
 """The share of this time that a kernel of another operation has."""
 _OF_A_PIECE = 0.12

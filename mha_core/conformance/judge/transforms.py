@@ -24,7 +24,7 @@ from .designed import design_of, drawn, seconds_for, timed
 from .held import Judge
 
 SECONDS, QUICK_SECONDS = 4.0, 0.4
-"""Time for the problems of one kernel of attention, transform and dtype: see ``seconds_for``."""
+"""Seconds that one kernel of attention is judged for under one transform. ``seconds_for`` has the share of other operations."""
 _STEP = 2.0**-22
 """The step of the differences, relative to the size of an array: few numbers of a relu are as close to 0."""
 _ROUNDINGS = 4.0
