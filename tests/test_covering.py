@@ -275,3 +275,19 @@ def test_a_wrong_kernel_of_an_encoder_layer_is_found(installed, monkeypatch, who
     backend, rng = find("numpy", None, ["float64"]), np.random.default_rng(0)
     with pytest.raises(AssertionError, match=r"within|bits"):
         judged.judge_design(backend, "encoder_layer", "wrong layer", features, "float64", rng)
+
+
+def test_a_failure_is_found_again_however_many_small_problems_there_was_time_for(monkeypatch):
+    """A slower machine computes fewer of them; the problems of all sizes must be the same."""
+    first = []
+    for used in (0, 5):
+        drawn = []
+
+        def judge_rows(judge, design, seconds, rng, used=used, drawn=drawn):
+            drawn.append((rng.integers(2**32), next(iter(design))))
+            rng.random(used)
+
+        monkeypatch.setattr(judged, "_judge_rows", judge_rows)
+        judged.judge_design(find("numpy", None, None), "relu", "algebra", (), "float32", np.random.default_rng(3))
+        first.append(drawn[1])
+    assert first[0] == first[1]

@@ -30,8 +30,8 @@ source of our own kernels and of the algebra, changes one thing, and judges the 
 design and by problems with one option at a time. A mutant that the suite finds is *killed*. One that *lives* computes the
 same answers, or shows what the suite lacks.
 
-`make mutants` writes this page. It judges a random sample of the mutants of each module. A mutant that lives for no known reason is
-judged again: in every dtype, for as long as in a user's run, and by all sections of `mha conform --quick`.
+`make mutants` writes this page. It judges a random sample of the mutants of each module. A mutant that lives for no known
+reason is judged again: in every dtype, for as long as in a user's run, and by all sections of `mha conform --quick`.
 
 <!-- not run: it takes half an hour -->
 ```console
