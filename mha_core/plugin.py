@@ -8,10 +8,12 @@ from .algebra.masks import Relation, runs
 from .algebra.packed import by_sequence, goes_by_sequence, only_packed
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, concat_queries, merge
+from .dispatch.context import is_overridden
 from .dispatch.contract import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Call, Kernel
 from .dispatch.errors import NoDevice
 from .dispatch.hookspecs import hookimpl
 from .dispatch.registry import register, unregister
+from .dispatch.step import Step
 
 __all__ = [
     "ATTENTION_FEATURES",
@@ -25,10 +27,12 @@ __all__ = [
     "Kernel",
     "NoDevice",
     "Relation",
+    "Step",
     "by_sequence",
     "concat_queries",
     "goes_by_sequence",
     "hookimpl",
+    "is_overridden",
     "merge",
     "only_packed",
     "register",

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from contextlib import suppress
 
 import numpy as np
@@ -119,6 +120,16 @@ def _(column, rng):
 # gradients
 
 
+def on_tensors(column):
+    """Return the library's attention on torch tensors."""
+    functions = {
+        "mha-core": mha.scaled_dot_product_attention,
+        "torch SDPA": torch.nn.functional.scaled_dot_product_attention,
+        "Keras": keras.ops.dot_product_attention,
+    }
+    return functions[column]
+
+
 def slope_of_slope(attend, x):
     (slope,) = torch.autograd.grad(attend(x, x, x).sum(), x, create_graph=True)
     return torch.autograd.grad(slope.square().sum(), x)[0]
@@ -138,10 +149,49 @@ def _(column, rng):
         slope = jax.grad(lambda x: jnp.square(jax.nn.dot_product_attention(x, x, x)).sum())(jnp.asarray(x.detach().numpy()))
         assert jnp.abs(slope).sum() > 0
     else:
-        attend = torch.nn.functional.scaled_dot_product_attention
-        attend = attend if column == "torch SDPA" else keras.ops.dot_product_attention
+        attend = on_tensors(column)
         assert torch.autograd.grad(attend(x, x, x).square().sum(), x)[0].abs().sum() > 0
     return "yes"
+
+
+@probe("compiled with its caller, in one graph")
+def _(column, rng):
+    if column == "ONNX":
+        return ""  # a graph already
+    x = numbers(rng, 1, 2, 4, 8)
+    if column == "jax.nn":
+        function = lambda x: jax.nn.dot_product_attention(x, x, x) * 2  # noqa: E731
+        np.testing.assert_allclose(jax.jit(function)(x), function(x), atol=1e-6)
+        return "yes"
+    torch._dynamo.reset()
+    attend, x = on_tensors(column), torch.from_numpy(x)
+    run = torch.compile(lambda x: attend(x, x, x) * 2, fullgraph=True, backend="eager")
+    with warnings.catch_warnings(action="ignore" if column == "Keras" else "error"):
+        try:
+            found = run(x)
+        except torch._dynamo.exc.Unsupported:
+            assert column == "Keras"
+            return ""
+    torch.testing.assert_close(found, attend(x, x, x) * 2)
+    return "yes"
+
+
+@probe("under vmap")
+def _(column, rng):
+    x = numbers(rng, 3, 1, 2, 4, 8)
+    if column == "ONNX":
+        return ""
+    if column == "jax.nn":
+        attend, vmap, x = jax.nn.dot_product_attention, jax.vmap, jnp.asarray(x)
+    else:
+        attend, vmap, x = on_tensors(column), torch.func.vmap, torch.from_numpy(x)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = vmap(lambda x: attend(x, x, x))(x)
+    np.testing.assert_allclose(np.asarray(found[1]), np.asarray(attend(x[1], x[1], x[1])), atol=1e-6)
+    if any("not yet implemented the batching rule" in str(warning.message) for warning in warned):
+        return "in a loop"
+    return "torch, JAX" if column == "mha-core" else "yes"
 
 
 @probe("second derivatives on the CPU")
@@ -153,11 +203,7 @@ def _(column, rng):
         return "yes"
     if column == "ONNX":
         return ""
-    attend = {
-        "mha-core": mha.scaled_dot_product_attention,
-        "torch SDPA": torch.nn.functional.scaled_dot_product_attention,
-        "Keras": keras.ops.dot_product_attention,
-    }[column]
+    attend = on_tensors(column)
     with pytest.raises(RuntimeError, match="has no second derivative" if column == "mha-core" else "not implemented"):
         slope_of_slope(attend, x)
     if column == "mha-core":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, hookimpl
+from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, Step, hookimpl
 
 _default_threads: int | None = None  # torch's number of threads before the user set another
 _torch: Any = None  # set when the namespace is loaded, like the three below; _features reads them in every call
@@ -23,7 +23,15 @@ def _namespace() -> Any:
 
     _torch, _level, _transform = torch, torch.autograd.forward_ad, torch._C._functorch.peek_interpreter_stack
     _is_autocast = torch._C._is_any_autocast_enabled
+    for call in Step.calls():
+        call._torchdynamo_inline = _compiled  # what torch.compile follows instead
     return array_api_compat.torch
+
+
+def _compiled(step: Any, /, *arguments: Any, **options: Any) -> Any:
+    from . import compiled  # only torch.compile gets here; without it, nothing of it is imported
+
+    return compiled.call(step, *arguments, **options)
 
 
 def _devices() -> list[str]:

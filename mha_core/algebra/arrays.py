@@ -111,10 +111,10 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     padded = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
     result = []
     for sizes in zip(*padded, strict=True):
-        wide = {size for size in sizes if size != 1}
-        if len(wide) > 1:
+        wide = [size for size in sizes if size != 1]
+        if any(size != wide[0] for size in wide):
             raise ValueError(f"shapes {', '.join(str(tuple(s)) for s in shapes)} do not broadcast together")
-        result.append(wide.pop() if wide else 1)
+        result.append(wide[0] if wide else 1)
     return tuple(result)
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate, groupby
 from numbers import Integral
 from operator import index as as_index
@@ -256,7 +256,6 @@ def _size(name: str, value: Any, least: int, or_array: str = "") -> int:
     return size
 
 
-@cache
 def causal() -> Mask:
     """Key position <= query position (Vaswani et al. 2017, section 3.2.3).
 
@@ -266,7 +265,10 @@ def causal() -> Mask:
     array([[1. , 0. ],
            [0.5, 0.5]])
     """
-    return Band(None, 0)
+    return _CAUSAL
+
+
+_CAUSAL = Band(None, 0)
 
 
 def window(left: int | None, right: int | None) -> Mask:

@@ -75,7 +75,7 @@ class AttentionProblem:
             "sink": self.sink is not None,
             "grouped_query": self.num_groups > 1,
             "value_dim": self.query.shape[-1] != self.value.shape[-1],
-            "broadcast": len({x.shape[:-3] for x in (self.query, self.key, self.value)}) > 1,
+            "broadcast": any(x.shape[:-3] != self.query.shape[:-3] for x in (self.key, self.value)),
         }
         bias = frozenset() if self.bias is None else frozenset({_BIAS_FEATURES.get(type(self.bias), "bias_term")})
         return self.asked | self.structure.features | bias | frozenset(name for name, given in present.items() if given)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from threading import Lock
 from typing import Any, NamedTuple
 
 ALGEBRA = "algebra"
@@ -32,19 +33,51 @@ dry: ContextVar[bool] = ContextVar("mha_core.dry", default=False)
 """Whether operations only check their arguments and choose kernels; caches must not change then."""
 
 
+_overridden = False
+_depth = 0
+_lock = Lock()
+
+
+def is_overridden() -> bool:
+    """Return whether any thread is inside ``use_backend``, ``use_kernel``, ``explain`` or ``verify``.
+
+    For compilers that record calls: they cannot read context variables, but they can watch this.
+    """
+    return _overridden
+
+
 def demanding(**changes: Any) -> AbstractContextManager[None]:
     """Change the demands inside this context."""
-    return _within(demands, demands.get()._replace(**changes))
+    return _overriding(demands, demands.get()._replace(**changes))
 
 
 def watched_by(watch: Callable[..., Any] | None) -> AbstractContextManager[None]:
     """Hand every dispatched operation in this context to ``watch(run)``; None removes a watcher."""
-    return _within(watcher, watch)
+    return _overriding(watcher, watch)
 
 
-def dry_run() -> AbstractContextManager[None]:
-    """Make operations in this context only check their arguments and choose kernels."""
-    return _within(dry, True)
+@contextmanager
+def dry_run(watch: Callable[..., Any] | None = None) -> Iterator[None]:
+    """Make operations in this context only check their arguments and choose kernels; ``watch``, if given, receives them."""
+    with _within(dry, True), nullcontext() if watch is None else _within(watcher, watch):
+        yield
+
+
+@contextmanager
+def _overriding(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    _count(1)
+    try:
+        with _within(variable, value):
+            yield
+    finally:
+        _count(-1)
+
+
+def _count(change: int) -> None:
+    global _depth, _overridden
+    with _lock:
+        _depth += change
+        _overridden = _depth > 0
 
 
 @contextmanager

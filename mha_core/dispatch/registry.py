@@ -151,6 +151,8 @@ generation = 0
 """Grows whenever a plugin is added or removed. Plans of an earlier generation are not used."""
 by_type: dict[type, Any] = {}
 """The loaded backend of each array type seen since then."""
+known_modules: set[str] = set()
+"""The modules of the array types ever seen. Compilers cannot watch a collection of types for changes, but of names they can."""
 
 
 def registry() -> Registry:

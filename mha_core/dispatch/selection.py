@@ -223,17 +223,21 @@ def _device(x: Any) -> Any:
 
 def known_backend(x: Any) -> LoadedBackend | None:
     """Return the backend that an array belongs to; None for anything else. The first call for a type loads the library."""
+    found: LoadedBackend | None = plugins.by_type.get(type(x))
+    return found if found is not None else backend_of_type(type(x), x)
+
+
+def backend_of_type(kind: type, x: Any = None) -> LoadedBackend | None:
+    """Return the backend that arrays of a type belong to; without such an array ``x``, only backends that name their types."""
     by_type = plugins.by_type  # before looking: what a change makes stale then goes into a dictionary that nobody reads
-    found: LoadedBackend | None = by_type.get(type(x))
-    if found is not None:
-        return found
     known = [backend for backend, _ in registry().backends.values()]
-    named = (backend for cls in type(x).__mro__ for backend in known if _qualified(cls) in backend.types)  # nearest class first
+    named = (backend for cls in kind.__mro__ for backend in known if _qualified(cls) in backend.types)  # nearest class first
     asked = (backend for backend in known if any(callable(belongs) and belongs(x) for belongs in backend.types))
     owner = next(chain(named, asked), None)
     if owner is None:
         return None
-    by_type[type(x)] = found = load(owner.name)
+    by_type[kind] = found = load(owner.name)
+    plugins.known_modules.add(kind.__module__)
     return found
 
 

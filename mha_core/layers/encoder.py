@@ -94,7 +94,7 @@ def _algebra(layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, *
     return residual("feed_forward", x, layer.feed_forward, layer.norm_2, layer.norm_first, dropout)
 
 
-_encoder_layer = composite("encoder_layer", _named, _examine, facts=_facts)
+_encoder_layer = composite("encoder_layer", _named, _examine, facts=_facts, at=1)
 
 
 @reads_torch(LAYER_SETTINGS)

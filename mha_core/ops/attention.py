@@ -8,6 +8,7 @@ from ..algebra import state as states
 from ..algebra.arrays import Array, Index
 from ..algebra.state import AttentionState
 from ..dispatch.selection import agreed
+from ..dispatch.step import Step
 from . import check
 from .attend import attention_operation, weights_operation
 from .functional import linear
@@ -116,6 +117,11 @@ def merge_states(*states_: AttentionState) -> AttentionState:
     """
     if not states_:
         raise TypeError("merge_states: expected at least one state")
+    return _merge_states(*states_)
+
+
+@Step
+def _merge_states(*states_: AttentionState) -> AttentionState:
     given = [AttentionState(*state) for state in states_]
     backend = agreed(**{f"states[{i}].out": state.out for i, state in enumerate(given)})  # type: ignore[arg-type]
     agreed(**{f"states[{i}].lse": state.lse for i, state in enumerate(given)})  # type: ignore[arg-type]
@@ -187,6 +193,11 @@ def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpa
     >>> bool((out == weights).all())
     True
     """
+    return _self_attention(x, w_q, w_k, w_v, **options)
+
+
+@Step
+def _self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:
     agreed(x=x, w_q=w_q, w_k=w_k, w_v=w_v)
     check.ndim("x", x, 2, "(..., length, d_model)")
     for name, w in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):

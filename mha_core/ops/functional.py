@@ -8,6 +8,7 @@ from ..algebra import activations, norms
 from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
 from ..dispatch.selection import agreed, companions
+from ..dispatch.step import Step
 from . import check
 from .operation import Examined, composite, elementary
 
@@ -228,6 +229,11 @@ def dropout(x: Array, keep: Array, *, rate: float) -> Array:
     >>> mha.dropout(np.ones(2), np.asarray([True, False]), rate=0.5)
     array([2., 0.])
     """
+    return _dropout(x, keep, rate=rate)
+
+
+@Step
+def _dropout(x: Array, keep: Array, *, rate: float) -> Array:
     backend = agreed(x=x)
     companions(x, [("keep", keep)], first="x")
     if keep.dtype != backend.xp.bool:
@@ -250,6 +256,11 @@ def embedding(ids: Array, table: Array) -> Array:
     array([[0., 1.],
            [1., 0.]])
     """
+    return _embedding(ids, table)
+
+
+@Step
+def _embedding(ids: Array, table: Array) -> Array:
     backend = agreed(table=table)
     xp = backend.xp
     companions(table, [("ids", ids)], first="table")

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias, Unpack
 from ..algebra.arrays import Array, Namespace, move_axis, split_axis
 from ..dispatch.context import dry
 from ..dispatch.selection import agreed
+from ..dispatch.step import Step
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
 from .functional import linear
@@ -101,11 +102,15 @@ def multi_head_attention(
     kv = num_heads if num_kv_heads is None else num_kv_heads
     if cache is None:
         return _operation(*arguments, num_kv_heads=kv, **given)
-    # kernels must not change their arguments, such as a cache; those of the smaller operations may still be used
     if options.get("query_offset") is not None:
         raise ValueError("query_offset is given with cache, which determines it: leave query_offset out")
-    checked = _examine(*arguments, num_kv_heads=kv, **given)
-    return checked.algebra(*arguments, num_kv_heads=kv, cache=cache, **given)
+    return _with_cache(*arguments, num_kv_heads=kv, cache=cache, **given)
+
+
+@Step
+def _with_cache(*arguments: Any, cache: Cache, **given: Any) -> Array:
+    # kernels must not change their arguments, such as a cache; those of the smaller operations may still be used
+    return _examine(*arguments, **given).algebra(*arguments, cache=cache, **given)
 
 
 _BIASES = ("b_q", "b_k", "b_v", "b_o")
@@ -215,6 +220,24 @@ def multi_head_weights(
     **options: Unpack[Options],
 ) -> Array:
     """Return the attention weights of each head, (..., h, L, S). Arguments and errors as in ``multi_head_attention``."""
+    parts = {"context": context, "num_kv_heads": num_kv_heads, "b_q": b_q, "b_k": b_k, "rotary": rotary}
+    return _multi_head_weights(x, w_q, w_k, num_heads, **parts, **options)
+
+
+@Step
+def _multi_head_weights(
+    x: Array,
+    w_q: Array,
+    w_k: Array,
+    num_heads: int,
+    *,
+    context: Array | None,
+    num_kv_heads: int | None,
+    b_q: Array | None,
+    b_k: Array | None,
+    rotary: Rotation | None,
+    **options: Unpack[Options],
+) -> Array:
     backend = agreed(x=x, w_q=w_q, w_k=w_k, optional={"context": context, "b_q": b_q, "b_k": b_k})
     _check_rotary(context, rotary)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads

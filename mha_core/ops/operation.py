@@ -16,10 +16,11 @@ from ..algebra.arrays import Array, device_of
 from ..algebra.grid import Term
 from ..dispatch import registry
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.context import demands, dry_run, watched_by, watcher
+from ..dispatch.context import demands, dry_run, watcher
 from ..dispatch.contract import Call
 from ..dispatch.kernels import Decision, decide, describe
 from ..dispatch.selection import agreed, known_backend
+from ..dispatch.step import Step, met
 from .tree import arrays_in, map_arrays
 
 Key = tuple[Hashable, ...] | None
@@ -92,8 +93,8 @@ def _length(key: Any) -> int:
 plans = PlanStore()
 
 
-class Operation:
-    """A public operation.
+class Operation(Step):
+    """A step that kernels may compute.
 
     Parameters
     ----------
@@ -107,10 +108,14 @@ class Operation:
         self,
         key: Callable[[tuple[Any, ...], Mapping[str, Any]], Key],
         plan: Callable[[tuple[Any, ...], Mapping[str, Any], bool], Plan],
+        at: int = 0,
     ) -> None:
-        self.key, self.plan = key, plan
+        super().__init__(self.__call__)
+        self.key, self.plan, self.at = key, plan, at
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if type(arguments[self.at]).__module__ not in registry.known_modules and met(arguments[self.at]):
+            return self(*arguments, **options)
         key = self.key(arguments, options)
         try:
             plan = plans.get(key)
@@ -189,6 +194,7 @@ def composite(
     examine: Callable[..., Examined],
     *,
     facts: Callable[..., tuple[Any, ...]] = lambda *arguments: (),
+    at: int = 0,
 ) -> Operation:
     """Return an operation made of smaller ones; the functions below are called with its arguments.
 
@@ -198,6 +204,7 @@ def composite(
     named : returns, by name, the arrays that the choice of a kernel depends on
     examine : checks the arguments
     facts : called without the options; returns what a key contains besides arrays and options
+    at : as in ``Operation``
     """
 
     def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
@@ -208,7 +215,7 @@ def composite(
     def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         return _planned(name, named, examine(*arguments, **options), arguments, options, composite=True)
 
-    return Operation(key, plan)
+    return Operation(key, plan, at)
 
 
 def _planned(
@@ -228,7 +235,7 @@ def _planned(
     call = describe(name, given, features=features.union(examined.features), options=dict(examined.settings))
     decision = decide(backend.name, call, composite=composite)
     if composite and decision.kernel is not None:
-        with watched_by(_check_only), dry_run():
+        with dry_run(_check_only):
             algebra(*arguments, **options)
     compute = algebra if decision.run is None else shield(decision.run)
 

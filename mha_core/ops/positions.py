@@ -8,6 +8,7 @@ from ..algebra import positions as algebra
 from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
 from ..dispatch.selection import backend_without_arrays
+from ..dispatch.step import Step
 from . import check
 from .operation import elementary
 
@@ -25,6 +26,11 @@ def sinusoidal_positions(
     array([[0.  , 1.  , 0.  , 1.  ],
            [0.84, 0.54, 0.01, 1.  ]], dtype=float32)
     """
+    return _sinusoidal_positions(length, d_model, backend=backend, dtype=dtype, device=device)
+
+
+@Step
+def _sinusoidal_positions(length: int, d_model: int, *, backend: str | None, dtype: Any, device: Any) -> Array:
     length = check.integer("length", length, 0)
     d_model = check.integer("d_model", d_model, 0)
     loaded = backend_without_arrays(backend)
@@ -45,6 +51,11 @@ def rotary_tables(
     >>> cos.shape
     (3, 2)
     """
+    return _rotary_tables(length, dim, base=base, backend=backend, dtype=dtype, device=device)
+
+
+@Step
+def _rotary_tables(length: int, dim: int, *, base: float, backend: str | None, dtype: Any, device: Any) -> tuple[Array, Array]:
     length = check.integer("length", length, 0)
     dim = check.integer("dim", dim, 0)
     if dim % 2:

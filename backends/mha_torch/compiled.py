@@ -1,0 +1,127 @@
+"""torch.compile: each call of ours is one step of the graph.
+
+torch cannot follow the choice of a kernel, so ``nonstrict_trace`` records the call as it is. Later torch traces what the chosen
+kernel does with tensors, forward and backward. The graph has no gap, the compiler sees the operations inside the kernel, and no
+custom operator with a fake implementation and a gradient of its own is needed.
+
+torch accepts a flat list of tensors and numbers as arguments. A description, which contains neither, says how the layers, masks
+and options are made of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+from torch._C._dynamo.eval_frame import set_code_exec_strategy
+from torch.utils import _pytree
+
+from mha_core.plugin import Step, is_overridden
+
+_PLAIN = (bool, float, str, torch.dtype, torch.device, type(None), FunctionType)
+_LEAF = "leaf"
+"""The description of a tensor or an int. An int may be a size, which torch may trace as a symbol."""
+_ERROR = "error"
+"""Begins the description of a call that raised an error."""
+
+
+class Unsupported(TypeError):
+    """A value that cannot be part of a graph."""
+
+
+class _Packed:
+    """The tensors and ints in a value, and its description."""
+
+    def __init__(self, leaves: list[Any], description: Any) -> None:
+        self.leaves, self.description = leaves, description
+
+
+_pytree.register_pytree_node(
+    _Packed,
+    lambda packed: (packed.leaves, packed.description),
+    lambda leaves, description: _Packed(list(leaves), description),
+)
+
+
+def call(step: Any, /, *arguments: Any, **options: Any) -> Any:
+    """Return the result of a step, as torch.compile traces it."""
+    if is_overridden():
+        return _call_overridden(step, arguments, options)
+    leaves: list[Any] = []
+    try:
+        description = step.number, _described(arguments, leaves), _described(options, leaves)
+    except Unsupported:
+        return _call_unsupported(step, arguments, options)
+    result = _traced(_Packed(leaves, description))
+    if result.description[0] is _ERROR:  # torch shows an error that is raised here, and replaces one that is raised there
+        raise RuntimeError(result.description[1])
+    return _made(result.description, iter(result.leaves))
+
+
+@torch._dynamo.nonstrict_trace
+def _traced(packed: _Packed) -> _Packed:
+    number, *descriptions = packed.description
+    leaves = iter(packed.leaves)
+    arguments, options = (_made(description, leaves) for description in descriptions)
+    results: list[Any] = []
+    try:
+        return _Packed(results, _described(Step.every[number](*arguments, **options), results))
+    except Exception as error:
+        return _Packed([], (_ERROR, f"{type(error).__name__}: {error}"))
+
+
+def _outside(reason: str) -> Any:
+    """Return a function that calls a step outside the graph. torch shows the reason if that is not allowed."""
+    disable: Any = torch.compiler.disable
+    return disable(lambda step, arguments, options: step(*arguments, **options), reason=reason)
+
+
+_call_overridden = _outside("explain, verify, use_backend or use_kernel is in force, and compiled code does not see them")
+_call_unsupported = _outside("mha-core can compile neither a cache nor a mask, bias or layer that is not a frozen dataclass")
+
+
+def _skip(function: Any) -> None:
+    """Make torch compile neither a function nor what it calls, if it gave up on the caller and meets the function alone."""
+    set_code_exec_strategy(function.__code__, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+
+
+for each in Step.calls():
+    _skip(each)
+
+
+def _described(value: Any, leaves: list[Any]) -> Any:
+    """Return the description of a value, and append its tensors and ints to ``leaves``."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor) or kind in (int, torch.SymInt):
+        leaves.append(value)
+        return _LEAF
+    if kind in _PLAIN:
+        return "value", value
+    if issubclass(kind, tuple | list):
+        return kind, tuple([_described(each, leaves) for each in value])
+    if kind is slice:
+        return kind, tuple([_described(each, leaves) for each in (value.start, value.stop, value.step)])
+    if kind is dict:
+        return kind, tuple(value), tuple([_described(each, leaves) for each in value.values()])
+    if is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        names = tuple([field.name for field in fields(value) if field.init])
+        return kind, names, tuple([_described(getattr(value, name), leaves) for name in names])
+    raise Unsupported(kind)
+
+
+def _made(description: Any, leaves: Any) -> Any:
+    """Return the value that has this description and these leaves."""
+    if description is _LEAF:
+        return next(leaves)
+    kind, *rest = description
+    if kind == "value":
+        return rest[0]
+    parts = [_made(each, leaves) for each in rest[-1]]
+    if len(rest) == 2:
+        named = dict(zip(rest[0], parts, strict=True))
+        return named if kind is dict else kind(**named)
+    return kind(parts) if kind in (tuple, list) else kind(*parts)
