@@ -8,6 +8,7 @@ import pytest
 
 import mha_core as mha
 from mha_core.dispatch.advice import odd_one
+from mha_core.plugin import Backend
 
 torch = pytest.importorskip("torch")
 
@@ -93,6 +94,35 @@ def test_a_key_of_another_library_is_converted():
     out, line = advised(lambda key: mha.scaled_dot_product_attention(q, key, q), key=some(2, 3, 4))
     assert line == "key = torch.from_dlpack(key)"
     assert torch.equal(out, mha.scaled_dot_product_attention(q, q, q))
+
+
+def test_a_bias_of_another_dtype_is_cast():
+    q = torch.from_numpy(some(2, 3, 4))
+    bias = torch.zeros(3, 3, dtype=torch.int32)
+    out, line = advised(lambda bias: mha.scaled_dot_product_attention(q, q, q, bias=bias), bias=bias)
+    assert line == "bias = bias.to(torch.float32)"
+    assert torch.equal(out, mha.scaled_dot_product_attention(q, q, q))
+
+
+class Lazy:
+    """Arrays without DLPack, like those of a library that computes later; NumPy can convert them."""
+
+    def __init__(self, x):
+        self.x, self.shape, self.ndim, self.dtype = x, x.shape, x.ndim, x.dtype
+
+    def __array__(self, dtype=None, copy=None):
+        return self.x
+
+    def __array_namespace__(self):
+        return np
+
+
+def test_an_array_without_dlpack_is_converted_by_asarray(installed):
+    installed(backends=[Backend("lazy", 1, (f"{Lazy.__module__}:Lazy",), lambda: np)])
+    q = some(2, 3, 4)
+    out, line = advised(lambda key: mha.scaled_dot_product_attention(q, key, q), key=Lazy(q))
+    assert line == "key = numpy.asarray(key)"
+    np.testing.assert_array_equal(out, mha.scaled_dot_product_attention(q, q, q))
 
 
 def test_a_backend_that_is_demanded_gets_its_arrays():

@@ -210,8 +210,8 @@ def test_a_run_that_is_cut_short_writes_no_certificate(tmp_path):
 def bad_folders(folder):
     (folder / "file").write_text("")
     (folder / "taken" / "numpy.md").mkdir(parents=True)
-    yield "nowhere", "--report nowhere is not a directory: create it first"
-    yield "file", "--report file is not a directory: create it first"
+    yield "file", "--report file is not a directory"
+    yield "file/inside", "--report file/inside cannot be written: Not a directory"
     yield "taken", "--report taken cannot be written: numpy.md in it is a directory"
     if sys.platform == "linux":  # not even root may create a file there
         yield "/proc", "--report /proc cannot be written: "

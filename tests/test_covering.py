@@ -10,13 +10,13 @@ import pytest
 
 import mha_core as mha
 from mha_core.algebra.grid import Grid
-from mha_core.conformance.backend import find
 from mha_core.conformance.cases import layer_axes, piece_axes
 from mha_core.conformance.cases.attention_axes import BATCHES, TRIPLES, axes_of, batch_shape, possible, resolved
 from mha_core.conformance.cases.attention_problem import attention_problem
 from mha_core.conformance.cases.covering import Covering
 from mha_core.conformance.cases.layer_axes import LAYERS
 from mha_core.conformance.cases.pieces import PIECES
+from mha_core.conformance.find import find
 from mha_core.conformance.judge import designed as judged
 from mha_core.conformance.oracle import naive_attention, whole_attention
 from mha_core.dispatch.contract import FEATURES

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mha_core.conformance.backend import find
 from mha_core.conformance.cases import onnx_vectors
+from mha_core.conformance.find import find
 from mha_core.conformance.test_vectors import judge
 
 CASES = onnx_vectors.cases()

@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pluggy
 import pytest
 
 import mha_core as mha
@@ -84,7 +83,7 @@ def mistyped(record, field, value, expected):
 BROKEN = {
     "raises": (Raises(), RuntimeError, "out of luck"),
     "no hook": (NoHook(), TypeError, "no hook.*@hookimpl"),
-    "unknown hook": (UnknownHook(), pluggy.PluginValidationError, "mha_backend"),
+    "unknown hook": (UnknownHook(), TypeError, "marks mha_backend with @hookimpl, but there is no such hook.*mha_backends"),
     "rubbish": (Plugin(backends=[a_backend(), "rubbish"]), TypeError, "'rubbish'.*expected a Backend"),
     "kernel as backend": (Plugin(backends=[A_KERNEL]), TypeError, "expected a Backend"),
     "backend as kernel": (Plugin([A_KERNEL, a_backend()]), TypeError, "expected a Kernel"),

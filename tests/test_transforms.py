@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import needs
-from mha_core.conformance.backend import find
+from mha_core.conformance.find import find
 from mha_core.conformance.judge import transforms
 from mha_core.conformance.judge.transforms import judge_transform
 from mha_core.dispatch.context import ALGEBRA

@@ -58,6 +58,12 @@ def device_of(x: Array) -> Any:
     return getattr(x, "device", None)
 
 
+def device_name(x: Array) -> str:
+    """Return the name of an array's device; "" for one without."""
+    device = device_of(x)
+    return "" if device is None else str(device)
+
+
 def compute_dtype(xp: Namespace, dtype: Any) -> Any:
     """Return float64 for float64 and wider types, float32 for narrower ones (promises 2 and 9)."""
     if dtype == xp.float32:

@@ -119,10 +119,3 @@ def scores_shape(query: Array, key: Array, value: Array, sink: Array | None = No
     except ValueError:
         raise ValueError(f"the batch axes of query, key and value do not broadcast: {told}") from None
     return (*batch, *q[-3:-1], k[-2])
-
-
-def check_added(xp: Namespace, name: str, x: Array, query: Array) -> None:
-    """Raise TypeError unless an array that is added to the scores has the query's dtype, or that of the scores."""
-    if x.dtype not in (query.dtype, compute_dtype(xp, query.dtype)):
-        wanted = f"{name} = {xp.__name__}.astype({name}, query.dtype)"
-        raise TypeError(f"{name} has dtype {x.dtype}, but query has {query.dtype}: write {wanted}")

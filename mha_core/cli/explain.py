@@ -112,7 +112,7 @@ def show(explanation: Explanation) -> None:
     """Print backend, dtype and device, and a row for each operation, above the smaller ones that it calls."""
     console = Console()
     first = next((each for each in explanation.walk() if each.dtype), explanation)
-    console.print(f"on {explanation.backend}, {first.dtype}, {first.device}", highlight=False)
+    console.print("on " + ", ".join(filter(None, (explanation.backend, first.dtype, first.device))), highlight=False)
     console.print(table(console, _COLUMNS, list(_rows(explanation, 0, 1))))
 
 

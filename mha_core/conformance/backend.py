@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..algebra.arrays import device_of
-from ..dispatch.backend import LoadedBackend, load
+from ..dispatch.backend import LoadedBackend
 from ..dispatch.registry import registry
-from ..dispatch.selection import backend_of, check_name
-from ..ops import check
+from ..dispatch.selection import backend_of
 
 EVERY_DTYPE = ("test_random_problems_equal_the_oracle", "test_longer_problems_equal_the_oracle")
 """Tests that judge every dtype in a quick run too."""
@@ -61,11 +60,16 @@ class BackendUnderTest:
             return False
         return True
 
-    @property
-    def on_host(self) -> bool | None:
-        """Whether its arrays live in host memory, according to DLPack; None if they have no ``__dlpack_device__``."""
+    @cached_property
+    def on_host(self) -> bool | str:
+        """Whether its arrays live in host memory, according to DLPack; a text that says why if they do not tell."""
         ask = getattr(self.array(np.zeros(1)), "__dlpack_device__", None)
-        return None if ask is None else int(ask()[0]) == 1  # kDLCPU
+        if ask is None:
+            return "its arrays have no __dlpack_device__"
+        try:
+            return int(ask()[0]) == 1  # kDLCPU
+        except Exception as error:  # arrays that are not computed yet have no memory
+            return f"__dlpack_device__ of its arrays raises {type(error).__name__}: {error}"
 
     def dtypes_in(self, module: str, test: str) -> tuple[str, ...]:
         """Return the dtypes that a test judges: all; in a quick run, only the first, except in test_kernels and EVERY_DTYPE."""
@@ -112,41 +116,3 @@ class BackendUnderTest:
 def dtype_name(x: Any) -> str:
     """Return ``float32`` for torch.float32, numpy.float32 and so on."""
     return str(x.dtype).rpartition(".")[2]
-
-
-def find(name: str, device: str | None, dtypes: list[str] | None, **settings: Any) -> BackendUnderTest:
-    """Load the backend of this name on this device. Raises MhaError or CannotJudge, with a one-line message."""
-    loaded = load(check_name(name))
-    chosen = _device(loaded, device)
-    try:
-        probe = loaded.from_numpy(np.zeros(1, dtype=np.float32), chosen)
-    except Exception as cause:  # libraries raise whatever they like for a device that does not exist
-        raise CannotJudge(f"device {device!r} of backend {name!r} cannot be used: {type(cause).__name__}: {cause}") from cause
-    found = device_of(probe)
-    if device is not None and found is not None and found != chosen and not str(found).startswith(device):
-        raise CannotJudge(f"device {device!r} was requested, but backend {name!r} put the array on {found}")
-    for dtype in dtypes or ():
-        if not _has(loaded, dtype, chosen):
-            raise CannotJudge(f"backend {name!r} has no floating dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
-    known = tuple(dict.fromkeys(dtypes or [dtype for dtype in DTYPES if _has(loaded, dtype, chosen)]))
-    if not known:
-        raise CannotJudge(f"backend {name!r} has none of the dtypes {', '.join(DTYPES)}: check its namespace and from_numpy")
-    return BackendUnderTest(loaded, chosen, known, **settings)
-
-
-def _device(loaded: LoadedBackend, device: str | None) -> Any:
-    """Return the device that the backend lists under this name, else the name itself."""
-    listed = list(loaded.record.devices()) if device is not None and loaded.record.devices else []
-    return next((one for one in listed if str(one) == device), device)
-
-
-def _has(loaded: LoadedBackend, dtype: str, device: Any) -> bool:
-    """Return whether arrays of this dtype can be made: some libraries accept the name and return another dtype."""
-    if dtype not in DTYPES:
-        return False
-    try:
-        wanted = check.floating(loaded, dtype)
-        x = loaded.from_numpy(np.zeros(1, dtype=np.float64 if dtype == "float64" else np.float32), device)
-        return bool(x.dtype == wanted or (dtype != "float64" and loaded.xp.astype(x, wanted).dtype == wanted))
-    except Exception:  # whatever the library raises, the dtype cannot be made
-        return False

@@ -22,8 +22,9 @@ import mha_core
 from ..dispatch.contract import Kernel
 from ..dispatch.errors import MhaError
 from ..dispatch.registry import register, registry
-from .backend import BackendUnderTest, CannotJudge, find
+from .backend import BackendUnderTest, CannotJudge
 from .cases.pieces import PIECES
+from .find import find
 from .probes.computed_by import ComputedBy
 from .report.counts import TO_REPRODUCE, attach_evidence, describe
 from .report.evidence import evidence
@@ -67,16 +68,18 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(" ".join(str(error).split())) from error
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     backend = config.stash.get(_BACKEND, None)
     if backend is None:
-        return None
+        return []
     record = backend.loaded.record
     versions = ", ".join(f"{name} {version}" for name, version in (record.versions() if record.versions else {}).items())
-    return (
-        f"mha-core {mha_core.__version__} judges backend {backend.name} ({versions or 'versions unknown'}), "
-        f"device {backend.device or 'default'}, {', '.join(backend.dtypes)}; seed {backend.seed}{', quick' * backend.quick}"
-    )
+    seed = f"seed {backend.seed}{', quick' * backend.quick}"
+    library = f"mha-core {mha_core.__version__} judges backend {backend.name} ({versions or 'versions unknown'})"
+    lines = [f"{library}, device {backend.device or 'default'}, {', '.join(backend.dtypes)}; {seed}"]
+    if isinstance(backend.on_host, str):
+        lines.append(f"memory is not judged: {backend.on_host}")
+    return lines
 
 
 # The user's own pytest settings may name other files and functions, run doctests, or turn warnings into errors;

@@ -24,14 +24,20 @@ def odd_one(kinds: Mapping[str, Hashable]) -> tuple[str, str]:
     return next(name for name, other in kinds.items() if other != kind), like
 
 
-def converted(backend: LoadedBackend, name: str) -> str:
-    """Return how to convert an array of another library to this backend's."""
-    namespace = backend.xp.__name__
-    # the modules that users import
+def converted(backend: LoadedBackend, name: str, x: Any) -> str:
+    """Return how to convert an array of another library to this backend's: by DLPack if both support it, else by ``asarray``."""
     of_types = (each.partition(":")[0] for each in backend.record.types if isinstance(each, str))
-    known = [module for module in (*of_types, namespace) if hasattr(sys.modules.get(module), "from_dlpack")]
-    function = f"{known[0]}.from_dlpack" if known else f"{namespace}.asarray"
+    modules = [module for path in (*of_types, backend.xp.__name__) for module in _enclosing(path)]
+    functions = ["from_dlpack", "asarray"] if hasattr(x, "__dlpack__") else ["asarray"]
+    found = (f"{module}.{each}" for each in functions for module in modules if hasattr(sys.modules.get(module), each))
+    function = next(found, f"{backend.xp.__name__}.asarray")
     return _written(name, lambda x: f"{function}({x})", layer=f"layer.to({backend.name!r})")
+
+
+def _enclosing(path: str) -> list[str]:
+    """Return a module and those around it, the outermost first, which is the one that users import."""
+    names = path.split(".")
+    return [".".join(names[:end]) for end in range(1, len(names) + 1)]
 
 
 def cast(backend: LoadedBackend, name: str, x: Any, dtype: Any) -> str:

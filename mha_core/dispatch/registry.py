@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .contract import Backend, Kernel
+from .errors import did_you_mean
 from .records import check_record
 
 if TYPE_CHECKING:
@@ -134,8 +135,14 @@ def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel]]:
 
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
+    expected = [spec for spec in dir(hookspecs) if manager.parse_hookspec_opts(hookspecs, spec) is not None]
+    for hook in dir(module):
+        if hook not in expected and manager.parse_hookimpl_opts(module, hook) is not None:
+            raise TypeError(
+                f"{name} marks {hook} with @hookimpl, but there is no such hook; expected {' or '.join(expected)}"
+                f"{did_you_mean(hook, expected)}"
+            )
     manager.register(module, name=name)
-    manager.check_pending()
     if not manager.get_hookcallers(module):
         raise TypeError(f"{name} has no hook: define mha_backends() or mha_kernels(), marked with @hookimpl")
     return _flat(manager.hook.mha_backends()), _flat(manager.hook.mha_kernels())

@@ -96,9 +96,9 @@ def check_name(name: str) -> str:
     if name in known:
         return name
     hint = did_you_mean(name, known)
-    broken = [plugin for plugin in registry().plugins if plugin.name == name and plugin.error is not None]
-    if broken:
-        hint = f"; its plugin {broken[0].distribution} {broken[0].version} is broken: {broken[0].error}"
+    broken = [plugin for plugin in registry().plugins if plugin.error is not None]
+    for plugin in sorted(broken, key=lambda plugin: plugin.name != name)[:1]:
+        hint += f"; {'its plugin' if plugin.name == name else 'the plugin'} {plugin.owner} is broken: {plugin.error}"
     raise UnknownBackend(f"no backend is named {name!r}; installed are {', '.join(sorted(known)) or 'none'}{hint}")
 
 
@@ -152,7 +152,7 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
         first = next(iter(arrays))
         raise BackendMismatch(
             f"use_backend({demand!r}) is in force, but {first} is a {_type_name(arrays[first])} of backend {found.name!r}: "
-            f"write {converted(load(demand), first)}, or leave use_backend out"
+            f"write {converted(load(demand), first, arrays[first])}, or leave use_backend out"
         )
     return found
 
@@ -164,7 +164,7 @@ def _mismatch(arrays: Mapping[str, Any]) -> BackendMismatch:
     of_layer = f", or move the layer: layer = layer.to({owners[odd].name!r})" if odd == "x" and len(owners) > 2 else ""
     return BackendMismatch(
         f"{odd} is a {_type_name(arrays[odd])}, but {like} is a {_type_name(arrays[like])}: "
-        f"write {converted(owners[like], odd)}{of_layer}"
+        f"write {converted(owners[like], odd, arrays[odd])}{of_layer}"
     )
 
 

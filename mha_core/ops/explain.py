@@ -67,7 +67,7 @@ class Explanation:
 
     def _lines(self, indent: str, count: int = 1) -> Iterator[str]:
         times = f" x{count}" if count > 1 else ""
-        where = f", {self.dtype} on {self.device}" if self.dtype else ""
+        where = f", {self.dtype}" * bool(self.dtype) + f" on {self.device}" * bool(self.device)
         yield f"{indent}{self.op}{times}: {self.kernel or ALGEBRA} ({self.backend}{where})"
         if self.shapes:
             yield f"{indent}    arrays    " + ", ".join(f"{name} {_by(shape)}" for name, shape in self.shapes)
@@ -145,7 +145,7 @@ class _Recorder:
             features=call.features,
             shapes=call.shapes,
             dtype=str(call.dtype).rpartition(".")[2],
-            device=str(call.device),
+            device="" if call.device is None else str(call.device),
         )
         if kernel is not None or run.again is None:
             self.found.append(noted)

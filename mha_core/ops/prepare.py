@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any, Unpack
 
-from ..algebra.arrays import Array, Index, at_least, broadcast_shapes
+from ..algebra.arrays import Array, Index, at_least, broadcast_shapes, compute_dtype
 from ..algebra.biases import Bias, as_bias
 from ..algebra.grid import check_aligned, check_integers
 from ..algebra.masks import Mask, as_mask
-from ..algebra.problem import AttentionProblem, check_added, scores_shape
+from ..algebra.problem import AttentionProblem, scores_shape
 from ..algebra.structure import structure_of
 from ..algebra.visibility import without_unseen_keys
+from ..dispatch.advice import cast
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import agreed, companions
 from . import check
@@ -54,7 +55,7 @@ def prepare(
     if not isinstance(offset, int):
         check_integers(xp, "query_offset", offset, shape[:-3], "the batch shape")
     for name, x in added:
-        check_added(xp, name, x, query)
+        _check_added(backend, name, x, query)
     for name, term in (("mask", mask), ("bias", bias)):
         for part in () if term is None else term.walk():
             part.check(xp, shape)
@@ -76,6 +77,13 @@ def prepare(
         offset=offset,
     )
     return backend, problem if mask is None else without_unseen_keys(problem)
+
+
+def _check_added(backend: LoadedBackend, name: str, x: Array, query: Array) -> None:
+    """Raise TypeError unless an array that is added to the scores has the query's dtype, or that of the scores."""
+    if x.dtype not in (query.dtype, compute_dtype(backend.xp, query.dtype)):
+        wanted = cast(backend, name, x, query.dtype)
+        raise TypeError(f"{name} has dtype {x.dtype}, but query has {query.dtype}: write {wanted}")
 
 
 def prepare_weights(

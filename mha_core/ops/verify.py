@@ -104,7 +104,7 @@ class _Shadow:
         owner = registry().owner(kernel)
         error = KernelDivergence(
             f"kernel {kernel.name!r} for {call.op} on {kernel.backend} ({owner}) does not agree with the algebra: {reason}\n"
-            f"  arrays    {shapes}; {call.dtype} on {call.device}\n"
+            f"  arrays    {shapes}; {call.dtype}{'' if call.device is None else f' on {call.device}'}\n"
             f"  features  {', '.join(sorted(call.features)) or 'none'}\n"
             f"  options   {options or 'none'}\n"
             f"  again     kernel call {number} under verify(sample={self.done.sample}, seed={self.done.seed}); "

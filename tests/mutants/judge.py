@@ -82,7 +82,7 @@ def _judge_design(judged: Judged, dtype: str, seconds: float) -> bool:
     """Judge a kernel; return whether it computed anything, or the backend lacks the dtype. Raise what the suite raises."""
     import numpy as np
 
-    from mha_core.conformance.backend import find
+    from mha_core.conformance.find import find
     from mha_core.conformance.judge import designed
     from mha_core.dispatch.contract import FEATURES
     from mha_core.dispatch.registry import registry

@@ -20,9 +20,10 @@ from typing import TypeAlias
 import numpy as np
 
 from ...dispatch.registry import register, registry
-from ..backend import BackendUnderTest, find
+from ..backend import BackendUnderTest
 from ..cases.features import ALL_FEATURES
 from ..cases.problems import Limits, Problem, random_problem
+from ..find import find
 from ..probes.recorder import recorded
 from .attention import judge_poison, judge_problem, judge_weights
 

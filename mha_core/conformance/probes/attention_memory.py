@@ -23,7 +23,8 @@ import mha_core as mha
 
 from ...dispatch.context import ALGEBRA
 from ...dispatch.registry import register, registry
-from ..backend import BackendUnderTest, find
+from ..backend import BackendUnderTest
+from ..find import find
 from ..oracle.tolerance import assert_within, exact_attention
 from .peak_memory import peak, reset_peak
 

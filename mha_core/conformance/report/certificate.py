@@ -22,7 +22,7 @@ import numpy as np
 
 import mha_core
 
-from ...algebra.arrays import device_of
+from ...algebra.arrays import device_name
 from ...dispatch.contract import Kernel
 from ...dispatch.registry import registry
 from ...layers.atomic import atomic_file
@@ -45,9 +45,16 @@ class Files:
 
 
 def files(folder: Path, name: str, device: str | None) -> Files:
-    """Return the paths ``NAME[-DEVICE].json`` and ``.md`` in this folder. Raises CannotJudge if they cannot be written."""
-    if not folder.is_dir():
-        raise CannotJudge(f"--report {folder} is not a directory: create it first")
+    """Return the paths ``NAME[-DEVICE].json`` and ``.md`` in this folder, which is made if it does not exist.
+
+    Raises CannotJudge if they cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise CannotJudge(f"--report {folder} is not a directory")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotJudge(f"--report {folder} cannot be written: {error.strerror}") from error
     stem = re.sub(r"[^\w.-]+", "_", name if device is None else f"{name}-{device}")
     found = Files(folder / f"{stem}.json", folder / f"{stem}.md")
     for path in (found.json, found.markdown):
@@ -74,7 +81,7 @@ def head(backend: BackendUnderTest, kernels: Iterable[Kernel], selection: str) -
         "libraries": dict(record.versions()) if record.versions else {},
         "python": platform.python_version(),
         "platform": {"machine": platform.machine(), "system": platform.system()},
-        "device": str(device_of(backend.array(np.zeros(1, dtype=np.float32)))),
+        "device": device_name(backend.array(np.zeros(1, dtype=np.float32))),
         "dtypes": list(backend.dtypes),
         "seed": backend.seed,
         "quick": backend.quick,
@@ -146,10 +153,11 @@ def markdown(found: Mapping[str, Any]) -> str:
         for kernel, by_dtype in found["covering"].items()
         for dtype, one in by_dtype.items()
     ]
+    on = f" on device {found['device']}" if found["device"] else ""
     part = ", a part of the suite" if found["selection"] else ""
     paragraphs = [
         f"**{found['backend']}: conformance {found['result']}{part}** ({found['date'][:10]}, mha-core {found['mha_core']})",
-        f"{owner} with {libraries} on device {found['device']}; {place}; {', '.join(found['dtypes'])}; {', '.join(how)}.",
+        f"{owner} with {libraries}{on}; {place}; {', '.join(found['dtypes'])}; {', '.join(how)}.",
         _table([("section", *OUTCOMES), *section_rows(sections)], numbers=len(OUTCOMES)),
         *_promises(found["promises"]),
         *([_table(error_rows(errors, "worst error / bound"), numbers=len({dtype for _, dtype in errors}))] if errors else []),
