@@ -2,6 +2,12 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +17,7 @@ from mha_core.bench import limits, texts
 from mha_core.bench.attention import Attention
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.rounds import QUICK
+from mha_core.bench.worker import Worker, WorkerFailed
 from mha_core.cli import bench
 from mha_core.cli.app import app
 
@@ -58,8 +65,8 @@ def shown(results, monkeypatch, capsys):
 
 def test_a_wrong_answer_is_reported_and_not_timed():
     plain, right, wrong = [
-        *bench._rows("sum", sample.Total(1000), ["any"], QUICK, {}),
-        *list(bench._rows("sum", sample.Total(1000, error=1), ["any"], QUICK, {}))[1:],
+        *bench._rows("sum", sample.Total(1000), ["any"], QUICK, Worker),
+        *list(bench._rows("sum", sample.Total(1000, error=1), ["any"], QUICK, Worker))[1:],
     ]
     assert plain.seconds > 0 and right.ratio > 0 and right.reached is None
     assert (wrong.wrong, wrong.seconds, wrong.ratio) == ("the sum is 499501; expected 499500", None, None)
@@ -67,10 +74,12 @@ def test_a_wrong_answer_is_reported_and_not_timed():
 
 def test_a_limit_that_could_not_be_measured_is_left_out():
     """Also if the other limit of the backend was measured."""
-    _, row = bench._rows("few", Attention(1, 1, 8, 8), ["numpy"], QUICK, {"numpy": {COPY: 3e10}})
-    assert row.ratio > 0 and (row.reached, row.of) == (None, None)
-    _, row = bench._rows("few", Attention(1, 1, 8, 8), ["numpy"], QUICK, {"numpy": {MATRIX: 3e10}})
-    assert row.reached > 0 and row.of == MATRIX
+    row, problem = bench.Row("few", "numpy", 0.01, 0.5), Attention(1, 1, 8, 8)
+    assert bench._limited(row, problem, {"numpy": {COPY: 3e10}}) is row
+    found = bench._limited(row, problem, {"numpy": {MATRIX: 3e10}})
+    assert found.reached == problem.limit.amount / 0.01 / 3e10 and found.of == MATRIX
+    wrong = bench.Row("few", "numpy", wrong="off")
+    assert bench._limited(wrong, problem, {"numpy": {MATRIX: 3e10}}) is wrong
 
 
 def test_a_wrong_answer_exits_with_1(monkeypatch):
@@ -134,18 +143,33 @@ def test_without_a_ready_backend_nothing_is_measured(monkeypatch):
 # limits
 
 
-def test_a_backend_whose_device_is_unknown_has_no_limit(monkeypatch):
-    monkeypatch.setattr(limits, "device", sample.device)
-    monkeypatch.setattr(limits, "_best", lambda amount, *_: {limits.HOST: amount})
-    assert list(limits.measured(["known", "lame"], QUICK)) == ["known"]
+class Timed:
+    """A worker whose calls take a given time; it answers with the type of its device."""
+
+    def __init__(self, name, build, *_):
+        self.name, self.kind = name, build.__name__
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def answer(self):
+        if self.name == "lame":
+            raise WorkerFailed("no __dlpack_device__")
+        return 2 if self.name == "far" else limits.HOST
+
+    def time(self, calls):
+        if (self.name, self.kind) == ("near", "linear"):
+            raise WorkerFailed("out of memory")
+        seconds = {("plain NumPy", "numpy_product"): 4.0, ("near", "product"): 2.0, ("far", "product"): 0.5}
+        return calls * seconds.get((self.name, self.kind), 8.0)
 
 
-def test_the_limit_is_the_best_on_the_same_kind_of_device(monkeypatch):
-    seconds = {"NumPy": 4.0, "near, product": 2.0, "near, linear": 3.0, "far, product": 0.5, "far, linear": 1.0}
-    monkeypatch.setattr(limits, "time_in_rounds", lambda workers, effort: {each.name: [seconds[each.name]] for each in workers})
-    monkeypatch.setattr(limits, "_warm", lambda worker: True)
-    rates = limits._best(12.0, sample.process, (limits.product, limits.linear), {"near": limits.HOST, "far": 2}, QUICK)
-    assert rates == {limits.HOST: 6.0, 2: 24.0}
+def test_the_limit_is_the_best_on_the_same_kind_of_device():
+    rates = limits.measured(["near", "far", "lame"], QUICK, [MATRIX], Timed)
+    assert rates == {"near": {MATRIX: 2.0 * limits.SIZE**3 / 2.0}, "far": {MATRIX: 2.0 * limits.SIZE**3 / 0.5}}
 
 
 @pytest.mark.asv
@@ -154,3 +178,59 @@ def test_each_limit_is_measured():
     for build in (limits.product, limits.linear, limits.copy):
         work = build("torch")
         assert work.read(work.call()).size
+
+
+# what is seen meanwhile
+
+
+def test_what_is_measured_is_told_with_the_rows_so_far(monkeypatch):
+    row = bench.Row("", "numpy", 1.0)
+    monkeypatch.setattr(bench, "_usable", lambda asked: (["numpy"], []))
+    monkeypatch.setattr(bench, "_rows", lambda case, *_: [replace(row, case=case)])
+    monkeypatch.setattr(bench, "measured", lambda names, effort, kinds, start: {"numpy": dict.fromkeys(kinds, 1e12)})
+    told = []
+    results = bench.run(
+        [], ["tiny", "layer"], watch=lambda doing, done, total, rows: told.append((doing, done, total, len(rows)))
+    )
+    tiny, layer = bench.chosen(["tiny", "layer"])
+    assert told == [(tiny, 0, 3, 0), (layer, 1, 3, 1), ("the limits of this machine", 2, 3, 2)]
+    assert [row.case for row in results.rows] == [tiny, layer] and all(row.reached for row in results.rows)
+
+
+def test_ctrl_c_ends_in_one_line_below_the_rows_so_far(monkeypatch):
+    def rows(case, *_):
+        if "layer" in case:
+            raise KeyboardInterrupt
+        return [bench.Row(case, "numpy", 1.0)]
+
+    monkeypatch.setattr(bench, "_usable", lambda asked: (["numpy"], []))
+    monkeypatch.setattr(bench, "_rows", rows)
+    done = mha("--case", "tiny", "--case", "layer")
+    assert done.exit_code == 130
+    assert "tiny call 1x1x8x8" in done.stdout
+    assert done.stderr == "interrupted after 1 of 2 cases\n"
+    assert mha("--json", "--case", "tiny", "--case", "layer").stdout == ""
+
+
+@pytest.mark.asv
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")
+def test_in_a_terminal_the_case_is_shown_and_ctrl_c_leaves_no_traceback():
+    import pty
+
+    near, far = pty.openpty()
+    words = [Path(sys.executable).with_name("mha"), "bench", "--quick", "--backend", "numpy"]
+    settings = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(words, stdin=far, stdout=far, stderr=far, start_new_session=True, env=settings) as process:
+        os.close(far)
+        seen, pressed = b"", False
+        with suppress(OSError):  # raised when the process has closed the terminal
+            while part := os.read(near, 4096):
+                seen += part
+                if b"1x8x2048x64" in seen and not pressed:  # the second case has begun
+                    os.killpg(process.pid, signal.SIGINT)
+                    pressed = True
+    os.close(near)
+    text = seen.decode()
+    assert process.returncode == 130, text
+    assert "32x12x128x32" in text and "1/13" in text and "Traceback" not in text
+    assert text.rstrip().splitlines()[-1].startswith("interrupted after ")

@@ -7,11 +7,13 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 
+import pytest
+
 import sample_contenders as sample
 from mha_core.bench import machine
 from mha_core.bench.rounds import Effort, Ratio, ratio, time_in_rounds
 from mha_core.bench.timing import calibrated
-from mha_core.bench.worker import Worker
+from mha_core.bench.worker import Crew, Worker, WorkerFailed
 
 EFFORT = Effort(rounds=4, sample=0.001, processes=1)
 SUM = sample.Sum(1000)
@@ -20,6 +22,22 @@ SUM = sample.Sum(1000)
 def test_each_contender_has_its_own_process():
     with Worker("a", sample.process) as a, Worker("b", sample.process) as b:
         assert len({a.answer(), b.answer(), os.getpid()}) == 3
+
+
+def test_a_crew_gives_one_process_several_works_and_replaces_a_dead_one():
+    with Crew() as crew:
+        with crew.worker("a", sample.process) as a:
+            first = a.answer()
+        with crew.worker("a", sample.builtin, SUM) as a:
+            assert a.answer() == sum(range(1000))
+        with crew.worker("b", sample.process) as b:
+            assert b.answer() != first
+        with crew.worker("a", sample.process) as a:
+            assert a.answer() == first
+        with crew.worker("a", sample.dying, SUM, 3) as a, pytest.raises(WorkerFailed, match="died with exit status 3"):
+            a.answer()
+        with crew.worker("a", sample.process) as a:
+            assert a.answer() != first
 
 
 def test_a_waiting_contender_is_stopped():

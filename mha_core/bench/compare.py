@@ -10,7 +10,7 @@ from typing import Any
 from .cases import Problem
 from .rounds import Effort, check_answer, time_in_rounds
 from .timing import Work
-from .worker import Worker, WorkerFailed
+from .worker import Start, Worker, WorkerFailed
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Contender:
 
 
 def compare(
-    problem: Problem, baseline: Contender, contenders: Sequence[Contender], effort: Effort
+    problem: Problem, baseline: Contender, contenders: Sequence[Contender], effort: Effort, start: Start = Worker
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Return seconds per call by name, one number per round, and what is wrong with the contenders that were not timed.
 
@@ -45,7 +45,7 @@ def compare(
         with ExitStack() as stack:
             # started together: a short case spends most of its time loading the libraries
             first, *others = (
-                stack.enter_context(Worker(each.name, each.build, *each.arguments)) for each in (baseline, *remaining)
+                stack.enter_context(start(each.name, each.build, *each.arguments)) for each in (baseline, *remaining)
             )
             check_answer(first, judge)
             wrong |= {each.name: fault for each in others if (fault := _fault(each, judge))}

@@ -5,16 +5,18 @@ Products are float32; both use all cores and the fastest installed library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+import math
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .rounds import Effort, time_in_rounds
-from .timing import Work, loaded, on
-from .worker import Worker, WorkerFailed
+from .plain_numpy import PLAIN
+from .rounds import Effort
+from .timing import Work, calibrated, loaded, on
+from .worker import Start, Worker, WorkerFailed
 
 MATRIX, COPY = "matrix rate", "copy bandwidth"
 SIZE = 2048  # rows and columns: large enough to reach the full rate
@@ -33,7 +35,9 @@ class Limit:
     """Floating-point operations for MATRIX; bytes for COPY."""
 
 
-def measured(backends: Sequence[str], effort: Effort, kinds: Collection[str] = (MATRIX, COPY)) -> dict[str, dict[str, float]]:
+def measured(
+    backends: Sequence[str], effort: Effort, kinds: Collection[str] = (MATRIX, COPY), start: Start = Worker
+) -> dict[str, dict[str, float]]:
     """Return for each backend operations per second (MATRIX) and bytes read and written per second (COPY).
 
     A rate is the best of all backends whose arrays are on the same kind of device; on the host, NumPy itself is measured too. A
@@ -41,43 +45,30 @@ def measured(backends: Sequence[str], effort: Effort, kinds: Collection[str] = (
     """
     devices = {}
     for name in backends:
-        with Worker(name, device, name) as asked, suppress(WorkerFailed):
+        with start(name, device, name) as asked, suppress(WorkerFailed):
             devices[name] = int(asked.answer())
     builds: dict[str, tuple[float, Callable[[], Work], tuple[Callable[[str], Work], ...]]] = {
         MATRIX: (2.0 * SIZE**3, numpy_product, (product, linear)),
         COPY: (2.0 * BYTES, numpy_copy, (copy,)),
     }
-    best = {kind: _best(*builds[kind], devices, effort) for kind in builds if kind in kinds}
-    return {name: {kind: rates[at] for kind, rates in best.items() if at in rates} for name, at in devices.items()}
+    best: dict[tuple[str, int], float] = {}
+    for kind in set(builds) & set(kinds):
+        amount, host, of_backend = builds[kind]
+        works = [(PLAIN, HOST, host, ()), *((name, at, build, (name,)) for name, at in devices.items() for build in of_backend)]
+        for name, at, build, arguments in works:
+            with start(name, build, *arguments) as worker:
+                best[kind, at] = max(best.get((kind, at), 0.0), amount / _seconds(worker, effort))
+    return {name: {kind: best[kind, at] for kind in kinds if best.get((kind, at))} for name, at in devices.items()}
 
 
-def _best(
-    amount: float,
-    host: Callable[[], Work],
-    builds: Sequence[Callable[[str], Work]],
-    devices: Mapping[str, int],
-    effort: Effort,
-) -> dict[int, float]:
-    """Return the greatest rate on each kind of device."""
-    with ExitStack() as stack:
-        workers = [stack.enter_context(Worker("NumPy", host))]
-        for name in devices:
-            workers += [stack.enter_context(Worker(f"{name}, {build.__name__}", build, name)) for build in builds]
-        times = time_in_rounds([each for each in workers if _warm(each)], effort)
-    kinds = {"NumPy": HOST} | {f"{name}, {build.__name__}": at for name, at in devices.items() for build in builds}
-    found: dict[int, float] = {}
-    for name, seconds in times.items():
-        found[kinds[name]] = max(found.get(kinds[name], 0.0), amount / min(seconds))
-    return found
-
-
-def _warm(worker: Worker) -> bool:
-    """Make the first call, which loads and compiles and is not timed. Return False if it fails."""
+def _seconds(worker: Worker, effort: Effort) -> float:
+    """Return the shortest time of a call; infinity if it fails. The first call loads and compiles, and is not timed."""
     try:
         worker.time(1)
     except WorkerFailed:
-        return False
-    return True
+        return math.inf
+    calls = calibrated(worker.time, effort.sample)
+    return min(worker.time(calls) for _ in range(effort.rounds)) / calls
 
 
 def device(backend: str) -> Work:

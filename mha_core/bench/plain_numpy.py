@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy as np
 
+PLAIN = "plain NumPy"
+"""The name of this baseline in tables."""
+
 Array = np.ndarray[Any, Any]
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from multiprocessing.connection import Connection
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from .timing import Work, timed
 
@@ -40,8 +42,16 @@ class Worker:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, far_end = spawn.Pipe()
         self._process = spawn.Process(target=_serve, args=(far_end, build, arguments), daemon=True)
-        self._process.start()
+        with _uninterrupted():
+            self._process.start()
         far_end.close()  # now a dead process closes the pipe
+
+    def take(self, build: Callable[..., Work], *arguments: Any) -> None:
+        """Replace the work by another. Raises WorkerFailed if the process has died."""
+        self._ask((build, arguments))
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
 
     def answer(self) -> Any:
         """Return the result of one call. Raises WorkerFailed."""
@@ -52,10 +62,10 @@ class Worker:
         seconds: float = self._ask(calls)
         return seconds
 
-    def _ask(self, calls: int | None) -> Any:
+    def _ask(self, request: Any) -> Any:
         self._signal(signal.SIGCONT)
         try:
-            self._pipe.send(calls)
+            self._pipe.send(request)
             failed, reply = self._pipe.recv()
         except (EOFError, OSError) as error:
             self._process.join()
@@ -67,30 +77,83 @@ class Worker:
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, unless it has died; the next request reports that."""
-        if self._process.is_alive() and self._process.pid is not None:
+        if self.is_alive() and self._process.pid is not None:
             os.kill(self._process.pid, number)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._process.kill()  # nobody waits for the rest of a call
         self._signal(signal.SIGCONT)
         self._pipe.close()  # this ends the process
         self._process.join()
 
 
+Start: TypeAlias = Callable[..., AbstractContextManager[Worker]]
+"""Called with the name of a worker, a function that returns its work, and arguments: ``Worker`` itself, or ``Crew.worker``."""
+
+
+class Crew:
+    """Workers by name, each of which gets one work after another; use it in a ``with`` block.
+
+    Starting a process takes longer than a short case. The speed of a process depends on what is fixed when it starts, so a
+    crew is for a first impression.
+    """
+
+    def __init__(self) -> None:
+        self._workers: dict[str, Worker] = {}
+        self._stack = ExitStack()
+
+    @contextmanager
+    def worker(self, name: str, build: Callable[..., Work], *arguments: Any) -> Iterator[Worker]:
+        """Yield the worker of this name with this work; the process goes on afterwards."""
+        if name in self._workers and self._workers[name].is_alive():
+            self._workers[name].take(build, *arguments)
+        else:
+            self._workers[name] = self._stack.enter_context(Worker(name, build, *arguments))
+        yield self._workers[name]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Make processes that start meanwhile ignore Ctrl-C, which goes to a whole group: this process ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may change what a signal does
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _serve(pipe: Connection, build: Callable[..., Work], arguments: tuple[Any, ...]) -> None:
-    """Answer requests until the pipe is closed: None asks for the result of one call, a number for the time of that many."""
+    """Answer requests until the pipe is closed.
+
+    None asks for the result of one call, a number for the time of that many, and a pair (build, arguments) replaces the work.
+    """
     work: Work | None = None
     while True:
         try:
-            calls = pipe.recv()
+            request = pipe.recv()
         except EOFError:
             return
+        if isinstance(request, tuple):
+            work, (build, arguments) = None, request
+            pipe.send((False, None))
+            continue
         try:
             work = work or build(*arguments)
             with work.mode():
-                reply = (False, work.read(work.call()) if calls is None else timed(work, calls))
+                reply = (False, work.read(work.call()) if request is None else timed(work, request))
         except Exception as error:  # the parent raises it
             traceback.print_exc()
             reply = (True, f"{type(error).__name__}: {error}")

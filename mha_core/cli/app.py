@@ -76,6 +76,9 @@ def _failing_clearly() -> Iterator[None]:
         warnings.showwarning = show
         try:
             yield
+        except KeyboardInterrupt as stopped:
+            console.print(escape(str(stopped)) or "interrupted")
+            raise typer.Exit(130) from stopped  # as shells report a process that Ctrl-C ends
         except BrokenPipeError:
             raise  # click exits quietly when a reader such as head has closed the pipe
         except (mha_core.MhaError, OSError, UnicodeError, ModuleNotFoundError) as error:
@@ -272,7 +275,7 @@ def bench(
     case: Annotated[
         list[str] | None, typer.Option("--case", metavar="WORD", help="Only cases whose name contains WORD; repeatable.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Only three rounds, for a first impression.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Three rounds, for a first impression.")] = False,
     model: Annotated[
         Path | None,
         typer.Option("--model", "-m", metavar="DIR", help="Directory of a model for the text encoder; needs --texts."),
@@ -290,7 +293,12 @@ def bench(
 
     with _failing_clearly():
         try:
-            results = benching.run(backend or [], case or [], quick=quick, model=model, texts=texts)
+            with benching.watching(as_json=as_json) as watch:
+                results = benching.run(backend or [], case or [], quick=quick, model=model, texts=texts, watch=watch)
+        except benching.Stopped as stopped:
+            if stopped.results.rows and not as_json:
+                benching.show(stopped.results)
+            raise KeyboardInterrupt(str(stopped)) from stopped
         except benching.UnknownCase as error:
             raise typer.BadParameter(str(error), param_hint="--case") from error
         except (ValueError, WorkerFailed) as error:

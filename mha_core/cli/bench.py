@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.text import Text
 
 from ..bench.cases import Problem, chosen
 from ..bench.compare import Contender, compare
 from ..bench.limits import COPY, MATRIX, measured
 from ..bench.machine import tuning_variables
+from ..bench.plain_numpy import PLAIN
 from ..bench.rounds import QUICK, Effort, ratio
 from ..bench.texts import Texts
 from ..bench.timing import duration
+from ..bench.worker import Crew, Start, Worker
 from ..dispatch.backend import load
 from ..dispatch.errors import BackendUnavailable
 from ..dispatch.selection import check_name
 from .backends import report
 from .tables import table
 
-PLAIN = "plain NumPy"
 _TITLE = "time per call, ratio to plain NumPy (share of the machine's limit)"
 EFFORT = Effort(rounds=9, seconds=3.0, processes=1)
 
@@ -63,23 +67,53 @@ class Results:
         return asdict(self)
 
 
-def run(
-    backends: Sequence[str], words: Sequence[str], *, quick: bool = False, model: Path | None = None, texts: Path | None = None
-) -> Results:
-    """Time each backend in each case, on all cores, in separate processes.
+class Stopped(Exception):
+    """The user pressed Ctrl-C."""
 
-    Raises UnknownCase and UnknownBackend, and BackendUnavailable if a requested backend or all backends cannot be used.
+    def __init__(self, rows: list[Row], done: int, total: int) -> None:
+        super().__init__(f"interrupted after {done} of {total} cases")
+        self.results = Results(rows, {}, [])
+
+
+Watch: TypeAlias = Callable[[str, int, int, Sequence[Row]], None]
+"""Called with what is measured next, how much of how much is done, and the rows so far."""
+
+
+def run(
+    backends: Sequence[str],
+    words: Sequence[str],
+    *,
+    quick: bool = False,
+    model: Path | None = None,
+    texts: Path | None = None,
+    watch: Watch = lambda *_: None,
+) -> Results:
+    """Time each backend in each case, on all cores, in separate processes; with ``quick``, one process for each backend.
+
+    Raises UnknownCase, UnknownBackend, Stopped, and BackendUnavailable if a requested backend or all backends cannot be used.
     """
     cases, notes = _cases(words, model, texts)
-    names, skipped = _usable(backends)
-    notes += skipped
-    notes += [f"environment variable {name}={os.environ[name]} is set" for name in tuning_variables(os.environ)]
-    effort = QUICK if quick else EFFORT
-    kinds = {problem.limit.kind for problem in cases.values() if problem.limit}
-    limits = measured(names, QUICK, kinds) if kinds else {}
+    rows: list[Row] = []
+    done = 0
+    try:
+        names, skipped = _usable(backends)
+        notes += skipped
+        notes += [f"environment variable {name}={os.environ[name]} is set" for name in tuning_variables(os.environ)]
+        effort = QUICK if quick else EFFORT
+        kinds = {problem.limit.kind for problem in cases.values() if problem.limit}
+        total = len(cases) + bool(kinds)
+        with Crew() as crew:
+            start: Start = crew.worker if quick else Worker
+            for case, problem in cases.items():
+                watch(case, done, total, rows)
+                rows += _rows(case, problem, names, effort, start)
+                done += 1
+            watch("the limits of this machine", done, total, rows)
+            limits = measured(names, QUICK, kinds, start) if kinds else {}
+    except KeyboardInterrupt as error:
+        raise Stopped(rows, done, len(cases)) from error
     notes += [f"the limit of {name} could not be measured" for name in names if kinds - limits.get(name, {}).keys()]
-    rows = [row for case, problem in cases.items() for row in _rows(case, problem, names, effort, limits)]
-    return Results(rows, limits, notes)
+    return Results([_limited(row, cases[row.case], limits) for row in rows], limits, notes)
 
 
 class UnknownCase(ValueError):
@@ -122,35 +156,62 @@ def _usable(asked: Sequence[str]) -> tuple[list[str], list[str]]:
     return [row["name"] for row in rows if row["state"] == "ready"], lines
 
 
-def _rows(
-    case: str, problem: Problem, names: Sequence[str], effort: Effort, limits: Mapping[str, Mapping[str, float]]
-) -> Iterable[Row]:
-    kind, limit = type(problem), problem.limit
+def _rows(case: str, problem: Problem, names: Sequence[str], effort: Effort, start: Start) -> Iterable[Row]:
+    kind = type(problem)
     contenders = [Contender(name, kind.ours, (problem, name)) for name in names]
-    times, wrong = compare(problem, Contender(PLAIN, kind.plain, (problem,)), contenders, effort)
+    times, wrong = compare(problem, Contender(PLAIN, kind.plain, (problem,)), contenders, effort, start)
     yield Row(case, PLAIN, statistics.median(times[PLAIN]) if times[PLAIN] else None)
     for name in names:
         if name in wrong:
             yield Row(case, name, wrong=wrong[name])
             continue
-        seconds = statistics.median(times[name])
-        over = ratio(times[name], times[PLAIN]).median
-        if limit is None or limit.kind not in limits.get(name, {}):
-            yield Row(case, name, seconds, over)
-        else:
-            yield Row(case, name, seconds, over, limit.amount / seconds / limits[name][limit.kind], limit.kind)
+        yield Row(case, name, statistics.median(times[name]), ratio(times[name], times[PLAIN]).median)
+
+
+def _limited(row: Row, problem: Problem, limits: Mapping[str, Mapping[str, float]]) -> Row:
+    """Return a row with the share of the machine's limit that it reaches."""
+    limit, rates = problem.limit, limits.get(row.backend, {})
+    if row.seconds is None or limit is None or limit.kind not in rates:
+        return row
+    return replace(row, reached=limit.amount / row.seconds / rates[limit.kind], of=limit.kind)
+
+
+@contextmanager
+def watching(*, as_json: bool) -> Iterator[Watch]:
+    """Yield a ``Watch`` that shows a bar and the rows so far on the terminal, and removes them at the end.
+
+    The rows are left out if the results go elsewhere. Nothing is shown if standard error is no terminal either.
+    """
+    console = Console(highlight=False)
+    whole = console.is_terminal and not as_json
+    console = console if whole else Console(stderr=True)
+    bar = Progress(BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
+    task = bar.add_task("")
+
+    def watch(doing: str, done: int, total: int, rows: Sequence[Row]) -> None:
+        bar.update(task, completed=done, total=total)
+        shown = [_table(console, rows)] if whole and rows else []
+        live.update(Group(*shown, Text(doing), bar))
+
+    with Live(Text("looking for backends"), console=console, transient=True, vertical_overflow="crop") as live:
+        yield watch
+
+
+def _table(console: Console, results: Sequence[Row]) -> RenderableType:
+    """Return a table with a row for each case and a column for each backend."""
+    columns = list(dict.fromkeys(row.backend for row in results))
+    rows = []
+    for case in dict.fromkeys(row.case for row in results):
+        at = {row.backend: row for row in results if row.case == case}
+        best = min((row.seconds for row in at.values() if row.seconds is not None), default=None)
+        rows.append([Text(case), *(_cell(at[name], best) for name in columns)])
+    return table(console, ["case", *columns], rows, title=_TITLE, right=True)
 
 
 def show(results: Results) -> None:
-    """Print a table with a row for each case and a column for each backend."""
+    """Print the table, and what its figures mean."""
     console = Console(highlight=False)
-    columns = list(dict.fromkeys(row.backend for row in results.rows))
-    rows = []
-    for case in dict.fromkeys(row.case for row in results.rows):
-        at = {row.backend: row for row in results.rows if row.case == case}
-        best = min((row.seconds for row in at.values() if row.seconds is not None), default=None)
-        rows.append([Text(case), *(_cell(at[name], best) for name in columns)])
-    console.print(table(console, ["case", *columns], rows, title=_TITLE, right=True))
+    console.print(_table(console, results.rows))
     for line in (*_explained(results.limits), *results.notes):
         console.print(Text(line, style="dim"))
     for row in results.rows:

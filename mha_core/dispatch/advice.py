@@ -25,7 +25,7 @@ def odd_one(kinds: Mapping[str, Hashable]) -> tuple[str, str]:
 
 
 def converted(backend: LoadedBackend, name: str, x: Any) -> str:
-    """Return how to convert an array of another library to this backend's: by DLPack if both support it, else by ``asarray``."""
+    """Return how to convert an array of another library to this backend's: by DLPack if both support it, else ``asarray``."""
     of_types = (each.partition(":")[0] for each in backend.record.types if isinstance(each, str))
     modules = [module for path in (*of_types, backend.xp.__name__) for module in _enclosing(path)]
     functions = ["from_dlpack", "asarray"] if hasattr(x, "__dlpack__") else ["asarray"]
