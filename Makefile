@@ -24,7 +24,8 @@ PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 .PHONY: demo test test-all mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
 
 demo: $(DEMO)/ready
-	$(DEMO)/bin/mha encode --model $(call MODEL,$(DEMO)) --similar 3 examples/sentences.txt
+	@mkdir -p build
+	@$(DEMO)/bin/python examples/demo.py $(call MODEL,$(DEMO)) build/neighbours.txt
 
 # Test core and the CPU backends.
 test: $(DEV)/ready build/third_party/ready

@@ -8,6 +8,7 @@ from io import BytesIO, StringIO, TextIOWrapper
 
 import numpy as np
 import pytest
+from rich.color import Color
 from rich.console import Console
 
 from conftest import WORDS, mha
@@ -68,10 +69,54 @@ def test_without_colours_a_row_is_its_tenths_and_its_largest_weights(attend, exp
         assert cells[len(tokens) :] == [f"{row[first]:.2f}", tokens[first], f"{row[second]:.2f}", tokens[second]]
 
 
-def test_the_mean_of_the_last_layer_is_shown_by_default(attend, expected):
-    weights, _ = expected
+def singled_out(weights, words):
+    """The rule of the most telling head, pair by pair."""
+    largest = [max(row[to] for to in words if abs(to - at) > 1) for at, row in enumerate(weights) if at in words]
+    return sum(largest) / len(largest)
+
+
+def test_the_most_telling_head_is_shown_by_default(attend, expected):
+    weights, tokens = expected
+    words = [at for at, token in enumerate(tokens) if token[:1].isalnum() or token[2:3].isalnum()]
+    every = [(layer, head) for layer in range(2) for head in range(2)]
+    layer, head = max(every, key=lambda at: singled_out(weights[at].tolist(), words))
     lines = ok(*attend).splitlines()
+    assert lines[0] == f"tiny on numpy: layer {layer} of 0 to 1, head {head} of 0 to 1"
+    assert lines[1] == "each row attends to the columns; the head in which words single out another word most"
+    best = max((0, 1), key=lambda head: singled_out(weights[1, head].tolist(), words))
+    assert ok(*attend, "--layer", 1).splitlines()[0].endswith(f"layer 1 of 0 to 1, head {best} of 0 to 1")
+
+
+def pointing(at, count=6):
+    """A map in which every token looks at one."""
+    weights = np.full((count, count), 0.01, dtype=np.float32)
+    weights[:, at] = 1
+    return weights
+
+
+TOLD = {
+    "a far word": (["a", "b", "c", "d", "e", "f"], [np.eye(6), np.eye(6, k=1), pointing(1)], 2),
+    "no special token": (["[S]", "b", "c", "d", "e", "f"], [pointing(0), pointing(3)], 1),
+    "no punctuation": (["a", "b", "c", "d", "e", "."], [pointing(5), pointing(3)], 1),
+    "neighbours, if there are no others": (["[S]", "b", "c", ".", ",", "!"], [pointing(3), pointing(1)], 1),
+    "any token, if there is no word": (["[S]", ".", ".", ".", ".", "!"], [pointing(3) / 2, pointing(1)], 1),
+    "the first of equals": (["a", "b", "c", "d", "e", "f"], [pointing(1), pointing(1)], 0),
+}
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_the_most_telling_head_singles_out(what):
+    tokens, weights, told = TOLD[what]
+    special = tuple(token == "[S]" for token in tokens)
+    maps = AttentionMaps("", tuple(tokens), special, np.asarray(weights)[:, None], "tiny", "numpy")
+    assert Choice(None, None).one(maps) == (told, 0)
+
+
+def test_the_mean_of_the_last_layer_can_be_chosen(attend, expected):
+    weights, _ = expected
+    lines = ok(*attend, "--head", "mean").splitlines()
     assert lines[0] == "tiny on numpy: layer 1 of 0 to 1, mean of 2 heads"
+    assert lines[1] == "each row attends to the columns"
     largest = [float(re.findall(r"\d\.\d\d", line)[0]) for line in lines[2:]]
     np.testing.assert_allclose(largest, weights[1].mean(axis=0).max(axis=-1), atol=0.0051)
 
@@ -103,6 +148,16 @@ def test_a_terminal_with_few_colours_shows_digits():
     found = printed(planted(), Choice(1, 2), force_terminal=True, color_system="standard")
     assert re.sub(r"\x1b\[\d*m", "", found).splitlines() == plain
     assert "\x1b[48;" in printed(planted(), Choice(1, 2), force_terminal=True, color_system="256")
+
+
+def test_with_256_colours_a_larger_weight_is_never_a_darker_cell():
+    """The nearest of 256 colours to a blend of two alternate between grey and blue, so that small weights look like noise."""
+    maps = planted(64)
+    maps.weights[0, 0, 0] = np.linspace(0, 1, 64) ** 2
+    row = printed(maps, Choice(0, 0), force_terminal=True, color_system="256").splitlines()[2]
+    colours = [Color.from_ansi(int(number)).get_truecolor() for number in re.findall(r"\x1b\[48;5;(\d+)m", row)]
+    brightness = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in colours]
+    assert len(set(brightness)) > 8 and brightness == sorted(brightness)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
@@ -146,8 +201,10 @@ def test_the_page_holds_the_weights_of_every_head(attend, expected, tmp_path):
     weights, tokens = expected
     written = ok(*attend, "--output", tmp_path / "page.html")
     assert re.fullmatch(r"wrote .*page\.html: \d+ tokens in 2 layers of 2 heads\n", written)
-    data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert data["tokens"] == tokens and (data["layer"], data["head"]) == (1, "mean")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    data = data_of(text)
+    assert data["tokens"] == tokens
+    assert f"The page opens on layer {data['layer']}, head {data['head']}: the head in which words single out" in text
     np.testing.assert_allclose(data["weights"], weights, rtol=0, atol=0.5001 / 65535)
 
 

@@ -28,7 +28,7 @@ def written(tmp_path_factory):
     path = tmp_path_factory.mktemp("attend") / "page.html"
     special = (True, False, False, False, True)
     with path.open("wb") as file:
-        page.write(AttentionMaps("five tokens", TOKENS, special, WEIGHTS, "tiny", "numpy"), Choice(None, None), file)
+        page.write(AttentionMaps("five tokens", TOKENS, special, WEIGHTS, "tiny", "numpy"), Choice(None, "mean"), file)
     return path
 
 
@@ -89,6 +89,68 @@ def test_it_opens_on_the_mean_of_the_last_layer(opened):
     np.testing.assert_allclose(heat(opened), WEIGHTS[1].mean(axis=0), atol=1e-5)
     drawn = lines(opened)
     assert set(drawn) == {tuple(pair) for pair in np.argwhere(WEIGHTS[1].mean(axis=0) >= 0.05).tolist()}
+
+
+def test_by_default_it_opens_on_the_most_telling_head(browser, tmp_path):
+    maps = AttentionMaps("five tokens", TOKENS, (True, False, False, False, True), WEIGHTS, "tiny", "numpy")
+    with (tmp_path / "page.html").open("wb") as file:
+        page.write(maps, Choice(None, None), file)
+    ready(opened_afresh(browser, (tmp_path / "page.html").as_uri()))
+    layer, head = Choice(None, None).one(maps)
+    assert chosen(browser) == (str(layer), str(head))
+    assert f"opens on layer {layer}, head {head}" in browser.find_element(By.TAG_NAME, "header").text
+
+
+def many(folder, count):
+    """A page of many tokens."""
+    weights = np.full((1, 1, count, count), 1 / count, dtype=np.float32)
+    maps = AttentionMaps("many", tuple(f"token{at}" for at in range(count)), (False,) * count, weights, "tiny", "numpy")
+    with (folder / "page.html").open("wb") as file:
+        page.write(maps, Choice(None, None), file)
+    return (folder / "page.html").as_uri()
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+def test_in_a_long_text_what_is_said_stays_in_sight(browser, tmp_path, size):
+    ready(opened_afresh(browser, many(tmp_path, 200)))
+    look(browser, size)
+    last = token(browser, "from", 150)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", last)
+    last.click()
+    box = browser.execute_script("return document.getElementById('said').getBoundingClientRect().toJSON()")
+    assert said(browser).startswith("token150 → ") and 0 <= box["top"] < box["bottom"] < size[1] / 3
+
+
+def test_on_a_phone_all_labels_the_scale_and_all_heads_can_be_reached(browser, tmp_path):
+    ready(opened_afresh(browser, many(tmp_path, 40)))
+    look(browser, NARROW)
+    until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "#heat .xtick")) == 40)
+    box = "return document.querySelector(arguments[0]).getBoundingClientRect().toJSON()"
+    place = (
+        "const place = document.querySelector('#heat').parentElement; place.scrollLeft = arguments[0]; return place.scrollWidth"
+    )
+    width = browser.execute_script(place, 0)
+    assert width > NARROW[0]  # it is scrolled sideways, not made illegible
+    scale = browser.execute_script(box, "#heat .colorbar")
+    assert (
+        0 <= scale["left"] < scale["right"] <= NARROW[0]
+        and scale["top"] > browser.execute_script(box, "#heat .heatmaplayer")["top"]
+    )
+    assert browser.execute_script(place, width) == width
+    labels = browser.find_elements(By.CSS_SELECTOR, "#heat .xtick text")
+    right = max(browser.execute_script("return arguments[0].getBoundingClientRect().right", label) for label in labels)
+    assert right <= NARROW[0]
+
+
+def test_on_a_phone_twelve_heads_fit(browser, tmp_path):
+    weights = np.full((2, 12, 5, 5), 0.2, dtype=np.float32)
+    maps = AttentionMaps("five tokens", TOKENS, (True, False, False, False, True), weights, "tiny", "numpy")
+    with (tmp_path / "page.html").open("wb") as file:
+        page.write(maps, Choice(None, None), file)
+    ready(opened_afresh(browser, (tmp_path / "page.html").as_uri()))
+    look(browser, NARROW)
+    right = "return document.querySelector('#glance').getBoundingClientRect().right"
+    until(browser, lambda: browser.execute_script(right) <= NARROW[0])
 
 
 def test_layer_and_head_are_chosen_by_the_menus(opened):

@@ -51,6 +51,10 @@ def test_cell_says_what_comes_out(feature, column, rng):
     assert PROBES[feature](column, rng) == FIELD[feature][column]
 
 
+def test_the_readme_says_how_many_rows_there_are():
+    assert f"has {len(FIELD)} rows" in PAGES[1].read_text(encoding="utf-8")
+
+
 def test_every_row_is_run_or_said_to_be_read():
     assert set(FIELD) == set(PROBES) | READ
     assert not set(PROBES) & READ

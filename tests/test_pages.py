@@ -60,14 +60,20 @@ def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
 def test_commands_run_and_print_what_is_shown(page, minilm, tmp_path):
     """make and pip are not run here: .ci/run runs make, which runs pip. The targets of make must exist."""
     write_files(page, tmp_path)
+    exported = {}
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for command in commands(page):
         words = shlex.split(command.line.replace(MODEL, str(minilm)).replace("examples/", f"{ROOT}/examples/"))
         if words[0] == "make":
             assert words[1] in targets, command.line
+        elif words[0] == "export":
+            name = words[1].partition("=")[0]
+            done = run("sh", "-c", f"{command.line} && echo ${name}", cwd=tmp_path, PATH=f"{BIN}:{os.environ['PATH']}")
+            exported[name] = done.stdout.strip()
+            assert exported[name], f"{command.line}\n{done.stderr}"
         elif words[:2] != ["pip", "install"] and not command.not_run:
             assert words[0] == "mha", f"{command.line}: say why it is not run"
-            done = run(BIN / words[0], *words[1:], cwd=tmp_path)
+            done = run(BIN / words[0], *words[1:], cwd=tmp_path, **exported)
             assert done.returncode == 0, f"{command.line}\n{done.stderr}"
             assert done.stdout.strip() or list(tmp_path.iterdir()), f"{command.line} did nothing"
             if command.shown is not None:

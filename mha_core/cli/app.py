@@ -149,6 +149,12 @@ def encode(
         encoding.run(files or [], text or [], model, backend, output, similar)
 
 
+def _head(text: str) -> Any:
+    if text == "mean" or text.removeprefix("-").isdecimal():
+        return text if text == "mean" else int(text)
+    raise typer.BadParameter(f"{text!r} is neither a number nor mean")
+
+
 @app.command(cls=Command, epilog='Example:  mha attend "Some birds never land to rest." --model DIR --output page.html')
 def attend(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The text.")],
@@ -160,10 +166,17 @@ def attend(
         typer.Option("--output", "-o", metavar="x.html|x.png|-", help="An interactive page, a picture, or - for the terminal."),
     ] = "-",
     layer: Annotated[
-        int | None, typer.Option("--layer", metavar="N", help="Layer, from 0. Default: the last; in a picture, all.")
+        int | None, typer.Option("--layer", metavar="N", help="Layer, from 0. Default: the most telling; in a picture, all.")
     ] = None,
     head: Annotated[
-        int | None, typer.Option("--head", metavar="N", help="Head, from 0. Default: the mean of all; in a picture, all.")
+        Any,
+        typer.Option(
+            "--head",
+            metavar="N|mean",
+            parser=_head,
+            help="Head, from 0, or the mean of all. Default: the most telling, in which words single out another word most; "
+            "in a picture, all.",
+        ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page or picture when it is written.")] = False,
 ) -> None:

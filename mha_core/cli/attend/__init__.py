@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ...layers.atomic import atomic_file
-from .maps import AttentionMaps, Choice, attention_maps
+from .maps import AttentionMaps, Choice, Head, attention_maps
 
 
 def _page(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
@@ -26,7 +26,7 @@ WRITERS: dict[str, Callable[[AttentionMaps, Choice, BinaryIO], None]] = {".html"
 """Writers by file name extension; each imports its own libraries."""
 
 
-def run(text: str, model: str, backend: str | None, output: str, layer: int | None, head: int | None) -> None:
+def run(text: str, model: str, backend: str | None, output: str, layer: int | None, head: Head | None) -> None:
     """Compute the maps and show them. The file is opened first, so that a bad path fails immediately.
 
     Raises NoSuchHead, NoTokens, and what ``TextEncoder.from_pretrained`` and ``attention_maps`` raise.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from ...dispatch.errors import MhaError
 from ...models.text_encoder import TextEncoder
+
+Head: TypeAlias = int | Literal["mean"]
+"""A head, counted from 0, or the mean of all heads of a layer."""
 
 
 class NoTokens(MhaError, ValueError):
@@ -41,6 +44,10 @@ class AttentionMaps:
             else tuple(dict.fromkeys(t for t, out in zip(self.tokens, self.special, strict=True) if out))
         )
 
+    def of(self, layer: int, head: Head) -> Any:
+        """Return the weights (L, L) of a head, or the mean of all heads of a layer."""
+        return self.weights[layer].mean(axis=0) if head == "mean" else self.weights[layer, head]
+
     @property
     def layers(self) -> int:
         """Number of layers."""
@@ -57,15 +64,43 @@ class Choice:
     """A layer and a head, counted from 0 as in ``TextEncoder.attention_maps``; None means all."""
 
     layer: int | None
-    head: int | None
+    head: Head | None
 
     @classmethod
-    def of(cls, maps: AttentionMaps, layer: int | None, head: int | None) -> Self:
+    def of(cls, maps: AttentionMaps, layer: int | None, head: Head | None) -> Self:
         """Return the choice. Raises NoSuchHead if the model has no such layer or head."""
         for name, asked, count in (("layer", layer, maps.layers), ("head", head, maps.heads)):
-            if asked is not None and not 0 <= asked < count:
+            if isinstance(asked, int) and not 0 <= asked < count:
                 raise NoSuchHead(f"--{name} is {asked}; the model has {name}s 0 to {count - 1}")
         return cls(layer, head)
+
+    def one(self, maps: AttentionMaps) -> tuple[int, Head]:
+        """Return a single layer and head: where one was not chosen, the most telling; of a mean, the last layer."""
+        if self.head == "mean":
+            return maps.layers - 1 if self.layer is None else self.layer, "mean"
+        told = telling(maps)
+        layers = range(maps.layers) if self.layer is None else [self.layer]
+        heads = range(maps.heads) if self.head is None else [self.head]
+        return max(((layer, head) for layer in layers for head in heads), key=lambda at: float(told[at]))
+
+
+MOST_TELLING = "the head in which words single out another word most"
+
+
+def telling(maps: AttentionMaps) -> Any:
+    """Return how much the words of each head single out another word, as (layers, heads).
+
+    It is the largest weight that a word gives to a word which is not next to it, averaged over all words. Special tokens and
+    punctuation are no words. A text without such pairs is judged by neighbours too, and one without two words by all tokens.
+    """
+    import numpy as np  # only here: commands start without it
+
+    count = len(maps.tokens)
+    word = ~np.asarray(maps.special) & np.asarray([any(map(str.isalnum, token)) for token in maps.tokens])
+    distance = np.abs(np.subtract.outer(range(count), range(count)))
+    pairs = word[:, None] & word[None, :]
+    allowed = next((each for each in (pairs & (distance > 1), pairs & (distance > 0)) if each.any()), distance >= 0)
+    return np.where(allowed, maps.weights, 0).max(axis=-1)[..., allowed.any(axis=-1)].mean(axis=-1)
 
 
 def attention_maps(text: str, model: str, backend: str | None) -> AttentionMaps:
@@ -83,6 +118,12 @@ def attention_maps(text: str, model: str, backend: str | None) -> AttentionMaps:
         tokens=tuple(tokens),
         special=tuple(token in special for token in tokens),
         weights=encoder.backend.to_numpy(weights),
-        model=Path(model).name or model,
+        model=_name(model),
         backend=encoder.backend.record.name,
     )
+
+
+def _name(model: str) -> str:
+    """Return the last part of a path or repository id that tells something."""
+    path = Path(model).absolute()
+    return path.parent.name if path.name == "model" else path.name or model

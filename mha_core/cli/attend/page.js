@@ -6,6 +6,8 @@ const count = data.tokens.length;
 const stored = new Uint16Array(Uint8Array.from(atob(data.weights), (letter) => letter.charCodeAt(0)).buffer);
 const LINE = 1.3; // distance between labels, in font sizes; slanted labels need as much
 const SMALLEST = 6; // font size in pixels below which labels cannot be read
+const NARROW = 420; // a map of at most this many pixels has its colour scale below
+const WIDEST = 1400; // pixels of a map that is scrolled sideways, so that its labels can be read; a larger one has none
 const THRESHOLD = 0.05; // least weight of a line while no token is pointed at
 
 const state = { layer: data.layer, head: data.head, withoutSpecial: false, pointed: null, kept: null };
@@ -70,25 +72,29 @@ function escaped(token) {
   return token.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 }
 
-// Largest font size in pixels at which the labels along both sides of a square map do not overlap; 0 if none is readable.
-function labelSize(labels, width) {
+// Width of a map, the font size of its labels, and how far slanted labels reach beyond its right edge, all in pixels. The size is 0
+// if no label is readable. In a narrow window a map may be wider.
+function fitted(labels, available, margins) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = "100px system-ui, sans-serif";
-  const longest = Math.max(...labels.map((label) => context.measureText(label).width)) / 100; // in font sizes
-  // width = a line of text for each row of the map + the labels to its left + half as much for slanted labels to its right
-  const size = width / (LINE * labels.length + 1.5 * longest);
-  return size < SMALLEST ? 0 : Math.min(12, size);
+  const widths = labels.map((label) => context.measureText(label).width / 100); // this and the next two in font sizes
+  const beyond = Math.max(0, ...widths.map((width, at) => width / 2 - LINE * (labels.length - 1 - at)));
+  const lines = LINE * labels.length + Math.max(...widths) + beyond;
+  const size = (available - margins) / lines;
+  if (size >= SMALLEST) return { width: available, size: Math.min(12, size), beyond: beyond * Math.min(12, size) };
+  const width = 9 * lines + margins;
+  return available <= NARROW && width <= WIDEST ? { width, size: 9, beyond: 9 * beyond } : { width: available, size: 0, beyond: 0 };
 }
 
 function drawHeat() {
   const palette = stops();
   const style = getComputedStyle(document.documentElement);
-  const width = element("heat").clientWidth;
-  const wide = width > 420;
+  const available = element("heat").parentElement.clientWidth;
+  const wide = available > NARROW;
   const places = shownPlaces();
   const names = places.map((at) => escaped(data.tokens[at]));
   const labels = places.map((at) => (data.tokens[at].length > 18 ? `${data.tokens[at].slice(0, 17)}…` : data.tokens[at]));
-  const size = labelSize(labels, width - (wide ? 90 : 30)); // minus the margins and the colour scale
+  const { width, size, beyond } = fitted(labels, available, wide ? 90 : 30); // margins, and the colour scale
   const scale = [...Array(33).keys()].map((step) => [(step / 32) ** 2, `rgb(${colour(palette, step / 32)})`]);
   const rows = places.map((from) => places.map((to) => weight(from, to)));
   const words = places.map((from, y) => places.map((to, x) => `${names[y]} → ${names[x]}: ${weight(from, to).toFixed(3)}`));
@@ -98,15 +104,20 @@ function drawHeat() {
   };
   const layout = {
     font: { family: "system-ui, sans-serif", size: 12, color: style.getPropertyValue("--ink").trim() },
-    paper_bgcolor: "transparent", plot_bgcolor: "transparent", margin: { l: 10, r: 10, t: 10, b: 10 },
+    paper_bgcolor: "transparent", plot_bgcolor: "transparent", margin: { l: 10, r: 10 + (wide ? 0 : beyond), t: 10, b: 10 },
     xaxis: { ...axis, side: "top", tickangle: -60 },
     yaxis: { ...axis, range: [places.length - 0.5, -0.5], scaleanchor: "x", constrain: "domain" },
-    width, height: wide ? 0.92 * width : width, dragmode: false, uirevision: "same",
+    width, height: wide ? 0.92 * width : width + 70, dragmode: false, uirevision: "same",
   };
   const trace = {
     type: "heatmap", z: rows, text: words, hovertemplate: "%{text}<extra></extra>", zmin: 0, zmax: 1, colorscale: scale,
-    xgap: places.length < 40 ? 1 : 0, ygap: places.length < 40 ? 1 : 0, showscale: wide, colorbar: { thickness: 10, outlinewidth: 0, len: 0.8, tickfont: { size: 12 } },
+    xgap: places.length < 40 ? 1 : 0, ygap: places.length < 40 ? 1 : 0, colorbar: { thickness: 10, outlinewidth: 0, len: 0.8, tickfont: { size: 12 }, ...(wide ? {} : { orientation: "h", x: 0, xanchor: "left", len: Math.min(1, available / width), y: -0.02, yanchor: "top" }) },
   };
+  const heat = element("heat");
+  if (heat.wide !== wide) {
+    Plotly.purge(heat); // it would keep the margins of the other place of the scale
+    Object.assign(heat, { wide, listening: false });
+  }
   return Plotly.react("heat", [trace], layout, { displayModeBar: false }).then((plot) => {
     if (plot.listening) return;
     plot.listening = true;

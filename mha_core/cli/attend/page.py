@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..offline import render
-from .maps import AttentionMaps, Choice
+from .maps import MOST_TELLING, AttentionMaps, Choice, Head
 
 _ONE = 65535  # stored number for a weight of 1: two bytes per weight keep four digits
 _LARGE = 50e6  # bytes; browsers take seconds to open a larger page
@@ -19,11 +19,13 @@ class LargePageWarning(UserWarning):
 
 
 def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
-    """Write a self-contained HTML page that opens on the choice: by default the last layer and the mean of its heads.
+    """Write a self-contained HTML page that opens on the choice, by default the most telling head.
 
     Warns with LargePageWarning if the page is larger than 50 MB.
     """
-    page = render(Path(__file__).parent, maps=maps, data=_data(maps, choice)).encode("utf-8")
+    layer, head = choice.one(maps)
+    told = None if choice.head is not None else f"layer {layer}, head {head}: {MOST_TELLING}"
+    page = render(Path(__file__).parent, maps=maps, data=_data(maps, layer, head), told=told).encode("utf-8")
     file.write(page)
     if len(page) > _LARGE:
         count = len(maps.tokens)
@@ -31,7 +33,7 @@ def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
         warnings.warn(f"{what}: browsers open it slowly; use a shorter text", LargePageWarning, stacklevel=2)
 
 
-def _data(maps: AttentionMaps, choice: Choice) -> dict[str, Any]:
+def _data(maps: AttentionMaps, layer: int, head: Head) -> dict[str, Any]:
     """Return the data for the script; head "mean" is the mean of all heads of a layer."""
     numbers = (maps.weights * _ONE).round().astype("<u2")
     return {
@@ -41,6 +43,6 @@ def _data(maps: AttentionMaps, choice: Choice) -> dict[str, Any]:
         "heads": maps.heads,
         "one": _ONE,
         "weights": base64.b64encode(numbers.tobytes()).decode("ascii"),
-        "layer": maps.layers - 1 if choice.layer is None else choice.layer,
-        "head": "mean" if choice.head is None else choice.head,
+        "layer": layer,
+        "head": head,
     }

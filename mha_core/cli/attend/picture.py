@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from matplotlib import rcParams
@@ -11,7 +11,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, fontManager, get_font
 
-from .maps import AttentionMaps, Choice
+from .maps import AttentionMaps, Choice, Head
 
 _NORM = PowerNorm(0.5, 0, 1)  # the square root makes small weights visible
 _COLOURS = "magma"
@@ -33,7 +33,7 @@ def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
 def drawn(maps: AttentionMaps, choice: Choice) -> Figure:
     """Return the figure: a row of maps per layer and a column per head. A single map is labelled with its tokens."""
     layers = range(maps.layers) if choice.layer is None else [choice.layer]
-    heads = range(maps.heads) if choice.head is None else [choice.head]
+    heads: Sequence[Head] = range(maps.heads) if choice.head is None else [choice.head]
     alone = len(layers) == len(heads) == 1
     title = f"{maps.model} on {maps.backend}: each row attends to the columns"
     (title, *names), families = _drawable([title, *(maps.tokens if alone else ())])
@@ -42,10 +42,10 @@ def drawn(maps: AttentionMaps, choice: Choice) -> Figure:
     axes = figure.subplots(len(layers), len(heads), squeeze=False)
     for row, layer in zip(axes, layers, strict=True):
         for axis, head in zip(row, heads, strict=True):
-            image = axis.imshow(maps.weights[layer, head], cmap=_COLOURS, norm=_NORM, interpolation="nearest")
+            image = axis.imshow(maps.of(layer, head), cmap=_COLOURS, norm=_NORM, interpolation="nearest")
             axis.set(xticks=[], yticks=[])
     for axis, head in zip(axes[0], heads, strict=True):
-        axis.set_title(f"head {head}", fontsize=8)
+        axis.set_title("mean" if head == "mean" else f"head {head}", fontsize=8)
     for row, layer in zip(axes, layers, strict=True):
         row[0].set_ylabel(f"layer {layer}", fontsize=8)
     if alone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from rich.cells import cell_len, set_cell_size
 from rich.color import Color
@@ -10,26 +10,27 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from .maps import AttentionMaps, Choice
+from .maps import MOST_TELLING, AttentionMaps, Choice, Head
 
 _LABEL = 14  # greatest width of a token, in columns
 _LARGEST = 2  # greatest number of weights per row that are written out
 _SMALL = 0.1  # weights below this are dimmed
-# rich's names of colour systems that can blend; with 16 colours most weights would look the same
-_BLENDING = ("256", "truecolor")
 _STOPS = ((26, 29, 41), (58, 110, 190), (255, 221, 130))  # colours of the weights 0, 1/4 and 1; others are blended
+# of a terminal's 256 colours, each lighter than the one before: those closest to a blend would alternate between grey and blue
+_RAMP = (234, 235, 236, 237, 60, 61, 67, 110, 144, 179, 222)
 
 
 def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) -> None:
-    """Print a row per token: its weights, and the largest ones written out. Default: the last layer, the mean of its heads."""
+    """Print a row per token: its weights, and the largest ones written out. By default it shows the most telling head."""
     console = console or Console(highlight=False, soft_wrap=True)
-    layer = maps.layers - 1 if choice.layer is None else choice.layer
-    heads = maps.weights[layer]
-    weights = heads.mean(axis=0) if choice.head is None else heads[choice.head]
-    console.print(Text(_encodable(_title(maps, layer, choice.head), console)))
-    console.print(Text("each row attends to the columns", style="dim"))
+    layer, head = choice.one(maps)
+    weights = maps.of(layer, head)
+    console.print(Text(_encodable(_title(maps, layer, head), console)))
+    why = "" if choice.head is not None else f"; {MOST_TELLING}"
+    console.print(Text(f"each row attends to the columns{why}", style="dim"))
 
-    count, coloured = len(maps.tokens), console.color_system in _BLENDING and not console.no_color
+    count = len(maps.tokens)
+    colour = None if console.no_color else _COLOURS.get(str(console.color_system))
     zero, cut = (".", "~") if console.options.ascii_only else ("·", "…")
     tokens = [_encodable(token, console) for token in maps.tokens]
     label = min(_LABEL, max(cell_len(token) for token in tokens))
@@ -44,7 +45,7 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     for at, row in enumerate(weights.tolist()):
         line = Text(f"{at:>{number}} {labels[at]} ")
         for weight in row[:shown]:
-            line.append(*_cell(weight, cell, coloured, zero))
+            line.append(*_cell(weight, cell, colour, zero))
         for other in sorted(range(count), key=row.__getitem__, reverse=True)[:largest]:
             line.append(f"  {row[other]:.2f} {labels[other]}", style="dim" if row[other] < _SMALL else "")
         line.rstrip()
@@ -54,8 +55,8 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
         console.print(Text(rest, style="yellow"))
 
 
-def _title(maps: AttentionMaps, layer: int, head: int | None) -> str:
-    which = f"mean of {maps.heads} heads" if head is None else f"head {head} of 0 to {maps.heads - 1}"
+def _title(maps: AttentionMaps, layer: int, head: Head) -> str:
+    which = f"mean of {maps.heads} heads" if head == "mean" else f"head {head} of 0 to {maps.heads - 1}"
     return f"{maps.model} on {maps.backend}: layer {layer} of 0 to {maps.layers - 1}, {which}"
 
 
@@ -68,17 +69,23 @@ def _fitted(token: str, width: int, cut: str) -> str:
     return set_cell_size(token if cell_len(token) <= width else set_cell_size(token, width - 1).rstrip() + cut, width)
 
 
-def _cell(weight: float, width: int, coloured: bool, zero: str) -> tuple[str, Style | str]:
-    if coloured:
-        return " " * width, Style(bgcolor=_colour(weight))
+def _cell(weight: float, width: int, colour: Callable[[float], Color] | None, zero: str) -> tuple[str, Style | str]:
+    if colour is not None:
+        return " " * width, Style(bgcolor=colour(min(1.0, max(0.0, weight)) ** 0.5))
     tenths = min(9, int(10 * weight))
     return (str(tenths) if tenths else zero).rjust(width), ""
 
 
-def _colour(weight: float) -> Color:
-    """Return the colour of a weight, by its square root, so that small weights are visible."""
-    at = 2 * min(1.0, max(0.0, weight)) ** 0.5
-    low, high = (_STOPS[0], _STOPS[1]) if at < 1 else (_STOPS[1], _STOPS[2])
-    fraction: Any = at if at < 1 else at - 1
-    red, green, blue = (round(a + fraction * (b - a)) for a, b in zip(low, high, strict=True))
+def _blended(root: float) -> Color:
+    """Return the colour of a weight, given by its square root, so that small weights are visible."""
+    (low, high), part = (_STOPS[:2], 2 * root) if root < 0.5 else (_STOPS[1:], 2 * root - 1)
+    red, green, blue = (round(a + part * (b - a)) for a, b in zip(low, high, strict=True))
     return Color.from_rgb(red, green, blue)
+
+
+def _of_ramp(root: float) -> Color:
+    return Color.from_ansi(_RAMP[min(len(_RAMP) - 1, int(root * len(_RAMP)))])
+
+
+_COLOURS: dict[str, Callable[[float], Color]] = {"truecolor": _blended, "256": _of_ramp}
+"""The colour of a square root, by rich's names of colour systems; with 16 colours most weights would look the same."""

