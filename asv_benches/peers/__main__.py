@@ -19,7 +19,7 @@ from mha_core.bench.worker import WorkerFailed
 
 from .cases import KNOWN, MissingPeer, check_installed, chosen
 from .measure import Row, measured
-from .report import reading, table, write
+from .report import draw, read, reading, table, write
 
 WIDTH = 180  # columns of a table that is written to a file or pipe
 
@@ -38,9 +38,15 @@ def main(
         int, typer.Option(min=1, help="Processes per contender, one after another; they share the rounds.")
     ] = Effort().processes,
     quick: Annotated[bool, typer.Option(help="Three rounds in one process: shows that everything runs, not how fast.")] = False,
-    report: Annotated[Path | None, typer.Option(metavar="STEM", help="Write STEM.md and STEM.json.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="STEM", help="Write STEM.md, STEM.svg and STEM.json.")] = None,
+    again: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Write the page of this FILE.json again; nothing is measured.")
+    ] = None,
 ) -> None:
     """Time each backend and its peers in separate processes; print goals, ratios and shares of the machine's limit."""
+    if again is not None:
+        draw(again.with_suffix(""), *read(again))
+        return
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: contenders need no network
     console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
     for name in tuning_variables(os.environ):

@@ -1,9 +1,9 @@
-"""Results as a table for the terminal, as Markdown and as JSON."""
+"""Results as a table for the terminal, as a page with a picture, and as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +13,10 @@ from rich.table import Table
 
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.machine import processor, versions
+from mha_core.bench.rounds import Ratio
 from mha_core.bench.timing import duration
 
+from . import chart
 from .measure import Row
 
 FORMAT = 1
@@ -68,10 +70,9 @@ def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dic
     }
 
 
-def markdown(rows: Sequence[Row], found: Mapping[str, Any]) -> str:
-    """Return the page: what the figures depend on, then the table."""
+def markdown(rows: Sequence[Row], found: Mapping[str, Any], picture: str) -> str:
+    """Return the page: what the figures depend on, the picture, the ratios, and the times."""
     machine = found["machine"]
-    rule = ["---"] * LEFT + ["---:"] * (len(HEADING) - LEFT)
     parts = [
         "# Benchmarks against other libraries",
         f"Measured on {found['date']} by `{found['command']}`: {machine['model']}, {machine['cores']} cores, "
@@ -79,18 +80,46 @@ def markdown(rows: Sequence[Row], found: Mapping[str, Any]) -> str:
         + ", ".join(f"{name} {version}" for name, version in found["versions"].items())
         + ".",
         *reading(found["limits"]),
-        "\n".join(f"| {' | '.join(line)} |" for line in (HEADING, rule, *map(cells, rows))),
+        f"![The ratio, the goal and the limit of each backend in each case; the tables have the numbers]({picture})",
+        "## Ratios to other libraries",
+        "Goals are in parentheses: the greatest ratio that meets them. A ratio that misses its goal is bold.",
+        _ratios(rows),
+        "## Times",
+        _lines(("case", "backend", "quartiles", "time", "other's time", "of the limit"), 2, map(_times, rows)),
         *(f"{row.case}, {row.backend}: {row.wrong}" for row in rows if row.wrong),
     ]
     return "\n\n".join(parts) + "\n"
 
 
+def _ratios(rows: Sequence[Row]) -> str:
+    """Return a table with a line for each case and a column for each backend."""
+    backends = list(dict.fromkeys(row.backend for row in rows))
+    cases: dict[tuple[str, str], dict[str, str]] = {(row.case, row.peer): {} for row in rows}
+    for row in rows:
+        goal = "" if row.goal is None else f" ({row.goal:.2f})"
+        ratio = row.verdict if row.ratio is None else f"{row.ratio.median:.2f}{goal}"
+        cases[row.case, row.peer][row.backend] = f"**{ratio}**" if row.verdict.startswith("missed") else ratio
+    lines = [(f"{case},<br>{peer}", *(its.get(name, "") for name in backends)) for (case, peer), its in cases.items()]
+    return _lines(("case, and the other library", *backends), 1, lines)
+
+
+def _times(row: Row) -> tuple[str, ...]:
+    case, _, backend, _, _, quartiles, _, time, its_time, reached = cells(row)
+    return case, backend, quartiles, time, its_time, reached
+
+
+def _lines(heading: Sequence[str], left: int, rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table, in which the columns after the first ``left`` are numbers."""
+    rule = ["---"] * left + ["---:"] * (len(heading) - left)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, rule, *rows))
+
+
 def reading(rates: Mapping[str, float]) -> list[str]:
     """Return paragraphs that explain the figures."""
     ratio = (
-        "The ratio is mha-core's time divided by the peer's: the median over rounds, with its quartiles. Each runs in its own "
-        "process, and all take one turn per round; several sets of processes (with --quick, one) share the rounds. Every "
-        "answer was checked against float64 before it was timed."
+        "The ratio is mha-core's time divided by the other library's: the median over rounds, with its quartiles. Each runs in "
+        "its own process, and all take one turn per round; several sets of processes (with --quick, one) share the rounds. "
+        "Every answer was checked against float64 before it was timed."
     )
     if not rates:
         return [ratio]
@@ -103,8 +132,27 @@ def reading(rates: Mapping[str, float]) -> list[str]:
 
 
 def write(stem: Path, rows: Sequence[Row], rates: Mapping[str, float], command: str) -> None:
-    """Write STEM.md and STEM.json."""
+    """Write STEM.md with its picture STEM.svg, and STEM.json."""
     found = record(rows, rates, command)
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    stem.with_suffix(".md").write_text(markdown(rows, found), encoding="utf-8")
+    draw(stem, rows, found)
+
+
+def draw(stem: Path, rows: Sequence[Row], found: Mapping[str, Any]) -> None:
+    """Write STEM.md and STEM.svg."""
+    picture = stem.with_suffix(".svg")
+    picture.write_text(chart.svg(rows), encoding="utf-8")
+    stem.with_suffix(".md").write_text(markdown(rows, found, picture.name), encoding="utf-8")
+
+
+def read(file: Path) -> tuple[list[Row], dict[str, Any]]:
+    """Return the rows of a STEM.json, and all that it holds. Raises ValueError for another format."""
+    found = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f"{file} is not a report of format {FORMAT}")
+    rows = []
+    for each in found["rows"]:
+        given = {name: value for name, value in each.items() if name != "verdict"}
+        rows.append(Row(**given | {"ratio": None if given["ratio"] is None else Ratio(**given["ratio"])}))
+    return rows, found

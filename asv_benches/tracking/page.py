@@ -27,18 +27,16 @@ class Cell:
     """Why there is a gap, or from which older commit the value comes."""
     best: bool = False
     """Whether it is the best of its case and benchmark."""
-    first: bool = False
-    """Whether it is the first of its benchmark's columns."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The newest values of cases that share benchmarks."""
+    """The newest values of a benchmark."""
 
-    columns: Sequence[tuple[Benchmark, Sequence[str]]]
-    """Each benchmark with its backends."""
+    benchmark: Benchmark
+    backends: Sequence[str]
     rows: Sequence[tuple[str, Sequence[Cell]]]
-    """Each case with a cell for each backend of each benchmark."""
+    """Each case with a cell for each backend."""
 
 
 def write(history: History, output: Path) -> None:
@@ -91,35 +89,14 @@ def _worst_first(found: Sequence[Regression], backend: str) -> list[Regression]:
 
 
 def _tables(machine: Machine, backends: Sequence[str]) -> list[Table]:
-    """Return a table for each group of cases that share benchmarks."""
-    groups: list[tuple[set[str], set[Benchmark]]] = []
-    for case in machine.cases:
-        cases, benchmarks = {case}, {each.benchmark for each in machine.series if each.case == case}
-        others = []
-        for group in groups:
-            if group[1] & benchmarks:
-                cases, benchmarks = cases | group[0], benchmarks | group[1]
-            else:
-                others.append(group)
-        groups = [*others, (cases, benchmarks)]
-    groups.sort(key=lambda group: min(map(machine.cases.index, group[0])))
-    return [_table(machine, backends, *group) for group in groups]
-
-
-def _table(machine: Machine, backends: Sequence[str], cases: set[str], benchmarks: set[Benchmark]) -> Table:
+    """Return a table for each benchmark; side by side they fill a wide window, and each fits a narrow one."""
     series = {(each.case, each.benchmark, each.backend): each for each in machine.series}
-    columns = [
-        (benchmark, [name for name in backends if any((case, benchmark, name) in series for case in cases)])
-        for benchmark in machine.benchmarks
-        if benchmark in benchmarks
-    ]
-    rows = []
-    for case in filter(cases.__contains__, machine.cases):
-        cells: list[Cell] = []
-        for benchmark, names in columns:
-            cells += _cells(machine, [series.get((case, benchmark, name)) for name in names])
-        rows.append((case, cells))
-    return Table(columns, rows)
+    tables = []
+    for benchmark in machine.benchmarks:
+        names = [name for name in backends if any((case, benchmark, name) in series for case in machine.cases)]
+        rows = {case: [series.get((case, benchmark, name)) for name in names] for case in machine.cases}
+        tables.append(Table(benchmark, names, [(case, _cells(machine, row)) for case, row in rows.items() if any(row)]))
+    return tables
 
 
 def _cells(machine: Machine, row: Sequence[Series | None]) -> list[Cell]:
@@ -129,18 +106,18 @@ def _cells(machine: Machine, row: Sequence[Series | None]) -> list[Cell]:
     there = [value for value in values if value is not None]
     best = min(there) if len(there) > 1 else None
     cells = []
-    for at, (series, place, value) in enumerate(zip(row, newest, values, strict=True)):
+    for series, place, value in zip(row, newest, values, strict=True):
         if series is None or place is None:
-            cells.append(Cell("", "not measured", first=at == 0))
+            cells.append(Cell("", "not measured"))
             continue
         commit = machine.commits[place]
         when = f"{commit.short}, {commit.date}"
         if value is None:
-            cells.append(Cell("", f"failed at {when}", first=at == 0))
+            cells.append(Cell("", f"failed at {when}"))
         else:
             note = "" if commit == machine.commits[-1] else f"from an older commit: {when}"
             text = shown(value, series.benchmark.unit)
-            cells.append(Cell(text, note, best is not None and text == shown(best, series.benchmark.unit), at == 0))
+            cells.append(Cell(text, note, best is not None and text == shown(best, series.benchmark.unit)))
     return cells
 
 

@@ -30,9 +30,11 @@ def digits(value: float) -> str:
 def shown(value: float, unit: str) -> str:
     """Format a value with its unit.
 
-    >>> shown(0.02631, "seconds"), shown(2.5e8, "bytes"), shown(0.1725, "x"), shown(1.5, "us")
-    ('26.3 ms', '250 MB', '0.172x', '1.50 µs')
+    >>> shown(0.02631, "seconds"), shown(2.5e8, "bytes"), shown(0, "bytes"), shown(0.1725, "x"), shown(1.5, "us")
+    ('26.3 ms', '250 MB', '0 B', '0.172x', '1.50 µs')
     """
     name, size = scale([value], unit)
+    if value == 0 and unit == "bytes":
+        return "0 B"
     space = "" if name in {"", "x"} else " "
     return f"{digits(value / size)}{space}{name}"

@@ -1,0 +1,91 @@
+"""The results as a picture: in each case the ratio of every backend, its goal, and the ratio at the machine's limit."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from .measure import Row
+
+# each stands for a variable of the style sheet, which matplotlib cannot write
+INK, QUIET, RULE, HIT, MISS = "#010101", "#020202", "#030303", "#040404", "#050505"
+STYLE: Mapping[str, tuple[str, str, str]] = {
+    INK: ("ink", "#1b1f24", "#e4e7eb"),
+    QUIET: ("quiet", "#5b6470", "#9aa4b0"),
+    RULE: ("rule", "#dde1e6", "#343a42"),
+    HIT: ("hit", "#0757a8", "#7db7f5"),
+    MISS: ("miss", "#c2410c", "#fb923c"),
+}
+"""The variable that each colour stands for, and its value on a light and on a dark page."""
+MARKERS = {"numpy": "o", "torch": "s"}
+_ROW, _WIDTH = 0.19, 5.2  # inches of a line of text or of marks, and of the picture
+_TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2)
+
+
+def svg(rows: Sequence[Row]) -> str:
+    """Return the picture as SVG that suits a light and a dark page."""
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "peers", "font.family": "sans-serif", "font.size": 10}):
+        file = io.StringIO()
+        drawn(rows).savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
+    for colour, (name, _, _) in STYLE.items():
+        text = text.replace(colour, f"var(--{name})")
+    light, dark = ("; ".join(f"--{each[0]}: {each[at]}" for each in STYLE.values()) for at in (1, 2))
+    style = f"<style>svg {{ {light} }} @media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}</style>"
+    head, end, rest = text[text.index("<svg") :].partition(">")
+    return f'{head} role="img" aria-label="Time relative to other libraries"{end}\n{style}{rest}'
+
+
+def drawn(rows: Sequence[Row]) -> Figure:
+    """Return the figure: for each case a line with its name, and a line of marks for each backend."""
+    timed = [row for row in rows if row.ratio is not None]
+    groups = [(names, list(its)) for names, its in groupby(timed, key=lambda row: (row.case, row.peer))]
+    height = sum(1.5 + len(its) for _, its in groups) + 1
+    figure = Figure(figsize=(_WIDTH, _ROW * height + 1.1), layout="constrained")
+    axes = figure.add_subplot()
+    at = 0.0
+    for (case, peer), its in groups:
+        axes.annotate(f"{case}  ·  {peer}", (0, at), xycoords=axes.get_yaxis_transform(), color=INK, fontsize=9, va="center")
+        for row in its:
+            at += 1
+            _mark(axes, row, at)
+        at += 1.5
+    axes.axvline(1, color=QUIET, linewidth=1, zorder=0)
+    axes.set(xscale="log", xlim=(0.04, 2.6), ylim=(at, -1), yticks=[])
+    axes.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS], color=QUIET)
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("time relative to the other library; left of 1 is faster", color=QUIET, fontsize=9)
+    axes.grid(axis="x", color=RULE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(color=RULE, labeltop=True, labelsize=9)
+    axes.spines[:].set_visible(False)
+    handles = [
+        *(Line2D([], [], color=HIT, marker=marker, linestyle="", label=name) for name, marker in MARKERS.items()),
+        Line2D([], [], color=MISS, marker="o", linestyle="", label="goal missed"),
+        Line2D([], [], color=INK, marker="|", markersize=9, linestyle="", label="goal"),
+        Line2D([], [], color=QUIET, marker="d", markerfacecolor="none", linestyle="", label="limit"),
+    ]
+    spacing = {"handletextpad": 0.2, "columnspacing": 1.0}
+    figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False, labelcolor=INK, fontsize=9, **spacing)
+    return figure
+
+
+def _mark(axes: Axes, row: Row, at: float) -> None:
+    """Draw a row: the quartiles as a line, the ratio, its goal, and the ratio at the machine's limit."""
+    assert row.ratio is not None
+    colour = MISS if row.verdict.startswith("missed") else HIT
+    median = row.ratio.median
+    axes.plot([row.ratio.low, row.ratio.high], [at, at], color=colour, linewidth=1.5, alpha=0.5)
+    if row.reached is not None and row.reached <= 1:
+        axes.plot(median * row.reached, at, marker="d", markersize=5, color=QUIET, markerfacecolor="none", linestyle="")
+    if row.goal is not None:
+        axes.plot(row.goal, at, marker="|", markersize=9, color=INK, linestyle="")
+    axes.plot(median, at, marker=MARKERS.get(row.backend, "^"), markersize=5.5, color=colour, linestyle="")
+    right = axes.get_yaxis_transform()
+    axes.annotate(f"{median:.2f}", (1.0, at), xycoords=right, va="center", ha="right", fontsize=9, color=colour)
