@@ -83,3 +83,42 @@ def test_an_explanation_in_json_has_what_the_table_shows():
         run("explain", "multi_head_attention", "x=3x4", *(f"w_{x}=4x4" for x in "qkvo"), "num_heads=2", "--json").stdout
     )
     assert [call["operation"] for call in whole["calls"]].count("linear") == 4
+
+
+def in_a_terminal(width, *arguments):
+    """Return the lines that a terminal of this width shows, without colours."""
+    settings = {"COLUMNS": str(width), "LINES": "50", "FORCE_COLOR": "1", "TERM": "xterm-256color", "TTY_COMPATIBLE": "1"}
+    done = CliRunner(env=settings).invoke(app, [str(word) for word in arguments], prog_name="mha")
+    assert done.output, done.exception
+    return re.sub(r"\x1b\[[\d;]*m", "", done.output).splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_terminal_gets_lines_that_end_between_words(width, tiny_model, tmp_path):
+    missing = "a-directory-that-does-not-exist"
+    commands = [
+        ("attend", "the swift sleeps on the wing", "--model", tiny_model, "--layer", 0),
+        ("attend", "x", "--model", missing),
+        ("encode", "--model", tiny_model, *("--text", "unpronounceableness " * 5) * 2, "--similar", 1),
+    ]
+    for command in commands:
+        lines, whole = in_a_terminal(width, *command), in_a_terminal(500, *command)
+        assert max(map(len, lines)) <= width, lines
+        assert len(lines) > len(whole) and words("\n".join(whole)) == words("\n".join(lines))
+
+
+def test_elsewhere_an_error_is_one_line(tiny_model):
+    done = run("attend", "x", "--model", "a-directory-that-does-not-exist", width=40)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_list_of_commands_has_whole_sentences():
+    done = subprocess.run(
+        [sys.executable, "-m", "mha_core", "-h"],
+        env={**os.environ, "COLUMNS": "60"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "..." not in done.stdout.partition("Commands:")[2]
+    assert max(map(len, done.stdout.splitlines())) <= 60

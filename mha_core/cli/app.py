@@ -6,16 +6,10 @@ Exit codes: 0 success; 1 an error; 2 a usage error.
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from typer.core import TyperArgument, TyperCommand
 
 import mha_core
 
@@ -25,6 +19,7 @@ from . import conform as conformance
 from . import encode as encoding
 from . import explain as explaining
 from . import new_plugin as plugins
+from .command import Command, failing_clearly
 
 app = typer.Typer(
     name="mha",
@@ -34,19 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Command(TyperCommand):
-    """A command whose help shows the names of arguments as its usage line does, without types of Python."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        for param in self.params:
-            if isinstance(param, TyperArgument):
-                param.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
 def _version(asked: bool) -> None:
@@ -62,35 +44,6 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-@contextmanager
-def _failing_clearly() -> Iterator[None]:
-    """Print errors that a user can fix as one line on standard error, and exit with 1. Warnings are one line too."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        console.print("[yellow]warning:[/yellow]", escape(str(message)))
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        try:
-            yield
-        except KeyboardInterrupt as stopped:
-            console.print(escape(str(stopped)) or "interrupted")
-            raise typer.Exit(130) from stopped  # as shells report a process that Ctrl-C ends
-        except BrokenPipeError:
-            raise  # click exits quietly when a reader such as head has closed the pipe
-        except (mha_core.MhaError, OSError, UnicodeError, ModuleNotFoundError) as error:
-            console.print("[red]error:[/red]", _message(error))
-            raise typer.Exit(1) from error
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        said = str(error)
-        return escape(said if "pip install" in said else f"{said}: pip install 'mha-core[cli]'")
-    return escape(str(error))
 
 
 Files = Annotated[
@@ -145,7 +98,7 @@ def encode(
         raise typer.BadParameter(f"{output!r} does not end in .npy; give x.npy, or - for JSON lines", param_hint="--output")
     if output == "-" and similar:
         raise typer.BadParameter("--similar prints to standard output too; give a file", param_hint="--output")
-    with _failing_clearly():
+    with failing_clearly():
         encoding.run(files or [], text or [], model, backend, output, similar)
 
 
@@ -188,7 +141,7 @@ def attend(
         raise typer.BadParameter(
             f"{output!r} does not end in {endings}; give such a file, or - for the terminal", param_hint="--output"
         )
-    with _failing_clearly():
+    with failing_clearly():
         attending.run(text, model, backend, output, layer, head)
         if show and typer.launch(output):
             raise mha_core.MhaError(f"nothing on this machine opens {output}; it is written")
@@ -201,7 +154,7 @@ def backends(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, tracebacks included.")] = False,
 ) -> None:
     """List the installed backends, and whether each works."""
-    with _failing_clearly():
+    with failing_clearly():
         rows = listing.report()
         if as_json:
             typer.echo(json.dumps(rows, indent=2))
@@ -229,7 +182,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show which kernel a call would use, and why others are not chosen. Nothing is computed."""
-    with _failing_clearly():
+    with failing_clearly():
         try:
             explanation = explaining.run(op, given or [], backend=backend, dtype=dtype, device=device)
         except explaining.BadArgument as error:
@@ -262,7 +215,7 @@ def conform(
     ] = None,
 ) -> None:
     """Run the conformance suite on a backend and its kernels. Exit codes are pytest's."""
-    with _failing_clearly():
+    with failing_clearly():
         status = conformance.conform(
             name,
             device=device,
@@ -304,7 +257,7 @@ def bench(
     from ..bench.worker import WorkerFailed
     from . import bench as benching  # it imports NumPy, which no other command needs at startup
 
-    with _failing_clearly():
+    with failing_clearly():
         try:
             with benching.watching(as_json=as_json) as watch:
                 results = benching.run(backend or [], case or [], quick=quick, model=model, texts=texts, watch=watch)
@@ -337,7 +290,7 @@ def new_plugin(
         plugins.check_name(name)
     except plugins.BadName as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from error
-    with _failing_clearly():
+    with failing_clearly():
         root = plugins.write(name, directory)
         for path in plugins.written(root):
             typer.echo(path)

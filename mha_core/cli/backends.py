@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from ..dispatch.selection import BackendInfo, backends
-from .tables import table
+from .tables import prose_console, table
 
 _COLUMNS = ("backend", "state", "library", "devices", "kernels", "from")
 
@@ -46,7 +45,7 @@ def report() -> list[dict[str, Any]]:
 
 def show(rows: Iterable[dict[str, Any]], *, traceback: bool) -> None:
     """Print a table, and below it a line for each problem, with full tracebacks if asked for."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = prose_console()
     rows = list(rows)
     cells = [tuple(map(Text, _cells(row))) for row in rows]  # Text: brackets of an install line are not markup
     console.print(table(console, _COLUMNS, cells), soft_wrap=False)
@@ -54,7 +53,7 @@ def show(rows: Iterable[dict[str, Any]], *, traceback: bool) -> None:
         for line in _troubles(row):
             console.print(Text(f"{row['name']} ({_owner(row)}): {line}"))
         if traceback and row["traceback"]:
-            console.print(Text(row["traceback"]))
+            console.print(Text(row["traceback"]), soft_wrap=True)
     if not traceback and any(row["traceback"] for row in rows):
         console.print(Text("mha backends --traceback shows the full errors", style="dim"))
 

@@ -57,7 +57,7 @@ def run(
         if similar and batches:
             print_nearest(xp, kept, batches, similar)
     if output not in (None, "-"):
-        print(f"wrote {output}: {count} vectors of {encoder.dim} numbers")
+        print(f"wrote {output}: {count} vector{'s' * (count != 1)} of {encoder.dim} numbers")
 
 
 @dataclass

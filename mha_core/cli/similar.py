@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from ..algebra.arrays import Array, Namespace, device_of
 from ..models.pooling import unit
+from .tables import prose_console
 
 _ROWS = 512  # texts that are compared with all others at once
 
@@ -30,7 +30,7 @@ def nearest(xp: Namespace, vectors: Array, k: int) -> Iterator[list[tuple[int, f
 
 def print_nearest(xp: Namespace, texts: Sequence[str], batches: Sequence[Array], k: int) -> None:
     """Print each text, and below it its neighbours with their cosines."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = prose_console()
     for text, neighbours in zip(texts, nearest(xp, xp.concat(list(batches), axis=0), k), strict=True):
         console.print(Text(text, style="bold"))
         for other, cosine in neighbours:

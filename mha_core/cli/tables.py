@@ -1,4 +1,4 @@
-"""Tables for the terminal that break no word: where one is too wide, each of its rows becomes a block of lines."""
+"""Lines and tables that break no word in a terminal: a table that is too wide becomes a block of lines for each row."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from rich.text import Text
 _BORDERS = 3  # columns of the terminal between two columns of a table
 
 Row = Sequence[Text]
+
+
+def prose_console(*, stderr: bool = False) -> Console:
+    """Return a console that wraps lines between words in a terminal, and leaves them whole elsewhere."""
+    console = Console(stderr=stderr, highlight=False)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 def table(

@@ -25,9 +25,10 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     console = console or Console(highlight=False, soft_wrap=True)
     layer, head = choice.one(maps)
     weights = maps.of(layer, head)
-    console.print(Text(_encodable(_title(maps, layer, head), console)))
+    wrapped = not console.is_terminal  # a terminal would break words
+    console.print(Text(_encodable(_title(maps, layer, head), console)), soft_wrap=wrapped)
     why = "" if choice.head is not None else f"; {MOST_TELLING}"
-    console.print(Text(f"each row attends to the columns{why}", style="dim"))
+    console.print(Text(f"each row attends to the columns{why}", style="dim"), soft_wrap=wrapped)
 
     count = len(maps.tokens)
     colour = None if console.no_color else _COLOURS.get(str(console.color_system))
@@ -52,7 +53,7 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
         console.print(line)
     if shown < count:
         rest = f"columns {shown} to {count - 1} do not fit: use a wider terminal, or --output page.html"
-        console.print(Text(rest, style="yellow"))
+        console.print(Text(rest, style="yellow"), soft_wrap=wrapped)
 
 
 def _title(maps: AttentionMaps, layer: int, head: Head) -> str:

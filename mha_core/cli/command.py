@@ -1,0 +1,61 @@
+"""How every command of ``mha`` shows its help, its errors and Ctrl-C."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.markup import escape
+from typer.core import TyperArgument, TyperCommand
+
+import mha_core
+
+from .tables import prose_console
+
+
+class Command(TyperCommand):
+    """A command whose help shows names without types of Python, and whole sentences."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for param in self.params:
+            if isinstance(param, TyperArgument):
+                param.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return super().get_short_help_str(limit=1000)  # the whole sentence; click wraps it
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+@contextmanager
+def failing_clearly() -> Iterator[None]:
+    """Print errors that a user can fix as one line on standard error, and exit with 1. Warnings are one line too."""
+    console = prose_console(stderr=True)
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        console.print("[yellow]warning:[/yellow]", escape(str(message)))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        try:
+            yield
+        except KeyboardInterrupt as stopped:
+            console.print(escape(str(stopped)) or "interrupted")
+            raise typer.Exit(130) from stopped  # as shells report a process that Ctrl-C ends
+        except BrokenPipeError:
+            raise  # click exits quietly when a reader such as head has closed the pipe
+        except (mha_core.MhaError, OSError, UnicodeError, ModuleNotFoundError) as error:
+            console.print("[red]error:[/red]", _message(error))
+            raise typer.Exit(1) from error
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        said = str(error)
+        return escape(said if "pip install" in said else f"{said}: pip install 'mha-core[cli]'")
+    return escape(str(error))
