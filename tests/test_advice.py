@@ -89,6 +89,14 @@ def test_lengths_of_another_library_are_converted_inside_the_mask():
     assert torch.equal(out, call(mha.key_lengths(torch.tensor([1, 3]))))
 
 
+def test_a_mask_of_another_library_is_converted_in_a_layer_too():
+    x, allowed = torch.from_numpy(some(3, 8)), np.tril(np.ones((3, 3), dtype=bool))
+    layer = small_layer(backend="torch")
+    y, line = advised(lambda mask: layer(x, mask=mask), mask=allowed)
+    assert line == "mask = torch.from_dlpack(mask)"
+    assert torch.equal(y, layer(x, mask=torch.from_numpy(allowed)))
+
+
 def test_a_key_of_another_library_is_converted():
     q = torch.from_numpy(some(2, 3, 4))
     out, line = advised(lambda key: mha.scaled_dot_product_attention(q, key, q), key=some(2, 3, 4))

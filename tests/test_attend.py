@@ -84,7 +84,10 @@ def test_the_most_telling_head_is_shown_by_default(attend, expected):
     assert lines[0] == f"tiny on numpy: layer {layer} of 0 to 1, head {head} of 0 to 1"
     assert lines[1] == "each row attends to the columns; the head in which words single out another word most"
     best = max((0, 1), key=lambda head: singled_out(weights[1, head].tolist(), words))
-    assert ok(*attend, "--layer", 1).splitlines()[0].endswith(f"layer 1 of 0 to 1, head {best} of 0 to 1")
+    lines = ok(*attend, "--layer", 1).splitlines()
+    assert lines[0].endswith(f"layer 1 of 0 to 1, head {best} of 0 to 1")
+    assert lines[1].endswith("; the head of this layer in which words single out another word most")
+    assert ok(*attend, "--head", 1).splitlines()[1].endswith("; the layer in which words single out another word most")
 
 
 def pointing(at, count=6):

@@ -242,6 +242,8 @@ def test_the_picture_has_each_ratio_with_its_goal_and_the_limit_and_shows_misses
         marks.setdefault(line.get_marker(), []).append((line.get_color(), float(line.get_xdata()[0])))
     assert marks["|"] == [(chart.INK, 1.1), (chart.INK, 1.0)]
     assert marks["d"] == [(chart.QUIET, pytest.approx(1.104 * 0.61)), (chart.QUIET, pytest.approx(1.231 * 0.7))]
+    far = replace(ROWS[0], ratio=Ratio(0.1, 0.1, 0.1), reached=0.01)
+    assert "<" in [line.get_marker() for line in chart.drawn([far]).axes[0].lines]  # the limit is outside
     assert marks["o"] == [(chart.HIT, 1.104)] and marks["s"] == [(chart.MISS, 1.231)]
 
 

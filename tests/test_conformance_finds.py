@@ -70,7 +70,7 @@ def raises(value):
 FAULTS = {
     "a function is missing": (
         backend(without=("asarray", "take")),
-        "the namespace of backend 'mine', mylibrary, has no asarray, take, which attention needs",
+        "the namespace of backend 'mine', mylibrary, has no asarray, take: add what attention needs",
     ),
     "types names another class": (
         backend(types=("mylibrary:Array",)),
@@ -78,7 +78,7 @@ FAULTS = {
     ),
     "from_numpy returns what it gets": (
         backend(from_numpy=lambda x, device: x),
-        "but its arrays are numpy:ndarray, which belong to backend 'numpy'",
+        "from_numpy of backend 'mine' returns numpy:ndarray, an array of backend 'numpy': convert it to yours",
     ),
     "from_numpy raises": (
         backend(from_numpy=lambda x, device: raises("no room")),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -47,5 +48,6 @@ def test_the_next_commands_work(demo, tmp_path, minilm):
     assert Path(shown[0]).resolve() == Path(sys.executable).parent.resolve() / "mha"
     assert Path(shown[1]).resolve() == minilm.resolve()
     assert shown[2] == "wrote cat.html: 13 tokens in 6 layers of 12 heads" and (tmp_path / "cat.html").exists()
-    for command in commands[1:]:
-        assert ok(*command.split()[1:2], "--help")
+    encode = shlex.split(commands[1].replace("examples/", f"{ROOT}/examples/"))[1:]
+    assert ok(*encode[:-1], tmp_path / encode[-1], "--model", minilm).endswith("vectors.npy: 240 vectors of 384 numbers\n")
+    assert set(commands[2].split()[2:]) <= set(ok("bench", "--help").split())

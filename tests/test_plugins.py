@@ -58,6 +58,27 @@ class NoHook:
         """Not marked with @hookimpl."""
 
 
+class OtherNames:
+    """pluggy lets a function have another name than its hook, and lets a hook be unknown."""
+
+    @hookimpl(specname="mha_backends")
+    def ours(self):
+        return [a_backend("renamed")]
+
+    @hookimpl(optionalhook=True)
+    def mha_of_a_later_version(self):
+        return []
+
+
+def test_a_hook_may_have_another_name_or_belong_to_a_later_version():
+    plugin = OtherNames()
+    register(plugin)
+    try:
+        assert "renamed" in {row.name for row in mha.backends()}
+    finally:
+        unregister(plugin)
+
+
 class UnknownHook:
     @hookimpl
     def mha_backend(self):

@@ -201,10 +201,24 @@ torch.testing.assert_close(out, {call})
         ("", "mha.scaled_dot_product_attention(x, x, x, mask=mha.causal())"),
         ("w = torch.nn.Parameter(torch.eye(8))", "mha.linear(w, x[0].mT)"),
         ("layer = mha.LayerNorm(torch.ones(8), None)", "layer(x)"),
+        ("", "mha.merge_states((x, x[..., 0]), (-x, x[..., 1])).out"),
     ],
 )
 def test_the_first_call_of_a_process_may_be_compiled(made, call):
     subprocess.run([sys.executable, "-W", "error", "-c", FIRST.format(made=made, call=call)], check=True)
+
+
+NUMPY = """
+import numpy, torch
+import mha_core as mha
+a, x = numpy.ones(3, dtype=numpy.float32), torch.ones(3)
+out = torch.compile(lambda x: x * 2 + torch.from_numpy(mha.relu(a)), backend="eager")(x)
+torch.testing.assert_close(out, torch.full((3,), 3.0))
+"""
+
+
+def test_arrays_of_numpy_may_be_used_inside():
+    subprocess.run([sys.executable, "-W", "error", "-c", NUMPY], check=True)
 
 
 def test_each_shape_is_compiled_once():
@@ -215,6 +229,37 @@ def test_each_shape_is_compiled_once():
         q = query[..., :length, :]
         torch.testing.assert_close(run(q), mha.scaled_dot_product_attention(q, q, q, mask=mha.causal()))
     assert counted.frame_count == 3
+
+
+VARYING = {
+    "offset": lambda q, n: mha.scaled_dot_product_attention(q[..., :n, :], q, q, mask=mha.causal(), query_offset=6 - n),
+    "scale": lambda q, n: mha.scaled_dot_product_attention(q, q, q, scale=0.1 * n),
+    "rows": lambda q, n: mha.attention_weights(q, q, rows=[n]),
+    "positions": lambda q, n: mha.sinusoidal_positions(n, 8, backend="torch") + q[0, 0, 0],
+    "rate": lambda q, n: mha.dropout(q, q > 0, rate=0.1 * n),
+    "window": lambda q, n: mha.scaled_dot_product_attention(q, q, q, mask=mha.window(n, 0)),
+}
+
+
+@pytest.mark.parametrize("what", VARYING)
+def test_a_number_may_vary(what):
+    """torch traces a number that changes from call to call as a symbol."""
+    query, *_ = inputs()
+    run = compiled(VARYING[what])
+    for number in (2, 3, 5, 4):
+        torch.testing.assert_close(run(query, number), VARYING[what](query, number))
+
+
+def test_sizes_may_vary_as_numbers():
+    query, *_ = inputs()
+
+    def function(q, k):
+        return mha.scaled_dot_product_attention(q, k, k, mask=mha.causal(), query_offset=k.shape[-2] - q.shape[-2])
+
+    run = compiled(function)
+    for length in (4, 5, 6):
+        k = query[..., :length, :]
+        torch.testing.assert_close(run(query[..., :2, :], k), function(query[..., :2, :], k))
 
 
 def test_demands_and_watchers_are_seen():
@@ -258,7 +303,7 @@ def test_a_cache_is_used_outside_the_graph():
         torch.testing.assert_close(run(y, theirs), step(y, ours))
     assert theirs.length == ours.length == 5
     torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="mha-core can compile neither a cache nor"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="an argument cannot be part of a graph: it is a cache"):
         compiled(step)(y, theirs)
     assert theirs.length == 5
 
@@ -283,7 +328,26 @@ def test_vmap_and_grad_inside():
         return mha.scaled_dot_product_attention(x, x, x, mask=mha.causal())
 
     for function in (torch.func.vmap(attend), torch.func.grad(lambda x: attend(x).square().sum())):
-        torch.testing.assert_close(compiled(function, fullgraph=False)(query), function(query))
+        torch.testing.assert_close(compiled(lambda x, function=function: function(x))(query), function(query))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch.func.jvp's own
+def test_a_forward_derivative_inside():
+    query, *_ = inputs()
+    jvp = torch.func.jvp
+
+    def tangent(x):
+        return jvp(lambda x: mha.scaled_dot_product_attention(x, x, x), (x,), (x,))[1]
+
+    torch.testing.assert_close(compiled(tangent)(query), tangent(query))
+
+
+def test_an_error_of_a_graph_that_runs_is_the_library_s_own():
+    table = torch.eye(4)
+    run = compiled(lambda ids: mha.embedding(ids, table))
+    run(torch.tensor([1, 2]))
+    with pytest.raises(IndexError):
+        run(torch.tensor([1, 9]))
 
 
 def test_export():

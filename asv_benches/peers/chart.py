@@ -48,7 +48,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
     groups = [(names, list(its)) for names, its in groupby(timed, key=lambda row: (row.case, row.peer))]
     height = sum(1.5 + len(its) for _, its in groups) + 1
     figure = Figure(figsize=(_WIDTH, _ROW * height + 1.1), layout="constrained")
-    axes = figure.add_subplot()
+    axes = figure.add_subplot(xscale="log", xlim=(0.04, 2.6))
     at = 0.0
     for (case, peer), its in groups:
         axes.annotate(f"{case}  ·  {peer}", (0, at), xycoords=axes.get_yaxis_transform(), color=INK, fontsize=9, va="center")
@@ -57,7 +57,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
             _mark(axes, row, at)
         at += 1.5
     axes.axvline(1, color=QUIET, linewidth=1, zorder=0)
-    axes.set(xscale="log", xlim=(0.04, 2.6), ylim=(at, -1), yticks=[])
+    axes.set(ylim=(at, -1), yticks=[])
     axes.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS], color=QUIET)
     axes.set_xticks([], minor=True)
     axes.set_xlabel("time relative to the other library; left of 1 is faster", color=QUIET, fontsize=9)
@@ -82,8 +82,11 @@ def _mark(axes: Axes, row: Row, at: float) -> None:
     colour = MISS if row.verdict.startswith("missed") else HIT
     median = row.ratio.median
     axes.plot([row.ratio.low, row.ratio.high], [at, at], color=colour, linewidth=1.5, alpha=0.5)
-    if row.reached is not None and row.reached <= 1:
-        axes.plot(median * row.reached, at, marker="d", markersize=5, color=QUIET, markerfacecolor="none", linestyle="")
+    if row.reached is not None:
+        limit = median * row.reached
+        edge = axes.get_xlim()[0] * 1.08
+        marker = "d" if limit > edge else "<"  # an arrow: the limit is further to the left
+        axes.plot(max(limit, edge), at, marker=marker, markersize=5, color=QUIET, markerfacecolor="none", linestyle="")
     if row.goal is not None:
         axes.plot(row.goal, at, marker="|", markersize=9, color=INK, linestyle="")
     axes.plot(median, at, marker=MARKERS.get(row.backend, "^"), markersize=5.5, color=colour, linestyle="")

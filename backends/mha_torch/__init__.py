@@ -23,8 +23,9 @@ def _namespace() -> Any:
 
     _torch, _level, _transform = torch, torch.autograd.forward_ad, torch._C._functorch.peek_interpreter_stack
     _is_autocast = torch._C._is_any_autocast_enabled
-    for call in Step.calls():
-        call._torchdynamo_inline = _compiled  # what torch.compile follows instead
+    if hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):  # older versions of torch leave their graph instead
+        for call in Step.calls():
+            call._torchdynamo_inline = _compiled  # what torch.compile follows instead
     return array_api_compat.torch
 
 
@@ -72,8 +73,9 @@ def _features(arrays: Sequence[Any]) -> frozenset[str]:
     if _level._current_level >= 0:
         found = _TANGENT
     elif _transform() is not None:
-        levels = _torch._C._functorch.get_interpreter_stack()
-        found = _VMAP if any(level.key() == _torch._C._functorch.TransformType.Vmap for level in levels) else _GRADIENT
+        kinds, functorch = _torch._C._functorch.TransformType, _torch._C._functorch
+        levels = [level.key() for level in functorch.get_interpreter_stack()]
+        found = _TANGENT if kinds.Jvp in levels else _VMAP if kinds.Vmap in levels else _GRADIENT
     else:
         found = _PLAIN
         for x in arrays:

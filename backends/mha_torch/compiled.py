@@ -22,9 +22,10 @@ from torch.utils import _pytree
 
 from mha_core.plugin import Step, is_overridden
 
-_PLAIN = (bool, float, str, torch.dtype, torch.device, type(None), FunctionType)
+_PLAIN = (bool, str, torch.dtype, torch.device, type(None), FunctionType)
+_SYMBOLS = {torch.SymInt: int, torch.SymFloat: float}
 _LEAF = "leaf"
-"""The description of a tensor or an int. An int may be a size, which torch may trace as a symbol."""
+"""The description of a tensor, an int or a float. torch may trace a number that changes from call to call as a symbol."""
 _ERROR = "error"
 """Begins the description of a call that raised an error."""
 
@@ -34,7 +35,7 @@ class Unsupported(TypeError):
 
 
 class _Packed:
-    """The tensors and ints in a value, and its description."""
+    """The tensors and numbers in a value, and its description."""
 
     def __init__(self, leaves: list[Any], description: Any) -> None:
         self.leaves, self.description = leaves, description
@@ -71,6 +72,8 @@ def _traced(packed: _Packed) -> _Packed:
     try:
         return _Packed(results, _described(Step.every[number](*arguments, **options), results))
     except Exception as error:
+        if torch._guards.TracingContext.try_get() is None:  # not while torch traces: a graph for debugging runs this function
+            raise
         return _Packed([], (_ERROR, f"{type(error).__name__}: {error}"))
 
 
@@ -80,8 +83,12 @@ def _outside(reason: str) -> Any:
     return disable(lambda step, arguments, options: step(*arguments, **options), reason=reason)
 
 
-_call_overridden = _outside("explain, verify, use_backend or use_kernel is in force, and compiled code does not see them")
-_call_unsupported = _outside("mha-core can compile neither a cache nor a mask, bias or layer that is not a frozen dataclass")
+_call_overridden = _outside(
+    "explain, verify, use_backend or use_kernel is in force in some thread, and compiled code does not see them"
+)
+_call_unsupported = _outside(
+    "an argument cannot be part of a graph: it is a cache, a mask or layer that is not a frozen dataclass, or of another type"
+)
 
 
 def _skip(function: Any) -> None:
@@ -94,14 +101,14 @@ for each in Step.calls():
 
 
 def _described(value: Any, leaves: list[Any]) -> Any:
-    """Return the description of a value, and append its tensors and ints to ``leaves``."""
+    """Return the description of a value, and append its tensors and numbers to ``leaves``."""
     kind = type(value)
-    if isinstance(value, torch.Tensor) or kind in (int, torch.SymInt):
+    if isinstance(value, torch.Tensor) or kind in (int, float, torch.SymInt, torch.SymFloat):
         leaves.append(value)
         return _LEAF
     if kind in _PLAIN:
         return "value", value
-    if issubclass(kind, tuple | list):
+    if kind in (tuple, list) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return kind, tuple([_described(each, leaves) for each in value])
     if kind is slice:
         return kind, tuple([_described(each, leaves) for each in (value.start, value.stop, value.step)])
@@ -116,7 +123,8 @@ def _described(value: Any, leaves: list[Any]) -> Any:
 def _made(description: Any, leaves: Any) -> Any:
     """Return the value that has this description and these leaves."""
     if description is _LEAF:
-        return next(leaves)
+        leaf = next(leaves)
+        return _SYMBOLS[type(leaf)](leaf) if type(leaf) in _SYMBOLS else leaf  # the graph is for this number only
     kind, *rest = description
     if kind == "value":
         return rest[0]

@@ -65,10 +65,10 @@ def _seconds(worker: Worker, effort: Effort) -> float:
     """Return the shortest time of a call; infinity if it fails. The first call loads and compiles, and is not timed."""
     try:
         worker.time(1)
+        calls = calibrated(worker.time, effort.sample)
+        return min(worker.time(calls) for _ in range(effort.rounds)) / calls
     except WorkerFailed:
         return math.inf
-    calls = calibrated(worker.time, effort.sample)
-    return min(worker.time(calls) for _ in range(effort.rounds)) / calls
 
 
 def device(backend: str) -> Work:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -124,15 +123,12 @@ class Crew:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Make processes that start meanwhile ignore Ctrl-C, which goes to a whole group: this process ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may change what a signal does
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Make processes that start meanwhile ignore Ctrl-C, which goes to the whole group; this one gets it later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(pipe: Connection, build: Callable[..., Work], arguments: tuple[Any, ...]) -> None:

@@ -1,6 +1,6 @@
 """The commands of ``mha`` and their arguments.
 
-Exit codes: 0 success; 1 an error; 2 a usage error.
+Exit codes: 0 success; 1 an error; 2 a usage error; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def attend(
         typer.Option("--output", "-o", metavar="x.html|x.png|-", help="An interactive page, a picture, or - for the terminal."),
     ] = "-",
     layer: Annotated[
-        int | None, typer.Option("--layer", metavar="N", help="Layer, from 0. Default: the most telling; in a picture, all.")
+        int | None, typer.Option("--layer", metavar="N", help="Layer, from 0. Default: that of the head; in a picture, all.")
     ] = None,
     head: Annotated[
         Any,
@@ -127,8 +127,8 @@ def attend(
             "--head",
             metavar="N|mean",
             parser=_head,
-            help="Head, from 0, or the mean of all. Default: the most telling, in which words single out another word most; "
-            "in a picture, all.",
+            help="Head, from 0, or the mean of all, by default of the last layer. Default: the head in which words single out "
+            "another word most; in a picture, all.",
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page or picture when it is written.")] = False,

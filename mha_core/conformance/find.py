@@ -1,4 +1,4 @@
-"""The backend under test is found, and can be judged: what would make every test fail is found first, and named."""
+"""Find the backend under test, and name what would make every test fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def find(name: str, device: str | None, dtypes: list[str] | None, **settings: An
     missing = [each for each in NEEDED.split() if not hasattr(loaded.xp, each)]
     if missing:
         named = getattr(loaded.xp, "__name__", type(loaded.xp).__name__)
-        raise CannotJudge(f"the namespace of backend {name!r}, {named}, has no {', '.join(missing)}, which attention needs")
+        raise CannotJudge(f"the namespace of backend {name!r}, {named}, has no {', '.join(missing)}: add what attention needs")
     chosen = _device(loaded, device)
     probe = _array(loaded, device, chosen)
     found = device_of(probe)
@@ -53,10 +53,13 @@ def _array(loaded: LoadedBackend, device: str | None, chosen: Any) -> Any:
     kind = f"{type(x).__module__}:{type(x).__qualname__}"
     owner = known_backend(x)
     if owner is not loaded:
-        belongs = "belong to no backend" if owner is None else f"belong to backend {owner.name!r}"
+        if owner is not None:
+            raise CannotJudge(
+                f"from_numpy of backend {loaded.name!r} returns {kind}, an array of backend {owner.name!r}: convert it to yours"
+            )
         types = ", ".join(map(repr, loaded.record.types))
-        named = f"types of backend {loaded.name!r} is ({types},), but its arrays are {kind}, which {belongs}"
-        raise CannotJudge(f"{named}: write types=({kind!r},)")
+        named = f"types of backend {loaded.name!r} is ({types},), but its arrays are {kind}"
+        raise CannotJudge(f"{named}, which belong to no backend: write types=({kind!r},)")
     try:
         back = np.asarray(loaded.to_numpy(x))
     except Exception as cause:

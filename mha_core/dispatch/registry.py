@@ -136,8 +136,10 @@ def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel]]:
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     expected = [spec for spec in dir(hookspecs) if manager.parse_hookspec_opts(hookspecs, spec) is not None]
-    for hook in dir(module):
-        if hook not in expected and manager.parse_hookimpl_opts(module, hook) is not None:
+    for function in dir(module):
+        marked = manager.parse_hookimpl_opts(module, function)
+        hook = function if marked is None else marked.get("specname") or function
+        if marked is not None and hook not in expected and not marked.get("optionalhook"):
             raise TypeError(
                 f"{name} marks {hook} with @hookimpl, but there is no such hook; expected {' or '.join(expected)}"
                 f"{did_you_mean(hook, expected)}"
@@ -158,8 +160,8 @@ generation = 0
 """Grows whenever a plugin is added or removed. Plans of an earlier generation are not used."""
 by_type: dict[type, Any] = {}
 """The loaded backend of each array type seen since then."""
-known_modules: set[str] = set()
-"""The modules of the array types ever seen. Compilers cannot watch a collection of types for changes, but of names they can."""
+known_modules: set[str] = {"builtins"}
+"""The modules of the array types ever seen: a set of names, because compilers can guard on names but not on types."""
 
 
 def registry() -> Registry:

@@ -34,7 +34,7 @@ class Step:
 
     @classmethod
     def calls(cls) -> list[Any]:
-        """Return the functions in whose place a compiler follows another: ``__call__`` of this class and of its subclasses."""
+        """Return the functions that a backend may replace for its compiler: ``__call__`` of this class and its subclasses."""
         kinds: list[Any] = [cls, *cls.__subclasses__()]
         return [kind.__call__ for kind in kinds]
 
@@ -46,6 +46,8 @@ def met(x: Any) -> bool:
     """
     kind = type(x)
     found: bool = getattr(sys.modules[__name__], f"{kind.__module__}:{kind.__qualname__}".replace(".", "/"))
+    if found:
+        registry.known_modules.add(kind.__module__)  # it is known already, but not to a compiler that follows this line
     return found
 
 

@@ -117,11 +117,11 @@ def merge_states(*states_: AttentionState) -> AttentionState:
     """
     if not states_:
         raise TypeError("merge_states: expected at least one state")
-    return _merge_states(*states_)
+    return _merge_states(states_[0][0], states_)
 
 
 @Step
-def _merge_states(*states_: AttentionState) -> AttentionState:
+def _merge_states(_: Array, states_: tuple[AttentionState, ...]) -> AttentionState:
     given = [AttentionState(*state) for state in states_]
     backend = agreed(**{f"states[{i}].out": state.out for i, state in enumerate(given)})  # type: ignore[arg-type]
     agreed(**{f"states[{i}].lse": state.lse for i, state in enumerate(given)})  # type: ignore[arg-type]

@@ -102,6 +102,7 @@ class Operation(Step):
         Returns the ``Key`` of the call. It checks nothing: if an argument cannot be part of a key, it returns None.
     plan : function of the arguments, the options, and whether the plan will be kept
         Checks the call, chooses a kernel, and returns the ``Plan``. A plan that will be kept must not refer to any array.
+    at : the index of an argument that is an array
     """
 
     def __init__(
@@ -230,7 +231,8 @@ def _planned(
     """Return the plan of a checked call. Before a kernel computes a composite, its smaller operations check their arguments."""
     backend, shape = examined.backend, examined.shape
     given = named(*arguments, **options)
-    features, shield = backend.shielded(backend.features((*given.values(), *arrays_in(options))))
+    ours = (x for x in arrays_in(options) if known_backend(x) is backend)  # an error will name the others
+    features, shield = backend.shielded(backend.features((*given.values(), *ours)))
     algebra = shield(examined.algebra)
     call = describe(name, given, features=features.union(examined.features), options=dict(examined.settings))
     decision = decide(backend.name, call, composite=composite)

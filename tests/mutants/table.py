@@ -65,7 +65,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "mha_core.algebra.grid": ("Term", "check_aligned", "check_broadcast", "check_integers", "_key"),
     "mha_core.algebra.masks": ("Mask", "as_mask", "_size", "window", "chunks", "prefix", "key_lengths", "packed"),
     "mha_core.algebra.positions": ("sinusoidal_positions", "rotary_tables", "_table"),
-    "mha_core.algebra.problem": ("scores_shape", "check_added"),
+    "mha_core.algebra.problem": ("scores_shape",),
     "mha_core.algebra.state": ("merge_states", "identity"),
     "mha_core.algebra.visibility": ("template",),
 }
@@ -79,6 +79,7 @@ LEFT_OUT = {
     "mha_numpy.cores": "the number of threads",
     "mha_numpy.pool": "which thread computes what",
     "mha_numpy.threads": "which thread computes what",
+    "mha_torch.compiled": "no kernel: how torch.compile records calls",
     "mha_torch.onednn": "a choice by speed: the kernel is the library's product",
     "mha_torch.second": "the error of second derivatives",
     "mha_torch.transforms": "no kernel",

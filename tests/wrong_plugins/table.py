@@ -233,7 +233,6 @@ TABLE = [
     *kernels(
         "backends",
         "test_namespace",
-        ("lacks_a_function", 0, "test_function", "the namespace lacks matrix_transpose"),
         backend="wrong",
     ),
     *kernels(

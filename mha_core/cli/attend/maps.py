@@ -74,6 +74,12 @@ class Choice:
                 raise NoSuchHead(f"--{name} is {asked}; the model has {name}s 0 to {count - 1}")
         return cls(layer, head)
 
+    def reason(self) -> str:
+        """Return why ``one`` chooses what it does; "" if nothing is left to choose."""
+        if self.head is None:
+            return f"the head{'' if self.layer is None else ' of this layer'} in which words single out another word most"
+        return "" if self.layer is not None or self.head == "mean" else "the layer in which words single out another word most"
+
     def one(self, maps: AttentionMaps) -> tuple[int, Head]:
         """Return a single layer and head: where one was not chosen, the most telling; of a mean, the last layer."""
         if self.head == "mean":
@@ -84,23 +90,19 @@ class Choice:
         return max(((layer, head) for layer in layers for head in heads), key=lambda at: float(told[at]))
 
 
-MOST_TELLING = "the head in which words single out another word most"
-
-
 def telling(maps: AttentionMaps) -> Any:
     """Return how much the words of each head single out another word, as (layers, heads).
 
     It is the largest weight that a word gives to a word which is not next to it, averaged over all words. Special tokens and
     punctuation are no words. A text without such pairs is judged by neighbours too, and one without two words by all tokens.
     """
-    import numpy as np  # only here: commands start without it
-
-    count = len(maps.tokens)
-    word = ~np.asarray(maps.special) & np.asarray([any(map(str.isalnum, token)) for token in maps.tokens])
-    distance = np.abs(np.subtract.outer(range(count), range(count)))
+    xp = maps.weights.__array_namespace__()
+    is_word = [any(map(str.isalnum, token)) and not out for token, out in zip(maps.tokens, maps.special, strict=True)]
+    word, at = xp.asarray(is_word), xp.arange(len(is_word))
+    distance = xp.abs(at[:, None] - at[None, :])
     pairs = word[:, None] & word[None, :]
     allowed = next((each for each in (pairs & (distance > 1), pairs & (distance > 0)) if each.any()), distance >= 0)
-    return np.where(allowed, maps.weights, 0).max(axis=-1)[..., allowed.any(axis=-1)].mean(axis=-1)
+    return xp.where(allowed, maps.weights, 0).max(axis=-1)[..., allowed.any(axis=-1)].mean(axis=-1)
 
 
 def attention_maps(text: str, model: str, backend: str | None) -> AttentionMaps:

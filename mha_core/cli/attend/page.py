@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..offline import render
-from .maps import MOST_TELLING, AttentionMaps, Choice, Head
+from .maps import AttentionMaps, Choice, Head
 
 _ONE = 65535  # stored number for a weight of 1: two bytes per weight keep four digits
 _LARGE = 50e6  # bytes; browsers take seconds to open a larger page
@@ -24,7 +24,7 @@ def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
     Warns with LargePageWarning if the page is larger than 50 MB.
     """
     layer, head = choice.one(maps)
-    told = None if choice.head is not None else f"layer {layer}, head {head}: {MOST_TELLING}"
+    told = choice.reason() and f"layer {layer}, head {head}: {choice.reason()}"
     page = render(Path(__file__).parent, maps=maps, data=_data(maps, layer, head), told=told).encode("utf-8")
     file.write(page)
     if len(page) > _LARGE:

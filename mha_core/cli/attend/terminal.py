@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from .maps import MOST_TELLING, AttentionMaps, Choice, Head
+from .maps import AttentionMaps, Choice, Head
 
 _LABEL = 14  # greatest width of a token, in columns
 _LARGEST = 2  # greatest number of weights per row that are written out
@@ -27,8 +27,8 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     weights = maps.of(layer, head)
     wrapped = not console.is_terminal  # a terminal would break words
     console.print(Text(_encodable(_title(maps, layer, head), console)), soft_wrap=wrapped)
-    why = "" if choice.head is not None else f"; {MOST_TELLING}"
-    console.print(Text(f"each row attends to the columns{why}", style="dim"), soft_wrap=wrapped)
+    told = "; ".join(filter(None, ("each row attends to the columns", choice.reason())))
+    console.print(Text(told, style="dim"), soft_wrap=wrapped)
 
     count = len(maps.tokens)
     colour = None if console.no_color else _COLOURS.get(str(console.color_system))
