@@ -98,7 +98,7 @@ def pointing(at, count=6):
 
 
 TOLD = {
-    "a far word": (["a", "b", "c", "d", "e", "f"], [np.eye(6), np.eye(6, k=1), pointing(1)], 2),
+    "a far word": (["a", "b", "c", "d", "e", "f"], [np.eye(6), np.eye(6, k=1) + np.eye(6, k=-1), pointing(1)], 2),
     "no special token": (["[S]", "b", "c", "d", "e", "f"], [pointing(0), pointing(3)], 1),
     "no punctuation": (["a", "b", "c", "d", "e", "."], [pointing(5), pointing(3)], 1),
     "neighbours, if there are no others": (["[S]", "b", "c", ".", ",", "!"], [pointing(3), pointing(1)], 1),
