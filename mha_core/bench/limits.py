@@ -52,13 +52,14 @@ def measured(
         COPY: (2.0 * BYTES, numpy_copy, (copy,)),
     }
     best: dict[tuple[str, int], float] = {}
-    for kind in set(builds) & set(kinds):
-        amount, host, of_backend = builds[kind]
+    for kind, (amount, host, of_backend) in builds.items():
+        if kind not in kinds:
+            continue
         works = [(PLAIN, HOST, host, ()), *((name, at, build, (name,)) for name, at in devices.items() for build in of_backend)]
         for name, at, build, arguments in works:
             with start(name, build, *arguments) as worker:
                 best[kind, at] = max(best.get((kind, at), 0.0), amount / _seconds(worker, effort))
-    return {name: {kind: best[kind, at] for kind in kinds if best.get((kind, at))} for name, at in devices.items()}
+    return {name: {kind: best[kind, at] for kind in builds if best.get((kind, at))} for name, at in devices.items()}
 
 
 def _seconds(worker: Worker, effort: Effort) -> float:
