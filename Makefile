@@ -22,18 +22,22 @@ SLOW  := asv or browser or cuda or field or full or pages
 SHORT := quick
 PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
+# The compiled plugin, if there is a C++ compiler; without one its tests are skipped.
+NATIVE := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
+SETTINGS ?=
+
+.PHONY: demo test test-all native-here mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
 
 demo: $(DEMO)/ready
 	@mkdir -p build
 	@$(DEMO)/bin/python examples/demo.py $(call MODEL,$(DEMO)) build/neighbours.txt
 
 # Test core and the CPU backends.
-test: $(DEV)/ready build/third_party/ready
+test: $(DEV)/ready build/third_party/ready $(NATIVE)
 	$(PYTEST) -m "not ($(SLOW))" $(ARGS)
 
 # Run every test, as .ci/run does: also CUDA sources on the host, asv in clones, pages in a browser, all of conformance, the docs' code.
-test-all: $(DEV)/ready build/third_party/ready
+test-all: $(DEV)/ready build/third_party/ready $(NATIVE)
 	$(PYTEST) -m "not ($(SHORT))" $(ARGS)
 
 # Judge wrong kernels, made from ours by changes of the source, by the conformance suite, and write docs/mutants.md. Those that live
@@ -147,6 +151,14 @@ third-party: build/third_party/ready
 build/third_party/ready: $(DEV)/ready $(shell find $(THIRD) -type f -not -name '*.pyc')
 	rm -rf $(@D)
 	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(THIRD)/mha-jax $(THIRD)/frozen_v1
+	touch $@
+
+# backends/mha_native, compiled for this machine, installed in a folder that only its own tests use.
+native-here: build/native/ready
+
+build/native/ready: $(DEV)/ready $(shell find backends/mha_native -type f -not -name '*.pyc')
+	rm -rf $(@D)
+	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(SETTINGS) backends/mha_native
 	touch $@
 
 clean:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
+import native as native_plugin
 import needs
 import strict_plugin
 from browser import chromium
@@ -106,6 +107,14 @@ def installed():
     for plugin in plugins:
         unregister(plugin)
     received.clear()
+
+
+@pytest.fixture
+def native():
+    """The compiled module of mha_native, and its plugin registered during the test."""
+    register(native_plugin.plugin())
+    yield importlib.import_module("mha_native.level").native
+    unregister(native_plugin.plugin())
 
 
 @pytest.fixture

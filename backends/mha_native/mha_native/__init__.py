@@ -1,0 +1,32 @@
+"""The native plugin: compiled attention for NumPy arrays and torch tensors on the CPU.
+
+Importing this module imports neither an array library nor the compiled module; the functions that it names do.
+"""
+
+from collections.abc import Iterable
+
+from mha_core.plugin import Kernel, hookimpl
+
+HANDLES = frozenset(
+    {
+        *("lse", "causal", "window", "key_lengths", "packed", "array_mask", "bias", "alibi", "relative_bias"),
+        *("softcap", "sink", "grouped_query", "value_dim", "broadcast"),
+    }
+)
+"""The features of attention that the kernel computes: all but masks and biases of other kinds, and gradients."""
+
+
+@hookimpl
+def mha_kernels() -> Iterable[Kernel]:
+    for backend in ("numpy", "torch"):
+        yield Kernel(
+            backend=backend,
+            op="attention",
+            name="native",
+            api=1,
+            load=f"mha_native.on_{backend}:attention",
+            prepare=f"mha_native.on_{backend}:prepare",
+            supports=f"mha_native.on_{backend}:supports",
+            handles=HANDLES,
+            priority=10,
+        )

@@ -1,0 +1,36 @@
+from typing import Any
+
+def plan(
+    kind: str,
+    batch: tuple[int, ...],
+    heads: int,
+    key_heads: int,
+    queries: int,
+    keys: int,
+    width: int,
+    value_width: int,
+    scale: float,
+    softcap: float,
+    low: int | None,
+    high: int | None,
+    /,
+) -> Any: ...
+def is_worth_threads(plan: Any, /) -> bool: ...
+def attend(
+    plan: Any,
+    threads: int,
+    query: Any,
+    key: Any,
+    value: Any,
+    out: Any,
+    lse: Any,
+    sink: Any,
+    mask: Any,
+    bias: Any,
+    distance: Any,
+    lengths: Any,
+    sequences: Any,
+    /,
+) -> None: ...
+def use_level(name: str | None, /) -> str: ...
+def exponentials(x: Any, y: Any, /) -> None: ...

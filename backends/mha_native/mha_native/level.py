@@ -1,0 +1,12 @@
+"""The compiled module, at the level of vector instructions that the processor has, or that MHA_NATIVE_LEVEL names."""
+
+from __future__ import annotations
+
+import os
+
+from . import _native
+
+LEVEL: str = _native.use_level(os.environ.get("MHA_NATIVE_LEVEL") or None)
+"""base (SSE2 or NEON), avx2 or avx512."""
+
+native = _native

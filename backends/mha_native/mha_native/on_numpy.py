@@ -1,0 +1,71 @@
+"""The kernel on NumPy arrays, whose memory the compiled module reads by the buffer protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mha_core.plugin import AttentionProblem, AttentionState, Call
+from mha_numpy.pool import inside_a_task
+from mha_numpy.threads import num_threads
+
+from . import problem
+from .level import native
+
+_KINDS = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H"}
+_NO_ARRAYS = frozenset({"lse", "causal", "window", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "packed"})
+
+
+def supports(call: Call) -> str | None:
+    """Return why the kernel does not compute a call, or None."""
+    return problem.supports(call) if str(call.dtype) in _KINDS else f"does not support {call.dtype}"
+
+
+def attention(p: AttentionProblem) -> AttentionState:
+    """Attention as ``mha_core`` defines it. Every call returns the same bits, for any number of threads."""
+    arrays = problem.beside(p, _LIBRARY)
+    return _prepared(p, arrays)(p.query, p.key, p.value, p.sink)
+
+
+def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
+    """Return a function (query, key, value, sink) -> state, if the problem has no other arrays."""
+    return None if p.features - _NO_ARRAYS else _prepared(p, problem.beside(p, _LIBRARY))
+
+
+def _prepared(p: AttentionProblem, arrays: problem.Beside) -> Callable[..., AttentionState]:
+    dtype, shape = p.query.dtype, (*p.rows_shape, p.value.shape[-1])
+    plan = problem.plan(p, _KINDS[dtype.name])
+    lse_shape = p.rows_shape if "lse" in p.asked else None
+    lse_dtype, is_bfloat16, attend = p.compute_dtype, dtype.name == "bfloat16", native.attend
+    empty, empty_like = np.empty, np.empty_like
+    same_shape, threads = p.query.shape == shape, _threads if native.is_worth_threads(plan) else lambda: 1
+
+    def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
+        # the layout of out follows the query, so that heads adjacent in memory stay adjacent
+        out: Any = empty_like(query, subok=False) if same_shape else empty(shape, dtype)
+        if out.strides[-1] != out.itemsize:
+            out = empty(shape, dtype)
+        lse: Any = None if lse_shape is None else empty(lse_shape, lse_dtype)
+        sinks = None if sink is None else _view(sink[:, None, None])
+        column = None if lse is None else lse[..., None]
+        given = (query, key, value, out)
+        if is_bfloat16:
+            given = (_view(query), _view(key), _view(value), _view(out))
+        attend(plan, threads(), *given, column, sinks, *arrays)
+        return AttentionState(out, lse)
+
+    return compute
+
+
+def _threads() -> int:
+    return 1 if inside_a_task() else num_threads()
+
+
+def _view(x: Any) -> Any:
+    """Return an array that has the buffer protocol: NumPy has none for bfloat16."""
+    return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
+
+
+_LIBRARY = problem.Library(view=_view, host=np.asarray, dense=lambda x, dtype: np.ascontiguousarray(x, dtype=dtype))

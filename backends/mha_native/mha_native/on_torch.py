@@ -1,0 +1,84 @@
+"""The kernel on torch tensors on the CPU, whose memory the compiled module reads by address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mha_core.plugin import AttentionProblem, AttentionState, Call
+
+from . import problem
+from .level import native
+
+_KINDS = {torch.float32: "f", torch.float64: "d", torch.float16: "e", torch.bfloat16: "H", torch.bool: "?"}
+_NO_ARRAYS = frozenset({"lse", "causal", "window", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "packed"})
+
+
+def supports(call: Call) -> str | None:
+    """Return why the kernel does not compute a call, or None."""
+    if call.device.type != "cpu":
+        return f"computes on the CPU, not on {call.device.type}"
+    return problem.supports(call) if call.dtype in _KINDS else f"does not support {call.dtype}"
+
+
+def attention(p: AttentionProblem) -> AttentionState:
+    """Attention as ``mha_core`` defines it. Every call returns the same bits, for any number of threads."""
+    return _prepared(p, *_beside(p))(p.query, p.key, p.value, p.sink)
+
+
+def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
+    """Return a function (query, key, value, sink) -> state, if the problem has no other arrays."""
+    return None if p.features - _NO_ARRAYS else _prepared(p, *_beside(p))
+
+
+def _beside(p: AttentionProblem) -> tuple[problem.Beside, list[Any]]:
+    """Return the problem's other arrays, and the tensors whose memory they are."""
+    tensors: list[Any] = []
+
+    def view(x: Any) -> Any:
+        tensors.append(x.resolve_neg())
+        return _view(tensors[-1])
+
+    library = problem.Library(view=view, host=lambda x: x.numpy(), dense=lambda x, dtype: x.to(dtype).contiguous())
+    return problem.beside(p, library), tensors
+
+
+def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -> Callable[..., AttentionState]:
+    dtype, shape, kind = p.query.dtype, (*p.rows_shape, p.value.shape[-1]), _KINDS[p.query.dtype]
+    query_shape, key_shape, value_shape = (tuple(x.shape) for x in (p.query, p.key, p.value))
+    plan = problem.plan(p, kind)
+    lse_shape = p.rows_shape if "lse" in p.asked else None
+    same_shape, lse_dtype = query_shape == shape, p.compute_dtype
+    attend, empty, empty_like = native.attend, torch.empty, torch.empty_like
+    threads = torch.get_num_threads if native.is_worth_threads(plan) else lambda: 1
+
+    def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
+        if query.is_neg() or key.is_neg() or value.is_neg():  # numbers whose sign is not in memory yet
+            query, key, value = query.resolve_neg(), key.resolve_neg(), value.resolve_neg()
+        out: Any = empty_like(query) if same_shape else empty(shape, dtype=dtype)
+        strides = out.stride()
+        if strides[-1] != 1:
+            out = empty(shape, dtype=dtype)
+            strides = out.stride()
+        lse: Any = None if lse_shape is None else empty(lse_shape, dtype=lse_dtype)
+        attend(
+            plan,
+            threads(),
+            (query.data_ptr(), kind, query_shape, query.stride()),
+            (key.data_ptr(), kind, key_shape, key.stride()),
+            (value.data_ptr(), kind, value_shape, value.stride()),
+            (out.data_ptr(), kind, shape, strides),
+            None if lse is None else _view(lse[..., None]),
+            None if sink is None else _view(sink.resolve_neg()[:, None, None]),
+            *arrays,
+        )
+        return AttentionState(out, lse)
+
+    compute.tensors = tensors  # type: ignore[attr-defined]  # keeps their memory
+    return compute
+
+
+def _view(x: Any) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:
+    return x.data_ptr(), _KINDS[x.dtype], x.shape, x.stride()

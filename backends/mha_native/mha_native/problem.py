@@ -1,0 +1,102 @@
+"""What the compiled module is told of a problem, for any array library: a plan, and arrays beside query, key and value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mha_core.plugin import AttentionProblem, Call, goes_by_sequence
+
+from .level import native
+
+_LONGEST = 2**31
+_BATCH_AXES = 8
+_ALONE = frozenset({"key_lengths", "array_mask", "bias"})  # features that packed sequences are not combined with
+
+
+class Beside(NamedTuple):
+    """Arrays in the form that the compiled module reads; None for those that the problem lacks."""
+
+    mask: Any = None
+    bias: Any = None
+    distance: Any = None
+    lengths: Any = None
+    sequences: Any = None
+
+
+def supports(call: Call) -> str | None:
+    """Return why the kernel does not compute a call, for a reason that its shapes and options show; None if it does."""
+    shapes = dict(call.shapes)
+    if 0 in (size for shape in shapes.values() for size in shape):
+        return "does not support empty axes"
+    if max(size for shape in shapes.values() for size in shape) >= _LONGEST:
+        return "does not support axes of 2^31 numbers or more"
+    if max(map(len, shapes.values())) > _BATCH_AXES + 3:
+        return f"does not support more than {_BATCH_AXES} batch axes"
+    if "packed" in call.features:
+        together = sorted(call.features & _ALONE)
+        if together:
+            return f"does not combine packed with {', '.join(together)}"
+        if call.features & {"alibi", "relative_bias"} and call.option("query_offset") != 0:
+            return "does not combine packed sequences, a bias and a query_offset"
+        if call.option("query_offset") is None:
+            return "does not combine packed with a query_offset for each batch element"
+    return None
+
+
+def plan(p: AttentionProblem, kind: str) -> Any:
+    """Return the compiled module's plan of a problem whose numbers are of this kind, as in ``struct``; H is bfloat16."""
+    low, high = p.structure.band
+    queries, width = p.query.shape[-2:]
+    keys, value_width = p.value.shape[-2:]
+    heads = p.query.shape[-3], p.key.shape[-3]
+    shape = (*heads, queries, keys, width, value_width)
+    return native.plan(kind, tuple(p.batch_shape), *shape, p.scale, p.softcap or 0.0, low, high)
+
+
+class Library(NamedTuple):
+    """What an array library does with its arrays."""
+
+    view: Callable[[Any], Any]
+    """Returns an array in a form that the compiled module reads."""
+    host: Callable[[Any], np.ndarray]
+    """Returns integers as a NumPy array."""
+    dense: Callable[[Any, Any], Any]
+    """Returns an array in a dtype, with rows without gaps."""
+
+
+def beside(p: AttentionProblem, library: Library) -> Beside:
+    """Return the problem's other arrays."""
+    view = library.view
+    s = p.structure
+    lengths = None
+    if s.key_lengths is not None:
+        lengths = np.ascontiguousarray(np.broadcast_to(library.host(s.key_lengths), p.batch_shape), dtype=np.int64)
+    return Beside(
+        mask=None if s.array is None else view(s.array),
+        bias=None if p.bias is None or p.bias.by_distance else view(p.bias.block(_grid(p))),
+        distance=view(library.dense(by_distance(p), p.compute_dtype)) if p.bias is not None and p.bias.by_distance else None,
+        lengths=lengths,
+        sequences=sequences(s.packed) if goes_by_sequence(p) else None,
+    )
+
+
+def _grid(p: AttentionProblem) -> Any:
+    return p.grid(range(p.query.shape[-2]), p.structure.keys)
+
+
+def by_distance(p: AttentionProblem) -> Any:
+    """Return a bias that depends on distance only, once for each distance: (..., H, 1, L + S - 1), at query - key + S - 1."""
+    assert p.bias is not None
+    keys, length = p.structure.keys, p.query.shape[-2]
+    # one query, with as many keys as there are distances of any query from any key
+    return p.bias.block(p.grid(range(1), range(keys.stop - 1, keys.start - length, -1)))
+
+
+def sequences(lengths: Any) -> np.ndarray:
+    """Return (query start, queries, key start, keys) of sequences that are laid end to end, without empty ones."""
+    starts = list(accumulate(lengths, initial=0))
+    return np.asarray([(at, n, at, n) for at, n in zip(starts, lengths, strict=False) if n], dtype=np.int64)

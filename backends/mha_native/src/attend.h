@@ -1,0 +1,16 @@
+// Attention: cut a problem into units, and compute them on several threads.
+#pragma once
+#include "problem.h"
+
+namespace mha {
+
+// Returns false if memory ran out.
+bool attend(const Problem& p, const Level& level);
+
+// Whether a call without sequences takes so long that other threads are woken.
+bool is_worth_threads(const Problem& p);
+
+// The level of this name, if the processor and the system support it; null otherwise. The best one without a name.
+const Level* level_named(const char* name);
+
+}  // namespace mha

@@ -1,0 +1,45 @@
+// The functions of one level of processor: this file is compiled once for each.
+#include "few.h"
+#include "tile.h"
+
+namespace mha { namespace MHA_LEVEL {
+
+template <class T> void compute_as(const Problem& p, const Unit& u, char* scratch) {
+    if (u.rows <= Few<T>::MOST)
+        Few<T>(p, u, scratch).compute();
+    else
+        Tile<T>(p, u, scratch).compute();
+}
+
+template <class T> void merge_as(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {
+    Row rows[ROWS<T>];
+    T sinks[ROWS<T>];
+    merge_parts<T>(p, u, partials, parts, stride, rows, sinks);
+}
+
+static void compute(const Problem& p, const Unit& u, char* scratch) {
+    p.kind == FLOAT64 ? compute_as<double>(p, u, scratch) : compute_as<float>(p, u, scratch);
+}
+
+static void merge(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {
+    p.kind == FLOAT64 ? merge_as<double>(p, u, partials, parts, stride) : merge_as<float>(p, u, partials, parts, stride);
+}
+
+template <class T> size_t larger_scratch(const Problem& p) {
+    size_t few = Few<T>::scratch_size(p), tile = Tile<T>::scratch_size(p);
+    return few > tile ? few : tile;
+}
+
+static size_t scratch_size(const Problem& p) { return p.kind == FLOAT64 ? larger_scratch<double>(p) : larger_scratch<float>(p); }
+
+static void exponentials(const float* x, float* y, ptrdiff_t n) {
+    for (ptrdiff_t i = 0; i + LANES<float> <= n; i += LANES<float>) store(y + i, MHA_LEVEL::exp2<float>(load(x + i)));
+}
+
+#define NAMED(x) #x
+#define NAME(x) NAMED(x)
+extern const Level level;
+const Level level = {NAME(MHA_LEVEL), {LANES<float>, LANES<double>}, {ROWS<float>, ROWS<double>},
+                     scratch_size, compute, merge, exponentials};
+
+}}  // namespace mha::MHA_LEVEL

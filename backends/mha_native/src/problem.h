@@ -1,0 +1,68 @@
+// The record of one call, which the binding fills and every level of processor reads.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace mha {
+
+constexpr int MAX_BATCH_AXES = 8;
+
+enum Kind { FLOAT32, FLOAT64, FLOAT16, BFLOAT16 };
+inline ptrdiff_t size_of(Kind kind) { return kind == FLOAT32 ? 4 : kind == FLOAT64 ? 8 : 2; }
+
+// An array in memory. Its steps are in bytes, 0 along axes that it broadcasts over.
+struct Array {
+    char* data = nullptr;
+    Kind kind = FLOAT32;
+    ptrdiff_t batch[MAX_BATCH_AXES] = {};
+    ptrdiff_t step[3] = {};  // heads, then the last two axes
+};
+
+// Some rows of the queries, and the keys that they attend to.
+struct Sequence {
+    ptrdiff_t query_start, queries, key_start, keys;
+};
+
+// Attention of B batch elements (all batch axes together), H query heads, K key heads, L queries and S keys.
+struct Problem {
+    Kind kind;
+    int batch_axes;
+    ptrdiff_t batch[MAX_BATCH_AXES];
+    ptrdiff_t num_batch, heads, key_heads, queries, keys, width, value_width;
+    double scale;
+    double softcap;       // 0: none
+    int64_t low, high;    // low <= key - query <= high, in a sequence's own indices
+    bool has_band;
+    int num_threads;
+    Array query, key, value;   // (B, H, L, D), (B, K, S, D), (B, K, S, E)
+    Array out, lse;            // (B, H, L, E); (B, H, L, 1), without data if it is not wanted
+    Array sink;                // (H), as (1, H, 1, 1); without data if there is none
+    Array mask;                // (B, H, L, S) bytes, 0: hidden
+    Array bias;                // (B, H, L, S)
+    Array distance;            // (B, H, 1, L + S - 1): a bias by query - key + S - 1
+    const int64_t* lengths;    // (B): the number of keys of each batch element, or null
+    const Sequence* sequences; // or null: one sequence of all queries and keys
+    ptrdiff_t num_sequences;
+};
+
+// Some query rows of the heads that read one key head, and some of the keys: what one thread computes at a time.
+struct Unit {
+    ptrdiff_t batch, key_head, sequence;
+    ptrdiff_t first, rows;       // rows of all heads of the group laid end to end: head * queries + query
+    ptrdiff_t key_begin, key_end;
+    bool has_sink;               // whether the state holds the sink: that of one part of the keys does
+    char* partial;               // where to write the state of these keys; null: write out and lse
+};
+
+// Computes a unit on a thread of its own; scratch has scratch_size(problem) bytes.
+struct Level {
+    const char* name;
+    int lanes[2];                // numbers in a vector: float, double
+    int tile_rows[2];            // rows of a unit, at most
+    size_t (*scratch_size)(const Problem&);
+    void (*compute)(const Problem&, const Unit&, char* scratch);
+    void (*merge)(const Problem&, const Unit&, const char* partials, ptrdiff_t parts, ptrdiff_t stride);
+    void (*exponentials)(const float* x, float* y, ptrdiff_t n);  // 2^x, for tests
+};
+
+}  // namespace mha

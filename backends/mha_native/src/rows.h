@@ -1,0 +1,99 @@
+// The rows of a unit: where their queries, results, masks and biases lie.
+#pragma once
+#include <math.h>
+
+#include "convert.h"
+#include "exponential.h"
+
+namespace mha { namespace MHA_LEVEL {
+
+struct Row {
+    const char* query;
+    char* out;
+    char* lse;                // null if it is not wanted
+    const char* mask;         // of key 0
+    const char* bias;         // of key 0
+    const char* distance;     // of key 0; that of key j lies j numbers before it
+    ptrdiff_t position;       // the query's index in its sequence
+};
+
+inline ptrdiff_t batch_offset(const Problem& p, const Array& a, ptrdiff_t batch) {
+    ptrdiff_t offset = 0;
+    for (int axis = p.batch_axes - 1; axis >= 0; --axis) {
+        offset += batch % p.batch[axis] * a.batch[axis];
+        batch /= p.batch[axis];
+    }
+    return offset;
+}
+
+inline Sequence sequence_of(const Problem& p, const Unit& u) {
+    return p.sequences ? p.sequences[u.sequence] : Sequence{0, p.queries, 0, p.keys};
+}
+
+// The first key of a sequence, in the head that the unit reads.
+inline const char* keys_of(const Problem& p, const Unit& u, const Array& a) {
+    return a.data + batch_offset(p, a, u.batch) + u.key_head * a.step[0] + sequence_of(p, u).key_start * a.step[1];
+}
+
+// Fill ``rows``, and return the sinks by row if there are any.
+template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T* sinks) {
+    Sequence s = sequence_of(p, u);
+    ptrdiff_t group = p.heads / p.key_heads;
+    ptrdiff_t at[6];
+    const Array* arrays[6] = {&p.query, &p.out, &p.lse, &p.mask, &p.bias, &p.distance};
+    for (int i = 0; i < 6; ++i) at[i] = arrays[i]->data ? batch_offset(p, *arrays[i], u.batch) : 0;
+    for (ptrdiff_t i = 0; i < u.rows; ++i) {
+        ptrdiff_t row = u.first + i, position = row % s.queries, head = u.key_head * group + row / s.queries;
+        auto place = [&](int which) __attribute__((always_inline)) {
+            const Array& a = *arrays[which];
+            return a.data ? a.data + at[which] + head * a.step[0] + (s.query_start + position) * a.step[1] : nullptr;
+        };
+        Row& r = rows[i];
+        r = {place(0), place(1), place(2), place(3), place(4), nullptr, position};
+        if (p.distance.data)  // the same numbers for every sequence
+            r.distance = p.distance.data + at[5] + head * p.distance.step[0] + (position + p.keys - 1) * (ptrdiff_t)sizeof(T);
+        sinks[i] = 0;
+        if (p.sink.data) read<T>(p.sink.kind, p.sink.data + head * p.sink.step[0], 0, sinks + i, 1);
+    }
+}
+
+// Write log(2^top total), which is exactly the sink if there is nothing else.
+template <class T> void write_lse(const Row& r, T top, T total, T sink) {
+    if (!r.lse) return;
+    T lse = (T)(((double)top + log2((double)total)) * 0.69314718055994530942);
+    if (total == 0) lse = (T)-INFINITY;
+    if (total == 1 && top == sink * LOG2E<T>) lse = sink;
+    memcpy(r.lse, &lse, sizeof lse);
+}
+
+// Partial states: for each row of a unit E numbers of out, then top and total.
+template <class T> T* partial_of(const Problem& p, const Unit& u, ptrdiff_t row) {
+    return (T*)u.partial + row * (p.value_width + 2);
+}
+
+// Merge the states of all parts of the keys, in order. Source: Milakov and Gimelshein 2018, section 3.1.
+template <class T>
+void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride, Row* rows, T* sinks) {
+    find_rows<T>(p, u, rows, sinks);
+    for (ptrdiff_t i = 0; i < u.rows; ++i) {
+        auto part = [&](ptrdiff_t at) { return (T*)(partials + at * stride) + i * (p.value_width + 2); };
+        T* sum = part(0);
+        T top = sum[p.value_width];
+        for (ptrdiff_t at = 1; at < parts; ++at) {
+            T its = part(at)[p.value_width];
+            top = its > top || its != its ? its : top;
+        }
+        T total = 0;
+        for (ptrdiff_t at = 0; at < parts; ++at) total += part(at)[p.value_width + 1] * (T)::exp2(part(at)[p.value_width] - top);
+        for (ptrdiff_t at = 0; at < parts; ++at) {
+            T* from = part(at);
+            T factor = total == 0 ? 0 : (T)::exp2(from[p.value_width] - top) / total;
+            for (ptrdiff_t e = 0; e < p.value_width; ++e) sum[e] = at ? sum[e] + factor * from[e] : factor * from[e];
+        }
+        if (total == 0) memset(sum, 0, p.value_width * sizeof(T));
+        write<T>(p.out.kind, rows[i].out, sum, p.value_width);
+        write_lse<T>(rows[i], top, total, sinks[i]);
+    }
+}
+
+}}  // namespace mha::MHA_LEVEL

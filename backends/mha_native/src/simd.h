@@ -1,0 +1,140 @@
+// Vectors of numbers, written with the extensions that GCC and Clang share. A file that includes this one is compiled once for each
+// level of processor, in the namespace of the level. MHA_LEVEL is one of base, avx2, avx512.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define MHA_INLINE inline __attribute__((always_inline))
+
+namespace mha { namespace MHA_LEVEL {
+
+#if defined(__AVX512F__)
+constexpr int BYTES = 64, REGISTERS = 32;
+#elif defined(__AVX2__)
+constexpr int BYTES = 32, REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int BYTES = 16, REGISTERS = 32;
+#else
+constexpr int BYTES = 16, REGISTERS = 16;
+#endif
+
+template <class T> struct Traits;
+template <> struct Traits<float> { typedef int32_t Int; };
+template <> struct Traits<double> { typedef int64_t Int; };
+template <class T> using Int = typename Traits<T>::Int;
+
+template <class T> struct VectorOf { typedef T type __attribute__((vector_size(BYTES))); };
+template <class T> using Vec = typename VectorOf<T>::type;    // LANES<T> numbers
+template <class T> using Bits = typename VectorOf<Int<T>>::type;  // as many integers, or the outcome of a comparison: 0 or -1
+template <class T> constexpr int LANES = BYTES / sizeof(T);
+
+// Call f(0), f(1), ... with constants, so that arrays indexed by them stay in registers.
+template <int N> struct Constant { constexpr operator int() const { return N; } };
+template <int N, class F> MHA_INLINE void unroll(F&& f) {
+    if constexpr (N > 0) {
+        unroll<N - 1>(f);
+        f(Constant<N - 1>{});
+    }
+}
+
+template <class T> MHA_INLINE Vec<T> load(const T* from) {
+    Vec<T> x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+template <class T> MHA_INLINE void store(T* to, Vec<T> x) { memcpy(to, &x, sizeof x); }
+
+#if defined(__AVX512F__)
+MHA_INLINE Vec<float> broadcast(float x) { return _mm512_set1_ps(x); }
+MHA_INLINE Vec<double> broadcast(double x) { return _mm512_set1_pd(x); }
+MHA_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return _mm512_fmadd_ps(a, b, c); }
+MHA_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return _mm512_fmadd_pd(a, b, c); }
+MHA_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return _mm512_max_ps(a, b); }
+MHA_INLINE Vec<double> larger(Vec<double> a, Vec<double> b) { return _mm512_max_pd(a, b); }
+#elif defined(__AVX2__)
+MHA_INLINE Vec<float> broadcast(float x) { return _mm256_set1_ps(x); }
+MHA_INLINE Vec<double> broadcast(double x) { return _mm256_set1_pd(x); }
+MHA_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return _mm256_fmadd_ps(a, b, c); }
+MHA_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return _mm256_fmadd_pd(a, b, c); }
+MHA_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return _mm256_max_ps(a, b); }
+MHA_INLINE Vec<double> larger(Vec<double> a, Vec<double> b) { return _mm256_max_pd(a, b); }
+#elif defined(__aarch64__)
+MHA_INLINE Vec<float> broadcast(float x) { return vdupq_n_f32(x); }
+MHA_INLINE Vec<double> broadcast(double x) { return vdupq_n_f64(x); }
+MHA_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return vfmaq_f32(c, a, b); }
+MHA_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return vfmaq_f64(c, a, b); }
+template <class V> MHA_INLINE V larger(V a, V b) { return a > b ? a : b; }
+#else
+MHA_INLINE Vec<float> broadcast(float x) { return _mm_set1_ps(x); }
+MHA_INLINE Vec<double> broadcast(double x) { return _mm_set1_pd(x); }
+template <class V> MHA_INLINE V fma(V a, V b, V c) { return a * b + c; }  // no such instruction: two roundings
+MHA_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return _mm_max_ps(a, b); }
+MHA_INLINE Vec<double> larger(Vec<double> a, Vec<double> b) { return _mm_max_pd(a, b); }
+#endif
+// larger(a, b) is a > b ? a : b, so it is b where one of them is NaN.
+
+// Whether any lane is set.
+template <class T> MHA_INLINE bool any(Bits<T> x) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi64_mask((__m512i)x, (__m512i)x) != 0;
+#elif defined(__AVX2__)
+    return !_mm256_testz_si256((__m256i)x, (__m256i)x);
+#else
+    int64_t parts[BYTES / 8];
+    memcpy(parts, &x, sizeof x);
+    return (parts[0] | parts[1]) != 0;
+#endif
+}
+
+template <class T> MHA_INLINE Vec<T> select(Bits<T> where, Vec<T> yes, Vec<T> no) { return where ? yes : no; }
+
+// Exchange, in each pair of vectors whose numbers differ by H, the upper lanes of the first for the lower lanes of the second.
+template <int N, int... I> struct Indices : Indices<N - 1, N - 1, I...> {};
+template <int... I> struct Indices<0, I...> {
+    template <int H, class V> static MHA_INLINE V lower(V a, V b) {
+        return __builtin_shufflevector(a, b, ((I & H) ? (int)sizeof...(I) + I - H : I)...);
+    }
+    template <int H, class V> static MHA_INLINE V upper(V a, V b) {
+        return __builtin_shufflevector(a, b, ((I & H) ? (int)sizeof...(I) + I : I + H)...);
+    }
+    template <int H, class V> static MHA_INLINE V halves(V a) { return __builtin_shufflevector(a, a, (I ^ H)...); }
+};
+
+// Transpose a square of LANES x LANES numbers.
+template <class T, int H = LANES<T> / 2> MHA_INLINE void transpose(Vec<T> (&x)[LANES<T>]) {
+    if constexpr (H > 0) {
+        unroll<LANES<T>>([&](auto i) __attribute__((always_inline)) {
+            if constexpr ((i & H) == 0) {
+                Vec<T> a = x[i], b = x[i + H];
+                x[i] = Indices<LANES<T>>::template lower<H>(a, b);
+                x[i + H] = Indices<LANES<T>>::template upper<H>(a, b);
+            }
+        });
+        transpose<T, H / 2>(x);
+    }
+}
+
+// The sum of all lanes, in a fixed order.
+template <class T, int H = LANES<T> / 2> MHA_INLINE T sum(Vec<T> x) {
+    if constexpr (H == 0) {
+        return x[0];
+    } else {
+        return sum<T, H / 2>(x + Indices<LANES<T>>::template halves<H>(x));
+    }
+}
+
+template <class T, int H = LANES<T> / 2> MHA_INLINE T largest(Vec<T> x) {
+    if constexpr (H == 0) {
+        return x[0];
+    } else {
+        return largest<T, H / 2>(larger(x, Indices<LANES<T>>::template halves<H>(x)));
+    }
+}
+
+}}  // namespace mha::MHA_LEVEL

@@ -1,0 +1,24 @@
+"""The compiled plugin mha_native, which ``make test`` builds into build/native if there is a C++ compiler, for the tests of it.
+
+That folder is on no path of other tests, whose calls would otherwise be computed by it.
+"""
+
+import functools
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+BUILT = Path(__file__).parent.parent / "build" / "native"
+needs_native = pytest.mark.skipif(not (BUILT / "ready").exists(), reason="no compiled plugin in build/native: make native-here")
+
+
+@functools.cache
+def plugin():
+    """Return the module mha_native."""
+    sys.path.insert(0, str(BUILT))
+    try:
+        return importlib.import_module("mha_native")
+    finally:
+        sys.path.remove(str(BUILT))

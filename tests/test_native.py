@@ -1,0 +1,302 @@
+"""The compiled kernel on NumPy arrays and torch tensors: what conformance does not test of it."""
+
+import ctypes
+import math
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import mha_core as mha
+from conftest import ROOT
+from native import BUILT, needs_native
+
+pytestmark = [needs_native, pytest.mark.usefixtures("native")]
+
+
+def normal(rng, *shape, dtype=np.float32):
+    return rng.normal(size=shape).astype(dtype)
+
+
+def chosen(*arrays, **options):
+    return str(mha.explain("attention", *arrays, **options)).splitlines()[0]
+
+
+def by_algebra(*arrays, **options):
+    with mha.use_kernel("attention", "algebra"):
+        return mha.attention_state(*arrays, **options)
+
+
+def in_process(code, **environment):
+    """Run Python code in a process in which the plugin is installed; return what it prints."""
+    path = os.pathsep.join([str(BUILT), str(ROOT), str(ROOT / "backends")])
+    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# the choice
+
+
+@pytest.mark.parametrize("array", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_it_computes_attention_on_both_libraries(rng, array):
+    x = array(normal(rng, 2, 4, 6, 8))
+    assert chosen(x, x, x, mask=mha.causal(), bias=mha.alibi(4)).startswith("attention: native (")
+
+
+def test_what_it_lacks_it_refuses(rng):
+    x = normal(rng, 1, 4, 6, 8)
+    told = str(mha.explain("attention", x, x, x, mask=mha.packed([4, 2]) & mha.array_mask(np.ones((6, 6), dtype=bool))))
+    assert "not native: does not combine packed with array_mask" in told
+    told = str(mha.explain("attention", x, x, x, mask=mha.packed([4, 2]), bias=mha.alibi(4), query_offset=1))
+    assert "not native: does not combine packed sequences, a bias and a query_offset" in told
+    assert "not native: does not support empty axes" in str(mha.explain("attention", x, x[..., :0, :], x[..., :0, :]))
+    deep = np.zeros((1,) * 9 + (1, 2, 2), dtype=np.float32)
+    assert "not native: does not support more than 8 batch axes" in str(mha.explain("attention", deep, deep, deep))
+    there = torch.zeros(1, 2, 2, device="meta")
+    assert "not native: computes on the CPU, not on meta" in str(mha.explain("attention", there, there, there))
+    wanted = torch.zeros(1, 2, 2, requires_grad=True)
+    assert "not native: does not handle gradient" in str(mha.explain("attention", wanted, wanted, wanted))
+
+
+def test_importing_the_plugin_imports_no_array_library():
+    code = "import mha_native, sys; print(sorted({'numpy', 'torch', 'mha_native._native'} & set(sys.modules)))"
+    assert in_process(code) == "[]"
+
+
+def test_the_level_is_chosen_by_the_environment(native):
+    code = "from mha_native.level import LEVEL; print(LEVEL)"
+    assert in_process(code, MHA_NATIVE_LEVEL="base") == "base"
+    assert in_process(code, MHA_NATIVE_LEVEL="") in ("base", "avx2", "avx512")
+    with pytest.raises(ValueError, match=r"this processor has no level avx1024; it has (base|avx2|avx512)$"):
+        native.use_level("avx1024")
+
+
+# numbers
+
+
+def test_the_exponential_is_within_its_bound(native):
+    """2^x at every 1009th float from -125 to 8: within 1.3 units in the last place, and 1 at 0."""
+    bits = np.concatenate([np.arange(0, 0x41000000, 1009), np.arange(0x80000000, 0xC2FA0000, 1009)]).astype(np.uint32)
+    x = np.resize(bits, -(-len(bits) // 16) * 16).view(np.float32)
+    y = np.empty_like(x)
+    native.exponentials(x, y)
+    exact = np.exp2(x.astype(np.float64))
+    assert np.max(np.abs(y - exact) / np.spacing(exact.astype(np.float32))) < 1.3
+    edges = np.asarray([0, -0.0, -1, -125, -125.01, -1e30, -np.inf, np.nan] * 2, dtype=np.float32)
+    y = np.empty_like(edges)
+    native.exponentials(edges, y)
+    np.testing.assert_array_equal(y[:8], np.asarray([1, 1, 0.5, 2.0**-125, 0, 0, 0, np.nan], dtype=np.float32))
+    odd = np.full(16, np.nan, dtype=np.float32)
+    odd.view(np.uint32)[:] |= 0x1FF  # bits that would reach the exponent
+    native.exponentials(odd, odd)
+    assert np.isnan(odd).all()
+
+
+@pytest.mark.parametrize("queries", [1, 20, 100])
+def test_values_near_the_largest_number_do_not_overflow(rng, queries):
+    query, key = normal(rng, 1, queries, 16), normal(rng, 1, 300, 16)
+    value = (rng.uniform(0.5, 1, size=(1, 300, 16)) * 3e38).astype(np.float32)
+    out = mha.scaled_dot_product_attention(query, key, value)
+    assert np.isfinite(out).all()
+    exact = by_algebra(*(x.astype(np.float64) for x in (query, key, value))).out
+    np.testing.assert_allclose(out, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_arrays_in_any_layout(rng, kind):
+    """Steps, reversed axes, broadcast axes, and numbers at addresses that are no multiple of their size."""
+    plain = [normal(rng, 2, 4, 70, 24, dtype=kind) for _ in range(3)]
+
+    def unaligned(x):
+        memory = np.empty(x.nbytes + 1, dtype=np.uint8)[1:]
+        view = memory.view(kind).reshape(x.shape)
+        view[...] = x
+        return view
+
+    layouts = {
+        "reversed": lambda x: np.ascontiguousarray(x[..., ::-1])[..., ::-1],
+        "every second row": lambda x: np.repeat(x, 2, axis=-2)[..., ::2, :],
+        "columns first": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+        "heads inside": lambda x: np.ascontiguousarray(x.swapaxes(-2, -3)).swapaxes(-2, -3),
+        "unaligned": unaligned,
+    }
+    expected = mha.attention_state(*plain)
+    for name, layout in layouts.items():
+        got = mha.attention_state(*map(layout, plain))
+        np.testing.assert_array_equal(got.out, expected.out, err_msg=name)
+        np.testing.assert_array_equal(got.lse, expected.lse, err_msg=name)
+    expanded = [np.broadcast_to(x[:, :1], x.shape) for x in plain]
+    got = mha.attention_state(*expanded)
+    np.testing.assert_array_equal(got.out, mha.attention_state(*map(np.ascontiguousarray, expanded)).out)
+
+
+def test_tensors_whose_sign_is_not_in_memory_yet(rng):
+    x = torch.from_numpy(normal(rng, 1, 6, 8))
+    there = torch.complex(x, x).conj().imag
+    assert there.is_neg()
+    got = mha.scaled_dot_product_attention(there, there, there, bias=there[..., :6])
+    expected = mha.scaled_dot_product_attention(-x, -x, -x, bias=-x[..., :6])
+    assert torch.equal(got, expected)
+
+
+# threads
+
+PROBLEMS = {
+    "plain": ((2, 4, 300, 64), (2, 4, 300, 64), lambda rng: {}),
+    "causal": ((2, 4, 300, 64), (2, 4, 300, 64), lambda rng: {"mask": mha.causal(), "bias": mha.alibi(4)}),
+    "packed": ((1, 4, 700, 32), (1, 4, 700, 32), lambda rng: {"mask": mha.packed([300, 0, 250, 150])}),
+    "decoding": ((1, 8, 1, 64), (1, 2, 4000, 64), lambda rng: {"sink": normal(rng, 8)}),
+    "few queries": ((1, 1, 40, 64), (1, 1, 4000, 64), lambda rng: {"softcap": 20.0}),
+}
+
+
+@pytest.fixture
+def threads():
+    yield mha.set_num_threads
+    mha.set_num_threads(None)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_number_of_threads_changes_no_bit(rng, threads, name):
+    query, key, options = PROBLEMS[name]
+    arrays = normal(rng, *query), normal(rng, *key), normal(rng, *key)
+    options = options(rng)
+    assert "native" in chosen(*arrays, **options)
+    found = []
+    for count in (1, 2, 7):
+        threads(count)
+        found.append(mha.attention_state(*arrays, **options))
+    for state in found[1:]:
+        np.testing.assert_array_equal(state.out, found[0].out)
+        np.testing.assert_array_equal(state.lse, found[0].lse)
+
+
+def test_many_callers_at_once(rng, threads):
+    threads(3)
+    arrays = [normal(rng, 2, 4, 200, 64) for _ in range(3)]
+    expected = mha.scaled_dot_product_attention(*arrays)
+    wrong, start = [], threading.Barrier(8, timeout=30)
+
+    def call():
+        start.wait()
+        for _ in range(20):
+            if not np.array_equal(mha.scaled_dot_product_attention(*arrays), expected):
+                wrong.append(1)
+
+    callers = [threading.Thread(target=call) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+FORKED = """
+import os, threading
+import numpy as np, mha_core as mha
+mha.set_num_threads(3)
+x = np.random.default_rng(0).normal(size=(2, 4, 200, 64)).astype(np.float32)
+expected = mha.scaled_dot_product_attention(x, x, x)
+assert "native" in str(mha.explain("attention", x, x, x))
+stop = threading.Event()
+def call():
+    while not stop.is_set():
+        assert np.array_equal(mha.scaled_dot_product_attention(x, x, x), expected)
+callers = [threading.Thread(target=call) for _ in range(3)]
+for caller in callers:
+    caller.start()
+statuses = []
+for _ in range(10):
+    child = os.fork()
+    if not child:
+        os._exit(0 if np.array_equal(mha.scaled_dot_product_attention(x, x, x), expected) else 1)
+    statuses.append(os.waitpid(child, 0)[1])
+stop.set()
+for caller in callers:
+    caller.join()
+print(statuses)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_process_computes():
+    assert in_process(FORKED) == str([0] * 10)
+
+
+# what the compiled module refuses, before it reads anything
+
+
+def test_sizes_that_overflow_are_refused(native):
+    def plan(*sizes, batch=(1,)):
+        return native.plan("f", batch, *sizes, 1.0, 0.0, None, None)
+
+    with pytest.raises(ValueError, match=r"an axis has length 2147483648; expected 1 to 2\^31 - 1"):
+        plan(1, 1, 2**31, 1, 1, 1)
+    with pytest.raises(ValueError, match="an array of this shape does not fit in memory"):
+        plan(2**30, 2**30, 2**30, 1, 2**30, 1)
+    with pytest.raises(ValueError, match="an axis has length"):
+        plan(1, 1, 1, 1, 1, 1, batch=(2**40, 2**40))
+    with pytest.raises(ValueError, match="3 heads do not share 2 key heads"):
+        plan(3, 2, 1, 1, 1, 1)
+
+
+def test_arrays_that_do_not_fit_the_plan_are_refused(native):
+    plan = native.plan("f", (2,), 4, 2, 6, 9, 8, 5, 1.0, 0.0, None, None)
+    fitting = {
+        "query": np.zeros((2, 4, 6, 8), np.float32),
+        "key": np.zeros((2, 2, 9, 8), np.float32),
+        "value": np.zeros((2, 2, 9, 5), np.float32),
+        "out": np.zeros((2, 4, 6, 5), np.float32),
+        "lse": np.zeros((2, 4, 6, 1), np.float32),
+        **dict.fromkeys(("sink", "mask", "bias", "distance", "lengths", "sequences")),
+    }
+
+    def attend(**changes):
+        native.attend(plan, 1, *(fitting | changes).values())
+
+    attend()
+    short = {"query": (2, 4, 5, 8), "key": (2, 2, 8, 8), "value": (3, 2, 9, 5), "out": (2, 4, 6, 4), "sink": (3, 1, 1)}
+    for name, shape in short.items():
+        with pytest.raises(ValueError, match=f"{name} has an axis of length"):
+            attend(**{name: np.zeros(shape, np.float32)})
+    with pytest.raises(TypeError, match="another kind than the plan's"):
+        attend(key=np.zeros((2, 2, 9, 8)))
+    with pytest.raises(ValueError, match="lengths: expected 2 64-bit integers"):
+        attend(lengths=np.zeros(3, np.int64))
+    with pytest.raises(ValueError, match="sequence 1 lies outside of the arrays"):
+        attend(sequences=np.asarray([(0, 3, 0, 3), (3, 4, 3, 4)]))
+    read_only = np.zeros((2, 4, 6, 5), np.float32)
+    read_only.flags.writeable = False
+    with pytest.raises((BufferError, ValueError), match="read-only"):
+        attend(out=read_only)
+
+
+def test_results_lie_where_the_query_does(rng):
+    """Heads that are next to each other in memory stay so, for the projection that follows."""
+    x = normal(rng, 2, 6, 4, 8).swapaxes(1, 2)
+    assert mha.scaled_dot_product_attention(x, x, x).swapaxes(1, 2).flags.c_contiguous
+    y = torch.from_numpy(x)
+    assert mha.scaled_dot_product_attention(y, y, y).transpose(1, 2).is_contiguous()
+
+
+def test_it_allocates_nothing_of_the_size_of_the_scores(rng):
+    assert ctypes.sizeof(ctypes.c_void_p) == 8
+    code = """
+import numpy as np, mha_core as mha, resource
+x = np.ones((1, 1, 20000, 8), dtype=np.float32)
+mha.scaled_dot_product_attention(x[:, :, :100], x[:, :, :100], x[:, :, :100])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+mha.scaled_dot_product_attention(x, x, x, mask=mha.causal(), bias=mha.alibi(1))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    grown = int(in_process(code))  # KiB; the scores would take 1.6 GB
+    assert grown < 8192, grown
+    assert math.isfinite(grown)

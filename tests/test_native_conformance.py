@@ -1,0 +1,42 @@
+"""The conformance suite judges the compiled kernel, on each level of vector instructions that this processor has."""
+
+import os
+
+import pytest
+
+from native import BUILT, needs_native, plugin
+from test_conformance import conform
+
+pytestmark = needs_native
+
+
+def levels():
+    """Return the levels that this processor has; the best one first."""
+    if not BUILT.exists():
+        return ["best"]
+    plugin()
+    from mha_native.level import native
+
+    found = []
+    for name in ("avx512", "avx2", "base"):
+        try:
+            found.append(native.use_level(name))
+        except ValueError:
+            continue
+    native.use_level(None)
+    return found
+
+
+LEVELS = levels()
+QUICK = [pytest.param(LEVELS[0], ["--quick"], marks=pytest.mark.quick, id=f"{LEVELS[0]}-quick")]
+FULL = [pytest.param(LEVELS[0], [], marks=pytest.mark.full, id=LEVELS[0])]
+HELD_DOWN = [pytest.param(level, ["--quick"], marks=pytest.mark.full, id=f"{level}-quick") for level in LEVELS[1:]]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize(("level", "options"), [*QUICK, *FULL, *HELD_DOWN])
+def test_the_compiled_kernel_conforms(tmp_path, backend, level, options):
+    path = [BUILT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = conform(backend, "-k", "native", *options, cwd=tmp_path, path=path, MHA_NATIVE_LEVEL=level)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    assert "attention by native" in done.stdout  # the covering design has judged it
