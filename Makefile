@@ -23,10 +23,12 @@ SHORT := quick
 PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 
 # The compiled plugin, if there is a C++ compiler; without one its tests are skipped.
-NATIVE := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
-SETTINGS ?=
+NATIVE    := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
+SANITIZED := $(if $(shell command -v g++),build/native-asan/ready build/native-tsan/ready)
+SETTINGS-native-asan := -C cmake.define.MHA_SANITIZE=address,undefined
+SETTINGS-native-tsan := -C cmake.define.MHA_SANITIZE=thread
 
-.PHONY: demo test test-all native-here mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
+.PHONY: demo test test-all native-here native-sanitize mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
 
 demo: $(DEMO)/ready
 	@mkdir -p build
@@ -37,7 +39,7 @@ test: $(DEV)/ready build/third_party/ready $(NATIVE)
 	$(PYTEST) -m "not ($(SLOW))" $(ARGS)
 
 # Run every test, as .ci/run does: also CUDA sources on the host, asv in clones, pages in a browser, all of conformance, the docs' code.
-test-all: $(DEV)/ready build/third_party/ready $(NATIVE)
+test-all: $(DEV)/ready build/third_party/ready $(NATIVE) $(SANITIZED)
 	$(PYTEST) -m "not ($(SHORT))" $(ARGS)
 
 # Judge wrong kernels, made from ours by changes of the source, by the conformance suite, and write docs/mutants.md. Those that live
@@ -156,9 +158,13 @@ build/third_party/ready: $(DEV)/ready $(shell find $(THIRD) -type f -not -name '
 # backends/mha_native, compiled for this machine, installed in a folder that only its own tests use.
 native-here: build/native/ready
 
-build/native/ready: $(DEV)/ready $(shell find backends/mha_native -type f -not -name '*.pyc')
+# The compiled plugin under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer; part of test-all.
+native-sanitize: $(NATIVE) $(SANITIZED)
+	$(PYTEST) tests/test_native_sanitized.py
+
+build/native/ready $(SANITIZED): $(DEV)/ready $(shell find backends/mha_native -type f -not -name '*.pyc')
 	rm -rf $(@D)
-	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(SETTINGS) backends/mha_native
+	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(SETTINGS-$(notdir $(@D))) backends/mha_native
 	touch $@
 
 clean:

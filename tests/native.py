@@ -22,3 +22,24 @@ def plugin():
         return importlib.import_module("mha_native")
     finally:
         sys.path.remove(str(BUILT))
+
+
+def _levels():
+    """Return the levels that this processor has; the best one first."""
+    if not BUILT.exists():
+        return ["best"]
+    plugin()
+    from mha_native.level import native
+
+    found = []
+    for name in ("avx512", "avx2", "base"):
+        try:
+            found.append(native.use_level(name))
+        except ValueError:
+            continue
+    native.use_level(None)
+    return found
+
+
+LEVELS = _levels()
+"""Levels of vector instructions that this processor has, the best one first."""

@@ -4,30 +4,12 @@ import os
 
 import pytest
 
-from native import BUILT, needs_native, plugin
+from native import BUILT, LEVELS, needs_native
 from test_conformance import conform
 
 pytestmark = needs_native
 
 
-def levels():
-    """Return the levels that this processor has; the best one first."""
-    if not BUILT.exists():
-        return ["best"]
-    plugin()
-    from mha_native.level import native
-
-    found = []
-    for name in ("avx512", "avx2", "base"):
-        try:
-            found.append(native.use_level(name))
-        except ValueError:
-            continue
-    native.use_level(None)
-    return found
-
-
-LEVELS = levels()
 QUICK = [pytest.param(LEVELS[0], ["--quick"], marks=pytest.mark.quick, id=f"{LEVELS[0]}-quick")]
 FULL = [pytest.param(LEVELS[0], [], marks=pytest.mark.full, id=LEVELS[0])]
 HELD_DOWN = [pytest.param(level, ["--quick"], marks=pytest.mark.full, id=f"{level}-quick") for level in LEVELS[1:]]

@@ -39,7 +39,7 @@ template <class T> MHA_INLINE Vec<T> exp2(Vec<T> x) {
     typedef Exponential<T> E;
     Vec<T> shifted, f, q = reduce<T>(x, shifted, f);
     Vec<T> p = fma(q, f, broadcast((T)1));
-    Vec<T> y = (Vec<T>)((Bits<T>)p + ((Bits<T>)shifted << E::FRACTION_BITS));  // add n to the exponent of p
+    Vec<T> y = (Vec<T>)((Words<T>)p + ((Words<T>)shifted << E::FRACTION_BITS));  // add n to the exponent of p
     return select<T>(x >= broadcast(E::LEAST), y, larger(broadcast((T)0), x));  // else 0, or NaN
 }
 
@@ -50,7 +50,7 @@ template <class T> MHA_INLINE Vec<T> tanh(Vec<T> x) {
     Vec<T> magnitude = select<T>(x < broadcast((T)0), -x, x);
     Vec<T> y = larger(broadcast(E::LEAST), magnitude * broadcast(-2 * LOG2E<T>));  // tanh is 1 long before; NaN stays
     Vec<T> shifted, f, q = reduce<T>(y, shifted, f);
-    Vec<T> power = (Vec<T>)((Bits<T>)broadcast((T)1) + ((Bits<T>)shifted << E::FRACTION_BITS));
+    Vec<T> power = (Vec<T>)((Words<T>)broadcast((T)1) + ((Words<T>)shifted << E::FRACTION_BITS));
     Vec<T> e = fma(power, q * f, power - broadcast((T)1));
     Vec<T> t = -e / (broadcast((T)2) + e);
     return select<T>(x < broadcast((T)0), -t, t);

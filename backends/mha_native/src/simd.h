@@ -25,13 +25,14 @@ constexpr int BYTES = 16, REGISTERS = 16;
 #endif
 
 template <class T> struct Traits;
-template <> struct Traits<float> { typedef int32_t Int; };
-template <> struct Traits<double> { typedef int64_t Int; };
+template <> struct Traits<float> { typedef int32_t Int; typedef uint32_t Unsigned; };
+template <> struct Traits<double> { typedef int64_t Int; typedef uint64_t Unsigned; };
 template <class T> using Int = typename Traits<T>::Int;
 
 template <class T> struct VectorOf { typedef T type __attribute__((vector_size(BYTES))); };
 template <class T> using Vec = typename VectorOf<T>::type;    // LANES<T> numbers
 template <class T> using Bits = typename VectorOf<Int<T>>::type;  // as many integers, or the outcome of a comparison: 0 or -1
+template <class T> using Words = typename VectorOf<typename Traits<T>::Unsigned>::type;  // numbers as they are stored
 template <class T> constexpr int LANES = BYTES / sizeof(T);
 
 // Call f(0), f(1), ... with constants, so that arrays indexed by them stay in registers.

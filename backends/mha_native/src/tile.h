@@ -193,10 +193,10 @@ template <class T> struct Tile {
             low[i] = (Int<T>)(uint32_t)bytes;
             high[i] = (Int<T>)(uint32_t)(bytes >> 32);
         }
-        Bits<T> bytes[2];
+        Words<T> bytes[2];
         memcpy(&bytes[0], low, sizeof low);
         memcpy(&bytes[1], high, sizeof high);
-        for (int j = 0; j < count; ++j) hide(scores + j * ROWS<T>, ((bytes[j / 4] >> (j % 4 * 8)) & 0xff) == 0);
+        for (int j = 0; j < count; ++j) hide(scores + j * ROWS<T>, (Bits<T>)(((bytes[j / 4] >> (j % 4 * 8)) & 0xff) == 0));
     }
     static Int<T> narrow(ptrdiff_t x) {
         return (Int<T>)(x < -(ptrdiff_t)INT32_MAX ? -(ptrdiff_t)INT32_MAX : x > INT32_MAX ? INT32_MAX : x);
