@@ -28,7 +28,7 @@ SANITIZED := $(if $(shell command -v g++),build/native-asan/ready build/native-t
 SETTINGS-native-asan := -C cmake.define.MHA_SANITIZE=address,undefined
 SETTINGS-native-tsan := -C cmake.define.MHA_SANITIZE=thread
 
-.PHONY: demo test test-all native-here native-sanitize mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
+.PHONY: demo test test-all native native-here native-sanitize mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-report bench-screenshot gpu-check wheel third-party clean
 
 demo: $(DEMO)/ready
 	@mkdir -p build
@@ -157,6 +157,12 @@ build/third_party/ready: $(DEV)/ready $(shell find $(THIRD) -type f -not -name '
 
 # backends/mha_native, compiled for this machine, installed in a folder that only its own tests use.
 native-here: build/native/ready
+
+# Wheels of the compiled plugin for Linux on x86-64 and aarch64, from a pinned compiler, in build/wheels.
+native: $(DEV)/ready
+	mkdir -p build/wheels
+	$(DEV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt ziglang wheel
+	$(DEV)/bin/python backends/mha_native/tools/wheels.py build/wheels
 
 # The compiled plugin under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer; part of test-all.
 native-sanitize: $(NATIVE) $(SANITIZED)

@@ -13,6 +13,7 @@ def plan(
     softcap: float,
     low: int | None,
     high: int | None,
+    team: int,
     /,
 ) -> Any: ...
 def is_worth_threads(plan: Any, /) -> bool: ...

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,7 +52,7 @@ def _beside(p: AttentionProblem) -> tuple[problem.Beside, list[Any]]:
 def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -> Callable[..., AttentionState]:
     dtype, shape, kind = p.query.dtype, (*p.rows_shape, p.value.shape[-1]), _KINDS[p.query.dtype]
     query_shape, key_shape, value_shape = (tuple(x.shape) for x in (p.query, p.key, p.value))
-    plan = problem.plan(p, kind)
+    plan = problem.plan(p, kind, _team())
     lse_shape = p.rows_shape if "lse" in p.asked else None
     same_shape, lse_dtype = query_shape == shape, p.compute_dtype
     attend, empty, empty_like = native.attend, torch.empty, torch.empty_like
@@ -78,6 +82,21 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -
 
     compute.tensors = tensors  # type: ignore[attr-defined]  # keeps their memory
     return compute
+
+
+@cache
+def _team() -> int:
+    """Return the address of GOMP_parallel in the OpenMP that torch computes with; 0 if it uses another, or there are several.
+
+    After a product torch's threads spin for a while, and other threads would wait for their cores.
+    """
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    paths = {line.split(maxsplit=5)[-1] for line in lines if "omp" in line}
+    found = [path for path in paths if re.fullmatch(r"lib[gi]?omp5?[-.].*", Path(path).name)]
+    if len(found) != 1 or not Path(found[0]).name.startswith("libgomp"):
+        return 0
+    return ctypes.cast(ctypes.CDLL(found[0]).GOMP_parallel, ctypes.c_void_p).value or 0
 
 
 def _view(x: Any) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:

@@ -47,14 +47,17 @@ def supports(call: Call) -> str | None:
     return None
 
 
-def plan(p: AttentionProblem, kind: str) -> Any:
-    """Return the compiled module's plan of a problem whose numbers are of this kind, as in ``struct``; H is bfloat16."""
+def plan(p: AttentionProblem, kind: str, team: int = 0) -> Any:
+    """Return the compiled module's plan of a problem whose numbers are of this kind, as in ``struct``; H is bfloat16.
+
+    ``team``: the address of a function GOMP_parallel, whose threads compute; 0 for the module's own.
+    """
     low, high = p.structure.band
     queries, width = p.query.shape[-2:]
     keys, value_width = p.value.shape[-2:]
     heads = p.query.shape[-3], p.key.shape[-3]
     shape = (*heads, queries, keys, width, value_width)
-    return native.plan(kind, tuple(p.batch_shape), *shape, p.scale, p.softcap or 0.0, low, high)
+    return native.plan(kind, tuple(p.batch_shape), *shape, p.scale, p.softcap or 0.0, low, high, team)
 
 
 class Library(NamedTuple):

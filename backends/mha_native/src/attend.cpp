@@ -118,8 +118,8 @@ bool attend(const Problem& p, const Level& level) {
     Plan plan(p, level);
     if (!plan.cut()) return false;
     int threads = is_worth_threads(p) ? p.num_threads : 1;
-    if (!run({compute, &plan, plan.units * plan.parts, level.scratch_size(p)}, threads)) return false;
-    return plan.parts == 1 || run({merge, &plan, plan.units, 64}, threads);
+    if (!run({compute, &plan, plan.units * plan.parts, level.scratch_size(p)}, threads, (Team)p.team)) return false;
+    return plan.parts == 1 || run({merge, &plan, plan.units, 64}, threads, (Team)p.team);
 }
 
 }  // namespace mha

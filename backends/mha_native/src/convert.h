@@ -40,21 +40,32 @@ inline uint16_t to_bfloat16(float x) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+constexpr ptrdiff_t CHUNK = 64;
+
+template <class T> void widen(Kind kind, const uint16_t* from, T* to, ptrdiff_t n) {
+    ptrdiff_t i = 0;
+    if (kind == BFLOAT16) {
+        for (; i < n; ++i) to[i] = (T)from_bfloat16(from[i]);
+        return;
+    }
+#if defined(__F16C__)
+    if constexpr (sizeof(T) == 4)
+        for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(from + i))));
+#endif
+    for (; i < n; ++i) to[i] = (T)from_half(from[i]);
+}
+
 // Read n numbers, step bytes apart.
 template <class T> void read(Kind kind, const char* from, ptrdiff_t step, T* to, ptrdiff_t n) {
     if (size_of(kind) == 2) {
-        if (step == 2) {  // loops that the compiler turns into vector instructions
-            for (ptrdiff_t i = 0; i < n; ++i) {
-                uint16_t h;
-                memcpy(&h, from + 2 * i, 2);
-                to[i] = (T)(kind == FLOAT16 ? from_half(h) : from_bfloat16(h));
-            }
-        } else {
-            for (ptrdiff_t i = 0; i < n; ++i) {
-                uint16_t h;
-                memcpy(&h, from + i * step, 2);
-                to[i] = (T)(kind == FLOAT16 ? from_half(h) : from_bfloat16(h));
-            }
+        uint16_t some[CHUNK];
+        for (; n > 0; n -= CHUNK, from += CHUNK * step, to += CHUNK) {
+            ptrdiff_t count = n < CHUNK ? n : CHUNK;
+            if (step == 2)
+                memcpy(some, from, 2 * count);
+            else
+                for (ptrdiff_t i = 0; i < count; ++i) memcpy(some + i, from + i * step, 2);
+            widen<T>(kind, some, to, count);
         }
     } else if (kind == KIND<T> && step == (ptrdiff_t)sizeof(T)) {
         memcpy(to, from, n * sizeof(T));

@@ -6,7 +6,7 @@
 namespace mha { namespace MHA_LEVEL {
 
 template <class T> struct Few {
-    static constexpr int BLOCK = 64, KEYS = 8, MOST = LANES<T> / 2;
+    static constexpr int BLOCK = 64, MOST = LANES<T> / 2, AHEAD = 32;  // keys at a time; rows, at most; keys
 
     const Problem& p;
     const Unit& u;
@@ -18,12 +18,12 @@ template <class T> struct Few {
 
     static ptrdiff_t up(ptrdiff_t n) { return (n + LANES<T> - 1) / LANES<T> * LANES<T>; }
 
-    static size_t scratch_size(const Problem& p) { return sizeof(T) * (up(p.width) + up(p.value_width)) * (MOST + BLOCK) + sizeof(T) * BLOCK; }
+    static size_t scratch_size(const Problem& p) { return sizeof(T) * (up(p.width) + up(p.value_width)) * (MOST + BLOCK) + sizeof(T) * 2 * BLOCK; }
 
     Few(const Problem& problem, const Unit& unit, char* scratch) : p(problem), u(unit) {
         width = up(p.width), value_width = up(p.value_width);
         q = (T*)scratch, o = q + MOST * width, s = o + MOST * value_width;
-        key_copy = s + BLOCK, value_copy = key_copy + BLOCK * width;
+        key_copy = s + 2 * BLOCK, value_copy = key_copy + BLOCK * width;
         find_rows<T>(p, u, rows, sinks);
         key_data = keys_of(p, u, p.key), value_data = keys_of(p, u, p.value);
     }
@@ -37,22 +37,40 @@ template <class T> struct Few {
         }
     }
 
-    // Write the scores of J keys with row i.
-    template <int J> MHA_INLINE void multiply(ptrdiff_t i, const T* keys, ptrdiff_t step, T* to) {
-        Vec<T> c[J];
-        unroll<J>([&](auto j) __attribute__((always_inline)) { c[j] = Vec<T>{}; });
-        for (ptrdiff_t d = 0; d < width; d += LANES<T>) {
-            Vec<T> x = load(q + i * width + d);
-            unroll<J>([&](auto j) __attribute__((always_inline)) { c[j] = fma(x, load(keys + j * step + d), c[j]); });
+    // Write the scores of rows i ... i + R with all keys of a block.
+    template <int R> MHA_INLINE void multiply(ptrdiff_t i, Matrix<T> keys, Matrix<T> values, int n) {
+        bool ahead = i == 0;
+        constexpr int J = LANES<T> / R;
+        int k = 0;
+        for (; k + J <= n; k += J) {
+            const T* from = keys.data + k * keys.step;
+            Vec<T> c[LANES<T>];
+            unroll<LANES<T>>([&](auto at) __attribute__((always_inline)) { c[at] = Vec<T>{}; });
+            for (ptrdiff_t d = 0; d < width; d += LANES<T>) {
+                Vec<T> x[R];
+                unroll<R>([&](auto r) __attribute__((always_inline)) { x[r] = load(q + (i + r) * width + d); });
+                unroll<J>([&](auto j) __attribute__((always_inline)) {
+                    Vec<T> y = load(from + j * keys.step + d);
+                    unroll<R>([&](auto r) __attribute__((always_inline)) { c[r * J + j] = fma(x[r], y, c[r * J + j]); });
+                });
+            }
+            Vec<T> scores = sums<T>(c);
+            if (ahead) prefetch(keys, k + AHEAD, J, width), prefetch(values, k, J, value_width);
+            for (int r = 0; r < R; ++r) memcpy(s + r * BLOCK + k, (char*)&scores + r * J * sizeof(T), J * sizeof(T));
         }
-        unroll<J>([&](auto j) __attribute__((always_inline)) { to[j] = sum<T>(c[j]); });
+        for (; k < n; ++k)
+            for (int r = 0; r < R; ++r) {
+                Vec<T> c = {};
+                for (ptrdiff_t d = 0; d < width; d += LANES<T>) c = fma(load(q + (i + r) * width + d), load(keys.data + k * keys.step + d), c);
+                s[r * BLOCK + k] = sum<T>(c);
+            }
     }
 
     // Apply softcap, biases and masks to the scores of row i with keys begin ... begin + n.
-    void transform(ptrdiff_t i, ptrdiff_t begin, int n) {
+    void transform(ptrdiff_t i, T* s, ptrdiff_t begin, int n) {
         const Row& r = rows[i];
         if (p.softcap)
-            for (int k = 0; k < BLOCK; k += LANES<T>)
+            for (int k = 0; k < n; k += LANES<T>)
                 store(s + k, broadcast((T)(p.softcap * 1.4426950408889634074)) * tanh<T>(load(s + k)));
         if (r.distance)
             for (int k = 0; k < n; ++k) s[k] += ((const T*)r.distance)[-(begin + k)] * LOG2E<T>;
@@ -68,20 +86,20 @@ template <class T> struct Few {
                 ptrdiff_t distance = begin + k - r.position;
                 s[k] = distance >= p.low && distance <= p.high ? s[k] : (T)-INFINITY;
             }
-        for (int k = n; k < BLOCK; ++k) s[k] = (T)-INFINITY;
+        for (int k = n; k < up(n); ++k) s[k] = (T)-INFINITY;
     }
 
-    // Turn the scores of row i into weights, and keep its total.
-    void weigh(ptrdiff_t i) {
+    // Turn the scores of row i with n keys into weights, and keep their total.
+    void weigh(ptrdiff_t i, T* s, int n) {
         Vec<T> most = load(s), sums = {};
-        for (int k = LANES<T>; k < BLOCK; k += LANES<T>) most = larger(load(s + k), most);
+        for (int k = LANES<T>; k < n; k += LANES<T>) most = larger(load(s + k), most);
         T above = largest<T>(most);
         if (above > top[i]) {
             T factor = MHA_LEVEL::exp2<T>(broadcast(top[i] - above))[0];
             total[i] *= factor, top[i] = above;
             for (ptrdiff_t e = 0; e < value_width; e += LANES<T>) store(o + i * value_width + e, load(o + i * value_width + e) * broadcast(factor));
         }
-        for (int k = 0; k < BLOCK; k += LANES<T>) {
+        for (int k = 0; k < n; k += LANES<T>) {
             Vec<T> w = MHA_LEVEL::exp2<T>(load(s + k) - broadcast(top[i]));
             store(s + k, w);
             sums += w;
@@ -89,25 +107,40 @@ template <class T> struct Few {
         total[i] += sum<T>(sums);
     }
 
-    // o[e] += weights of n keys times values, for J vectors of features.
-    template <int J> MHA_INLINE void add_values(ptrdiff_t i, const T* values, ptrdiff_t step, ptrdiff_t e, int n) {
-        Vec<T> c[J];
+    // Add the weights of n keys times values to rows i ... i + R, for J vectors of features from e on.
+    template <int R, int J> MHA_INLINE void add_values(ptrdiff_t i, Matrix<T> values, ptrdiff_t e, int n) {
+        Vec<T> c[R][J];
         T* to = o + i * value_width + e;
-        unroll<J>([&](auto j) __attribute__((always_inline)) { c[j] = load(to + j * LANES<T>); });
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < J; ++j) c[r][j] = load(to + r * value_width + j * LANES<T>);
         for (int k = 0; k < n; ++k) {
-            Vec<T> w = broadcast(s[k]);
-            unroll<J>([&](auto j) __attribute__((always_inline)) { c[j] = fma(w, load(values + k * step + e + j * LANES<T>), c[j]); });
+            const T* from = values.data + k * values.step + e;
+            unroll<J>([&](auto j) __attribute__((always_inline)) {
+                Vec<T> y = load(from + j * LANES<T>);
+                unroll<R>([&](auto r) __attribute__((always_inline)) { c[r][j] = fma(broadcast(s[r * BLOCK + k]), y, c[r][j]); });
+            });
         }
-        unroll<J>([&](auto j) __attribute__((always_inline)) { store(to + j * LANES<T>, c[j]); });
+        for (int r = 0; r < R; ++r)
+            for (int j = 0; j < J; ++j) store(to + r * value_width + j * LANES<T>, c[r][j]);
     }
 
-    // Begin to read what follows: the values of these keys, and keys further on. Processors do not read ahead across two arrays.
-    MHA_INLINE void prefetch(Matrix<T> keys, Matrix<T> values, int k) const {
-        constexpr ptrdiff_t LINE = 64 / sizeof(T), AHEAD = 32;
-        for (int j = 0; j < KEYS; ++j) {
-            for (ptrdiff_t d = 0; d < p.width; d += LINE) __builtin_prefetch(keys.data + (k + j + AHEAD) * keys.step + d);
-            for (ptrdiff_t e = 0; e < p.value_width; e += LINE) __builtin_prefetch(values.data + (k + j) * values.step + e);
+    // Attend with rows i ... i + R to a block of keys.
+    template <int R> __attribute__((noinline)) void block(ptrdiff_t i, Matrix<T> keys, Matrix<T> values, ptrdiff_t begin, int n) {
+        multiply<R>(i, keys, values, n);
+        for (int r = 0; r < R; ++r) {
+            transform(i + r, s + r * BLOCK, begin, n);
+            weigh(i + r, s + r * BLOCK, n);
         }
+        ptrdiff_t e = 0;
+        for (; e + 4 * LANES<T> <= value_width; e += 4 * LANES<T>) add_values<R, 4>(i, values, e, n);
+        for (; e < value_width; e += LANES<T>) add_values<R, 1>(i, values, e, n);
+    }
+
+    // Begin to read rows of an array that follow soon: processors do not foresee the change between keys and values.
+    static MHA_INLINE void prefetch(Matrix<T> x, int first, int count, ptrdiff_t width) {
+        constexpr ptrdiff_t LINE = 64 / sizeof(T);
+        for (int i = first; i < first + count; ++i)
+            for (ptrdiff_t at = 0; at < width; at += LINE) __builtin_prefetch(x.data + i * x.step + at);
     }
 
     void attend() {
@@ -116,20 +149,9 @@ template <class T> struct Few {
             int n = (int)(u.key_end - begin < BLOCK ? u.key_end - begin : BLOCK);
             Matrix<T> keys = rows_of<T>(p.key, key_data, begin, n, p.width, width, key_copy);
             Matrix<T> values = rows_of<T>(p.value, value_data, begin, n, p.value_width, value_width, value_copy);
-            for (ptrdiff_t i = 0; i < u.rows; ++i) {
-                int k = 0;
-                for (; k + KEYS <= n; k += KEYS) {
-                    if (i == 0) prefetch(keys, values, k);
-                    multiply<KEYS>(i, keys.data + k * keys.step, keys.step, s + k);
-                }
-                for (; k < n; ++k) multiply<1>(i, keys.data + k * keys.step, keys.step, s + k);
-                for (; k < BLOCK; ++k) s[k] = 0;
-                transform(i, begin, n);
-                weigh(i);
-                ptrdiff_t e = 0;
-                for (; e + 4 * LANES<T> <= value_width; e += 4 * LANES<T>) add_values<4>(i, values.data, values.step, e, n);
-                for (; e < value_width; e += LANES<T>) add_values<1>(i, values.data, values.step, e, n);
-            }
+            ptrdiff_t i = 0;
+            for (; i + 2 <= u.rows && MOST > 1; i += 2) block<2 <= MOST ? 2 : 1>(i, keys, values, begin, n);
+            for (; i < u.rows; ++i) block<1>(i, keys, values, begin, n);
         }
     }
 

@@ -5,7 +5,7 @@
 namespace mha { namespace MHA_LEVEL {
 
 template <class T> void compute_as(const Problem& p, const Unit& u, char* scratch) {
-    if (u.rows <= Few<T>::MOST)
+    if (u.rows <= Few<T>::MOST && (u.rows == 1 || u.key_end - u.key_begin >= Few<T>::BLOCK))
         Few<T>(p, u, scratch).compute();
     else
         Tile<T>(p, u, scratch).compute();

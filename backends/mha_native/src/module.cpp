@@ -1,12 +1,14 @@
 // The Python module mha_native._native, by the stable interface of CPython 3.11: one binary for all later versions.
 //
-//     plan(kind, batch, heads, key_heads, queries, keys, width, value_width, scale, softcap, low, high) -> capsule
+//     plan(kind, batch, heads, key_heads, queries, keys, width, value_width, scale, softcap, low, high, team) -> capsule
 //     is_worth_threads(plan) -> bool
 //     attend(plan, threads, query, key, value, out, lse, sink, mask, bias, distance, lengths, sequences) -> None
 //
 // An array is an object with the buffer protocol, or (address, kind, shape, strides in numbers). Its shape is compared with the plan's
 // before anything is read; axes of length 1, and missing batch axes, broadcast. None stands for no array.
+#ifndef Py_LIMITED_API  // CMake defines it
 #define Py_LIMITED_API 0x030B0000
+#endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -109,9 +111,11 @@ PyObject* plan(PyObject*, PyObject* arguments) {
     const char* kind;
     PyObject *batch, *low, *high;
     Problem p = {};
-    if (!PyArg_ParseTuple(arguments, "sO!nnnnnnddOO", &kind, &PyTuple_Type, &batch, &p.heads, &p.key_heads, &p.queries, &p.keys,
-                          &p.width, &p.value_width, &p.scale, &p.softcap, &low, &high))
+    unsigned long long team;  // the address of GOMP_parallel, or 0
+    if (!PyArg_ParseTuple(arguments, "sO!nnnnnnddOOK", &kind, &PyTuple_Type, &batch, &p.heads, &p.key_heads, &p.queries, &p.keys,
+                          &p.width, &p.value_width, &p.scale, &p.softcap, &low, &high, &team))
         return nullptr;
+    p.team = (void*)(uintptr_t)team;
     Py_ssize_t size = kind[0] == 'f' ? 4 : kind[0] == 'd' ? 8 : 2;
     if (!kind_of(kind, size, &p.kind)) return PyErr_Format(PyExc_ValueError, "kind is %s; expected f, d, e or H", kind);
     p.batch_axes = (int)PyTuple_Size(batch);

@@ -24,18 +24,20 @@ pthread_cond_t wanted = PTHREAD_COND_INITIALIZER;    // a job has come
 pthread_cond_t left = PTHREAD_COND_INITIALIZER;      // a helper has left a job
 Running* jobs = nullptr;                             // oldest first
 int started = 0, asleep = 0;
+bool team_used = false, team_lost = false;           // a forked process lacks the threads of a team that its parent used
 
 constexpr int SPINS = 2000;  // checks of a job's helpers, a few microseconds, before its caller sleeps
 
 struct Memory {
-    char* data;
+    void* block;
+    char* data;      // in it, aligned
     size_t size;
 };
 pthread_key_t memory_key;
 pthread_once_t once = PTHREAD_ONCE_INIT;
 
 void free_memory(void* memory) {
-    free(((Memory*)memory)->data);
+    free(((Memory*)memory)->block);
     free(memory);
 }
 
@@ -47,11 +49,10 @@ char* scratch(size_t size) {
         if (!m || pthread_setspecific(memory_key, m)) return nullptr;
     }
     if (m->size < size) {
-        free(m->data);
-        void* data = nullptr;
-        m->size = 0, m->data = nullptr;
-        if (posix_memalign(&data, 64, size)) return nullptr;
-        m->data = (char*)data, m->size = size;
+        free(m->block);
+        m->block = malloc(size + 64), m->size = 0;
+        if (!m->block) return nullptr;
+        m->data = (char*)(((uintptr_t)m->block + 63) / 64 * 64), m->size = size;
     }
     return m->data;
 }
@@ -92,22 +93,27 @@ void* help(void*) {
     return nullptr;
 }
 
+#if !defined(_WIN32)
 // A forked process has no helpers; its parent's jobs are not its own.
 void before_fork() { pthread_mutex_lock(&lock); }
 void after_fork_in_parent() { pthread_mutex_unlock(&lock); }
 void after_fork_in_child() {
     jobs = nullptr;
     started = asleep = 0;
+    team_lost = team_used;
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
     memcpy(&lock, &mutex, sizeof mutex);
     memcpy(&wanted, &condition, sizeof condition);
     memcpy(&left, &condition, sizeof condition);
 }
+#endif
 
 void prepare() {
     pthread_key_create(&memory_key, free_memory);
+#if !defined(_WIN32)
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+#endif
 }
 
 // Start or wake helpers for a job. The lock is held.
@@ -120,14 +126,21 @@ void call_helpers(int count) {
     for (int i = 0; i < count && i < asleep; ++i) pthread_cond_signal(&wanted);
 }
 
+void work_in_team(void* running) { work(*(Running*)running); }
+
 }  // namespace
 
-bool run(const Job& job, int threads) {
+bool run(const Job& job, int threads, Team team) {
     pthread_once(&once, prepare);
     Running r;
     r.job = job;
     ptrdiff_t most = job.count - 1 < threads - 1 ? job.count - 1 : threads - 1;
     r.most = (int)(most < 0 ? 0 : most);
+    if (r.most && team && !__atomic_load_n(&team_lost, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&team_used, true, __ATOMIC_RELAXED);
+        team(work_in_team, &r, (unsigned)r.most + 1, 0);
+        return !__atomic_load_n(&r.failed, __ATOMIC_RELAXED);
+    }
     if (r.most) {
         pthread_mutex_lock(&lock);
         Running** last = &jobs;

@@ -34,6 +34,7 @@ struct Problem {
     int64_t low, high;    // low <= key - query <= high, in a sequence's own indices
     bool has_band;
     int num_threads;
+    void* team;           // a Team of pool.h, or null
     Array query, key, value;   // (B, H, L, D), (B, K, S, D), (B, K, S, E)
     Array out, lse;            // (B, H, L, E); (B, H, L, 1), without data if it is not wanted
     Array sink;                // (H), as (1, H, 1, 1); without data if there is none

@@ -44,6 +44,15 @@ template <int N, class F> MHA_INLINE void unroll(F&& f) {
     }
 }
 
+// Clang runs out of sixteen registers where it keeps what a loop reads more than once: it reads the vectors from KEPT on each time.
+#if defined(__clang__) && defined(__x86_64__) && !defined(__AVX512F__)
+constexpr int KEPT = 2;
+template <class T> MHA_INLINE void forget(const T*& address) { __asm__ volatile("" : "+r"(address)); }
+#else
+constexpr int KEPT = 3;
+template <class T> MHA_INLINE void forget(const T*&) {}
+#endif
+
 template <class T> MHA_INLINE Vec<T> load(const T* from) {
     Vec<T> x;
     memcpy(&x, from, sizeof x);
@@ -95,6 +104,23 @@ template <class T> MHA_INLINE bool any(Bits<T> x) {
 
 template <class T> MHA_INLINE Vec<T> select(Bits<T> where, Vec<T> yes, Vec<T> no) { return where ? yes : no; }
 
+// A byte for each lane, as integers.
+template <class T> MHA_INLINE Bits<T> widen_bytes(const uint8_t* from) {
+#if defined(__AVX512F__)
+    __m128i x = {};
+    memcpy(&x, from, LANES<T>);
+    return (Bits<T>)(sizeof(T) == 4 ? _mm512_cvtepu8_epi32(x) : _mm512_cvtepu8_epi64(x));
+#elif defined(__AVX2__)
+    __m128i x = {};
+    memcpy(&x, from, LANES<T>);
+    return (Bits<T>)(sizeof(T) == 4 ? _mm256_cvtepu8_epi32(x) : _mm256_cvtepu8_epi64(x));
+#else
+    Bits<T> x;
+    for (int i = 0; i < LANES<T>; ++i) x[i] = from[i];
+    return x;
+#endif
+}
+
 // Exchange, in each pair of vectors whose numbers differ by H, the upper lanes of the first for the lower lanes of the second.
 template <int N, int... I> struct Indices : Indices<N - 1, N - 1, I...> {};
 template <int... I> struct Indices<0, I...> {
@@ -118,6 +144,19 @@ template <class T, int H = LANES<T> / 2> MHA_INLINE void transpose(Vec<T> (&x)[L
             }
         });
         transpose<T, H / 2>(x);
+    }
+}
+
+// Lane i of the result is the sum of all lanes of x[i], in a fixed order. x is overwritten.
+template <class T, int H = LANES<T> / 2> MHA_INLINE Vec<T> sums(Vec<T> (&x)[LANES<T>]) {
+    if constexpr (H > 0) {
+        unroll<H>([&](auto i) __attribute__((always_inline)) {
+            typedef Indices<LANES<T>> I;
+            x[i] = I::template lower<H>(x[i], x[i + H]) + I::template upper<H>(x[i], x[i + H]);
+        });
+        return sums<T, H / 2>(x);
+    } else {
+        return x[0];
     }
 }
 

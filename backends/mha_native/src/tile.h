@@ -20,7 +20,7 @@ constexpr int VECTORS = 3;                            // 3 x 8, or 3 x 4, sums f
 constexpr int TOGETHER = REGISTERS == 32 ? 8 : 4;     // keys, or features, of a product
 constexpr int BLOCK = 128;                             // keys whose weights are kept until they multiply values
 template <class T> constexpr int ROWS = VECTORS * LANES<T>;
-template <class T> constexpr T LAZY = 8;
+template <class T> constexpr T LAZY = sizeof(T) == 8 ? 256 : 32;  // 2^LAZY times a sum of values is finite, with few exceptions
 
 // c[j][v] += sum over i < n of a[i][v] b(i, j), where b(i, j) is b[j * step + i] or, if ACROSS, b[i * step + j].
 template <class T, int J, int V, bool ACROSS>
@@ -30,7 +30,10 @@ MHA_INLINE void multiply(Vec<T> (&c)[J][V], const T* a, const T* b, ptrdiff_t st
         unroll<V>([&](auto v) __attribute__((always_inline)) { x[v] = load(a + v * LANES<T>); });
         unroll<J>([&](auto j) __attribute__((always_inline)) {
             Vec<T> y = broadcast(ACROSS ? b[j] : b[j * step]);
-            unroll<V>([&](auto v) __attribute__((always_inline)) { c[j][v] = fma(x[v], y, c[j][v]); });
+            forget(a);
+            unroll<V>([&](auto v) __attribute__((always_inline)) {
+                c[j][v] = fma(v < KEPT ? x[v] : load(a + v * LANES<T>), y, c[j][v]);
+            });
         });
         a += ROWS<T>;
         b += ACROSS ? step : 1;
@@ -49,12 +52,12 @@ template <class T> struct Tile {
     int vectors;
     T cap;
     bool has_terms;
-    T *q, *o, *weights, *biases, *key_copy, *value_copy;  // the first four: rows of ROWS numbers
+    T *q, *o, *weights, *terms, *key_copy, *value_copy;  // the first four: rows of ROWS numbers
 
     static ptrdiff_t up(ptrdiff_t n, ptrdiff_t to) { return (n + to - 1) / to * to; }
 
     static size_t scratch_size(const Problem& p) {
-        ptrdiff_t lines = up(p.width, LANES<T>) + up(p.value_width, LANES<T>) + BLOCK + (p.bias.data ? BLOCK : 0);
+        ptrdiff_t lines = up(p.width, LANES<T>) + up(p.value_width, LANES<T>) + BLOCK + (p.bias.data || p.mask.data ? BLOCK : 0);
         ptrdiff_t copies = BLOCK * (up(p.width, LANES<T>) + up(p.value_width, LANES<T>));
         return sizeof(T) * (lines * ROWS<T> + copies);
     }
@@ -65,7 +68,7 @@ template <class T> struct Tile {
         q = take(up(p.width, LANES<T>) * ROWS<T>);
         o = take(up(p.value_width, LANES<T>) * ROWS<T>);
         weights = take(BLOCK * ROWS<T>);
-        biases = p.bias.data ? take(BLOCK * ROWS<T>) : nullptr;
+        terms = p.bias.data || p.mask.data ? take(BLOCK * ROWS<T>) : nullptr;
         key_copy = take(BLOCK * up(p.width, LANES<T>));
         value_copy = take(BLOCK * up(p.value_width, LANES<T>));
         find_rows<T>(p, u, rows, sinks);
@@ -147,7 +150,7 @@ template <class T> struct Tile {
     }
 
     // Apply softcap, biases and masks to the scores of keys key ... key + count with some vectors of rows.
-    __attribute__((noinline)) void transform(T* scores, int count, Seeing s, ptrdiff_t key, const T* bias, bool cut) {
+    __attribute__((noinline)) void transform(T* scores, int count, Seeing s, ptrdiff_t key, const T* terms, bool cut) {
         for (int v = s.first; v < s.first + s.count; ++v) {
             T* at = scores + v * LANES<T>;
             if (cap != 0)
@@ -155,9 +158,12 @@ template <class T> struct Tile {
                     store(at + j * ROWS<T>, broadcast((T)(cap * LOG2E<T>)) * tanh<T>(load(at + j * ROWS<T>)));
             if (p.distance.data)
                 for (int j = 0; j < count; ++j) add(at + j * ROWS<T>, distances(v, key + j));
-            if (bias)
-                for (int j = 0; j < count; ++j) add(at + j * ROWS<T>, load(bias + j * ROWS<T> + v * LANES<T>));
-            if (p.mask.data) apply_mask(at, count, v, key);
+            if (terms)
+                for (int j = 0; j < count; ++j) {
+                    Vec<T> term = load(terms + j * ROWS<T> + v * LANES<T>), hidden = broadcast((T)-INFINITY);
+                    Vec<T> sum = fma(term, broadcast(LOG2E<T>), load(at + j * ROWS<T>));
+                    store(at + j * ROWS<T>, select<T>(term == hidden, hidden, sum));
+                }
             if (cut)
                 for (int j = 0; j < count; ++j) {
                     ptrdiff_t distance = key + j - rows[0].position;
@@ -180,24 +186,6 @@ template <class T> struct Tile {
         return b;
     }
 
-    // Hide the scores of keys whose byte in the mask is 0: eight keys, or fewer, at a time.
-    MHA_INLINE void apply_mask(T* scores, int count, int v, ptrdiff_t key) const {
-        Int<T> low[LANES<T>] = {}, high[LANES<T>] = {};  // a byte for each of the first, and of the last, four keys
-        for (int i = 0; i < LANES<T> && v * LANES<T> + i < u.rows; ++i) {
-            const char* from = rows[v * LANES<T> + i].mask + key * p.mask.step[2];
-            uint64_t bytes = 0;
-            if (p.mask.step[2] == 1 && count == 8)
-                memcpy(&bytes, from, 8);
-            else
-                for (int j = 0; j < count; ++j) bytes |= (uint64_t)(uint8_t)from[j * p.mask.step[2]] << 8 * j;
-            low[i] = (Int<T>)(uint32_t)bytes;
-            high[i] = (Int<T>)(uint32_t)(bytes >> 32);
-        }
-        Words<T> bytes[2];
-        memcpy(&bytes[0], low, sizeof low);
-        memcpy(&bytes[1], high, sizeof high);
-        for (int j = 0; j < count; ++j) hide(scores + j * ROWS<T>, (Bits<T>)(((bytes[j / 4] >> (j % 4 * 8)) & 0xff) == 0));
-    }
     static Int<T> narrow(ptrdiff_t x) {
         return (Int<T>)(x < -(ptrdiff_t)INT32_MAX ? -(ptrdiff_t)INT32_MAX : x > INT32_MAX ? INT32_MAX : x);
     }
@@ -218,7 +206,7 @@ template <class T> struct Tile {
 
     // The weights of J keys, from ``key`` on; ``done`` of the block's are known.
     template <int J, int V>
-    __attribute__((noinline)) void weigh(int first, const T* keys, ptrdiff_t step, ptrdiff_t key, int done, const T* bias, bool cut) {
+    __attribute__((noinline)) void weigh(int first, const T* keys, ptrdiff_t step, ptrdiff_t key, int done, const T* terms, bool cut) {
         T* to = weights + done * ROWS<T>;
         Vec<T> s[J][V], most[V];
         unroll<J>([&](auto j) __attribute__((always_inline)) {
@@ -234,7 +222,7 @@ template <class T> struct Tile {
             });
         });
         if (!plain) {
-            transform(to, J, {first, V}, key, bias, cut);
+            transform(to, J, {first, V}, key, terms, cut);
             for (int v = 0; v < V; ++v) {
                 most[v] = load(to + (first + v) * LANES<T>);
                 for (int j = 1; j < J; ++j) most[v] = larger(load(to + j * ROWS<T> + (first + v) * LANES<T>), most[v]);
@@ -274,11 +262,11 @@ template <class T> struct Tile {
         int n = (int)(end - begin), at = 0;
         Matrix<T> keys = rows_of<T>(p.key, key_data, begin, n, p.width, p.width, key_copy);
         Matrix<T> values = rows_of<T>(p.value, value_data, begin, n, p.value_width, p.value_width, value_copy);
-        if (biases) read_biases(first, V, begin, n);
+        if (terms) read_terms(first, V, begin, n);
         auto some = [&](auto j) __attribute__((always_inline)) {
             bool cut = is_cut({first, V}, begin + at, begin + at + j);
-            const T* bias = biases ? biases + at * ROWS<T> : nullptr;
-            weigh<j, V>(first, keys.data + at * keys.step, keys.step, begin + at, at, bias, cut);
+            const T* its = terms ? terms + at * ROWS<T> : nullptr;
+            weigh<j, V>(first, keys.data + at * keys.step, keys.step, begin + at, at, its, cut);
             at += j;
         };
         while (at + J <= n) some(Constant<J>{});
@@ -292,21 +280,35 @@ template <class T> struct Tile {
         if (width - e >= 1) add_values<1, V>(first, values.data, values.step, e, n);
     }
 
-    // Transpose the biases of a block, so that a vector holds those of one key.
-    void read_biases(int first, int count, ptrdiff_t begin, int n) {
+    // Write biases, and -inf where the mask hides a key, for a block: transposed, so that a vector holds those of one key.
+    void read_terms(int first, int count, ptrdiff_t begin, int n) {
+        bool direct = p.bias.kind == KIND<T> && p.bias.step[2] == sizeof(T), bytes = p.mask.step[2] == 1;
         for (int v = first; v < first + count; ++v)
             for (int k = 0; k < n; k += LANES<T>) {
                 int some = n - k < LANES<T> ? n - k : LANES<T>;
                 Vec<T> x[LANES<T>];
                 for (int i = 0; i < LANES<T>; ++i) {
-                    int row = v * LANES<T> + i;
-                    T line[LANES<T>] = {};
-                    if (row < u.rows)
-                        read<T>(p.bias.kind, rows[row].bias + (begin + k) * p.bias.step[2], p.bias.step[2], line, some);
-                    x[i] = load(line);
+                    const Row& r = rows[v * LANES<T> + i < u.rows ? v * LANES<T> + i : 0];
+                    x[i] = Vec<T>{};
+                    if (r.bias) __builtin_prefetch(r.bias + (begin + k + BLOCK) * p.bias.step[2]);  // rows are too many to be foreseen
+                    if (r.bias && direct && some == LANES<T>)
+                        x[i] = load((const T*)(r.bias + (begin + k) * sizeof(T)));
+                    else if (r.bias) {
+                        T line[LANES<T>] = {};
+                        read<T>(p.bias.kind, r.bias + (begin + k) * p.bias.step[2], p.bias.step[2], line, some);
+                        x[i] = load(line);
+                    }
+                    if (r.mask) {
+                        uint8_t line[LANES<T>] = {};
+                        const char* from = r.mask + (begin + k) * p.mask.step[2];
+                        bool whole = bytes && some == LANES<T>;
+                        for (int j = 0; j < some && !whole; ++j) line[j] = (uint8_t)from[j * p.mask.step[2]];
+                        x[i] = select<T>(widen_bytes<T>(whole ? (const uint8_t*)from : line) == 0, broadcast((T)-INFINITY), x[i]);
+                        __builtin_prefetch(from + BLOCK * p.mask.step[2]);
+                    }
                 }
                 transpose<T>(x);
-                for (int i = 0; i < some; ++i) store(biases + (k + i) * ROWS<T> + v * LANES<T>, x[i]);
+                for (int i = 0; i < some; ++i) store(terms + (k + i) * ROWS<T> + v * LANES<T>, x[i]);
             }
     }
 
