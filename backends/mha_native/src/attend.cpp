@@ -111,7 +111,8 @@ void merge(void* context, ptrdiff_t index, char*) {
 bool is_worth_threads(const Problem& p) {
     double pairs = p.sequences ? 0 : (double)p.queries * p.keys;
     for (ptrdiff_t i = 0; i < p.num_sequences; ++i) pairs += (double)p.sequences[i].queries * p.sequences[i].keys;
-    return pairs * p.num_batch * p.heads * (p.width + p.value_width) >= SERIAL;
+    double rows = 4.0 * (p.queries + p.keys);  // reading a row and writing a result cost about as much as four pairs
+    return (pairs + rows) * p.num_batch * p.heads * (p.width + p.value_width) >= SERIAL;
 }
 
 bool attend(const Problem& p, const Level& level) {
