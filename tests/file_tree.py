@@ -1,4 +1,4 @@
-"""The tree of files in docs/architecture.md: every package and module with the first line of its docstring.
+"""The tree of files in docs/architecture.md: every package and module with the first line of its docstring or comment.
 
 ``make tree`` writes it; tests/test_docs.py checks that it is up to date.
 """
@@ -10,6 +10,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 FOLDERS = ("mha_core", "backends", "asv_benches")
 BEGIN, END = "<!-- tree -->\n", "<!-- end tree -->"
+SOURCES = {".py", ".cpp", ".h"}
 COLUMN = 34
 """Where the docstrings begin."""
 GENERATED = {"env", "html", "results"}
@@ -36,17 +37,23 @@ def write():
 
 def _lines(path, depth):
     if path.is_dir():
-        if path.name not in GENERATED and list(path.rglob("*.py")):
+        if path.name not in GENERATED and any(inner.suffix in SOURCES for inner in path.rglob("*")):
             yield _line(f"{path.name}/", path / "__init__.py", depth)
             for inner in sorted(path.iterdir()):
                 yield from _lines(inner, depth + 1)
-    elif path.suffix == ".py" and not path.name.startswith("__"):
+    elif path.suffix in SOURCES and not path.name.startswith("__"):
         yield _line(path.name, path, depth)
 
 
 def _line(name, module, depth):
-    doc = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) if module.exists() else None
-    return f"{'    ' * depth + name:<{COLUMN - 1}} {(doc or '').partition(chr(10))[0]}".rstrip()
+    return f"{'    ' * depth + name:<{COLUMN - 1}} {_description(module).partition(chr(10))[0]}".rstrip()
+
+
+def _description(module):
+    if not module.exists():
+        return ""
+    text = module.read_text(encoding="utf-8")
+    return text.removeprefix("// ") if module.suffix != ".py" else ast.get_docstring(ast.parse(text)) or ""
 
 
 if __name__ == "__main__":

@@ -300,3 +300,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     grown = int(in_process(code))  # KiB; the scores would take 1.6 GB
     assert grown < 8192, grown
     assert math.isfinite(grown)
+
+
+def test_the_source_can_be_read():
+    """At most 2,000 lines in files of at most 350, none longer than 128 columns."""
+    files = {path.name: path.read_text(encoding="utf-8").splitlines() for path in (ROOT / "backends/mha_native/src").iterdir()}
+    assert sum(map(len, files.values())) <= 2000
+    assert {name: len(lines) for name, lines in files.items() if len(lines) > 350} == {}
+    assert [line for lines in files.values() for line in lines if len(line) > 128] == []

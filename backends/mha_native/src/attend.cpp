@@ -1,3 +1,4 @@
+// The units of a problem, depending on its shapes only, and the threads that compute them.
 #include "attend.h"
 
 #include <stdlib.h>

@@ -105,7 +105,8 @@ template <class T> struct Matrix {
 // Return rows first ... first + n of an array: where they lie if they can be computed with, else a copy in scratch, padded with
 // zeros to ``padded`` columns.
 template <class T>
-Matrix<T> rows_of(const Array& a, const char* data, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded, T* scratch) {
+Matrix<T> rows_of(const Array& a, const char* data, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded,
+                  T* scratch) {
     const char* from = data + first * a.step[1];
     constexpr ptrdiff_t size = sizeof(T);
     bool together = a.step[2] == size || width == 1;

@@ -43,8 +43,8 @@ template <class T> MHA_INLINE Vec<T> exp2(Vec<T> x) {
     return select<T>(x >= broadcast(E::LEAST), y, larger(broadcast((T)0), x));  // else 0, or NaN
 }
 
-// tanh x = -e / (2 + e), with e = 2^(-2 |x| log2 e) - 1, and the sign of x. e is computed as 2^n f q(f) + (2^n - 1), so that the
-// relative error stays small near 0.
+// tanh x = -e / (2 + e), with e = 2^(-2 |x| log2 e) - 1, and the sign of x. e is computed as 2^n f q(f) + (2^n - 1), so
+// that the relative error stays small near 0.
 template <class T> MHA_INLINE Vec<T> tanh(Vec<T> x) {
     typedef Exponential<T> E;
     Vec<T> magnitude = select<T>(x < broadcast((T)0), -x, x);

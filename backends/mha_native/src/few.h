@@ -1,5 +1,6 @@
-// Attention of a few query rows, as in decoding: a vector holds neighbouring features of one key, or scores of neighbouring keys.
-// All time goes into reading keys and values once.
+// Attention of a few query rows, as in decoding: all time goes into reading keys and values once.
+//
+// A vector holds neighbouring features of one key, or scores of neighbouring keys.
 #pragma once
 #include "rows.h"
 
@@ -18,7 +19,9 @@ template <class T> struct Few {
 
     static ptrdiff_t up(ptrdiff_t n) { return (n + LANES<T> - 1) / LANES<T> * LANES<T>; }
 
-    static size_t scratch_size(const Problem& p) { return sizeof(T) * (up(p.width) + up(p.value_width)) * (MOST + BLOCK) + sizeof(T) * 2 * BLOCK; }
+    static size_t scratch_size(const Problem& p) {
+        return sizeof(T) * ((up(p.width) + up(p.value_width)) * (MOST + BLOCK) + 2 * BLOCK);
+    }
 
     Few(const Problem& problem, const Unit& unit, char* scratch) : p(problem), u(unit) {
         width = up(p.width), value_width = up(p.value_width);
@@ -61,7 +64,8 @@ template <class T> struct Few {
         for (; k < n; ++k)
             for (int r = 0; r < R; ++r) {
                 Vec<T> c = {};
-                for (ptrdiff_t d = 0; d < width; d += LANES<T>) c = fma(load(q + (i + r) * width + d), load(keys.data + k * keys.step + d), c);
+                const T *x = q + (i + r) * width, *y = keys.data + k * keys.step;
+                for (ptrdiff_t d = 0; d < width; d += LANES<T>) c = fma(load(x + d), load(y + d), c);
                 s[r * BLOCK + k] = sum<T>(c);
             }
     }
@@ -97,7 +101,8 @@ template <class T> struct Few {
         if (above > top[i]) {
             T factor = MHA_LEVEL::exp2<T>(broadcast(top[i] - above))[0];
             total[i] *= factor, top[i] = above;
-            for (ptrdiff_t e = 0; e < value_width; e += LANES<T>) store(o + i * value_width + e, load(o + i * value_width + e) * broadcast(factor));
+            T* to = o + i * value_width;
+            for (ptrdiff_t e = 0; e < value_width; e += LANES<T>) store(to + e, load(to + e) * broadcast(factor));
         }
         for (int k = 0; k < n; k += LANES<T>) {
             Vec<T> w = MHA_LEVEL::exp2<T>(load(s + k) - broadcast(top[i]));
@@ -117,7 +122,9 @@ template <class T> struct Few {
             const T* from = values.data + k * values.step + e;
             unroll<J>([&](auto j) __attribute__((always_inline)) {
                 Vec<T> y = load(from + j * LANES<T>);
-                unroll<R>([&](auto r) __attribute__((always_inline)) { c[r][j] = fma(broadcast(s[r * BLOCK + k]), y, c[r][j]); });
+                unroll<R>([&](auto r) __attribute__((always_inline)) {
+                    c[r][j] = fma(broadcast(s[r * BLOCK + k]), y, c[r][j]);
+                });
             });
         }
         for (int r = 0; r < R; ++r)
@@ -125,7 +132,8 @@ template <class T> struct Few {
     }
 
     // Attend with rows i ... i + R to a block of keys.
-    template <int R> __attribute__((noinline)) void block(ptrdiff_t i, Matrix<T> keys, Matrix<T> values, ptrdiff_t begin, int n) {
+    template <int R>
+    __attribute__((noinline)) void block(ptrdiff_t i, Matrix<T> keys, Matrix<T> values, ptrdiff_t begin, int n) {
         multiply<R>(i, keys, values, n);
         for (int r = 0; r < R; ++r) {
             transform(i + r, s + r * BLOCK, begin, n);

@@ -30,7 +30,9 @@ template <class T> size_t larger_scratch(const Problem& p) {
     return few > tile ? few : tile;
 }
 
-static size_t scratch_size(const Problem& p) { return p.kind == FLOAT64 ? larger_scratch<double>(p) : larger_scratch<float>(p); }
+static size_t scratch_size(const Problem& p) {
+    return p.kind == FLOAT64 ? larger_scratch<double>(p) : larger_scratch<float>(p);
+}
 
 static void exponentials(const float* x, float* y, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i + LANES<float> <= n; i += LANES<float>) store(y + i, MHA_LEVEL::exp2<float>(load(x + i)));

@@ -4,8 +4,8 @@
 //     is_worth_threads(plan) -> bool
 //     attend(plan, threads, query, key, value, out, lse, sink, mask, bias, distance, lengths, sequences) -> None
 //
-// An array is an object with the buffer protocol, or (address, kind, shape, strides in numbers). Its shape is compared with the plan's
-// before anything is read; axes of length 1, and missing batch axes, broadcast. None stands for no array.
+// An array is an object with the buffer protocol, or (address, kind, shape, strides in numbers). Its shape is compared with
+// the plan's before anything is read; axes of length 1, and missing batch axes, broadcast. None stands for no array.
 #ifndef Py_LIMITED_API  // CMake defines it
 #define Py_LIMITED_API 0x030B0000
 #endif
@@ -58,7 +58,8 @@ bool fit(const char* name, Py_ssize_t size, Py_ssize_t expected, Py_ssize_t step
 }
 
 // Read an array with axes (batch..., tail[0], tail[1], tail[2]), or without batch axes if ``plain``.
-bool read_array(PyObject* x, const char* name, const Problem& p, const Py_ssize_t (&tail)[3], bool plain, int flags, Held& held, Array* a) {
+bool read_array(PyObject* x, const char* name, const Problem& p, const Py_ssize_t (&tail)[3], bool plain, int flags,
+                Held& held, Array* a) {
     if (x == Py_None) return true;
     Py_ssize_t shape[MAX_BATCH_AXES + 3], steps[MAX_BATCH_AXES + 3];
     int ndim;
@@ -112,8 +113,8 @@ PyObject* plan(PyObject*, PyObject* arguments) {
     PyObject *batch, *low, *high;
     Problem p = {};
     unsigned long long team;  // the address of GOMP_parallel, or 0
-    if (!PyArg_ParseTuple(arguments, "sO!nnnnnnddOOK", &kind, &PyTuple_Type, &batch, &p.heads, &p.key_heads, &p.queries, &p.keys,
-                          &p.width, &p.value_width, &p.scale, &p.softcap, &low, &high, &team))
+    if (!PyArg_ParseTuple(arguments, "sO!nnnnnnddOOK", &kind, &PyTuple_Type, &batch, &p.heads, &p.key_heads, &p.queries,
+                          &p.keys, &p.width, &p.value_width, &p.scale, &p.softcap, &low, &high, &team))
         return nullptr;
     p.team = (void*)(uintptr_t)team;
     Py_ssize_t size = kind[0] == 'f' ? 4 : kind[0] == 'd' ? 8 : 2;
@@ -236,7 +237,8 @@ PyObject* use_level(PyObject*, PyObject* name) {
     const char* wanted = name == Py_None ? nullptr : PyUnicode_AsUTF8AndSize(name, nullptr);
     if (PyErr_Occurred()) return nullptr;
     const Level* found = level_named(wanted);
-    if (!found) return PyErr_Format(PyExc_ValueError, "this processor has no level %s; it has %s", wanted, level_named(nullptr)->name);
+    if (!found)
+        return PyErr_Format(PyExc_ValueError, "this processor has no level %s; it has %s", wanted, level_named(nullptr)->name);
     chosen = found;
     return PyUnicode_FromString(found->name);
 }

@@ -1,5 +1,6 @@
-// Helpers start when they are first needed and sleep between jobs. All callers share them: a helper joins the oldest job that has
-// tasks left and fewer threads than it asked for.
+// Helper threads, which start when they are first needed, sleep between jobs, and serve all callers.
+//
+// A helper joins the oldest job that has tasks left and fewer threads than it asked for.
 #include "pool.h"
 
 #include <pthread.h>

@@ -16,7 +16,8 @@ typedef void (*Team)(void (*function)(void* data), void* data, unsigned threads,
 
 // Compute all tasks on at most ``threads`` threads, the caller's among them. Returns false if memory ran out.
 // Any number of threads may call at the same time; a caller never waits for a task that has not begun.
-// With a team its threads are used instead of helpers: they may be spinning after other work, and helpers would wait for a core.
+// With a team its threads are used instead of helpers: they may be spinning after other work, and helpers would wait for a
+// core.
 bool run(const Job& job, int threads, Team team);
 
 }  // namespace mha

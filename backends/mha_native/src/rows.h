@@ -73,7 +73,8 @@ template <class T> T* partial_of(const Problem& p, const Unit& u, ptrdiff_t row)
 
 // Merge the states of all parts of the keys, in order. Source: Milakov and Gimelshein 2018, section 3.1.
 template <class T>
-void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride, Row* rows, T* sinks) {
+void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride, Row* rows,
+                 T* sinks) {
     find_rows<T>(p, u, rows, sinks);
     for (ptrdiff_t i = 0; i < u.rows; ++i) {
         auto part = [&](ptrdiff_t at) { return (T*)(partials + at * stride) + i * (p.value_width + 2); };
@@ -84,7 +85,10 @@ void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_
             top = its > top || its != its ? its : top;
         }
         T total = 0;
-        for (ptrdiff_t at = 0; at < parts; ++at) total += part(at)[p.value_width + 1] * (T)::exp2(part(at)[p.value_width] - top);
+        for (ptrdiff_t at = 0; at < parts; ++at) {
+            const T* state = part(at) + p.value_width;
+            total += state[1] * (T)::exp2(state[0] - top);
+        }
         for (ptrdiff_t at = 0; at < parts; ++at) {
             T* from = part(at);
             T factor = total == 0 ? 0 : (T)::exp2(from[p.value_width] - top) / total;

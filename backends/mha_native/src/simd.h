@@ -1,5 +1,7 @@
-// Vectors of numbers, written with the extensions that GCC and Clang share. A file that includes this one is compiled once for each
-// level of processor, in the namespace of the level. MHA_LEVEL is one of base, avx2, avx512.
+// Vectors of numbers, written with the extensions that GCC and Clang share.
+//
+// A file that includes this one is compiled once for each level of processor, in the namespace of the level. MHA_LEVEL is
+// one of base, avx2, avx512.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -44,7 +46,8 @@ template <int N, class F> MHA_INLINE void unroll(F&& f) {
     }
 }
 
-// Clang runs out of sixteen registers where it keeps what a loop reads more than once: it reads the vectors from KEPT on each time.
+// Clang runs out of sixteen registers where it keeps what a loop reads more than once: it reads vectors from KEPT on each
+// time.
 #if defined(__clang__) && defined(__x86_64__) && !defined(__AVX512F__)
 constexpr int KEPT = 2;
 template <class T> MHA_INLINE void forget(const T*& address) { __asm__ volatile("" : "+r"(address)); }

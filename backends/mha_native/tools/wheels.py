@@ -22,7 +22,7 @@ TARGETS = {
     "x86_64-linux-gnu.2.17": "manylinux_2_17_x86_64.manylinux2014_x86_64",
     "aarch64-linux-gnu.2.17": "manylinux_2_17_aarch64.manylinux2014_aarch64",
 }
-"""The platform tags of the wheel for each of Zig's targets. For macOS its sources compile, but Zig 0.13 to 0.17 crash when linking."""
+"""The platform tags for each of Zig's targets. For macOS the sources compile, but Zig 0.13 to 0.17 crash when linking."""
 TOOLS = {"cc": "cc -target {}", "c++": "c++ -target {}", "ar": "ar", "ranlib": "ranlib"}
 FORBIDDEN = re.compile(r"_Z\w+|__cxa_\w+|__gxx_\w+|GLIBCXX|libstdc|libc\+\+")
 
@@ -35,7 +35,7 @@ def main(folder: Path, targets: list[str]) -> None:
 
 
 def python_headers(to: Path) -> Path:
-    """Copy Python's headers. Debian's pyconfig.h includes another file for each processor; the stable interface needs just one."""
+    """Copy Python's headers, with one pyconfig.h: Debian's includes another file for each processor."""
     shutil.copytree(sysconfig.get_paths()["include"], to, dirs_exist_ok=True)
     shutil.copyfile(sysconfig.get_config_h_filename(), to / "pyconfig.h")
     return to

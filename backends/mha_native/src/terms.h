@@ -1,0 +1,90 @@
+// What is done to scores before they become weights: softcap, biases, masks.
+#pragma once
+#include "band.h"
+
+namespace mha { namespace MHA_LEVEL {
+
+template <class T> struct Terms {
+    const Problem& p;
+    const Unit& u;
+    const Row* rows;
+    const Band<T>& band;
+    T* stored;   // biases of a block, and -inf where the mask hides a key: BLOCK x ROWS; null if there are neither
+    bool any;    // whether there is something to do besides the band
+
+    static bool are_stored(const Problem& p) { return p.bias.data || p.mask.data; }
+
+    Terms(const Problem& problem, const Unit& unit, const Row* its_rows, const Band<T>& its_band, T* scratch)
+        : p(problem), u(unit), rows(its_rows), band(its_band), stored(are_stored(problem) ? scratch : nullptr),
+          any(are_stored(problem) || problem.distance.data || problem.softcap != 0) {}
+
+    // Write biases, and -inf where the mask hides a key, for a block: transposed, so that a vector holds those of one key.
+    void read_block(Vectors some_vectors, ptrdiff_t begin, int n) {
+        if (!stored) return;
+        bool direct = p.bias.kind == KIND<T> && p.bias.step[2] == sizeof(T), bytes = p.mask.step[2] == 1;
+        for (int v = some_vectors.first; v < some_vectors.first + some_vectors.count; ++v)
+            for (int k = 0; k < n; k += LANES<T>) {
+                int some = n - k < LANES<T> ? n - k : LANES<T>;
+                Vec<T> x[LANES<T>];
+                for (int i = 0; i < LANES<T>; ++i) {
+                    const Row& r = rows[v * LANES<T> + i < u.rows ? v * LANES<T> + i : 0];
+                    x[i] = Vec<T>{};
+                    if (r.bias) __builtin_prefetch(r.bias + (begin + k + BLOCK) * p.bias.step[2]);  // too many rows to be foreseen
+                    if (r.bias && direct && some == LANES<T>)
+                        x[i] = load((const T*)(r.bias + (begin + k) * sizeof(T)));
+                    else if (r.bias) {
+                        T line[LANES<T>] = {};
+                        read<T>(p.bias.kind, r.bias + (begin + k) * p.bias.step[2], p.bias.step[2], line, some);
+                        x[i] = load(line);
+                    }
+                    if (r.mask) {
+                        uint8_t line[LANES<T>] = {};
+                        const char* from = r.mask + (begin + k) * p.mask.step[2];
+                        bool whole = bytes && some == LANES<T>;
+                        for (int j = 0; j < some && !whole; ++j) line[j] = (uint8_t)from[j * p.mask.step[2]];
+                        Bits<T> seen = widen_bytes<T>(whole ? (const uint8_t*)from : line);
+                        x[i] = select<T>(seen == 0, broadcast((T)-INFINITY), x[i]);
+                        __builtin_prefetch(from + BLOCK * p.mask.step[2]);
+                    }
+                }
+                transpose<T>(x);
+                for (int i = 0; i < some; ++i) store(stored + (k + i) * ROWS<T> + v * LANES<T>, x[i]);
+            }
+    }
+
+    // Apply softcap, biases and masks to the scores of keys key ... key + count with some vectors of rows; ``done`` keys of the
+    // block come before them. ``cut``: the band hides some.
+    __attribute__((noinline)) void apply(T* scores, int count, Vectors s, ptrdiff_t key, int done, bool cut) const {
+        for (int v = s.first; v < s.first + s.count; ++v) {
+            T* at = scores + v * LANES<T>;
+            if (p.softcap != 0)
+                for (int j = 0; j < count; ++j)
+                    store(at + j * ROWS<T>, broadcast((T)p.softcap * LOG2E<T>) * tanh<T>(load(at + j * ROWS<T>)));
+            if (p.distance.data)
+                for (int j = 0; j < count; ++j) add(at + j * ROWS<T>, distances(v, key + j));
+            if (stored)
+                for (int j = 0; j < count; ++j) {
+                    Vec<T> term = load(stored + (done + j) * ROWS<T> + v * LANES<T>), hidden = broadcast((T)-INFINITY);
+                    Vec<T> sum = fma(term, broadcast(LOG2E<T>), load(at + j * ROWS<T>));
+                    store(at + j * ROWS<T>, select<T>(term == hidden, hidden, sum));
+                }
+            if (cut)
+                for (int j = 0; j < count; ++j) {
+                    T* to = at + j * ROWS<T>;
+                    store(to, select<T>(band.hides(v, key + j), broadcast((T)-INFINITY), load(to)));
+                }
+        }
+    }
+    static MHA_INLINE void add(T* scores, Vec<T> bias) { store(scores, fma(bias, broadcast(LOG2E<T>), load(scores))); }
+
+    // The biases of one key, by distance.
+    MHA_INLINE Vec<T> distances(int v, ptrdiff_t key) const {
+        const Row* r = rows + v * LANES<T>;
+        if (band.consecutive[v]) return load((const T*)r->distance - key);
+        Vec<T> b = {};
+        for (int i = 0; i < LANES<T> && v * LANES<T> + i < u.rows; ++i) b[i] = ((const T*)r[i].distance)[-key];
+        return b;
+    }
+};
+
+}}  // namespace mha::MHA_LEVEL
