@@ -231,12 +231,30 @@ def test_a_forked_process_computes():
     assert in_process(FORKED) == str([0] * 10)
 
 
+FORKED_TENSORS = """
+import os, torch, mha_core as mha
+torch.set_num_threads(3)
+x = torch.randn(2, 4, 200, 64)
+expected = mha.scaled_dot_product_attention(x, x, x)
+child = os.fork()
+if not child:
+    os._exit(0 if torch.equal(mha.scaled_dot_product_attention(x, x, x), expected) else 1)
+print(os.waitpid(child, 0)[1], torch.equal(mha.scaled_dot_product_attention(x, x, x), expected))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_process_computes_with_tensors():
+    """It lacks the threads of torch's OpenMP, which its parent computed with."""
+    assert in_process(FORKED_TENSORS) == "0 True"
+
+
 # what the compiled module refuses, before it reads anything
 
 
 def test_sizes_that_overflow_are_refused(native):
     def plan(*sizes, batch=(1,)):
-        return native.plan("f", batch, *sizes, 1.0, 0.0, None, None)
+        return native.plan("f", batch, *sizes, 1.0, 0.0, None, None, 0)
 
     with pytest.raises(ValueError, match=r"an axis has length 2147483648; expected 1 to 2\^31 - 1"):
         plan(1, 1, 2**31, 1, 1, 1)
@@ -249,7 +267,7 @@ def test_sizes_that_overflow_are_refused(native):
 
 
 def test_arrays_that_do_not_fit_the_plan_are_refused(native):
-    plan = native.plan("f", (2,), 4, 2, 6, 9, 8, 5, 1.0, 0.0, None, None)
+    plan = native.plan("f", (2,), 4, 2, 6, 9, 8, 5, 1.0, 0.0, None, None, 0)
     fitting = {
         "query": np.zeros((2, 4, 6, 8), np.float32),
         "key": np.zeros((2, 2, 9, 8), np.float32),

@@ -54,7 +54,7 @@ TOO_LONG = """
 import numpy as np
 from mha_native.level import native
 x = np.zeros((1, 1, 64, 16), np.float32)
-plan = native.plan("f", (1,), 1, 1, 64, 80, 16, 16, 1.0, 0.0, None, None)
+plan = native.plan("f", (1,), 1, 1, 64, 80, 16, 16, 1.0, 0.0, None, None, 0)
 lie = (x.ctypes.data, "f", (1, 1, 80, 16), (1280, 1280, 16, 1))  # it has 64 rows
 native.attend(plan, 1, x, lie, lie, x.copy(), *[None] * 7)
 """
@@ -109,7 +109,7 @@ import numpy as np
 from mha_native.level import native
 x = np.zeros((1, 1, 512, 64), np.float32)
 out = np.empty_like(x)
-plan = native.plan("f", (1,), 1, 1, 512, 512, 64, 64, 1.0, 0.0, None, None)
+plan = native.plan("f", (1,), 1, 1, 512, 512, 64, 64, 1.0, 0.0, None, None, 0)
 calls = [threading.Thread(target=native.attend, args=(plan, 1, x, x, x, out, *[None] * 7)) for _ in range(4)]
 for call in calls:
     call.start()

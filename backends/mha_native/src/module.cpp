@@ -135,7 +135,8 @@ PyObject* plan(PyObject*, PyObject* arguments) {
     numbers *= (double)p.heads * (double)(p.queries > p.keys ? p.queries : p.keys) *
                (double)(p.width > p.value_width ? p.width : p.value_width);
     if (numbers > 0x1p62) return PyErr_Format(PyExc_ValueError, "an array of this shape does not fit in memory");
-    if (p.heads % p.key_heads) return PyErr_Format(PyExc_ValueError, "%zd heads do not share %zd key heads", p.heads, p.key_heads);
+    if (p.heads % p.key_heads)
+        return PyErr_Format(PyExc_ValueError, "%zd heads do not share %zd key heads", p.heads, p.key_heads);
     p.has_band = low != Py_None || high != Py_None;
     p.low = low == Py_None ? -((int64_t)1 << 40) : PyLong_AsLongLong(low);
     p.high = high == Py_None ? (int64_t)1 << 40 : PyLong_AsLongLong(high);

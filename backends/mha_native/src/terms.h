@@ -29,7 +29,8 @@ template <class T> struct Terms {
                 for (int i = 0; i < LANES<T>; ++i) {
                     const Row& r = rows[v * LANES<T> + i < u.rows ? v * LANES<T> + i : 0];
                     x[i] = Vec<T>{};
-                    if (r.bias) __builtin_prefetch(r.bias + (begin + k + BLOCK) * p.bias.step[2]);  // too many rows to be foreseen
+                    // rows are too many for the processor to foresee what is read next
+                    if (r.bias) __builtin_prefetch(r.bias + (begin + k + BLOCK) * p.bias.step[2]);
                     if (r.bias && direct && some == LANES<T>)
                         x[i] = load((const T*)(r.bias + (begin + k) * sizeof(T)));
                     else if (r.bias) {
