@@ -147,6 +147,62 @@ def test_tensors_whose_sign_is_not_in_memory_yet(rng):
     assert torch.equal(got, expected)
 
 
+@pytest.mark.parametrize("queries", [1, 20])
+def test_the_lowest_finite_bias_and_sink_are_only_numbers(rng, queries):
+    """Transformers adds the lowest number of the dtype where a mask is False: a row of it has equal weights (promise 3)."""
+    lowest = np.finfo(np.float32).min
+    query, key, value = normal(rng, 1, queries, 8), normal(rng, 1, 70, 8), normal(rng, 1, 70, 8)
+    state = mha.attention_state(query, key, value, bias=np.full((queries, 70), lowest))
+    np.testing.assert_allclose(state.out, np.broadcast_to(value.mean(axis=-2), state.out.shape), atol=1e-5)
+    assert (state.lse == lowest).all()
+    state = mha.attention_state(query, key, value, sink=np.asarray([lowest]), mask=mha.prefix(0))
+    assert (state.out == 0).all() and (state.lse == lowest).all()
+    state = mha.attention_state(query, key, value, sink=np.asarray([np.inf], dtype=np.float32))
+    assert np.isnan(state.out).all() and np.isnan(state.lse).all()
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_a_bias_of_minus_infinity_hides_any_score(rng, queries):
+    query, key, value = normal(rng, 1, queries, 8), normal(rng, 1, 70, 8), normal(rng, 1, 70, 8)
+    bias = np.zeros((queries, 70), dtype=np.float32)
+    bias[:, 7] = -np.inf
+    expected = mha.attention_state(query, key, value, bias=bias)
+    key[0, 7] = np.nan
+    state = mha.attention_state(query, key, value, bias=bias)
+    np.testing.assert_array_equal(state.out, expected.out)
+    np.testing.assert_array_equal(state.lse, expected.lse)
+
+
+def test_results_are_on_the_device_of_the_tensors(rng):
+    x = torch.from_numpy(normal(rng, 2, 6, 8))
+    with torch.device("meta"):
+        state = mha.attention_state(x, x, x[..., :5])
+    assert state.out.device.type == state.lse.device.type == "cpu"
+
+
+def test_a_sink_whose_sign_is_not_in_memory_yet(rng):
+    x = torch.from_numpy(normal(rng, 4, 6, 8))
+    sink = torch.complex(x[:, 0, 0], x[:, 0, 1]).conj().imag
+    assert sink.is_neg()
+    got, expected = (mha.attention_state(x, x, x, sink=each) for each in (sink, sink.resolve_neg()))
+    assert torch.equal(got.out, expected.out) and torch.equal(got.lse, expected.lse)
+
+
+def test_a_tracer_records_torchs_own_operations(rng):
+    """It cannot record what the compiled module writes to memory."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, y = (torch.from_numpy(normal(rng, 2, 4, 6, 8)) for _ in range(2))
+
+    def attend(x):
+        return mha.scaled_dot_product_attention(x, x, x, mask=mha.causal())
+
+    torch.testing.assert_close(make_fx(attend)(x)(y), attend(y))
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(y), attend(y))
+
+
 # threads
 
 PROBLEMS = {
@@ -234,11 +290,13 @@ def test_a_forked_process_computes():
 FORKED_TENSORS = """
 import os, torch, mha_core as mha
 torch.set_num_threads(3)
+(torch.randn(4_000_000) + 1).sum()  # torch's own work uses its threads too
 x = torch.randn(2, 4, 200, 64)
 expected = mha.scaled_dot_product_attention(x, x, x)
 child = os.fork()
 if not child:
-    os._exit(0 if torch.equal(mha.scaled_dot_product_attention(x, x, x), expected) else 1)
+    out = mha.scaled_dot_product_attention(x, x, x)  # an operation of torch's would wait for threads for ever
+    os._exit(0 if (out.numpy() == expected.numpy()).all() else 1)
 print(os.waitpid(child, 0)[1], torch.equal(mha.scaled_dot_product_attention(x, x, x), expected))
 """
 
@@ -285,8 +343,16 @@ def test_arrays_that_do_not_fit_the_plan_are_refused(native):
     for name, shape in short.items():
         with pytest.raises(ValueError, match=f"{name} has an axis of length"):
             attend(**{name: np.zeros(shape, np.float32)})
-    with pytest.raises(TypeError, match="another kind than the plan's"):
-        attend(key=np.zeros((2, 2, 9, 8)))
+    for name, wrong in {
+        "key": np.zeros((2, 2, 9, 8)),
+        "mask": np.zeros((2, 4, 6, 9), np.float32),
+        "bias": np.zeros((2, 4, 6, 9), bool),
+        "sink": np.zeros((4, 1, 1), np.int64),
+    }.items():
+        with pytest.raises(TypeError, match="another kind than the plan's"):
+            attend(**{name: wrong})
+    with pytest.raises(ValueError, match="out has an axis of length 1; expected 2"):
+        attend(out=np.zeros((1, 4, 6, 5), np.float32))
     with pytest.raises(ValueError, match="lengths: expected 2 64-bit integers"):
         attend(lengths=np.zeros(3, np.int64))
     with pytest.raises(ValueError, match="sequence 1 lies outside of the arrays"):

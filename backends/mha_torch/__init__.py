@@ -14,15 +14,20 @@ _torch: Any = None  # set when the namespace is loaded, like the three below; _f
 _level: Any = None
 _transform: Any = None
 _is_autocast: Any = None
+_modes: Any = None
+_tracing: Any = None
+_own_types: frozenset[type] = frozenset({type(None)})
 
 
 def _namespace() -> Any:
-    global _torch, _level, _transform, _is_autocast
+    global _torch, _level, _transform, _is_autocast, _modes, _tracing, _own_types
     import array_api_compat.torch
     import torch
 
     _torch, _level, _transform = torch, torch.autograd.forward_ad, torch._C._functorch.peek_interpreter_stack
     _is_autocast = torch._C._is_any_autocast_enabled
+    _modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+    _own_types = frozenset({type(None), torch.Tensor, torch.nn.Parameter})
     if hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):  # older versions of torch leave their graph instead
         for call in Step.calls():
             call._torchdynamo_inline = _compiled  # what torch.compile follows instead
@@ -62,10 +67,11 @@ _GRADIENT = frozenset({"gradient"})
 _TANGENT = frozenset({"gradient", "forward_gradient"})
 _VMAP = frozenset({"gradient", "vmap"})
 _AUTOCAST = frozenset({"autocast"})
+_TRACED = frozenset({"traced"})
 
 
 def _features(arrays: Sequence[Any]) -> frozenset[str]:
-    """Return the features of a call that records gradients, or runs under vmap or autocast; none for any other call.
+    """Return the features of a call that records gradients, is traced, or runs under vmap or autocast; none for any other call.
 
     Forward mode (torch.func.jvp) is a separate feature, because few fused kernels support it; under vmap, few of them have a
     batching rule. Inside a torch.func transform, arrays do not show whether gradients are recorded, so they are assumed to be.
@@ -82,7 +88,14 @@ def _features(arrays: Sequence[Any]) -> frozenset[str]:
             if x is not None and x.requires_grad:
                 found = _GRADIENT if _torch.is_grad_enabled() else _PLAIN
                 break
+    if _modes() or _tracing() is not None or not all(map(_has_memory, arrays)):
+        found |= _TRACED
     return found | _AUTOCAST if _is_autocast() else found
+
+
+def _has_memory(x: Any) -> bool:
+    """Return whether an array is a plain tensor, not one of a class that gives torch's operations another meaning."""
+    return type(x) in _own_types or type(x).__torch_dispatch__ is _torch._C._disabled_torch_dispatch_impl
 
 
 def _without_autocast(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,7 +176,7 @@ def mha_kernels() -> Iterable[Kernel]:
         name="sdpa",
         api=1,
         load="mha_torch.sdpa:attention",
-        handles=ATTENTION_FEATURES - {"softcap"} | {"gradient"},
+        handles=ATTENTION_FEATURES - {"softcap"} | {"gradient", "traced"},
         supports="mha_torch.sdpa:supports",
         prepare="mha_torch.sdpa:prepare",
     )
@@ -174,7 +187,7 @@ def mha_kernels() -> Iterable[Kernel]:
         api=1,
         load="mha_torch.varlen:attention",
         priority=-1,
-        handles=frozenset({"gradient", "grouped_query", "packed", "key_lengths", "causal", "window"}),
+        handles=frozenset({"gradient", "traced", "grouped_query", "packed", "key_lengths", "causal", "window"}),
         supports="mha_torch.varlen:supports",
         opt_in=True,  # not yet run on a GPU
     )
@@ -184,7 +197,7 @@ def mha_kernels() -> Iterable[Kernel]:
         name="functional",
         api=1,
         load="mha_torch.layers:encoder_layer",
-        handles=STANDARD_LAYER_FEATURES,
+        handles=STANDARD_LAYER_FEATURES | _TRACED,
         supports="mha_torch.layers:supports",
     )
     yield Kernel(
@@ -194,6 +207,7 @@ def mha_kernels() -> Iterable[Kernel]:
         api=1,
         load="mha_torch.onednn:linear",
         priority=1,
+        handles=_TRACED,
         supports="mha_torch.onednn:supports",
     )
     for op in ("linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"):
@@ -203,6 +217,6 @@ def mha_kernels() -> Iterable[Kernel]:
             name="functional",
             api=1,
             load=f"mha_torch.functional:{op}",
-            handles=_VMAP,
+            handles=_VMAP | _TRACED,
             supports="mha_torch.functional:supports" if op == "gelu" else None,
         )

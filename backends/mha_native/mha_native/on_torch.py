@@ -54,19 +54,20 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -
     query_shape, key_shape, value_shape = (tuple(x.shape) for x in (p.query, p.key, p.value))
     plan = problem.plan(p, kind, _team())
     lse_shape = p.rows_shape if "lse" in p.asked else None
-    same_shape, lse_dtype = query_shape == shape, p.compute_dtype
+    same_shape, lse_dtype, device = query_shape == shape, p.compute_dtype, p.device  # torch's default may be another
     attend, empty, empty_like = native.attend, torch.empty, torch.empty_like
     threads = torch.get_num_threads if native.is_worth_threads(plan) else lambda: 1
 
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
         if query.is_neg() or key.is_neg() or value.is_neg():  # numbers whose sign is not in memory yet
             query, key, value = query.resolve_neg(), key.resolve_neg(), value.resolve_neg()
-        out: Any = empty_like(query) if same_shape else empty(shape, dtype=dtype)
+        out: Any = empty_like(query) if same_shape else empty(shape, dtype=dtype, device=device)
         strides = out.stride()
         if strides[-1] != 1:
-            out = empty(shape, dtype=dtype)
+            out = empty(shape, dtype=dtype, device=device)
             strides = out.stride()
-        lse: Any = None if lse_shape is None else empty(lse_shape, dtype=lse_dtype)
+        sink = None if sink is None else sink.resolve_neg()
+        lse: Any = None if lse_shape is None else empty(lse_shape, dtype=lse_dtype, device=device)
         attend(
             plan,
             threads(),
@@ -75,7 +76,7 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -
             (value.data_ptr(), kind, value_shape, value.stride()),
             (out.data_ptr(), kind, shape, strides),
             None if lse is None else _view(lse[..., None]),
-            None if sink is None else _view(sink.resolve_neg()[:, None, None]),
+            None if sink is None else _view(sink[:, None, None]),
             *arrays,
         )
         return AttentionState(out, lse)

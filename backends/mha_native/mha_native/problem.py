@@ -36,6 +36,8 @@ def supports(call: Call) -> str | None:
         return "does not support axes of 2^31 numbers or more"
     if max(map(len, shapes.values())) > _BATCH_AXES + 3:
         return f"does not support more than {_BATCH_AXES} batch axes"
+    if call.option("softcap") is not None and abs(call.option("scale")) > 1e30 * call.option("softcap"):
+        return "does not support a softcap that is so much smaller than the scale"
     if "packed" in call.features:
         together = sorted(call.features & _ALONE)
         if together:

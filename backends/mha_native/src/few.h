@@ -13,6 +13,7 @@ template <class T> struct Few {
     const Unit& u;
     Row rows[MOST];
     T sinks[MOST], top[MOST], total[MOST];
+    Units<T> units;
     ptrdiff_t width, value_width;  // of q and o: multiples of LANES
     T *q, *o, *s, *key_copy, *value_copy;
     const char *key_data, *value_data;
@@ -23,7 +24,7 @@ template <class T> struct Few {
         return sizeof(T) * ((up(p.width) + up(p.value_width)) * (MOST + BLOCK) + 2 * BLOCK);
     }
 
-    Few(const Problem& problem, const Unit& unit, char* scratch) : p(problem), u(unit) {
+    Few(const Problem& problem, const Unit& unit, char* scratch) : p(problem), u(unit), units(problem) {
         width = up(p.width), value_width = up(p.value_width);
         q = (T*)scratch, o = q + MOST * width, s = o + MOST * value_width;
         key_copy = s + 2 * BLOCK, value_copy = key_copy + BLOCK * width;
@@ -32,11 +33,10 @@ template <class T> struct Few {
     }
 
     void read_queries() {
-        T scale = (T)(p.softcap ? p.scale / p.softcap : p.scale * 1.4426950408889634074);
         memset(q, 0, sizeof(T) * u.rows * width);
         for (ptrdiff_t i = 0; i < u.rows; ++i) {
             read<T>(p.query.kind, rows[i].query, p.query.step[2], q + i * width, p.width);
-            for (ptrdiff_t d = 0; d < p.width; ++d) q[i * width + d] *= scale;
+            for (ptrdiff_t d = 0; d < p.width; ++d) q[i * width + d] *= units.scale;
         }
     }
 
@@ -75,13 +75,13 @@ template <class T> struct Few {
         const Row& r = rows[i];
         if (p.softcap)
             for (int k = 0; k < n; k += LANES<T>)
-                store(s + k, broadcast((T)(p.softcap * 1.4426950408889634074)) * tanh<T>(load(s + k)));
+                store(s + k, broadcast(units.cap) * tanh<T>(load(s + k)));
         if (r.distance)
-            for (int k = 0; k < n; ++k) s[k] += ((const T*)r.distance)[-(begin + k)] * LOG2E<T>;
+            for (int k = 0; k < n; ++k) s[k] += ((const T*)r.distance)[-(begin + k)];
         if (r.bias) {
             T b[BLOCK];
             read<T>(p.bias.kind, r.bias + begin * p.bias.step[2], p.bias.step[2], b, n);
-            for (int k = 0; k < n; ++k) s[k] += b[k] * LOG2E<T>;
+            for (int k = 0; k < n; ++k) s[k] = b[k] == (T)-INFINITY ? b[k] : s[k] + b[k];
         }
         if (r.mask)
             for (int k = 0; k < n; ++k) s[k] = r.mask[(begin + k) * p.mask.step[2]] ? s[k] : (T)-INFINITY;
@@ -99,13 +99,13 @@ template <class T> struct Few {
         for (int k = LANES<T>; k < n; k += LANES<T>) most = larger(load(s + k), most);
         T above = largest<T>(most);
         if (above > top[i]) {
-            T factor = MHA_LEVEL::exp2<T>(broadcast(top[i] - above))[0];
+            T factor = units.power(top[i] - above);
             total[i] *= factor, top[i] = above;
             T* to = o + i * value_width;
             for (ptrdiff_t e = 0; e < value_width; e += LANES<T>) store(to + e, load(to + e) * broadcast(factor));
         }
         for (int k = 0; k < n; k += LANES<T>) {
-            Vec<T> w = MHA_LEVEL::exp2<T>(load(s + k) - broadcast(top[i]));
+            Vec<T> w = units.power(load(s + k) - broadcast(top[i]));
             store(s + k, w);
             sums += w;
         }
@@ -166,17 +166,16 @@ template <class T> struct Few {
     void compute() {
         read_queries();
         for (ptrdiff_t i = 0; i < u.rows; ++i) {
-            T sink = sinks[i] * LOG2E<T>;
-            bool sunk = u.has_sink && sink != (T)-INFINITY;
-            top[i] = sunk ? sink : -most_of<T>(), total[i] = sunk ? 1 : 0;
+            bool sunk = u.has_sink && sinks[i] != (T)-INFINITY;
+            top[i] = sunk ? sinks[i] : -most_of<T>(), total[i] = sunk ? units.total_of(sinks[i]) : 0;
         }
         attend();
         T zeros = 0;
         for (ptrdiff_t e = 0; e < u.rows * value_width; ++e) zeros += o[e] * 0;
         if (zeros != zeros) {  // a sum may overflow where the weighted mean does not: use weights that add up to 1
             for (ptrdiff_t i = 0; i < u.rows; ++i) {
-                top[i] += total[i] > 0 ? (T)log2((double)total[i]) : 0;
-                total[i] = u.has_sink ? (T)::exp2(sinks[i] * LOG2E<T> - top[i]) : 0;
+                top[i] += total[i] > 0 ? units.log(total[i]) : 0;
+                total[i] = u.has_sink ? units.power(sinks[i] - top[i]) : 0;
             }
             attend();
         }
@@ -195,7 +194,7 @@ template <class T> struct Few {
             T inverse = 1 / total[i];
             for (ptrdiff_t e = 0; e < p.value_width; ++e) from[e] = total[i] == 0 ? 0 : from[e] * inverse;
             write<T>(p.out.kind, rows[i].out, from, p.value_width);
-            write_lse<T>(rows[i], top[i], total[i], sinks[i]);
+            write_lse<T>(p, rows[i], top[i], total[i]);
         }
     }
 };

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "attend.h"
+#include "pool.h"
 
 using namespace mha;
 
@@ -41,15 +42,15 @@ bool kind_of(const char* format, Py_ssize_t size, Kind* kind) {
         case 'd': *kind = FLOAT64; return size == 8;
         case 'e': *kind = FLOAT16; return size == 2;
         case 'H': *kind = BFLOAT16; return size == 2;  // NumPy has no name for it
-        case '?': case 'B': return size == 1;
-        case 'l': case 'q': return size == 8;
+        case '?': case 'B': *kind = BYTE; return size == 1;
+        case 'l': case 'q': *kind = INTEGER; return size == 8;
     }
     return false;
 }
 
-// Compare an axis counted from the end with the plan's, and keep its step.
-bool fit(const char* name, Py_ssize_t size, Py_ssize_t expected, Py_ssize_t step, ptrdiff_t* to) {
-    if (size != expected && size != 1) {
+// Compare an axis with the plan's, and keep its step. An array that is written has every axis.
+bool fit(const char* name, Py_ssize_t size, Py_ssize_t expected, Py_ssize_t step, bool whole, ptrdiff_t* to) {
+    if (size != expected && (size != 1 || whole)) {
         PyErr_Format(PyExc_ValueError, "%s has an axis of length %zd; expected %zd", name, size, expected);
         return false;
     }
@@ -93,14 +94,15 @@ bool read_array(PyObject* x, const char* name, const Problem& p, const Py_ssize_
         for (int i = 0; i < ndim; ++i) shape[i] = b->shape[i], steps[i] = b->strides[i];
     }
     int batch_axes = plain ? 0 : p.batch_axes;
-    if (ndim > batch_axes + 3) {
-        PyErr_Format(PyExc_ValueError, "%s has %d axes; expected at most %d", name, ndim, batch_axes + 3);
+    bool whole = flags & PyBUF_WRITABLE;
+    if (ndim > batch_axes + 3 || (whole && ndim < batch_axes + 3)) {
+        PyErr_Format(PyExc_ValueError, "%s has %d axes; expected %s%d", name, ndim, whole ? "" : "at most ", batch_axes + 3);
         return false;
     }
     for (int i = 0; i < ndim; ++i) {
         int from_end = ndim - i, axis = batch_axes - (from_end - 3);
-        if (from_end <= 3 ? !fit(name, shape[i], tail[3 - from_end], steps[i], &a->step[3 - from_end])
-                          : !fit(name, shape[i], p.batch[axis], steps[i], &a->batch[axis]))
+        if (from_end <= 3 ? !fit(name, shape[i], tail[3 - from_end], steps[i], whole, &a->step[3 - from_end])
+                          : !fit(name, shape[i], p.batch[axis], steps[i], whole, &a->batch[axis]))
             return false;
     }
     return true;
@@ -210,9 +212,12 @@ PyObject* attend(PyObject*, PyObject* const* x, Py_ssize_t count) {
         return nullptr;
     Kind wide = p.kind == FLOAT64 ? FLOAT64 : FLOAT32;
     bool right = p.query.kind == p.kind && p.key.kind == p.kind && p.value.kind == p.kind && p.out.kind == p.kind &&
-                 (!p.lse.data || p.lse.kind == wide) && (!p.distance.data || p.distance.kind == wide) && p.query.data &&
+                 (!p.mask.data || p.mask.kind == BYTE) && (!p.bias.data || p.bias.kind == p.kind || p.bias.kind == wide) &&
+                 (!p.sink.data || p.sink.kind == p.kind || p.sink.kind == wide) && (!p.lse.data || p.lse.kind == wide) &&
+                 (!p.distance.data || p.distance.kind == wide) && p.query.data &&
                  p.key.data && p.value.data && p.out.data;
     if (!right) return PyErr_Format(PyExc_TypeError, "attend: an array is missing, or of another kind than the plan's");
+    p.natural = p.bias.data || p.distance.data || p.sink.data;
     ptrdiff_t size = size_of(p.kind);
     if (p.value_width > 1 && p.out.step[2] != size) return PyErr_Format(PyExc_ValueError, "out: expected rows without gaps");
     if (p.distance.data && (p.distance.step[2] != size_of(wide) && p.queries + p.keys > 2))
@@ -246,7 +251,8 @@ PyObject* use_level(PyObject*, PyObject* name) {
 
 PyObject* exponentials(PyObject*, PyObject* const* x, Py_ssize_t count) {
     Py_buffer from, to;
-    if (count != 2 || PyObject_GetBuffer(x[0], &from, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return nullptr;
+    if (count != 2) return PyErr_Format(PyExc_TypeError, "exponentials takes 2 arguments, not %zd", count);
+    if (PyObject_GetBuffer(x[0], &from, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return nullptr;
     if (PyObject_GetBuffer(x[1], &to, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)) {
         PyBuffer_Release(&from);
         return nullptr;
@@ -274,5 +280,6 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "mha_native._native", nullptr, -1, 
 
 PyMODINIT_FUNC PyInit__native(void) {
     chosen = level_named(nullptr);
+    start_pool();
     return PyModule_Create(&module);
 }

@@ -25,7 +25,7 @@ pthread_cond_t wanted = PTHREAD_COND_INITIALIZER;    // a job has come
 pthread_cond_t left = PTHREAD_COND_INITIALIZER;      // a helper has left a job
 Running* jobs = nullptr;                             // oldest first
 int started = 0, asleep = 0;
-bool team_used = false, team_lost = false;           // a forked process lacks the threads of a team that its parent used
+bool forked = false;                                 // a forked process lacks the threads of a team that its parent used
 
 constexpr int SPINS = 2000;  // checks of a job's helpers, a few microseconds, before its caller sleeps
 
@@ -35,7 +35,6 @@ struct Memory {
     size_t size;
 };
 pthread_key_t memory_key;
-pthread_once_t once = PTHREAD_ONCE_INIT;
 
 void free_memory(void* memory) {
     free(((Memory*)memory)->block);
@@ -101,7 +100,7 @@ void after_fork_in_parent() { pthread_mutex_unlock(&lock); }
 void after_fork_in_child() {
     jobs = nullptr;
     started = asleep = 0;
-    team_lost = team_used;
+    forked = true;
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
     memcpy(&lock, &mutex, sizeof mutex);
@@ -109,13 +108,6 @@ void after_fork_in_child() {
     memcpy(&left, &condition, sizeof condition);
 }
 #endif
-
-void prepare() {
-    pthread_key_create(&memory_key, free_memory);
-#if !defined(_WIN32)
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-#endif
-}
 
 // Start or wake helpers for a job. The lock is held.
 void call_helpers(int count) {
@@ -131,15 +123,20 @@ void work_in_team(void* running) { work(*(Running*)running); }
 
 }  // namespace
 
+void start_pool() {
+    pthread_key_create(&memory_key, free_memory);
+#if !defined(_WIN32)
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+#endif
+}
+
 bool run(const Job& job, int threads, Team team) {
-    pthread_once(&once, prepare);
     Running r;
     r.job = job;
     ptrdiff_t most = job.count - 1 < threads - 1 ? job.count - 1 : threads - 1;
     r.most = (int)(most < 0 ? 0 : most);
-    if (r.most && team && !__atomic_load_n(&team_lost, __ATOMIC_RELAXED)) {
-        __atomic_store_n(&team_used, true, __ATOMIC_RELAXED);
-        team(work_in_team, &r, (unsigned)r.most + 1, 0);
+    if (r.most && team && !forked) {
+        team(work_in_team, &r, (unsigned)threads, 0);  // all of them: a smaller team would end the others for good
         return !__atomic_load_n(&r.failed, __ATOMIC_RELAXED);
     }
     if (r.most) {

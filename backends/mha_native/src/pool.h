@@ -14,6 +14,9 @@ struct Job {
 // GOMP_parallel of GNU's OpenMP: calls function(data) on each thread of the caller's team, and waits for all of them.
 typedef void (*Team)(void (*function)(void* data), void* data, unsigned threads, unsigned flags);
 
+// Prepare the pool, before any fork.
+void start_pool();
+
 // Compute all tasks on at most ``threads`` threads, the caller's among them. Returns false if memory ran out.
 // Any number of threads may call at the same time; a caller never waits for a task that has not begun.
 // With a team its threads are used instead of helpers: they may be spinning after other work, and helpers would wait for a

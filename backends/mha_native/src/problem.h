@@ -7,7 +7,7 @@ namespace mha {
 
 constexpr int MAX_BATCH_AXES = 8;
 
-enum Kind { FLOAT32, FLOAT64, FLOAT16, BFLOAT16 };
+enum Kind { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BYTE, INTEGER };
 inline ptrdiff_t size_of(Kind kind) { return kind == FLOAT32 ? 4 : kind == FLOAT64 ? 8 : 2; }
 
 // An array in memory. Its steps are in bytes, 0 along axes that it broadcasts over.
@@ -33,6 +33,7 @@ struct Problem {
     double softcap;       // 0: none
     int64_t low, high;    // low <= key - query <= high, in a sequence's own indices
     bool has_band;
+    bool natural;         // something is added to the scores, which are therefore kept in base e; else in base 2
     int num_threads;
     void* team;           // a Team of pool.h, or null
     Array query, key, value;   // (B, H, L, D), (B, K, S, D), (B, K, S, E)

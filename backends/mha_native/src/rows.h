@@ -17,6 +17,31 @@ struct Row {
     ptrdiff_t position;       // the query's index in its sequence
 };
 
+constexpr double LN2 = 0.69314718055994530942;
+
+// The base of the scores, 2 or e: a weight is base^(score - top).
+template <class T> struct Units {
+    T scale;        // from the product of query and key to a score, or to what the softcap multiplies
+    T cap;          // the softcap, or 0
+    bool natural;   // whether the base is e
+    double ln;      // of the base
+
+    explicit Units(const Problem& p) {
+        double to_score = p.natural ? 1 : 1 / LN2;
+        scale = (T)(p.softcap ? p.scale / p.softcap : p.scale * to_score);
+        cap = (T)(p.softcap * to_score);
+        natural = p.natural;
+        ln = natural ? 1 : LN2;
+    }
+
+    Vec<T> power(Vec<T> x) const { return natural ? MHA_LEVEL::exp<T>(x) : MHA_LEVEL::exp2<T>(x); }
+    T power(T x) const { return (T)::exp(x * ln); }
+    T log(T x) const { return (T)(::log((double)x) / ln); }
+
+    // The total that a row begins with: a sink counts once, relative to itself. NaN for an infinite one, as in e^(inf - inf).
+    static T total_of(T sink) { return sink - sink + 1; }
+};
+
 inline ptrdiff_t batch_offset(const Problem& p, const Array& a, ptrdiff_t batch) {
     ptrdiff_t offset = 0;
     for (int axis = p.batch_axes - 1; axis >= 0; --axis) {
@@ -57,12 +82,10 @@ template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T*
     }
 }
 
-// Write log(2^top total), which is exactly the sink if there is nothing else.
-template <class T> void write_lse(const Row& r, T top, T total, T sink) {
+// Write the logarithm of ``total``, a sum of exponentials relative to ``top``.
+template <class T> void write_lse(const Problem& p, const Row& r, T top, T total) {
     if (!r.lse) return;
-    T lse = (T)(((double)top + log2((double)total)) * 0.69314718055994530942);
-    if (total == 0) lse = (T)-INFINITY;
-    if (total == 1 && top == sink * LOG2E<T>) lse = sink;
+    T lse = total == 0 ? (T)-INFINITY : (T)(top * (p.natural ? 1 : LN2) + ::log((double)total));
     memcpy(r.lse, &lse, sizeof lse);
 }
 
@@ -76,6 +99,7 @@ template <class T>
 void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride, Row* rows,
                  T* sinks) {
     find_rows<T>(p, u, rows, sinks);
+    Units<T> units(p);
     for (ptrdiff_t i = 0; i < u.rows; ++i) {
         auto part = [&](ptrdiff_t at) { return (T*)(partials + at * stride) + i * (p.value_width + 2); };
         T* sum = part(0);
@@ -87,16 +111,16 @@ void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_
         T total = 0;
         for (ptrdiff_t at = 0; at < parts; ++at) {
             const T* state = part(at) + p.value_width;
-            total += state[1] * (T)::exp2(state[0] - top);
+            total += state[1] * units.power(state[0] - top);
         }
         for (ptrdiff_t at = 0; at < parts; ++at) {
             T* from = part(at);
-            T factor = total == 0 ? 0 : (T)::exp2(from[p.value_width] - top) / total;
+            T factor = total == 0 ? 0 : units.power(from[p.value_width] - top) / total;
             for (ptrdiff_t e = 0; e < p.value_width; ++e) sum[e] = at ? sum[e] + factor * from[e] : factor * from[e];
         }
         if (total == 0) memset(sum, 0, p.value_width * sizeof(T));
         write<T>(p.out.kind, rows[i].out, sum, p.value_width);
-        write_lse<T>(rows[i], top, total, sinks[i]);
+        write_lse<T>(p, rows[i], top, total);
     }
 }
 

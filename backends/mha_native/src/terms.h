@@ -9,13 +9,15 @@ template <class T> struct Terms {
     const Unit& u;
     const Row* rows;
     const Band<T>& band;
+    Units<T> units;
     T* stored;   // biases of a block, and -inf where the mask hides a key: BLOCK x ROWS; null if there are neither
     bool any;    // whether there is something to do besides the band
 
     static bool are_stored(const Problem& p) { return p.bias.data || p.mask.data; }
 
     Terms(const Problem& problem, const Unit& unit, const Row* its_rows, const Band<T>& its_band, T* scratch)
-        : p(problem), u(unit), rows(its_rows), band(its_band), stored(are_stored(problem) ? scratch : nullptr),
+        : p(problem), u(unit), rows(its_rows), band(its_band), units(problem),
+          stored(are_stored(problem) ? scratch : nullptr),
           any(are_stored(problem) || problem.distance.data || problem.softcap != 0) {}
 
     // Write biases, and -inf where the mask hides a key, for a block: transposed, so that a vector holds those of one key.
@@ -60,14 +62,13 @@ template <class T> struct Terms {
             T* at = scores + v * LANES<T>;
             if (p.softcap != 0)
                 for (int j = 0; j < count; ++j)
-                    store(at + j * ROWS<T>, broadcast((T)p.softcap * LOG2E<T>) * tanh<T>(load(at + j * ROWS<T>)));
+                    store(at + j * ROWS<T>, broadcast(units.cap) * tanh<T>(load(at + j * ROWS<T>)));
             if (p.distance.data)
                 for (int j = 0; j < count; ++j) add(at + j * ROWS<T>, distances(v, key + j));
             if (stored)
                 for (int j = 0; j < count; ++j) {
                     Vec<T> term = load(stored + (done + j) * ROWS<T> + v * LANES<T>), hidden = broadcast((T)-INFINITY);
-                    Vec<T> sum = fma(term, broadcast(LOG2E<T>), load(at + j * ROWS<T>));
-                    store(at + j * ROWS<T>, select<T>(term == hidden, hidden, sum));
+                    store(at + j * ROWS<T>, select<T>(term == hidden, hidden, load(at + j * ROWS<T>) + term));
                 }
             if (cut)
                 for (int j = 0; j < count; ++j) {
@@ -76,7 +77,7 @@ template <class T> struct Terms {
                 }
         }
     }
-    static MHA_INLINE void add(T* scores, Vec<T> bias) { store(scores, fma(bias, broadcast(LOG2E<T>), load(scores))); }
+    static MHA_INLINE void add(T* scores, Vec<T> bias) { store(scores, load(scores) + bias); }
 
     // The biases of one key, by distance.
     MHA_INLINE Vec<T> distances(int v, ptrdiff_t key) const {

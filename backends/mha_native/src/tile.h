@@ -24,6 +24,7 @@ template <class T> struct Tile {
     T *q, *o, *weights, *key_copy, *value_copy;  // the first three: lines of ROWS numbers
     Row rows[ROWS<T>];
     T sinks[ROWS<T>];
+    Units<T> units;
     Band<T> band;
     Terms<T> terms;
     const int vectors;
@@ -40,7 +41,8 @@ template <class T> struct Tile {
     Tile(const Problem& problem, const Unit& unit, char* scratch)
         : p(problem), u(unit), width(up(problem.width)), value_width(up(problem.value_width)), q((T*)scratch),
           o(q + width * ROWS<T>), weights(o + value_width * ROWS<T>), key_copy(weights + BLOCK * ROWS<T>),
-          value_copy(key_copy + BLOCK * width), band(problem, unit, (find_rows<T>(problem, unit, rows, sinks), rows)),
+          value_copy(key_copy + BLOCK * width), units(problem),
+          band(problem, unit, (find_rows<T>(problem, unit, rows, sinks), rows)),
           terms(problem, unit, rows, band, value_copy + BLOCK * value_width), vectors(band.vectors),
           key_data(keys_of(problem, unit, problem.key)), value_data(keys_of(problem, unit, problem.value)) {}
 
@@ -49,7 +51,6 @@ template <class T> struct Tile {
 
     // Write the queries of all rows to q, transposed and scaled, so that scores come out in base 2, or divided by the softcap.
     void read_queries() {
-        T scale = (T)(p.softcap ? p.scale / p.softcap : p.scale * 1.4426950408889634074);
         bool direct = p.query.kind == KIND<T> && p.query.step[2] == sizeof(T) && width == p.width;
         for (int v = 0; v < vectors; ++v) {
             int some = (int)(u.rows - v * LANES<T>);
@@ -67,7 +68,7 @@ template <class T> struct Tile {
                     x[i] = i < some ? load(from + d) : Vec<T>{};
                 }
                 transpose<T>(x);
-                for (int i = 0; i < LANES<T>; ++i) store(q + (d + i) * ROWS<T> + v * LANES<T>, x[i] * broadcast(scale));
+                for (int i = 0; i < LANES<T>; ++i) store(q + (d + i) * ROWS<T> + v * LANES<T>, x[i] * broadcast(units.scale));
             }
         }
     }
@@ -77,7 +78,7 @@ template <class T> struct Tile {
         for (int v = 0; v < V; ++v) {
             int at = first + v;
             Vec<T> raised = select<T>(most[v] > top[at] + broadcast(LAZY<T>), most[v], top[at]);
-            Vec<T> factor = MHA_LEVEL::exp2<T>(top[at] - raised);
+            Vec<T> factor = units.power(top[at] - raised);
             top[at] = raised;
             total[at] *= factor;
             for (int k = 0; k < done; ++k) scale_by(weights + k * ROWS<T> + at * LANES<T>, factor);
@@ -114,13 +115,19 @@ template <class T> struct Tile {
         if (__builtin_expect(any<T>(above), 0)) raise<V>(first, most, done);
         Vec<T> t[V], sums[V];
         unroll<V>([&](auto v) __attribute__((always_inline)) { t[v] = top[first + v], sums[v] = Vec<T>{}; });
-        for (int j = 0; j < J; ++j)
-            unroll<V>([&](auto v) __attribute__((always_inline)) {
-                T* at = to + j * ROWS<T> + (first + v) * LANES<T>;
-                Vec<T> w = MHA_LEVEL::exp2<T>(load(at) - t[v]);
-                store(at, w);
-                sums[v] += w;
-            });
+        auto weights_of = [&](auto natural) __attribute__((always_inline)) {
+            for (int j = 0; j < J; ++j)
+                unroll<V>([&](auto v) __attribute__((always_inline)) {
+                    T* at = to + j * ROWS<T> + (first + v) * LANES<T>;
+                    Vec<T> x = load(at) - t[v], w = natural ? MHA_LEVEL::exp<T>(x) : MHA_LEVEL::exp2<T>(x);
+                    store(at, w);
+                    sums[v] += w;
+                });
+        };
+        if (p.natural)
+            weights_of(Constant<1>{});
+        else
+            weights_of(Constant<0>{});
         unroll<V>([&](auto v) __attribute__((always_inline)) { total[first + v] += sums[v]; });
     }
 
@@ -187,9 +194,9 @@ template <class T> struct Tile {
             top[v] = broadcast(most), total[v] = broadcast(none);
             if (u.has_sink)
                 for (int i = 0; i < LANES<T> && v * LANES<T> + i < u.rows; ++i) {
-                    T sink = sinks[v * LANES<T> + i] * LOG2E<T>;
+                    T sink = sinks[v * LANES<T> + i];
                     if (sink == (T)-INFINITY) continue;
-                    top[v][i] = sink, total[v][i] = 1;
+                    top[v][i] = sink, total[v][i] = units.total_of(sink);
                 }
         }
         attend();
@@ -208,10 +215,10 @@ template <class T> struct Tile {
     void again() {
         for (int v = 0; v < vectors; ++v)
             for (int i = 0; i < LANES<T>; ++i) {
-                T sum = total[v][i], shift = sum > 0 ? (T)log2((double)sum) : 0, before = top[v][i];
+                T sum = total[v][i], shift = sum > 0 ? units.log(sum) : 0, before = top[v][i];
                 bool sunk = u.has_sink && v * LANES<T> + i < u.rows;
                 top[v][i] = before + shift;
-                total[v][i] = sunk ? (T)::exp2(sinks[v * LANES<T> + i] * LOG2E<T> - top[v][i]) : 0;
+                total[v][i] = sunk ? units.power(sinks[v * LANES<T> + i] - top[v][i]) : 0;
             }
         attend();
     }
@@ -242,7 +249,7 @@ template <class T> struct Tile {
                     continue;
                 }
                 if (!direct) write<T>(p.out.kind, rows[row].out, spare_row(i, value_width), p.value_width);
-                write_lse<T>(rows[row], top[v][i], total[v][i], sinks[row]);
+                write_lse<T>(p, rows[row], top[v][i], total[v][i]);
             }
         }
     }
