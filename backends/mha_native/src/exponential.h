@@ -48,7 +48,8 @@ template <class T> MHA_INLINE Vec<T> exp2(Vec<T> x) {
     return select<T>(x >= broadcast(E::LEAST), y, larger(broadcast((T)0), x));  // else 0, or NaN
 }
 
-// e^x, likewise: x log2 e would be rounded in proportion to x, so n ln 2 is subtracted in two parts. Source: Cody and Waite 1980.
+// e^x, likewise: x log2 e would be rounded in proportion to x, so n ln 2 is subtracted in two parts. Source: Cody and Waite
+// 1980.
 template <class T> MHA_INLINE Vec<T> exp(Vec<T> x) {
     typedef Exponential<T> E;
     Vec<T> shifted = fma(x, broadcast(LOG2E<T>), broadcast(E::ROUND)), n = shifted - broadcast(E::ROUND);
