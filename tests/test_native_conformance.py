@@ -10,13 +10,14 @@ from test_conformance import conform
 pytestmark = needs_native
 
 
-QUICK = [pytest.param(LEVELS[0], ["--quick"], marks=pytest.mark.quick, id=f"{LEVELS[0]}-quick")]
-FULL = [pytest.param(LEVELS[0], [], marks=pytest.mark.full, id=LEVELS[0])]
-HELD_DOWN = [pytest.param(level, ["--quick"], marks=pytest.mark.full, id=f"{level}-quick") for level in LEVELS[1:]]
+QUICK = [pytest.param(backend, LEVELS[0], ["--quick"], id=f"{backend}-{LEVELS[0]}-quick") for backend in ("numpy", "torch")]
+FULL = [pytest.param("numpy", LEVELS[0], [], marks=pytest.mark.full, id=f"numpy-{LEVELS[0]}")]  # both libraries call one module
+HELD_DOWN = [
+    pytest.param("numpy", level, ["--quick"], marks=pytest.mark.full, id=f"numpy-{level}-quick") for level in LEVELS[1:]
+]
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-@pytest.mark.parametrize(("level", "options"), [*QUICK, *FULL, *HELD_DOWN])
+@pytest.mark.parametrize(("backend", "level", "options"), [*QUICK, *FULL, *HELD_DOWN])
 def test_the_compiled_kernel_conforms(tmp_path, backend, level, options):
     path = [BUILT, *filter(None, [os.environ.get("PYTHONPATH")])]
     done = conform(backend, "-k", "native", *options, cwd=tmp_path, path=path, MHA_NATIVE_LEVEL=level)
