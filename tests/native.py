@@ -5,12 +5,18 @@ That folder is on no path of other tests, whose calls would otherwise be compute
 
 import functools
 import importlib
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-BUILT = Path(__file__).parent.parent / "build" / "native"
+import mha_core as mha
+
+ROOT = Path(__file__).parent.parent
+BUILT = ROOT / "build" / "native"
 needs_native = pytest.mark.skipif(not (BUILT / "ready").exists(), reason="no compiled plugin in build/native: make native-here")
 
 
@@ -43,3 +49,22 @@ def _levels():
 
 LEVELS = _levels()
 """Levels of vector instructions that this processor has, the best one first."""
+
+
+def normal(rng, *shape, dtype=np.float32):
+    return rng.normal(size=shape).astype(dtype)
+
+
+def chosen(*arrays, **options):
+    return str(mha.explain("attention", *arrays, **options)).splitlines()[0]
+
+
+def in_process(code, **environment):
+    """Run Python code in a process in which the plugin is installed; return what it prints."""
+    path = os.pathsep.join([str(BUILT), str(ROOT), str(ROOT / "backends")])
+    environment = {**os.environ, "PYTHONPATH": path, **environment}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

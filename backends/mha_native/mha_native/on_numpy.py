@@ -15,7 +15,6 @@ from . import problem
 from .level import native
 
 _KINDS = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H"}
-_NO_ARRAYS = frozenset({"lse", "causal", "window", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "packed"})
 
 
 def supports(call: Call) -> str | None:
@@ -31,7 +30,7 @@ def attention(p: AttentionProblem) -> AttentionState:
 
 def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
     """Return a function (query, key, value, sink) -> state, if the problem has no other arrays."""
-    return None if p.features - _NO_ARRAYS else _prepared(p, problem.beside(p, _LIBRARY))
+    return None if p.features - problem.WITHOUT_ARRAYS else _prepared(p, problem.beside(p, _LIBRARY))
 
 
 def _prepared(p: AttentionProblem, arrays: problem.Beside) -> Callable[..., AttentionState]:

@@ -17,7 +17,6 @@ from . import problem
 from .level import native
 
 _KINDS = {torch.float32: "f", torch.float64: "d", torch.float16: "e", torch.bfloat16: "H", torch.bool: "?"}
-_NO_ARRAYS = frozenset({"lse", "causal", "window", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "packed"})
 
 
 def supports(call: Call) -> str | None:
@@ -34,7 +33,7 @@ def attention(p: AttentionProblem) -> AttentionState:
 
 def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
     """Return a function (query, key, value, sink) -> state, if the problem has no other arrays."""
-    return None if p.features - _NO_ARRAYS else _prepared(p, *_beside(p))
+    return None if p.features - problem.WITHOUT_ARRAYS else _prepared(p, *_beside(p))
 
 
 def _beside(p: AttentionProblem) -> tuple[problem.Beside, list[Any]]:

@@ -163,21 +163,18 @@ template <class T, int H = LANES<T> / 2> MHA_INLINE Vec<T> sums(Vec<T> (&x)[LANE
     }
 }
 
-// The sum of all lanes, in a fixed order.
-template <class T, int H = LANES<T> / 2> MHA_INLINE T sum(Vec<T> x) {
-    if constexpr (H == 0) {
+// Combine all lanes by f(a, b), in a fixed order.
+template <class T, int H = LANES<T> / 2, class F> MHA_INLINE T combine(Vec<T> x, F f) {
+    if constexpr (H == 0)
         return x[0];
-    } else {
-        return sum<T, H / 2>(x + Indices<LANES<T>>::template halves<H>(x));
-    }
+    else
+        return combine<T, H / 2>(f(x, Indices<LANES<T>>::template halves<H>(x)), f);
 }
-
-template <class T, int H = LANES<T> / 2> MHA_INLINE T largest(Vec<T> x) {
-    if constexpr (H == 0) {
-        return x[0];
-    } else {
-        return largest<T, H / 2>(larger(x, Indices<LANES<T>>::template halves<H>(x)));
-    }
+template <class T> MHA_INLINE T sum(Vec<T> x) {
+    return combine<T>(x, [](Vec<T> a, Vec<T> b) __attribute__((always_inline)) { return a + b; });
+}
+template <class T> MHA_INLINE T largest(Vec<T> x) {
+    return combine<T>(x, [](Vec<T> a, Vec<T> b) __attribute__((always_inline)) { return larger(a, b); });
 }
 
 }}  // namespace mha::MHA_LEVEL
