@@ -21,21 +21,17 @@ template <class T> struct Band {
 
     Band(const Problem& problem, const Unit& u, const Row* rows) : p(problem), origin(rows[0].position) {
         vectors = (int)((u.rows + LANES<T> - 1) / LANES<T>);
+        if (!p.has_band && !p.distance.data) return;
         for (int v = 0; v < vectors; ++v) {
             earliest[v] = latest[v] = rows[v * LANES<T>].position;
-            consecutive[v] = true;
+            consecutive[v] = (v + 1) * LANES<T> <= u.rows;
             for (int lane = 0; lane < LANES<T>; ++lane) {
                 int i = v * LANES<T> + lane;
-                if (i >= u.rows) {  // repeat the last row: it is computed in vain
-                    position[v][lane] = (Int<T>)(rows[u.rows - 1].position - origin);
-                    consecutive[v] = false;
-                    continue;
-                }
-                ptrdiff_t at = rows[i].position;
+                ptrdiff_t at = rows[i < u.rows ? i : u.rows - 1].position;  // after the last row it is computed in vain
                 position[v][lane] = (Int<T>)(at - origin);
                 earliest[v] = at < earliest[v] ? at : earliest[v];
                 latest[v] = at > latest[v] ? at : latest[v];
-                consecutive[v] &= lane == 0 || at == rows[i - 1].position + 1;
+                consecutive[v] = consecutive[v] && (lane == 0 || at > rows[i - 1].position);
             }
         }
     }

@@ -55,16 +55,22 @@ template <class T> void widen(Kind kind, const uint16_t* from, T* to, ptrdiff_t 
     for (; i < n; ++i) to[i] = (T)from_half(from[i]);
 }
 
+// Copy n numbers of two bytes, step bytes apart.
+inline void copy_halves(const char* from, ptrdiff_t step, uint16_t* to, ptrdiff_t n) {
+    if (step == 2) {
+        memcpy(to, from, 2 * n);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < n; ++i) memcpy(to + i, from + i * step, 2);
+}
+
 // Read n numbers, step bytes apart.
 template <class T> void read(Kind kind, const char* from, ptrdiff_t step, T* to, ptrdiff_t n) {
     if (size_of(kind) == 2) {
         uint16_t some[CHUNK];
         for (; n > 0; n -= CHUNK, from += CHUNK * step, to += CHUNK) {
             ptrdiff_t count = n < CHUNK ? n : CHUNK;
-            if (step == 2)
-                memcpy(some, from, 2 * count);
-            else
-                for (ptrdiff_t i = 0; i < count; ++i) memcpy(some + i, from + i * step, 2);
+            copy_halves(from, step, some, count);
             widen<T>(kind, some, to, count);
         }
     } else if (kind == KIND<T> && step == (ptrdiff_t)sizeof(T)) {
@@ -102,21 +108,66 @@ template <class T> struct Matrix {
     ptrdiff_t step;  // numbers from one row to the next
 };
 
-// Return rows first ... first + n of an array: where they lie if they can be computed with, else a copy in scratch, padded with
-// zeros to ``padded`` columns.
-template <class T>
+// Whether a row of ``width`` numbers can be computed with where it lies, as ``padded`` numbers, or pairs of bfloat16 numbers.
+template <class T, int PER> bool lies_well(const Array& a, const char* from, ptrdiff_t width, ptrdiff_t padded) {
+    bool together = a.step[2] * PER == (ptrdiff_t)sizeof(T) || (width == 1 && PER == 1);
+    return a.kind == (PER == 1 ? KIND<T> : BFLOAT16) && together && (uintptr_t)from % sizeof(T) == 0 && width == padded * PER;
+}
+
+// Return a row of an array: where it lies if it can be computed with, else a copy in scratch, padded with zeros.
+template <class T, int PER>
+const T* row_of(const Array& a, const char* from, ptrdiff_t width, ptrdiff_t padded, T* scratch) {
+    if (lies_well<T, PER>(a, from, width, padded)) return (const T*)from;
+    memset(scratch, 0, padded * sizeof(T));
+    if constexpr (PER == 1)
+        read<T>(a.kind, from, a.step[2], scratch, width);
+    else
+        for (ptrdiff_t i = 0; i < width; ++i) memcpy((char*)scratch + 2 * i, from + i * a.step[2], 2);
+    return scratch;
+}
+
+// Return rows first ... first + n of an array, likewise.
+template <class T, int PER>
 Matrix<T> rows_of(const Array& a, const char* data, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded,
                   T* scratch) {
     const char* from = data + first * a.step[1];
     constexpr ptrdiff_t size = sizeof(T);
-    bool together = a.step[2] == size || width == 1;
-    if (a.kind == KIND<T> && together && a.step[1] % size == 0 && (uintptr_t)from % size == 0 && width == padded)
-        return {(const T*)from, a.step[1] / size};
+    if (lies_well<T, PER>(a, from, width, padded) && a.step[1] % size == 0) return {(const T*)from, a.step[1] / size};
     for (ptrdiff_t i = 0; i < n; ++i) {
-        read<T>(a.kind, from + i * a.step[1], a.step[2], scratch + i * padded, width);
-        memset(scratch + i * padded + width, 0, (padded - width) * size);
+        const T* row = row_of<T, PER>(a, from + i * a.step[1], width, padded, scratch + i * padded);
+        if (row != scratch + i * padded) memcpy(scratch + i * padded, row, padded * size);
     }
     return {scratch, padded};
+}
+
+// Up to LANES numbers of two bytes, each in a word.
+MHA_INLINE Words<float> words_of(const char* from, ptrdiff_t step, ptrdiff_t n) {
+    typedef uint16_t Halves __attribute__((vector_size(BYTES / 2)));
+    Halves x = {};
+    if (step == 2 && n >= LANES<float>)
+        memcpy(&x, from, sizeof x);
+    else
+        for (int i = 0; i < LANES<float> && i < n; ++i) memcpy((char*)&x + 2 * i, from + i * step, 2);
+    return __builtin_convertvector(x, Words<float>);
+}
+
+// Return rows likewise or, with PER = 2, their numbers of one column in pairs: those of two rows, after the last of which comes 0.
+template <class T, int PER>
+Matrix<T> pairs_of_rows(const Array& a, const char* data, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded,
+                        T* scratch) {
+    if constexpr (PER == 1) {
+        return rows_of<T, 1>(a, data, first, n, width, width, scratch);
+    } else {
+        const char* from = data + first * a.step[1];
+        ptrdiff_t step = a.step[2];
+        for (ptrdiff_t i = 0; i < n; i += 2, from += 2 * a.step[1])
+            for (ptrdiff_t e = 0; e < width; e += LANES<T>) {
+                Words<T> x = words_of(from + e * step, step, width - e);
+                if (i + 1 < n) x |= words_of(from + a.step[1] + e * step, step, width - e) << 16;
+                store(scratch + i / 2 * padded + e, (Vec<T>)x);
+            }
+        return {scratch, padded};
+    }
 }
 
 }}  // namespace mha::MHA_LEVEL

@@ -13,6 +13,7 @@ namespace base { extern const Level level; }
 #if defined(__x86_64__)
 namespace avx2 { extern const Level level; }
 namespace avx512 { extern const Level level; }
+namespace avx512_bf16 { extern const Level level; }
 
 static unsigned long long saved_state() {  // XCR0
     unsigned low, high;
@@ -20,7 +21,7 @@ static unsigned long long saved_state() {  // XCR0
     return (unsigned long long)high << 32 | low;
 }
 
-// The feature levels of the x86-64 psABI: v3 for avx2, v4 for avx512.
+// The feature levels of the x86-64 psABI: v3 for avx2, v4 for avx512; then one with instructions for bfloat16.
 static int level_of_processor() {
     unsigned a, b, c, d, b7, extended;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
@@ -33,10 +34,12 @@ static int level_of_processor() {
     if ((b7 & (BMI1 | AVX2 | BMI2)) != (BMI1 | AVX2 | BMI2)) return 0;
     constexpr unsigned F = 1u << 16, DQ = 1u << 17, CD = 1u << 28, BW = 1u << 30, VL = 1u << 31;
     bool has_512 = (b7 & (F | DQ | CD | BW | VL)) == (F | DQ | CD | BW | VL) && (saved_state() & 0xe6) == 0xe6;
-    return has_512 ? 2 : 1;
+    if (!has_512) return 1;
+    constexpr unsigned BF16 = 1u << 5;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & BF16) ? 3 : 2;
 }
 
-static const Level* const LEVELS[] = {&base::level, &avx2::level, &avx512::level};
+static const Level* const LEVELS[] = {&base::level, &avx2::level, &avx512::level, &avx512_bf16::level};
 #else
 static int level_of_processor() { return 0; }
 static const Level* const LEVELS[] = {&base::level};

@@ -155,8 +155,8 @@ template <class T> struct Few {
         memset(o, 0, sizeof(T) * u.rows * value_width);
         for (ptrdiff_t begin = u.key_begin; begin < u.key_end; begin += BLOCK) {
             int n = (int)(u.key_end - begin < BLOCK ? u.key_end - begin : BLOCK);
-            Matrix<T> keys = rows_of<T>(p.key, key_data, begin, n, p.width, width, key_copy);
-            Matrix<T> values = rows_of<T>(p.value, value_data, begin, n, p.value_width, value_width, value_copy);
+            Matrix<T> keys = rows_of<T, 1>(p.key, key_data, begin, n, p.width, width, key_copy);
+            Matrix<T> values = rows_of<T, 1>(p.value, value_data, begin, n, p.value_width, value_width, value_copy);
             ptrdiff_t i = 0;
             for (; i + 2 <= u.rows && MOST > 1; i += 2) block<2 <= MOST ? 2 : 1>(i, keys, values, begin, n);
             for (; i < u.rows; ++i) block<1>(i, keys, values, begin, n);

@@ -6,9 +6,10 @@ namespace mha { namespace MHA_LEVEL {
 
 template <class T> void compute_as(const Problem& p, const Unit& u, char* scratch) {
     if (u.rows <= Few<T>::MOST && (u.rows == 1 || u.key_end - u.key_begin >= Few<T>::BLOCK))
-        Few<T>(p, u, scratch).compute();
-    else
-        Tile<T>(p, u, scratch).compute();
+        return Few<T>(p, u, scratch).compute();
+    if constexpr (HAS_PAIRS && sizeof(T) == 4)
+        if (p.kind == BFLOAT16) return Tile<T, 2>(p, u, scratch).compute();
+    Tile<T, 1>(p, u, scratch).compute();
 }
 
 template <class T> void merge_as(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {
@@ -26,7 +27,7 @@ static void merge(const Problem& p, const Unit& u, const char* partials, ptrdiff
 }
 
 template <class T> size_t larger_scratch(const Problem& p) {
-    size_t few = Few<T>::scratch_size(p), tile = Tile<T>::scratch_size(p);
+    size_t few = Few<T>::scratch_size(p), tile = Tile<T, 1>::scratch_size(p);
     return few > tile ? few : tile;
 }
 

@@ -67,8 +67,8 @@ template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T*
     ptrdiff_t at[6];
     const Array* arrays[6] = {&p.query, &p.out, &p.lse, &p.mask, &p.bias, &p.distance};
     for (int i = 0; i < 6; ++i) at[i] = arrays[i]->data ? batch_offset(p, *arrays[i], u.batch) : 0;
+    ptrdiff_t position = u.first % s.queries, head = u.key_head * group + u.first / s.queries;
     for (ptrdiff_t i = 0; i < u.rows; ++i) {
-        ptrdiff_t row = u.first + i, position = row % s.queries, head = u.key_head * group + row / s.queries;
         auto place = [&](int which) __attribute__((always_inline)) {
             const Array& a = *arrays[which];
             return a.data ? a.data + at[which] + head * a.step[0] + (s.query_start + position) * a.step[1] : nullptr;
@@ -79,6 +79,7 @@ template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T*
             r.distance = p.distance.data + at[5] + head * p.distance.step[0] + (position + p.keys - 1) * (ptrdiff_t)sizeof(T);
         sinks[i] = 0;
         if (p.sink.data) read<T>(p.sink.kind, p.sink.data + head * p.sink.step[0], 0, sinks + i, 1);
+        if (++position == s.queries) position = 0, ++head;
     }
 }
 

@@ -1,7 +1,7 @@
 // Vectors of numbers, written with the extensions that GCC and Clang share.
 //
 // A file that includes this one is compiled once for each level of processor, in the namespace of the level. MHA_LEVEL is
-// one of base, avx2, avx512.
+// one of base, avx2, avx512, avx512_bf16.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -91,6 +91,24 @@ MHA_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return _mm_max_ps(a, 
 MHA_INLINE Vec<double> larger(Vec<double> a, Vec<double> b) { return _mm_max_pd(a, b); }
 #endif
 // larger(a, b) is a > b ? a : b, so it is b where one of them is NaN.
+
+// Pairs of bfloat16 numbers, each in a lane of a float: the first in its lower half.
+#if defined(__AVX512BF16__)
+constexpr bool HAS_PAIRS = true;
+// c + the product of the first numbers + the product of the second ones. Subnormal numbers count as 0.
+MHA_INLINE Vec<float> dot(Vec<float> a, Vec<float> b, Vec<float> c) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
+// To the nearest numbers, ties to even.
+MHA_INLINE Vec<float> pair(Vec<float> first, Vec<float> second) {
+    const __m512i order = (__m512i)(Bits<float>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} * 0x10001 + 0x100000);
+    return (Vec<float>)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+}
+#else
+constexpr bool HAS_PAIRS = false;
+template <class V> V dot(V a, V b, V c);
+template <class V> V pair(V first, V second);
+#endif
+MHA_INLINE Vec<float> first_of(Vec<float> pairs) { return (Vec<float>)((Words<float>)pairs << 16); }
+MHA_INLINE Vec<float> second_of(Vec<float> pairs) { return (Vec<float>)((Words<float>)pairs & 0xffff0000); }
 
 // Whether any lane is set.
 template <class T> MHA_INLINE bool any(Bits<T> x) {

@@ -8,6 +8,8 @@
 //     scores   i: a feature, j: a key           a: queries, b: keys
 //     values   i: a key, j: a feature           a: weights, b: values
 //
+// With PER = 2, queries, keys, weights and values are pairs of bfloat16 numbers: i is a pair of features, or of keys.
+//
 // A weight is 2^(score - top), where top is a maximum of the row's scores that moves only when a score exceeds it by LAZY: then
 // what was summed before is multiplied by a power of two. Source: Milakov and Gimelshein 2018; Dao et al. 2022, algorithm 1.
 #pragma once
@@ -17,10 +19,10 @@ namespace mha { namespace MHA_LEVEL {
 
 template <class T> constexpr T LAZY = sizeof(T) == 8 ? 256 : 32;  // 2^LAZY times a sum of values is finite, with few exceptions
 
-template <class T> struct Tile {
+template <class T, int PER> struct Tile {
     const Problem& p;
     const Unit& u;
-    const ptrdiff_t width, value_width;  // of q and o: multiples of LANES
+    const ptrdiff_t depth, width, value_width;  // numbers or pairs of a query; lines of q and o: multiples of LANES
     T *q, *o, *weights, *key_copy, *value_copy;  // the first three: lines of ROWS numbers
     Row rows[ROWS<T>];
     T sinks[ROWS<T>];
@@ -29,6 +31,8 @@ template <class T> struct Tile {
     Terms<T> terms;
     const int vectors;
     Vec<T> top[VECTORS], total[VECTORS];
+    Vec<T> rounded[VECTORS];  // totals of the weights that multiply values, if these are rounded: PER = 2
+    int weighed;  // keys of the block whose weights are known; of others, scores are
     const char *key_data, *value_data;
 
     static ptrdiff_t up(ptrdiff_t n) { return (n + LANES<T> - 1) / LANES<T> * LANES<T>; }
@@ -39,7 +43,8 @@ template <class T> struct Tile {
     }
 
     Tile(const Problem& problem, const Unit& unit, char* scratch)
-        : p(problem), u(unit), width(up(problem.width)), value_width(up(problem.value_width)), q((T*)scratch),
+        : p(problem), u(unit), depth((problem.width + PER - 1) / PER), width(up(depth)), value_width(up(problem.value_width)),
+          q((T*)scratch),
           o(q + width * ROWS<T>), weights(o + value_width * ROWS<T>), key_copy(weights + BLOCK * ROWS<T>),
           value_copy(key_copy + BLOCK * width), units(problem),
           band(problem, unit, (find_rows<T>(problem, unit, rows, sinks), rows)),
@@ -49,26 +54,22 @@ template <class T> struct Tile {
     // Room for rows of queries or results: LANES of them fit where the copies of BLOCK keys do.
     T* spare_row(int i, ptrdiff_t size) { return key_copy + i * size; }
 
-    // Write the queries of all rows to q, transposed and scaled, so that scores come out in base 2, or divided by the softcap.
+    // Write the queries of all rows to q, transposed; numbers, unlike pairs, scaled, so that scores come out in base 2, or
+    // divided by the softcap.
     void read_queries() {
-        bool direct = p.query.kind == KIND<T> && p.query.step[2] == sizeof(T) && width == p.width;
+        Vec<T> scale = broadcast(PER == 1 ? units.scale : (T)1);
         for (int v = 0; v < vectors; ++v) {
             int some = (int)(u.rows - v * LANES<T>);
             some = some > LANES<T> ? LANES<T> : some;
-            if (!direct)
-                for (int i = 0; i < some; ++i) {
-                    read<T>(p.query.kind, rows[v * LANES<T> + i].query, p.query.step[2], spare_row(i, width), p.width);
-                    memset(spare_row(i, width) + p.width, 0, (width - p.width) * sizeof(T));
-                }
+            const T* from[LANES<T>];
+            for (int i = 0; i < some; ++i)
+                from[i] = row_of<T, PER>(p.query, rows[v * LANES<T> + i].query, p.width, width, spare_row(i, width));
             for (ptrdiff_t d = 0; d < width; d += LANES<T>) {
                 Vec<T> x[LANES<T>];
-                for (int i = 0; i < LANES<T>; ++i) {
-                    int row = v * LANES<T> + i;
-                    const T* from = direct ? (const T*)rows[row < u.rows ? row : 0].query : spare_row(i, width);
-                    x[i] = i < some ? load(from + d) : Vec<T>{};
-                }
+                for (int i = 0; i < LANES<T>; ++i) x[i] = i < some ? load(from[i] + d) : Vec<T>{};
                 transpose<T>(x);
-                for (int i = 0; i < LANES<T>; ++i) store(q + (d + i) * ROWS<T> + v * LANES<T>, x[i] * broadcast(units.scale));
+                for (int i = 0; i < LANES<T>; ++i)
+                    store(q + (d + i) * ROWS<T> + v * LANES<T>, PER == 1 ? x[i] * scale : x[i]);
             }
         }
     }
@@ -80,26 +81,40 @@ template <class T> struct Tile {
             Vec<T> raised = select<T>(most[v] > top[at] + broadcast(LAZY<T>), most[v], top[at]);
             Vec<T> factor = units.power(top[at] - raised);
             top[at] = raised;
-            total[at] *= factor;
-            for (int k = 0; k < done; ++k) scale_by(weights + k * ROWS<T> + at * LANES<T>, factor);
+            total[at] *= factor, rounded[at] *= factor;
+            for (int k = 0; k < done / PER; ++k) {
+                T* w = weights + k * ROWS<T> + at * LANES<T>;
+                if constexpr (PER == 1)
+                    scale_by(w, factor);
+                else
+                    store(w, pair(first_of(load(w)) * factor, second_of(load(w)) * factor));
+            }
             for (ptrdiff_t e = 0; e < p.value_width; ++e) scale_by(o + e * ROWS<T> + at * LANES<T>, factor);
         }
     }
     static void scale_by(T* x, Vec<T> factor) { store(x, load(x) * factor); }
 
-    // The weights of J keys, from ``key`` on; ``done`` of the block's are known.
+    // The scores of J keys, from ``key`` on; ``done`` of the block's are known. While their products are computed, scores that
+    // wait become weights: the two keep different units of the processor busy.
     template <int J, int V>
-    __attribute__((noinline)) void weigh(int first, const T* keys, ptrdiff_t step, ptrdiff_t key, int done, bool cut) {
-        T* to = weights + done * ROWS<T>;
+    __attribute__((noinline)) void score(int first, const T* keys, ptrdiff_t step, ptrdiff_t key, int done, bool cut) {
         Vec<T> s[J][V], most[V];
         unroll<J>([&](auto j) __attribute__((always_inline)) {
             unroll<V>([&](auto v) __attribute__((always_inline)) { s[j][v] = Vec<T>{}; });
         });
-        multiply<T, J, V, false>(s, q + first * LANES<T>, keys, step, p.width);
+        const T* queries = q + first * LANES<T>;
+        ptrdiff_t left = depth, share = depth / ((done - weighed) / PER + 1);
+        for (; weighed < done && left > share; left -= share) {
+            multiply<T, PER, J, V, false>(s, queries, keys, step, share);
+            weigh<V>(first, done);
+        }
+        multiply<T, PER, J, V, false>(s, queries, keys, step, left);
+        while (weighed < done) weigh<V>(first, done);
+        T* to = weights + done * ROWS<T>;
         unroll<V>([&](auto v) __attribute__((always_inline)) {
-            most[v] = s[0][v];
             unroll<J>([&](auto j) __attribute__((always_inline)) {
-                most[v] = larger(s[j][v], most[v]);
+                if constexpr (PER == 2) s[j][v] *= broadcast(units.scale);
+                most[v] = j == 0 ? s[0][v] : larger(s[j][v], most[v]);
                 store(to + j * ROWS<T> + (first + v) * LANES<T>, s[j][v]);
             });
         });
@@ -113,33 +128,45 @@ template <class T> struct Tile {
         Bits<T> above = {};
         for (int v = 0; v < V; ++v) above |= most[v] > top[first + v] + broadcast(LAZY<T>);
         if (__builtin_expect(any<T>(above), 0)) raise<V>(first, most, done);
-        Vec<T> t[V], sums[V];
-        unroll<V>([&](auto v) __attribute__((always_inline)) { t[v] = top[first + v], sums[v] = Vec<T>{}; });
-        auto weights_of = [&](auto natural) __attribute__((always_inline)) {
-            for (int j = 0; j < J; ++j)
-                unroll<V>([&](auto v) __attribute__((always_inline)) {
-                    T* at = to + j * ROWS<T> + (first + v) * LANES<T>;
-                    Vec<T> x = load(at) - t[v], w = natural ? MHA_LEVEL::exp<T>(x) : MHA_LEVEL::exp2<T>(x);
-                    store(at, w);
-                    sums[v] += w;
-                });
-        };
-        if (p.natural)
-            weights_of(Constant<1>{});
-        else
-            weights_of(Constant<0>{});
-        unroll<V>([&](auto v) __attribute__((always_inline)) { total[first + v] += sums[v]; });
     }
 
-    // o[e] += weights of n keys times values, for J features from e on.
+    // Turn the scores of the next key, or pair of keys, of the first ``done`` ones of the block into weights.
+    template <int V> MHA_INLINE void weigh(int first, int done) {
+        if (p.natural)
+            weigh_in_base<V>(first, done, [](auto x) __attribute__((always_inline)) { return MHA_LEVEL::exp<T>(x); });
+        else
+            weigh_in_base<V>(first, done, [](auto x) __attribute__((always_inline)) { return MHA_LEVEL::exp2<T>(x); });
+    }
+    template <int V, class F> MHA_INLINE void weigh_in_base(int first, int done, F power) {
+        const T* from = weights + weighed * ROWS<T> + first * LANES<T>;
+        T* to = weights + weighed / PER * ROWS<T> + first * LANES<T>;
+        Vec<T> one = broadcast((T)1);
+        bool whole = weighed + PER <= done;
+        unroll<V>([&](auto v) __attribute__((always_inline)) {
+            Vec<T> t = top[first + v], w = power(load(from + v * LANES<T>) - t);
+            if constexpr (PER == 1) {
+                total[first + v] += w;
+            } else {
+                Vec<T> second = whole ? power(load(from + ROWS<T> + v * LANES<T>) - t) : Vec<T>{};
+                total[first + v] += w + second;
+                w = pair(w, second);  // stored over scores that have been read
+                rounded[first + v] = dot(w, pair(one, one), rounded[first + v]);
+            }
+            store(to + v * LANES<T>, w);
+        });
+        weighed += PER;
+    }
+
+    // o[e] += weights of n keys, or pairs of keys, times values, for J features from e on.
     template <int J, int V>
     __attribute__((noinline)) void add_values(int first, const T* values, ptrdiff_t step, ptrdiff_t e, int n) {
         Vec<T> c[J][V];
         T* to = o + e * ROWS<T> + first * LANES<T>;
+        const T *some = weights + first * LANES<T>, *from = values + e;
         unroll<J>([&](auto j) __attribute__((always_inline)) {
             unroll<V>([&](auto v) __attribute__((always_inline)) { c[j][v] = load(to + j * ROWS<T> + v * LANES<T>); });
         });
-        multiply<T, J, V, true>(c, weights + first * LANES<T>, values + e, step, n);
+        multiply<T, PER, J, V, true>(c, some, from, step, n);
         unroll<J>([&](auto j) __attribute__((always_inline)) {
             unroll<V>([&](auto v) __attribute__((always_inline)) { store(to + j * ROWS<T> + v * LANES<T>, c[j][v]); });
         });
@@ -149,19 +176,22 @@ template <class T> struct Tile {
     template <int V> __attribute__((noinline)) void block(int first, ptrdiff_t begin, ptrdiff_t end) {
         constexpr int J = TOGETHER;
         int n = (int)(end - begin), at = 0;
-        Matrix<T> keys = rows_of<T>(p.key, key_data, begin, n, p.width, p.width, key_copy);
-        Matrix<T> values = rows_of<T>(p.value, value_data, begin, n, p.value_width, p.value_width, value_copy);
+        Matrix<T> keys = rows_of<T, PER>(p.key, key_data, begin, n, p.width, depth, key_copy);
+        Matrix<T> values = pairs_of_rows<T, PER>(p.value, value_data, begin, n, p.value_width, value_width, value_copy);
         terms.read_block({first, V}, begin, n);
+        weighed = 0;
         auto some = [&](auto j) __attribute__((always_inline)) {
             bool cut = band.is_cut({first, V}, begin + at, begin + at + j);
-            weigh<j, V>(first, keys.data + at * keys.step, keys.step, begin + at, at, cut);
+            score<j, V>(first, keys.data + at * keys.step, keys.step, begin + at, at, cut);
             at += j;
         };
         while (at + J <= n) some(Constant<J>{});
         if (n - at >= 4) some(Constant<4>{});
         if (n - at >= 2) some(Constant<2>{});
         if (n - at >= 1) some(Constant<1>{});
+        while (weighed < at) weigh<V>(first, at);
         ptrdiff_t e = 0, size = p.value_width;
+        n = (n + PER - 1) / PER;
         for (; e + J <= size; e += J) add_values<J, V>(first, values.data, values.step, e, n);
         if (size - e >= 4) add_values<4, V>(first, values.data, values.step, e, n), e += 4;
         if (size - e >= 2) add_values<2, V>(first, values.data, values.step, e, n), e += 2;
@@ -172,6 +202,7 @@ template <class T> struct Tile {
     void attend() {
         memset(o, 0, sizeof(T) * value_width * ROWS<T>);
         ptrdiff_t key = u.key_begin, end = u.key_end;
+        for (int v = 0; v < vectors; ++v) rounded[v] = total[v];
         while (key < end) {
             ptrdiff_t stop = key + TOGETHER < end ? key + TOGETHER : end;
             Vectors now = band.seeing(key, stop);
@@ -205,10 +236,13 @@ template <class T> struct Tile {
     }
 
     bool is_finite() const {
-        Vec<T> zeros = {};
-        for (int v = 0; v < vectors; ++v)
-            for (ptrdiff_t e = 0; e < p.value_width; ++e) zeros += load(o + e * ROWS<T> + v * LANES<T>) * broadcast((T)0);
-        return !any<T>(zeros != zeros);
+        Vec<T> zeros[VECTORS] = {};
+        for (ptrdiff_t e = 0; e < p.value_width; ++e)
+            unroll<VECTORS>([&](auto v) __attribute__((always_inline)) {
+                zeros[v] += load(o + e * ROWS<T> + v * LANES<T>) * broadcast((T)0);
+            });
+        Vec<T> sum = zeros[0] + zeros[1] + zeros[2];
+        return !any<T>(sum != sum);
     }
 
     // A sum may overflow where the weighted mean does not: compute once more with weights that add up to 1.
@@ -228,7 +262,7 @@ template <class T> struct Tile {
         for (int v = 0; v < vectors; ++v) {
             int some = (int)(u.rows - v * LANES<T> < LANES<T> ? u.rows - v * LANES<T> : LANES<T>);
             Bits<T> empty = total[v] == broadcast((T)0);
-            Vec<T> inverse = u.partial ? broadcast((T)1) : broadcast((T)1) / total[v];
+            Vec<T> one = broadcast((T)1), inverse = (PER == 1 ? one : total[v] / rounded[v]) / (u.partial ? one : total[v]);
             bool direct = !u.partial && p.out.kind == KIND<T> && value_width == p.value_width;
             for (ptrdiff_t e = 0; e < value_width; e += LANES<T>) {
                 Vec<T> x[LANES<T>];
