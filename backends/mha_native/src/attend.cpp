@@ -97,12 +97,14 @@ struct Plan {
 
 };
 
-void compute(void* context, ptrdiff_t index, char* scratch) {
+void compute(void* context, ptrdiff_t index, ptrdiff_t next, char* scratch) {
     const Plan& plan = *(const Plan*)context;
-    plan.level.compute(plan.p, plan.unit(index / plan.parts, index % plan.parts), scratch);
+    Unit unit = plan.unit(index / plan.parts, index % plan.parts), then;
+    if (next >= 0) then = plan.unit(next / plan.parts, next % plan.parts);
+    plan.level.compute(plan.p, unit, next < 0 ? nullptr : &then, scratch);
 }
 
-void merge(void* context, ptrdiff_t index, char*) {
+void merge(void* context, ptrdiff_t index, ptrdiff_t, char*) {
     const Plan& plan = *(const Plan*)context;
     plan.level.merge(plan.p, plan.unit(index, 0), plan.partials + index * plan.parts * plan.stride, plan.parts, plan.stride);
 }
@@ -120,8 +122,9 @@ bool attend(const Problem& p, const Level& level) {
     Plan plan(p, level);
     if (!plan.cut()) return false;
     int threads = is_worth_threads(p) ? p.num_threads : 1;
-    if (!run({compute, &plan, plan.units * plan.parts, level.scratch_size(p)}, threads, (Team)p.team)) return false;
-    return plan.parts == 1 || run({merge, &plan, plan.units, 64}, threads, (Team)p.team);
+    ptrdiff_t of_head = plan.units / (p.num_batch * p.key_heads);
+    if (!run({compute, &plan, plan.units * plan.parts, of_head, level.scratch_size(p)}, threads, (Team)p.team)) return false;
+    return plan.parts == 1 || run({merge, &plan, plan.units, 1, 64}, threads, (Team)p.team);
 }
 
 }  // namespace mha

@@ -4,12 +4,12 @@
 
 namespace mha { namespace MHA_LEVEL {
 
-template <class T> void compute_as(const Problem& p, const Unit& u, char* scratch) {
+template <class T> void compute_as(const Problem& p, const Unit& u, const Unit* next, char* scratch) {
     if (u.rows <= Few<T>::MOST && (u.rows == 1 || u.key_end - u.key_begin >= Few<T>::BLOCK))
         return Few<T>(p, u, scratch).compute();
     if constexpr (HAS_PAIRS && sizeof(T) == 4)
-        if (p.kind == BFLOAT16) return Tile<T, 2>(p, u, scratch).compute();
-    Tile<T, 1>(p, u, scratch).compute();
+        if (p.kind == BFLOAT16) return Tile<T, 2>(p, u, next, scratch).compute();
+    Tile<T, 1>(p, u, next, scratch).compute();
 }
 
 template <class T> void merge_as(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {
@@ -18,8 +18,8 @@ template <class T> void merge_as(const Problem& p, const Unit& u, const char* pa
     merge_parts<T>(p, u, partials, parts, stride, rows, sinks);
 }
 
-static void compute(const Problem& p, const Unit& u, char* scratch) {
-    p.kind == FLOAT64 ? compute_as<double>(p, u, scratch) : compute_as<float>(p, u, scratch);
+static void compute(const Problem& p, const Unit& u, const Unit* next, char* scratch) {
+    p.kind == FLOAT64 ? compute_as<double>(p, u, next, scratch) : compute_as<float>(p, u, next, scratch);
 }
 
 static void merge(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {

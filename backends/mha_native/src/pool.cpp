@@ -57,16 +57,26 @@ char* scratch(size_t size) {
     return m->data;
 }
 
+// Take tasks first ... end, several at once as long as many are left; none when all are taken.
+void claim(Running& r, ptrdiff_t& first, ptrdiff_t& end) {
+    first = __atomic_load_n(&r.next, __ATOMIC_RELAXED);
+    do {
+        ptrdiff_t rest = r.job.count - first, several = r.job.together < rest ? r.job.together : rest;
+        end = first + (rest > 8 * (r.most + 1) * several ? several : rest > 0);
+    } while (!__atomic_compare_exchange_n(&r.next, &first, end, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+
 void work(Running& r) {
     char* memory = scratch(r.job.scratch);
     if (!memory) {
         __atomic_store_n(&r.failed, true, __ATOMIC_RELAXED);
         return;
     }
-    for (;;) {
-        ptrdiff_t index = __atomic_fetch_add(&r.next, 1, __ATOMIC_RELAXED);
-        if (index >= r.job.count) return;
-        r.job.task(r.job.context, index, memory);
+    ptrdiff_t index, end, next, next_end;
+    for (claim(r, index, end); index < end; index = next, end = next_end) {
+        claim(r, next, next_end);  // one run of tasks ahead, so that what comes next is known
+        for (; index < end; ++index)
+            r.job.task(r.job.context, index, index + 1 < end ? index + 1 : next < next_end ? next : -1, memory);
     }
 }
 

@@ -5,9 +5,10 @@
 namespace mha {
 
 struct Job {
-    void (*task)(void* context, ptrdiff_t index, char* scratch);
+    void (*task)(void* context, ptrdiff_t index, ptrdiff_t next, char* scratch);  // next: what the thread does then, or -1
     void* context;
     ptrdiff_t count;     // of tasks: 0 ... count - 1, begun in this order
+    ptrdiff_t together;  // tasks that one thread had better do one after the other
     size_t scratch;      // bytes of memory, aligned to 64, that each thread needs
 };
 

@@ -56,13 +56,13 @@ struct Unit {
     char* partial;               // where to write the state of these keys; null: write out and lse
 };
 
-// Computes a unit on a thread of its own; scratch has scratch_size(problem) bytes.
+// Computes a unit; scratch has scratch_size(problem) bytes. ``next``: what the thread computes then, or null.
 struct Level {
     const char* name;
     int lanes[2];                // numbers in a vector: float, double
     int tile_rows[2];            // rows of a unit, at most
     size_t (*scratch_size)(const Problem&);
-    void (*compute)(const Problem&, const Unit&, char* scratch);
+    void (*compute)(const Problem&, const Unit&, const Unit* next, char* scratch);
     void (*merge)(const Problem&, const Unit&, const char* partials, ptrdiff_t parts, ptrdiff_t stride);
     void (*exponentials)(const float* x, float* y, ptrdiff_t n);  // 2^x, for tests
 };

@@ -60,6 +60,13 @@ inline const char* keys_of(const Problem& p, const Unit& u, const Array& a) {
     return a.data + batch_offset(p, a, u.batch) + u.key_head * a.step[0] + sequence_of(p, u).key_start * a.step[1];
 }
 
+// The unit's first row of an array of query rows.
+inline char* first_row(const Problem& p, const Unit& u, const Array& a) {
+    Sequence s = sequence_of(p, u);
+    ptrdiff_t head = u.key_head * (p.heads / p.key_heads) + u.first / s.queries;
+    return a.data + batch_offset(p, a, u.batch) + head * a.step[0] + (s.query_start + u.first % s.queries) * a.step[1];
+}
+
 // Fill ``rows``, and return the sinks by row if there are any.
 template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T* sinks) {
     Sequence s = sequence_of(p, u);

@@ -13,6 +13,7 @@
 // A weight is 2^(score - top), where top is a maximum of the row's scores that moves only when a score exceeds it by LAZY: then
 // what was summed before is multiplied by a power of two. Source: Milakov and Gimelshein 2018; Dao et al. 2022, algorithm 1.
 #pragma once
+#include "ahead.h"
 #include "terms.h"
 
 namespace mha { namespace MHA_LEVEL {
@@ -34,6 +35,8 @@ template <class T, int PER> struct Tile {
     Vec<T> rounded[VECTORS];  // totals of the weights that multiply values, if these are rounded: PER = 2
     int weighed;  // keys of the block whose weights are known; of others, scores are
     const char *key_data, *value_data;
+    Ahead ahead;
+    ptrdiff_t fetches;  // lines of memory to ask for with each product of scores
 
     static ptrdiff_t up(ptrdiff_t n) { return (n + LANES<T> - 1) / LANES<T> * LANES<T>; }
 
@@ -42,14 +45,15 @@ template <class T, int PER> struct Tile {
         return sizeof(T) * (lines * ROWS<T> + BLOCK * (up(p.width) + up(p.value_width)));
     }
 
-    Tile(const Problem& problem, const Unit& unit, char* scratch)
+    Tile(const Problem& problem, const Unit& unit, const Unit* next, char* scratch)
         : p(problem), u(unit), depth((problem.width + PER - 1) / PER), width(up(depth)), value_width(up(problem.value_width)),
           q((T*)scratch),
           o(q + width * ROWS<T>), weights(o + value_width * ROWS<T>), key_copy(weights + BLOCK * ROWS<T>),
           value_copy(key_copy + BLOCK * width), units(problem),
           band(problem, unit, (find_rows<T>(problem, unit, rows, sinks), rows)),
           terms(problem, unit, rows, band, value_copy + BLOCK * value_width), vectors(band.vectors),
-          key_data(keys_of(problem, unit, problem.key)), value_data(keys_of(problem, unit, problem.value)) {}
+          key_data(keys_of(problem, unit, problem.key)), value_data(keys_of(problem, unit, problem.value)),
+          ahead(problem, unit, next), fetches(ahead.lines * TOGETHER / (unit.key_end - unit.key_begin + 1) + 1) {}
 
     // Room for rows of queries or results: LANES of them fit where the copies of BLOCK keys do.
     T* spare_row(int i, ptrdiff_t size) { return key_copy + i * size; }
@@ -103,6 +107,7 @@ template <class T, int PER> struct Tile {
             unroll<V>([&](auto v) __attribute__((always_inline)) { s[j][v] = Vec<T>{}; });
         });
         const T* queries = q + first * LANES<T>;
+        ahead.fetch(fetches);
         ptrdiff_t left = depth, share = depth / ((done - weighed) / PER + 1);
         for (; weighed < done && left > share; left -= share) {
             multiply<T, PER, J, V, false>(s, queries, keys, step, share);
