@@ -22,8 +22,9 @@ from mha_core.bench.rounds import Effort, Ratio
 from mha_core.bench.timing import duration
 from mha_core.bench.worker import WorkerFailed
 from peers import attention, chart, layer
-from peers.cases import CASES, Case, MissingPeer, Peer, check_installed, chosen
+from peers.cases import BACKENDS, CASES, Case, MissingPeer, Peer, check_installed, chosen
 from peers.measure import Row, measured
+from peers.native import LEVELS
 from peers.report import HEADING, cells, draw, markdown, read, record, table, write
 
 pytestmark = pytest.mark.asv
@@ -31,28 +32,49 @@ EFFORT = Effort(rounds=4, sample=0.001, processes=1)
 SUM = sample.Sum(1000)
 PEER = Peer("builtin sum", sample.builtin)
 
-# case, peer, goal on NumPy, goal on torch; a case with several shapes has a goal for each; -: measured without a goal
+# case, peer, goal on NumPy, goal on torch, of the compiled plugin, of it held down to AVX2; -: measured without a goal
 GOALS = """
-attention 8x8x512x64           | torch SDPA                            | 1.00 | 1.02
-attention 8x8x512x64, causal   | torch SDPA                            | 0.90 | 1.02
-attention 1x8x2048x64          | torch SDPA                            | 1.08 | 1.02
-attention 1x8x2048x64, causal  | torch SDPA                            | 1.08 | 1.02
-attention 1x8x8192x64, causal  | torch SDPA                            | 1.08 | 1.02
-attention 32x12x128x32         | torch SDPA                            | 1.10 | 1.05
-wide scores 8x8x512x64         | torch SDPA                            | 1.5  | 1.05
-wide scores 1x8x2048x64        | torch SDPA                            | 1.5  | 1.05
-wide scores 32x12x128x32       | torch SDPA                            | 1.5  | 1.05
-window of 256, 1x8x8192x64     | torch SDPA, mask as an array          | 0.15 | 0.3
-decode 1x8x1x64, 8192 keys     | torch SDPA                            | 1.1  | 1.05
-encoder layer 8x128x512        | nn.TransformerEncoderLayer, fast path | 1.15 | 1.00
-encoder layer 8x512x512        | nn.TransformerEncoderLayer, fast path | 0.85 | 0.75
-text encoder                   | sentence-transformers, batch 32       | 0.42 | 0.36
-text encoder, bfloat16         | sentence-transformers, batch 32       |      | 0.14
-text encoder, 5120 texts       | sentence-transformers, batch 32       | -    | -
-tiny call 1x1x8x8              | naive NumPy                           | 1.0  |
-tiny call 1x1x8x8              | torch SDPA                            |      | 1.6
-import mha_core                | import numpy                          | 1.15 |
+attention 8x8x512x64           | torch SDPA                            | 1.00 | 1.02 | 0.37 | 0.72
+attention 8x8x512x64, causal   | torch SDPA                            | 0.90 | 1.02 | 0.21 | 0.38
+attention 1x8x2048x64          | torch SDPA                            | 1.08 | 1.02 | 0.40 | 0.78
+attention 1x8x2048x64, causal  | torch SDPA                            | 1.08 | 1.02 | 0.33 | 0.64
+attention 1x8x8192x64, causal  | torch SDPA                            | 1.08 | 1.02 | 0.38 | 0.74
+attention 32x12x128x32         | torch SDPA                            | 1.10 | 1.05 | 0.34 | 0.60
+attention 32x12x128x32, causal | torch SDPA                            | -    | -    | 0.23 | 0.35
+grouped queries 1x32x1024x64 of 8 heads, causal | torch SDPA           | -    | -    | 0.29 | 0.54
+wide scores 8x8x512x64         | torch SDPA                            | 1.5  | 1.05 |      |
+wide scores 1x8x2048x64        | torch SDPA                            | 1.5  | 1.05 |      |
+wide scores 32x12x128x32       | torch SDPA                            | 1.5  | 1.05 |      |
+window of 256, 1x8x8192x64     | torch SDPA, mask as an array          | 0.15 | 0.3  |      |
+decode 1x8x1x64, 8192 keys     | torch SDPA                            | 1.1  | 1.05 | 0.49 | 0.53
+decode 1x32x1x64, 8192 keys of 8 heads | torch SDPA                    | -    | -    | 0.31 | 0.40
+bfloat16 8x8x512x64            | torch SDPA, bfloat16                  |      |      | torch 0.22 |
+bfloat16 8x8x512x64, causal    | torch SDPA, bfloat16                  |      |      | torch 0.12 |
+bfloat16 1x8x2048x64           | torch SDPA, bfloat16                  |      |      | torch 0.22 |
+bfloat16 1x8x2048x64, causal   | torch SDPA, bfloat16                  |      |      | torch 0.18 |
+bfloat16 32x12x128x32          | torch SDPA, bfloat16                  |      |      | torch 0.15 |
+encoder layer 8x128x512        | nn.TransformerEncoderLayer, fast path | 1.15 | 1.00 |      |
+encoder layer 8x512x512        | nn.TransformerEncoderLayer, fast path | 0.85 | 0.75 | numpy 0.40, torch - |
+text encoder                   | sentence-transformers, batch 32       | 0.42 | 0.36 |      |
+text encoder, bfloat16         | sentence-transformers, batch 32       |      | 0.14 |      |
+text encoder, 5120 texts       | sentence-transformers, batch 32       | -    | -    |      |
+tiny call 1x1x8x8              | naive NumPy                           | 1.0  |      | numpy 0.30 |
+tiny call 1x1x8x8              | torch SDPA                            |      | 1.6  | torch 0.90 |
+import mha_core                | import numpy                          | 1.15 |      |      |
 """
+
+
+def goal_of(text):
+    return None if text == "-" else float(text)
+
+
+def goals_of(numpy, torch, *native):
+    goals = {name: goal_of(goal) for name, goal in (("numpy", numpy), ("torch", torch)) if goal}
+    for level, text in zip(LEVELS, native, strict=True):
+        on = [each.split() if " " in each else each for each in text.split(", ") if each]
+        given = dict(on) if on and isinstance(on[0], list) else dict.fromkeys(BACKENDS, on[0]) if on else {}
+        goals |= {f"{backend}+{level}": goal_of(goal) for backend, goal in given.items()}
+    return goals
 
 
 def case_of(ours, problem=SUM, **goals):
@@ -62,9 +84,8 @@ def case_of(ours, problem=SUM, **goals):
 def test_the_cases_are_the_goals():
     expected = [[word.strip() for word in line.split("|")] for line in GOALS.strip().splitlines()]
     assert [[case.name, case.peer.name] for case in CASES] == [line[:2] for line in expected]
-    for case, (*_, numpy, torch) in zip(CASES, expected, strict=True):
-        goals = {name: goal for name, goal in (("numpy", numpy), ("torch", torch)) if goal}
-        assert case.goals == {name: None if goal == "-" else float(goal) for name, goal in goals.items()}, case.name
+    for case, (_, _, *goals) in zip(CASES, expected, strict=True):
+        assert case.goals == goals_of(*goals), case.name
 
 
 # rounds and processes
@@ -132,7 +153,8 @@ def test_a_missing_peer_says_what_to_install():
 
 def test_cases_are_chosen_by_a_part_of_their_names():
     assert {case.name for case in chosen(["CAUSAL", "decode"])} == {case.name for case in CASES if "causal" in case.name} | {
-        "decode 1x8x1x64, 8192 keys"
+        "decode 1x8x1x64, 8192 keys",
+        "decode 1x32x1x64, 8192 keys of 8 heads",
     }
     assert chosen([]) == list(CASES)
     with pytest.raises(ValueError, match=r"no case has 'nothing' in its name; the cases are\n  attention 8x8x512x64\n"):
@@ -141,14 +163,16 @@ def test_cases_are_chosen_by_a_part_of_their_names():
 
 def test_a_backend_without_goals_is_measured_in_cases_that_apply_to_it():
     takes = [case for case in CASES if case.takes("jax")]
-    assert len(takes) == 16
+    assert len(takes) == 19
     assert {case.peer.name for case in CASES if case not in takes} == {
         "naive NumPy",
         "import numpy",
+        "torch SDPA, bfloat16",
         "sentence-transformers, batch 32",
     }
-    assert not CASES[14].takes("numpy")  # numpy has goals, but none for this case
-    assert measured(CASES[14], ["numpy"], EFFORT, {}) == []
+    (half,) = (case for case in CASES if case.name == "text encoder, bfloat16")
+    assert not half.takes("numpy")  # numpy has goals, but none for this case
+    assert measured(half, ["numpy"], EFFORT, {}) == []
 
 
 # the peers

@@ -36,6 +36,7 @@ def test_it_gives_every_rejected_kernel_with_its_reason(installed, backend, kern
         ("narrow", "does not handle softcap"),
         ("fussy", "it is Monday"),
         ("by name", "is chosen only by use_kernel('attention', 'by name')"),
+        *([("native", "is not installed: pip install ./backends/mha_native")] if backend == "numpy" else []),
     )
     assert not received
 
@@ -99,6 +100,16 @@ def test_the_text_lists_kernel_arrays_and_rejected_kernels(installed):
         "    arrays    x 2x3x4",
         "    not fussy: it is Monday",
     ]
+
+
+def test_a_kernel_of_another_distribution_is_named_until_it_is_installed(installed):
+    command = "is not installed: pip install ./backends/mha_native"
+    assert ("native", command) in mha.explain("attention", X, X, X).rejected
+    assert "native" not in dict(mha.explain("gelu", X).rejected)
+    with pytest.raises(mha.UnknownKernel, match=f"^kernel 'native' for 'attention' {command}$"), mha.use_kernel("attention", "native"):
+        pass
+    installed(a_kernel("attention", name="native", supports=lambda call: "it is Monday"))
+    assert dict(mha.explain("attention", X, X, X).rejected)["native"] == "it is Monday"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mha_core.bench.machine import source, tuning_variables
 from mha_core.bench.rounds import QUICK, Effort
 from mha_core.bench.worker import WorkerFailed
 
-from .cases import KNOWN, MissingPeer, check_installed, chosen
+from .cases import BACKENDS, KNOWN, MissingPeer, check_installed, chosen
 from .measure import Row, measured
 from .report import draw, read, reading, table, write
 
@@ -57,7 +57,7 @@ def main(
         cases = chosen(case or [])
         check_installed(cases)
         log.print(f"measuring mha_core from {escape(str(source()))}", highlight=False)
-        rates = limits.measured(list(KNOWN), effort)[KNOWN[0]] if any(each.problem.limit for each in cases) else {}
+        rates = limits.measured(list(BACKENDS), effort)[BACKENDS[0]] if any(each.problem.limit for each in cases) else {}
         rows: list[Row] = []
         for each in cases:
             log.print(f"{each.name}, {each.peer.name}", highlight=False)

@@ -15,6 +15,7 @@ from mha_core.bench.texts import MODEL, Texts
 from mha_core.bench.timing import Work
 
 from . import attention, layer, texts
+from .native import LEVELS
 
 INSTALL = "run make bench-peers, which installs them"
 
@@ -54,46 +55,73 @@ class MissingPeer(ImportError):
 
 
 SDPA = Peer("torch SDPA", attention.sdpa, ("torch",))
+SDPA_BFLOAT16 = Peer("torch SDPA, bfloat16", attention.sdpa, ("torch",))
 SDPA_ARRAY = Peer("torch SDPA, mask as an array", attention.sdpa, ("torch",))
 NAIVE = Peer("naive NumPy", Attention.plain)
 FAST_PATH = Peer("nn.TransformerEncoderLayer, fast path", layer.fast_path, ("torch",))
 SENTENCES = Peer("sentence-transformers, batch 32", texts.sentence_transformers, ("torch", "sentence_transformers", MODEL))
 IMPORT_NUMPY = Peer("import numpy", Import.plain)
+GROUPED = Attention(1, 32, 1024, 64, kv_heads=8, causal=True)
+DECODE_GROUPED = Attention(1, 32, 1, 64, keys=8192, kv_heads=8)
 
-KNOWN = ("numpy", "torch")
-"""Backends with goals; each is measured only in the cases that list it."""
+BACKENDS = ("numpy", "torch")
+KNOWN = (*BACKENDS, *(f"{backend}+{level}" for level in LEVELS for backend in BACKENDS))
+"""Contenders with goals; each is measured only in the cases that list it."""
 
 
-def _attention(name: str, problem: Attention, numpy: float, torch: float, peer: Peer = SDPA) -> Case:
-    return Case(name, problem, Attention.ours, peer, {"numpy": numpy, "torch": torch})
+def _attention(
+    name: str,
+    problem: Attention,
+    numpy: float | None,
+    torch: float | None,
+    native: float | None = None,
+    avx2: float | None = None,
+    peer: Peer = SDPA,
+) -> Case:
+    """``native``, ``avx2``: the goals of the compiled plugin on both backends, on the best level and held down to AVX2."""
+    goals = {"numpy": numpy, "torch": torch}
+    for level, goal in zip(LEVELS, (native, avx2), strict=True):
+        goals |= {f"{backend}+{level}": goal for backend in BACKENDS if goal is not None}
+    return Case(name, problem, Attention.ours, peer, goals)
 
 
-def _layer(name: str, problem: Layer, numpy: float, torch: float) -> Case:
-    return Case(name, problem, Layer.ours, FAST_PATH, {"numpy": numpy, "torch": torch})
+def _bfloat16(name: str, problem: Attention, native: float) -> Case:
+    return Case(f"bfloat16 {name}", problem, Attention.ours, SDPA_BFLOAT16, {"torch+native": native}, open=False)
+
+
+def _layer(name: str, problem: Layer, **goals: float | None) -> Case:
+    return Case(name, problem, Layer.ours, FAST_PATH, {name.replace("_", "+"): goal for name, goal in goals.items()})
 
 
 CASES = (
-    _attention("attention 8x8x512x64", Attention(8, 8, 512, 64), 1.00, 1.02),
-    _attention("attention 8x8x512x64, causal", Attention(8, 8, 512, 64, causal=True), 0.90, 1.02),
-    _attention("attention 1x8x2048x64", Attention(1, 8, 2048, 64), 1.08, 1.02),
-    _attention("attention 1x8x2048x64, causal", Attention(1, 8, 2048, 64, causal=True), 1.08, 1.02),
-    _attention("attention 1x8x8192x64, causal", Attention(1, 8, 8192, 64, causal=True), 1.08, 1.02),
-    _attention("attention 32x12x128x32", Attention(32, 12, 128, 32), 1.10, 1.05),
+    _attention("attention 8x8x512x64", Attention(8, 8, 512, 64), 1.00, 1.02, 0.37, 0.72),
+    _attention("attention 8x8x512x64, causal", Attention(8, 8, 512, 64, causal=True), 0.90, 1.02, 0.21, 0.38),
+    _attention("attention 1x8x2048x64", Attention(1, 8, 2048, 64), 1.08, 1.02, 0.40, 0.78),
+    _attention("attention 1x8x2048x64, causal", Attention(1, 8, 2048, 64, causal=True), 1.08, 1.02, 0.33, 0.64),
+    _attention("attention 1x8x8192x64, causal", Attention(1, 8, 8192, 64, causal=True), 1.08, 1.02, 0.38, 0.74),
+    _attention("attention 32x12x128x32", Attention(32, 12, 128, 32), 1.10, 1.05, 0.34, 0.60),
+    _attention("attention 32x12x128x32, causal", Attention(32, 12, 128, 32, causal=True), None, None, 0.23, 0.35),
+    _attention("grouped queries 1x32x1024x64 of 8 heads, causal", GROUPED, None, None, 0.29, 0.54),
     _attention("wide scores 8x8x512x64", Attention(8, 8, 512, 64, stretch=40.0), 1.5, 1.05),
     _attention("wide scores 1x8x2048x64", Attention(1, 8, 2048, 64, stretch=40.0), 1.5, 1.05),
     _attention("wide scores 32x12x128x32", Attention(32, 12, 128, 32, stretch=40.0), 1.5, 1.05),
-    _attention("window of 256, 1x8x8192x64", Attention(1, 8, 8192, 64, window=256), 0.15, 0.3, SDPA_ARRAY),
-    _attention("decode 1x8x1x64, 8192 keys", Attention(1, 8, 1, 64, keys=8192), 1.1, 1.05),
-    _layer("encoder layer 8x128x512", Layer(8, 128), 1.15, 1.00),
-    _layer("encoder layer 8x512x512", Layer(8, 512), 0.85, 0.75),
+    _attention("window of 256, 1x8x8192x64", Attention(1, 8, 8192, 64, window=256), 0.15, 0.3, peer=SDPA_ARRAY),
+    _attention("decode 1x8x1x64, 8192 keys", Attention(1, 8, 1, 64, keys=8192), 1.1, 1.05, 0.49, 0.53),
+    _attention("decode 1x32x1x64, 8192 keys of 8 heads", DECODE_GROUPED, None, None, 0.31, 0.40),
+    _bfloat16("8x8x512x64", Attention(8, 8, 512, 64, dtype="bfloat16"), 0.22),
+    _bfloat16("8x8x512x64, causal", Attention(8, 8, 512, 64, causal=True, dtype="bfloat16"), 0.12),
+    _bfloat16("1x8x2048x64", Attention(1, 8, 2048, 64, dtype="bfloat16"), 0.22),
+    _bfloat16("1x8x2048x64, causal", Attention(1, 8, 2048, 64, causal=True, dtype="bfloat16"), 0.18),
+    _bfloat16("32x12x128x32", Attention(32, 12, 128, 32, dtype="bfloat16"), 0.15),
+    _layer("encoder layer 8x128x512", Layer(8, 128), numpy=1.15, torch=1.00),
+    _layer("encoder layer 8x512x512", Layer(8, 512), numpy=0.85, torch=0.75, numpy_native=0.40, torch_native=None),
     Case("text encoder", Texts(), Texts.ours, SENTENCES, {"numpy": 0.42, "torch": 0.36}),
     Case("text encoder, bfloat16", Texts("bfloat16"), Texts.ours, SENTENCES, {"torch": 0.14}, open=False),
     Case("text encoder, 5120 texts", Texts(copies=20), Texts.ours, SENTENCES, {"numpy": None, "torch": None}),
-    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, NAIVE, {"numpy": 1.0}, open=False),
-    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, SDPA, {"torch": 1.6}),
+    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, NAIVE, {"numpy": 1.0, "numpy+native": 0.30}, open=False),
+    Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, SDPA, {"torch": 1.6, "torch+native": 0.90}),
     Case("import mha_core", Import(), Import.ours, IMPORT_NUMPY, {"numpy": 1.15}, open=False),
 )
-
 
 def chosen(words: Sequence[str]) -> list[Case]:
     """Return the cases whose name contains any of the words; all cases if there are none.

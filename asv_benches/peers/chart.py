@@ -23,7 +23,7 @@ STYLE: Mapping[str, tuple[str, str, str]] = {
     MISS: ("miss", "#c2410c", "#fb923c"),
 }
 """The variable that each colour stands for, and its value on a light and on a dark page."""
-MARKERS = {"numpy": "o", "torch": "s"}
+MARKERS = {"numpy": "o", "torch": "s", "numpy+native": "P", "torch+native": "X"}
 _ROW, _WIDTH = 0.19, 5.2  # inches of a line of text or of marks, and of the picture
 _TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2)
 
@@ -72,7 +72,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
         Line2D([], [], color=QUIET, marker="d", markerfacecolor="none", linestyle="", label="limit"),
     ]
     spacing = {"handletextpad": 0.2, "columnspacing": 1.0}
-    figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False, labelcolor=INK, fontsize=9, **spacing)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, labelcolor=INK, fontsize=9, **spacing)
     return figure
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mha_core.bench.compare import Contender, compare
 from mha_core.bench.rounds import Effort, Ratio, ratio
 
+from . import native
 from .cases import Case
 
 
@@ -55,7 +56,7 @@ def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping
     if not taken:
         return []
     peer = Contender(case.peer.name, case.peer.build, (case.problem,))
-    ours = [Contender(name, case.ours, (case.problem, name)) for name in taken]
+    ours = [Contender(name, native.work, (case.ours, case.problem, name)) for name in taken]
     times, wrong = compare(case.problem, peer, ours, effort)
     return [
         Row(case.name, case.peer.name, name, case.goals.get(name), wrong=wrong[name])

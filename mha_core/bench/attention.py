@@ -22,7 +22,7 @@ COARSE = 16  # times the greatest bound: the tolerance of rows that are not amon
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention call on standard normal float32 numbers."""
+    """One attention call on standard normal numbers."""
 
     batch: int
     heads: int
@@ -37,16 +37,22 @@ class Attention:
     """Factor applied to the query, to give scores a wide range."""
     kv_heads: int | None = None
     """Number of key and value heads; by default, `heads`."""
+    dtype: str = "float32"
+    """float32 or bfloat16."""
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim)."""
+        """Return query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim), in float32.
+
+        Their numbers are those that ``dtype`` has.
+        """
         rng = np.random.default_rng(SEED)
         kv_heads, keys = self.kv_heads or self.heads, self.keys or self.queries
         query, key, value = (
             rng.standard_normal((self.batch, heads, length, self.head_dim), dtype=np.float32)
             for heads, length in ((self.heads, self.queries), (kv_heads, keys), (kv_heads, keys))
         )
-        return query * np.float32(self.stretch), key, value
+        arrays = query * np.float32(self.stretch), key, value
+        return tuple(map(_bfloat16, arrays)) if self.dtype == "bfloat16" else arrays
 
     def small(self) -> Attention:
         """Return a problem of the same kind with at most 64 queries and keys."""
@@ -79,7 +85,8 @@ class Attention:
         scores = self.batch * self.heads * self.queries * (self.keys or self.queries)
         count = max(1, self.queries * CHECKED // max(scores, CHECKED))
         rows = np.sort(np.random.default_rng(SEED).permutation(self.queries)[:count])
-        exact = exact_attention(query[..., rows, :], key, value, dtype="float32", allowed=self.seen(rows))
+        options = {"dtype": self.dtype, "rounds_weights": self.dtype != "float32"}
+        exact = exact_attention(query[..., rows, :], key, value, allowed=self.seen(rows), **options)
         whole = self._whole() if scores <= WHOLE else None
 
         def check(answer: Any) -> None:
@@ -102,15 +109,22 @@ class Attention:
         import mha_core as mha
 
         library = loaded(backend)
-        query, key, value = (library.from_numpy(x) for x in self.arrays())
+        dtype = getattr(library.xp, self.dtype)
+        query, key, value = (library.xp.astype(library.from_numpy(x), dtype, copy=False) for x in self.arrays())
         mask = mha.window(self.window - 1, 0) if self.window else mha.causal() if self.causal else None
-        return on(library, lambda: mha.scaled_dot_product_attention(query, key, value, mask=mask))
+        return on(library, lambda: mha.scaled_dot_product_attention(query, key, value, mask=mask), wide=self.dtype != "float32")
 
     def plain(self) -> Work:
         """Return the call in plain NumPy; its mask is made in advance."""
         query, key, value = self.arrays()
         allowed = self.seen(np.arange(self.queries)) if self.causal or self.window else None
         return Work(lambda: plain_numpy.attention(query, key, value, allowed), lambda out: out)
+
+
+def _bfloat16(x: np.ndarray) -> np.ndarray:
+    """Round finite float32 numbers to the nearest that bfloat16 has, ties to even."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,16 @@ def loaded(name: str) -> LoadedBackend:
     return load(check_name(name))
 
 
-def on(backend: LoadedBackend, call: Callable[[], Any]) -> Work:
-    """Return the work of a call whose result is an array of this backend.
+def on(backend: LoadedBackend, call: Callable[[], Any], *, wide: bool = False) -> Work:
+    """Return the work of a call whose result is an array of this backend; ``wide``: it is read as float32.
 
     If the backend cannot wait for its queued work, each answer is read before the next call, since it may not be computed yet.
     """
-    wait, read = backend.record.synchronize, backend.to_numpy
+    wait, xp = backend.record.synchronize, backend.xp
+
+    def read(x: Any) -> Any:
+        return backend.to_numpy(xp.astype(x, xp.float32) if wide else x)
+
     return Work(lambda: read(call()), lambda numbers: numbers) if wait is None else Work(call, read, wait)
 
 

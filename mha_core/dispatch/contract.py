@@ -107,6 +107,11 @@ class Backend:
     """Returns the versions of the libraries by name."""
     install: str = ""
     """The command that installs what is missing."""
+    elsewhere: Mapping[str, Mapping[str, str]] | None = None
+    """Kernels for this backend that other distributions bring: for each operation, the command that installs each by name.
+
+    ``explain`` names those that are not installed.
+    """
     current_device: Callable[[], Any] | None = None
     """Returns the current device, for a library that computes there wherever the arrays are.
 

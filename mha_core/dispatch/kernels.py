@@ -12,7 +12,7 @@ from typing import Any
 
 from . import registry as plugins
 from .context import ALGEBRA, Demands, demanding, demands
-from .contract import OPERATIONS, Call, Kernel
+from .contract import OPERATIONS, Backend, Call, Kernel
 from .errors import KernelUnsupported, KernelWarning, UnknownKernel, did_you_mean
 from .registry import registry
 
@@ -133,6 +133,14 @@ def kernels_of(op: str) -> Iterator[Kernel]:
             yield from kernels
 
 
+def missing_kernels(backend: Backend, op: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of each kernel of an operation that is not installed, and how to install it."""
+    known = {kernel.name for kernel in registry().kernels.get((backend.name, op), ())}
+    for name, command in (backend.elsewhere or {}).get(op, {}).items():
+        if name not in known:
+            yield name, f"is not installed: {command}"
+
+
 def broken_kernels(backend: str) -> dict[str, str]:
     """Load all kernels of a backend; return the reason for each that cannot be loaded, by "operation: name"."""
     found = {}
@@ -173,4 +181,8 @@ def _unknown(op: str, name: str, known: list[str]) -> str:
     if op not in OPERATIONS:
         hint = did_you_mean(op, OPERATIONS)
         return f"no operation that kernels compute is named {op!r}; expected one of {', '.join(OPERATIONS)}{hint}"
+    for backend, _ in registry().backends.values():
+        for missing, reason in missing_kernels(backend, op):
+            if missing == name:
+                return f"kernel {name!r} for {op!r} {reason}"
     return f"no kernel for {op!r} is named {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}"

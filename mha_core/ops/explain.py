@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from ..dispatch.context import ALGEBRA, dry_run, watched_by
+from ..dispatch.kernels import missing_kernels
 from . import attention, functional, multi_head, positions
 from .operation import Run
 
@@ -129,6 +130,13 @@ def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explana
     return Explanation(name, found[0].backend if found else "", calls=tuple(found))
 
 
+def _rejections(run: Run) -> Iterator[Rejection]:
+    for kernel, reason in run.decision.rejected:
+        yield Rejection(kernel.name, reason)
+    for name, reason in missing_kernels(run.backend.record, run.call.op):
+        yield Rejection(name, reason)
+
+
 class _Recorder:
     """Records each operation, and those inside it if the algebra would compute it; computes nothing else."""
 
@@ -141,7 +149,7 @@ class _Recorder:
             op=call.op,
             backend=run.backend.name,
             kernel=kernel.name if kernel else None,
-            rejected=tuple(Rejection(rejected.name, reason) for rejected, reason in run.decision.rejected),
+            rejected=tuple(_rejections(run)),
             features=call.features,
             shapes=call.shapes,
             dtype=str(call.dtype).rpartition(".")[2],

@@ -2,7 +2,7 @@
 
     python wheels.py FOLDER [TARGET ...]      # all targets by default
 
-A wheel is accepted if its module needs no symbol of a C++ runtime, and no newer C library than its name says.
+A wheel is accepted if its module needs no symbol of a C++ runtime, and no newer C library or system than its name says.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -21,10 +22,22 @@ SOURCE = Path(__file__).parent.parent
 TARGETS = {
     "x86_64-linux-gnu.2.17": "manylinux_2_17_x86_64.manylinux2014_x86_64",
     "aarch64-linux-gnu.2.17": "manylinux_2_17_aarch64.manylinux2014_aarch64",
+    "x86_64-macos.11.0": "macosx_11_0_x86_64",
+    "aarch64-macos.11.0": "macosx_11_0_arm64",
 }
-"""The platform tags for each of Zig's targets. For macOS the sources compile, but Zig 0.13 to 0.17 crash when linking."""
+"""The platform tags for each of Zig's targets."""
 TOOLS = {"cc": "cc -target {}", "c++": "c++ -target {}", "ar": "ar", "ranlib": "ranlib"}
-FORBIDDEN = re.compile(r"_Z\w+|__cxa_\w+|__gxx_\w+|GLIBCXX|libstdc|libc\+\+")
+SCRIPT = """#!/bin/sh
+for word do  # Zig crashes when it links a bundle of macOS; Python loads a shared library just as well
+    shift
+    [ "$word" = -bundle ] && word=-shared
+    set -- "$@" "$word"
+done
+exec {} "$@"
+"""
+FORBIDDEN = re.compile(r"_+(Z\w+|cxa_\w+|gxx_\w+)|GLIBCXX|libstdc|libc\+\+")
+OWN = re.compile("mha|_GLOBAL__N_")  # namespaces of the module
+LOAD_DYLIB, CODE_SIGNATURE, BUILD_VERSION = 0xC, 0x1D, 0x32  # commands of a Mach-O file
 
 
 def main(folder: Path, targets: list[str]) -> None:
@@ -48,10 +61,10 @@ def build(folder: Path, target: str, headers: Path) -> Path:
     there.mkdir(parents=True)
     for name, command in TOOLS.items():
         script = there / name
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {command.format(target)} "$@"\n', encoding="utf-8")
+        script.write_text(SCRIPT.format(f'"{sys.executable}" -m ziglang {command.format(target)}'), encoding="utf-8")
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
     settings = {
-        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_NAME": "Darwin" if "macos" in target else "Linux",
         "CMAKE_SYSTEM_PROCESSOR": target.partition("-")[0],
         "CMAKE_C_COMPILER": there / "cc",
         "CMAKE_CXX_COMPILER": there / "c++",
@@ -76,14 +89,39 @@ def inspect(wheel: Path, target: str) -> str:
         (name,) = (name for name in archive.namelist() if "/_native." in name and not name.endswith(".pyi"))
         module = archive.read(name)
     words = {word.decode() for word in re.findall(rb"[A-Za-z_][\w.]{3,}", module)}
-    wrong = sorted(word for word in words if FORBIDDEN.fullmatch(word) and "mha" not in word)
+    wrong = sorted(word for word in words if FORBIDDEN.fullmatch(word) and not OWN.search(word))
     if wrong:
         raise ValueError(f"{wheel.name} needs a C++ runtime: {', '.join(wrong)}")
-    versions = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_(\d+\.\d+)", module)}
-    newest, named = max(versions), tuple(map(int, re.findall(r"\d+", target)[-2:]))
+    libraries, newest = needs_of_mach_o(module) if "macos" in target else needs_of_elf(module)
+    named = tuple(map(int, re.findall(r"\d+", target)[-2:]))
     if newest > named:
-        raise ValueError(f"{wheel.name} needs glibc {newest}; its name says {named}")
-    return f"{name}, no C++ runtime, glibc {newest[0]}.{newest[1]}"
+        raise ValueError(f"{wheel.name} needs {libraries} {newest}; its name says {named}")
+    return f"{name}, no C++ runtime, {libraries} {newest[0]}.{newest[1]}"
+
+
+def needs_of_elf(module: bytes) -> tuple[str, tuple[int, ...]]:
+    """Return the C library that a Linux module needs, and its version."""
+    return "glibc", max(tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_(\d+\.\d+)", module))
+
+
+def needs_of_mach_o(module: bytes) -> tuple[str, tuple[int, ...]]:
+    """Return the system that a macOS module needs, and its version. Raises ValueError if it needs other libraries, or a signature."""
+    magic, processor, _, _, count, _, _, _ = struct.unpack_from("<8I", module)
+    if magic != 0xFEEDFACF:
+        raise ValueError(f"the module begins with {magic:#x}, which is no 64-bit Mach-O file")
+    at, found = 32, {}
+    for _ in range(count):
+        command, size = struct.unpack_from("<2I", module, at)
+        found.setdefault(command & 0x7FFFFFFF, []).append(module[at : at + size])
+        at += size
+    libraries = [each[24:].rstrip(b"\0").decode() for each in found[LOAD_DYLIB]]
+    if libraries != ["/usr/lib/libSystem.B.dylib"]:
+        raise ValueError(f"the module needs {', '.join(libraries)}")
+    if processor == 0x0100000C and CODE_SIGNATURE not in found:
+        raise ValueError("the module has no signature, which arm64 requires")
+    (build,) = found[BUILD_VERSION]
+    (version,) = struct.unpack_from("<I", build, 12)
+    return "macOS", (version >> 16, version >> 8 & 0xFF)
 
 
 if __name__ == "__main__":

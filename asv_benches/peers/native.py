@@ -1,0 +1,47 @@
+"""The compiled plugin mha-native as a contender, beside the same backend without it: ``numpy+native``, ``torch+native-avx2``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mha_core.bench.timing import Work
+
+LEVELS = {"native": "", "native-avx2": "avx2"}
+"""What may follow a backend's name and "+", and the level of vector instructions that it is held down to."""
+BUILT = Path(__file__).parents[2] / "build" / "native"
+
+
+def work(ours: Callable[[Any, str], Work], problem: Any, name: str) -> Work:
+    """Return the work of a contender, in a process of its own: with the plugin if its name says so, otherwise without it."""
+    backend, _, level = name.partition("+")
+    if not level and not _is_installed():
+        return ours(problem, backend)
+    os.environ["MHA_NATIVE_LEVEL"] = LEVELS.get(level, "")
+    _register(bool(level))
+    return ours(problem, backend)
+
+
+def _register(wanted: bool) -> None:
+    from mha_core.dispatch.registry import register, registry, unregister
+
+    if not _is_installed() and BUILT.is_dir():
+        sys.path.insert(0, str(BUILT))
+        importlib.invalidate_caches()
+    if not _is_installed():
+        raise ModuleNotFoundError("mha-native is not installed: run make native-here", name="mha_native")
+    module = importlib.import_module("mha_native")
+    has = any(plugin.module is module for plugin in registry().plugins)
+    if wanted and not has:
+        register(module)
+    elif has and not wanted:
+        unregister(module)
+
+
+def _is_installed() -> bool:
+    spec = importlib.util.find_spec("mha_native")
+    return spec is not None and spec.origin is not None  # a checkout's folder backends/mha_native looks like a package
