@@ -42,7 +42,7 @@ inline uint16_t to_bfloat16(float x) {
 
 constexpr ptrdiff_t CHUNK = 64;
 
-template <class T> void widen(Kind kind, const uint16_t* from, T* to, ptrdiff_t n) {
+template <class T> void from_halves(Kind kind, const uint16_t* from, T* to, ptrdiff_t n) {
     ptrdiff_t i = 0;
     if (kind == BFLOAT16) {
         for (; i < n; ++i) to[i] = (T)from_bfloat16(from[i]);
@@ -64,6 +64,14 @@ inline void copy_halves(const char* from, ptrdiff_t step, uint16_t* to, ptrdiff_
     for (ptrdiff_t i = 0; i < n; ++i) memcpy(to + i, from + i * step, 2);
 }
 
+template <class From, class T> void read_wide(const char* from, ptrdiff_t step, T* to, ptrdiff_t n) {
+    for (ptrdiff_t i = 0; i < n; ++i) {
+        From x;
+        memcpy(&x, from + i * step, sizeof x);
+        to[i] = (T)x;
+    }
+}
+
 // Read n numbers, step bytes apart.
 template <class T> void read(Kind kind, const char* from, ptrdiff_t step, T* to, ptrdiff_t n) {
     if (size_of(kind) == 2) {
@@ -71,22 +79,12 @@ template <class T> void read(Kind kind, const char* from, ptrdiff_t step, T* to,
         for (; n > 0; n -= CHUNK, from += CHUNK * step, to += CHUNK) {
             ptrdiff_t count = n < CHUNK ? n : CHUNK;
             copy_halves(from, step, some, count);
-            widen<T>(kind, some, to, count);
+            from_halves<T>(kind, some, to, count);
         }
     } else if (kind == KIND<T> && step == (ptrdiff_t)sizeof(T)) {
         memcpy(to, from, n * sizeof(T));
-    } else if (kind == FLOAT32) {
-        for (ptrdiff_t i = 0; i < n; ++i) {
-            float x;
-            memcpy(&x, from + i * step, 4);
-            to[i] = (T)x;
-        }
     } else {
-        for (ptrdiff_t i = 0; i < n; ++i) {
-            double x;
-            memcpy(&x, from + i * step, 8);
-            to[i] = (T)x;
-        }
+        kind == FLOAT32 ? read_wide<float>(from, step, to, n) : read_wide<double>(from, step, to, n);
     }
 }
 
@@ -142,16 +140,13 @@ Matrix<T> rows_of(const Array& a, const char* data, ptrdiff_t first, ptrdiff_t n
 
 // Up to LANES numbers of two bytes, each in a word.
 MHA_INLINE Words<float> words_of(const char* from, ptrdiff_t step, ptrdiff_t n) {
-    typedef uint16_t Halves __attribute__((vector_size(BYTES / 2)));
-    Halves x = {};
-    if (step == 2 && n >= LANES<float>)
-        memcpy(&x, from, sizeof x);
-    else
-        for (int i = 0; i < LANES<float> && i < n; ++i) memcpy((char*)&x + 2 * i, from + i * step, 2);
-    return __builtin_convertvector(x, Words<float>);
+    if (step == 2 && n >= LANES<float>) return widen<float>((const uint16_t*)from);
+    uint16_t line[LANES<float>] = {};
+    copy_halves(from, step, line, n < LANES<float> ? n : LANES<float>);
+    return widen<float>(line);
 }
 
-// Return rows likewise or, with PER = 2, their numbers of one column in pairs: those of two rows, after the last of which comes 0.
+// Return rows likewise or, with PER = 2, two rows' numbers of a column in pairs; a last row is paired with zeros.
 template <class T, int PER>
 Matrix<T> pairs_of_rows(const Array& a, const char* data, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded,
                         T* scratch) {

@@ -184,17 +184,9 @@ template <class T> struct Few {
 
     void finish() {
         for (ptrdiff_t i = 0; i < u.rows; ++i) {
-            T* from = o + i * value_width;
-            if (u.partial) {
-                T* to = partial_of<T>(p, u, i);
-                memcpy(to, from, sizeof(T) * p.value_width);
-                to[p.value_width] = top[i], to[p.value_width + 1] = total[i];
-                continue;
-            }
-            T inverse = 1 / total[i];
-            for (ptrdiff_t e = 0; e < p.value_width; ++e) from[e] = total[i] == 0 ? 0 : from[e] * inverse;
-            write<T>(p.out.kind, rows[i].out, from, p.value_width);
-            write_lse<T>(p, rows[i], top[i], total[i]);
+            T *from = o + i * value_width, inverse = 1 / total[i];
+            for (ptrdiff_t e = 0; e < p.value_width && !u.partial; ++e) from[e] = total[i] == 0 ? 0 : from[e] * inverse;
+            write_row<T>(p, u, rows, i, from, top[i], total[i]);
         }
     }
 };

@@ -26,13 +26,25 @@ namespace {
 const Level* chosen = nullptr;
 constexpr Py_ssize_t LARGEST = (Py_ssize_t)1 << 31;  // an axis, at most: positions fit 32 bits
 
-// What a call holds until it ends.
+// The memory of objects that a call holds until it ends.
 struct Held {
     Py_buffer buffers[12];
     int count = 0;
     ~Held() {
         while (count) PyBuffer_Release(&buffers[--count]);
     }
+    Py_buffer* add(PyObject* x, int flags) {  // null with an error
+        return PyObject_GetBuffer(x, &buffers[count], flags | PyBUF_FORMAT) ? nullptr : &buffers[count++];
+    }
+};
+
+// An array that a call is given: its last three axes, and the two kinds of which it may be.
+struct Given {
+    const char* name;
+    Array* to;
+    Py_ssize_t tail[3];
+    Kind kinds[2];
+    bool optional, written, plain;  // plain: without batch axes
 };
 
 bool kind_of(const char* format, Py_ssize_t size, Kind* kind) {
@@ -49,60 +61,53 @@ bool kind_of(const char* format, Py_ssize_t size, Kind* kind) {
 }
 
 // Compare an axis with the plan's, and keep its step. An array that is written has every axis.
-bool fit(const char* name, Py_ssize_t size, Py_ssize_t expected, Py_ssize_t step, bool whole, ptrdiff_t* to) {
-    if (size != expected && (size != 1 || whole)) {
-        PyErr_Format(PyExc_ValueError, "%s has an axis of length %zd; expected %zd", name, size, expected);
+bool fit(const Given& g, Py_ssize_t size, Py_ssize_t expected, Py_ssize_t step, ptrdiff_t* to) {
+    if (size != expected && (size != 1 || g.written)) {
+        PyErr_Format(PyExc_ValueError, "%s has an axis of length %zd; expected %zd", g.name, size, expected);
         return false;
     }
     *to = size == 1 ? 0 : step;
     return true;
 }
 
-// Read an array with axes (batch..., tail[0], tail[1], tail[2]), or without batch axes if ``plain``.
-bool read_array(PyObject* x, const char* name, const Problem& p, const Py_ssize_t (&tail)[3], bool plain, int flags,
-                Held& held, Array* a) {
-    if (x == Py_None) return true;
-    Py_ssize_t shape[MAX_BATCH_AXES + 3], steps[MAX_BATCH_AXES + 3];
-    int ndim;
+// Read an array with axes (batch..., tail[0], tail[1], tail[2]).
+bool read_array(PyObject* x, const Given& g, const Problem& p, Held& held) {
+    if (x == Py_None && g.optional) return true;
+    Py_ssize_t shape[MAX_BATCH_AXES + 3], steps[MAX_BATCH_AXES + 3], ndim, size;
+    Array* a = g.to;
+    PyObject *sizes = nullptr, *strides = nullptr;
+    const char* format;
+    Py_buffer* b = nullptr;
     if (PyTuple_Check(x)) {
-        PyObject *sizes, *strides;
         unsigned long long address;
-        const char* format;
         if (!PyArg_ParseTuple(x, "KsO!O!", &address, &format, &PyTuple_Type, &sizes, &PyTuple_Type, &strides)) return false;
         a->data = (char*)(uintptr_t)address;
-        ndim = (int)PyTuple_Size(sizes);
-        Py_ssize_t size = format[0] == 'f' ? 4 : format[0] == 'd' || format[0] == 'q' ? 8 : format[0] == '?' ? 1 : 2;
-        if (ndim > MAX_BATCH_AXES + 3 || PyTuple_Size(strides) != ndim || !kind_of(format, size, &a->kind)) {
-            PyErr_Format(PyExc_TypeError, "%s: expected (address, kind, shape, strides)", name);
-            return false;
-        }
-        for (int i = 0; i < ndim; ++i) {
-            shape[i] = PyLong_AsSsize_t(PyTuple_GetItem(sizes, i));
-            steps[i] = PyLong_AsSsize_t(PyTuple_GetItem(strides, i)) * size;
-        }
-        if (PyErr_Occurred()) return false;
+        ndim = PyTuple_Size(sizes) == PyTuple_Size(strides) ? PyTuple_Size(sizes) : MAX_BATCH_AXES + 4;
+        size = format[0] == 'f' ? 4 : format[0] == 'd' || format[0] == 'q' ? 8 : format[0] == '?' ? 1 : 2;
     } else {
-        Py_buffer* b = &held.buffers[held.count];
-        if (PyObject_GetBuffer(x, b, flags)) return false;
-        ++held.count;
-        ndim = b->ndim;
-        if (ndim > MAX_BATCH_AXES + 3 || !kind_of(b->format ? b->format : "B", b->itemsize, &a->kind)) {
-            PyErr_Format(PyExc_TypeError, "%s has %d axes of format %s, which the kernel does not read", name, ndim, b->format);
-            return false;
-        }
-        a->data = (char*)b->buf;
-        for (int i = 0; i < ndim; ++i) shape[i] = b->shape[i], steps[i] = b->strides[i];
+        if (!(b = held.add(x, PyBUF_STRIDES | (g.written ? PyBUF_WRITABLE : 0)))) return false;
+        a->data = (char*)b->buf, ndim = b->ndim, size = b->itemsize, format = b->format ? b->format : "B";
     }
-    int batch_axes = plain ? 0 : p.batch_axes;
-    bool whole = flags & PyBUF_WRITABLE;
-    if (ndim > batch_axes + 3 || (whole && ndim < batch_axes + 3)) {
-        PyErr_Format(PyExc_ValueError, "%s has %d axes; expected %s%d", name, ndim, whole ? "" : "at most ", batch_axes + 3);
+    bool readable = ndim <= MAX_BATCH_AXES + 3 && kind_of(format, size, &a->kind) && a->data;
+    if (!readable || (a->kind != g.kinds[0] && a->kind != g.kinds[1])) {
+        PyErr_Format(PyExc_TypeError, "%s has %zd axes of format %s, which the plan does not expect", g.name, ndim, format);
         return false;
     }
     for (int i = 0; i < ndim; ++i) {
-        int from_end = ndim - i, axis = batch_axes - (from_end - 3);
-        if (from_end <= 3 ? !fit(name, shape[i], tail[3 - from_end], steps[i], whole, &a->step[3 - from_end])
-                          : !fit(name, shape[i], p.batch[axis], steps[i], whole, &a->batch[axis]))
+        shape[i] = b ? b->shape[i] : PyLong_AsSsize_t(PyTuple_GetItem(sizes, i));
+        steps[i] = b ? b->strides[i] : PyLong_AsSsize_t(PyTuple_GetItem(strides, i)) * size;
+    }
+    if (PyErr_Occurred()) return false;
+    int batch_axes = g.plain ? 0 : p.batch_axes;
+    if (ndim > batch_axes + 3 || (g.written && ndim < batch_axes + 3)) {
+        const char* most = g.written ? "" : "at most ";
+        PyErr_Format(PyExc_ValueError, "%s has %zd axes; expected %s%d", g.name, ndim, most, batch_axes + 3);
+        return false;
+    }
+    for (int i = 0; i < ndim; ++i) {
+        int from_end = (int)ndim - i, axis = batch_axes - (from_end - 3);
+        if (from_end <= 3 ? !fit(g, shape[i], g.tail[3 - from_end], steps[i], &a->step[3 - from_end])
+                          : !fit(g, shape[i], p.batch[axis], steps[i], &a->batch[axis]))
             return false;
     }
     return true;
@@ -152,9 +157,8 @@ PyObject* plan(PyObject*, PyObject* arguments) {
 // Check host integers: what they index must lie inside the arrays.
 bool read_sequences(PyObject* x, Problem& p, Held& held) {
     if (x == Py_None) return true;
-    Py_buffer* b = &held.buffers[held.count];
-    if (PyObject_GetBuffer(x, b, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return false;
-    ++held.count;
+    Py_buffer* b = held.add(x, PyBUF_C_CONTIGUOUS);
+    if (!b) return false;
     static_assert(sizeof(Sequence) == 4 * sizeof(int64_t), "four integers");
     p.sequences = (const Sequence*)b->buf;
     p.num_sequences = b->ndim == 2 ? b->shape[0] : 0;
@@ -175,9 +179,8 @@ bool read_sequences(PyObject* x, Problem& p, Held& held) {
 
 bool read_lengths(PyObject* x, Problem& p, Held& held) {
     if (x == Py_None) return true;
-    Py_buffer* b = &held.buffers[held.count];
-    if (PyObject_GetBuffer(x, b, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return false;
-    ++held.count;
+    Py_buffer* b = held.add(x, PyBUF_C_CONTIGUOUS);
+    if (!b) return false;
     if (b->itemsize != 8 || b->len != 8 * p.num_batch) {
         PyErr_Format(PyExc_ValueError, "lengths: expected %zd 64-bit integers", p.num_batch);
         return false;
@@ -194,32 +197,24 @@ PyObject* attend(PyObject*, PyObject* const* x, Py_ssize_t count) {
     Held held;
     p.num_threads = (int)PyLong_AsLong(x[1]);
     if (PyErr_Occurred()) return nullptr;
-    const int reads = PyBUF_STRIDES | PyBUF_FORMAT, writes = reads | PyBUF_WRITABLE;
-    const Py_ssize_t queries[3] = {p.heads, p.queries, p.width}, keys[3] = {p.key_heads, p.keys, p.width};
-    const Py_ssize_t values[3] = {p.key_heads, p.keys, p.value_width}, results[3] = {p.heads, p.queries, p.value_width};
-    const Py_ssize_t numbers[3] = {p.heads, p.queries, 1}, sinks[3] = {p.heads, 1, 1}, pairs[3] = {p.heads, p.queries, p.keys};
-    const Py_ssize_t distances[3] = {p.heads, 1, p.queries + p.keys - 1};
-    if (!read_array(x[2], "query", p, queries, false, reads, held, &p.query) ||
-        !read_array(x[3], "key", p, keys, false, reads, held, &p.key) ||
-        !read_array(x[4], "value", p, values, false, reads, held, &p.value) ||
-        !read_array(x[5], "out", p, results, false, writes, held, &p.out) ||
-        !read_array(x[6], "lse", p, numbers, false, writes, held, &p.lse) ||
-        !read_array(x[7], "sink", p, sinks, true, reads, held, &p.sink) ||
-        !read_array(x[8], "mask", p, pairs, false, reads, held, &p.mask) ||
-        !read_array(x[9], "bias", p, pairs, false, reads, held, &p.bias) ||
-        !read_array(x[10], "distance", p, distances, false, reads, held, &p.distance) || !read_lengths(x[11], p, held) ||
-        !read_sequences(x[12], p, held))
-        return nullptr;
-    Kind wide = p.kind == FLOAT64 ? FLOAT64 : FLOAT32;
-    bool right = p.query.kind == p.kind && p.key.kind == p.kind && p.value.kind == p.kind && p.out.kind == p.kind &&
-                 (!p.mask.data || p.mask.kind == BYTE) && (!p.bias.data || p.bias.kind == p.kind || p.bias.kind == wide) &&
-                 (!p.sink.data || p.sink.kind == p.kind || p.sink.kind == wide) && (!p.lse.data || p.lse.kind == wide) &&
-                 (!p.distance.data || p.distance.kind == wide) && p.query.data &&
-                 p.key.data && p.value.data && p.out.data;
-    if (!right) return PyErr_Format(PyExc_TypeError, "attend: an array is missing, or of another kind than the plan's");
+    const Kind kind = p.kind, wide = kind == FLOAT64 ? FLOAT64 : FLOAT32;
+    const Given given[] = {
+        {"query", &p.query, {p.heads, p.queries, p.width}, {kind, kind}, false, false, false},
+        {"key", &p.key, {p.key_heads, p.keys, p.width}, {kind, kind}, false, false, false},
+        {"value", &p.value, {p.key_heads, p.keys, p.value_width}, {kind, kind}, false, false, false},
+        {"out", &p.out, {p.heads, p.queries, p.value_width}, {kind, kind}, false, true, false},
+        {"lse", &p.lse, {p.heads, p.queries, 1}, {wide, wide}, true, true, false},
+        {"sink", &p.sink, {p.heads, 1, 1}, {kind, wide}, true, false, true},
+        {"mask", &p.mask, {p.heads, p.queries, p.keys}, {BYTE, BYTE}, true, false, false},
+        {"bias", &p.bias, {p.heads, p.queries, p.keys}, {kind, wide}, true, false, false},
+        {"distance", &p.distance, {p.heads, 1, p.queries + p.keys - 1}, {wide, wide}, true, false, false},
+    };
+    for (int i = 0; i < 9; ++i)
+        if (!read_array(x[2 + i], given[i], p, held)) return nullptr;
+    if (!read_lengths(x[11], p, held) || !read_sequences(x[12], p, held)) return nullptr;
     p.natural = p.bias.data || p.distance.data || p.sink.data;
-    ptrdiff_t size = size_of(p.kind);
-    if (p.value_width > 1 && p.out.step[2] != size) return PyErr_Format(PyExc_ValueError, "out: expected rows without gaps");
+    if (p.value_width > 1 && p.out.step[2] != size_of(kind))
+        return PyErr_Format(PyExc_ValueError, "out: expected rows without gaps");
     if (p.distance.data && (p.distance.step[2] != size_of(wide) && p.queries + p.keys > 2))
         return PyErr_Format(PyExc_ValueError, "distance: expected rows without gaps");
     bool done;
@@ -250,18 +245,13 @@ PyObject* use_level(PyObject*, PyObject* name) {
 }
 
 PyObject* exponentials(PyObject*, PyObject* const* x, Py_ssize_t count) {
-    Py_buffer from, to;
     if (count != 2) return PyErr_Format(PyExc_TypeError, "exponentials takes 2 arguments, not %zd", count);
-    if (PyObject_GetBuffer(x[0], &from, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) return nullptr;
-    if (PyObject_GetBuffer(x[1], &to, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | PyBUF_WRITABLE)) {
-        PyBuffer_Release(&from);
-        return nullptr;
-    }
-    bool right = from.len == to.len && from.len % 64 == 0 && from.format[0] == 'f' && to.format[0] == 'f';
-    if (right) chosen->exponentials((const float*)from.buf, (float*)to.buf, from.len / 4);
-    PyBuffer_Release(&from);
-    PyBuffer_Release(&to);
-    if (!right) return PyErr_Format(PyExc_ValueError, "exponentials: expected two arrays of 16 n float32 numbers");
+    Held held;
+    Py_buffer *from = held.add(x[0], PyBUF_C_CONTIGUOUS), *to = held.add(x[1], PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    if (!from || !to) return nullptr;
+    if (from->len != to->len || from->len % 64 || from->format[0] != 'f' || to->format[0] != 'f')
+        return PyErr_Format(PyExc_ValueError, "exponentials: expected two arrays of 16 n float32 numbers");
+    chosen->exponentials((const float*)from->buf, (float*)to->buf, from->len / 4);
     Py_RETURN_NONE;
 }
 

@@ -9,8 +9,8 @@ constexpr int TOGETHER = REGISTERS == 32 ? 8 : 4;     // keys, or features, of a
 constexpr int BLOCK = 128;                            // keys whose weights are kept until they multiply values
 template <class T> constexpr int ROWS = VECTORS * LANES<T>;
 
-// c[j][v] += sum over i < n of a[i][v] b(i, j), where b(i, j) is b[j * step + i] or, if ACROSS, b[i * step + j]. With PER = 2,
-// a[i][v] and b(i, j) are pairs of bfloat16 numbers, and their product is that of the first ones plus that of the second ones. a and b move on.
+// c[j][v] += sum over i < n of a[i][v] b(i, j), where b(i, j) is b[j * step + i] or, if ACROSS, b[i * step + j]. a and b move
+// on. With PER = 2, a[i][v] and b(i, j) are pairs of bfloat16 numbers; the products of first and of second ones are added.
 template <class T, int PER, int J, int V, bool ACROSS>
 MHA_INLINE void multiply(Vec<T> (&c)[J][V], const T*& a, const T*& b, ptrdiff_t step, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i < n; ++i) {

@@ -102,6 +102,19 @@ template <class T> T* partial_of(const Problem& p, const Unit& u, ptrdiff_t row)
     return (T*)u.partial + row * (p.value_width + 2);
 }
 
+// Write a row's part of the state or, where keys are not cut into parts, its lse and its result, if ``from`` is given.
+template <class T>
+void write_row(const Problem& p, const Unit& u, const Row* rows, ptrdiff_t i, const T* from, T top, T total) {
+    if (u.partial) {
+        T* to = partial_of<T>(p, u, i);
+        memcpy(to, from, sizeof(T) * p.value_width);
+        to[p.value_width] = top, to[p.value_width + 1] = total;
+        return;
+    }
+    if (from) write<T>(p.out.kind, rows[i].out, from, p.value_width);
+    write_lse<T>(p, rows[i], top, total);
+}
+
 // Merge the states of all parts of the keys, in order. Source: Milakov and Gimelshein 2018, section 3.1.
 template <class T>
 void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride, Row* rows,

@@ -63,32 +63,30 @@ template <class T> MHA_INLINE Vec<T> load(const T* from) {
 }
 template <class T> MHA_INLINE void store(T* to, Vec<T> x) { memcpy(to, &x, sizeof x); }
 
+#if defined(__x86_64__)
 #if defined(__AVX512F__)
-MHA_INLINE Vec<float> broadcast(float x) { return _mm512_set1_ps(x); }
-MHA_INLINE Vec<double> broadcast(double x) { return _mm512_set1_pd(x); }
-MHA_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return _mm512_fmadd_ps(a, b, c); }
-MHA_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return _mm512_fmadd_pd(a, b, c); }
-MHA_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return _mm512_max_ps(a, b); }
-MHA_INLINE Vec<double> larger(Vec<double> a, Vec<double> b) { return _mm512_max_pd(a, b); }
+#define MHA_X86(operation) _mm512_##operation
 #elif defined(__AVX2__)
-MHA_INLINE Vec<float> broadcast(float x) { return _mm256_set1_ps(x); }
-MHA_INLINE Vec<double> broadcast(double x) { return _mm256_set1_pd(x); }
-MHA_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return _mm256_fmadd_ps(a, b, c); }
-MHA_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return _mm256_fmadd_pd(a, b, c); }
-MHA_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return _mm256_max_ps(a, b); }
-MHA_INLINE Vec<double> larger(Vec<double> a, Vec<double> b) { return _mm256_max_pd(a, b); }
+#define MHA_X86(operation) _mm256_##operation
+#else
+#define MHA_X86(operation) _mm_##operation
+#endif
+MHA_INLINE Vec<float> broadcast(float x) { return MHA_X86(set1_ps)(x); }
+MHA_INLINE Vec<double> broadcast(double x) { return MHA_X86(set1_pd)(x); }
+MHA_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return MHA_X86(max_ps)(a, b); }
+MHA_INLINE Vec<double> larger(Vec<double> a, Vec<double> b) { return MHA_X86(max_pd)(a, b); }
+#if defined(__FMA__)
+MHA_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return MHA_X86(fmadd_ps)(a, b, c); }
+MHA_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return MHA_X86(fmadd_pd)(a, b, c); }
+#else
+template <class V> MHA_INLINE V fma(V a, V b, V c) { return a * b + c; }  // no such instruction: two roundings
+#endif
 #elif defined(__aarch64__)
 MHA_INLINE Vec<float> broadcast(float x) { return vdupq_n_f32(x); }
 MHA_INLINE Vec<double> broadcast(double x) { return vdupq_n_f64(x); }
 MHA_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return vfmaq_f32(c, a, b); }
 MHA_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return vfmaq_f64(c, a, b); }
 template <class V> MHA_INLINE V larger(V a, V b) { return a > b ? a : b; }
-#else
-MHA_INLINE Vec<float> broadcast(float x) { return _mm_set1_ps(x); }
-MHA_INLINE Vec<double> broadcast(double x) { return _mm_set1_pd(x); }
-template <class V> MHA_INLINE V fma(V a, V b, V c) { return a * b + c; }  // no such instruction: two roundings
-MHA_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return _mm_max_ps(a, b); }
-MHA_INLINE Vec<double> larger(Vec<double> a, Vec<double> b) { return _mm_max_pd(a, b); }
 #endif
 // larger(a, b) is a > b ? a : b, so it is b where one of them is NaN.
 
@@ -125,21 +123,12 @@ template <class T> MHA_INLINE bool any(Bits<T> x) {
 
 template <class T> MHA_INLINE Vec<T> select(Bits<T> where, Vec<T> yes, Vec<T> no) { return where ? yes : no; }
 
-// A byte for each lane, as integers.
-template <class T> MHA_INLINE Bits<T> widen_bytes(const uint8_t* from) {
-#if defined(__AVX512F__)
-    __m128i x = {};
-    memcpy(&x, from, LANES<T>);
-    return (Bits<T>)(sizeof(T) == 4 ? _mm512_cvtepu8_epi32(x) : _mm512_cvtepu8_epi64(x));
-#elif defined(__AVX2__)
-    __m128i x = {};
-    memcpy(&x, from, LANES<T>);
-    return (Bits<T>)(sizeof(T) == 4 ? _mm256_cvtepu8_epi32(x) : _mm256_cvtepu8_epi64(x));
-#else
-    Bits<T> x;
-    for (int i = 0; i < LANES<T>; ++i) x[i] = from[i];
-    return x;
-#endif
+// A number without sign for each lane, as integers.
+template <class T, class From> MHA_INLINE Words<T> widen(const From* from) {
+    typedef From Narrow __attribute__((vector_size(LANES<T> * sizeof(From))));
+    Narrow x;
+    memcpy(&x, from, sizeof x);
+    return __builtin_convertvector(x, Words<T>);
 }
 
 // Exchange, in each pair of vectors whose numbers differ by H, the upper lanes of the first for the lower lanes of the second.

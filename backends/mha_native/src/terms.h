@@ -45,8 +45,8 @@ template <class T> struct Terms {
                         const char* from = r.mask + (begin + k) * p.mask.step[2];
                         bool whole = bytes && some == LANES<T>;
                         for (int j = 0; j < some && !whole; ++j) line[j] = (uint8_t)from[j * p.mask.step[2]];
-                        Bits<T> seen = widen_bytes<T>(whole ? (const uint8_t*)from : line);
-                        x[i] = select<T>(seen == 0, broadcast((T)-INFINITY), x[i]);
+                        Words<T> seen = widen<T>(whole ? (const uint8_t*)from : line);
+                        x[i] = select<T>((Bits<T>)(seen == 0), broadcast((T)-INFINITY), x[i]);
                         __builtin_prefetch(from + BLOCK * p.mask.step[2]);
                     }
                 }

@@ -23,7 +23,7 @@ template <class T> constexpr T LAZY = sizeof(T) == 8 ? 256 : 32;  // 2^LAZY time
 template <class T, int PER> struct Tile {
     const Problem& p;
     const Unit& u;
-    const ptrdiff_t depth, width, value_width;  // numbers or pairs of a query; lines of q and o: multiples of LANES
+    const ptrdiff_t depth, width, value_width;  // numbers or pairs of a query; lines of q, of o: multiples of LANES
     T *q, *o, *weights, *key_copy, *value_copy;  // the first three: lines of ROWS numbers
     Row rows[ROWS<T>];
     T sinks[ROWS<T>];
@@ -32,7 +32,7 @@ template <class T, int PER> struct Tile {
     Terms<T> terms;
     const int vectors;
     Vec<T> top[VECTORS], total[VECTORS];
-    Vec<T> rounded[VECTORS];  // totals of the weights that multiply values, if these are rounded: PER = 2
+    Vec<T> block_total[VECTORS];  // of the block's keys: a sum of sums is more accurate
     int weighed;  // keys of the block whose weights are known; of others, scores are
     const char *key_data, *value_data;
     Ahead ahead;
@@ -78,14 +78,19 @@ template <class T, int PER> struct Tile {
         }
     }
 
-    // Raise the tops of rows with a score above top + LAZY to that score, and divide what was summed accordingly.
+    // Raise the tops of rows with a score above top + LAZY beyond that score, and divide what was summed by the same power of
+    // two, so that rounded weights are not rounded twice.
     template <int V> __attribute__((noinline)) void raise(int first, const Vec<T>* most, int done) {
         for (int v = 0; v < V; ++v) {
             int at = first + v;
-            Vec<T> raised = select<T>(most[v] > top[at] + broadcast(LAZY<T>), most[v], top[at]);
+            Vec<T> step = broadcast((T)(LN2 / units.ln)), one = broadcast((T)1);
+            Vec<T> steps = MHA_LEVEL::round<T>((most[v] - top[at]) / step) + one;
+            Bits<T> is_first = total[at] + block_total[at] == broadcast((T)0);
+            Vec<T> higher = select<T>(is_first, most[v], top[at] + steps * step);
+            Vec<T> raised = select<T>(most[v] > top[at] + broadcast(LAZY<T>), higher, top[at]);
             Vec<T> factor = units.power(top[at] - raised);
             top[at] = raised;
-            total[at] *= factor, rounded[at] *= factor;
+            total[at] *= factor, block_total[at] *= factor;
             for (int k = 0; k < done / PER; ++k) {
                 T* w = weights + k * ROWS<T> + at * LANES<T>;
                 if constexpr (PER == 1)
@@ -145,17 +150,15 @@ template <class T, int PER> struct Tile {
     template <int V, class F> MHA_INLINE void weigh_in_base(int first, int done, F power) {
         const T* from = weights + weighed * ROWS<T> + first * LANES<T>;
         T* to = weights + weighed / PER * ROWS<T> + first * LANES<T>;
-        Vec<T> one = broadcast((T)1);
         bool whole = weighed + PER <= done;
         unroll<V>([&](auto v) __attribute__((always_inline)) {
             Vec<T> t = top[first + v], w = power(load(from + v * LANES<T>) - t);
             if constexpr (PER == 1) {
-                total[first + v] += w;
+                block_total[first + v] += w;
             } else {
                 Vec<T> second = whole ? power(load(from + ROWS<T> + v * LANES<T>) - t) : Vec<T>{};
-                total[first + v] += w + second;
+                block_total[first + v] += w + second;
                 w = pair(w, second);  // stored over scores that have been read
-                rounded[first + v] = dot(w, pair(one, one), rounded[first + v]);
             }
             store(to + v * LANES<T>, w);
         });
@@ -185,6 +188,7 @@ template <class T, int PER> struct Tile {
         Matrix<T> values = pairs_of_rows<T, PER>(p.value, value_data, begin, n, p.value_width, value_width, value_copy);
         terms.read_block({first, V}, begin, n);
         weighed = 0;
+        for (int v = first; v < first + V; ++v) block_total[v] = Vec<T>{};
         auto some = [&](auto j) __attribute__((always_inline)) {
             bool cut = band.is_cut({first, V}, begin + at, begin + at + j);
             score<j, V>(first, keys.data + at * keys.step, keys.step, begin + at, at, cut);
@@ -195,6 +199,7 @@ template <class T, int PER> struct Tile {
         if (n - at >= 2) some(Constant<2>{});
         if (n - at >= 1) some(Constant<1>{});
         while (weighed < at) weigh<V>(first, at);
+        for (int v = first; v < first + V; ++v) total[v] += block_total[v];
         ptrdiff_t e = 0, size = p.value_width;
         n = (n + PER - 1) / PER;
         for (; e + J <= size; e += J) add_values<J, V>(first, values.data, values.step, e, n);
@@ -207,7 +212,6 @@ template <class T, int PER> struct Tile {
     void attend() {
         memset(o, 0, sizeof(T) * value_width * ROWS<T>);
         ptrdiff_t key = u.key_begin, end = u.key_end;
-        for (int v = 0; v < vectors; ++v) rounded[v] = total[v];
         while (key < end) {
             ptrdiff_t stop = key + TOGETHER < end ? key + TOGETHER : end;
             Vectors now = band.seeing(key, stop);
@@ -267,7 +271,7 @@ template <class T, int PER> struct Tile {
         for (int v = 0; v < vectors; ++v) {
             int some = (int)(u.rows - v * LANES<T> < LANES<T> ? u.rows - v * LANES<T> : LANES<T>);
             Bits<T> empty = total[v] == broadcast((T)0);
-            Vec<T> one = broadcast((T)1), inverse = (PER == 1 ? one : total[v] / rounded[v]) / (u.partial ? one : total[v]);
+            Vec<T> inverse = u.partial ? broadcast((T)1) : broadcast((T)1) / total[v];
             bool direct = !u.partial && p.out.kind == KIND<T> && value_width == p.value_width;
             for (ptrdiff_t e = 0; e < value_width; e += LANES<T>) {
                 Vec<T> x[LANES<T>];
@@ -281,14 +285,7 @@ template <class T, int PER> struct Tile {
             }
             for (int i = 0; i < some; ++i) {
                 int row = v * LANES<T> + i;
-                if (u.partial) {
-                    T* to = partial_of<T>(p, u, row);
-                    memcpy(to, spare_row(i, value_width), p.value_width * sizeof(T));
-                    to[p.value_width] = top[v][i], to[p.value_width + 1] = total[v][i];
-                    continue;
-                }
-                if (!direct) write<T>(p.out.kind, rows[row].out, spare_row(i, value_width), p.value_width);
-                write_lse<T>(p, rows[row], top[v][i], total[v][i]);
+                write_row<T>(p, u, rows, row, direct ? nullptr : spare_row(i, value_width), top[v][i], total[v][i]);
             }
         }
     }
