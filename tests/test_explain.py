@@ -106,7 +106,10 @@ def test_a_kernel_of_another_distribution_is_named_until_it_is_installed(install
     command = "is not installed: pip install ./backends/mha_native"
     assert ("native", command) in mha.explain("attention", X, X, X).rejected
     assert "native" not in dict(mha.explain("gelu", X).rejected)
-    with pytest.raises(mha.UnknownKernel, match=f"^kernel 'native' for 'attention' {command}$"), mha.use_kernel("attention", "native"):
+    with (
+        pytest.raises(mha.UnknownKernel, match=f"^kernel 'native' for 'attention' {command}$"),
+        mha.use_kernel("attention", "native"),
+    ):
         pass
     installed(a_kernel("attention", name="native", supports=lambda call: "it is Monday"))
     assert dict(mha.explain("attention", X, X, X).rejected)["native"] == "it is Monday"

@@ -123,6 +123,7 @@ CASES = (
     Case("import mha_core", Import(), Import.ours, IMPORT_NUMPY, {"numpy": 1.15}, open=False),
 )
 
+
 def chosen(words: Sequence[str]) -> list[Case]:
     """Return the cases whose name contains any of the words; all cases if there are none.
 

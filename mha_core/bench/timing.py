@@ -41,10 +41,10 @@ def on(backend: LoadedBackend, call: Callable[[], Any], *, wide: bool = False) -
 
     If the backend cannot wait for its queued work, each answer is read before the next call, since it may not be computed yet.
     """
-    wait, xp = backend.record.synchronize, backend.xp
+    wait = backend.record.synchronize
 
     def read(x: Any) -> Any:
-        return backend.to_numpy(xp.astype(x, xp.float32) if wide else x)
+        return backend.to_numpy(backend.xp.astype(x, backend.xp.float32) if wide else x)
 
     return Work(lambda: read(call()), lambda numbers: numbers) if wait is None else Work(call, read, wait)
 

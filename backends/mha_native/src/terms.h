@@ -55,34 +55,44 @@ template <class T> struct Terms {
             }
     }
 
-    // Apply softcap, biases and masks to the scores of keys key ... key + count with some vectors of rows; ``done`` keys of the
-    // block come before them. ``cut``: the band hides some.
-    __attribute__((noinline)) void apply(T* scores, int count, Vectors s, ptrdiff_t key, int done, bool cut) const {
-        for (int v = s.first; v < s.first + s.count; ++v) {
-            T* at = scores + v * LANES<T>;
+    // Apply softcap, biases and masks to the scores of J keys, from ``key`` on, with some vectors of rows; ``done`` keys of the
+    // block come before them. ``cut``: the band hides some. Write the largest score of each row.
+    template <int J>
+    __attribute__((noinline)) void apply(T* scores, Vectors s, ptrdiff_t key, int done, bool cut, Vec<T>* most) const {
+        const Vec<T> hidden = broadcast((T)-INFINITY);
+        for (int v = s.first; v < s.first + s.count; ++v, ++most) {
+            T *at = scores + v * LANES<T>, *term = stored + done * ROWS<T> + v * LANES<T>;
+            auto change = [&](auto f) __attribute__((always_inline)) {
+                unroll<J>([&](auto j) __attribute__((always_inline)) {
+                    store(at + j * ROWS<T>, f(load(at + j * ROWS<T>), j));
+                });
+            };
             if (p.softcap != 0)
-                for (int j = 0; j < count; ++j)
+                for (int j = 0; j < J; ++j)
                     store(at + j * ROWS<T>, broadcast(units.cap) * tanh<T>(load(at + j * ROWS<T>)));
-            if (p.distance.data)
-                for (int j = 0; j < count; ++j) add(at + j * ROWS<T>, distances(v, key + j));
+            if (p.distance.data && band.consecutive[v]) {
+                const T* from = (const T*)rows[v * LANES<T>].distance - key;
+                change([&](Vec<T> x, int j) __attribute__((always_inline)) { return x + load(from - j); });
+            } else if (p.distance.data) {
+                for (int j = 0; j < J; ++j) store(at + j * ROWS<T>, load(at + j * ROWS<T>) + distances(v, key + j));
+            }
             if (stored)
-                for (int j = 0; j < count; ++j) {
-                    Vec<T> term = load(stored + (done + j) * ROWS<T> + v * LANES<T>), hidden = broadcast((T)-INFINITY);
-                    store(at + j * ROWS<T>, select<T>(term == hidden, hidden, load(at + j * ROWS<T>) + term));
-                }
+                change([&](Vec<T> x, int j) __attribute__((always_inline)) {
+                    Vec<T> y = load(term + j * ROWS<T>);
+                    return select<T>(y == hidden, hidden, x + y);
+                });
             if (cut)
-                for (int j = 0; j < count; ++j) {
-                    T* to = at + j * ROWS<T>;
-                    store(to, select<T>(band.hides(v, key + j), broadcast((T)-INFINITY), load(to)));
-                }
+                for (int j = 0; j < J; ++j)
+                    store(at + j * ROWS<T>, select<T>(band.hides(v, key + j), hidden, load(at + j * ROWS<T>)));
+            Vec<T> above = load(at);
+            unroll<J>([&](auto j) __attribute__((always_inline)) { above = larger(load(at + j * ROWS<T>), above); });
+            *most = above;
         }
     }
-    static MHA_INLINE void add(T* scores, Vec<T> bias) { store(scores, load(scores) + bias); }
 
-    // The biases of one key, by distance.
-    MHA_INLINE Vec<T> distances(int v, ptrdiff_t key) const {
+    // The biases of one key, by distance, for rows that do not follow each other.
+    Vec<T> distances(int v, ptrdiff_t key) const {
         const Row* r = rows + v * LANES<T>;
-        if (band.consecutive[v]) return load((const T*)r->distance - key);
         Vec<T> b = {};
         for (int i = 0; i < LANES<T> && v * LANES<T> + i < u.rows; ++i) b[i] = ((const T*)r[i].distance)[-key];
         return b;

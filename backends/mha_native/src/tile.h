@@ -128,13 +128,7 @@ template <class T, int PER> struct Tile {
                 store(to + j * ROWS<T> + (first + v) * LANES<T>, s[j][v]);
             });
         });
-        if (terms.any || cut) {
-            terms.apply(to, J, {first, V}, key, done, cut);
-            for (int v = 0; v < V; ++v) {
-                most[v] = load(to + (first + v) * LANES<T>);
-                for (int j = 1; j < J; ++j) most[v] = larger(load(to + j * ROWS<T> + (first + v) * LANES<T>), most[v]);
-            }
-        }
+        if (terms.any || cut) terms.template apply<J>(to, {first, V}, key, done, cut, most);
         Bits<T> above = {};
         for (int v = 0; v < V; ++v) above |= most[v] > top[first + v] + broadcast(LAZY<T>);
         if (__builtin_expect(any<T>(above), 0)) raise<V>(first, most, done);
