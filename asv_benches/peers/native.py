@@ -1,4 +1,4 @@
-"""The compiled plugin mha-native as a contender, beside the same backend without it: ``numpy+native``, ``torch+native-avx2``."""
+"""The compiled plugin mha-native as a contender beside the backend without it: ``numpy+native``, ``torch+native-avx2``."""
 
 from __future__ import annotations
 

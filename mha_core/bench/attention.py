@@ -51,8 +51,8 @@ class Attention:
             rng.standard_normal((self.batch, heads, length, self.head_dim), dtype=np.float32)
             for heads, length in ((self.heads, self.queries), (kv_heads, keys), (kv_heads, keys))
         )
-        arrays = query * np.float32(self.stretch), key, value
-        return tuple(map(_bfloat16, arrays)) if self.dtype == "bfloat16" else arrays
+        query = query * np.float32(self.stretch)
+        return (_bfloat16(query), _bfloat16(key), _bfloat16(value)) if self.dtype == "bfloat16" else (query, key, value)
 
     def small(self) -> Attention:
         """Return a problem of the same kind with at most 64 queries and keys."""
@@ -85,8 +85,8 @@ class Attention:
         scores = self.batch * self.heads * self.queries * (self.keys or self.queries)
         count = max(1, self.queries * CHECKED // max(scores, CHECKED))
         rows = np.sort(np.random.default_rng(SEED).permutation(self.queries)[:count])
-        options = {"dtype": self.dtype, "rounds_weights": self.dtype != "float32"}
-        exact = exact_attention(query[..., rows, :], key, value, allowed=self.seen(rows), **options)
+        some, seen, rounds = query[..., rows, :], self.seen(rows), self.dtype != "float32"
+        exact = exact_attention(some, key, value, dtype=self.dtype, rounds_weights=rounds, allowed=seen)
         whole = self._whole() if scores <= WHOLE else None
 
         def check(answer: Any) -> None:

@@ -105,7 +105,7 @@ def needs_of_elf(module: bytes) -> tuple[str, tuple[int, ...]]:
 
 
 def needs_of_mach_o(module: bytes) -> tuple[str, tuple[int, ...]]:
-    """Return the system that a macOS module needs, and its version. Raises ValueError if it needs other libraries, or a signature."""
+    """Return the system that a macOS module needs, and its version. Raises ValueError for other libraries, or no signature."""
     magic, processor, _, _, count, _, _, _ = struct.unpack_from("<8I", module)
     if magic != 0xFEEDFACF:
         raise ValueError(f"the module begins with {magic:#x}, which is no 64-bit Mach-O file")
