@@ -21,6 +21,8 @@ from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.rounds import Effort, Ratio
 from mha_core.bench.timing import duration
 from mha_core.bench.worker import WorkerFailed
+from native import BUILT, needs_native
+from native import LEVELS as NATIVE_LEVELS
 from peers import attention, chart, layer
 from peers.cases import BACKENDS, CASES, Case, MissingPeer, Peer, check_installed, chosen
 from peers.measure import Row, measured
@@ -315,3 +317,43 @@ def test_the_command_measures_and_writes(tmp_path):
     done = command("--case", "nothing")
     assert done.returncode == 1
     assert "no case has 'nothing' in its name" in done.stderr
+
+
+CONTENDER = """
+import sys
+from peers import native
+from peers.attention import Attention
+import mha_core as mha
+def runs(problem, backend):
+    x = mha.dispatch.backend.load(backend).from_numpy(problem.arrays()[0])
+    print(backend, mha.explain("attention", x, x, x).kernel)
+native.work(runs, Attention(1, 1, 8, 8), sys.argv[1])
+if "+" in sys.argv[1]:
+    import mha_native.level
+    print(mha_native.level.LEVEL)
+"""
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("name", "installed", "told"),
+    [
+        ("numpy", False, "numpy tiles"),
+        ("numpy", True, "numpy tiles"),
+        ("numpy+native", False, f"numpy native\n{NATIVE_LEVELS[0]}"),
+        ("torch+native", True, f"torch native\n{NATIVE_LEVELS[0]}"),
+        ("numpy+native-avx2", False, "numpy native\navx2"),
+    ],
+)
+def test_a_contender_has_the_compiled_plugin_if_its_name_says_so(name, installed, told):
+    if "avx2" in name and "avx2" not in NATIVE_LEVELS:
+        pytest.skip("this processor has no AVX2")
+    path = [*([BUILT] if installed else []), ROOT, ROOT / "asv_benches", ROOT / "backends"]
+    done = subprocess.run(
+        [sys.executable, "-c", CONTENDER, name],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path)), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == told
