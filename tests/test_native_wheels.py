@@ -48,7 +48,11 @@ def test_a_wheel_that_needs_only_the_system_is_accepted(tmp_path, target, module
 @pytest.mark.parametrize(
     ("target", "module", "told"),
     [
-        (MAC, mach_o(SYSTEM, "/usr/lib/libc++.1.dylib"), r"the module needs /usr/lib/libSystem.B.dylib, /usr/lib/libc\+\+.1.dylib$"),
+        (
+            MAC,
+            mach_o(SYSTEM, "/usr/lib/libc++.1.dylib"),
+            r"the module needs /usr/lib/libSystem.B.dylib, /usr/lib/libc\+\+.1.dylib$",
+        ),
         (MAC, mach_o(SYSTEM, words=b"___cxa_throw\0"), r"needs a C\+\+ runtime: ___cxa_throw$"),
         (MAC, mach_o(SYSTEM, "/opt/lib/libomp.dylib"), "the module needs /usr/lib/libSystem.B.dylib, /opt/lib/libomp.dylib$"),
         (MAC, mach_o(SYSTEM, version=(13, 0)), r"needs macOS \(13, 0\); its name says \(11, 0\)$"),
