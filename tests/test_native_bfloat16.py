@@ -42,8 +42,8 @@ def test_rows_may_lie_anywhere(rng, step):
     assert torch.equal(mha.scaled_dot_product_attention(query, key, value), dense)
 
 
-def test_a_weight_is_rounded_once_though_the_maximum_moves(rng):
-    """Scores rise by far more than the step of the maximum within a block of keys: weights before it are scaled."""
+def test_the_maximum_may_move_within_a_block_of_keys(rng):
+    """Scores rise by far more than its step: pairs of weights that are known are scaled."""
     key = np.linspace(0, 20, 120)[:, None] * np.ones(8) + rng.normal(size=(120, 8)) / 8
     assert_right(np.ones((1, 48, 8)) * 2, key[None], rng.normal(size=(1, 120, 8)) + 3)
 
