@@ -48,6 +48,15 @@ def test_the_maximum_may_move_within_a_block_of_keys(rng):
     assert_right(np.ones((1, 48, 8)) * 2, key[None], rng.normal(size=(1, 120, 8)) + 3)
 
 
+def test_a_weight_is_rounded_once_though_the_maximum_moves(rng):
+    """In base 2 the scores are 0, then 31 for one key, which the maximum may be below, then 33 for another, to which it moves."""
+    key, value = np.zeros((1, 24, 1)), np.full((1, 24, 64), 0.01)
+    value[:, 8] = rng.uniform(1, 1.1, size=64)
+    for _ in range(20):
+        key[:, 8], key[:, 16] = rng.uniform(31, 31.8) * np.log(2), rng.uniform(32.3, 33) * np.log(2)
+        assert_right(rng.uniform(0.99, 1.01, size=(1, 48, 1)), key, value)
+
+
 def test_hidden_keys_do_not_spoil_their_partners(rng):
     """The second key of a pair may be hidden, and hold anything."""
     query, key, value = (rng.normal(size=(1, 40, 16)) for _ in range(3))

@@ -120,7 +120,7 @@ const T* row_of(const Array& a, const char* from, ptrdiff_t width, ptrdiff_t pad
     if constexpr (PER == 1)
         read<T>(a.kind, from, a.step[2], scratch, width);
     else
-        for (ptrdiff_t i = 0; i < width; ++i) memcpy((char*)scratch + 2 * i, from + i * a.step[2], 2);
+        copy_halves(from, a.step[2], (uint16_t*)scratch, width);
     return scratch;
 }
 

@@ -39,6 +39,11 @@ template <class T> MHA_INLINE Vec<T> scaled(Vec<T> y, Vec<T> shifted) {
     return (Vec<T>)((Words<T>)y + ((Words<T>)shifted << Exponential<T>::FRACTION_BITS));
 }
 
+// The nearest integer, for |x| below 2^22 in float, 2^51 in double; far beyond that x itself.
+template <class T> MHA_INLINE Vec<T> round(Vec<T> x) {
+    return x + broadcast(Exponential<T>::ROUND) - broadcast(Exponential<T>::ROUND);
+}
+
 // 2^x for x < 126. 0 for x below LEAST, so that no weight is denormal. NaN for NaN.
 template <class T> MHA_INLINE Vec<T> exp2(Vec<T> x) {
     typedef Exponential<T> E;

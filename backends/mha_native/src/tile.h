@@ -78,12 +78,16 @@ template <class T, int PER> struct Tile {
         }
     }
 
-    // Raise the tops of rows with a score above top + LAZY to that score, and divide what was summed accordingly. Weights that
-    // were rounded before become so small that a second rounding does not matter.
+    // Raise the tops of rows with a score above top + LAZY beyond that score, and divide what was summed by the same power of
+    // two, so that rounded weights are not rounded twice.
     template <int V> __attribute__((noinline)) void raise(int first, const Vec<T>* most, int done) {
         for (int v = 0; v < V; ++v) {
             int at = first + v;
-            Vec<T> raised = select<T>(most[v] > top[at] + broadcast(LAZY<T>), most[v], top[at]);
+            Vec<T> step = broadcast((T)(LN2 / units.ln)), one = broadcast((T)1);
+            Vec<T> steps = MHA_LEVEL::round<T>((most[v] - top[at]) / step) + one;
+            Bits<T> is_first = total[at] + block_total[at] == broadcast((T)0);
+            Vec<T> higher = select<T>(is_first, most[v], top[at] + steps * step);
+            Vec<T> raised = select<T>(most[v] > top[at] + broadcast(LAZY<T>), higher, top[at]);
             Vec<T> factor = units.power(top[at] - raised);
             top[at] = raised;
             total[at] *= factor, block_total[at] *= factor;
