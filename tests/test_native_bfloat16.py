@@ -49,7 +49,7 @@ def test_the_maximum_may_move_within_a_block_of_keys(rng):
 
 
 def test_a_weight_is_rounded_once_though_the_maximum_moves(rng):
-    """In base 2 the scores are 0, then 31 for one key, which the maximum may be below, then 33 for another, to which it moves."""
+    """In base 2 the scores are 0, then 31 for one key, where the maximum stays, then 32 for another, to which it moves."""
     key, value = np.zeros((1, 24, 2)), np.zeros((1, 24, 64))
     value[:, 8] = rng.uniform(0.77, 0.8, size=64)
     for _ in range(100):
