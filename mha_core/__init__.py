@@ -4,6 +4,7 @@ Importing this package imports no array library and reads no plugin metadata; bo
 """
 
 from .algebra.biases import alibi, relative_bias
+from .algebra.dropout import weight_dropout
 from .algebra.masks import array_mask, causal, chunks, key_lengths, packed, prefix, segments, window
 from .algebra.state import AttentionState
 from .dispatch.backend import set_num_threads
@@ -40,9 +41,14 @@ from .ops.attention import (
 )
 from .ops.explain import Explanation, explain
 from .ops.functional import dropout, embedding, feed_forward, gelu, layer_norm, linear, relu, rms_norm, silu
+from .ops.losses import cross_entropy
 from .ops.multi_head import multi_head_attention
 from .ops.positions import rotary, rotary_tables, sinusoidal_positions
 from .ops.verify import verify
+from .ops.vjp import Gradients, value_and_grad, vjp
+from .train.optimiser import OptimiserState
+from .train.optimisers import SGD, AdamW
+from .train.schedules import warmup_cosine, warmup_linear
 
 __version__ = "0.1.0"
 
@@ -64,6 +70,7 @@ __all__ = [
     "array_mask",
     "alibi",
     "relative_bias",
+    "weight_dropout",
     "sinusoidal_positions",
     "rotary",
     "rotary_tables",
@@ -76,6 +83,15 @@ __all__ = [
     "embedding",
     "feed_forward",
     "dropout",
+    "vjp",
+    "value_and_grad",
+    "Gradients",
+    "cross_entropy",
+    "AdamW",
+    "SGD",
+    "OptimiserState",
+    "warmup_cosine",
+    "warmup_linear",
     "MultiHeadAttention",
     "FeedForward",
     "LayerNorm",

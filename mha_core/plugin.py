@@ -3,8 +3,12 @@
 >>> from mha_core.plugin import Backend, Kernel, Call, hookimpl
 """
 
-from .algebra.biases import Alibi, ArrayBias
-from .algebra.masks import Relation, runs
+from .algebra.arrays import DynamicRange, sum_to
+from .algebra.attention import block_state
+from .algebra.attention_vjp import AttentionGradients, block_gradients, gradients_by_sequence, row_terms, sink_gradient
+from .algebra.biases import Alibi, ArrayBias, BiasSum
+from .algebra.grid import Grid
+from .algebra.masks import Mask, Relation, runs
 from .algebra.packed import by_sequence, goes_by_sequence, only_packed
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, concat_queries, merge
@@ -12,6 +16,7 @@ from .dispatch.context import is_overridden
 from .dispatch.contract import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Call, Kernel
 from .dispatch.errors import NoDevice
 from .dispatch.hookspecs import hookimpl
+from .dispatch.problems import attend, attend_vjp
 from .dispatch.registry import register, unregister
 from .dispatch.step import Step
 
@@ -20,22 +25,35 @@ __all__ = [
     "STANDARD_LAYER_FEATURES",
     "Alibi",
     "ArrayBias",
+    "AttentionGradients",
     "AttentionProblem",
     "AttentionState",
     "Backend",
+    "BiasSum",
     "Call",
+    "DynamicRange",
+    "Grid",
     "Kernel",
+    "Mask",
     "NoDevice",
     "Relation",
     "Step",
+    "attend",
+    "attend_vjp",
+    "block_gradients",
+    "block_state",
     "by_sequence",
     "concat_queries",
     "goes_by_sequence",
+    "gradients_by_sequence",
     "hookimpl",
     "is_overridden",
     "merge",
     "only_packed",
     "register",
+    "row_terms",
     "runs",
+    "sink_gradient",
+    "sum_to",
     "unregister",
 ]

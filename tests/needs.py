@@ -25,6 +25,7 @@ _OTHER_NAMES = {
     "rich": "pip install mha-core[cli]",
     "typer": "pip install mha-core[cli]",
     "safetensors": "pip install mha-core[models]",
+    "sklearn": "pip install scikit-learn",
     "tokenizers": "pip install mha-core[models]",
 }
 _SAME_NAMES = """

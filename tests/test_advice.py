@@ -157,7 +157,7 @@ HINTS = {
     "is_causal": "mask=mha.causal()",
     "attn_mask": "write mask=, with True where a query attends to a key",
     "key_padding_mask": "write mask=mha.key_lengths(n)",
-    "dropout_p": "dropout=mha.Dropout(...)",
+    "dropout_p": "weight_dropout=mha.weight_dropout(rate, seed=...)",
     "need_weights": "mha.attention_weights",
 }
 
@@ -205,5 +205,5 @@ def test_several_unknown_options_are_named_with_each_hint_once():
 )
 def test_signatures_show_the_options(function):
     names = list(inspect.signature(function).parameters)
-    assert names[-6:] == ["mask", "bias", "scale", "softcap", "sink", "query_offset"]
+    assert names[-7:] == ["mask", "bias", "scale", "softcap", "sink", "query_offset", "weight_dropout"]
     assert "options" not in names

@@ -16,6 +16,7 @@ from rich.console import Console
 import sample_contenders as sample
 from conftest import ROOT
 from mha_core.bench.attention import Attention
+from mha_core.bench.gradients import AttentionStep
 from mha_core.bench.layer import Layer
 from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.rounds import Effort, Ratio
@@ -23,11 +24,12 @@ from mha_core.bench.timing import duration
 from mha_core.bench.worker import WorkerFailed
 from native import BUILT, needs_native
 from native import LEVELS as NATIVE_LEVELS
-from peers import attention, chart, layer
+from peers import attention, chart, layer, training
 from peers.cases import BACKENDS, CASES, Case, MissingPeer, Peer, check_installed, chosen
 from peers.measure import Row, measured
 from peers.native import LEVELS
 from peers.report import HEADING, cells, draw, markdown, read, record, table, write
+from peers.training import LayerStep, OptimiserStep
 
 pytestmark = pytest.mark.asv
 EFFORT = Effort(rounds=4, sample=0.001, processes=1)
@@ -57,6 +59,15 @@ bfloat16 1x8x2048x64, causal   | torch SDPA, bfloat16                  |      | 
 bfloat16 32x12x128x32          | torch SDPA, bfloat16                  |      |      | torch 0.15 |
 encoder layer 8x128x512        | nn.TransformerEncoderLayer, fast path | 1.15 | 1.00 |      |
 encoder layer 8x512x512        | nn.TransformerEncoderLayer, fast path | 0.85 | 0.75 | numpy 0.40, torch - |
+attention and gradients 8x8x512x64 | torch SDPA, with its gradients    | 0.62 | 1.0  |      |
+attention and gradients 8x8x512x64, causal | torch SDPA, with its gradients | 0.56 | 1.0 |  |
+attention and gradients 1x8x2048x64 | torch SDPA, with its gradients   | 0.65 | 1.0  |      |
+attention and gradients 1x8x2048x64, causal | torch SDPA, with its gradients | 0.62 | 1.0 | |
+attention and gradients 32x12x128x32 | torch SDPA, with its gradients  | 0.72 | 1.0  |      |
+encoder layer, training 8x128x512, gelu | nn.TransformerEncoderLayer, training | 0.57 | 0.55 | |
+encoder layer, training 8x128x512, relu | nn.TransformerEncoderLayer, training | 0.57 | 0.55 | |
+text encoder, training, 32 sentences | sentence-transformers, training | 0.45 | 0.45 |      |
+AdamW, 22.6 million weights    | torch.optim.AdamW                     | 1.0  | -    |      |
 text encoder                   | sentence-transformers, batch 32       | 0.42 | 0.36 |      |
 text encoder, bfloat16         | sentence-transformers, batch 32       |      | 0.14 |      |
 text encoder, 5120 texts       | sentence-transformers, batch 32       | -    | -    |      |
@@ -165,7 +176,7 @@ def test_cases_are_chosen_by_a_part_of_their_names():
 
 def test_a_backend_without_goals_is_measured_in_cases_that_apply_to_it():
     takes = [case for case in CASES if case.takes("jax")]
-    assert len(takes) == 19
+    assert len(takes) == 28
     assert {case.peer.name for case in CASES if case not in takes} == {
         "naive NumPy",
         "import numpy",
@@ -205,6 +216,26 @@ def test_torch_s_fast_path_is_judged_right_and_another_path_is_refused(monkeypat
         RuntimeError, match=r"did not take its fast path, but ran aten\._transformer_encoder_layer_fwd\.default"
     ):
         layer.fast_path(problem)
+
+
+STEPS = {
+    "attention": (AttentionStep(2, 3, 33, 8, causal=True), AttentionStep(2, 3, 33, 8), training.sdpa_step),
+    "layer, gelu": (LayerStep(2, 5), LayerStep(2, 5, activation="relu"), training.layer_step),
+    "layer, relu": (LayerStep(2, 5, activation="relu"), LayerStep(2, 5), training.layer_step),
+    "optimiser": (OptimiserStep(50, 16, 1), None, training.torch_optimiser),
+}
+
+
+@pytest.mark.parametrize(("problem", "other", "theirs"), STEPS.values(), ids=STEPS)
+def test_training_is_judged_right_on_each_library_and_another_step_is_not(problem, other, theirs):
+    check = problem.judge()
+    for work in (problem.ours("numpy"), problem.ours("torch"), theirs(problem)):
+        for _ in range(2):
+            check(work.read(work.call()))
+    if other is not None:
+        work = theirs(other)
+        with pytest.raises(AssertionError, match="times the bound"):
+            check(work.read(work.call()))
 
 
 # the report

@@ -14,6 +14,7 @@ from mha_core.bench import attention, plain_numpy
 from mha_core.bench import imports as importing
 from mha_core.bench.attention import Attention, Packed
 from mha_core.bench.cases import ALL_CORES, CASES, LONG, chosen
+from mha_core.bench.gradients import AttentionStep
 from mha_core.bench.imports import Import
 from mha_core.bench.layer import Layer
 from mha_core.bench.limits import COPY, MATRIX
@@ -32,6 +33,8 @@ SMALL = {
     "packed": Packed((5, 1, 17), 2, 8),
     "multi-head": MultiHead(2, 9, 24, 3),
     "layer": Layer(2, 5),
+    "gradients": AttentionStep(2, 3, 20, 8),
+    "causal gradients": AttentionStep(1, 2, 33, 8, causal=True),
 }
 # similar problems with other answers
 OTHER = {
@@ -43,6 +46,8 @@ OTHER = {
     "decode": Attention(1, 2, 1, 8, keys=50, stretch=1.1),
     "packed": Packed((5, 2, 16), 2, 8),
     "multi-head": MultiHead(2, 9, 24, 2),
+    "gradients": AttentionStep(2, 3, 20, 8, stretch=1.1),
+    "causal gradients": AttentionStep(1, 2, 33, 8),
 }
 
 

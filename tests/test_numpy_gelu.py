@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-from mha_numpy import gelu
+from mha_numpy import gelu, tasks
 
 BOUND = 1.8  # unit roundoffs of x, as mha_numpy/gelu.py says; 1.73 for the worst of all floats
 UNIT = 2.0**-24  # the unit roundoff of float32
@@ -61,9 +61,9 @@ def test_gelu_of_infinity_and_nan():
 
 
 def test_nan_and_infinity_affect_no_other_element(rng):
-    x = rng.normal(size=3 * gelu._TILE).astype(np.float32)
+    x = rng.normal(size=3 * tasks.TILE).astype(np.float32)
     expected = mha.gelu(x)
-    for at, poison in ((0, np.nan), (gelu._TILE, np.inf), (x.size - 1, -np.inf)):
+    for at, poison in ((0, np.nan), (tasks.TILE, np.inf), (x.size - 1, -np.inf)):
         x[at] = poison
     clean = np.isfinite(x)
     assert clean.sum() == x.size - 3
@@ -76,7 +76,7 @@ def test_float32_gelu_runs_this_kernel(rng):
 
 
 @pytest.mark.parametrize(
-    "shape", [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (gelu._TILE,), (2, gelu._TILE + 1), (5, 7, 1001)], ids=str
+    "shape", [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (tasks.TILE,), (2, tasks.TILE + 1), (5, 7, 1001)], ids=str
 )
 def test_gelu_keeps_the_shape_and_gives_a_contiguous_array(rng, shape):
     x = np.asarray(rng.normal(size=shape), dtype=np.float32)
@@ -117,7 +117,7 @@ def test_strides_do_not_matter_to_gelu(rng, view):
 
 
 def test_gelu_never_writes_its_input(rng):
-    x = rng.normal(size=(3, gelu._TILE)).astype(np.float32)
+    x = rng.normal(size=(3, tasks.TILE)).astype(np.float32)
     before = x.copy()
     expected = mha.gelu(x)
     x.flags.writeable = False

@@ -9,13 +9,16 @@ from typing import Any
 
 from mha_core.bench.attention import Attention
 from mha_core.bench.cases import Problem
+from mha_core.bench.gradients import AttentionStep
 from mha_core.bench.imports import Import
 from mha_core.bench.layer import Layer
 from mha_core.bench.texts import MODEL, Texts
 from mha_core.bench.timing import Work
 
-from . import attention, layer, texts
+from . import attention, layer, text_step, texts, training
 from .native import LEVELS
+from .text_step import TextStep
+from .training import LayerStep, OptimiserStep
 
 INSTALL = "run make bench-peers, which installs them"
 
@@ -61,6 +64,12 @@ NAIVE = Peer("naive NumPy", Attention.plain)
 FAST_PATH = Peer("nn.TransformerEncoderLayer, fast path", layer.fast_path, ("torch",))
 SENTENCES = Peer("sentence-transformers, batch 32", texts.sentence_transformers, ("torch", "sentence_transformers", MODEL))
 IMPORT_NUMPY = Peer("import numpy", Import.plain)
+SDPA_STEP = Peer("torch SDPA, with its gradients", training.sdpa_step, ("torch",))
+LAYER_STEP = Peer("nn.TransformerEncoderLayer, training", training.layer_step, ("torch",))
+SENTENCES_STEP = Peer(
+    "sentence-transformers, training", text_step.sentence_transformers_step, ("torch", "sentence_transformers", MODEL)
+)
+ADAMW = Peer("torch.optim.AdamW", training.torch_optimiser, ("torch",))
 GROUPED = Attention(1, 32, 1024, 64, kv_heads=8, causal=True)
 DECODE_GROUPED = Attention(1, 32, 1, 64, keys=8192, kv_heads=8)
 
@@ -89,6 +98,14 @@ def _bfloat16(name: str, problem: Attention, native: float) -> Case:
     return Case(f"bfloat16 {name}", problem, Attention.ours, SDPA_BFLOAT16, {"torch+native": native}, open=False)
 
 
+def _step(name: str, problem: AttentionStep, numpy: float) -> Case:
+    return Case(f"attention and gradients {name}", problem, AttentionStep.ours, SDPA_STEP, {"numpy": numpy, "torch": 1.0})
+
+
+def _layer_step(name: str, problem: LayerStep) -> Case:
+    return Case(f"encoder layer, training {name}", problem, LayerStep.ours, LAYER_STEP, {"numpy": 0.57, "torch": 0.55})
+
+
 def _layer(name: str, problem: Layer, **goals: float | None) -> Case:
     return Case(name, problem, Layer.ours, FAST_PATH, {name.replace("_", "+"): goal for name, goal in goals.items()})
 
@@ -115,6 +132,15 @@ CASES = (
     _bfloat16("32x12x128x32", Attention(32, 12, 128, 32, dtype="bfloat16"), 0.15),
     _layer("encoder layer 8x128x512", Layer(8, 128), numpy=1.15, torch=1.00),
     _layer("encoder layer 8x512x512", Layer(8, 512), numpy=0.85, torch=0.75, numpy_native=0.40, torch_native=None),
+    _step("8x8x512x64", AttentionStep(8, 8, 512, 64), 0.62),
+    _step("8x8x512x64, causal", AttentionStep(8, 8, 512, 64, causal=True), 0.56),
+    _step("1x8x2048x64", AttentionStep(1, 8, 2048, 64), 0.65),
+    _step("1x8x2048x64, causal", AttentionStep(1, 8, 2048, 64, causal=True), 0.62),
+    _step("32x12x128x32", AttentionStep(32, 12, 128, 32), 0.72),
+    _layer_step("8x128x512, gelu", LayerStep(8, 128)),
+    _layer_step("8x128x512, relu", LayerStep(8, 128, activation="relu")),
+    Case("text encoder, training, 32 sentences", TextStep(), TextStep.ours, SENTENCES_STEP, {"numpy": 0.45, "torch": 0.45}),
+    Case("AdamW, 22.6 million weights", OptimiserStep(), OptimiserStep.ours, ADAMW, {"numpy": 1.0, "torch": None}),
     Case("text encoder", Texts(), Texts.ours, SENTENCES, {"numpy": 0.42, "torch": 0.36}),
     Case("text encoder, bfloat16", Texts("bfloat16"), Texts.ours, SENTENCES, {"torch": 0.14}, open=False),
     Case("text encoder, 5120 texts", Texts(copies=20), Texts.ours, SENTENCES, {"numpy": None, "torch": None}),

@@ -88,18 +88,45 @@ def mha_kernels() -> Iterable[Kernel]:
     )
     yield Kernel(
         backend="numpy",
+        op="attention_vjp",
+        name="tiles",
+        api=1,
+        load="mha_numpy.attention.gradients:attention_vjp",
+        handles=ATTENTION_FEATURES - {"bias_term", "lse"} | {"d_lse", "d_bias", "d_sink"},
+        supports="mha_numpy.attention.gradients:supports",
+    )
+    yield Kernel(
+        backend="numpy",
         op="linear",
         name="half",
         api=1,
         load="mha_numpy.linear:linear_half",
         supports="mha_numpy.linear:supports_half",
     )
+    for op, name, module in (
+        ("gelu_vjp", "tiles", "gelu"),
+        ("relu", "tiles", "relu"),
+        ("relu_vjp", "tiles", "relu"),
+        ("linear_vjp", "chunks", "linear"),
+        ("layer_norm_vjp", "chunks", "norm_gradients"),
+        ("rms_norm_vjp", "chunks", "norm_gradients"),
+        ("embedding_vjp", "sorted", "embedding"),
+    ):
+        yield Kernel(
+            backend="numpy",
+            op=op,
+            name=name,
+            api=1,
+            load=f"mha_numpy.{module}:{op}",
+            supports=f"mha_numpy.{module}:supports",
+        )
     for op, module, handles in (
         ("linear", "linear", ()),
         ("layer_norm", "norms", ()),
         ("rms_norm", "norms", ()),
         ("feed_forward", "layers", ("gate",)),
         ("encoder_layer", "layers", STANDARD_LAYER_FEATURES),
+        ("adamw", "updates", ()),
     ):
         yield Kernel(
             backend="numpy",

@@ -1,6 +1,10 @@
-"""The linear map: on all cores for float32 and float64, through float32 for half precision."""
+"""The linear map and its gradients: on all cores for float32 and float64, through float32 for half precision."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Set
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +14,10 @@ from . import blas
 from .norms import supports
 from .threads import run
 
-__all__ = ["as_rows", "linear", "linear_half", "supports", "supports_half"]
+__all__ = ["as_rows", "linear", "linear_half", "linear_vjp", "supports", "supports_half"]
 
 _TOKENS = 512  # tokens in a chunk; if there are fewer, the columns are cut instead
+_FEATURES = 256  # rows of the weight's gradient in a chunk
 _PRODUCT = 1 << 23  # multiplications for which another thread is worth waking
 
 
@@ -44,6 +49,48 @@ def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
 def as_rows(x: np.ndarray) -> np.ndarray:
     """(..., d) -> (tokens, d): a view, or a copy if the axes cannot be merged or a BLAS could not read it."""
     return np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+
+
+def linear_vjp(
+    x: np.ndarray, w: np.ndarray, b: np.ndarray | None, d_out: np.ndarray, *, wanted: Set[str]
+) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+    """dx = d w^T, dw = x^T d, db = sum d, the last two summed over all rows.
+
+    dx is cut into chunks of tokens, dw and db into chunks of rows and columns, all of which are computed together.
+    """
+    rows, d = as_rows(x), as_rows(d_out)
+    found: dict[str, np.ndarray] = {}
+    parts: list[Callable[[], Any]] = []
+
+    def cut(length: int, other: int, most: int) -> list[slice]:
+        """Cut an axis into chunks that are worth a thread, of at most ``most``, all of about the same length."""
+        count = max(1, min(-(-length // most), length * other // _PRODUCT))
+        each = -(-length // count)
+        return [slice(at, min(length, at + each)) for at in range(0, length, each)]
+
+    if "w" in wanted:
+        dw = found["w"] = np.empty(w.shape, dtype=w.dtype)
+        for own in cut(w.shape[0], d.size, _FEATURES):
+            parts.append(partial(np.matmul, rows[:, own].T, d, out=dw[own]))
+    if "x" in wanted:
+        dx = found["x"] = np.empty(x.shape, dtype=x.dtype)
+        to = dx.reshape(-1, x.shape[-1])
+        for own in cut(len(d), w.size, _TOKENS):
+            parts.append(partial(np.matmul, d[own], w.T, out=to[own]))
+    if "b" in wanted:
+        db = found["b"] = np.empty(d.shape[1], dtype=d.dtype)
+        parts.append(partial(np.matmul, np.ones(len(d), dtype=d.dtype), d, out=db))
+
+    def compute(part: Callable[[], Any]) -> None:
+        with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
+            part()
+
+    if len(rows) * w.size <= blas.SMALL:
+        for part in parts:
+            compute(part)
+    else:
+        run(compute, parts)
+    return found.get("x"), found.get("w"), found.get("b")
 
 
 def supports_half(call: Call) -> str | None:

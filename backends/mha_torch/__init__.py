@@ -161,6 +161,7 @@ def mha_backends() -> Iterable[Backend]:
         synchronize=_synchronize,
         features=_features,
         shields={"autocast": _without_autocast},
+        value_and_grad=_transform_named("value_and_grad"),
         transforms={name: _transform_named(name) for name in ("gradient", "forward_gradient", "vmap")},
         set_num_threads=_set_num_threads,
         versions=_versions,
@@ -184,6 +185,16 @@ def mha_kernels() -> Iterable[Kernel]:
     yield Kernel(
         backend="torch",
         op="attention",
+        name="recompute",
+        api=1,
+        load="mha_torch.recompute:attention",
+        priority=1,
+        handles=ATTENTION_FEATURES - {"bias_term"} | {"gradient", "vmap", "traced"},
+        supports="mha_torch.recompute:supports",
+    )
+    yield Kernel(
+        backend="torch",
+        op="attention",
         name="varlen",
         api=1,
         load="mha_torch.varlen:attention",
@@ -192,6 +203,27 @@ def mha_kernels() -> Iterable[Kernel]:
         supports="mha_torch.varlen:supports",
         opt_in=True,  # not yet run on a GPU
     )
+    yield Kernel(
+        backend="torch",
+        op="attention_vjp",
+        name="sdpa",
+        api=1,
+        load="mha_torch.sdpa_vjp:attention_vjp",
+        priority=1,
+        handles=ATTENTION_FEATURES - {"lse", "softcap"} | {"d_lse", "d_sink", "traced"},
+        supports="mha_torch.sdpa_vjp:supports",
+    )
+    for name, priority, supports in (("onednn", 2, "supports_onednn"), ("blocks", 0, "supports")):
+        yield Kernel(
+            backend="torch",
+            op="attention_vjp",
+            name=name,
+            api=1,
+            load="mha_torch.blocks_vjp:attention_vjp",
+            priority=priority,
+            handles=ATTENTION_FEATURES - {"lse"} | {"d_lse", "d_sink", "d_bias", "traced"},
+            supports=f"mha_torch.blocks_vjp:{supports}",
+        )
     yield Kernel(
         backend="torch",
         op="encoder_layer",

@@ -21,17 +21,25 @@ _MIN_WORK = 1 << 21  # multiplications; with fewer, the 10 us that oneDNN needs 
 def supports(call: Call) -> str | None:
     x, w = call.shape("x"), call.shape("w")
     assert x is not None and w is not None
-    if call.dtype != torch.float32 or call.device.type != "cpu":
-        return f"supports float32 on the CPU, not {call.dtype} on {call.device.type}"
-    if not _is_faster():
-        return "is not known to be faster than MKL on this processor"
+    if reason := unfit(call.dtype, call.device):
+        return reason
     rows = torch.Size(x[:-1]).numel()
     return None if _is_large(rows, w) else f"needs at least {_MIN_WORK} multiplications, in more than one row"
+
+
+def unfit(dtype: Any, device: Any) -> str | None:
+    """Return why products are not faster by oneDNN, whatever their sizes."""
+    if dtype != torch.float32 or device.type != "cpu":
+        return f"supports float32 on the CPU, not {dtype} on {device.type}"
+    return None if _is_faster() else "is not known to be faster than MKL on this processor"
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """x w + b, without a gradient."""
     b = None if b is None else b.contiguous()  # oneDNN ignores the stride of a bias
+    w = (
+        w if w.is_contiguous() or w.mT.is_contiguous() else w.contiguous()
+    )  # oneDNN takes 1000 times as long for a part of a matrix
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, w.mT, b, "none", [], "")
     return y
 
@@ -41,6 +49,14 @@ def fastest_linear(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     if x.dtype == torch.float32 and x.is_cpu and _is_faster() and _is_large(x.shape[:-1].numel(), w.shape):
         return linear(x, w, b)
     return F.linear(x, w.mT, b)
+
+
+def fastest_product(x: Tensor, y: Tensor) -> Tensor:
+    """x y of matrices of three axes, by oneDNN or MKL, for kernels that record no gradient."""
+    rows, width = x.shape[-2:]
+    if x.dtype == torch.float32 and x.is_cpu and _is_faster() and _is_large(rows, (width, y.shape[-1])) and len(x) == 1:
+        return linear(x[0], y[0], None)[None]
+    return torch.bmm(x, y)
 
 
 def _is_large(rows: int, w: tuple[int, ...]) -> bool:

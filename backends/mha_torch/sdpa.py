@@ -29,6 +29,8 @@ from mha_core.plugin import (
 )
 
 from . import second
+from .parts import mask_of
+from .shapes import contiguous_rows, fits, four_axes, mask_on_four_axes, padded
 
 _MASK = 1 << 20  # elements in the mask of a block: 4 MB in float32
 _ROWS = 512  # queries in a block, at most: larger blocks would compute more scores outside a band
@@ -59,7 +61,7 @@ def supports(call: Call) -> str | None:
 
 def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
     """Return a function that calls torch once, if nothing else is needed; else None."""
-    if p.sink is not None or not _fits(p.query, p.key, p.value) or not _is_plain(p):
+    if p.sink is not None or not fits(p.query, p.key, p.value) or not _is_plain(p):
         return None
     if _high(p) not in (None, 0) or not _has_lse(p) or _is_widened(p):
         return None
@@ -72,7 +74,7 @@ def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
     def attend(query: Tensor, key: Tensor, value: Tensor, sink: None) -> AttentionState:
         if query.is_contiguous() and key.is_contiguous() and value.is_contiguous():
             return state(flash(query, key, value))
-        return state(flash(_contiguous_rows(query), _contiguous_rows(key), _contiguous_rows(value)))
+        return state(flash(contiguous_rows(query), contiguous_rows(key), contiguous_rows(value)))
 
     return attend
 
@@ -154,7 +156,7 @@ def _by_run(p: AttentionProblem) -> AttentionState:
         if not count * length:
             continue
         tokens_of_run, sequences = slice(start, start + count * length), (count, length)
-        query, key, value = (_contiguous_rows(x[:, tokens_of_run].unflatten(1, sequences).transpose(0, 1)) for x in arrays)
+        query, key, value = (contiguous_rows(x[:, tokens_of_run].unflatten(1, sequences).transpose(0, 1)) for x in arrays)
         causal, mask = p.structure.band[1] == 0, None
         if bias is not None:
             key, value, mask = key.flip(-2), value.flip(-2), _toeplitz(bias, length)
@@ -191,7 +193,7 @@ def _block(p: AttentionProblem, rows: range) -> AttentionState:
         return AttentionState(out, lse)
     start = p.structure.keys.start
     key, value = (x[..., cols.start - start : cols.stop - start, :] for x in (p.key, p.value))
-    mask = _mask(p, rows, cols)
+    mask = mask_of(p, rows, cols)
     if mask is None:
         return _fused(p, query, key, value)
     # a fully masked row is computed over all keys, then replaced by zeros: torch's paths treat such rows differently
@@ -199,18 +201,6 @@ def _block(p: AttentionProblem, rows: range) -> AttentionState:
     out, lse = _fused(p, query, key, value, mask=torch.where(empty, 0, mask))
     lse = lse if lse is None else torch.where(empty[..., 0], -math.inf, lse)
     return AttentionState(torch.where(empty, 0, out), lse)
-
-
-def _mask(p: AttentionProblem, rows: range, cols: range) -> Tensor | None:
-    """Return what is added to the scores of a block: the bias, and -inf where masked. None if nothing is added."""
-    grid = p.grid(rows, cols)
-    allowed: Any = None
-    if p.mask is not None and p.mask.relation(grid) is Relation.SOME:
-        allowed = p.mask.block(grid)
-    if allowed is None and p.bias is None:
-        return None
-    mask: Any = torch.zeros((), dtype=p.compute_dtype, device=p.device) if p.bias is None else _wide(p, p.bias.block(grid))
-    return mask if allowed is None else torch.where(allowed, mask, -math.inf)
 
 
 def _row_blocks(p: AttentionProblem) -> Iterator[range]:
@@ -246,12 +236,12 @@ def _fused(
     """Call torch once, on four axes. ``causal`` is aligned at the start."""
     q, k, v = query, key, value
     width, batch = value.shape[-1], None
-    if not _fits(query, key, value):
+    if not fits(query, key, value):
         batch = p.batch_shape
         widest = max(query.shape[-1], width)  # the fused kernels need equal head dimensions, and zeros change no score
-        q, k, v = (_four_axes(_padded(x, widest), batch) for x in (query, key, value))
+        q, k, v = (four_axes(padded(x, widest), batch) for x in (query, key, value))
     if mask is not None:
-        mask = _four_axes(mask.reshape((1,) * (3 - mask.ndim) + tuple(mask.shape)), p.batch_shape if mask.ndim > 3 else ())
+        mask = mask_on_four_axes(mask, p.batch_shape)
     lse: Any = None
     if not _has_lse(p):
         mask = mask if mask is None or query.is_cpu else mask.to(q.dtype)
@@ -259,34 +249,11 @@ def _fused(
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
         out = second.refused(out)
     else:
-        out, lse = _flash(*map(_contiguous_rows, (q, k, v)), 0.0, causal, attn_mask=mask, scale=p.scale)
+        out, lse = _flash(*map(contiguous_rows, (q, k, v)), 0.0, causal, attn_mask=mask, scale=p.scale)
     if batch is None:
         return AttentionState(out, lse)
     lse = lse if lse is None else lse.reshape(*batch, *lse.shape[1:])
     return AttentionState(out.reshape(*batch, *out.shape[1:])[..., :width], lse)
-
-
-def _fits(query: Any, key: Any, value: Any) -> bool:
-    """Return whether torch accepts the arrays unchanged: four axes, equal batch sizes and head dimensions."""
-    return (
-        query.ndim == key.ndim == value.ndim == 4
-        and len(query) == len(key) == len(value)
-        and query.shape[-1] == value.shape[-1]
-    )
-
-
-def _contiguous_rows(x: Tensor) -> Tensor:
-    """Return x, copied if its last axis is strided, which the kernel does not support."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _padded(x: Tensor, width: int) -> Tensor:
-    return F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
-
-
-def _four_axes(x: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """Return (..., h, l, d) as (batch, h, l, d), without a copy if there is at most one batch axis."""
-    return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
 
 
 def _has_lse(p: AttentionProblem) -> bool:

@@ -1,14 +1,40 @@
-"""torch's transforms of functions, as conformance applies them to operations."""
+"""torch's transforms of functions: the one of ``mha.value_and_grad``, and those that conformance applies to operations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Function = Callable[..., tuple[Tensor, ...]]
+
+
+def value_and_grad(function: Callable[..., Any], arrays: Sequence[Tensor]) -> tuple[Tensor, Any, Sequence[Tensor]]:
+    """Return the scalar and the other thing that a function of a list returns, and the scalar's gradients; all detached."""
+    with torch.enable_grad():
+        inputs = [x.detach().requires_grad_() for x in arrays]
+        value, other = function(inputs)
+    if not value.requires_grad:
+        return value, _detached(other), [torch.zeros_like(x) for x in arrays]
+    gradients = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
+    return value.detach(), _detached(other), gradients
+
+
+def _detached(value: Any) -> Any:
+    """Return a value with its tensors detached, those in containers and in frozen dataclasses, such as layers, included."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, dict):
+        return {name: _detached(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        items = [_detached(each) for each in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return replace(value, **{field.name: _detached(getattr(value, field.name)) for field in fields(value) if field.init})
+    return value
 
 
 def gradient(function: Function, arrays: Sequence[Tensor], towards: Sequence[Tensor]) -> Any:

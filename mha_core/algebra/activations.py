@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 
 from .arrays import Array, Namespace, compute_dtype
 
@@ -75,3 +76,34 @@ def silu(xp: Namespace, x: Array) -> Array:
     y = xp.where(y == -math.inf, 0, y)  # the limit is 0; -inf times 0 would be NaN
     e = xp.exp(-xp.abs(y))  # never overflows
     return xp.astype(y * xp.where(y < 0, e, 1) / (1 + e), x.dtype, copy=False)
+
+
+# gradients: each function receives the argument, and d, the gradient of the result
+
+
+def gelu_vjp(xp: Namespace, x: Array, d: Array, *, wanted: Set[str], approximate: str = "none") -> tuple[Array]:
+    """d (Phi(x) + x phi(x)), with phi the density of the normal distribution, or d times the slope of the tanh form."""
+    wide = compute_dtype(xp, x.dtype)
+    y = xp.clip(xp.astype(x, wide, copy=False), -40.0, 40.0)  # beyond, the slope is 0 or 1, and 0 * inf would be NaN
+    if approximate == "tanh":
+        c = math.sqrt(2 / math.pi)
+        t = xp.tanh(c * (y + 0.044715 * (y * y * y)))
+        slope = 0.5 * (1 + t) + 0.5 * y * (1 - t * t) * (c * (1 + 3 * 0.044715 * (y * y)))
+    else:
+        tail = _upper_tail(xp, xp.abs(y), _TERMS["float64" if wide == xp.float64 else "float32"])
+        slope = xp.where(y > 0, 1 - tail, tail) + y * xp.exp(-0.5 * (y * y)) / math.sqrt(2 * math.pi)
+    return (xp.astype(slope * xp.astype(d, wide, copy=False), x.dtype, copy=False),)
+
+
+def relu_vjp(xp: Namespace, x: Array, d: Array, *, wanted: Set[str]) -> tuple[Array]:
+    """d where x > 0, and 0 at 0; NaN stays NaN."""
+    return (xp.where(x <= 0, 0, xp.where(xp.isnan(x), x, d)),)
+
+
+def silu_vjp(xp: Namespace, x: Array, d: Array, *, wanted: Set[str]) -> tuple[Array]:
+    """d s (1 + x (1 - s)), with s = 1 / (1 + exp(-x))."""
+    wide = compute_dtype(xp, x.dtype)
+    y = xp.clip(xp.astype(x, wide, copy=False), -1e4, 1e4)  # beyond, the slope is 0 or 1, and 0 * inf would be NaN
+    e = xp.exp(-xp.abs(y))  # never overflows
+    s, rest = xp.where(y < 0, e, 1) / (1 + e), xp.where(y < 0, 1, e) / (1 + e)
+    return (xp.astype(s * (1 + y * rest) * xp.astype(d, wide, copy=False), x.dtype, copy=False),)

@@ -6,8 +6,10 @@ no array library is named or looked up here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from numbers import Number
+from types import ModuleType
 from typing import Any, Protocol, Self, TypeAlias, TypeGuard
 
 Namespace: TypeAlias = Any
@@ -48,9 +50,31 @@ class Array(Protocol):
     def __ge__(self, other: Any, /) -> Self: ...
 
 
+@dataclass(frozen=True, eq=False)
+class DynamicRange:
+    """Successive indices whose first is an array, known only when a compiled loop runs."""
+
+    start: Array
+    size: int
+    slice: Callable[[Array, Array, int, int], Array]
+    """The library's function (x, start, size, axis) for ``size`` elements of an array from ``start`` along an axis."""
+
+    def __len__(self) -> int:
+        return self.size
+
+    def shifted(self, by: int) -> DynamicRange:
+        """Return the same number of indices, ``by`` further."""
+        return DynamicRange(self.start + by, self.size, self.slice)
+
+
+AnyIndex: TypeAlias = Index | DynamicRange
+"""Indices of queries or keys, in a loop that a library compiles too."""
+
+
 def is_array(x: object) -> TypeGuard[Array]:
     """Return whether x looks like an array; 50 times faster than isinstance with the protocol, which matters in every call."""
-    return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, Number)  # NumPy's scalars are numbers
+    # NumPy's scalars are numbers; numpy itself has functions dtype and shape, and numpy.float32 has such attributes
+    return hasattr(x, "dtype") and hasattr(x, "shape") and not isinstance(x, Number | ModuleType | type)
 
 
 def device_of(x: Array) -> Any:
@@ -81,15 +105,28 @@ def integers(xp: Namespace, values: Iterable[int], device: Any) -> Array:
     return xp.asarray(list(values), dtype=xp.arange(0).dtype, device=device)
 
 
-def bounds(index: Index) -> tuple[int, int]:
-    """Return the smallest and the largest member of a non-empty index."""
+def index_array(xp: Namespace, index: AnyIndex, device: Any) -> Array:
+    """Return an index as an array of the namespace's default integer type."""
+    if isinstance(index, DynamicRange):
+        return xp.arange(index.size, device=device) + index.start
+    if isinstance(index, range):
+        return xp.arange(index.start, index.stop, index.step, device=device)
+    return integers(xp, index, device)
+
+
+def bounds(index: AnyIndex) -> tuple[int, int]:
+    """Return the smallest and the largest member of a non-empty index. Raises TypeError if they are not known yet."""
+    if isinstance(index, DynamicRange):
+        raise TypeError("the bounds of these indices are known only when the loop runs")
     if isinstance(index, range):
         return min(index[0], index[-1]), max(index[0], index[-1])
     return min(index), max(index)
 
 
-def pick(xp: Namespace, x: Array, index: Index, axis: int) -> Array:
+def pick(xp: Namespace, x: Array, index: AnyIndex, axis: int) -> Array:
     """Return ``x`` at ``index`` along ``axis`` (counted from the end); a view if the index is an ascending range."""
+    if isinstance(index, DynamicRange):
+        return index.slice(x, index.start, index.size, axis)
     if isinstance(index, range) and index.step > 0:
         return x[(..., slice(index.start, index.stop, index.step), *(slice(None),) * (-axis - 1))]
     return xp.take(x, integers(xp, index, device_of(x)), axis=axis)
@@ -100,7 +137,7 @@ def at_least(xp: Namespace, x: Array, ndim: int) -> Array:
     return x if x.ndim >= ndim else xp.reshape(x, (1,) * (ndim - x.ndim) + tuple(x.shape))
 
 
-def pick_pairs(xp: Namespace, x: Array, rows: Index, cols: Index) -> Array:
+def pick_pairs(xp: Namespace, x: Array, rows: AnyIndex, cols: AnyIndex) -> Array:
     """Return the block ``rows`` x ``cols`` of ``x``, which broadcasts to (..., L, S); axes of length 1 keep broadcasting."""
     x = at_least(xp, x, 2)
     if (rows, cols) == tuple(map(range, x.shape[-2:])):
@@ -135,3 +172,12 @@ def split_axis(xp: Namespace, x: Array, axis: int, sizes: tuple[int, ...]) -> Ar
     """Return ``x`` with one axis, counted from the end, reshaped into several."""
     at = x.ndim + axis
     return xp.reshape(x, (*x.shape[:at], *sizes, *x.shape[at + 1 :]))
+
+
+def sum_to(xp: Namespace, x: Array, shape: Sequence[int]) -> Array:
+    """Return ``x`` summed over the axes along which ``shape`` broadcasts to its shape: the gradient of broadcasting."""
+    if tuple(x.shape) == tuple(shape):
+        return x
+    extra = x.ndim - len(shape)
+    wide = tuple(axis for axis in range(x.ndim) if axis < extra or (shape[axis - extra] == 1 and x.shape[axis] != 1))
+    return xp.reshape(xp.sum(x, axis=wide, dtype=x.dtype) if wide else x, tuple(shape))

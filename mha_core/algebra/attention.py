@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from functools import reduce
 
-from .arrays import Array, Index, Namespace, bounds, pick, split_axis
+from .arrays import AnyIndex, Array, DynamicRange, Index, Namespace, bounds, pick, split_axis
 from .blocks import Block, batch_slice_size, block_shape, by_batch_slices, split, visible_blocks
 from .masks import Relation
 from .packed import by_sequence, goes_by_sequence
@@ -49,7 +49,9 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
 def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionState:
     """Merge the states of blocks of keys, and finally the sink, which is one more key whose value is 0."""
     xp = p.xp
-    states = (_block_state(p, rows, cols, relation) for cols, relation in visible_blocks(p, rows, num_cols))
+    states = (
+        block_state(p, rows, cols, masked=relation is Relation.SOME) for cols, relation in visible_blocks(p, rows, num_cols)
+    )
     first = next(states, None)
     state = _no_keys(p, rows) if first is None else reduce(lambda a, b: merge(xp, a, b), states, first)
     if p.sink is not None:
@@ -58,35 +60,54 @@ def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionSta
     return _in_input_dtype(p, state)
 
 
-def _block_state(p: AttentionProblem, rows: range, cols: range, relation: Relation) -> AttentionState:
-    """out = sum_j e^(s_j - m) v_j / d, lse = m + log d over the keys of one block, in the compute dtype."""
+def block_state(p: AttentionProblem, rows: AnyIndex, cols: AnyIndex, *, masked: bool = True) -> AttentionState:
+    """out = sum_j e^(s_j - m) v_j / d, lse = m + log d over the keys of one block, in the compute dtype.
+
+    ``masked=False`` leaves the mask out; every pair must then be known to attend.
+    """
     xp = p.xp
-    s = scores(p, rows, cols, masked=relation is Relation.SOME)
+    s = scores(p, rows, cols, masked=masked)
     e, d, m, empty = exponentials(xp, s)
-    v = upcast(p, pick(xp, p.value, _kept(p, cols), -2))[..., :, None, :, :]
-    out = xp.where(empty, 0, xp.matmul(e, v) / d)
+    v = upcast(p, pick(xp, p.value, kept(p, cols), -2))[..., :, None, :, :]
+    out = xp.where(empty, 0, xp.matmul(dropped(p, e, rows, cols), v) / d)
     lse = xp.where(empty, -math.inf, m + xp.log(d))
     # values may have more batch axes than the scores
     return AttentionState(ungrouped(p, out), xp.broadcast_to(ungrouped(p, lse)[..., 0], (*p.rows_shape[:-1], len(rows))))
 
 
-def scores(p: AttentionProblem, rows: Index, cols: Index, *, masked: bool = True) -> Array:
+def scores(p: AttentionProblem, rows: AnyIndex, cols: AnyIndex, *, masked: bool = True) -> Array:
     """softcap(scale q k^T) + bias, -inf where masked: (..., K, G, rows, cols) in the compute dtype.
 
     ``masked=False`` leaves the mask out; every pair must then be known to attend.
     """
+    return biased(p, products(p, rows, cols), rows, cols, masked=masked)
+
+
+def products(p: AttentionProblem, rows: AnyIndex, cols: AnyIndex) -> Array:
+    """softcap(scale q k^T), (..., K, G, rows, cols) in the compute dtype."""
     xp = p.xp
     q = grouped(p, upcast(p, pick(xp, p.query, rows, -2)))
-    k = upcast(p, pick(xp, p.key, _kept(p, cols), -2))[..., :, None, :, :]
+    k = upcast(p, pick(xp, p.key, kept(p, cols), -2))[..., :, None, :, :]
     s = xp.matmul(q * p.scale, xp.matrix_transpose(k))
-    if p.softcap is not None:
-        s = p.softcap * xp.tanh(s / p.softcap)
-    grid = p.grid(rows, cols)
+    return s if p.softcap is None else p.softcap * xp.tanh(s / p.softcap)
+
+
+def biased(p: AttentionProblem, s: Array, rows: AnyIndex, cols: AnyIndex, *, masked: bool) -> Array:
+    """Return ``products`` with the bias added, and -inf where masked unless ``masked`` is false."""
+    xp, grid = p.xp, p.grid(rows, cols)
     if p.bias is not None:
         s = s + xp.astype(grouped(p, p.bias.block(grid)), s.dtype, copy=False)
     if masked and p.mask is not None:
         s = xp.where(grouped(p, p.mask.block(grid)), s, -math.inf)
     return s
+
+
+def dropped(p: AttentionProblem, x: Array, rows: AnyIndex, cols: AnyIndex) -> Array:
+    """Return a block of weights, or of their gradients, after dropout: 0, or divided by 1 - rate."""
+    if p.dropout is None:
+        return x
+    keep = grouped(p, p.dropout.kept(p.grid(rows, cols), p.rows_shape))
+    return p.xp.where(keep, x / (1 - p.dropout.rate), 0)
 
 
 def exponentials(xp: Namespace, s: Array, sink: Array | None = None) -> tuple[Array, Array, Array, Array]:
@@ -127,7 +148,7 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
         lse = grouped(p, pick(xp, lse[..., None], rows, -2))
         empty = lse == -math.inf
         weights = xp.exp(xp.where(empty, -math.inf, s - xp.where(empty, 0, lse)))
-    return xp.astype(ungrouped(p, weights), p.query.dtype, copy=False)
+    return xp.astype(ungrouped(p, dropped(p, weights, rows, cols)), p.query.dtype, copy=False)
 
 
 # dtypes and axes
@@ -157,12 +178,14 @@ def grouped_sink(p: AttentionProblem) -> Array | None:
     return None if p.sink is None else grouped(p, upcast(p, p.sink)[:, None, None])
 
 
-def _kept(p: AttentionProblem, cols: Index) -> Index:
+def kept(p: AttentionProblem, cols: AnyIndex) -> AnyIndex:
     """Return key indices of the caller as indices of the remaining keys.
 
     A dropped key, whose weight is 0, gets the index of the nearest remaining key.
     """
     keys = p.structure.keys
+    if isinstance(cols, DynamicRange):
+        return cols.shifted(-keys.start)
     if isinstance(cols, range) and cols.step == 1 and keys.start <= cols.start and cols.stop <= keys.stop:
         return range(cols.start - keys.start, cols.stop - keys.start)
     return tuple(min(max(col, keys.start), keys.stop - 1) - keys.start for col in cols)

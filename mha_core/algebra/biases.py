@@ -6,9 +6,21 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
+from typing import Any, Protocol
 
-from .arrays import Array, Namespace, is_array, move_axis, pick_pairs
+from .arrays import Array, Namespace, at_least, is_array, move_axis, pick_pairs, sum_to
+from .block_sum import BlockSum
 from .grid import Grid, Term, check_broadcast
+
+
+class BiasSum(Protocol):
+    """The gradient of a bias's array, summed over blocks of scores."""
+
+    def add(self, grid: Grid, d: Array) -> None:
+        """Add the gradient of a block of scores, (..., H, len(grid.rows), len(grid.cols))."""
+
+    def whole(self, device: Any) -> Array:
+        """Return the sum, in the shape and dtype of the array."""
 
 
 class Bias(Term):
@@ -16,6 +28,10 @@ class Bias(Term):
 
     by_distance = False
     """Whether it depends only on key position - query position, and on the head."""
+
+    def sum(self, xp: Namespace) -> BiasSum:
+        """Return the sum that becomes the gradient of this bias's array. Raises TypeError if there is no rule for it."""
+        raise TypeError(f"{type(self).__name__} has no rule for the gradient of its arrays: define its method sum(xp)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +46,24 @@ class ArrayBias(Bias):
 
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         check_broadcast("bias", self.array.shape, shape, "(..., H, L, S)")
+
+    def sum(self, xp: Namespace) -> BiasSum:
+        return _ArraySum(xp, self.array)
+
+
+class _ArraySum:
+    """The gradient of an array bias: that of the scores, summed over the axes along which the array broadcasts."""
+
+    def __init__(self, xp: Namespace, array: Array) -> None:
+        self.xp, self.array = xp, array
+        self._sum = BlockSum(xp, at_least(xp, array, 2).shape)
+
+    def add(self, grid: Grid, d: Array) -> None:
+        assert isinstance(grid.rows, range) and isinstance(grid.cols, range)
+        self._sum.add(grid.rows, grid.cols, d)
+
+    def whole(self, device: Any) -> Array:
+        return self.xp.reshape(self._sum.whole(self.array.dtype, device), self.array.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +132,49 @@ class RelativeBias(Bias):
         if self.table.ndim != 2 or self.table.shape[1] != shape[-3]:
             expected = f"(buckets, {shape[-3]}), a column for each head of the query"
             raise ValueError(f"relative_bias(table) has shape {tuple(self.table.shape)}; expected {expected}")
+
+    def sum(self, xp: Namespace) -> BiasSum:
+        return _TableSum(xp, self)
+
+
+class _TableSum:
+    """The gradient of a table of relative biases: that of the scores, summed over the pairs of each bucket and head."""
+
+    def __init__(self, xp: Namespace, bias: RelativeBias) -> None:
+        self.xp, self.bias = xp, bias
+        self._sum: Array | None = None
+
+    def add(self, grid: Grid, d: Array) -> None:
+        """Sum over diagonals, along which the distance is the same, then over the distances of each bucket."""
+        assert isinstance(grid.rows, range) and isinstance(grid.cols, range)
+        xp, (rows, cols) = self.xp, d.shape[-2:]
+        # with l zeros behind each of l rows, the last first, rows of one element less begin one place later each: diagonals
+        # become columns
+        padded = xp.concat([xp.flip(d, axis=-2), xp.zeros((*d.shape[:-1], rows), dtype=d.dtype, device=grid.device)], axis=-1)
+        flat = xp.reshape(padded, (*d.shape[:-2], rows * (rows + cols)))[..., : rows * (rows + cols - 1)]
+        diagonals = xp.sum(xp.reshape(flat, (*d.shape[:-2], rows, rows + cols - 1)), axis=-2)  # (..., H, l + s - 1)
+        first = Grid(
+            xp, grid.device, range(grid.rows[-1], grid.rows[0] - 1, -1), range(grid.cols[0], grid.cols[0] + 1), grid.offset
+        )
+        last = Grid(xp, grid.device, range(grid.rows[0], grid.rows[0] + 1), grid.cols, grid.offset)
+        distance = xp.concat(
+            [xp.matrix_transpose(first.key_index - first.query_position), (last.key_index - last.query_position)[..., 1:]],
+            axis=-1,
+        )
+        farthest = self.bias.max_distance
+        distance = xp.clip(distance, -farthest, farthest) + farthest  # (..., 1, l + s - 1)
+        buckets = xp.take(xp.asarray(self.bias._buckets, device=grid.device), xp.reshape(distance, (-1,)), axis=0)
+        buckets = xp.reshape(buckets, (*distance.shape[:-3], distance.shape[-1], 1))
+        number = xp.arange(self.bias.table.shape[0], device=grid.device)
+        table = xp.matmul(diagonals, xp.astype(buckets == number, d.dtype))  # (..., H, buckets)
+        table = xp.matrix_transpose(sum_to(xp, table, tuple(reversed(self.bias.table.shape))))
+        self._sum = table if self._sum is None else self._sum + table
+
+    def whole(self, device: Any) -> Array:
+        xp, table = self.xp, self.bias.table
+        if self._sum is None:
+            return xp.zeros(table.shape, dtype=table.dtype, device=device)
+        return xp.astype(self._sum, table.dtype, copy=False)
 
 
 def as_bias(bias: Bias | Array) -> Bias:

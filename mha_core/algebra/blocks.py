@@ -42,7 +42,7 @@ def visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator[
 
 def batch_slice_size(p: AttentionProblem) -> int | None:
     """Return how many elements of the first batch axis to compute together, for many small problems; None for all of them."""
-    if not p.batch_shape or not isinstance(p.offset, int):
+    if not p.batch_shape or not isinstance(p.offset, int) or p.dropout is not None:
         return None
     if any(True for term in (p.mask, p.bias) if term is not None for _ in term.arrays()):
         return None  # arrays may have batch axes of their own

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from .arrays import Array, Index, Namespace, as_integers, bounds, is_array
+from .arrays import AnyIndex, Array, Namespace, as_integers, bounds, index_array, is_array
 
 FARTHEST = 2**62
 """The greatest position, and the greatest size of a mask: a sum of two still fits 64 bits."""
@@ -23,24 +23,19 @@ class Grid:
 
     xp: Namespace
     device: Any
-    rows: Index
-    cols: Index
+    rows: AnyIndex
+    cols: AnyIndex
     offset: int | Array = 0
     dtype: Any = None
     """The dtype of scores, and so of biases."""
 
-    def _indices(self, index: Index) -> Array:
-        if isinstance(index, range):
-            return self.xp.arange(index.start, index.stop, index.step, device=self.device)
-        return self.xp.asarray(list(index), device=self.device)
-
     @cached_property
     def query_index(self) -> Array:
-        return self._indices(self.rows)[:, None]
+        return index_array(self.xp, self.rows, self.device)[:, None]
 
     @cached_property
     def key_index(self) -> Array:
-        return self._indices(self.cols)[None, :]
+        return index_array(self.xp, self.cols, self.device)[None, :]
 
     @cached_property
     def query_position(self) -> Array:

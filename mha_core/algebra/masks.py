@@ -18,7 +18,7 @@ from numbers import Integral
 from operator import index as as_index
 from typing import Any
 
-from .arrays import Array, Index, Namespace, as_integers, bounds, is_array, pick_pairs
+from .arrays import AnyIndex, Array, DynamicRange, Namespace, as_integers, bounds, index_array, integers, is_array, pick_pairs
 from .grid import FARTHEST, Grid, Term, check_broadcast, check_integers, over_heads
 
 
@@ -186,7 +186,10 @@ class Packed(Mask):
     def ends(self) -> list[int]:
         return list(accumulate(self.lengths))
 
-    def _ids(self, grid: Grid, index: Index) -> Array:
+    def _ids(self, grid: Grid, index: AnyIndex) -> Array:
+        if isinstance(index, DynamicRange):
+            ends = integers(grid.xp, self.ends, grid.device)
+            return grid.xp.searchsorted(ends, index_array(grid.xp, index, grid.device), side="right")
         return grid.xp.asarray([bisect_right(self.ends, i) for i in index], device=grid.device)
 
     def block(self, grid: Grid) -> Array:

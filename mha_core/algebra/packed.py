@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from .arrays import Array, move_axis, split_axis
 from .masks import Band, runs
@@ -15,7 +16,7 @@ def goes_by_sequence(p: AttentionProblem) -> bool:
     """Return whether the sequences of a packed problem are independent: mask and bias depend only on distances within them."""
     s = p.structure
     plain = s.key_lengths is None and s.array is None and s.rest is None
-    if s.packed is None or not plain or not isinstance(p.offset, int):
+    if s.packed is None or not plain or not isinstance(p.offset, int) or p.dropout is not None:
         return False
     return p.bias is None or (p.bias.by_distance and p.offset == 0)  # the band already includes the offset, a bias does not
 
@@ -25,30 +26,51 @@ def only_packed(p: AttentionProblem) -> bool:
     return p.bias is None and goes_by_sequence(p)
 
 
+@dataclass(frozen=True)
+class Run:
+    """Adjacent sequences of one length, with the sequences as batch."""
+
+    problem: AttentionProblem
+    start: int
+    count: int
+    length: int
+
+    def stacked(self, x: Array) -> Array:
+        """(..., H, L, D) -> (..., count, H, length, D), a view."""
+        run = x[..., self.start : self.start + self.count * self.length, :]
+        return move_axis(self.problem.xp, split_axis(self.problem.xp, run, -2, (self.count, self.length)), -3, -4)
+
+    def laid_out(self, x: Array) -> Array:
+        """(..., count, H, length, D) -> (..., H, count * length, D)."""
+        return self.problem.xp.reshape(
+            move_axis(self.problem.xp, x, -4, -3), (*x.shape[:-4], x.shape[-3], self.count * self.length, x.shape[-1])
+        )
+
+    def stacked_rows(self, x: Array) -> Array:
+        """(..., H, L) -> (..., count, H, length)."""
+        return self.stacked(x[..., None])[..., 0]
+
+
+def sequences(p: AttentionProblem) -> Iterator[Run]:
+    """Yield the runs of a packed problem; no pair of different sequences is in any of them."""
+    low, high = p.structure.band
+    mask = None if (low, high) == (None, None) else Band(low, high)
+    for start, count, length in runs(p.structure.packed or ()):
+        if count * length:
+            run = Run(p, start, count, length)
+            structure = Structure(keys=range(length), band=(low, high))
+            arrays = (run.stacked(x) for x in (p.query, p.key, p.value))
+            yield replace(run, problem=p.with_arrays(*arrays, structure=structure, mask=mask, offset=0))
+
+
 def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:
     """Return the state of a packed problem; no pair of different sequences is computed.
 
     ``attend`` is called once for each run of sequences of one length, with the sequences as batch. If it returns
     None as lse, so does this function.
     """
-    xp = p.xp
-    low, high = p.structure.band
-
-    def stacked(x: Array, start: int, count: int, length: int) -> Array:
-        # (..., H, L, D) -> (..., count, H, length, D), a view
-        run = x[..., start : start + count * length, :]
-        return move_axis(xp, split_axis(xp, run, -2, (count, length)), -3, -4)
-
     states = []
-    for start, count, length in runs(p.structure.packed or ()):
-        if not count * length:
-            continue
-        structure = Structure(keys=range(length), band=(low, high))
-        mask = None if (low, high) == (None, None) else Band(low, high)
-        arrays = (stacked(x, start, count, length) for x in (p.query, p.key, p.value))
-        out, lse = attend(p.with_arrays(*arrays, structure=structure, mask=mask, offset=0))
-        out = xp.reshape(move_axis(xp, out, -4, -3), (*out.shape[:-4], out.shape[-3], count * length, out.shape[-1]))
-        if lse is not None:
-            lse = xp.reshape(move_axis(xp, lse, -3, -2), (*lse.shape[:-3], lse.shape[-2], count * length))
-        states.append(AttentionState(out, lse))
-    return concat_queries(xp, states)
+    for run in sequences(p):
+        out, lse = attend(run.problem)
+        states.append(AttentionState(run.laid_out(out), lse if lse is None else run.laid_out(lse[..., None])[..., 0]))
+    return concat_queries(p.xp, states)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from typing import Any
 
-from .arrays import Array, Namespace, compute_dtype
+from .arrays import Array, Namespace, compute_dtype, sum_to
 
 
 def sinusoidal_positions(xp: Namespace, length: int, d_model: int, *, dtype: Any, device: Any) -> Array:
@@ -37,16 +38,36 @@ def rotary(xp: Namespace, x: Array, cos: Array, sin: Array, *, interleaved: bool
 
     Pairs are neighbours (x_0, x_1), (x_2, x_3), ... if ``interleaved``, else a feature and its match in the second half.
     """
-    half = cos.shape[-1]
     wide = compute_dtype(xp, x.dtype)
-    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
-    turned = xp.astype(turned, wide, copy=False)
     cos, sin = (xp.astype(table, wide, copy=False) for table in (cos, sin))
-    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
-    a, b = a * cos - b * sin, a * sin + b * cos
+    a, b = _pairs(xp, x, cos.shape[-1], interleaved)
+    return _joined(xp, a * cos - b * sin, a * sin + b * cos, x, interleaved)
+
+
+def rotary_vjp(
+    xp: Namespace, x: Array, cos: Array, sin: Array, d: Array, *, wanted: Set[str], interleaved: bool
+) -> tuple[Array | None, Array | None, Array | None]:
+    """The gradient of x is d, rotated back; those of the tables are sums over the pairs that they rotate."""
+    half = cos.shape[-1]
+    dx = rotary(xp, d, cos, -sin, interleaved=interleaved) if "x" in wanted else None
+    (a, b), (da, db) = (_pairs(xp, y, half, interleaved) for y in (x, d))
+    d_cos = sum_to(xp, a * da + b * db, cos.shape) if "cos" in wanted else None
+    d_sin = sum_to(xp, a * db - b * da, sin.shape) if "sin" in wanted else None
+    d_cos, d_sin = (None if g is None else xp.astype(g, cos.dtype, copy=False) for g in (d_cos, d_sin))
+    return dx, d_cos, d_sin
+
+
+def _pairs(xp: Namespace, x: Array, half: int, interleaved: bool) -> tuple[Array, Array]:
+    """Return the first and the second feature of each of ``half`` pairs, in the compute dtype."""
+    turned = xp.astype(x[..., : 2 * half], compute_dtype(xp, x.dtype), copy=False)
+    return (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+
+
+def _joined(xp: Namespace, a: Array, b: Array, x: Array, interleaved: bool) -> Array:
+    """Return pairs as features again, followed by those of ``x`` that are in no pair."""
     if interleaved:
         turned = xp.stack([a, b], axis=-1)
-        turned = xp.reshape(turned, (*turned.shape[:-2], 2 * half))
+        turned = xp.reshape(turned, (*turned.shape[:-2], 2 * a.shape[-1]))
     else:
         turned = xp.concat([a, b], axis=-1)
-    return xp.concat([xp.astype(turned, x.dtype, copy=False), rest], axis=-1)
+    return xp.concat([xp.astype(turned, x.dtype, copy=False), x[..., 2 * a.shape[-1] :]], axis=-1)

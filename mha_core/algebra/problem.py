@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import Array, Index, Namespace, broadcast_shapes, compute_dtype, device_of
+from .arrays import AnyIndex, Array, Namespace, broadcast_shapes, compute_dtype, device_of
 from .biases import Alibi, ArrayBias, Bias, RelativeBias
+from .dropout import WeightDropout
 from .grid import Grid
 from .masks import Mask
 from .structure import Structure
@@ -41,6 +42,8 @@ class AttentionProblem:
     """(H,)."""
     offset: int | Array = 0
     """The caller's query_offset, which is query position - query index."""
+    dropout: WeightDropout | None = None
+    """Dropout of the weights, a function of the caller's indices."""
     asked: frozenset[str] = frozenset()
     """Features that the caller or the library needs, such as ``"lse"``, the log-sum-exp, or ``"gradient"``."""
 
@@ -73,6 +76,7 @@ class AttentionProblem:
         present = {
             "softcap": self.softcap is not None,
             "sink": self.sink is not None,
+            "weight_dropout": self.dropout is not None,
             "grouped_query": self.num_groups > 1,
             "value_dim": self.query.shape[-1] != self.value.shape[-1],
             "broadcast": any(x.shape[:-3] != self.query.shape[:-3] for x in (self.key, self.value)),
@@ -80,7 +84,7 @@ class AttentionProblem:
         bias = frozenset() if self.bias is None else frozenset({_BIAS_FEATURES.get(type(self.bias), "bias_term")})
         return self.asked | self.structure.features | bias | frozenset(name for name, given in present.items() if given)
 
-    def grid(self, rows: Index, cols: Index) -> Grid:
+    def grid(self, rows: AnyIndex, cols: AnyIndex) -> Grid:
         """Return the block of ``rows`` and ``cols``, both in the caller's indices."""
         return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
 

@@ -9,7 +9,7 @@ from typing import Any
 from .arrays import Array, at_least, broadcast_shapes
 from .blocks import split
 from .grid import over_heads
-from .masks import Relation
+from .masks import ArrayMask, Relation
 from .problem import AttentionProblem
 
 _BLOCK = 1 << 20  # pairs evaluated together
@@ -65,7 +65,8 @@ def _seen(p: AttentionProblem) -> Array | None:
             return None
         keys = xp.arange(len(s.keys), device=p.device)[None, :]
         return keys < over_heads(s.key_lengths)
-    blocks = [(cols, _seen_block(p, cols)) for cols in _column_blocks(p)]
+    num_rows = _block_shape(p)[0]
+    blocks = [(cols, _seen_block(p, cols, num_rows)) for cols in _column_blocks(p)]
     if all(seen is None for _, seen in blocks):
         return None
     shape = broadcast_shapes(*(seen.shape[:-1] for _, seen in blocks if seen is not None))
@@ -78,18 +79,48 @@ def _seen(p: AttentionProblem) -> Array | None:
     return xp.concat(whole, axis=-1)
 
 
-def _seen_block(p: AttentionProblem, cols: range) -> Array | None:
+def _seen_block(p: AttentionProblem, cols: range, num_rows: int) -> Array | None:
     """Return which keys of a block any query sees; None if some block of queries is known to see all of them."""
     assert p.mask is not None
     xp = p.xp
-    grids = [p.grid(rows, cols) for rows in split(range(p.query.shape[-2]), _ROWS)]
+    grids = [p.grid(rows, cols) for rows in split(range(p.query.shape[-2]), num_rows)]
     relations = [p.mask.relation(grid) for grid in grids]
     if Relation.ALL in relations:
         return None
     seen = xp.zeros((1, 1, len(cols)), dtype=xp.bool, device=p.device)
     for grid, relation in zip(grids, relations, strict=True):
         if relation is Relation.SOME:
-            seen = seen | xp.any(at_least(xp, p.mask.block(grid), 3), axis=-2, keepdims=True)
+            block = at_least(xp, p.mask.block(grid), 3)
+            # a compiler that sees all blocks keeps them at once, unless each needs the result of the one before it
+            seen = seen | xp.any(block & ~seen if p.device is None else block, axis=-2, keepdims=True)
+    return seen
+
+
+def seeing(p: AttentionProblem) -> Array | None:
+    """Return which queries see a key, broadcasting to (..., H, L); None if all are known to see one."""
+    xp, keys, num_rows = p.xp, p.structure.keys, p.query.shape[-2]
+    if not len(keys):
+        return xp.zeros((1, num_rows), dtype=xp.bool, device=p.device)
+    if p.mask is None or not num_rows:
+        return None
+    found = [_seeing_rows(p, rows) for rows in split(range(num_rows), _block_shape(p)[0])]
+    shape = broadcast_shapes(*(seen.shape[:-1] for seen in found))
+    return xp.concat([xp.broadcast_to(seen, (*shape, seen.shape[-1])) for seen in found], axis=-1)
+
+
+def _seeing_rows(p: AttentionProblem, rows: range) -> Array:
+    """Return which queries of a block see a key, (..., H, len(rows))."""
+    assert p.mask is not None
+    xp = p.xp
+    seen = xp.zeros((1, len(rows)), dtype=xp.bool, device=p.device)
+    for cols in split(p.structure.keys, _block_shape(p)[1]):
+        grid = p.grid(rows, cols)
+        relation = p.mask.relation(grid)
+        if relation is Relation.ALL:
+            return ~xp.zeros_like(seen)
+        if relation is Relation.SOME:
+            block = at_least(xp, p.mask.block(grid), 3)
+            seen = seen | xp.any(block & ~seen[..., None] if p.device is None else block, axis=-1)
     return seen
 
 
@@ -108,5 +139,15 @@ def _for_keys(p: AttentionProblem, seen: Array, shape: tuple[int, ...]) -> Array
 
 
 def _column_blocks(p: AttentionProblem) -> Iterator[range]:
+    return split(p.structure.keys, _block_shape(p)[1])
+
+
+def _block_shape(p: AttentionProblem) -> tuple[int, int]:
+    """Return how many queries and keys are evaluated together: all of an array, which takes no memory, else few."""
+    queries, keys = p.query.shape[-2], len(p.structure.keys)
+    if isinstance(p.mask, ArrayMask):
+        return queries, keys
     heads = max(1, math.prod(p.rows_shape[:-1]))
-    return split(p.structure.keys, max(64, _BLOCK // _ROWS // heads))
+    if heads * _ROWS * keys > _BLOCK:  # worth a look at how many heads and batch elements the mask tells apart
+        heads = max(1, math.prod(p.mask.block(p.grid(range(1), p.structure.keys[:1])).shape[:-2])) if p.mask is not None else 1
+    return _ROWS, max(64, _BLOCK // _ROWS // heads)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from .attention import Attention, Packed
+from .gradients import AttentionStep
 from .imports import Import
 from .layer import Layer
 from .limits import Limit
@@ -51,6 +52,7 @@ CASES: Mapping[str, Problem] = {
     "packed, 16 lengths of 16 to 512, 8 heads x 64": Packed(MIXED, 8, 64),
     "decode 1x8x1x64, 8192 keys": Attention(1, 8, 1, 64, keys=8192),
     "tiny call 1x1x8x8": Attention(1, 1, 8, 8),
+    "attention and gradients 1x8x1024x64, causal": AttentionStep(1, 8, 1024, 64, causal=True),
     "multi-head 8x128x512": MultiHead(8, 128, 512, 8),
     "encoder layer 8x128x512": Layer(8, 128),
     "text encoder, 32 real texts": Texts(every=8),

@@ -36,6 +36,21 @@ def attention(query: Array, key: Array, value: Array, allowed: Array | None = No
     return out
 
 
+def attention_gradients(
+    query: Array, key: Array, value: Array, d_out: Array, allowed: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Return the gradients of Q, K and V (Dao et al. 2022, appendix B.2), for as many heads of keys as of queries."""
+    scale = 1 / math.sqrt(query.shape[-1])
+    scores = query @ key.swapaxes(-1, -2) * scale
+    if allowed is not None:
+        scores = np.where(allowed, scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    d_weights = d_out @ value.swapaxes(-1, -2)
+    d_scores = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True)) * scale
+    return d_scores @ key, d_scores.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ d_out
+
+
 def multi_head(x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int) -> Array:
     """Return Concat(head_1, ..., head_h) W_O for x (..., L, d_model)."""
 

@@ -179,12 +179,13 @@ def explain(
         str | None, typer.Option(metavar="NAME", help="Dtype of the arrays, such as float16. Default: float32.")
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="NAME", help="Device of the arrays; `mha backends` lists them.")] = None,
+    gradients: Annotated[bool, typer.Option("--gradients", help="Explain the gradients too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show which kernel a call would use, and why others are not chosen. Nothing is computed."""
     with failing_clearly():
         try:
-            explanation = explaining.run(op, given or [], backend=backend, dtype=dtype, device=device)
+            explanation = explaining.run(op, given or [], backend=backend, dtype=dtype, device=device, gradients=gradients)
         except explaining.BadArgument as error:
             raise typer.BadParameter(str(error), param_hint=error.argument) from error
         except (ValueError, TypeError) as error:

@@ -57,7 +57,15 @@ class BadArgument(ValueError):
         self.argument = argument
 
 
-def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None, device: str | None) -> Explanation:
+def run(
+    op: str,
+    given: Sequence[str],
+    *,
+    backend: str | None,
+    dtype: str | None,
+    device: str | None,
+    gradients: bool = False,
+) -> Explanation:
     """Return what ``op`` would run on, for arguments written as NAME=VALUE. Raises ValueError if they cannot be read."""
     if op != LAYER and op not in OPERATIONS:
         known = [*OPERATIONS, LAYER]
@@ -78,7 +86,7 @@ def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None
         written[name] = text
     values = {name: _value(loaded, name, text, wanted, device) for name, text in written.items()}
     if op == LAYER:
-        return explain(*_layer(loaded, values, wanted, device), **values)
+        return explain(*_layer(loaded, values, wanted, device), gradients=gradients, **values)
     parameters = inspect.signature(OPERATIONS[op]).parameters
     if "query" in values:
         alike = {"key": values["query"], "value": values.get("key", values["query"])}
@@ -90,7 +98,7 @@ def run(op: str, given: Sequence[str], *, backend: str | None, dtype: str | None
             wanted = f"{name}=8" if name in _NUMBERS else f"{name}=8x8x512x64"
             raise ValueError(f"{op} needs {name}, such as {wanted}")
         values[name] = None
-    return explain(op, **values)
+    return explain(op, gradients=gradients, **values)
 
 
 def record(explanation: Explanation) -> dict[str, Any]:

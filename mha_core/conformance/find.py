@@ -13,8 +13,9 @@ from ..ops import check
 from .backend import DTYPES, BackendUnderTest, CannotJudge
 
 NEEDED = """
-abs any arange argmax argsort asarray astype bool broadcast_to clip concat exp finfo float32 full isdtype isfinite isnan log
-matmul matrix_transpose max maximum mean minimum ones permute_dims reshape sqrt stack sum take tanh where zeros zeros_like
+abs any arange argmax argsort asarray astype bitwise_and bitwise_right_shift bitwise_xor bool broadcast_to clip concat exp
+finfo flip float32 full isdtype isfinite isnan log matmul matrix_transpose max maximum mean minimum ones ones_like
+permute_dims reshape searchsorted sqrt stack sum take take_along_axis tanh where zeros zeros_like
 """
 """The names of the namespace that the algebra uses."""
 

@@ -19,7 +19,7 @@ import pytest
 
 import mha_core
 
-from ..dispatch.contract import Kernel
+from ..dispatch.contract import VJPS, Kernel
 from ..dispatch.errors import MhaError
 from ..dispatch.registry import register, registry
 from .backend import BackendUnderTest, CannotJudge
@@ -118,7 +118,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     backend = metafunc.config.stash[_BACKEND]
     if "dtype" in metafunc.fixturenames:
         metafunc.parametrize("dtype", backend.dtypes_in(metafunc.definition.path.stem, metafunc.function.__name__))
-    for name in ("attention_kernel", "weights_kernel", "piece_kernel", "layer_kernel"):
+    for name in ("attention_kernel", "weights_kernel", "vjp_kernel", "piece_vjp_kernel", "piece_kernel", "layer_kernel"):
         if name in metafunc.fixturenames:
             found = [kernel for kernel in kernels_of(backend.name) if _kind(kernel.op) == name]
             none = pytest.param(None, id="none", marks=pytest.mark.skip(f"no such kernel is registered for {backend.name}"))
@@ -133,7 +133,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 OPERATIONS_BY: dict[str, tuple[str, ...]] = {
     "attention_by": ("attention",),
     "weights_by": ("attention_weights",),
+    "vjp_by": ("attention_vjp",),
     "piece_by": PIECES,
+    "update_by": ("adamw",),
 }
 """The operations that an argument of a test stands for: ``probes.computed_by``."""
 
@@ -145,7 +147,8 @@ def ways_to_compute(backend: str, op: str) -> list[ComputedBy]:
 
 
 def _kind(op: str) -> str:
-    named = {"attention": "attention_kernel", "attention_weights": "weights_kernel"}
+    named = {"attention": "attention_kernel", "attention_weights": "weights_kernel", "attention_vjp": "vjp_kernel"}
+    named |= {**dict.fromkeys(VJPS, "piece_vjp_kernel"), "adamw": ""}  # its kernels are judged by name, as "update_by"
     return named.get(op, "piece_kernel" if op in PIECES else "layer_kernel")
 
 
@@ -186,7 +189,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Prefer the kernel of ``attention_by``, ``weights_by`` or ``piece_by`` while the test runs."""
+    """Prefer the kernel of ``attention_by``, ``weights_by``, ``vjp_by``, ``piece_by`` or ``update_by`` while the test runs."""
     ours = pyfuncitem.path.parent == HERE
     with ExitStack() as stack:
         for name in OPERATIONS_BY if ours else ():

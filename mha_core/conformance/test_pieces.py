@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import mha_core as mha
 
+from ..algebra.dropout import kept_elements
 from .backend import BackendUnderTest
 from .cases.pieces import PIECES, piece_calls
 from .judge.pieces import judge_piece
@@ -34,6 +37,16 @@ def test_dropout_keeps_what_is_kept(backend: BackendUnderTest, dtype: str, rng: 
     x, keep = backend.rounded(rng.normal(size=(3, 4)), dtype), rng.random((3, 4)) < 0.5
     got = backend.numpy(mha.dropout(backend.array(x, dtype), backend.array(keep), rate=0.5))
     np.testing.assert_array_equal(got, np.where(keep, 2 * x, 0))
+
+
+def test_a_seed_drops_what_it_drops_on_numpy(backend: BackendUnderTest, wide_dtype: str) -> None:
+    ones: Any = np.ones((4, 5, 33))
+    x = backend.array(ones, wide_dtype)
+    np.testing.assert_array_equal(backend.numpy(kept_elements(backend.xp, x, 0.3, 12345)), kept_elements(np, ones, 0.3, 12345))
+    queries: Any = np.zeros((2, 3, 7, 4))
+    drop = mha.weight_dropout(0.4, seed=7)
+    here, there = (mha.attention_weights(q, q, weight_dropout=drop) for q in (queries, backend.array(queries, wide_dtype)))
+    np.testing.assert_array_equal(backend.numpy(there) == 0, here == 0)
 
 
 def test_positions_are_made_on_the_backend(backend: BackendUnderTest, dtype: str) -> None:

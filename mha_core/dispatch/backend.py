@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
+from ..autodiff.recorded import RecordedNamespace
 from .contract import Backend
 from .errors import BackendUnavailable, NoDevice
 from .registry import Plugin, registry
@@ -20,10 +22,21 @@ class LoadedBackend:
 
     record: Backend
     xp: Any
+    plain: LoadedBackend | None = None
+    """For a backend of recorded arrays: the backend of the arrays that they hold."""
 
     @property
     def name(self) -> str:
         return self.record.name
+
+    @cached_property
+    def recording(self) -> LoadedBackend:
+        """The backend of this one's arrays whose gradient is recorded: the algebra runs on them, and no kernel does."""
+        space = RecordedNamespace(self.xp)
+        changes: dict[str, Any] = dict.fromkeys(("refuses", "shields", "transforms", "parallel"))
+        record = replace(self.record, features=lambda arrays: frozenset({"recorded"}), **changes)
+        space.kind.backend = LoadedBackend(record, space, self)
+        return space.kind.backend
 
     def features(self, arrays: Sequence[Any]) -> frozenset[str]:
         """Return the features that arrays, or the state of the library, require of a kernel. An array may be None."""

@@ -48,13 +48,20 @@ LAYER_FEATURES = STANDARD_LAYER_FEATURES | {
 """All features of an encoder layer that is made of this package's layers. ``name=Class`` names the class of an inner layer; a
 user's own class appears with its full name, which no kernel declares by accident (``Layer.features``)."""
 
+_DROPOUT = frozenset({"weight_dropout"})
+
+VJPS = tuple(f"{name}_vjp" for name in ("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary", "embedding"))
+"""The gradients of operations, which are operations too."""
+
 FEATURES: Mapping[str, frozenset[str]] = {
-    "attention": ATTENTION_FEATURES,
-    "attention_weights": ATTENTION_FEATURES - {"lse", "value_dim"},
+    "attention": ATTENTION_FEATURES | _DROPOUT,
+    "attention_weights": ATTENTION_FEATURES - {"lse", "value_dim"} | _DROPOUT,
     **dict.fromkeys(("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary"), frozenset()),
     "feed_forward": frozenset({"gate"}),
     "multi_head_attention": OPTION_FEATURES | {"context", "value_context", "rotary", "grouped_query"},
     "encoder_layer": LAYER_FEATURES,
+    "attention_vjp": ATTENTION_FEATURES - {"lse"} | _DROPOUT | {"d_lse", "d_bias", "d_sink"},
+    **dict.fromkeys((*VJPS, "adamw"), frozenset()),
 }
 """The features that a call of each operation may use, besides ``STATE_FEATURES``."""
 
@@ -132,6 +139,12 @@ class Backend:
 
     Each takes a function, and returns one that computes the same outside of that state. No kernel is asked for such a feature.
     """
+    value_and_grad: Callable[..., Any] | None = None
+    """Differentiates with the library's own means; by default a tape of array-API calls does.
+
+    It takes a function and a list of arrays. The function maps such a list to a scalar and other arrays, also a list. Returns
+    the scalar, the other arrays without a record of gradients, and the gradients of the scalar, one for each array.
+    """
     transforms: Mapping[str, Callable[..., Any]] | None = None
     """The library's transforms of functions, by the feature of ``STATE_FEATURES`` that they require of a kernel.
 
@@ -178,7 +191,10 @@ class Kernel:
     """``"module:function"``, imported on first use.
 
     A kernel for ``"attention"`` receives an ``AttentionProblem`` and returns an ``AttentionState``. A kernel for any other
-    operation receives the arguments of the public function of that name.
+    operation receives the arguments of the public function of that name. One for ``"attention_vjp"`` receives a problem, its
+    state, d_out, d_lse or None, and the names of the ``AttentionGradients`` that it returns. One for ``"linear_vjp"`` and its
+    like receives the arrays of ``linear``, d_out, and ``wanted=``, the names of the arrays whose gradients are wanted; it
+    returns a gradient for each array, None for the others.
     """
     priority: int = 0
     """Kernels are tried in descending order of priority."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from ..autodiff.recorded import Recorded
 from . import registry as plugins
 from .advice import cast, converted, odd_one
 from .backend import LoadedBackend, load
@@ -144,7 +145,9 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
         if reason is not None:
             raise TypeError(f"{name} {reason}")
         if found is not None and backend is not found:
-            raise _mismatch(arrays)
+            if (backend.plain or backend) is not (found.plain or found):
+                raise _mismatch(arrays)
+            backend = backend if found.plain is None else found  # an array that is recorded beside one that is not
         found = backend
     assert found is not None
     demand = demands.get().backend
@@ -229,6 +232,9 @@ def known_backend(x: Any) -> LoadedBackend | None:
 
 def backend_of_type(kind: type, x: Any = None) -> LoadedBackend | None:
     """Return the backend that arrays of a type belong to; without such an array ``x``, only backends that name their types."""
+    if issubclass(kind, Recorded):
+        recorded: LoadedBackend = kind.backend
+        return recorded
     by_type = plugins.by_type  # before looking: what a change makes stale then goes into a dictionary that nobody reads
     known = [backend for backend, _ in registry().backends.values()]
     named = (backend for cls in kind.__mro__ for backend in known if _qualified(cls) in backend.types)  # nearest class first

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ..algebra.arrays import Array, is_array
+from ..autodiff.recorded import Recorded
 from ..dispatch.backend import load
 from ..dispatch.selection import backend_of, check_name
 from ..ops import check
-from ..ops.tree import map_arrays
+from ..ops.tree import arrays_in, map_arrays
+from ..ops.vjp import Gradients, as_node, traced
 from . import files
 from .from_torch import read
 from .outline import outline
@@ -25,8 +27,13 @@ class Layer:
     Its ``repr`` is an outline: names, shapes and the number of parameters, but no values.
     """
 
+    fixed: ClassVar[tuple[str, ...]] = ()
+    """The names of fields whose arrays are tables, not weights; they have no gradients, and no optimiser changes them."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if "vjp" in vars(cls) and "__call__" in vars(cls):
+            cls.__call__ = _with_its_vjp(vars(cls)["__call__"])  # type: ignore[method-assign]
         if "__repr__" not in vars(cls):  # before @dataclass makes one, which would show every value
             cls.__repr__ = Layer.__repr__  # type: ignore[method-assign]
 
@@ -62,6 +69,19 @@ class Layer:
 
     def _check(self) -> None:
         """Raise TypeError or ValueError, naming the setting, if one of this layer's own cannot be used; called by ``load``."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Return what the layer computes."""
+        raise NotImplementedError(f"{type(self).__name__} defines no __call__")
+
+    def vjp(
+        self, *arguments: Any, wrt: Callable[[str], bool] | None = None, **options: Any
+    ) -> tuple[Any, Callable[[Any], Gradients]]:
+        """Return the result of a call, and its pullback; see ``mha_core.vjp``.
+
+        A class may define its own, for a faster or a custom gradient: it is then used wherever the layer is part of another.
+        """
+        return traced(self, arguments, options, wrt)
 
     def map(self, function: Callable[[Array], Array]) -> Self:
         """Return the same layer with ``function`` applied to every array."""
@@ -116,6 +136,18 @@ class Layer:
         if not isinstance(found, cls):
             raise files.LayerFileError(f"{path} holds {type(found).__name__}; expected {cls.__name__}")
         return found
+
+
+def _with_its_vjp(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the ``__call__`` of a class with its own ``vjp``: on recorded arrays, that is used."""
+
+    @wraps(call)
+    def called(self: Any, *arguments: Any, **options: Any) -> Any:
+        if any(isinstance(x, Recorded) for x in arrays_in((self, arguments, options))):
+            return as_node(self, arguments, options)
+        return call(self, *arguments, **options)
+
+    return called
 
 
 def _known(cls: type[Any]) -> dict[str, type[Any]]:

@@ -79,8 +79,9 @@ class DecoderLayer(Block):
             dropout.check(self.sublayers)
         own_cache, memory_cache = (None, None) if cache is None else cache
         own_mask = causal() if mask is None else causal() & as_mask(mask)
-        self_attention = partial(self.self_attention, mask=own_mask, cache=own_cache)
-        cross_attention = partial(self.cross_attention, context=memory, mask=memory_mask, cache=memory_cache)
+        of_own, of_memory = ({} if dropout is None else dropout.of_weights(name) for name in self.sublayers[:2])
+        self_attention = partial(self.self_attention, mask=own_mask, cache=own_cache, **of_own)
+        cross_attention = partial(self.cross_attention, context=memory, mask=memory_mask, cache=memory_cache, **of_memory)
         with unchanged_on_error(*(cache or ())):
             y = residual("self_attention", y, self_attention, self.norm_1, self.norm_first, dropout)
             y = residual("cross_attention", y, cross_attention, self.norm_2, self.norm_first, dropout)

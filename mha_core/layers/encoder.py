@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
 from ..dispatch.selection import agreed
-from ..ops.operation import Examined, composite
+from ..ops.elementary import Examined, composite
 from ..ops.options import Options, given_options, shows_options
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
@@ -90,6 +90,8 @@ def _examine(layer: EncoderLayer, x: Array, **given: Any) -> Examined:
 
 
 def _algebra(layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
+    if dropout is not None:
+        options |= dropout.of_weights("attention")  # type: ignore[typeddict-item]
     x = residual("attention", x, partial(layer.attention, **options), layer.norm_1, layer.norm_first, dropout)
     return residual("feed_forward", x, layer.feed_forward, layer.norm_2, layer.norm_first, dropout)
 

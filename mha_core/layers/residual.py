@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..algebra.arrays import Array
+from ..algebra.dropout import checked_rate, checked_seed, kept_elements, named_seed, weight_dropout
+from ..dispatch.selection import backend_of
 from ..ops.functional import dropout as drop
 
 
 @dataclass(frozen=True, eq=False)
 class Dropout:
-    """Dropout with given choices: no random numbers are drawn, so results are the same on every backend.
+    """Dropout with given choices, or with choices that follow from a seed: the same on every backend.
 
     Source: Vaswani et al. 2017, section 5.4.
     """
@@ -20,7 +23,19 @@ class Dropout:
     """The share of elements that the caller dropped."""
     keeps: Mapping[str, Array] = field(default_factory=dict)
     """Booleans, True to keep, by the name of the sublayer whose output they apply to, such as ``"feed_forward"`` of a layer or
-    ``"layers.0.feed_forward"`` of a stack. A sublayer that is not named keeps everything."""
+    ``"layers.0.feed_forward"`` of a stack. A sublayer that is not named keeps everything, or follows the seed."""
+    seed: int | None = None
+    """Chooses for sublayers that are not named in ``keeps``; the choices of sublayers and layers differ. Take another one in
+    every step."""
+    weights: float = 0.0
+    """The share of attention weights that are dropped too, by the seed; see ``weight_dropout``."""
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            checked_rate(self.rate)
+            checked_seed(self.seed)
+        elif self.weights:
+            raise ValueError(f"Dropout(weights={self.weights}) has no seed; attention weights are dropped by one")
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ValueError for names other than ``names``."""
@@ -30,7 +45,23 @@ class Dropout:
 
     def within(self, prefix: str) -> Dropout:
         """Return the dropout of the names that start with a prefix, without the prefix."""
-        return Dropout(self.rate, {name.removeprefix(prefix): x for name, x in self.keeps.items() if name.startswith(prefix)})
+        keeps = {name.removeprefix(prefix): x for name, x in self.keeps.items() if name.startswith(prefix)}
+        return Dropout(self.rate, keeps, None if self.seed is None else named_seed(self.seed, prefix), self.weights)
+
+    def __call__(self, name: str, y: Array) -> Array:
+        """Return the output of a sublayer after dropout."""
+        keep = self.keeps.get(name)
+        if keep is None:
+            if self.seed is None:
+                return y
+            keep = kept_elements(backend_of({name: y}).xp, y, self.rate, named_seed(self.seed, name))
+        return drop(y, keep, rate=self.rate)
+
+    def of_weights(self, name: str) -> dict[str, Any]:
+        """Return the attention option that drops the weights of a sublayer; {} if none are dropped."""
+        if not self.weights or self.seed is None:
+            return {}
+        return {"weight_dropout": weight_dropout(self.weights, seed=named_seed(self.seed, f"{name}.weights"))}
 
 
 def residual(
@@ -45,6 +76,5 @@ def residual(
     y = sublayer(norm(x) if norm_first else x)
     if y.shape[-1:] != x.shape[-1:]:
         raise ValueError(f"{name} returns {y.shape[-1]} features; expected {x.shape[-1]}, to be added to those of x")
-    if dropout is not None and name in dropout.keeps:
-        y = drop(y, dropout.keeps[name], rate=dropout.rate)
+    y = y if dropout is None else dropout(name, y)
     return x + y if norm_first else norm(x + y)

@@ -32,6 +32,8 @@ class Rotary(Layer):
     interleaved: bool
     """How features are paired; see ``rotary``."""
 
+    fixed = ("cos", "sin")
+
     @classmethod
     def init(
         cls,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..algebra.arrays import Array
 from ..layers.attention import MultiHeadAttention
@@ -32,6 +32,25 @@ def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> Te
 
     Raises ModelError for unsupported settings, and for weights that are missing or have another shape.
     """
+    file = WeightsFile(folder / "model.safetensors")
+    file.use_prefix(family.prefix)
+    model = build_model(folder, family, file, make)
+    file.finish()
+    return model
+
+
+class Source(Protocol):
+    """Where the arrays of a model come from, by their names in its file."""
+
+    def check_count(self, name: str, count: int, setting: str) -> None:
+        """Raise ModelError unless there are arrays of ``count`` layers."""
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Any:
+        """Return the array of a name."""
+
+
+def build_model(folder: Path, family: Family, file: Source, make: Callable[[Any], Array]) -> TextModel:
+    """Return the model that config.json describes, of arrays from ``file``."""
     path = folder / "config.json"
     config = _DEFAULTS | read_json(path)
 
@@ -51,8 +70,6 @@ def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> Te
     if padding is not None and rows <= padding + 1:
         raise ModelError(f"{path}: max_position_embeddings is {rows}; expected more than {padding + 1}, where positions begin")
 
-    file = WeightsFile(folder / "model.safetensors")
-    file.use_prefix(family.prefix)
     file.check_count(family.layers, num_layers, family.num_layers)
 
     def take(name: str, *shape: int) -> Array:
@@ -85,7 +102,7 @@ def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> Te
     if family.buckets is not None:
         buckets = size(family.buckets, least=4)
         relative_table = take("encoder.relative_attention_bias.weight", buckets, num_heads)[:_BUCKETS, :]
-    model = TextModel(
+    return TextModel(
         words=words,
         positions=positions,
         token_types=token_types,
@@ -94,5 +111,3 @@ def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> Te
         padding=padding,
         relative_table=relative_table,
     )
-    file.finish()
-    return model

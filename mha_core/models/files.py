@@ -128,6 +128,11 @@ class WeightsFile:
         self.wrong.append(f"{name} {wrong}")
         return numpy.zeros((0,) * len(shape), dtype=numpy.float32)
 
+    def every(self) -> dict[str, Any]:
+        """Return all arrays by their names in the file, those that no model uses too, as float32 if stored as bfloat16."""
+        kinds = {name: self._file.get_slice(name).get_dtype() for name in self._names}
+        return {name: self._read(kind, name) if kind == "BF16" else self._file.get_tensor(name) for name, kind in kinds.items()}
+
     def finish(self) -> None:
         """Raise ModelError that lists what was missing or had a wrong shape, up to 8 arrays by name."""
         if self.wrong:

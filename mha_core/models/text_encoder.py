@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from ..algebra.arrays import Array, compute_dtype, integers
+from ..algebra.arrays import Array, Namespace, compute_dtype, integers
 from ..algebra.masks import packed
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.selection import backend_without_arrays
+from ..dispatch.selection import backend_of, backend_without_arrays
 from ..ops import check
+from ..ops.vjp import traced
 from .checkpoint import read_model
 from .families import MODEL_TYPES
 from .files import field, locate, one_of, read_json
 from .pooling import Pooling, unit
+from .saving import save_model
 from .text_model import TextModel
 from .tokens import Tokenizer
 
@@ -68,6 +70,18 @@ class TextEncoder:
         tokenizer = Tokenizer.read(folder, vocabulary=model.words.shape[0], max_positions=model.max_length)
         return cls(model, tokenizer, pooling, loaded, device)
 
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a directory that ``from_pretrained``, sentence-transformers and transformers read, such as after fine-tuning.
+
+        Weights are in the model's own file format and names, in float32, or float16 for such a model. Tokenizer, settings and
+        pooling are those of the directory that the encoder was read from; so are weights that the encoder does not use, such as
+        a pooler's.
+
+        Raises FileExistsError if ``path`` exists and is not an empty directory; ModelError if the directory that the encoder
+        was read from is gone; TypeError if it was not read from one.
+        """
+        save_model(self.model, self.tokenizer.path.parent, Path(path))
+
     def __repr__(self) -> str:
         pooling = f"pooling={'+'.join(self.pooling.modes)}, normalize={self.pooling.normalize}"
         return f"TextEncoder(dim={self.dim}, max_seq_length={self.max_seq_length}, {pooling})\nmodel: {self.model!r}"
@@ -110,10 +124,32 @@ class TextEncoder:
             return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)
         return windows[0] if len(windows) == 1 else xp.concat(windows, axis=0)
 
+    def __call__(self, texts: Iterable[str], *, normalize: bool | None = None) -> Array:
+        """Return the vectors of texts, (n, d), in the dtype that the model computes in and with gradients, for training.
+
+        ``encode`` gives the same numbers without gradients, in less memory. ``normalize``, errors and warnings as there.
+        """
+        _check_texts(texts)
+        every = list(texts)
+        for at, text in enumerate(every):
+            _check_text(f"texts[{at}]", text)
+        ids, cut = self.tokenizer(every)
+        self._warn(cut, len(every), stacklevel=3)
+        if not ids:
+            return self.backend.xp.zeros((0, self.dim), dtype=self.model.words.dtype, device=self.device)
+        order, batches = _sorted_batches(ids)
+        vectors = [self._encode_packed(batch) for batch in batches]
+        xp = backend_of({"vectors": vectors[0]}).xp
+        normalized = self.pooling.normalize if normalize is None else normalize
+        return _in_order(xp, vectors, order, self.device, self.model.words.dtype, normalized)
+
+    def vjp(self, texts: Iterable[str], *, wrt: Callable[[str], bool] | None = None, **options: Any) -> Any:
+        """Return the vectors of texts, and the pullback to the weights; see ``mha_core.vjp``."""
+        return traced(self, (texts,), options, wrt)
+
     def stream(self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None) -> Iterator[Array]:
         """Yield the vectors of ``encode`` for 4096 texts at a time, so that memory does not grow with their number."""
-        if isinstance(texts, str | bytes):
-            raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
+        _check_texts(texts)
         return self._stream(texts, self.pooling.normalize if normalize is None else normalize, progress)
 
     def attention_maps(self, text: str) -> tuple[Array, list[str]]:
@@ -152,16 +188,14 @@ class TextEncoder:
             warnings.warn(message, TruncationWarning, stacklevel=stacklevel)
 
     def _encode_window(self, ids: list[list[int]], normalize: bool, bar: Any) -> Array:
-        """Return the vectors of a window: its texts are sorted, longest first, packed into matrices, and put back in order."""
+        """Return the vectors of a window of texts."""
         xp = self.backend.xp
-        order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
-        batches = []
-        for vectors in self.backend.parallel(self._encode_packed, list(_batches([ids[at] for at in order]))):
-            batches.append(vectors)
+        order, batches = _sorted_batches(ids)
+        encoded = []
+        for vectors in self.backend.parallel(self._encode_packed, batches):
+            encoded.append(vectors)
             bar.update(vectors.shape[0])
-        places = sorted(range(len(order)), key=order.__getitem__)
-        vectors = xp.take(xp.concat(batches, axis=0), xp.asarray(places, device=self.device), axis=0)
-        return xp.astype(unit(xp, vectors) if normalize else vectors, xp.float32, copy=False)
+        return _in_order(xp, encoded, order, self.device, xp.float32, normalize)
 
     def _encode_packed(self, ids: list[list[int]]) -> Array:
         """Return the vectors of texts laid end to end in one matrix, without padding."""
@@ -170,8 +204,26 @@ class TextEncoder:
         tokens = integers(xp, (token for text in ids for token in text), self.device)
         positions = integers(xp, (at for text in ids for at in self.model.position_ids(text)), self.device)
         hidden = self.model(tokens, positions, mask=packed(lengths))
-        wide = compute_dtype(xp, hidden.dtype)
+        xp, wide = backend_of({"hidden": hidden}).xp, compute_dtype(xp, hidden.dtype)
         return self.pooling(xp, xp.astype(hidden, wide, copy=False), lengths)
+
+
+def _sorted_batches(ids: list[list[int]]) -> tuple[list[int], list[list[list[int]]]]:
+    """Return the order of texts, longest first, and batches of them in this order, to be packed into matrices."""
+    order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
+    return order, list(_batches([ids[at] for at in order]))
+
+
+def _in_order(xp: Namespace, batches: list[Array], order: list[int], device: Any, dtype: Any, normalize: bool) -> Array:
+    """Return the vectors of batches, put back from an order of texts to the one given."""
+    places = sorted(range(len(order)), key=order.__getitem__)
+    vectors = xp.take(xp.concat(batches, axis=0), xp.asarray(places, device=device), axis=0)
+    return xp.astype(unit(xp, vectors) if normalize else vectors, dtype, copy=False)
+
+
+def _check_texts(texts: object) -> None:
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
 
 
 def _check_text(name: str, text: object) -> None:

@@ -14,6 +14,8 @@ from ..algebra.state import AttentionState
 from ..algebra.visibility import template
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.kernels import decide, describe
+from ..dispatch.problems import attention_call
+from .attend_vjp import is_recorded, recorded_attention
 from .operation import Key, Operation, Plan, Run, key_of
 from .prepare import prepare, prepare_weights
 
@@ -24,14 +26,13 @@ def attention_operation(*, lse: bool) -> Operation:
 
 
 def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
+    if is_recorded(arrays, options):
+        return Plan(partial(recorded_attention, state_operation, lse), None)
     *arrays_with_head_axis, sink = arrays
     backend, p = prepare(*arrays_with_head_axis, sink=sink, **options)
     asked, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, *_inside(p))))
     p = replace(p, asked=asked | {"lse"} if lse else asked)
-    given = {"query": p.query, "key": p.key, "value": p.value, "sink": p.sink}
-    settings = {"band": p.structure.band, "packed": p.structure.packed, "scale": p.scale, "softcap": p.softcap}
-    settings["query_offset"] = p.offset if isinstance(p.offset, int) else None  # None: an array
-    call = describe("attention", given, features=p.features, options=settings)
+    call = attention_call(p)
     decision = decide(backend.name, call)
     fill: Callable[..., AttentionProblem]
     fill, unchanged = template(p, *arrays_with_head_axis) if kept else (lambda *_: p, False)
@@ -118,5 +119,6 @@ def _no_key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
     return None
 
 
+state_operation = attention_operation(lse=True)
 weights_operation = Operation(_no_key, _plan_weights)
 """attention_weights(query, key, lse, rows, cols, **options); planned each time."""

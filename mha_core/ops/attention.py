@@ -10,11 +10,11 @@ from ..algebra.state import AttentionState
 from ..dispatch.selection import agreed
 from ..dispatch.step import Step
 from . import check
-from .attend import attention_operation, weights_operation
+from .attend import attention_operation, state_operation, weights_operation
 from .functional import linear
 from .options import Options, shows_options
 
-_attention, _attention_state = attention_operation(lse=False), attention_operation(lse=True)
+_attention = attention_operation(lse=False)
 
 
 @shows_options
@@ -83,7 +83,7 @@ def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Op
     >>> float(mha.attention_state(x, x, x).lse[0])
     0.0
     """
-    return _attention_state(query, key, value, options.pop("sink", None), **options)
+    return state_operation(query, key, value, options.pop("sink", None), **options)
 
 
 def merge_states(*states_: AttentionState) -> AttentionState:

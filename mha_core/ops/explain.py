@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from ..dispatch.context import ALGEBRA, dry_run, watched_by
 from ..dispatch.kernels import missing_kernels
 from . import attention, functional, multi_head, positions
 from .operation import Run
+from .vjp import vjp
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
@@ -84,7 +86,7 @@ def _by(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "()"
 
 
-def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explanation:
+def explain(op: str | Callable[..., Any], *args: Any, gradients: bool = False, **options: Any) -> Explanation:
     """Return which backend and kernel a call would run on, and why not on each other kernel, without computing.
 
     Parameters
@@ -93,6 +95,8 @@ def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explana
         The name of an operation, such as ``"attention"`` or ``"gelu"``; or a callable made of operations, such as a layer.
     *args, **options : those of the call
         Arguments are checked and kernels are chosen, but nothing is computed. A cache stays as it is.
+    gradients : bool
+        Whether to explain the gradients by ``vjp`` too.
 
     Returns
     -------
@@ -122,12 +126,20 @@ def explain(op: str | Callable[..., Any], *args: Any, **options: Any) -> Explana
     else:
         raise TypeError(f"op is {type(op).__name__}; expected the name of an operation, or a callable such as a layer")
     found: list[Explanation] = []
+    if gradients:
+        function = partial(_with_gradients, function)
     with watched_by(_Recorder(found)), dry_run():
         function(*args, **options)
     if len(found) == 1:
         return found[0]
     name = op if isinstance(op, str) else getattr(op, "__name__", type(op).__name__)
+    name += " and its gradients" * gradients
     return Explanation(name, found[0].backend if found else "", calls=tuple(found))
+
+
+def _with_gradients(function: Callable[..., Any], *args: Any, **options: Any) -> None:
+    out, pullback = vjp(function, *args, **options)
+    pullback(out)
 
 
 def _rejections(run: Run) -> Iterator[Rejection]:
@@ -155,7 +167,7 @@ class _Recorder:
             dtype=str(call.dtype).rpartition(".")[2],
             device="" if call.device is None else str(call.device),
         )
-        if kernel is not None or run.again is None:
+        if kernel is not None or not run.parts:
             self.found.append(noted)
             return run.empty()
         inside: list[Explanation] = []

@@ -7,10 +7,13 @@ from typing import Literal
 from ..algebra import activations, norms
 from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
+from ..algebra.scatter import sum_at
+from ..autodiff.recorded import Recorded
+from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import agreed, companions
 from ..dispatch.step import Step
 from . import check
-from .operation import Examined, composite, elementary
+from .elementary import Examined, composite, elementary
 
 
 def linear(x: Array, w: Array, b: Array | None = None) -> Array:
@@ -37,6 +40,7 @@ _linear = elementary(
     ("x", "w", "b"),
     norms.linear,
     optional=["b"],
+    vjp=norms.linear_vjp,
     validate=_check_linear,
     shape=lambda x, w, b: (*x.shape[:-1], w.shape[1]),
 )
@@ -63,7 +67,9 @@ def _check_norm(x: Array, *parameters: Array | None) -> None:
 
 
 _NORM = ("x", "weight", "bias")
-_layer_norm = elementary("layer_norm", _NORM, norms.layer_norm, optional=_NORM[1:], validate=_check_norm)
+_layer_norm = elementary(
+    "layer_norm", _NORM, norms.layer_norm, optional=_NORM[1:], vjp=norms.layer_norm_vjp, validate=_check_norm
+)
 
 
 def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Array:
@@ -78,7 +84,7 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Arr
     return _rms_norm(x, weight, eps=check.eps(eps))
 
 
-_rms_norm = elementary("rms_norm", _NORM[:2], norms.rms_norm, optional=_NORM[1:2], validate=_check_norm)
+_rms_norm = elementary("rms_norm", _NORM[:2], norms.rms_norm, optional=_NORM[1:2], vjp=norms.rms_norm_vjp, validate=_check_norm)
 
 
 def gelu(x: Array, *, approximate: Literal["none", "tanh"] = "none") -> Array:
@@ -117,9 +123,9 @@ def silu(x: Array) -> Array:
     return _silu(x)
 
 
-_gelu = elementary("gelu", ("x",), activations.gelu)
-_relu = elementary("relu", ("x",), activations.relu)
-_silu = elementary("silu", ("x",), activations.silu)
+_gelu = elementary("gelu", ("x",), activations.gelu, vjp=activations.gelu_vjp)
+_relu = elementary("relu", ("x",), activations.relu, vjp=activations.relu_vjp)
+_silu = elementary("silu", ("x",), activations.silu, vjp=activations.silu_vjp)
 
 ACTIVATIONS = {"relu": relu, "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh"), "silu": silu}
 
@@ -268,5 +274,28 @@ def _embedding(ids: Array, table: Array) -> Array:
         raise TypeError(f"ids has dtype {ids.dtype}; expected integers")
     if table.ndim != 2:
         raise ValueError(f"table has shape {tuple(table.shape)}; expected (vocabulary, d)")
-    rows = xp.take(table, xp.reshape(ids, (-1,)), axis=0)
-    return xp.reshape(rows, (*ids.shape, table.shape[1]))
+    if isinstance(table, Recorded):
+        assert backend.plain is not None
+        rows = _rows(backend.plain, table.value, ids)
+        return backend.xp.record(rows, [table.node], lambda d: [_embedding_vjp(d, ids, num_rows=table.shape[0])])
+    return _rows(backend, table, ids)
+
+
+def _rows(backend: LoadedBackend, table: Array, ids: Array) -> Array:
+    rows = backend.xp.take(table, backend.xp.reshape(ids, (-1,)), axis=0)
+    return backend.xp.reshape(rows, (*ids.shape, table.shape[1]))
+
+
+def _examine_embedding_vjp(d_out: Array, ids: Array, *, num_rows: int) -> Examined:
+    backend = agreed(d_out=d_out)
+
+    def rows(d_out: Array, ids: Array, *, num_rows: int) -> Array:
+        xp = backend.xp
+        return sum_at(xp, xp.reshape(d_out, (-1, d_out.shape[-1])), xp.reshape(ids, (-1,)), num_rows)
+
+    return Examined(backend, rows, (num_rows, d_out.shape[-1]), settings=[("num_rows", num_rows)])
+
+
+_embedding_vjp = composite(
+    "embedding_vjp", lambda d_out, ids, **options: {"d_out": d_out, "ids": ids}, _examine_embedding_vjp, parts=False
+)

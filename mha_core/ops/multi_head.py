@@ -12,8 +12,8 @@ from ..dispatch.selection import agreed
 from ..dispatch.step import Step
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
+from .elementary import Examined, composite
 from .functional import linear
-from .operation import Examined, composite
 from .options import Options, given_options, shows_options
 
 Rotation: TypeAlias = Callable[[Array, int | Array], Array]
@@ -110,7 +110,10 @@ def multi_head_attention(
 @Step
 def _with_cache(*arguments: Any, cache: Cache, **given: Any) -> Array:
     # kernels must not change their arguments, such as a cache; those of the smaller operations may still be used
-    return _examine(*arguments, **given).algebra(*arguments, cache=cache, **given)
+    examined = _examine(*arguments, **given)
+    if examined.backend.plain is not None:
+        raise ValueError("cache is given while gradients are recorded; train on whole sequences: leave cache out")
+    return examined.algebra(*arguments, cache=cache, **given)
 
 
 _BIASES = ("b_q", "b_k", "b_v", "b_o")

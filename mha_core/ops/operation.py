@@ -7,21 +7,18 @@ plan that was made once therefore serves every call with the same key, at the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from ..algebra.arrays import Array, device_of
 from ..algebra.grid import Term
 from ..dispatch import registry
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.context import demands, dry_run, watcher
+from ..dispatch.context import demands, watcher
 from ..dispatch.contract import Call
-from ..dispatch.kernels import Decision, decide, describe
-from ..dispatch.selection import agreed, known_backend
+from ..dispatch.kernels import Decision
+from ..dispatch.selection import known_backend
 from ..dispatch.step import Step, met
-from .tree import arrays_in, map_arrays
 
 Key = tuple[Hashable, ...] | None
 """The key of a call; None if the call is planned each time, for example because an option contains arrays, whose values may
@@ -45,7 +42,9 @@ class Run:
     empty: Callable[[], Any]
     """Returns a placeholder with the shape and dtype of the result, without computing it."""
     again: Callable[[Callable[[Any], Any]], Any] | None = None
-    """Computes with the algebra after applying a function to every array; None unless the operation is made of smaller ones."""
+    """Computes with the algebra after applying a function to every array; None if rounding has a bound of its own."""
+    parts: bool = False
+    """Whether the operation is made of smaller ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,8 @@ class Plan:
 
     compute: Callable[..., Any]
     """Called with the arguments of the operation, ``compute(*arguments, **options)``; returns its result."""
-    bind: Callable[..., Run]
-    """Called with the same arguments; returns the ``Run`` that a watcher receives."""
+    bind: Callable[..., Run] | None
+    """Called with the same arguments; returns the ``Run`` that a watcher receives. None: operations inside have theirs."""
     has_options: bool = False
     """Whether ``compute`` has the options already, and is called with the other arguments only."""
     finish: Callable[[Any], Any] | None = None
@@ -127,142 +126,10 @@ class Operation(Step):
             if key is not None:
                 plans.keep(key, plan)
         watch = watcher.get()
-        if watch is None:
+        if watch is None or plan.bind is None:
             return plan.compute(*arguments) if plan.has_options else plan.compute(*arguments, **options)
         result = watch(plan.bind(*arguments, **options))
         return result if plan.finish is None else plan.finish(result)
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """A call whose arguments have been checked, and what the choice of a kernel needs to know about it."""
-
-    backend: LoadedBackend
-    algebra: Callable[..., Any]
-    """Called with the arguments of the operation."""
-    shape: tuple[int, ...]
-    """The shape of the result."""
-    features: Iterable[str] = ()
-    settings: Iterable[tuple[str, Any]] = ()
-    """Options that the choice of a kernel may depend on."""
-
-
-def elementary(
-    name: str,
-    names: tuple[str, ...],
-    algebra: Callable[..., Array],
-    *,
-    optional: Iterable[str] = (),
-    validate: Callable[..., None] | None = None,
-    shape: Callable[..., tuple[int, ...]] | None = None,
-) -> Operation:
-    """Return an operation on floating arrays of one library, dtype and device.
-
-    Parameters
-    ----------
-    name : as in ``Call.op``
-    names : the names of the arrays, in order; those in ``optional`` may be None
-    algebra : called as ``algebra(xp, *arrays, **options)``; a kernel is called without ``xp``
-    validate : function of the arrays that raises for shapes that do not fit
-    shape : function of the arrays that returns the shape of the result, by default that of the first array
-    """
-
-    def named(*arrays: Any, **options: Any) -> dict[str, Any]:
-        return dict(zip(names, arrays, strict=True))
-
-    def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-        backend = agreed(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
-        if validate is not None:
-            validate(*arrays)
-        xp, first = backend.xp, arrays[0]
-        if first.ndim == 0:  # NumPy's functions return a scalar, which is not an array, for an array without axes
-            one = plan((xp.reshape(first, (1,)), *arrays[1:]), options, kept)
-            return Plan(
-                lambda x, *rest, **options: xp.reshape(one.compute(xp.reshape(x, (1,)), *rest, **options), ()),
-                lambda x, *rest, **options: one.bind(xp.reshape(x, (1,)), *rest, **options),
-                finish=lambda y: xp.reshape(y, ()),
-            )
-        result = shape(*arrays) if shape else tuple(first.shape)
-        examined = Examined(backend, partial(algebra, xp), result, settings=options.items())
-        return _planned(name, named, examined, arrays, options)
-
-    return Operation(partial(key_of, name), plan)
-
-
-def composite(
-    name: str,
-    named: Callable[..., Mapping[str, Any]],
-    examine: Callable[..., Examined],
-    *,
-    facts: Callable[..., tuple[Any, ...]] = lambda *arguments: (),
-    at: int = 0,
-) -> Operation:
-    """Return an operation made of smaller ones; the functions below are called with its arguments.
-
-    Parameters
-    ----------
-    name : as in ``Call.op``
-    named : returns, by name, the arrays that the choice of a kernel depends on
-    examine : checks the arguments
-    facts : called without the options; returns what a key contains besides arrays and options
-    at : as in ``Operation``
-    """
-
-    def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-        arrays = named(*arguments, **options)
-        others = {k: v for k, v in options.items() if k not in arrays}
-        return key_of((name, facts(*arguments), *arrays), tuple(arrays.values()), others)
-
-    def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-        return _planned(name, named, examine(*arguments, **options), arguments, options, composite=True)
-
-    return Operation(key, plan, at)
-
-
-def _planned(
-    name: str,
-    named: Callable[..., Mapping[str, Any]],
-    examined: Examined,
-    arguments: tuple[Any, ...],
-    options: Mapping[str, Any],
-    *,
-    composite: bool = False,
-) -> Plan:
-    """Return the plan of a checked call. Before a kernel computes a composite, its smaller operations check their arguments."""
-    backend, shape = examined.backend, examined.shape
-    given = named(*arguments, **options)
-    ours = (x for x in arrays_in(options) if known_backend(x) is backend)  # an error will name the others
-    features, shield = backend.shielded(backend.features((*given.values(), *ours)))
-    algebra = shield(examined.algebra)
-    call = describe(name, given, features=features.union(examined.features), options=dict(examined.settings))
-    decision = decide(backend.name, call, composite=composite)
-    if composite and decision.kernel is not None:
-        with dry_run(_check_only):
-            algebra(*arguments, **options)
-    compute = algebra if decision.run is None else shield(decision.run)
-
-    def bind(*arguments: Any, **options: Any) -> Run:
-        def again(function: Callable[[Any], Any]) -> Any:
-            return algebra(*map_arrays(arguments, function), **map_arrays(options, function))
-
-        arrays = named(*arguments, **options)
-        return Run(
-            backend=backend,
-            call=call,
-            decision=decision,
-            arguments=arrays,
-            options=options,
-            compute=partial(compute, *arguments, **options),
-            algebra=partial(algebra, *arguments, **options),
-            empty=partial(backend.placeholder, shape, call.dtype, device_of(next(iter(arrays.values())))),
-            again=again if composite else None,
-        )
-
-    return Plan(compute, bind)
-
-
-def _check_only(run: Run) -> Any:
-    return run.empty() if run.again is None else run.algebra()
 
 
 def key_of(head: Hashable, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
@@ -292,6 +159,8 @@ def key_of(head: Hashable, arrays: tuple[Any, ...], options: Mapping[str, Any]) 
         value = options[name]
         if type(value) in _PLAIN:
             key = (key, name, type(value), value)  # the type too: True == 1
+        elif type(value) is frozenset:
+            key = (key, name, value)
         elif isinstance(value, Term) and value.key is not None:
             key = (key, name, value.key)
         else:

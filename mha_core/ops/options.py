@@ -8,6 +8,7 @@ from typing import Any, TypedDict, TypeVar
 
 from ..algebra.arrays import Array
 from ..algebra.biases import Bias
+from ..algebra.dropout import WeightDropout
 from ..algebra.masks import Mask
 
 
@@ -20,6 +21,7 @@ class Options(TypedDict, total=False):
     softcap: float | None
     sink: Array | None
     query_offset: int | Array | None
+    weight_dropout: WeightDropout | None
 
 
 NAMES = frozenset(Options.__annotations__)
@@ -32,7 +34,7 @@ _HERE = {
     "src_mask": _MASK,
     "key_padding_mask": _PADDING,
     "src_key_padding_mask": _PADDING,
-    "dropout_p": "attention weights are not dropped; an encoder layer takes dropout=mha.Dropout(...)",
+    "dropout_p": "write weight_dropout=mha.weight_dropout(rate, seed=...)",
     "need_weights": "the weights are the result of mha.attention_weights, or of a layer's weights(x)",
     "enable_gqa": "leave it out: fewer key heads than query heads are groups",
     "attn_bias": "write bias=",

@@ -10,7 +10,7 @@ from ..algebra.grid import check_broadcast
 from ..dispatch.selection import backend_without_arrays
 from ..dispatch.step import Step
 from . import check
-from .operation import elementary
+from .elementary import elementary
 
 
 def sinusoidal_positions(
@@ -110,4 +110,4 @@ def _check_rotary(x: Array, cos: Array, sin: Array) -> None:
         )
 
 
-_rotary = elementary("rotary", ("x", "cos", "sin"), algebra.rotary, validate=_check_rotary)
+_rotary = elementary("rotary", ("x", "cos", "sin"), algebra.rotary, vjp=algebra.rotary_vjp, validate=_check_rotary)

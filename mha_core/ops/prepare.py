@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 from ..algebra.arrays import Array, Index, at_least, broadcast_shapes, compute_dtype
 from ..algebra.biases import Bias, as_bias
+from ..algebra.dropout import WeightDropout
 from ..algebra.grid import check_aligned, check_integers
 from ..algebra.masks import Mask, as_mask
 from ..algebra.problem import AttentionProblem, scores_shape
@@ -34,6 +35,7 @@ def prepare(
     softcap: float | None = None,
     sink: Array | None = None,
     query_offset: int | Array | None = None,
+    weight_dropout: WeightDropout | None = None,
     **unknown_names: Any,
 ) -> tuple[LoadedBackend, AttentionProblem]:
     """Return the backend and a valid problem, in which every array has a head axis."""
@@ -41,11 +43,16 @@ def prepare(
         raise unknown(unknown_names)
     mask = None if mask is None else as_mask(mask)
     bias = None if bias is None else as_bias(bias)
+    if weight_dropout is not None and not isinstance(weight_dropout, WeightDropout):
+        raise TypeError(
+            f"weight_dropout is {type(weight_dropout).__name__}; expected mha.weight_dropout(rate, seed=...), or with keep=..."
+        )
     offset = 0 if query_offset is None else check.offset(query_offset)
     added = [] if sink is None else [("sink", sink)]
     added += [] if bias is None else bias.arrays()
     others = [] if isinstance(offset, int) else [("query_offset", offset)]
     others += [] if mask is None else mask.arrays()
+    others += [] if weight_dropout is None else weight_dropout.arrays()
     backend = agreed(query=query, key=key, value=value)
     companions(query, [*others, *added])
 
@@ -56,7 +63,7 @@ def prepare(
         check_integers(xp, "query_offset", offset, shape[:-3], "the batch shape")
     for name, x in added:
         _check_added(backend, name, x, query)
-    for name, term in (("mask", mask), ("bias", bias)):
+    for name, term in (("mask", mask), ("bias", bias), ("weight_dropout", weight_dropout)):
         for part in () if term is None else term.walk():
             part.check(xp, shape)
             check_aligned(name, part, query_offset, shape)
@@ -75,6 +82,7 @@ def prepare(
         softcap=None if softcap is None else check.number("softcap", softcap, above_zero=True),
         sink=sink,
         offset=offset,
+        dropout=weight_dropout,
     )
     return backend, problem if mask is None else without_unseen_keys(problem)
 

@@ -1,4 +1,8 @@
-"""Arrays inside other values: in masks and biases, layers, tuples and mappings."""
+"""Arrays inside other values: in masks and biases, layers, tuples and mappings.
+
+A value holds others if it is a mapping, a tuple, a list or a frozen dataclass such as a layer. Other objects, such as backends
+and caches, are not looked into.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +13,76 @@ from typing import Any
 from ..algebra.arrays import is_array
 
 
+def children(value: Any) -> dict[Any, Any] | None:
+    """Return what a value holds, by key, index or field; None for an array, or a value that holds no others."""
+    if is_array(value):
+        return None
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple | list):
+        return dict(enumerate(value))
+    if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+    return None
+
+
+def with_children(value: Any, new: Mapping[Any, Any]) -> Any:
+    """Return a value that holds others in place of its own, all of them; the same object if none differs."""
+    old = children(value) or {}
+    changed = {key: each for key, each in new.items() if each is not old[key]}
+    if not changed:
+        return value
+    if isinstance(value, Mapping):
+        return dict(new)
+    if isinstance(value, tuple | list):
+        make = getattr(type(value), "_make", type(value))  # of named tuples
+        return make(new.values())
+    return replace(value, **changed)
+
+
 def arrays_in(value: Any) -> Iterator[Any]:
     """Yield every array in a value, in order."""
     if is_array(value):
         yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from arrays_in(each)
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from arrays_in(each)
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from arrays_in(getattr(value, field.name))
+    for each in (children(value) or {}).values():
+        yield from arrays_in(each)
 
 
 def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
     """Return the same value with ``function`` applied to every array in it."""
+    return map_named(value, lambda name, x: function(x))
+
+
+def map_named(value: Any, function: Callable[[str, Any], Any], name: str = "", *, learned: bool = False) -> Any:
+    """Return the same value with ``function(dotted name, array)`` in place of every array.
+
+    ``learned``: the fields that a layer's class calls ``fixed`` are left out, and stay as they are.
+    """
     if is_array(value):
-        return function(value)
-    if isinstance(value, dict):
-        return {name: map_arrays(each, function) for name, each in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(map_arrays(each, function) for each in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{field.name: map_arrays(getattr(value, field.name), function) for field in fields(value) if field.init}
-        )
-    return value
+        return function(name, value)
+    inside = children(value)
+    if inside is None:
+        return value
+    left_out = getattr(value, "fixed", ()) if learned else ()
+    new = {
+        key: each if key in left_out else map_named(each, function, dotted(name, key), learned=learned)
+        for key, each in inside.items()
+    }
+    return with_children(value, new)
+
+
+def named_arrays(value: Any) -> dict[str, Any]:
+    """Return every array in a value by its dotted name."""
+    found: dict[str, Any] = {}
+
+    def note(name: str, x: Any) -> Any:
+        found[name] = x
+        return x
+
+    map_named(value, note)
+    return found
+
+
+def dotted(name: str, key: Any) -> str:
+    """Return the name of what a value called ``name`` holds under ``key``."""
+    return f"{name}.{key}" if name else str(key)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from ..algebra import rounding
@@ -128,24 +129,35 @@ def _compared(run: Run, expected: Any) -> Iterator[tuple[str, Array, Array, Call
         yield "out", expected.out, bound.out, lambda actual: actual[0]
         if "lse" in run.call.features:
             yield "lse", expected.lse, bound.lse, lambda actual: actual[1]
+    elif isinstance(expected, tuple):
+        labels = getattr(expected, "_fields", range(len(expected)))
+        for at, (label, part, wide) in enumerate(zip(labels, expected, _in_float64(run, expected), strict=True)):
+            if part is not None:
+                yield str(label), part, _bound_of_parts(run, part, wide), itemgetter(at)
     elif run.again is not None:
-        yield "", expected, _bound_of_parts(run, expected), lambda actual: actual
+        yield "", expected, _bound_of_parts(run, expected, _in_float64(run, (expected,))[0]), lambda actual: actual
     else:
         bounded = rounding.BOUNDS[run.call.op]
         yield "", expected, bounded(xp, expected, *run.arguments.values(), **run.options), lambda actual: actual
 
 
-def _bound_of_parts(run: Run, expected: Array) -> Array:
+def _in_float64(run: Run, expected: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return results computed in float64; None for those that are in float64 already, or without a wider dtype."""
+    xp, backend = run.backend.xp, run.backend
+    if run.again is None or not hasattr(xp, "float64") or all(x is None or x.dtype == xp.float64 for x in expected):
+        return (None,) * len(expected)
+    wide = run.again(lambda x: xp.astype(x, xp.float64) if backend.is_floating(x.dtype) else x)
+    return wide if isinstance(wide, tuple) else (wide,)
+
+
+def _bound_of_parts(run: Run, expected: Array, wide: Array | None) -> Array:
     """Return a multiple of the algebra's own distance from float64, row by row: each operation amplifies earlier rounding.
 
     For float64, or without a wider dtype, only the rounding of the result is known.
     """
-    xp, backend = run.backend.xp, run.backend
+    xp = run.backend.xp
     rounded = rounding.by_row(xp, expected, 64)
-    if expected.dtype == xp.float64 or run.again is None or not hasattr(xp, "float64"):
-        return 64 * rounded
-    wide = run.again(lambda x: xp.astype(x, xp.float64) if backend.is_floating(x.dtype) else x)
-    if wide.dtype != xp.float64:
+    if wide is None or wide.dtype != xp.float64:
         return 64 * rounded
     error = xp.astype(xp.abs(xp.astype(expected, xp.float64) - wide), rounded.dtype)
     return rounded + 8 * xp.max(error, axis=-1, keepdims=True)

@@ -15,10 +15,14 @@ class Judged(NamedTuple):
 
 ALGEBRA = "algebra"
 TILES = (Judged("numpy", "attention", "tiles"),)
+TILE_GRADIENTS = (Judged("numpy", "attention_vjp", "tiles"),)
 BY_ALGEBRA = (Judged("numpy", "attention", ALGEBRA),)
+GRADIENTS_BY_ALGEBRA = (Judged("numpy", "attention_vjp", ALGEBRA),)
 BOTH = BY_ALGEBRA + TILES
 LAYERS = (Judged("numpy", "encoder_layer", "chunks"), Judged("numpy", "feed_forward", "chunks"))
 SDPA = (Judged("torch", "attention", "sdpa"),)
+SDPA_VJP = (Judged("torch", "attention_vjp", "sdpa"),)
+BLOCKS_VJP = (Judged("torch", "attention_vjp", "blocks"),)
 TORCH_LAYER = (Judged("torch", "encoder_layer", "functional"),)
 
 
@@ -27,14 +31,21 @@ def _pieces(backend: str, kernel: str, *ops: str) -> tuple[Judged, ...]:
 
 
 TABLE: dict[str, tuple[Judged, ...]] = {
-    "mha_numpy.gelu": _pieces("numpy", "tiles", "gelu"),
+    "mha_numpy.gelu": _pieces("numpy", "tiles", "gelu", "gelu_vjp"),
+    "mha_numpy.relu": _pieces("numpy", "tiles", "relu", "relu_vjp"),
+    "mha_numpy.embedding": _pieces("numpy", "sorted", "embedding_vjp"),
     "mha_numpy.norms": _pieces("numpy", "chunks", "layer_norm", "rms_norm"),
-    "mha_numpy.linear": (*_pieces("numpy", "chunks", "linear"), *_pieces("numpy", "half", "linear")),
+    "mha_numpy.norm_gradients": _pieces("numpy", "chunks", "layer_norm_vjp", "rms_norm_vjp"),
+    "mha_numpy.linear": (*_pieces("numpy", "chunks", "linear", "linear_vjp"), *_pieces("numpy", "half", "linear")),
     "mha_numpy.activations": LAYERS[::-1],
     "mha_numpy.layers": LAYERS,
     "mha_numpy.scratch": (*TILES, *LAYERS[:1]),
+    "mha_numpy.attention.bias_gradients": TILE_GRADIENTS,
     "mha_numpy.attention.exponential": TILES,
     "mha_numpy.attention.few_pairs": TILES,
+    "mha_numpy.attention.gradient_sums": TILE_GRADIENTS,
+    "mha_numpy.attention.gradient_tiles": TILE_GRADIENTS,
+    "mha_numpy.attention.gradients": TILE_GRADIENTS,
     "mha_numpy.attention.kernel": TILES,
     "mha_numpy.attention.masks_and_biases": TILES,
     "mha_numpy.attention.split": TILES,
@@ -42,6 +53,10 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_numpy.attention.tiles": TILES,
     "mha_core.algebra.activations": _pieces("numpy", ALGEBRA, "gelu", "relu", "silu"),
     "mha_core.algebra.arrays": BOTH,
+    "mha_core.algebra.attention_vjp": GRADIENTS_BY_ALGEBRA,
+    "mha_core.algebra.block_sum": GRADIENTS_BY_ALGEBRA,
+    "mha_core.algebra.dropout": (*BY_ALGEBRA, *GRADIENTS_BY_ALGEBRA),
+    "mha_core.algebra.scatter": _pieces("numpy", ALGEBRA, "embedding_vjp"),
     "mha_core.algebra.attention": BY_ALGEBRA,
     "mha_core.algebra.biases": BOTH,
     "mha_core.algebra.blocks": BOTH,
@@ -54,14 +69,30 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_core.algebra.state": BY_ALGEBRA,
     "mha_core.algebra.structure": BOTH,
     "mha_core.algebra.visibility": BOTH,
+    "mha_torch.bias_vjp": BLOCKS_VJP,
+    "mha_torch.blocks_vjp": BLOCKS_VJP,
     "mha_torch.functional": _pieces("torch", "functional", "linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"),
     "mha_torch.layers": TORCH_LAYER,
+    "mha_torch.parts": (*SDPA_VJP, *BLOCKS_VJP),
+    "mha_torch.rows": (*SDPA_VJP, *BLOCKS_VJP),
     "mha_torch.sdpa": SDPA,
+    "mha_torch.sdpa_vjp": SDPA_VJP,
+    "mha_torch.shapes": (*SDPA, *SDPA_VJP),
 }
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "mha_core.algebra.attention": ("attention_weights", "grouped_sink"),
     "mha_core.algebra.biases": ("alibi", "relative_bias", "ArrayBias.check", "Alibi.check", "RelativeBias.check"),
+    "mha_core.algebra.dropout": (
+        "weight_dropout",
+        "checked_rate",
+        "checked_seed",
+        "kept_elements",
+        "named_seed",
+        "_mix",
+        "mixed",
+    ),
+    "mha_core.algebra.scatter": ("placed", "_spread"),
     "mha_core.algebra.grid": ("Term", "check_aligned", "check_broadcast", "check_integers", "_key"),
     "mha_core.algebra.masks": ("Mask", "as_mask", "_size", "window", "chunks", "prefix", "key_lengths", "packed"),
     "mha_core.algebra.positions": ("sinusoidal_positions", "rotary_tables", "_table"),
@@ -73,15 +104,21 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 
 
 LEFT_OUT = {
+    "mha_core.algebra.losses": "no kernel: tests/test_losses.py compares it with torch and with differences",
     "mha_core.algebra.rounding": "bounds for verify, which no answer depends on",
+    "mha_core.algebra.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
     "mha_numpy.bfloat16": "the namespace, which test_namespace judges",
     "mha_numpy.blas": "the number of threads of the library, and speed",
     "mha_numpy.cores": "the number of threads",
     "mha_numpy.pool": "which thread computes what",
+    "mha_numpy.tasks": "which thread computes what",
+    "mha_numpy.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
     "mha_numpy.threads": "which thread computes what",
     "mha_torch.compiled": "no kernel: how torch.compile records calls",
     "mha_torch.onednn": "a choice by speed: the kernel is the library's product",
+    "mha_torch.recompute": "how torch records gradients: the kernels of attention and of its gradients compute them",
     "mha_torch.second": "the error of second derivatives",
+    "mha_torch.tensors": "how torch records gradients",
     "mha_torch.transforms": "no kernel",
     "mha_torch.varlen": "it needs a GPU",
 }

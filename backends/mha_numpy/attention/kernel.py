@@ -101,7 +101,7 @@ def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
         cols = min(num_keys, num_keys if subproblem.band == (None, None) else _EDGE)
         together = int(numbers / (length * (per_query + cols * per_pair) + cols * per_key))
         together = max(1, min(together, batch * key_heads // least))
-    all_heads = list(_heads_together(batch, key_heads, together))
+    all_heads = list(heads_together(batch, key_heads, together))
     all_rows = list(evenly(range(length), num_rows))
     longest = len(all_rows[0])  # all tiles of a call share memory of this size
     size = max(1, int((numbers / together - longest * per_query) / (longest * per_pair + per_key)))
@@ -112,7 +112,7 @@ def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
             yield Task(subproblem, rows, heads, size, edge, len(heads) * together * _cost(subproblem, rows))
 
 
-def _heads_together(batch: int, key_heads: int, size: int) -> Iterator[Heads]:
+def heads_together(batch: int, key_heads: int, size: int) -> Iterator[Heads]:
     """Yield about ``size`` heads at a time: all heads of some batch elements, or some heads of one element."""
     if size >= key_heads:
         for some in evenly(range(batch), size // key_heads):

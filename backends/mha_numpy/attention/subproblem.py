@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..scratch import readable_by_blas
+from ..scratch import readable_by_blas, scratch
 from .exponential import Base
 from .masks_and_biases import Heads, Matrix, PairValues, Toeplitz
 
@@ -112,6 +112,12 @@ class Subproblem:
         start = 0 if low is None else max(0, rows.start + low)
         return range(start, self.num_keys if high is None else max(start, min(self.num_keys, rows.stop + high)))
 
+    def queries_of(self, cols: range) -> range:
+        """Return the queries that the band lets see at least one of these keys."""
+        (low, high), length = self.band, self.query.shape[3]
+        start = 0 if high is None else max(0, cols.start - high)
+        return range(start, length if low is None else max(start, min(length, cols.stop - low)))
+
     def tiles(self, rows: range, size: int, edge: int) -> list[Tile]:
         """Return the tiles of these queries: at most ``size`` keys each, ``edge`` where the band cuts across."""
         found = list(self._tiles(rows, size, edge))
@@ -140,6 +146,15 @@ class Subproblem:
             if start < stop:
                 yield Tile(some, range(start, stop), cut=True)
 
+    def tiles_of_keys(self, cols: range, size: int) -> list[Tile]:
+        """Return the tiles of all queries that may see some of these keys, at most ``size`` queries each."""
+        cut = self.band != (None, None)
+        found = [Tile(cols, rows, cut) for rows in evenly(self.queries_of(cols), size)]
+        if self.evaluate_mask is None:
+            return found
+        masks = [(tile, self.evaluate_mask(tile.rows, cols)) for tile in found]
+        return [tile._replace(mask=mask) for tile, mask in masks if mask is not False]
+
     def cut_rows(self, tile: Tile) -> list[range]:
         """Return the queries of a tile for which the band hides some of its keys."""
         (low, high), cols, rows = self.band, tile.cols, tile.rows
@@ -164,7 +179,33 @@ class Subproblem:
             )
         return self._band_views
 
-    def masks(self, heads: Heads, tile: Tile) -> Iterator[np.ndarray]:
+    def pairs(self, s: np.ndarray) -> np.ndarray:
+        """(batch, key heads, cols, rows * group) -> (batch, key heads, cols, rows, group), a view."""
+        return s.reshape(*s.shape[:3], -1, self.query.shape[2], copy=False)
+
+    def hide(self, s: np.ndarray, heads: Heads, tile: Tile, fill: float) -> None:
+        """Write ``fill`` for pairs of a tile that do not attend; s is (batch, key heads, cols, rows * group).
+
+        If ``fill`` is 0, s must be finite: multiplying by 0 and 1 is faster.
+        """
+        pairs = self.pairs(s)
+        if tile.cut:
+            hidden, seen = self.band_views()
+            for rows in self.cut_rows(tile):
+                cut = pairs[..., rows.start - tile.rows.start : rows.stop - tile.rows.start, :]
+                if fill == 0:
+                    cut *= seen.view(heads, rows, tile.cols)
+                else:
+                    np.copyto(cut, fill, where=hidden.view(heads, rows, tile.cols))
+        for mask in self._masks(heads, tile):
+            if fill == 0:  # a branch for each pair would take longer than a product
+                numbers = scratch("seen", mask.shape, self.dtype)
+                np.copyto(numbers, mask)
+                pairs *= numbers
+            else:
+                np.copyto(pairs, fill, where=np.logical_not(mask, out=scratch("hidden", mask.shape, np.dtype(bool))))
+
+    def _masks(self, heads: Heads, tile: Tile) -> Iterator[np.ndarray]:
         """Yield the masks of a tile besides the band: booleans that broadcast to (batch, key heads, cols, rows, group)."""
         if self.mask is not None:
             yield self.mask.view(heads, tile.rows, tile.cols)

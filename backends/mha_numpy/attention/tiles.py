@@ -64,14 +64,14 @@ def _bound(subproblem: Subproblem, heads: Heads, query: np.ndarray) -> float:
         first = heads[0].start, heads[1].start
         longest = subproblem.longest.get(first)
         if longest is None:
-            longest = subproblem.longest[first] = _longest(subproblem.key[heads], subproblem.dtype)
-        bound = _longest(query, subproblem.dtype) * longest
+            longest = subproblem.longest[first] = longest_norm(subproblem.key[heads], subproblem.dtype)
+        bound = longest_norm(query, subproblem.dtype) * longest
     else:
         bound = subproblem.softcap / subproblem.base.ln
     return bound if subproblem.sink is None else float(np.maximum(bound, np.abs(subproblem.sink[heads[1]]).max()))
 
 
-def _longest(x: np.ndarray, dtype: Any) -> float:
+def longest_norm(x: np.ndarray, dtype: Any) -> float:
     """Return the greatest norm of a vector in x, (batch, heads, n, D)."""
     slabs = [x] if x.shape[2] <= _SLAB else [x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB)]
     squares = [np.maximum.reduce(np.vecdot(slab, slab, dtype=dtype), axis=None) for slab in slabs]
@@ -125,11 +125,11 @@ class _Sums:
         weights = self._scores(tile, query)
         out, total = self.out[:, :, own], self.total[..., own]
         if self.shifted:
-            self._hide(weights, tile, -math.inf)
+            subproblem.hide(weights, self.heads, tile, -math.inf)
             self._shift(weights, out, total, self.top[..., own])
         else:
             subproblem.base.power(weights, out=weights)
-            self._hide(weights, tile, 0.0)
+            subproblem.hide(weights, self.heads, tile, 0.0)
         ones = np.ones((1, len(tile.cols)), dtype=subproblem.dtype)
         if self.single:
             np.matmul(ones, weights, out=total)
@@ -153,34 +153,11 @@ class _Sums:
             s *= subproblem.softcap / subproblem.base.ln
         if subproblem.bias is not None:
             bias = subproblem.bias.view(self.heads, tile.rows, tile.cols)
-            pairs = self._pairs(s)
+            pairs = subproblem.pairs(s)
             pairs += np.multiply(
                 bias, 1 / subproblem.base.ln, out=scratch("bias", bias.shape, subproblem.dtype), dtype=subproblem.dtype
             )
         return s
-
-    def _pairs(self, s: np.ndarray) -> np.ndarray:
-        """(batch, key heads, cols, rows * group) -> (batch, key heads, cols, rows, group), a view."""
-        return s.reshape(*s.shape[:3], -1, self.subproblem.query.shape[2], copy=False)
-
-    def _hide(self, s: np.ndarray, tile: Tile, fill: float) -> None:
-        """Write ``fill`` for pairs that do not attend. If it is 0, s is finite, and multiplying by 0 and 1 is faster."""
-        subproblem, pairs = self.subproblem, self._pairs(s)
-        if tile.cut:
-            hidden, seen = subproblem.band_views()
-            for rows in subproblem.cut_rows(tile):
-                cut = pairs[..., rows.start - tile.rows.start : rows.stop - tile.rows.start, :]
-                if fill == 0:
-                    cut *= seen.view(self.heads, rows, tile.cols)
-                else:
-                    np.copyto(cut, fill, where=hidden.view(self.heads, rows, tile.cols))
-        for mask in subproblem.masks(self.heads, tile):
-            if fill == 0:  # a branch for each pair would take longer than a product
-                numbers = scratch("seen", mask.shape, subproblem.dtype)
-                np.copyto(numbers, mask)
-                pairs *= numbers
-            else:
-                np.copyto(pairs, fill, where=np.logical_not(mask, out=scratch("hidden", mask.shape, np.dtype(bool))))
 
     def _shift(self, s: np.ndarray, out: np.ndarray, total: np.ndarray, top: np.ndarray) -> None:
         """Replace s by b^(s - m), with the new maximum m, and rescale the sums so far to it."""

@@ -52,7 +52,7 @@ ARRAYS = ("scores", "keys", "queries", "heads", "batch", "batch of one", "whole"
 
 PLAIN: dict[str, Any] = {
     "keys": "the same",
-    **dict.fromkeys(("band", "offset", "lengths", "packed", "array", "term", "bias", "sink"), "none"),
+    **dict.fromkeys(("band", "offset", "lengths", "packed", "array", "term", "bias", "sink", "weight_dropout"), "none"),
     **dict.fromkeys(("softcap", "scale")),
 }
 """The values of options that are not given; as many keys as queries are the usual case."""
@@ -94,6 +94,7 @@ def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
         "wide": [False, *([True] if half and has & {"bias", "sink"} else [])],
         "softcap": [None, *given("softcap", 0.5, 30.0)],
         "sink": ["none", *given("sink", "small", "large")],
+        "weight_dropout": ["none", *given("weight_dropout", "keep")],
         "integers": ["int64", "int32"],
         "scale": [None, 0.5, -0.7, 0.0, 1.0],
         "scores": ["plain", "wide", "huge", "tiny"],

@@ -16,6 +16,7 @@ import mha_core as mha
 
 from ...algebra.biases import Bias
 from ...algebra.grid import Grid
+from ...dispatch import contract
 from ...dispatch.contract import STATE_FEATURES
 from .masks import Make
 
@@ -170,7 +171,7 @@ FEATURES: dict[str, Callable[[AttentionCall, np.random.Generator], AttentionCall
     "lse": _unchanged,  # the operation that is called decides whether the log-sum-exp is returned
 }
 """Functions that turn a plain call into one that uses this feature and no other."""
-ALL_FEATURES = frozenset(FEATURES) | STATE_FEATURES
+ALL_FEATURES = contract.FEATURES["attention"] | STATE_FEATURES
 """All features that core can name. No call here uses ``STATE_FEATURES``: the arrays decide whether a gradient is recorded."""
 _EXCLUSIVE = [
     {"bias", "alibi", "relative_bias", "bias_term"},  # a call has one bias

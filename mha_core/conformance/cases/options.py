@@ -18,6 +18,9 @@ from .attention_axes import BANDS, OFFSETS, batch_shape
 from .covering import Row
 from .features import KeyBias, relative_buckets
 
+RATE = 0.25
+"""The share of weights that dropout drops."""
+
 Arrays = Mapping[str, Any]
 """Arrays of a backend by name."""
 Make = Callable[[Arrays], Any]
@@ -38,6 +41,8 @@ class Options:
     bias: Make | None = None
     whole_bias: Callable[[Mapping[str, Floats], str], Floats] | None = None
     """Returns the bias as an array that broadcasts likewise, from the floating arrays and the dtype of the scores."""
+    buckets: np.ndarray | None = None
+    """The buckets of a relative bias, (L, S), or (..., 1, L, S) with an offset for each element of the batch."""
     offset: Any = None
 
     @property
@@ -61,6 +66,7 @@ class Options:
             "softcap": self.row["softcap"],
             "scale": self.row["scale"],
             "query_offset": arrays.get("query_offset", self.offset),
+            "weight_dropout": mha.weight_dropout(RATE, keep=arrays["keep"]) if "keep" in arrays else None,
         }
         return {name: option for name, option in given.items() if option is not None}
 
@@ -70,7 +76,8 @@ class Options:
         if bias is not None:
             allowed, bias = allowed & (bias > -np.inf), np.where(bias > -np.inf, bias, 0.0)
         given = {"allowed": allowed, "bias": bias, "sink": floats.get("sink")}
-        return given | {"softcap": self.row["softcap"], "scale": self.row["scale"]}
+        kept = {"kept_weights": self.others["keep"] / (1 - RATE)} if "keep" in self.others else {}
+        return given | {"softcap": self.row["softcap"], "scale": self.row["scale"]} | kept
 
 
 def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Options:
@@ -86,6 +93,8 @@ def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generato
     k = np.arange(row["keys"])
     _add_masks(made, q, k, structure, rng)
     _add_bias(made, q, k, rng)
+    if row.get("weight_dropout", "none") != "none":
+        made.others["keep"] = rng.random((*batch_shape(row), heads_of(row), row["queries"], row["keys"])) >= RATE
     for name, x in made.others.items():
         made.others[name] = x.astype(row.get("integers", "int64")) if x.dtype.kind == "i" else x
     if row["sink"] != "none":
@@ -204,7 +213,7 @@ def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Genera
         made.whole_bias = lambda floats, wide: -slopes.astype(wide).astype(np.float64)[:, None, None] * distance
     elif kind.startswith("relative"):
         both = kind == "relative"
-        buckets = relative_buckets(k - q, bidirectional=both)  # (L, S), or (..., 1, L, S) by element
+        buckets = made.buckets = relative_buckets(k - q, bidirectional=both)
         made.floats["table"] = rng.normal(size=(8, heads))
         made.bias = lambda arrays: mha.relative_bias(arrays["table"], bidirectional=both, max_distance=5)
 

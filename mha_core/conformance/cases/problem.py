@@ -29,6 +29,8 @@ class Problem:
 
     steepness = 1.0
     """By how much a result changes, relative to its size, when the arrays change relative to theirs."""
+    wide_results = frozenset({"lse"})
+    """The results that have the dtype of the scores, also beside half precision."""
     first = "x"
     """The array whose dtype and device the result has."""
 

@@ -11,16 +11,18 @@ import numpy as np
 
 from ..backend import BackendUnderTest
 from ..cases import attention_axes, layer_axes, piece_axes
+from ..cases.attention_gradients import attention_gradient_problem, axes_of_gradients
 from ..cases.attention_problem import attention_problem
 from ..cases.covering import Covering, Row
 from ..cases.layer_problem import layer_problem
+from ..cases.piece_gradients import axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
 from ..report.evidence import evidence
 from .held import Judge
 
 SECONDS, QUICK_SECONDS = 10.0, 1.0
 """Seconds that one kernel of attention is judged for in float32 or float64. In half precision it is half as long."""
-SHARE = {"attention": 1.0, **dict.fromkeys(layer_axes.LAYERS, 0.3)}
+SHARE = {"attention": 1.0, "attention_vjp": 0.4, **dict.fromkeys(layer_axes.LAYERS, 0.3)}
 """The share of this time that a kernel of another operation has."""
 _OF_A_PIECE = 0.12
 SMALL_SHARE = 0.3
@@ -69,12 +71,17 @@ def design_of(
     if op == "attention":
         axes, possible = attention_axes.axes_of(features, half=dtype in ("float16", "bfloat16")), attention_axes.possible
         triples = () if small else attention_axes.TRIPLES
+    elif op == "attention_vjp":
+        axes = axes_of_gradients(features, half=dtype in ("float16", "bfloat16"))
+        possible = partial(attention_axes.possible, share=0.5)  # the oracle keeps twice as many arrays
+    elif op.endswith("_vjp"):
+        axes, possible = axes_of_piece_gradients(op.removesuffix("_vjp")), piece_axes.possible
     elif op in layer_axes.LAYERS:
         axes, possible = layer_axes.axes_of_layer(op, features), layer_axes.possible
     else:
         axes, possible = piece_axes.axes_of_piece(op), piece_axes.possible
     if small:
-        possible = partial(possible, share=1 / 16)
+        possible = partial(possible, share=1 / 16)  # in place of another share
         axes = {name: [value for value in values if value in SMALL.get(name, values)] for name, values in axes.items()}
     return Covering({**axes, **(more or {})}, rng, possible=possible, triples=triples, plain=plain)
 
@@ -83,6 +90,10 @@ def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Gene
     """Return a problem of an operation whose axes have the values of ``row``."""
     if op == "attention":
         return attention_problem(row, structure, rng)
+    if op == "attention_vjp":
+        return attention_gradient_problem(row, structure, rng)
+    if op.endswith("_vjp"):
+        return piece_gradient_problem(op.removesuffix("_vjp"), row, rng)
     if op in layer_axes.LAYERS:
         return layer_problem(op, row, structure, rng)
     return piece_axes.piece_problem(op, row, rng)

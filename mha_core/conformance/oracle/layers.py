@@ -8,7 +8,7 @@ terms, and the norms, also have the error of a sum in any order in the dtype of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from .naive_attention import Floats
 SAFETY = 3.0
 _STABLE = 0.15
 """A row that moves by a greater share of its largest feature may end anywhere: four trials say too little about it."""
-_TIMES = 4
+TIMES = 4
 """How often a layer is computed with moved steps."""
 
 
@@ -97,9 +97,9 @@ class Layers:
         context = x if context is None else context
         value_context = context if value_context is None else value_context
         kv_heads = net.num_kv_heads or net.num_heads
-        q = _heads(self.linear(x, net.w_q, net.b_q), net.num_heads)
-        k = _heads(self.linear(context, net.w_k, net.b_k), kv_heads)
-        v = _heads(self.linear(value_context, net.w_v, net.b_v), kv_heads)
+        q = heads(self.linear(x, net.w_q, net.b_q), net.num_heads)
+        k = heads(self.linear(context, net.w_k, net.b_k), kv_heads)
+        v = heads(self.linear(value_context, net.w_v, net.b_v), kv_heads)
         if net.rotary is not None:
             q, k = (self.rotary(y, net.rotary, offset) for y in (q, k))
         out = np.swapaxes(self.attention(q, k, v, **options), -2, -3)
@@ -147,17 +147,22 @@ def bounded(
     """Return what ``compute`` returns exactly, and a bound on each element of its error in ``dtype``."""
     exact = compute(Layers())
     moving = Layers(dtype, rounds_weights, rng)
-    moved = np.zeros(exact.shape)
-    for _ in range(_TIMES):
-        moved = np.maximum(moved, np.abs(compute(moving) - exact))
-    rows = moved.max(axis=-1, keepdims=True, initial=0)  # of the few features of a row, one may have moved little by chance
+    return exact, bound_of(exact, [compute(moving) for _ in range(TIMES)], dtype)
+
+
+def bound_of(exact: Floats, moved: Iterable[Floats], dtype: str) -> Floats:
+    """Return a bound on the error of each element, from what the result moved by in each trial."""
+    furthest = np.zeros(exact.shape)
+    for each in moved:
+        furthest = np.maximum(furthest, np.abs(each - exact))
+    rows = furthest.max(axis=-1, keepdims=True, initial=0)  # of the few features of a row, one may have moved little by chance
     rows = np.maximum(rows, rows.mean() if rows.size else 0)
     largest = np.abs(exact).max(axis=-1, keepdims=True, initial=0)
     rows = np.where(rows > _STABLE * largest, rows + largest, rows)  # a norm of nearly equal features may turn them altogether
     bound = SAFETY * rows + tolerance.UNIT_ROUNDOFF[dtype] * np.abs(exact) + tolerance.SMALLEST[dtype]
-    return exact, np.broadcast_to(bound, exact.shape)
+    return np.broadcast_to(bound, exact.shape)
 
 
-def _heads(x: Floats, count: int) -> Floats:
+def heads(x: Floats, count: int) -> Floats:
     """(..., length, count * d) -> (..., count, length, d)."""
     return np.swapaxes(x.reshape(*x.shape[:-1], count, x.shape[-1] // count), -2, -3)

@@ -27,6 +27,7 @@ UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, 
 NEGLIGIBLE = {"float32": 2.0**-99, "float64": 2.0**-899}
 """Probabilities up to this may count as 0: products with denormal numbers take a hundred times as long on some processors."""
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3e38, "float32": 3.4e38, "float64": 1.7e308}
 
 
 def compute_dtype(dtype: str) -> str:
@@ -55,20 +56,23 @@ def exact_attention(
     rounds_weights: bool = False,
     equal_weights: bool = False,
     scale: float | None = None,
+    kept_weights: Any = None,
     **options: Any,
 ) -> Exact:
     """Return the oracle's answer and its bounds, for arrays that already hold numbers of ``dtype``.
 
     rounds_weights: allow probabilities to be rounded to ``dtype``, as fused half-precision kernels do.
     equal_weights: the probabilities of a row are nearly equal, so that rounding errors of their sum may all have one sign.
+    kept_weights: what the weights are multiplied by, for dropout.
     options: ``allowed``, ``bias``, ``softcap`` and ``sink``, as the oracle takes them.
     """
-    y, lse, p = attention(query, key, value, scale=scale, **options)
+    y, lse, p = attention(query, key, value, scale=scale, kept_weights=kept_weights, **options)
     u, u_out = UNIT_ROUNDOFF[compute_dtype(dtype)], UNIT_ROUNDOFF[dtype]
     num_keys, groups = p.shape[-1], query.shape[-3] // key.shape[-3]
     key, value = (np.repeat(np.asarray(x, dtype=np.float64), groups, axis=-3) for x in (key, value))
     ds, ds_sink = _score_errors(u, np.asarray(query, dtype=np.float64), key, lse, p, scale, **options)
     mean_ds = (p * ds).sum(axis=-1, keepdims=True) + ds_sink
+    p = p if kept_weights is None else p * kept_weights
     root = (num_keys if equal_weights else np.sqrt(num_keys)) + 3
     absolute = p @ np.abs(value)
     bound = (p * ds) @ np.abs(value) + mean_ds * (np.abs(y) + absolute) + u * root * absolute
@@ -129,7 +133,12 @@ def _distance(top: Floats, s: Floats) -> Floats:
     return np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0), 0)
 
 
-OPERATIONS = {"out": "attention", "lse": "attention lse", "weights": "attention weights"}
+OPERATIONS = {
+    "out": "attention",
+    "lse": "attention lse",
+    "weights": "attention weights",
+    **{f"d_{name}": f"gradient of {name}" for name in ("query", "key", "value", "bias", "sink")},
+}
 """The operation of each named result. Other names begin with their operation, such as "gelu tanh"."""
 
 

@@ -20,8 +20,12 @@ def attention(
     scale: float | None = None,
     softcap: float | None = None,
     sink: Any = None,
+    kept_weights: Any = None,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return (out, lse, weights) as ``naive_attention.attention`` does."""
+    """Return (out, lse, weights) as ``naive_attention.attention`` does.
+
+    kept_weights: what the weights are multiplied by, for dropout; the returned weights are those before it.
+    """
     query, key, value = (np.asarray(x, dtype=np.float64) for x in (query, key, value))
     groups = query.shape[-3] // key.shape[-3]
     key, value = (np.repeat(x, groups, axis=-3) for x in (key, value))
@@ -43,4 +47,4 @@ def attention(
     with np.errstate(divide="ignore"):
         lse = base + np.log(total)
     weights = e / np.where(total == 0, 1.0, total)
-    return weights @ value, lse[..., 0], weights
+    return (weights if kept_weights is None else weights * kept_weights) @ value, lse[..., 0], weights

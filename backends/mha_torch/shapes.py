@@ -1,0 +1,38 @@
+"""The shapes that torch's fused kernels expect: four axes, and one head dimension."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+
+def fits(query: Any, key: Any, value: Any) -> bool:
+    """Return whether torch accepts the arrays unchanged: four axes, equal batch sizes and head dimensions."""
+    return (
+        query.ndim == key.ndim == value.ndim == 4
+        and len(query) == len(key) == len(value)
+        and query.shape[-1] == value.shape[-1]
+    )
+
+
+def contiguous_rows(x: Tensor) -> Tensor:
+    """Return x, copied if its last axis is strided, which the kernel does not support."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def padded(x: Tensor, width: int) -> Tensor:
+    """Return x with zeros behind its features, which change no score."""
+    return F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
+
+
+def four_axes(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """Return (..., h, l, d) as (batch, h, l, d), without a copy if there is at most one batch axis."""
+    return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
+
+
+def mask_on_four_axes(mask: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """Return (..., h, l, s) with up to any number of axes as (batch, h, l, s), where each may be 1."""
+    return four_axes(mask.reshape((1,) * (3 - mask.ndim) + tuple(mask.shape)), batch if mask.ndim > 3 else ())

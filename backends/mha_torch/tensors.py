@@ -1,0 +1,59 @@
+"""A problem without its tensors: torch must receive all tensors that a function depends on as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mha_core.plugin import AttentionProblem
+
+_LEARNED = ("query", "key", "value", "sink")
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """The place of a tensor."""
+
+    number: int
+
+
+class Outline:
+    """A problem, with numbers in place of its tensors."""
+
+    def __init__(self, p: AttentionProblem) -> None:
+        self.tensors: list[Tensor] = []
+        """Those of the problem, which the caller takes."""
+
+        def put(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            self.tensors.append(x)
+            return _Slot(len(self.tensors) - 1)
+
+        self._problem = _mapped(p, put)
+        bias = self._problem.bias
+        named = {name: getattr(self._problem, name) for name in _LEARNED}
+        named["bias"] = next((x for x in vars(bias).values() if isinstance(x, _Slot)), None) if bias is not None else None
+        self.names = {slot.number: name for name, slot in named.items() if slot is not None}
+        """For tensors with a gradient, the names of these by number, as in ``AttentionGradients``."""
+
+    def problem(self, tensors: Sequence[Tensor]) -> AttentionProblem:
+        """Return the problem with these tensors."""
+        found: AttentionProblem = _mapped(self._problem, lambda x: tensors[x.number] if isinstance(x, _Slot) else x)
+        return found
+
+
+def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a value with ``function`` applied to all that is no dataclass, in any depth; itself if nothing changes."""
+    if not is_dataclass(value) or isinstance(value, _Slot) or not hasattr(value, "__dict__"):
+        return function(value)
+    old = {field.name: getattr(value, field.name) for field in fields(value)}
+    new = {name: _mapped(each, function) for name, each in old.items()}
+    if all(new[name] is old[name] for name in old):
+        return value
+    copy = object.__new__(type(value))
+    object.__setattr__(copy, "__dict__", {**value.__dict__, **new})  # what it computed once, it keeps
+    return copy

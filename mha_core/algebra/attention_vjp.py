@@ -1,0 +1,229 @@
+"""Gradients of attention by blocks, from its state (Dao et al. 2022, appendix B.2; Dao 2023, algorithm 2).
+
+With the scores s of a query over its keys, weights w_j = e^(s_j - lse), and the gradients do of out and dl of lse:
+
+    delta = do . out - dl        dw_j = do . v_j        ds_j = w_j (dw_j - delta)
+    dv_j = w_j do                dsink = -e^(sink - lse) delta
+    dq = scale ds_j c_j k_j      dk_j = scale ds_j c_j q        c_j = 1 - tanh^2(scale q k_j / c), the slope of the softcap
+
+summed over what each of them belongs to; the gradient of a bias is ds. The weights follow from lse, so memory is that of a
+block, and lse may be that of a merged state. A pair that does not attend, and a query that sees no key, add exactly 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Set
+from typing import Any, NamedTuple
+
+from .arrays import AnyIndex, Array, pick
+from .attention import biased, dropped, grouped, kept, products, ungrouped, upcast
+from .biases import BiasSum
+from .block_sum import BlockSum
+from .blocks import batch_slice_size, block_shape, split, visible_blocks
+from .masks import Relation
+from .packed import goes_by_sequence, sequences
+from .problem import AttentionProblem
+from .state import AttentionState
+from .visibility import seeing
+
+
+class AttentionGradients(NamedTuple):
+    """Gradients of what attention depends on, each in the shape and dtype of its array; None for those not wanted."""
+
+    query: Array | None = None
+    key: Array | None = None
+    value: Array | None = None
+    bias: Array | None = None
+    """That of an array bias, or of the table of a relative bias."""
+    sink: Array | None = None
+
+
+def attention_vjp(
+    problem: AttentionProblem,
+    state: AttentionState,
+    d_out: Array | None,
+    d_lse: Array | None,
+    wanted: Set[str],
+    *,
+    dtype: Any = None,
+) -> AttentionGradients:
+    """Return the gradients of sum(out * d_out) + sum(lse * d_lse), of the fields of ``AttentionGradients`` in ``wanted``.
+
+    ``state`` is that of the problem, ``d_out`` (..., H, L, E) and ``d_lse`` (..., H, L); None stands for zeros. ``dtype`` is
+    that of the gradients of query, key and value, by default their own.
+    """
+    p, xp = problem, problem.xp
+    d_out = xp.zeros_like(state.out) if d_out is None else d_out
+    if goes_by_sequence(p):
+        return gradients_by_sequence(p, state, d_out, d_lse, wanted, attention_vjp)
+    if (size := batch_slice_size(p)) is not None:
+        return _by_batch_slices(p, size, state, d_out, d_lse, wanted)
+    terms = row_terms(p, state, d_out, d_lse)
+    sums = _Sums(p, wanted, p.query.dtype if dtype is None else dtype)
+    num_rows, num_cols = block_shape(p, p.query.shape[-2])
+    for rows in split(range(p.query.shape[-2]), num_rows):
+        for cols, relation in visible_blocks(p, rows, num_cols):
+            sums.add(rows, cols, block_gradients(p, rows, cols, terms, wanted, masked=relation is Relation.SOME))
+    return sums.gradients(sink_gradient(p, terms) if "sink" in wanted else None)
+
+
+class RowTerms(NamedTuple):
+    """What the gradients need of each query, in the compute dtype; 0 for queries that see no key."""
+
+    lse: Array
+    d_out: Array
+    delta: Array
+
+
+def row_terms(p: AttentionProblem, state: AttentionState, d_out: Array, d_lse: Array | None) -> RowTerms:
+    """Return lse, d_out, and delta = d_out . out - d_lse."""
+    xp = p.xp
+    no_terms = state.lse == -math.inf
+    seen = None if p.sink is None else seeing(p)  # the lse of a query that sees no key is then the sink
+    blind = no_terms if seen is None else no_terms | ~seen
+    d_out = xp.where(blind[..., None], 0, upcast(p, d_out))
+    delta = xp.sum(d_out * upcast(p, state.out), axis=-1)
+    delta = xp.where(no_terms, 0, delta if d_lse is None else delta - d_lse)
+    return RowTerms(xp.where(no_terms, 0, state.lse), d_out, delta)
+
+
+class _Sums:
+    """The sums over blocks of the wanted gradients."""
+
+    def __init__(self, p: AttentionProblem, wanted: Set[str], dtype: Any) -> None:
+        self.p, self.dtype = p, dtype
+        arrays = {"query": p.query, "key": p.key, "value": p.value}
+        self.of = {name: BlockSum(p.xp, x.shape) for name, x in arrays.items() if name in wanted}
+        self.bias: BiasSum | None = p.bias.sum(p.xp) if p.bias is not None and "bias" in wanted else None
+
+    def add(self, rows: range, cols: range, found: AttentionGradients) -> None:
+        """Add the gradients of one block of queries and keys."""
+        for name, total in self.of.items():
+            d = getattr(found, name)
+            index = rows if name == "query" else kept(self.p, cols)
+            assert isinstance(index, range)
+            total.add(index, range(d.shape[-1]), d)
+        if self.bias is not None and found.bias is not None:
+            self.bias.add(self.p.grid(rows, cols), found.bias)
+
+    def gradients(self, sink: Array | None) -> AttentionGradients:
+        p = self.p
+        found = {name: each.whole(self.dtype, p.device) for name, each in self.of.items()}
+        return AttentionGradients(**found, bias=None if self.bias is None else self.bias.whole(p.device), sink=sink)
+
+
+def block_gradients(
+    p: AttentionProblem, rows: AnyIndex, cols: AnyIndex, terms: RowTerms, wanted: Set[str], *, masked: bool = True
+) -> AttentionGradients:
+    """Return what one block of queries and keys adds to the wanted gradients, in the compute dtype.
+
+    That of a query, key or value is one of ``rows`` or ``cols``, not yet summed over batch axes that it shares; ``bias`` is
+    that of the scores, (..., H, rows, cols). ``masked=False`` leaves the mask out; every pair must then be known to attend.
+    """
+    xp, found = p.xp, AttentionGradients()
+    q, do = (grouped(p, upcast(p, pick(xp, x, rows, -2))) for x in (p.query, terms.d_out))
+    k, v = (upcast(p, pick(xp, x, kept(p, cols), -2))[..., :, None, :, :] for x in (p.key, p.value))
+    lse, delta = (grouped(p, pick(xp, x[..., None], rows, -2)) for x in (terms.lse, terms.delta))
+
+    capped = products(p, rows, cols)
+    w = xp.exp(biased(p, capped, rows, cols, masked=masked) - lse)
+    if "value" in wanted:
+        found = found._replace(value=_over_groups(p, dropped(p, w, rows, cols), do))
+    if wanted.isdisjoint({"query", "key", "bias"}):
+        return found
+    # by selection, since the value of a key that this query does not see may be NaN to others
+    dw = dropped(p, xp.matmul(do, xp.matrix_transpose(v)), rows, cols)
+    ds = xp.where(w == 0, 0, w * (dw - delta))
+    if "bias" in wanted:
+        found = found._replace(bias=ungrouped(p, ds))
+    if p.softcap is not None:
+        t = capped / p.softcap
+        ds = ds * (1 - t * t)
+    ds = ds * p.scale
+    if "query" in wanted:
+        found = found._replace(query=ungrouped(p, xp.matmul(ds, k)))
+    if "key" in wanted:
+        found = found._replace(key=_over_groups(p, ds, q))
+    return found
+
+
+def _over_groups(p: AttentionProblem, weights: Array, x: Array) -> Array:
+    """(..., K, G, l, s), (..., K, G, l, d) -> (..., K, s, d): the sum over the queries of all heads that share a key."""
+    xp = p.xp
+    weights, x = (xp.reshape(y, (*y.shape[:-3], y.shape[-3] * y.shape[-2], y.shape[-1])) for y in (weights, x))
+    return xp.matmul(xp.matrix_transpose(weights), x)
+
+
+def sink_gradient(p: AttentionProblem, terms: RowTerms) -> Array:
+    """-e^(sink - lse) delta, summed over queries and batch: (H,)."""
+    assert p.sink is not None
+    xp = p.xp
+    of_rows = xp.exp(upcast(p, p.sink)[:, None] - terms.lse) * terms.delta
+    others = tuple(axis for axis in range(of_rows.ndim) if axis != of_rows.ndim - 2)
+    return xp.astype(-xp.sum(of_rows, axis=others), p.sink.dtype, copy=False)
+
+
+# parts of a problem
+
+
+def gradients_by_sequence(
+    p: AttentionProblem,
+    state: AttentionState,
+    d_out: Array,
+    d_lse: Array | None,
+    wanted: Set[str],
+    vjp: Callable[..., AttentionGradients],
+) -> AttentionGradients:
+    """Return the gradients of packed sequences; ``vjp`` is called once for each run of equal lengths, as ``attention_vjp``."""
+
+    def of_run(run: Any) -> AttentionGradients:
+        part = AttentionState(run.stacked(state.out), run.stacked_rows(state.lse))
+        d_rows = None if d_lse is None else run.stacked_rows(d_lse)
+        found = vjp(run.problem, part, run.stacked(d_out), d_rows, wanted)
+        return found._replace(
+            **{name: run.laid_out(x) for name in ("query", "key", "value") if (x := getattr(found, name)) is not None}
+        )
+
+    return _joined(p, map(of_run, sequences(p)), lambda name: -2)
+
+
+def _by_batch_slices(
+    p: AttentionProblem, size: int, state: AttentionState, d_out: Array, d_lse: Array | None, wanted: Set[str]
+) -> AttentionGradients:
+    """Return the gradients of slices of the first batch axis; those of an array that they share are summed."""
+    ndim = len(p.batch_shape) + 3
+
+    def is_shared(x: Array) -> bool:
+        return x.ndim < ndim or x.shape[0] == 1
+
+    def of_slice(start: int) -> AttentionGradients:
+        some = slice(start, start + size)
+        arrays = (x if is_shared(x) else x[some, ...] for x in (p.query, p.key, p.value))
+        part = AttentionState(state.out[some, ...], state.lse[some, ...])
+        d_rows = None if d_lse is None else d_lse[some, ...]
+        return attention_vjp(p.with_arrays(*arrays), part, d_out[some, ...], d_rows, wanted, dtype=p.compute_dtype)
+
+    return _joined(p, map(of_slice, range(0, p.batch_shape[0], size)), lambda name: None if is_shared(getattr(p, name)) else 0)
+
+
+def _joined(
+    p: AttentionProblem, parts: Iterator[AttentionGradients], axis_of: Callable[[str], int | None]
+) -> AttentionGradients:
+    """Return gradients of parts as one: concatenated along ``axis_of`` an array, or summed if that is None."""
+    every, arrays = list(parts), ("query", "key", "value")
+
+    def one(name: str) -> Array | None:
+        given: list[Any] = [getattr(part, name) for part in every]
+        axis = axis_of(name) if name in arrays else None
+        if given[0] is None:
+            return None
+        dtype = given[0].dtype if name not in arrays else p.query.dtype
+        if axis is not None:
+            return p.xp.astype(p.xp.concat(given, axis=axis), dtype, copy=False)
+        total = upcast(p, given[0])
+        for each in given[1:]:
+            total = total + upcast(p, each)
+        return p.xp.astype(total, dtype, copy=False)
+
+    return AttentionGradients(**{name: one(name) for name in AttentionGradients._fields})

@@ -1,0 +1,80 @@
+"""Array-API functions that are made of others, whose derivatives then follow. Each takes the namespace first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..algebra.arrays import Namespace
+
+
+def matrix_transpose(xp: Namespace, x: Any) -> Any:
+    return xp.permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def transpose(xp: Namespace, x: Any, axes: Sequence[int] | None = None) -> Any:
+    return xp.permute_dims(x, tuple(range(x.ndim))[::-1] if axes is None else tuple(axes))
+
+
+def swapaxes(xp: Namespace, x: Any, first: int, second: int) -> Any:
+    axes = list(range(x.ndim))
+    axes[first], axes[second] = axes[second], axes[first]
+    return xp.permute_dims(x, tuple(axes))
+
+
+def moveaxis(xp: Namespace, x: Any, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Any:
+    sources, targets = ((each,) if isinstance(each, int) else each for each in (source, destination))
+    moved = dict(zip((at % x.ndim for at in targets), (at % x.ndim for at in sources), strict=True))
+    rest = iter(at for at in range(x.ndim) if at not in moved.values())
+    return xp.permute_dims(x, tuple(moved[at] if at in moved else next(rest) for at in range(x.ndim)))
+
+
+def expand_dims(xp: Namespace, x: Any, *, axis: int = 0) -> Any:
+    at = axis % (x.ndim + 1)
+    return xp.reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
+
+
+def squeeze(xp: Namespace, x: Any, axis: int | tuple[int, ...]) -> Any:
+    axes = {at % x.ndim for at in ((axis,) if isinstance(axis, int) else axis)}
+    if any(x.shape[at] != 1 for at in axes):
+        raise ValueError(f"squeeze(axis={axis}): shape {x.shape} has other lengths than 1 there")
+    return xp.reshape(x, tuple(size for at, size in enumerate(x.shape) if at not in axes))
+
+
+def unstack(xp: Namespace, x: Any, /, *, axis: int = 0) -> Any:
+    front = (slice(None),) * (axis % x.ndim)
+    return tuple(x[(*front, at, ...)] for at in range(x.shape[axis]))
+
+
+def vecdot(xp: Namespace, x: Any, y: Any, *, axis: int = -1) -> Any:
+    return xp.sum(x * y, axis=axis)
+
+
+def var(xp: Namespace, x: Any, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    centred = x - xp.mean(x, axis=axis, keepdims=True) if axis is not None else x - xp.mean(x)
+    axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    count = 1
+    for at in axes:
+        count *= x.shape[at]
+    return xp.sum(centred * centred, axis=axis, keepdims=keepdims) / (count - correction)
+
+
+def std(xp: Namespace, x: Any, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    return xp.sqrt(var(xp, x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def asarray(xp: Namespace, x: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
+    x = xp.stack(list(x)) if isinstance(x, list | tuple) else x
+    return x if dtype is None else xp.astype(x, dtype)
+
+
+def tensordot(xp: Namespace, x: Any, y: Any, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
+    ours, theirs = axes if not isinstance(axes, int) else (range(x.ndim - axes, x.ndim), range(axes))
+    ours, theirs = [at % x.ndim for at in ours], [at % y.ndim for at in theirs]
+    free_x, free_y = ([at for at in range(z.ndim) if at not in used] for z, used in ((x, ours), (y, theirs)))
+    count = 1
+    for at in ours:
+        count *= x.shape[at]
+    rows = xp.reshape(xp.permute_dims(x, (*free_x, *ours)), (-1, count))
+    columns = xp.reshape(xp.permute_dims(y, (*theirs, *free_y)), (count, -1))
+    return xp.reshape(rows @ columns, (*(x.shape[at] for at in free_x), *(y.shape[at] for at in free_y)))

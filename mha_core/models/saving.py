@@ -1,0 +1,96 @@
+"""Text models as directories: weights under the names of their family, beside copies of the other files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..dispatch.selection import backend_of
+from ..layers.atomic import atomic_file
+from .checkpoint import build_model
+from .families import MODEL_TYPES
+from .files import WeightsFile, field, one_of, read_json
+from .text_model import TextModel
+
+_COPIED = ("*.json", "*.txt", "*.model", "*/*.json")
+"""The files of settings and vocabularies, in the directory and those directly below it."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an array is in a file: it stands for the array while the model is built."""
+
+    name: str
+    is_transposed: bool = False
+    shape: tuple[int, ...] = ()
+    dtype: Any = None
+
+    @property
+    def T(self) -> _Place:  # noqa: N802  (an array's name)
+        return replace(self, is_transposed=True)
+
+    def __getitem__(self, key: Any) -> _Place:
+        return self
+
+
+class _Places:
+    """Stands for a file of weights: each array is its place."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def check_count(self, name: str, count: int, setting: str) -> None:
+        """Any number of layers has places."""
+
+    def take(self, name: str, shape: tuple[int, ...]) -> _Place:
+        return _Place(self.prefix + name, shape=shape)
+
+
+def save_model(model: TextModel, source: Path, target: Path) -> None:
+    """Write a model that was read from ``source``, a directory, to ``target``; the file of weights comes last.
+
+    Raises FileExistsError if ``target`` is not new or empty, ModelError if files of ``source`` are gone.
+    """
+    import shutil  # takes 5 ms; imported only to write a model
+
+    from safetensors.numpy import save as to_bytes
+
+    path = source / "config.json"
+    family = MODEL_TYPES[one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")]
+    file = WeightsFile(source / "model.safetensors")
+    file.use_prefix(family.prefix)
+    places = build_model(source, family, _Places(file.prefix), lambda place: place).arrays()
+    stored = file.every()
+    for name, x in model.arrays().items():
+        place: Any = places[name]
+        backend = backend_of({name: x})
+        xp = backend.xp
+        is_half = str(x.dtype).rpartition(".")[2] == "float16"
+        x = backend.to_numpy(x if is_half else xp.astype(x, xp.float32))
+        new = x.T if place.is_transposed else x
+        # a table may have more rows than the model uses
+        stored[place.name] = _joined(new, stored[place.name].astype(new.dtype)[len(new) :])
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target} exists: write to the name of a new directory, or of an empty one")
+    for name in _directories(source):
+        (target / name).mkdir(parents=True, exist_ok=True)
+    for pattern in _COPIED:
+        for each in source.glob(pattern):
+            (target / each.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(each, target / each.relative_to(source))
+    with atomic_file(target / "model.safetensors") as written:
+        written.write(to_bytes(stored, metadata={"format": "pt"}))
+
+
+def _joined(new: Any, rest: Any) -> Any:
+    import numpy
+
+    return numpy.ascontiguousarray(numpy.concatenate([new, rest]) if len(rest) else new)
+
+
+def _directories(source: Path) -> list[str]:
+    """Return the directories that modules.json names, which may hold no file; "" for the directory itself."""
+    path = source / "modules.json"
+    modules = read_json(path, list) if path.exists() else []
+    return ["", *(str(module.get("path", "")) for module in modules if isinstance(module, dict))]

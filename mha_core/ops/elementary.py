@@ -1,0 +1,208 @@
+"""Factories of operations: elementary ones with their gradients, and those made of smaller ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..algebra.arrays import Array, device_of
+from ..autodiff.recorded import Recorded, plain_value
+from ..dispatch.backend import LoadedBackend
+from ..dispatch.context import dry_run
+from ..dispatch.contract import Call
+from ..dispatch.kernels import decide, describe
+from ..dispatch.selection import agreed, backend_of, known_backend
+from .operation import Key, Operation, Plan, Run, key_of
+from .tree import arrays_in, map_arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A call whose arguments have been checked, and what the choice of a kernel needs to know about it."""
+
+    backend: LoadedBackend
+    algebra: Callable[..., Any]
+    """Called with the arguments of the operation."""
+    shape: tuple[int, ...] | None
+    """The shape of the result; None if it is a tuple of arrays."""
+    features: Iterable[str] = ()
+    like: Iterable[str | None] = ()
+    """For a tuple of arrays, the arguments that they are like; None where the result is None."""
+    settings: Iterable[tuple[str, Any]] = ()
+    """Options that the choice of a kernel may depend on."""
+
+
+def elementary(
+    name: str,
+    names: tuple[str, ...],
+    algebra: Callable[..., Array],
+    *,
+    optional: Iterable[str] = (),
+    vjp: Callable[..., tuple[Array | None, ...]],
+    validate: Callable[..., None] | None = None,
+    shape: Callable[..., tuple[int, ...]] | None = None,
+) -> Operation:
+    """Return an operation on floating arrays of one library, dtype and device, and register its gradients as another one.
+
+    Parameters
+    ----------
+    name : as in ``Call.op``
+    names : the names of the arrays, in order; those in ``optional`` may be None
+    algebra : called as ``algebra(xp, *arrays, **options)``; a kernel is called without ``xp``
+    vjp : called as ``vjp(xp, *arrays, d_out, wanted=names, **options)``
+        Returns the gradients of the arrays in ``wanted``, and None for the others.
+    validate : function of the arrays that raises for shapes that do not fit
+    shape : function of the arrays that returns the shape of the result, by default that of the first array
+    """
+
+    def named(*arrays: Any, **options: Any) -> dict[str, Any]:
+        return dict(zip(names, arrays, strict=True))
+
+    def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
+        backend = agreed(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
+        if backend.plain is not None:
+            return Plan(partial(recorded, backend, operation, gradients, names), None)
+        if validate is not None:
+            validate(*arrays)
+        xp, first = backend.xp, arrays[0]
+        if first.ndim == 0:  # NumPy's functions return a scalar, which is not an array, for an array without axes
+            one = plan((xp.reshape(first, (1,)), *arrays[1:]), options, kept)
+            assert one.bind is not None
+            bind = one.bind
+            return Plan(
+                lambda x, *rest, **options: xp.reshape(one.compute(xp.reshape(x, (1,)), *rest, **options), ()),
+                lambda x, *rest, **options: bind(xp.reshape(x, (1,)), *rest, **options),
+                finish=lambda y: xp.reshape(y, ()),
+            )
+        result = shape(*arrays) if shape else tuple(first.shape)
+        examined = Examined(backend, partial(algebra, xp), result, settings=options.items())
+        return _planned(name, named, examined, arrays, options)
+
+    gradients = gradients_operation(name, names, vjp)
+    operation = Operation(partial(key_of, name), plan)
+    return operation
+
+
+def gradients_operation(name: str, names: tuple[str, ...], vjp: Callable[..., tuple[Array | None, ...]]) -> Operation:
+    """Return the operation ``name_vjp``: the gradients of an operation's arrays, from these, ``d_out`` and ``wanted``."""
+
+    def named(*arrays: Any, **options: Any) -> dict[str, Any]:
+        return dict(zip((*names, "d_out"), arrays, strict=True))
+
+    def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
+        backend = backend_of({name: x for name, x in named(*arrays).items() if x is not None})
+        like = [name if name in options["wanted"] else None for name in names]
+        examined = Examined(backend, partial(vjp, backend.xp), None, like=like, settings=options.items())
+        return _planned(f"{name}_vjp", named, examined, arrays, options)
+
+    return Operation(partial(key_of, f"{name}_vjp"), plan, at=len(names))
+
+
+def recorded(
+    backend: LoadedBackend, operation: Operation, gradients: Operation, names: tuple[str, ...], *arrays: Any, **options: Any
+) -> Recorded:
+    """Return the result of an operation as a node of the tape, with the operation that gives its gradients as pullback."""
+    values = [plain_value(x) for x in arrays]
+    active = [at for at, x in enumerate(arrays) if isinstance(x, Recorded)]
+    wanted = frozenset(names[at] for at in active)
+
+    def pull(d: Array) -> list[Array | None]:
+        given = [*values, d]
+        if d.ndim == 0:  # a gradient of one number
+            given = [x if x is None or x.ndim else backend.xp.reshape(x, (1,)) for x in given]
+        found = gradients(*given, wanted=wanted, **options)
+        return [found[at] for at in active]
+
+    made: Recorded = backend.xp.record(operation(*values, **options), [arrays[at].node for at in active], pull)
+    return made
+
+
+def composite(
+    name: str,
+    named: Callable[..., Mapping[str, Any]],
+    examine: Callable[..., Examined],
+    *,
+    facts: Callable[..., tuple[Any, ...]] = lambda *arguments: (),
+    at: int = 0,
+    parts: bool = True,
+    planned_by_options: bool = True,
+) -> Operation:
+    """Return an operation made of smaller ones; the functions below are called with its arguments.
+
+    Parameters
+    ----------
+    name : as in ``Call.op``
+    named : returns, by name, the arrays that the choice of a kernel depends on
+    examine : checks the arguments
+    facts : called without the options; returns what a key contains besides arrays and options
+    at : as in ``Operation``
+    parts : False for an operation that is not made of smaller ones, but has arguments that are not all of one kind
+    planned_by_options : False if options are numbers that differ in every call, and no choice depends on them
+    """
+
+    def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
+        arrays = named(*arguments, **options)
+        others = {k: v for k, v in options.items() if k not in arrays} if planned_by_options else {}
+        return key_of((name, facts(*arguments), *arrays), tuple(arrays.values()), others)
+
+    def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
+        return _planned(name, named, examine(*arguments, **options), arguments, options, composite=parts)
+
+    return Operation(key, plan, at)
+
+
+def _planned(
+    name: str,
+    named: Callable[..., Mapping[str, Any]],
+    examined: Examined,
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+    *,
+    composite: bool = False,
+) -> Plan:
+    """Return the plan of a checked call. Before a kernel computes a composite, its smaller operations check their arguments."""
+    backend, shape = examined.backend, examined.shape
+    given = named(*arguments, **options)
+    ours = (x for x in arrays_in(options) if known_backend(x) is backend)  # an error will name the others
+    features, shield = backend.shielded(backend.features((*given.values(), *ours)))
+    algebra = shield(examined.algebra)
+    call = describe(name, given, features=features.union(examined.features), options=dict(examined.settings))
+    decision = decide(backend.name, call, composite=composite)
+    if composite and decision.kernel is not None:
+        with dry_run(_check_only):
+            algebra(*arguments, **options)
+    compute = algebra if decision.run is None else shield(decision.run)
+
+    def bind(*arguments: Any, **options: Any) -> Run:
+        def again(function: Callable[[Any], Any]) -> Any:
+            return algebra(*map_arrays(arguments, function), **map_arrays(options, function))
+
+        arrays = named(*arguments, **options)
+        return Run(
+            backend=backend,
+            call=call,
+            decision=decision,
+            arguments=arrays,
+            options=options,
+            compute=partial(compute, *arguments, **options),
+            algebra=partial(algebra, *arguments, **options),
+            empty=partial(_empty, backend, examined, call, arrays),
+            again=again if composite or shape is None else None,
+            parts=composite,
+        )
+
+    return Plan(compute, bind)
+
+
+def _empty(backend: LoadedBackend, examined: Examined, call: Call, arrays: Mapping[str, Any]) -> Any:
+    """Return a placeholder of the result."""
+    if examined.shape is not None:
+        return backend.placeholder(examined.shape, call.dtype, device_of(next(iter(arrays.values()))))
+    likes = (None if name is None else arrays[name] for name in examined.like)
+    return tuple(None if x is None else backend.placeholder(tuple(x.shape), x.dtype, device_of(x)) for x in likes)
+
+
+def _check_only(run: Run) -> Any:
+    return run.algebra() if run.parts else run.empty()

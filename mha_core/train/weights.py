@@ -1,0 +1,88 @@
+"""The arrays of a model by name, the gradients that belong to them, and the same model with other arrays.
+
+A model is an array, a layer, or a tuple, list, dict or frozen dataclass of models; anything else in it is a setting. Names are
+dotted, such as ``layers.0.attention.w_q``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+from ..algebra.arrays import Array, is_array
+from ..ops.tree import children, dotted, with_children
+
+Model: TypeAlias = Any
+"""A tree of arrays."""
+
+_ROOT = "model"
+
+
+def named_arrays(model: Model) -> dict[str, Array]:
+    """Return every array of a model by its name; a model that is an array itself is named model.
+
+    Raises ValueError if two arrays have the same name.
+    """
+    found: dict[str, Array] = {}
+    for name, x in _walk("", model):
+        if name in found:
+            raise ValueError(f"two arrays of the model are named {name}; expected keys that give each its own name")
+        found[name] = x
+    return found
+
+
+def named_gradients(model: Model, gradients: Any) -> dict[str, Array]:
+    """Return the gradients by the names of their arrays, without those that are None.
+
+    Raises ValueError if they do not have the structure of the model, TypeError for a gradient that is not an array.
+    """
+    return dict(_pair("", model, gradients))
+
+
+def replaced(model: Model, arrays: Mapping[str, Array]) -> Model:
+    """Return the model with these arrays in place of those of the same names. Parts without any stay the same objects."""
+    return _replaced("", model, arrays)
+
+
+def _walk(name: str, value: Any) -> Iterator[tuple[str, Array]]:
+    if is_array(value):
+        yield name or _ROOT, value
+    for key, child in (children(value) or {}).items():
+        yield from _walk(dotted(name, key), child)
+
+
+def _pair(name: str, value: Any, gradient: Any) -> Iterator[tuple[str, Array]]:
+    if gradient is None:
+        return
+    if is_array(value):
+        if not is_array(gradient):
+            raise TypeError(f"the gradient of {name or _ROOT} is {type(gradient).__name__}; expected an array, or None")
+        yield name or _ROOT, gradient
+        return
+    inside, given = children(value), children(gradient)
+    if inside is None:
+        if is_array(gradient):
+            raise ValueError(f"there is a gradient for {name or _ROOT}, but the model has {type(value).__name__} there")
+        return  # a setting
+    if given is None or type(gradient) is not type(value):
+        raise ValueError(
+            f"the gradient of {name or _ROOT} is {type(gradient).__name__}; expected {type(value).__name__}, as in the model, "
+            "or None"
+        )
+    if given.keys() != inside.keys():
+        raise ValueError(f"the gradient of {name or _ROOT} has {_listed(given)}; expected {_listed(inside)}, as in the model")
+    for key, child in inside.items():
+        yield from _pair(dotted(name, key), child, given[key])
+
+
+def _replaced(name: str, value: Any, arrays: Mapping[str, Array]) -> Any:
+    if is_array(value):
+        return arrays.get(name or _ROOT, value)
+    inside = children(value)
+    if inside is None:
+        return value
+    return with_children(value, {key: _replaced(dotted(name, key), child, arrays) for key, child in inside.items()})
+
+
+def _listed(inside: Mapping[Any, Any]) -> str:
+    return ", ".join(map(str, inside)) if inside else "nothing"

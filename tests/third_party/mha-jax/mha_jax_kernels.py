@@ -1,0 +1,39 @@
+"""The backend of mha_jax with JAX's own gradients, and kernels that bound the memory of attention under jit."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import mha_jax
+
+from mha_core.plugin import Kernel, hookimpl
+
+_OPTIONS = frozenset(
+    {
+        *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
+        *("bias", "alibi", "relative_bias", "bias_term", "softcap", "sink"),
+        *("grouped_query", "value_dim", "broadcast", "weight_dropout"),
+    }
+)
+FEATURES: Mapping[str, frozenset[str]] = {
+    "attention": _OPTIONS | {"lse", "gradient", "vmap", "traced"},
+    "attention_vjp": _OPTIONS | {"d_lse", "d_bias", "d_sink", "gradient", "forward_gradient", "vmap", "traced"},
+}
+
+
+def value_and_grad(function, arrays):
+    import jax
+
+    (value, others), gradients = jax.value_and_grad(function, has_aux=True)(arrays)
+    return value, others, gradients
+
+
+@hookimpl
+def mha_backends():
+    for backend in mha_jax.mha_backends():
+        yield replace(backend, value_and_grad=value_and_grad)
+
+
+@hookimpl
+def mha_kernels():
+    for op, features in FEATURES.items():
+        yield Kernel("jax", op, "scan", 1, f"mha_jax_scan:{op}", handles=features, supports="mha_jax_scan:supports")

@@ -1,0 +1,170 @@
+"""Gradients of attention over whole arrays in NumPy float64, in steps that ``wrong_gradients`` changes."""
+
+from functools import cached_property
+
+import numpy as np
+
+from mha_core.algebra.attention_vjp import AttentionGradients
+
+
+def summed_to(x, shape):
+    """Return x summed over the axes along which an array of this shape was broadcast."""
+    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
+    return x.sum(axis=tuple(at for at, size in enumerate(shape) if size == 1 != x.shape[at]), keepdims=True)
+
+
+class WholeGradients:
+    """The gradients of one call of a kernel of ``attention_vjp``. A step is a property, or a method named ``of_``."""
+
+    def __init__(self, problem, state, d_out, d_lse, wanted):
+        self.problem, self.state, self.wanted = problem, state, wanted
+        self.given_d_out, self.given_d_lse = d_out, d_lse
+        self.query, key, value = (np.asarray(x, dtype=np.float64) for x in (problem.query, problem.key, problem.value))
+        self.key, self.value = (np.repeat(x, problem.num_groups, axis=-3) for x in (key, value))
+        self.scale = problem.scale
+
+    @cached_property
+    def shape(self):
+        return (*self.problem.rows_shape, self.key.shape[-2])
+
+    @cached_property
+    def grid(self):
+        return self.problem.grid(range(self.shape[-2]), self.problem.structure.keys)
+
+    @cached_property
+    def allowed(self):
+        mask = self.problem.mask
+        return np.broadcast_to(True if mask is None else mask.block(self.grid), self.shape)
+
+    @cached_property
+    def raw(self):
+        return self.scale * (self.query @ np.swapaxes(self.key, -1, -2))
+
+    @cached_property
+    def capped(self):
+        c = self.problem.softcap
+        return self.raw if c is None else c * np.tanh(self.raw / c)
+
+    @cached_property
+    def slope(self):
+        c = self.problem.softcap
+        return np.ones(self.raw.shape) if c is None else 1 - (self.capped / c) ** 2
+
+    @cached_property
+    def scores(self):
+        bias = self.problem.bias
+        s = self.capped if bias is None else self.capped + np.asarray(bias.block(self.grid), dtype=np.float64)
+        return np.where(self.allowed, s, -np.inf)
+
+    @cached_property
+    def blind(self):
+        return ~np.any(self.scores > -np.inf, axis=-1)
+
+    @cached_property
+    def lse(self):
+        lse = np.asarray(self.state.lse, dtype=np.float64)
+        return np.where(lse == -np.inf, 0, lse)
+
+    @cached_property
+    def weights(self):
+        return np.exp(self.scores - self.lse[..., None])
+
+    @cached_property
+    def d_out(self):
+        return np.where(self.blind[..., None], 0, np.asarray(self.given_d_out, dtype=np.float64))
+
+    @cached_property
+    def d_lse(self):
+        if self.given_d_lse is None:
+            return np.zeros(self.shape[:-1])
+        return np.where(self.state.lse == -np.inf, 0, np.asarray(self.given_d_lse, dtype=np.float64))
+
+    @cached_property
+    def out(self):
+        return np.asarray(self.state.out, dtype=np.float64)
+
+    @cached_property
+    def delta(self):
+        return np.sum(self.d_out * self.out, axis=-1) - self.d_lse
+
+    @cached_property
+    def kept(self):
+        dropout = self.problem.dropout
+        return 1.0 if dropout is None else dropout.kept(self.grid, self.problem.rows_shape) / (1 - dropout.rate)
+
+    @cached_property
+    def ds(self):
+        return self.weights * (self.kept * (self.d_out @ np.swapaxes(self.value, -1, -2)) - self.delta[..., None])
+
+    @cached_property
+    def da(self):
+        return self.ds * self.slope * self.scale
+
+    def of_query(self):
+        return self.summed(self.da @ self.key, self.problem.query.shape)
+
+    def of_key(self):
+        return self.by_key_head(np.swapaxes(self.da, -1, -2) @ self.query, self.problem.key.shape)
+
+    def of_value(self):
+        return self.by_key_head(np.swapaxes(self.weights * self.kept, -1, -2) @ self.d_out, self.problem.value.shape)
+
+    def of_bias(self):
+        bias = self.problem.bias
+        if not hasattr(bias, "table"):
+            found, keys = np.zeros((*self.shape[:-1], self.total_keys)), self.problem.structure.keys
+            found[..., keys.start : keys.stop] = self.of_pairs
+            return self.summed(found, bias.array.shape)
+        buckets = np.broadcast_to(self.buckets, (*self.shape[:-3], 1, *self.shape[-2:]))[..., 0, :, :]
+        found = np.zeros(bias.table.shape)
+        for head in range(found.shape[1]):
+            np.add.at(found[:, head], buckets, self.of_pairs[..., head, :, :])
+        return found
+
+    @cached_property
+    def of_pairs(self):
+        """The gradients of all pairs that the bias' is summed from."""
+        return self.ds
+
+    @cached_property
+    def total_keys(self):
+        size = self.problem.bias.array.shape[-1]
+        return size if size != 1 else self.problem.structure.keys.stop
+
+    @cached_property
+    def distance(self):
+        return self.grid.key_index - self.grid.query_position
+
+    @cached_property
+    def buckets(self):
+        bias = self.problem.bias
+        distance = np.clip(self.distance, -bias.max_distance, bias.max_distance)
+        return np.vectorize(bias.bucket, otypes=[int])(distance)
+
+    def of_sink(self):
+        return summed_to(-self.sink_terms.sum(axis=-1), self.problem.sink.shape)
+
+    @cached_property
+    def sink_weights(self):
+        return np.exp(np.asarray(self.problem.sink, dtype=np.float64)[:, None] - self.lse)
+
+    @cached_property
+    def sink_terms(self):
+        return self.sink_weights * self.delta
+
+    def summed(self, x, shape):
+        return summed_to(x, shape)
+
+    def by_key_head(self, x, shape):
+        grouped = x.reshape(*x.shape[:-3], shape[-3], self.problem.num_groups, *x.shape[-2:])
+        return self.summed(self.over_groups(grouped), shape)
+
+    def over_groups(self, x):
+        return x.sum(axis=-3)
+
+    def gradients(self):
+        p = self.problem
+        bias = getattr(p.bias, "array", getattr(p.bias, "table", None))
+        like = {"query": p.query, "key": p.key, "value": p.value, "bias": bias, "sink": p.sink}
+        found = {name: getattr(self, f"of_{name}")() for name in like if name in self.wanted}
+        return AttentionGradients(**{name: x.astype(like[name].dtype) for name, x in found.items()})
