@@ -20,7 +20,8 @@ THIRD  := tests/third_party
 # The markers (see pyproject.toml) of tests that `make test` leaves out, and of short tests that `make test-all` replaces by full ones.
 SLOW  := asv or browser or cuda or field or full or pages
 SHORT := quick
-PYTEST = MHA_TESTS_REQUIRE=all $(DEV)/bin/python -m pytest -n 2 --dist worksteal
+# Two processes share the cores, so idle threads of OpenMP and OpenBLAS must not spin: they took half of the time.
+PYTEST = MHA_TESTS_REQUIRE=all OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4 $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 
 # The compiled plugin, if there is a C++ compiler; without one its tests are skipped.
 NATIVE    := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)

@@ -3,12 +3,10 @@
 Run from the root of the repository: python docs/training_plot.py
 """
 
-import io
 import sys
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
@@ -19,12 +17,11 @@ STYLE = {
     FIRST: ("first", "#0757a8", "#7db7f5"),
     SECOND: ("second", "#c2410c", "#fb923c"),
 }
-"""The variable that each colour stands for, and its value on a light and on a dark page."""
+"""For each colour the variable of the style sheet, and its value on a light and on a dark page."""
 
 
 def losses():
     """Return the loss of each step on both backends."""
-    sys.path.insert(0, str(ROOT / "examples"))
     import digits
 
     seen, _, labels, _ = digits.data()
@@ -51,19 +48,9 @@ def drawn(curves):
     return figure
 
 
-def svg(figure):
-    """Return the figure as SVG that suits a light and a dark page."""
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "training", "font.family": "sans-serif", "font.size": 10}):
-        file = io.StringIO()
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
-    for colour, (name, _, _) in STYLE.items():
-        text = text.replace(colour, f"var(--{name})")
-    light, dark = ("; ".join(f"--{each[0]}: {each[at]}" for each in STYLE.values()) for at in (1, 2))
-    style = f"<style>svg {{ {light} }} @media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}</style>"
-    head, end, rest = text[text.index("<svg") :].partition(">")
-    return f'{head} role="img" aria-label="Loss of each step on NumPy and torch"{end}\n{style}{rest}'
-
-
 if __name__ == "__main__":
-    (ROOT / "docs" / "training.svg").write_text(svg(drawn(losses())), encoding="utf-8")
+    sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "asv_benches")]
+    from peers import adaptive
+
+    picture = adaptive.svg(drawn(losses()), STYLE, salt="training", label="Loss of each step on NumPy and torch")
+    (ROOT / "docs" / "training.svg").write_text(picture, encoding="utf-8")

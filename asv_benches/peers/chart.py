@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from . import adaptive
 from .measure import Row
 
-# each stands for a variable of the style sheet, which matplotlib cannot write
 INK, QUIET, RULE, HIT, MISS = "#010101", "#020202", "#030303", "#040404", "#050505"
-STYLE: Mapping[str, tuple[str, str, str]] = {
+STYLE: adaptive.Style = {
     INK: ("ink", "#1b1f24", "#e4e7eb"),
     QUIET: ("quiet", "#5b6470", "#9aa4b0"),
     RULE: ("rule", "#dde1e6", "#343a42"),
     HIT: ("hit", "#0757a8", "#7db7f5"),
     MISS: ("miss", "#c2410c", "#fb923c"),
 }
-"""The variable that each colour stands for, and its value on a light and on a dark page."""
 MARKERS = {"numpy": "o", "torch": "s", "numpy+native": "P", "torch+native": "X"}
 _ROW, _WIDTH = 0.19, 5.2  # inches of a line of text or of marks, and of the picture
 _TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2)
@@ -30,16 +27,7 @@ _TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2)
 
 def svg(rows: Sequence[Row]) -> str:
     """Return the picture as SVG that suits a light and a dark page."""
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "peers", "font.family": "sans-serif", "font.size": 10}):
-        file = io.StringIO()
-        drawn(rows).savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
-    for colour, (name, _, _) in STYLE.items():
-        text = text.replace(colour, f"var(--{name})")
-    light, dark = ("; ".join(f"--{each[0]}: {each[at]}" for each in STYLE.values()) for at in (1, 2))
-    style = f"<style>svg {{ {light} }} @media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}</style>"
-    head, end, rest = text[text.index("<svg") :].partition(">")
-    return f'{head} role="img" aria-label="Time relative to other libraries"{end}\n{style}{rest}'
+    return adaptive.svg(drawn(rows), STYLE, salt="peers", label="Time relative to other libraries")
 
 
 def drawn(rows: Sequence[Row]) -> Figure:

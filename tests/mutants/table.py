@@ -116,7 +116,7 @@ LEFT_OUT = {
     "mha_numpy.threads": "which thread computes what",
     "mha_torch.compiled": "no kernel: how torch.compile records calls",
     "mha_torch.onednn": "a choice by speed: the kernel is the library's product",
-    "mha_torch.recompute": "how torch records gradients: the kernels of attention and of its gradients compute them",
+    "mha_torch.recompute": "records attention for the autograd of torch; other modules compute the numbers",
     "mha_torch.second": "the error of second derivatives",
     "mha_torch.tensors": "how torch records gradients",
     "mha_torch.transforms": "no kernel",

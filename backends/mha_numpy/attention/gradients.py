@@ -1,4 +1,4 @@
-"""The kernel of attention's gradients: cut a problem into tasks, each for some heads and keys, and run them on all cores."""
+"""Gradients of attention on all cores: tasks that each compute some heads and some keys."""
 
 from __future__ import annotations
 

@@ -9,23 +9,18 @@ memory beyond that of earlier cases: excessive memory shows in the first.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import mha_core as mha
 
-from ...dispatch.context import ALGEBRA
-from ...dispatch.registry import register, registry
 from ..backend import BackendUnderTest
-from ..find import find
 from ..oracle.tolerance import assert_within, exact_attention
+from .each_kernel import report
 from .peak_memory import peak, reset_peak
 
 LENGTH = 8192  # scores of one head are 256 MB in float32, far more than everything else in the process
@@ -146,22 +141,7 @@ def _oracle(backend: BackendUnderTest, dtype: str, case: str, rows: np.ndarray, 
 def main(arguments: list[str] | None = None) -> None:
     """Print what was measured as JSON."""
     prog = "python -m mha_core.conformance.probes.attention_memory"
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__.partition("\n")[0])
-    parser.add_argument("backend")
-    parser.add_argument("dtype")
-    parser.add_argument("device", nargs="?")
-    parser.add_argument("--case", choices=CASES, action="append")
-    parser.add_argument("--plugin", action="append", default=[])
-    given = parser.parse_args(arguments)
-    for name in given.plugin:
-        register(import_module(name))
-    backend = find(given.backend, given.device, [given.dtype])
-    kernels = [kernel.name for kernel in registry().kernels.get((backend.name, "attention"), ())]
-    found = {
-        kernel: {case: measured(backend, given.dtype, kernel, case) for case in given.case or CASES}
-        for kernel in (*kernels, ALGEBRA)
-    }
-    print(json.dumps(found))
+    report("attention", CASES, measured, prog=prog, about=__doc__, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -8,25 +8,20 @@ the process grew during the call and its pullback, and what is wrong with the nu
 
 from __future__ import annotations
 
-import argparse
-import json
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import mha_core as mha
 
-from ...dispatch.context import ALGEBRA
-from ...dispatch.registry import register, registry
 from ..backend import BackendUnderTest
-from ..find import find
 from ..oracle.attention_gradients import attention_gradients
 from ..oracle.tolerance import assert_within
 from .attention_memory import CASES as OF_ATTENTION
 from .attention_memory import LENGTH, ROWS, WIDTH, Case
+from .each_kernel import report
 from .peak_memory import peak, reset_peak
 
 
@@ -110,22 +105,7 @@ def _wrong(backend: BackendUnderTest, dtype: str, case: str, found: list[np.ndar
 def main(arguments: list[str] | None = None) -> None:
     """Print what was measured as JSON."""
     prog = "python -m mha_core.conformance.probes.gradient_memory"
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__.partition("\n")[0])
-    parser.add_argument("backend")
-    parser.add_argument("dtype")
-    parser.add_argument("device", nargs="?")
-    parser.add_argument("--case", choices=CASES, action="append")
-    parser.add_argument("--plugin", action="append", default=[])
-    given = parser.parse_args(arguments)
-    for name in given.plugin:
-        register(import_module(name))
-    backend = find(given.backend, given.device, [given.dtype])
-    kernels = [kernel.name for kernel in registry().kernels.get((backend.name, "attention_vjp"), ())]
-    found = {
-        kernel: {case: measured(backend, given.dtype, kernel, case) for case in given.case or CASES}
-        for kernel in (*kernels, ALGEBRA)
-    }
-    print(json.dumps(found))
+    report("attention_vjp", CASES, measured, prog=prog, about=__doc__, arguments=arguments)
 
 
 if __name__ == "__main__":
