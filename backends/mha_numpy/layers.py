@@ -2,13 +2,15 @@
 
 A thread takes a chunk through as many steps as possible. A chunk's hidden features stay in cache between the two products, and
 all chunks of a thread use the same memory. Arrays allocated here are overwritten; arguments never are.
+
+Another plugin may bring faster activations and norms: its kernels are the methods of a ``Chunks`` with these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,70 +22,120 @@ from .norms import normed, supports
 from .scratch import scratch
 from .threads import num_threads, run
 
-__all__ = ["encoder_layer", "feed_forward", "supports"]
+__all__ = ["Chunks", "encoder_layer", "feed_forward", "supports"]
 
 _SEQUENCES = 512  # approximate number of tokens in a chunk of whole sequences
 _TOKENS = 1024  # tokens in a chunk for steps that treat each token separately; fewer make products slower
 _HIDDEN = 1 << 21  # bytes of hidden features that a thread holds at a time
 
 
-def feed_forward(
-    x: np.ndarray,
-    w_1: np.ndarray,
-    b_1: np.ndarray | None,
-    w_2: np.ndarray,
-    b_2: np.ndarray | None,
-    *,
-    activation: str,
-    w_g: np.ndarray | None = None,
-    b_g: np.ndarray | None = None,
-) -> np.ndarray:
-    """f(x w_1 + b_1) w_2 + b_2, or with a gate (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2."""
-    out = np.empty((*x.shape[:-1], w_2.shape[1]), dtype=x.dtype)
-    tokens, to = as_rows(x), as_rows(out)
+class Chunks(NamedTuple):
+    """The layers, with an activation and a norm of rows."""
 
-    def chunk(rows: slice) -> None:
-        _feed_forward(tokens[rows], w_1, b_1, w_2, b_2, activation, w_g, b_g, to[rows])
+    activate: Callable[[str, np.ndarray, np.ndarray | None], None] = activate
+    """Replaces x (rows, features) by f(x + bias); f is named."""
+    normed: Callable[[np.ndarray, np.ndarray | None, np.ndarray | None, float, np.ndarray], None] = normed
+    """Writes the layer norm of x (rows, features), given weight, bias and eps, to an array, which may be x."""
 
-    _run_chunks(chunk, len(tokens))
-    return out
+    def feed_forward(
+        self,
+        x: np.ndarray,
+        w_1: np.ndarray,
+        b_1: np.ndarray | None,
+        w_2: np.ndarray,
+        b_2: np.ndarray | None,
+        *,
+        activation: str,
+        w_g: np.ndarray | None = None,
+        b_g: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """f(x w_1 + b_1) w_2 + b_2, or with a gate (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2."""
+        out = np.empty((*x.shape[:-1], w_2.shape[1]), dtype=x.dtype)
+        tokens, to = as_rows(x), as_rows(out)
+
+        def chunk(rows: slice) -> None:
+            self._feed_forward(tokens[rows], w_1, b_1, w_2, b_2, activation, w_g, b_g, to[rows])
+
+        _run_chunks(chunk, len(tokens))
+        return out
+
+    def _feed_forward(
+        self, x: np.ndarray, w_1: Any, b_1: Any, w_2: Any, b_2: Any, activation: str, w_g: Any, b_g: Any, out: np.ndarray
+    ) -> None:
+        """Write the result to ``out``, in chunks of rows whose hidden features stay in cache."""
+        size = max(16, _HIDDEN // (w_1.shape[1] * x.dtype.itemsize * (1 if w_g is None else 2)))
+        for at in range(0, len(x), size):
+            rows, to = x[at : at + size], out[at : at + size]
+            hidden = np.matmul(rows, w_1, out=scratch("hidden features", (len(rows), w_1.shape[1]), x.dtype))
+            self.activate(activation, hidden, b_1)
+            if w_g is not None:
+                gate = np.matmul(rows, w_g, out=scratch("gate", hidden.shape, x.dtype))
+                if b_g is not None:
+                    gate += b_g
+                hidden *= gate
+            np.matmul(hidden, w_2, out=to)
+            if b_2 is not None:
+                to += b_2
+
+    def encoder_layer(self, layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
+        """Apply the layer to chunks of whole sequences.
+
+        It is applied step by step to the whole batch if the sequences are long, if the chunks would not balance the threads,
+        or if an option may have a batch axis.
+        """
+        out = np.empty(x.shape, dtype=x.dtype)
+        threads, count = num_threads(), len(x)
+        balanced = count >= 2 * threads or count % threads == 0  # no thread waits long for another at the end
+        if x.ndim < 3 or not balanced or x[0].size > 2 * _SEQUENCES * x.shape[-1] or _has_arrays(options):
+            self._encode(layer, x, options, out)
+        else:
+            size = -(-count // _multiple(x.size // x.shape[-1] / _SEQUENCES, threads))
+            chunks = [slice(at, at + size) for at in range(0, count, size)]
+            run(lambda chunk: self._encode(layer, x[chunk], options, out[chunk]), chunks)
+        return out
+
+    def _encode(self, layer: Any, x: np.ndarray, options: dict[str, Any], out: np.ndarray) -> None:
+        """Write the layer's result to ``out`` in three steps: projections, attention, everything after attention."""
+        tokens, to, a = as_rows(x), as_rows(out), layer.attention
+        num_kv_heads = a.num_heads if a.num_kv_heads is None else a.num_kv_heads
+        projections = ((a.w_q, a.b_q, a.num_heads), (a.w_k, a.b_k, num_kv_heads), (a.w_v, a.b_v, num_kv_heads))
+        projected = [np.empty((len(tokens), w.shape[1]), dtype=x.dtype) for w, _, _ in projections]
+
+        def project(rows: slice) -> None:
+            chunk = self._normed(layer.norm_1, tokens[rows]) if layer.norm_first else tokens[rows]
+            for (w, b, _), y in zip(projections, projected, strict=True):
+                np.matmul(chunk, w, out=y[rows])
+                if b is not None:
+                    y[rows] += b
+
+        _run_chunks(project, len(tokens))
+        heads = (_heads(y.reshape(*x.shape[:-1], -1), count) for y, (_, _, count) in zip(projected, projections, strict=True))
+        attended: Any = scaled_dot_product_attention(*heads, **options)
+        attended = as_rows(attended.swapaxes(-2, -3).reshape(*x.shape[:-1], -1))
+        _run_chunks(partial(self._after_attention, layer, tokens, attended, to), len(tokens))
+
+    def _after_attention(self, layer: Any, x: np.ndarray, attended: np.ndarray, out: np.ndarray, rows: slice) -> None:
+        """Compute output projection, residuals, norms and feed-forward network for some rows: each depends on itself only."""
+        a, f = layer.attention, layer.feed_forward
+        y = np.matmul(attended[rows], a.w_o, out=scratch("tokens", out[rows].shape, x.dtype))
+        if a.b_o is not None:
+            y += a.b_o
+        y += x[rows]
+        normed_y = self._normed(layer.norm_2, y) if layer.norm_first else self._normed(layer.norm_1, y, y)
+        self._feed_forward(normed_y, f.w_1, f.b_1, f.w_2, f.b_2, f.activation, None, None, out[rows])
+        out[rows] += y
+        if not layer.norm_first:
+            self._normed(layer.norm_2, out[rows], out[rows])
+
+    def _normed(self, norm: Any, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return the layer norm of rows, written to ``out`` or to scratch memory."""
+        to = scratch("normed", x.shape, x.dtype) if out is None else out
+        self.normed(x, norm.weight, norm.bias, norm.eps, to)
+        return to
 
 
-def _feed_forward(
-    x: np.ndarray, w_1: Any, b_1: Any, w_2: Any, b_2: Any, activation: str, w_g: Any, b_g: Any, out: np.ndarray
-) -> None:
-    """Write the result to ``out``, in chunks of rows whose hidden features stay in cache."""
-    size = max(16, _HIDDEN // (w_1.shape[1] * x.dtype.itemsize * (1 if w_g is None else 2)))
-    for at in range(0, len(x), size):
-        rows, to = x[at : at + size], out[at : at + size]
-        hidden = np.matmul(rows, w_1, out=scratch("hidden features", (len(rows), w_1.shape[1]), x.dtype))
-        activate(activation, hidden, b_1)
-        if w_g is not None:
-            gate = np.matmul(rows, w_g, out=scratch("gate", hidden.shape, x.dtype))
-            if b_g is not None:
-                gate += b_g
-            hidden *= gate
-        np.matmul(hidden, w_2, out=to)
-        if b_2 is not None:
-            to += b_2
-
-
-def encoder_layer(layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
-    """Apply the layer to chunks of whole sequences.
-
-    It is applied step by step to the whole batch if the sequences are long, if the chunks would not balance the threads, or if
-    an option may have a batch axis.
-    """
-    out = np.empty(x.shape, dtype=x.dtype)
-    threads, count = num_threads(), len(x)
-    balanced = count >= 2 * threads or count % threads == 0  # no thread waits long for another at the end
-    if x.ndim < 3 or not balanced or x[0].size > 2 * _SEQUENCES * x.shape[-1] or _has_arrays(options):
-        _encode(layer, x, options, out)
-    else:
-        size = -(-count // _multiple(x.size // x.shape[-1] / _SEQUENCES, threads))
-        chunks = [slice(at, at + size) for at in range(0, count, size)]
-        run(lambda chunk: _encode(layer, x[chunk], options, out[chunk]), chunks)
-    return out
+_numpy = Chunks()
+feed_forward, encoder_layer = _numpy.feed_forward, _numpy.encoder_layer
 
 
 def _has_arrays(options: dict[str, Any]) -> bool:
@@ -92,48 +144,6 @@ def _has_arrays(options: dict[str, Any]) -> bool:
     return not all(
         isinstance(value, int) or (hasattr(value, "arrays") and not any(True for _ in value.arrays())) for value in values
     )
-
-
-def _encode(layer: Any, x: np.ndarray, options: dict[str, Any], out: np.ndarray) -> None:
-    """Write the layer's result to ``out`` in three steps: projections, attention, everything after attention."""
-    tokens, to, a = as_rows(x), as_rows(out), layer.attention
-    num_kv_heads = a.num_heads if a.num_kv_heads is None else a.num_kv_heads
-    projections = ((a.w_q, a.b_q, a.num_heads), (a.w_k, a.b_k, num_kv_heads), (a.w_v, a.b_v, num_kv_heads))
-    projected = [np.empty((len(tokens), w.shape[1]), dtype=x.dtype) for w, _, _ in projections]
-
-    def project(rows: slice) -> None:
-        chunk = _normed(layer.norm_1, tokens[rows]) if layer.norm_first else tokens[rows]
-        for (w, b, _), y in zip(projections, projected, strict=True):
-            np.matmul(chunk, w, out=y[rows])
-            if b is not None:
-                y[rows] += b
-
-    _run_chunks(project, len(tokens))
-    heads = (_heads(y.reshape(*x.shape[:-1], -1), count) for y, (_, _, count) in zip(projected, projections, strict=True))
-    attended: Any = scaled_dot_product_attention(*heads, **options)
-    attended = as_rows(attended.swapaxes(-2, -3).reshape(*x.shape[:-1], -1))
-    _run_chunks(partial(_after_attention, layer, tokens, attended, to), len(tokens))
-
-
-def _after_attention(layer: Any, x: np.ndarray, attended: np.ndarray, out: np.ndarray, rows: slice) -> None:
-    """Compute output projection, residuals, norms and feed-forward network for some rows: each depends on itself only."""
-    a, f = layer.attention, layer.feed_forward
-    y = np.matmul(attended[rows], a.w_o, out=scratch("tokens", out[rows].shape, x.dtype))
-    if a.b_o is not None:
-        y += a.b_o
-    y += x[rows]
-    normed_y = _normed(layer.norm_2, y) if layer.norm_first else _normed(layer.norm_1, y, y)
-    _feed_forward(normed_y, f.w_1, f.b_1, f.w_2, f.b_2, f.activation, None, None, out[rows])
-    out[rows] += y
-    if not layer.norm_first:
-        _normed(layer.norm_2, out[rows], out[rows])
-
-
-def _normed(norm: Any, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return the layer norm of rows, written to ``out`` or to scratch memory."""
-    to = scratch("normed", x.shape, x.dtype) if out is None else out
-    normed(x, norm.weight, norm.bias, norm.eps, to)
-    return to
 
 
 def _heads(x: np.ndarray, count: int) -> np.ndarray:

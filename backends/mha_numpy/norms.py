@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,23 +23,20 @@ def supports(call: Call) -> str | None:
 
 def layer_norm(x: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, *, eps: float) -> np.ndarray:
     """(x - mean) / sqrt(var + eps) * weight + bias."""
-    return _on_all_cores(x, weight, bias, eps, centred=True)
+    return by_rows(x, lambda rows, to: normed(rows, weight, bias, eps, to))
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray | None, *, eps: float) -> np.ndarray:
     """x / sqrt(mean(x^2) + eps) * weight."""
-    return _on_all_cores(x, weight, None, eps, centred=False)
+    return by_rows(x, lambda rows, to: normed(rows, weight, None, eps, to, centred=False))
 
 
-def _on_all_cores(x: np.ndarray, weight: Any, bias: Any, eps: float, *, centred: bool) -> np.ndarray:
+def by_rows(x: np.ndarray, function: Callable[[np.ndarray, np.ndarray], None]) -> np.ndarray:
+    """Return what ``function(rows, to)`` writes, called on all cores for parts of x as rows (n, d)."""
     y = np.empty(x.shape, dtype=x.dtype)
     rows, to = x.reshape(-1, x.shape[-1]), y.reshape(-1, x.shape[-1])
     size = max(1, _TASK // x.shape[-1])
-
-    def task(at: int) -> None:
-        normed(rows[at : at + size], weight, bias, eps, to[at : at + size], centred=centred)
-
-    run(task, range(0, len(rows), size))
+    run(lambda at: function(rows[at : at + size], to[at : at + size]), range(0, len(rows), size))
     return y
 
 

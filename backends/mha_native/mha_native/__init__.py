@@ -1,11 +1,11 @@
-"""The native plugin: compiled attention for NumPy arrays and torch tensors on the CPU.
+"""The native plugin: compiled attention for NumPy arrays and torch tensors on the CPU; GELU, norms and layers of NumPy arrays.
 
 Importing this module imports neither an array library nor the compiled module; the functions that it names do.
 """
 
 from collections.abc import Iterable
 
-from mha_core.plugin import Kernel, hookimpl
+from mha_core.plugin import STANDARD_LAYER_FEATURES, Kernel, hookimpl
 
 HANDLES = frozenset(
     {
@@ -28,5 +28,23 @@ def mha_kernels() -> Iterable[Kernel]:
             prepare=f"mha_native.on_{backend}:prepare",
             supports=f"mha_native.on_{backend}:supports",
             handles=HANDLES,
+            priority=10,
+        )
+    for op, supports, handles in (
+        ("gelu", "supports_gelu", ()),
+        ("gelu_vjp", "supports_gelu", ()),
+        ("layer_norm", "supports", ()),
+        ("rms_norm", "supports", ()),
+        ("feed_forward", "supports", ("gate",)),
+        ("encoder_layer", "supports", STANDARD_LAYER_FEATURES),
+    ):
+        yield Kernel(
+            backend="numpy",
+            op=op,
+            name="native",
+            api=1,
+            load=f"mha_native.on_numpy_lines:{op}",
+            supports=f"mha_native.on_numpy_lines:{supports}",
+            handles=frozenset(handles),
             priority=10,
         )

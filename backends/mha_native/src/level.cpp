@@ -1,5 +1,6 @@
 // The functions of one level of processor: this file is compiled once for each.
 #include "few.h"
+#include "lines.h"
 #include "tile.h"
 
 namespace mha { namespace MHA_LEVEL {
@@ -43,6 +44,6 @@ static void exponentials(const float* x, float* y, ptrdiff_t n) {
 #define NAME(x) NAMED(x)
 extern const Level level;
 const Level level = {NAME(MHA_LEVEL), {LANES<float>, LANES<double>}, {ROWS<float>, ROWS<double>},
-                     scratch_size, compute, merge, exponentials};
+                     scratch_size, compute, merge, exponentials, compute_lines};
 
 }}  // namespace mha::MHA_LEVEL

@@ -255,12 +255,53 @@ PyObject* exponentials(PyObject*, PyObject* const* x, Py_ssize_t count) {
     Py_RETURN_NONE;
 }
 
+// Read rows of float32 numbers, (rows, width) or, with a step of 0, (width); None stands for none. The array that is written
+// comes first, and says how many there are.
+bool read_lines(PyObject* x, const char* name, bool written, Held& held, Lines& l, float** to, ptrdiff_t* step) {
+    if (x == Py_None) return true;
+    Py_buffer* b = held.add(x, PyBUF_STRIDES | (written ? PyBUF_WRITABLE : 0));
+    if (!b) return false;
+    Py_ssize_t last = b->ndim - 1;
+    if (written && last == 1) l.rows = b->shape[0], l.width = b->shape[1];
+    Kind kind;
+    bool rows = last == 1, fits = (rows || (last == 0 && !written)) && kind_of(b->format, b->itemsize, &kind) && kind == FLOAT32;
+    fits = fits && b->shape[last] == l.width && (l.width == 1 || b->strides[last] == 4);
+    if (!fits || (rows && (b->shape[0] != l.rows || b->strides[0] % 4))) {
+        const char* message = written ? "%s: expected rows of float32 numbers without gaps"
+                                      : "%s: expected %zd rows of %zd float32 numbers without gaps";
+        PyErr_Format(PyExc_ValueError, message, name, l.rows, l.width);
+        return false;
+    }
+    *to = (float*)b->buf, *step = rows ? b->strides[0] / 4 : 0;
+    return true;
+}
+
+PyObject* lines(PyObject*, PyObject* const* x, Py_ssize_t count) {
+    if (count != 6) return PyErr_Format(PyExc_TypeError, "lines takes 6 arguments, not %zd", count);
+    Held held;
+    Lines l = {};
+    float *from = nullptr, *a = nullptr, *bias = nullptr;
+    ptrdiff_t none;
+    l.what = (What)PyLong_AsLong(x[0]), l.eps = (float)PyFloat_AsDouble(x[4]);
+    if (PyErr_Occurred() || !read_lines(x[5], "y", true, held, l, &l.y, &l.y_step) ||
+        !read_lines(x[1], "x", false, held, l, &from, &l.x_step) || !read_lines(x[2], "a", false, held, l, &a, &l.a_step) ||
+        !read_lines(x[3], "bias", false, held, l, &bias, &none))
+        return nullptr;
+    if (!from || !l.y) return PyErr_Format(PyExc_TypeError, "lines: x and y are required");
+    l.x = from, l.a = a, l.bias = bias;
+    PyThreadState* state = PyEval_SaveThread();
+    chosen->lines(l);
+    PyEval_RestoreThread(state);
+    Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"plan", plan, METH_VARARGS, "Return what calls with these shapes and options share."},
     {"attend", (PyCFunction)(void (*)(void))attend, METH_FASTCALL, "Write attention to out, and its log-sum-exp to lse."},
     {"is_worth_threads", is_worth_threads, METH_O, "Return whether a call is computed on several threads."},
     {"use_level", use_level, METH_O, "Compute with this level of vector instructions, None: the best; return its name."},
     {"exponentials", (PyCFunction)(void (*)(void))exponentials, METH_FASTCALL, "Write 2^x, as the kernel computes it."},
+    {"lines", (PyCFunction)(void (*)(void))lines, METH_FASTCALL, "Write GELU, its gradient, or a norm of rows to y."},
     {nullptr, nullptr, 0, nullptr},
 };
 

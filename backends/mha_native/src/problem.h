@@ -56,6 +56,16 @@ struct Unit {
     char* partial;               // where to write the state of these keys; null: write out and lse
 };
 
+// What is done to each of some rows of numbers. Steps are in numbers.
+enum What { GELU, GELU_VJP, LAYER_NORM, RMS_NORM };
+struct Lines {
+    What what;
+    const float *x, *a, *bias;   // a: what is added before GELU, d_out, or a weight; a and bias may be null
+    float* y;                    // may be x
+    ptrdiff_t x_step, a_step, y_step, rows, width;
+    float eps;
+};
+
 // Computes a unit; scratch has scratch_size(problem) bytes. ``next``: what the thread computes then, or null.
 struct Level {
     const char* name;
@@ -65,6 +75,7 @@ struct Level {
     void (*compute)(const Problem&, const Unit&, const Unit* next, char* scratch);
     void (*merge)(const Problem&, const Unit&, const char* partials, ptrdiff_t parts, ptrdiff_t stride);
     void (*exponentials)(const float* x, float* y, ptrdiff_t n);  // 2^x, for tests
+    void (*lines)(const Lines&);
 };
 
 }  // namespace mha
