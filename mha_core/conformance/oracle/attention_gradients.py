@@ -135,7 +135,7 @@ def attention_gradients(
     lost = np.where(seen, NEGLIGIBLE[wide_dtype], 0)
     rest_w = kept_weights * (u_p * p + np.where(seen, least, 0) + lost)
     rest_ds = p * half_delta[..., None] + u_p * p * terms + lost * terms + np.where(seen, least, 0)
-    rest_sink = p_sink * half_delta + np.where(p_sink > 0, least, 0)
+    rest_sink = p_sink * half_delta + np.where(p_sink > 0, least + NEGLIGIBLE[wide_dtype] * size_delta, 0)
     rest_da = abs(scale) * rest_ds + np.where(seen, SMALLEST[wide_dtype], 0)  # scaled before or after the sum
     rest = _Factors(rest_w, rest_ds, rest_da, rest_sink, *absolute)
 
