@@ -13,7 +13,10 @@ HANDLES = frozenset(
         *("softcap", "sink", "grouped_query", "value_dim", "broadcast"),
     }
 )
-"""The features of attention that the kernel computes: all but masks and biases of other kinds, and gradients."""
+"""The features of attention that the kernel computes: all but masks and biases of other kinds.
+
+Its gradients are computed for all of them but batch axes that broadcast; those of biases are not.
+"""
 
 
 @hookimpl
@@ -28,6 +31,16 @@ def mha_kernels() -> Iterable[Kernel]:
             prepare=f"mha_native.on_{backend}:prepare",
             supports=f"mha_native.on_{backend}:supports",
             handles=HANDLES,
+            priority=10,
+        )
+        yield Kernel(
+            backend=backend,
+            op="attention_vjp",
+            name="native",
+            api=1,
+            load=f"mha_native.on_{backend}:attention_vjp",
+            supports=f"mha_native.on_{backend}:supports",
+            handles=HANDLES - {"lse", "broadcast"} | {"d_lse", "d_sink"},
             priority=10,
         )
     for op, supports, handles in (

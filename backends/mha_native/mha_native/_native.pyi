@@ -33,6 +33,27 @@ def attend(
     sequences: Any,
     /,
 ) -> None: ...
+def attend_vjp(
+    plan: Any,
+    threads: int,
+    query: Any,
+    key: Any,
+    value: Any,
+    out: Any,
+    lse: Any,
+    sink: Any,
+    mask: Any,
+    bias: Any,
+    distance: Any,
+    lengths: Any,
+    sequences: Any,
+    d_out: Any,
+    d_lse: Any,
+    d_query: Any,
+    d_key: Any,
+    d_value: Any,
+    /,
+) -> None: ...
 def use_level(name: str | None, /) -> str: ...
 def exponentials(x: Any, y: Any, /) -> None: ...
 def lines(what: int, x: Any, a: Any, bias: Any, eps: float, y: Any, /) -> None: ...

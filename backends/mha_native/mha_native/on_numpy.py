@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import numpy as np
 
-from mha_core.plugin import AttentionProblem, AttentionState, Call
+from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call
 from mha_numpy.pool import inside_a_task
 from mha_numpy.threads import num_threads
 
-from . import problem
+from . import gradients, problem
 from .level import native
 
 _KINDS = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H"}
@@ -56,6 +56,20 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside) -> Callable[..., Atte
         return AttentionState(out, lse)
 
     return compute
+
+
+def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any, wanted: Set[str]) -> AttentionGradients:
+    """The gradients of attention as ``mha_core`` defines them. Every call returns the same bits, for any number of threads."""
+    plan = problem.plan(p, _KINDS[p.query.dtype.name])
+    with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
+        return gradients.attention_vjp(
+            *(p, state, d_out, d_lse, wanted),
+            plan=plan,
+            threads=_threads() if native.is_worth_threads(plan) else 1,
+            beside=problem.beside(p, _LIBRARY),
+            view=_view,
+            empty=lambda shape: np.empty(shape, p.compute_dtype),
+        )
 
 
 def _threads() -> int:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mha_core.plugin import AttentionProblem, AttentionState, Call
+from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call
 
-from . import problem
+from . import gradients, problem
 from .level import native
 
 _KINDS = {torch.float32: "f", torch.float64: "d", torch.float16: "e", torch.bfloat16: "H", torch.bool: "?"}
@@ -38,14 +38,34 @@ def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
 
 def _beside(p: AttentionProblem) -> tuple[problem.Beside, list[Any]]:
     """Return the problem's other arrays, and the tensors whose memory they are."""
+    tensors, view = _kept()
+    library = problem.Library(view=view, host=lambda x: x.numpy(), dense=lambda x, dtype: x.to(dtype).contiguous())
+    return problem.beside(p, library), tensors
+
+
+def _kept() -> tuple[list[Any], Callable[[Any], Any]]:
+    """Return a list, and a function that returns where a tensor's numbers are, and puts their owner on the list."""
     tensors: list[Any] = []
 
     def view(x: Any) -> Any:
         tensors.append(x.resolve_neg())
         return _view(tensors[-1])
 
-    library = problem.Library(view=view, host=lambda x: x.numpy(), dense=lambda x, dtype: x.to(dtype).contiguous())
-    return problem.beside(p, library), tensors
+    return tensors, view
+
+
+def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any, wanted: Set[str]) -> AttentionGradients:
+    """The gradients of attention as ``mha_core`` defines them. Every call returns the same bits, for any number of threads."""
+    plan = problem.plan(p, _KINDS[p.query.dtype], _team())
+    (beside, _owners), (_others, view) = _beside(p), _kept()  # the lists keep memory until the end of the call
+    return gradients.attention_vjp(
+        *(p, state, d_out, d_lse, wanted),
+        plan=plan,
+        threads=torch.get_num_threads() if native.is_worth_threads(plan) else 1,
+        beside=beside,
+        view=view,
+        empty=lambda shape: torch.empty(shape, dtype=p.compute_dtype, device=p.device),
+    )
 
 
 def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -> Callable[..., AttentionState]:

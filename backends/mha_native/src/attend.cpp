@@ -2,6 +2,7 @@
 #include "attend.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "pool.h"
 
@@ -11,6 +12,7 @@ namespace {
 constexpr double SERIAL = 1 << 20;      // multiplications, about 20 microseconds, that are not worth waking another thread
 constexpr ptrdiff_t PART = 512;         // keys in a part, at least
 constexpr ptrdiff_t ENOUGH = 32;        // units: where there are fewer, keys are cut into parts
+constexpr ptrdiff_t ENOUGH_HEADS = 16;  // likewise for gradients, of which a head's units are computed by one thread
 
 ptrdiff_t divide_up(ptrdiff_t n, ptrdiff_t by) { return (n + by - 1) / by; }
 ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
@@ -22,9 +24,11 @@ struct Plan {
     const Level& level;
     ptrdiff_t tile, lanes, group;
     ptrdiff_t parts = 1;
+    bool aligned = false;           // whether a part has the same keys in all units of a head, not a share of those they see
     ptrdiff_t* ends = nullptr;      // for each sequence, the number of units for a key head up to its end
     ptrdiff_t one[1];
     ptrdiff_t units;                // of all batch elements and heads, without parts
+    ptrdiff_t longest = 0;          // number of keys of a sequence
     char* partials = nullptr;
     ptrdiff_t stride = 0;           // bytes from the state of one part of a unit to the next
 
@@ -37,8 +41,9 @@ struct Plan {
         free(partials);
     }
 
-    bool cut() {
-        ptrdiff_t count = p.sequences ? p.num_sequences : 1, longest = 0, total = 0;
+    // Count the units. Returns false if memory ran out.
+    bool count_units() {
+        ptrdiff_t count = p.sequences ? p.num_sequences : 1, total = 0;
         ends = p.sequences ? (ptrdiff_t*)malloc(count * sizeof(ptrdiff_t)) : one;
         if (!ends) return false;
         for (ptrdiff_t i = 0; i < count; ++i) {
@@ -47,12 +52,14 @@ struct Plan {
             ends[i] = total += chunks(s);
         }
         units = total * p.num_batch * p.key_heads;
-        if (!units || p.has_band) return true;  // a band keeps the keys of a unit few, or the units are many
-        parts = most(1, least(divide_up(longest, PART), divide_up(ENOUGH, units)));
-        if (parts == 1) return true;
-        stride = tile * (p.value_width + 2) * (p.kind == FLOAT64 ? 8 : 4);
-        partials = (char*)malloc(units * parts * stride);
-        return partials != nullptr;
+        return true;
+    }
+
+    // Cut keys into at most ``many`` parts, for each of which a row of a unit needs so many numbers. Likewise.
+    bool cut_keys(ptrdiff_t many, ptrdiff_t numbers) {
+        parts = most(1, least(divide_up(longest, PART), many));
+        stride = tile * numbers * (p.kind == FLOAT64 ? 8 : 4);
+        return parts == 1 || (partials = (char*)malloc(units * parts * stride));
     }
 
     Sequence sequence(ptrdiff_t i) const { return p.sequences ? p.sequences[i] : Sequence{0, p.queries, 0, p.keys}; }
@@ -89,12 +96,15 @@ struct Plan {
         ptrdiff_t begin = p.has_band ? most(0, from + p.low) : 0;
         ptrdiff_t end = p.has_band ? least(keys, to + p.high) : keys;
         end = most(begin, end);
-        ptrdiff_t size = divide_up(divide_up(end - begin, parts), 64) * 64;
-        u.key_begin = least(end, begin + part * size), u.key_end = least(end, u.key_begin + size);
+        ptrdiff_t origin = aligned ? 0 : begin, size = part_of(aligned ? p.keys : end - begin);
+        u.key_begin = least(end, most(begin, origin + part * size));
+        u.key_end = most(u.key_begin, least(end, origin + (part + 1) * size));
         if (partials) u.partial = partials + (index * parts + part) * stride;
         return u;
     }
 
+    ptrdiff_t part_of(ptrdiff_t keys) const { return divide_up(divide_up(keys, parts), 64) * 64; }
+    ptrdiff_t of_head() const { return units / (p.num_batch * p.key_heads); }
 };
 
 void compute(void* context, ptrdiff_t index, ptrdiff_t next, char* scratch) {
@@ -109,6 +119,31 @@ void merge(void* context, ptrdiff_t index, ptrdiff_t, char*) {
     plan.level.merge(plan.p, plan.unit(index, 0), plan.partials + index * plan.parts * plan.stride, plan.parts, plan.stride);
 }
 
+void clear(const Problem& p, const Array& a, ptrdiff_t head, ptrdiff_t begin, ptrdiff_t end, ptrdiff_t width) {
+    if (!a.data) return;
+    char* first = a.data + batch_offset(p, a, head / p.key_heads) + head % p.key_heads * a.step[0];
+    size_t bytes = padded(p.kind, width) * (p.kind == FLOAT64 ? 8 : 4);
+    for (ptrdiff_t i = begin; i < end; ++i) memset(first + i * a.step[1], 0, bytes);
+}
+
+// Gradients of some keys of a key head: all units that see them add to these, one after another.
+void add_to_keys(void* context, ptrdiff_t index, ptrdiff_t, char* scratch) {
+    const Plan& plan = *(const Plan*)context;
+    const Problem& p = plan.p;
+    ptrdiff_t count = plan.of_head(), head = index / plan.parts, first = head * count;
+    ptrdiff_t size = plan.part_of(p.keys), begin = index % plan.parts * size, end = least(p.keys, begin + size);
+    clear(p, p.d_key, head, begin, end, p.width);
+    clear(p, p.d_value, head, begin, end, p.value_width);
+    for (ptrdiff_t i = first; i < first + count; ++i)
+        plan.level.add_gradients(plan.p, plan.unit(i, index % plan.parts), scratch);
+}
+
+void sum_gradients(void* context, ptrdiff_t index, ptrdiff_t, char*) {
+    const Plan& plan = *(const Plan*)context;
+    const char* partials = plan.partials + index * plan.parts * plan.stride;
+    plan.level.sum_gradients(plan.p, plan.unit(index, 0), partials, plan.parts, plan.stride);
+}
+
 }  // namespace
 
 bool is_worth_threads(const Problem& p) {
@@ -120,11 +155,24 @@ bool is_worth_threads(const Problem& p) {
 
 bool attend(const Problem& p, const Level& level) {
     Plan plan(p, level);
-    if (!plan.cut()) return false;
+    // a band keeps the keys of a unit few, or the units are many
+    if (!plan.count_units() || !plan.cut_keys(p.has_band ? 0 : divide_up(ENOUGH, plan.units), p.value_width + 2)) return false;
     int threads = is_worth_threads(p) ? p.num_threads : 1;
-    ptrdiff_t of_head = plan.units / (p.num_batch * p.key_heads);
-    if (!run({compute, &plan, plan.units * plan.parts, of_head, level.scratch_size(p)}, threads, (Team)p.team)) return false;
+    Job job = {compute, &plan, plan.units * plan.parts, plan.of_head(), level.scratch_size(p)};
+    if (!run(job, threads, (Team)p.team)) return false;
     return plan.parts == 1 || run({merge, &plan, plan.units, 1, 64}, threads, (Team)p.team);
+}
+
+bool attend_vjp(const Problem& p, const Level& level) {
+    Plan plan(p, level);
+    ptrdiff_t heads = p.num_batch * p.key_heads;
+    plan.aligned = true;
+    if (!plan.count_units() || !plan.cut_keys(p.sequences ? 0 : divide_up(ENOUGH_HEADS, heads), p.width + 64)) return false;
+    int threads = is_worth_threads(p) ? p.num_threads : 1;
+    Job job = {add_to_keys, &plan, heads * plan.parts, 1, level.gradient_scratch_size(p)};
+    if (!run(job, threads, (Team)p.team)) return false;
+    bool summed = plan.parts > 1 && p.d_query.data;
+    return !summed || run({sum_gradients, &plan, plan.units, 1, 64}, threads, (Team)p.team);
 }
 
 }  // namespace mha

@@ -1,4 +1,4 @@
-// Attention: cut a problem into units, and compute them on several threads.
+// Attention and its gradients: cut a problem into units, and compute them on several threads.
 #pragma once
 #include "problem.h"
 
@@ -6,6 +6,9 @@ namespace mha {
 
 // Returns false if memory ran out.
 bool attend(const Problem& p, const Level& level);
+
+// Write d_query, d_key and d_value. Likewise.
+bool attend_vjp(const Problem& p, const Level& level);
 
 // Whether a call without sequences takes so long that other threads are woken.
 bool is_worth_threads(const Problem& p);

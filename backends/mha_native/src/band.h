@@ -48,6 +48,21 @@ template <class T> struct Band {
         return {first, last < first ? 0 : last - first + 1};
     }
 
+    // Call f(vectors, begin, end) for blocks of at most ``most`` keys, each with the vectors that see some of its keys.
+    template <class F> void in_blocks(ptrdiff_t key, ptrdiff_t end, ptrdiff_t most, F f) const {
+        while (key < end) {
+            ptrdiff_t stop = key + TOGETHER < end ? key + TOGETHER : end;
+            Vectors now = seeing(key, stop);
+            while (stop < end && stop - key < most) {
+                ptrdiff_t next = stop + TOGETHER < end ? stop + TOGETHER : end;
+                if (!(seeing(stop, next) == now)) break;
+                stop = next;
+            }
+            f(now, key, stop);
+            key = stop;
+        }
+    }
+
     // Whether one of these rows does not see one of these keys.
     bool is_cut(Vectors some, ptrdiff_t begin, ptrdiff_t end) const {
         if (!p.has_band) return false;

@@ -1,5 +1,6 @@
 // The functions of one level of processor: this file is compiled once for each.
 #include "few.h"
+#include "gradient.h"
 #include "lines.h"
 #include "tile.h"
 
@@ -36,6 +37,18 @@ static size_t scratch_size(const Problem& p) {
     return p.kind == FLOAT64 ? larger_scratch<double>(p) : larger_scratch<float>(p);
 }
 
+static size_t gradient_scratch_size(const Problem& p) {
+    return p.kind == FLOAT64 ? Gradient<double>::scratch_size(p) : Gradient<float>::scratch_size(p);
+}
+
+static void add_gradients(const Problem& p, const Unit& u, char* scratch) {
+    p.kind == FLOAT64 ? Gradient<double>(p, u, scratch).compute() : Gradient<float>(p, u, scratch).compute();
+}
+
+static void sum_gradients(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {
+    p.kind == FLOAT64 ? sum_parts<double>(p, u, partials, parts, stride) : sum_parts<float>(p, u, partials, parts, stride);
+}
+
 static void exponentials(const float* x, float* y, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i + LANES<float> <= n; i += LANES<float>) store(y + i, MHA_LEVEL::exp2<float>(load(x + i)));
 }
@@ -44,6 +57,7 @@ static void exponentials(const float* x, float* y, ptrdiff_t n) {
 #define NAME(x) NAMED(x)
 extern const Level level;
 const Level level = {NAME(MHA_LEVEL), {LANES<float>, LANES<double>}, {ROWS<float>, ROWS<double>},
-                     scratch_size, compute, merge, exponentials, compute_lines};
+                     scratch_size, compute, merge, gradient_scratch_size, add_gradients, sum_gradients,
+                     exponentials, compute_lines};
 
 }}  // namespace mha::MHA_LEVEL

@@ -3,6 +3,7 @@
 //     plan(kind, batch, heads, key_heads, queries, keys, width, value_width, scale, softcap, low, high, team) -> capsule
 //     is_worth_threads(plan) -> bool
 //     attend(plan, threads, query, key, value, out, lse, sink, mask, bias, distance, lengths, sequences) -> None
+//     attend_vjp(plan, ..., sequences, d_out, d_lse, d_query, d_key, d_value) -> None
 //
 // An array is an object with the buffer protocol, or (address, kind, shape, strides in numbers). Its shape is compared with
 // the plan's before anything is read; axes of length 1, and missing batch axes, broadcast. None stands for no array.
@@ -28,7 +29,7 @@ constexpr Py_ssize_t LARGEST = (Py_ssize_t)1 << 31;  // an axis, at most: positi
 
 // The memory of objects that a call holds until it ends.
 struct Held {
-    Py_buffer buffers[12];
+    Py_buffer buffers[17];
     int count = 0;
     ~Held() {
         while (count) PyBuffer_Release(&buffers[--count]);
@@ -189,8 +190,9 @@ bool read_lengths(PyObject* x, Problem& p, Held& held) {
     return true;
 }
 
-PyObject* attend(PyObject*, PyObject* const* x, Py_ssize_t count) {
-    if (count != 13) return PyErr_Format(PyExc_TypeError, "attend takes 13 arguments, not %zd", count);
+// attend with 13 arguments, attend_vjp with 18, where out and lse are read.
+PyObject* call(PyObject* const* x, Py_ssize_t count, Py_ssize_t expected, bool (*compute)(const Problem&, const Level&)) {
+    if (count != expected) return PyErr_Format(PyExc_TypeError, "expected %zd arguments, not %zd", expected, count);
     const Problem* planned = (const Problem*)PyCapsule_GetPointer(x[0], "mha_native.plan");
     if (!planned) return nullptr;
     Problem p = *planned;
@@ -198,36 +200,52 @@ PyObject* attend(PyObject*, PyObject* const* x, Py_ssize_t count) {
     p.num_threads = (int)PyLong_AsLong(x[1]);
     if (PyErr_Occurred()) return nullptr;
     const Kind kind = p.kind, wide = kind == FLOAT64 ? FLOAT64 : FLOAT32;
+    const bool forward = count == 13;
+    const ptrdiff_t width = padded(kind, p.width), value_width = padded(kind, p.value_width);
     const Given given[] = {
         {"query", &p.query, {p.heads, p.queries, p.width}, {kind, kind}, false, false, false},
         {"key", &p.key, {p.key_heads, p.keys, p.width}, {kind, kind}, false, false, false},
         {"value", &p.value, {p.key_heads, p.keys, p.value_width}, {kind, kind}, false, false, false},
-        {"out", &p.out, {p.heads, p.queries, p.value_width}, {kind, kind}, false, true, false},
-        {"lse", &p.lse, {p.heads, p.queries, 1}, {wide, wide}, true, true, false},
+        {"out", &p.out, {p.heads, p.queries, p.value_width}, {kind, kind}, false, forward, false},
+        {"lse", &p.lse, {p.heads, p.queries, 1}, {wide, wide}, forward, forward, false},
         {"sink", &p.sink, {p.heads, 1, 1}, {kind, wide}, true, false, true},
         {"mask", &p.mask, {p.heads, p.queries, p.keys}, {BYTE, BYTE}, true, false, false},
         {"bias", &p.bias, {p.heads, p.queries, p.keys}, {kind, wide}, true, false, false},
         {"distance", &p.distance, {p.heads, 1, p.queries + p.keys - 1}, {wide, wide}, true, false, false},
+        {"d_out", &p.d_out, {p.heads, p.queries, p.value_width}, {kind, wide}, true, false, false},
+        {"d_lse", &p.d_lse, {p.heads, p.queries, 1}, {wide, wide}, true, false, false},
+        {"d_query", &p.d_query, {p.heads, p.queries, width}, {wide, wide}, true, true, false},
+        {"d_key", &p.d_key, {p.key_heads, p.keys, width}, {wide, wide}, true, true, false},
+        {"d_value", &p.d_value, {p.key_heads, p.keys, value_width}, {wide, wide}, true, true, false},
     };
     for (int i = 0; i < 9; ++i)
         if (!read_array(x[2 + i], given[i], p, held)) return nullptr;
     if (!read_lengths(x[11], p, held) || !read_sequences(x[12], p, held)) return nullptr;
+    for (Py_ssize_t i = 13; i < count; ++i)
+        if (!read_array(x[i], given[i - 4], p, held)) return nullptr;
     p.natural = p.bias.data || p.distance.data || p.sink.data;
-    if (p.value_width > 1 && p.out.step[2] != size_of(kind))
+    if (forward && p.value_width > 1 && p.out.step[2] != size_of(kind))
         return PyErr_Format(PyExc_ValueError, "out: expected rows without gaps");
+    const Array* results[] = {&p.d_query, &p.d_key, &p.d_value};
+    for (const Array* a : results)
+        if (a->data && a->step[2] != size_of(wide))
+            return PyErr_Format(PyExc_ValueError, "gradients: expected rows without gaps");
     if (p.distance.data && (p.distance.step[2] != size_of(wide) && p.queries + p.keys > 2))
         return PyErr_Format(PyExc_ValueError, "distance: expected rows without gaps");
     bool done;
     if (p.num_batch * p.heads * p.queries * (double)p.keys < 4096) {
-        done = mha::attend(p, *chosen);
+        done = compute(p, *chosen);
     } else {
         PyThreadState* state = PyEval_SaveThread();
-        done = mha::attend(p, *chosen);
+        done = compute(p, *chosen);
         PyEval_RestoreThread(state);
     }
     if (!done) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
+
+PyObject* attend(PyObject*, PyObject* const* x, Py_ssize_t count) { return call(x, count, 13, mha::attend); }
+PyObject* attend_vjp(PyObject*, PyObject* const* x, Py_ssize_t count) { return call(x, count, 18, mha::attend_vjp); }
 
 PyObject* is_worth_threads(PyObject*, PyObject* capsule) {
     const Problem* planned = (const Problem*)PyCapsule_GetPointer(capsule, "mha_native.plan");
@@ -264,8 +282,9 @@ bool read_lines(PyObject* x, const char* name, bool written, Held& held, Lines& 
     Py_ssize_t last = b->ndim - 1;
     if (written && last == 1) l.rows = b->shape[0], l.width = b->shape[1];
     Kind kind;
-    bool rows = last == 1, fits = (rows || (last == 0 && !written)) && kind_of(b->format, b->itemsize, &kind) && kind == FLOAT32;
-    fits = fits && b->shape[last] == l.width && (l.width == 1 || b->strides[last] == 4);
+    bool rows = last == 1, known = kind_of(b->format, b->itemsize, &kind);
+    bool fits = known && kind == FLOAT32 && (rows || (last == 0 && !written)) && b->shape[last] == l.width;
+    fits = fits && (l.width == 1 || b->strides[last] == 4);
     if (!fits || (rows && (b->shape[0] != l.rows || b->strides[0] % 4))) {
         const char* message = written ? "%s: expected rows of float32 numbers without gaps"
                                       : "%s: expected %zd rows of %zd float32 numbers without gaps";
@@ -298,6 +317,7 @@ PyObject* lines(PyObject*, PyObject* const* x, Py_ssize_t count) {
 PyMethodDef methods[] = {
     {"plan", plan, METH_VARARGS, "Return what calls with these shapes and options share."},
     {"attend", (PyCFunction)(void (*)(void))attend, METH_FASTCALL, "Write attention to out, and its log-sum-exp to lse."},
+    {"attend_vjp", (PyCFunction)(void (*)(void))attend_vjp, METH_FASTCALL, "Write the gradients of attention."},
     {"is_worth_threads", is_worth_threads, METH_O, "Return whether a call is computed on several threads."},
     {"use_level", use_level, METH_O, "Compute with this level of vector instructions, None: the best; return its name."},
     {"exponentials", (PyCFunction)(void (*)(void))exponentials, METH_FASTCALL, "Write 2^x, as the kernel computes it."},

@@ -18,6 +18,12 @@ struct Array {
     ptrdiff_t step[3] = {};  // heads, then the last two axes
 };
 
+// Rows of gradients are padded to a multiple of 64 bytes; this is how many numbers they have.
+inline ptrdiff_t padded(Kind kind, ptrdiff_t n) {
+    ptrdiff_t line = kind == FLOAT64 ? 8 : 16;
+    return (n + line - 1) / line * line;
+}
+
 // Some rows of the queries, and the keys that they attend to.
 struct Sequence {
     ptrdiff_t query_start, queries, key_start, keys;
@@ -38,6 +44,8 @@ struct Problem {
     void* team;           // a Team of pool.h, or null
     Array query, key, value;   // (B, H, L, D), (B, K, S, D), (B, K, S, E)
     Array out, lse;            // (B, H, L, E); (B, H, L, 1), without data if it is not wanted
+    Array d_out, d_lse;        // gradients of these, for a call that computes gradients; without data: zeros
+    Array d_query, d_key, d_value;  // results, in the dtype of lse, with padded rows; null: not wanted
     Array sink;                // (H), as (1, H, 1, 1); without data if there is none
     Array mask;                // (B, H, L, S) bytes, 0: hidden
     Array bias;                // (B, H, L, S)
@@ -46,6 +54,15 @@ struct Problem {
     const Sequence* sequences; // or null: one sequence of all queries and keys
     ptrdiff_t num_sequences;
 };
+
+inline ptrdiff_t batch_offset(const Problem& p, const Array& a, ptrdiff_t batch) {
+    ptrdiff_t offset = 0;
+    for (int axis = p.batch_axes - 1; axis >= 0; --axis) {
+        offset += batch % p.batch[axis] * a.batch[axis];
+        batch /= p.batch[axis];
+    }
+    return offset;
+}
 
 // Some query rows of the heads that read one key head, and some of the keys: what one thread computes at a time.
 struct Unit {
@@ -74,6 +91,9 @@ struct Level {
     size_t (*scratch_size)(const Problem&);
     void (*compute)(const Problem&, const Unit&, const Unit* next, char* scratch);
     void (*merge)(const Problem&, const Unit&, const char* partials, ptrdiff_t parts, ptrdiff_t stride);
+    size_t (*gradient_scratch_size)(const Problem&);
+    void (*add_gradients)(const Problem&, const Unit&, char* scratch);  // to d_key, d_value; d_query is written
+    void (*sum_gradients)(const Problem&, const Unit&, const char* partials, ptrdiff_t parts, ptrdiff_t stride);  // d_query
     void (*exponentials)(const float* x, float* y, ptrdiff_t n);  // 2^x, for tests
     void (*lines)(const Lines&);
 };

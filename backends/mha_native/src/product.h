@@ -9,10 +9,22 @@ constexpr int TOGETHER = REGISTERS == 32 ? 8 : 4;     // keys, or features, of a
 constexpr int BLOCK = 128;                            // keys whose weights are kept until they multiply values
 template <class T> constexpr int ROWS = VECTORS * LANES<T>;
 
-// c[j][v] += sum over i < n of a[i][v] b(i, j), where b(i, j) is b[j * step + i] or, if ACROSS, b[i * step + j]. a and b move
-// on. With PER = 2, a[i][v] and b(i, j) are pairs of bfloat16 numbers; the products of first and of second ones are added.
+// Call f(j, at) for parts of n: j is J as often as it fits, then 4, 2 and 1, a constant.
+template <int J, class F> MHA_INLINE void in_parts(ptrdiff_t n, F f) {
+    ptrdiff_t at = 0;
+    for (; at + J <= n; at += J) f(Constant<J>{}, at);
+    if constexpr (J > 4)
+        if (n - at >= 4) f(Constant<4>{}, at), at += 4;
+    if constexpr (J > 2)
+        if (n - at >= 2) f(Constant<2>{}, at), at += 2;
+    if (n - at >= 1) f(Constant<1>{}, at);
+}
+
+// c[j][v] += sum over i < n of a[i][v] b(i, j), where a[i][v] is a vector at a[i * width + v * LANES], and b(i, j) is
+// b[j * step + i] or, if ACROSS, b[i * step + j]. a and b move on. With PER = 2, a[i][v] and b(i, j) are pairs of bfloat16
+// numbers; the products of first and of second ones are added.
 template <class T, int PER, int J, int V, bool ACROSS>
-MHA_INLINE void multiply(Vec<T> (&c)[J][V], const T*& a, const T*& b, ptrdiff_t step, ptrdiff_t n) {
+MHA_INLINE void multiply(Vec<T> (&c)[J][V], const T*& a, const T*& b, ptrdiff_t step, ptrdiff_t n, ptrdiff_t width = ROWS<T>) {
     for (ptrdiff_t i = 0; i < n; ++i) {
         Vec<T> x[V];
         unroll<V>([&](auto v) __attribute__((always_inline)) { x[v] = load(a + v * LANES<T>); });
@@ -27,7 +39,7 @@ MHA_INLINE void multiply(Vec<T> (&c)[J][V], const T*& a, const T*& b, ptrdiff_t 
                     c[j][v] = dot(z, y, c[j][v]);
             });
         });
-        a += ROWS<T>;
+        a += width;
         b += ACROSS ? step : 1;
     }
 }

@@ -13,6 +13,8 @@ struct Row {
     char* lse;                // null if it is not wanted
     const char* mask;         // of key 0
     const char* bias;         // of key 0
+    const char *d_out, *d_lse; // null if they are 0
+    char* d_query;            // null if it is not wanted
     const char* distance;     // of key 0; that of key j lies j numbers before it
     ptrdiff_t position;       // the query's index in its sequence
 };
@@ -42,15 +44,6 @@ template <class T> struct Units {
     static T total_of(T sink) { return sink - sink + 1; }
 };
 
-inline ptrdiff_t batch_offset(const Problem& p, const Array& a, ptrdiff_t batch) {
-    ptrdiff_t offset = 0;
-    for (int axis = p.batch_axes - 1; axis >= 0; --axis) {
-        offset += batch % p.batch[axis] * a.batch[axis];
-        batch /= p.batch[axis];
-    }
-    return offset;
-}
-
 inline Sequence sequence_of(const Problem& p, const Unit& u) {
     return p.sequences ? p.sequences[u.sequence] : Sequence{0, p.queries, 0, p.keys};
 }
@@ -71,9 +64,9 @@ inline char* first_row(const Problem& p, const Unit& u, const Array& a) {
 template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T* sinks) {
     Sequence s = sequence_of(p, u);
     ptrdiff_t group = p.heads / p.key_heads;
-    ptrdiff_t at[6];
-    const Array* arrays[6] = {&p.query, &p.out, &p.lse, &p.mask, &p.bias, &p.distance};
-    for (int i = 0; i < 6; ++i) at[i] = arrays[i]->data ? batch_offset(p, *arrays[i], u.batch) : 0;
+    ptrdiff_t at[9];
+    const Array* arrays[9] = {&p.query, &p.out, &p.lse, &p.mask, &p.bias, &p.d_out, &p.d_lse, &p.d_query, &p.distance};
+    for (int i = 0; i < 9; ++i) at[i] = arrays[i]->data ? batch_offset(p, *arrays[i], u.batch) : 0;
     ptrdiff_t position = u.first % s.queries, head = u.key_head * group + u.first / s.queries;
     for (ptrdiff_t i = 0; i < u.rows; ++i) {
         auto place = [&](int which) __attribute__((always_inline)) {
@@ -81,9 +74,9 @@ template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T*
             return a.data ? a.data + at[which] + head * a.step[0] + (s.query_start + position) * a.step[1] : nullptr;
         };
         Row& r = rows[i];
-        r = {place(0), place(1), place(2), place(3), place(4), nullptr, position};
+        r = {place(0), place(1), place(2), place(3), place(4), place(5), place(6), place(7), nullptr, position};
         if (p.distance.data)  // the same numbers for every sequence
-            r.distance = p.distance.data + at[5] + head * p.distance.step[0] + (position + p.keys - 1) * (ptrdiff_t)sizeof(T);
+            r.distance = p.distance.data + at[8] + head * p.distance.step[0] + (position + p.keys - 1) * (ptrdiff_t)sizeof(T);
         sinks[i] = 0;
         if (p.sink.data) read<T>(p.sink.kind, p.sink.data + head * p.sink.step[0], 0, sinks + i, 1);
         if (++position == s.queries) position = 0, ++head;

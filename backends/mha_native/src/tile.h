@@ -177,48 +177,32 @@ template <class T, int PER> struct Tile {
     // All of some rows' work on keys begin ... end, at most BLOCK.
     template <int V> __attribute__((noinline)) void block(int first, ptrdiff_t begin, ptrdiff_t end) {
         constexpr int J = TOGETHER;
-        int n = (int)(end - begin), at = 0;
+        int n = (int)(end - begin);
         Matrix<T> keys = rows_of<T, PER>(p.key, key_data, begin, n, p.width, depth, key_copy);
         Matrix<T> values = pairs_of_rows<T, PER>(p.value, value_data, begin, n, p.value_width, value_width, value_copy);
         terms.read_block({first, V}, begin, n);
         weighed = 0;
         for (int v = first; v < first + V; ++v) block_total[v] = Vec<T>{};
-        auto some = [&](auto j) __attribute__((always_inline)) {
+        in_parts<J>(n, [&](auto j, int at) __attribute__((always_inline)) {
             bool cut = band.is_cut({first, V}, begin + at, begin + at + j);
             score<j, V>(first, keys.data + at * keys.step, keys.step, begin + at, at, cut);
-            at += j;
-        };
-        while (at + J <= n) some(Constant<J>{});
-        if (n - at >= 4) some(Constant<4>{});
-        if (n - at >= 2) some(Constant<2>{});
-        if (n - at >= 1) some(Constant<1>{});
-        while (weighed < at) weigh<V>(first, at);
+        });
+        while (weighed < n) weigh<V>(first, n);
         for (int v = first; v < first + V; ++v) total[v] += block_total[v];
-        ptrdiff_t e = 0, size = p.value_width;
         n = (n + PER - 1) / PER;
-        for (; e + J <= size; e += J) add_values<J, V>(first, values.data, values.step, e, n);
-        if (size - e >= 4) add_values<4, V>(first, values.data, values.step, e, n), e += 4;
-        if (size - e >= 2) add_values<2, V>(first, values.data, values.step, e, n), e += 2;
-        if (size - e >= 1) add_values<1, V>(first, values.data, values.step, e, n);
+        in_parts<J>(p.value_width, [&](auto j, ptrdiff_t e) __attribute__((always_inline)) {
+            add_values<j, V>(first, values.data, values.step, e, n);
+        });
     }
 
     // Attend to all keys of the unit, beginning with these tops and totals.
     void attend() {
         memset(o, 0, sizeof(T) * value_width * ROWS<T>);
-        ptrdiff_t key = u.key_begin, end = u.key_end;
-        while (key < end) {
-            ptrdiff_t stop = key + TOGETHER < end ? key + TOGETHER : end;
-            Vectors now = band.seeing(key, stop);
-            while (stop < end && stop - key < BLOCK) {
-                ptrdiff_t next = stop + TOGETHER < end ? stop + TOGETHER : end;
-                if (!(band.seeing(stop, next) == now)) break;
-                stop = next;
-            }
-            if (now.count == 3) block<3>(now.first, key, stop);
-            if (now.count == 2) block<2>(now.first, key, stop);
-            if (now.count == 1) block<1>(now.first, key, stop);
-            key = stop;
-        }
+        band.in_blocks(u.key_begin, u.key_end, BLOCK, [&](Vectors now, ptrdiff_t begin, ptrdiff_t end) {
+            if (now.count == 3) block<3>(now.first, begin, end);
+            if (now.count == 2) block<2>(now.first, begin, end);
+            if (now.count == 1) block<1>(now.first, begin, end);
+        });
     }
 
     void compute() {

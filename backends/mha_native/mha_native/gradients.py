@@ -1,0 +1,57 @@
+"""The gradients of attention by the compiled module, for any array library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import Any
+
+from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, row_terms, sink_gradient
+
+from . import problem
+from .level import native
+
+_ARRAYS = ("query", "key", "value")
+_LINE = 64
+"""Bytes of which rows of results are a multiple."""
+
+
+def attention_vjp(
+    p: AttentionProblem,
+    state: AttentionState,
+    d_out: Any,
+    d_lse: Any,
+    wanted: Set[str],
+    *,
+    plan: Any,
+    threads: int,
+    beside: problem.Beside,
+    view: Callable[[Any], Any],
+    empty: Callable[[tuple[int, ...]], Any],
+) -> AttentionGradients:
+    """Return the wanted gradients, in the dtypes of the arrays.
+
+    ``view`` returns an array in a form that the compiled module reads, and ``empty`` an array in the dtype of lse.
+    """
+    found: dict[str, Any] = {}
+    if p.sink is not None and (p.mask is not None or "sink" in wanted):
+        terms = row_terms(p, state, p.xp.zeros_like(state.out) if d_out is None else d_out, d_lse)
+        d_out = terms.d_out  # 0 in a query that sees no key, whose lse is the sink
+        found |= {"sink": sink_gradient(p, terms)} if "sink" in wanted else {}
+    given = {name: getattr(p, name) for name in _ARRAYS}
+    sums = {name: empty(_padded(p, x)) if name in wanted else None for name, x in given.items()}
+    read = (*given.values(), state.out, state.lse[..., None], None if p.sink is None else p.sink[:, None, None])
+    towards = (d_out, None if d_lse is None else d_lse[..., None])
+    if not wanted.isdisjoint(_ARRAYS):
+        first, last = ([None if x is None else view(x) for x in some] for some in (read, (*towards, *sums.values())))
+        native.attend_vjp(plan, threads, *first, *beside, *last)
+    for name, total in sums.items():
+        if total is not None:
+            x = given[name]
+            found[name] = p.xp.astype(total[..., : x.shape[-1]], x.dtype, copy=False)
+    return AttentionGradients(**found)
+
+
+def _padded(p: AttentionProblem, x: Any) -> tuple[int, ...]:
+    """Return the shape of the gradient of x, with rows as long as the compiled module writes them."""
+    numbers = _LINE // (8 if p.compute_dtype == p.xp.float64 else 4)
+    return (*p.batch_shape, *x.shape[-3:-1], -(-x.shape[-1] // numbers) * numbers)
