@@ -166,7 +166,7 @@ bool attend(const Problem& p, const Level& level) {
 bool attend_vjp(const Problem& p, const Level& level) {
     Plan plan(p, level);
     ptrdiff_t heads = p.num_batch * p.key_heads;
-    plan.aligned = true;
+    plan.aligned = true, plan.tile = level.tile_rows[p.kind == FLOAT64];
     if (!plan.count_units() || !plan.cut_keys(p.sequences ? 0 : divide_up(ENOUGH_HEADS, heads), p.width + 64)) return false;
     int threads = is_worth_threads(p) ? p.num_threads : 1;
     Job job = {add_to_keys, &plan, heads * plan.parts, 1, level.gradient_scratch_size(p)};
