@@ -12,7 +12,7 @@ import pytest
 import sample_contenders as sample
 from conftest import ROOT
 from mha_core.bench.attention import Attention
-from mha_core.bench.gradients import AttentionStep
+from mha_core.bench.gradients import AttentionBackward, AttentionStep
 from mha_core.bench.layer import Layer
 from mha_core.bench.rounds import Effort
 from mha_core.bench.worker import WorkerFailed
@@ -57,6 +57,10 @@ attention and gradients 8x8x512x64, causal | torch SDPA, with its gradients | 0.
 attention and gradients 1x8x2048x64 | torch SDPA, with its gradients   | 0.65 | 1.0  |      |
 attention and gradients 1x8x2048x64, causal | torch SDPA, with its gradients | 0.62 | 1.0 | |
 attention and gradients 32x12x128x32 | torch SDPA, with its gradients  | 0.72 | 1.0  |      |
+gradients alone 8x8x512x64     | torch SDPA, gradients alone           |      |      | 0.41 |
+gradients alone 8x8x512x64, causal | torch SDPA, gradients alone       |      |      | 0.26 |
+gradients alone 1x8x2048x64    | torch SDPA, gradients alone           |      |      | 0.44 |
+gradients alone 1x8x2048x64, causal | torch SDPA, gradients alone      |      |      | 0.36 |
 encoder layer, training 8x128x512, gelu | nn.TransformerEncoderLayer, training | 0.57 | 0.55 | |
 encoder layer, training 8x128x512, relu | nn.TransformerEncoderLayer, training | 0.57 | 0.55 | |
 text encoder, training, 32 sentences | sentence-transformers, training | 0.45 | 0.45 |      |
@@ -169,7 +173,7 @@ def test_cases_are_chosen_by_a_part_of_their_names():
 
 def test_a_backend_without_goals_is_measured_in_cases_that_apply_to_it():
     takes = [case for case in CASES if case.takes("jax")]
-    assert len(takes) == 28
+    assert len(takes) == 32
     assert {case.peer.name for case in CASES if case not in takes} == {
         "naive NumPy",
         "import numpy",
@@ -213,6 +217,7 @@ def test_torch_s_fast_path_is_judged_right_and_another_path_is_refused(monkeypat
 
 STEPS = {
     "attention": (AttentionStep(2, 3, 33, 8, causal=True), AttentionStep(2, 3, 33, 8), training.sdpa_step),
+    "gradients alone": (AttentionBackward(2, 3, 33, 8), AttentionBackward(2, 3, 33, 8, causal=True), training.sdpa_backward),
     "layer, gelu": (LayerStep(2, 5), LayerStep(2, 5, activation="relu"), training.layer_step),
     "layer, relu": (LayerStep(2, 5, activation="relu"), LayerStep(2, 5), training.layer_step),
     "optimiser": (OptimiserStep(50, 16, 1), None, training.torch_optimiser),

@@ -9,7 +9,7 @@ from typing import Any
 
 from mha_core.bench.attention import Attention
 from mha_core.bench.cases import Problem
-from mha_core.bench.gradients import AttentionStep
+from mha_core.bench.gradients import AttentionBackward, AttentionStep
 from mha_core.bench.imports import Import
 from mha_core.bench.layer import Layer
 from mha_core.bench.texts import MODEL, Texts
@@ -65,6 +65,7 @@ FAST_PATH = Peer("nn.TransformerEncoderLayer, fast path", layer.fast_path, ("tor
 SENTENCES = Peer("sentence-transformers, batch 32", texts.sentence_transformers, ("torch", "sentence_transformers", MODEL))
 IMPORT_NUMPY = Peer("import numpy", Import.plain)
 SDPA_STEP = Peer("torch SDPA, with its gradients", training.sdpa_step, ("torch",))
+SDPA_BACKWARD = Peer("torch SDPA, gradients alone", training.sdpa_backward, ("torch",))
 LAYER_STEP = Peer("nn.TransformerEncoderLayer, training", training.layer_step, ("torch",))
 SENTENCES_STEP = Peer(
     "sentence-transformers, training", text_step.sentence_transformers_step, ("torch", "sentence_transformers", MODEL)
@@ -102,6 +103,11 @@ def _step(name: str, problem: AttentionStep, numpy: float) -> Case:
     return Case(f"attention and gradients {name}", problem, AttentionStep.ours, SDPA_STEP, {"numpy": numpy, "torch": 1.0})
 
 
+def _backward(name: str, problem: AttentionBackward, native: float) -> Case:
+    goals = {f"{backend}+native": native for backend in BACKENDS}
+    return Case(f"gradients alone {name}", problem, AttentionBackward.ours, SDPA_BACKWARD, goals)
+
+
 def _layer_step(name: str, problem: LayerStep) -> Case:
     return Case(f"encoder layer, training {name}", problem, LayerStep.ours, LAYER_STEP, {"numpy": 0.57, "torch": 0.55})
 
@@ -137,6 +143,10 @@ CASES = (
     _step("1x8x2048x64", AttentionStep(1, 8, 2048, 64), 0.65),
     _step("1x8x2048x64, causal", AttentionStep(1, 8, 2048, 64, causal=True), 0.62),
     _step("32x12x128x32", AttentionStep(32, 12, 128, 32), 0.72),
+    _backward("8x8x512x64", AttentionBackward(8, 8, 512, 64), 0.41),
+    _backward("8x8x512x64, causal", AttentionBackward(8, 8, 512, 64, causal=True), 0.26),
+    _backward("1x8x2048x64", AttentionBackward(1, 8, 2048, 64), 0.44),
+    _backward("1x8x2048x64, causal", AttentionBackward(1, 8, 2048, 64, causal=True), 0.36),
     _layer_step("8x128x512, gelu", LayerStep(8, 128)),
     _layer_step("8x128x512, relu", LayerStep(8, 128, activation="relu")),
     Case("text encoder, training, 32 sentences", TextStep(), TextStep.ours, SENTENCES_STEP, {"numpy": 0.45, "torch": 0.45}),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.bench.gradients import AttentionStep
+from mha_core.bench.gradients import AttentionBackward, AttentionStep
 from mha_core.bench.layer import D_FF, D_MODEL, NUM_HEADS, SEED, Layer
 from mha_core.bench.limits import COPY, MATRIX, Limit
 from mha_core.bench.timing import Work, loaded
@@ -154,6 +154,16 @@ def sdpa_step(problem: AttentionStep) -> Work:
         return torch.autograd.grad(out, arrays, d_out)
 
     return Work(step, lambda found: [x.numpy() for x in found])
+
+
+def sdpa_backward(problem: AttentionBackward) -> Work:
+    """Return torch's own gradients of its attention, after a call that is not timed."""
+    import torch
+
+    arrays = [torch.from_numpy(x).requires_grad_() for x in problem.arrays()]
+    d_out = torch.from_numpy(problem.d_out())
+    out = torch.nn.functional.scaled_dot_product_attention(*arrays, is_causal=problem.causal)
+    return Work(lambda: torch.autograd.grad(out, arrays, d_out, retain_graph=True), lambda found: [x.numpy() for x in found])
 
 
 def layer_step(problem: LayerStep) -> Work:

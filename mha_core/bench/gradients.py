@@ -1,4 +1,4 @@
-"""Attention with its gradients, on random numbers."""
+"""Attention with its gradients, and these alone, on random numbers."""
 
 from __future__ import annotations
 
@@ -58,14 +58,30 @@ class AttentionStep(Attention):
         arrays, d_out = [library.from_numpy(x) for x in self.arrays()], library.from_numpy(self.d_out())
         mask = mha.causal() if self.causal else None
 
-        def step() -> Any:
-            _, pullback = mha.vjp(mha.scaled_dot_product_attention, *arrays, mask=mask)
-            return pullback(d_out)
+        def forward() -> Callable[[Any], Any]:
+            return mha.vjp(mha.scaled_dot_product_attention, *arrays, mask=mask)[1]
 
-        return Work(step, lambda found: [library.to_numpy(x) for x in found], library.record.synchronize)
+        return Work(self._timed(forward, d_out), lambda found: [library.to_numpy(x) for x in found], library.record.synchronize)
+
+    def _timed(self, forward: Callable[[], Callable[[Any], Any]], d_out: Any) -> Callable[[], Any]:
+        return lambda: forward()(d_out)
 
     def plain(self) -> Work:
         """Return the same in plain NumPy, which keeps all weights."""
         arrays, d_out = self.arrays(), self.d_out()
         allowed = self.seen(np.arange(self.queries)) if self.causal else None
         return Work(lambda: plain_numpy.attention_gradients(*arrays, d_out, allowed), lambda found: found)
+
+
+@dataclass(frozen=True)
+class AttentionBackward(AttentionStep):
+    """The gradients alone, after a call that is not timed."""
+
+    @property
+    def limit(self) -> Limit:
+        """Five products over the visible pairs."""
+        return Limit(MATRIX, 5 / 7 * super().limit.amount)
+
+    def _timed(self, forward: Callable[[], Callable[[Any], Any]], d_out: Any) -> Callable[[], Any]:
+        pullback = forward()
+        return lambda: pullback(d_out)

@@ -26,11 +26,12 @@ def attention_vjp(
     threads: int,
     beside: problem.Beside,
     view: Callable[[Any], Any],
-    empty: Callable[[tuple[int, ...]], Any],
+    empty_like: Callable[..., Any],
 ) -> AttentionGradients:
     """Return the wanted gradients, in the dtypes of the arrays.
 
-    ``view`` returns an array in a form that the compiled module reads, and ``empty`` an array in the dtype of lse.
+    ``view`` returns an array in a form that the compiled module reads, ``empty_like(x, dtype)`` one laid out like x,
+    ``empty_like(x, dtype, shape)`` one of another shape.
     """
     found: dict[str, Any] = {}
     if p.sink is not None and (p.mask is not None or "sink" in wanted):
@@ -38,7 +39,7 @@ def attention_vjp(
         d_out = terms.d_out  # 0 in a query that sees no key, whose lse is the sink
         found |= {"sink": sink_gradient(p, terms)} if "sink" in wanted else {}
     given = {name: getattr(p, name) for name in _ARRAYS}
-    sums = {name: empty(_padded(p, x)) if name in wanted else None for name, x in given.items()}
+    sums = {name: _sum_of(p, x, empty_like) if name in wanted else None for name, x in given.items()}
     read = (*given.values(), state.out, state.lse[..., None], None if p.sink is None else p.sink[:, None, None])
     towards = (d_out, None if d_lse is None else d_lse[..., None])
     if not wanted.isdisjoint(_ARRAYS):
@@ -51,7 +52,8 @@ def attention_vjp(
     return AttentionGradients(**found)
 
 
-def _padded(p: AttentionProblem, x: Any) -> tuple[int, ...]:
-    """Return the shape of the gradient of x, with rows as long as the compiled module writes them."""
+def _sum_of(p: AttentionProblem, x: Any, empty_like: Callable[..., Any]) -> Any:
+    """Return an array for the gradient of x, with rows as long as they are written; laid out like x if its rows are."""
     numbers = _LINE // (8 if p.compute_dtype == p.xp.float64 else 4)
-    return (*p.batch_shape, *x.shape[-3:-1], -(-x.shape[-1] // numbers) * numbers)
+    width = -(-x.shape[-1] // numbers) * numbers
+    return empty_like(x, p.compute_dtype, (*x.shape[:-1], width)) if width != x.shape[-1] else empty_like(x, p.compute_dtype)

@@ -68,8 +68,13 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
             threads=_threads() if native.is_worth_threads(plan) else 1,
             beside=problem.beside(p, _LIBRARY),
             view=_view,
-            empty=lambda shape: np.empty(shape, p.compute_dtype),
+            empty_like=_empty_like,
         )
+
+
+def _empty_like(x: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Any:
+    out = np.empty(shape, dtype) if shape else np.empty_like(x, dtype, subok=False)
+    return out if out.strides[-1] == out.itemsize else np.empty(x.shape, dtype)
 
 
 def _threads() -> int:

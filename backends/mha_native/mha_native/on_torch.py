@@ -64,8 +64,13 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
         threads=torch.get_num_threads() if native.is_worth_threads(plan) else 1,
         beside=beside,
         view=view,
-        empty=lambda shape: torch.empty(shape, dtype=p.compute_dtype, device=p.device),
+        empty_like=_empty_like,
     )
+
+
+def _empty_like(x: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Any:
+    out = torch.empty_like(x, dtype=dtype) if shape is None else torch.empty(shape, dtype=dtype, device=x.device)
+    return out if out.stride(-1) == 1 else torch.empty(x.shape, dtype=dtype, device=x.device)
 
 
 def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -> Callable[..., AttentionState]:
