@@ -13,7 +13,7 @@
 namespace mha { namespace MHA_LEVEL {
 
 template <class T> struct Gradient {
-    static constexpr int BLOCK = 64;                           // keys whose weights are kept
+    static constexpr int BLOCK = 96;                           // keys whose weights are kept: whole parts of a product
     static constexpr int WIDE = REGISTERS == 32 ? 4 : 2, FEW = 6;  // vectors of features, keys: their sums fill the registers
 
     const Problem& p;
@@ -147,7 +147,7 @@ template <class T> struct Gradient {
         ptrdiff_t step = d.step[1] / (ptrdiff_t)sizeof(T);
         T* to = (T*)keys_of(p, u, d) + key * step;
         in_parts<WIDE>(size / LANES<T>, [&](auto v, ptrdiff_t at) __attribute__((always_inline)) {
-            in_parts<FEW>(n, [&](auto j, ptrdiff_t k) __attribute__((always_inline)) {
+            in_parts<FEW, false>(n, [&](auto j, ptrdiff_t k) __attribute__((always_inline)) {
                 add<j, v, false>(to + k * step + at * LANES<T>, step, its_rows + begin * size + at * LANES<T>, size,
                                  factors + k * ROWS<T> + begin, ROWS<T>, end - begin);
             });
@@ -160,13 +160,13 @@ template <class T> struct Gradient {
         Matrix<T> values =
             rows_of<T, 1>(p.value, keys_of(p, u, p.value), begin, n, p.value_width, p.value_width, value_copy);
         terms.read_block({first, V}, begin, n);
-        in_parts<TOGETHER>(n, [&](auto j, int at) __attribute__((always_inline)) {
+        in_parts<TOGETHER, false>(n, [&](auto j, int at) __attribute__((always_inline)) {
             weigh<j, V>(first, keys, values, begin + at, at, band.is_cut({first, V}, begin + at, begin + at + j));
         });
         add_rows(p.d_value, begin, n, weights, g_rows, value_width, {first, V});
         add_rows(p.d_key, begin, n, scores, q_rows, width, {first, V});
         if (p.d_query.data)
-            in_parts<TOGETHER>(p.width, [&](auto j, ptrdiff_t d) __attribute__((always_inline)) {
+            in_parts<TOGETHER, false>(p.width, [&](auto j, ptrdiff_t d) __attribute__((always_inline)) {
                 add<j, V, true>(d_q + d * ROWS<T> + first * LANES<T>, ROWS<T>, scores + first * LANES<T>, ROWS<T>,
                                 keys.data + d, keys.step, n);
             });

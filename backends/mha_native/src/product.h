@@ -9,15 +9,15 @@ constexpr int TOGETHER = REGISTERS == 32 ? 8 : 4;     // keys, or features, of a
 constexpr int BLOCK = 128;                            // keys whose weights are kept until they multiply values
 template <class T> constexpr int ROWS = VECTORS * LANES<T>;
 
-// Call f(j, at) for parts of n: j is J as often as it fits, then 4, 2 and 1, a constant.
-template <int J, class F> MHA_INLINE void in_parts(ptrdiff_t n, F f) {
+// Call f(j, at) for parts of n: j is J as often as it fits, then, if FINE, 4 and 2, then 1. It is a constant.
+template <int J, bool FINE = true, class F> MHA_INLINE void in_parts(ptrdiff_t n, F f) {
     ptrdiff_t at = 0;
     for (; at + J <= n; at += J) f(Constant<J>{}, at);
-    if constexpr (J > 4)
+    if constexpr (FINE && J > 4)
         if (n - at >= 4) f(Constant<4>{}, at), at += 4;
-    if constexpr (J > 2)
+    if constexpr (FINE && J > 2)
         if (n - at >= 2) f(Constant<2>{}, at), at += 2;
-    if (n - at >= 1) f(Constant<1>{}, at);
+    for (; at < n; ++at) f(Constant<1>{}, at);
 }
 
 // c[j][v] += sum over i < n of a[i][v] b(i, j), where a[i][v] is a vector at a[i * width + v * LANES], and b(i, j) is
