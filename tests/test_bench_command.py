@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -226,11 +227,11 @@ def test_in_a_terminal_the_case_is_shown_and_ctrl_c_leaves_no_traceback():
         with suppress(OSError):  # raised when the process has closed the terminal
             while part := os.read(near, 4096):
                 seen += part
-                if b"1/13" in seen and not pressed:  # the second case has begun, and its frame is written
+                if re.search(rb" 1/\d\d", seen) and not pressed:  # the second case has begun, and its frame is written
                     os.killpg(process.pid, signal.SIGINT)
                     pressed = True
     os.close(near)
     text = seen.decode()
     assert process.returncode == 130, text
-    assert "32x12x128x32" in text and "1/13" in text and "Traceback" not in text
+    assert pressed and "32x12x128x32" in text and "Traceback" not in text, text
     assert text.rstrip().splitlines()[-1].startswith("interrupted after ")
