@@ -44,7 +44,8 @@ def attention_vjp(
     towards = (d_out, None if d_lse is None else d_lse[..., None])
     if not wanted.isdisjoint(_ARRAYS):
         first, last = ([None if x is None else view(x) for x in some] for some in (read, (*towards, *sums.values())))
-        native.attend_vjp(plan, threads, *first, *beside, *last)
+        arrays = [*first, *beside, *last]
+        native.attend_vjp(plan, threads, *arrays)
     for name, total in sums.items():
         if total is not None:
             x = given[name]
