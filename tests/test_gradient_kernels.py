@@ -117,3 +117,75 @@ def test_an_update_kernel_receives_arrays_and_numbers_and_is_planned_once(instal
 
 def test_every_operation_of_gradients_is_tried_here():
     assert set(contract.VJPS) == {*(f"{name}_vjp" for name in CALLS), "embedding_vjp"}
+
+
+def whole(x, w_1, b_1, w_2, b_2, *, activation, wanted, fault=0.0):
+    """The result of a feed-forward network without activation, and its pullback."""
+    received.append(((x, w_1, b_1, w_2, b_2), {"activation": activation, "wanted": wanted}))
+    with mha.use_kernel("feed_forward_vjp", "algebra"):
+        out, pullback = mha.vjp(mha.feed_forward, x, w_1, b_1, w_2, b_2, activation=activation)
+
+    def gradients(d):
+        d_x, d_w_1, *_ = pullback(d)
+        return {"x": d_x * (1 + fault), "w_1": d_w_1}
+
+    return out, gradients
+
+
+def whole_with_a_fault(*arrays, **options):
+    return whole(*arrays, fault=1e-3, **options)
+
+
+def network(x, w, **options):
+    return mha.feed_forward(x, w, None, W, None, **options)
+
+
+def test_a_kernel_of_a_whole_operation_receives_its_arguments_and_what_is_wanted(installed_here):
+    installed_here("feed_forward_vjp", "whole", priority=1)
+    x, w = np.full((3, 4), 0.5), W / 3
+    out, pullback = mha.vjp(network, x, w, activation="gelu")
+    (given, options), d = received[-1], np.ones_like(out)
+    assert given[0] is x and given[1] is w and given[2] is None
+    assert options == {"activation": "gelu", "wanted": {"x", "w_1"}}
+    found = pullback(d)
+    with mha.use_kernel("feed_forward_vjp", "algebra"):
+        exact = mha.vjp(network, x, w, activation="gelu")[1](d)
+    for a, b in zip(found, exact, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert len(received) == 1
+
+
+@pytest.mark.parametrize(("function", "activation", "caught"), [("whole", "gelu", False), ("whole_with_a_fault", "gelu", True)])
+def test_verify_compares_the_gradients_of_a_whole_operation(installed_here, rng, function, activation, caught):
+    installed_here("feed_forward_vjp", function, priority=1)
+    x = rng.normal(size=(3, 4))
+    with mha.verify() as done:
+        out, pullback = mha.vjp(network, x, W / 3, activation=activation)
+        assert done.checked["feed_forward_vjp", "sample"] == 1
+        if caught:
+            with pytest.raises(mha.KernelDivergence, match="feed_forward_vjp on numpy"):
+                pullback(out)
+        else:
+            pullback(out)
+            assert done.checked["feed_forward_vjp", "sample"] == 2
+
+
+def test_verify_does_not_compare_gradients_where_a_slope_jumps(installed_here, rng):
+    installed_here("feed_forward_vjp", "whole_with_a_fault", priority=1)
+    with mha.verify() as done:
+        out, pullback = mha.vjp(network, rng.normal(size=(3, 4)), W / 3, activation="relu")
+        pullback(out)
+    assert done.checked["feed_forward_vjp", "sample"] == 1
+
+
+def test_a_whole_operation_with_a_learned_option_is_computed_by_its_parts(installed_here):
+    """A kernel returns the gradients of named arrays; the sink's would be lost."""
+    layer, x = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=16, seed=0), np.ones((2, 5, 8), np.float32)
+
+    def function(sink):
+        return layer(x, sink=sink)
+
+    _, pullback = mha.vjp(function, np.zeros(2, np.float32))
+    assert pullback(np.ones_like(x))[0].shape == (2,)
+    found = mha.explain(layer, x, sink=np.zeros(2, np.float32), gradients=True)
+    assert found.calls[0].rejected[0].reason == "does not handle recorded"

@@ -118,7 +118,7 @@ def test_an_operation_passes_its_arguments_to_the_kernel_and_returns_its_result(
 
 def test_every_operation_that_asks_for_a_kernel_is_tried_here():
     elsewhere = {"attention", "attention_weights", "feed_forward", "multi_head_attention", "encoder_layer"}
-    elsewhere |= {"attention_vjp", "adamw", *contract.VJPS}  # tests/test_gradient_kernels.py
+    elsewhere |= {"attention_vjp", "adamw", *contract.VJPS, *contract.LAYER_VJPS}  # tests/test_gradient_kernels.py
     assert set(contract.OPERATIONS) - elsewhere == {name.partition(" ")[0] for name in OPERATIONS}
 
 

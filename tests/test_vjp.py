@@ -334,7 +334,7 @@ def test_bad_input_gets_a_clear_error(kind, message, call):
 def test_explain_shows_the_forward_operations_of_a_vjp():
     found = mha.explain(mha.vjp, small_encoder(), normal(5, 8))
     assert isinstance(found, Explanation)
-    assert "attention" in {each.op for each in found.walk()}
+    assert "encoder_layer_vjp" in {each.op for each in found.walk()}
 
 
 def test_explain_shows_the_kernels_of_gradients_without_computing():
@@ -342,7 +342,11 @@ def test_explain_shows_the_kernels_of_gradients_without_computing():
         mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=16, activation="gelu", seed=0),
         normal(2, 5, 8, dtype=np.float32),
     )
-    found = mha.explain(layer, x, gradients=True)
+    whole = mha.explain(layer, x, gradients=True)
+    assert (whole.op, whole.kernel, whole.calls) == ("encoder_layer_vjp", "chunks", ())
+    with mha.use_kernel("encoder_layer_vjp", "algebra"):
+        found = mha.explain(layer, x, gradients=True)
+    assert found.calls[0].op == "encoder_layer_vjp" and found.calls[0].rejected[0].kernel == "chunks"
     operations = [each.op for each in found.walk()]
     assert operations.count("linear_vjp") == 6
     assert {"attention_vjp", "gelu_vjp", "layer_norm_vjp"} <= set(operations)

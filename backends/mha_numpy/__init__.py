@@ -137,3 +137,14 @@ def mha_kernels() -> Iterable[Kernel]:
             handles=frozenset(handles),
             supports=f"mha_numpy.{module}:supports",
         )
+    activations = frozenset(f"feed_forward.activation={name}" for name in ("gelu_tanh", "silu"))
+    for op, handles in (("feed_forward_vjp", frozenset[str]()), ("encoder_layer_vjp", STANDARD_LAYER_FEATURES - activations)):
+        yield Kernel(
+            backend="numpy",
+            op=op,
+            name="chunks",
+            api=1,
+            load=f"mha_numpy.layer_gradients:{op}",
+            handles=handles,
+            supports="mha_numpy.layer_gradients:supports",
+        )

@@ -70,15 +70,16 @@ def gelu_vjp(x: np.ndarray, d_out: np.ndarray, *, wanted: Set[str], approximate:
     dx = np.empty_like(flat)
 
     def tile(own: slice) -> None:
-        _slope_tile(flat[own], dx[own], *(scratch(name, flat[own].shape, flat.dtype) for name in ("a", "p", "row")))
+        write_slope(flat[own], dx[own])
         np.multiply(dx[own], d[own], out=dx[own])
 
     in_tiles(tile, flat.size)
     return (dx.reshape(x.shape),)
 
 
-def _slope_tile(x: np.ndarray, y: np.ndarray, a: np.ndarray, p: np.ndarray, row: np.ndarray) -> None:
-    """Write the slope to y."""
+def write_slope(x: np.ndarray, y: np.ndarray, gelu: np.ndarray | None = None) -> None:
+    """Write the slope of gelu at x to y, and gelu itself, within a few roundings of x, to ``gelu``, which may be x."""
+    a, p, row = (scratch(name, x.shape, x.dtype) for name in ("a", "p", "row"))
     row.fill(_FLAT)  # a scalar takes three times as long
     np.minimum(x, row, out=a)
     np.negative(row, out=row)
@@ -93,6 +94,9 @@ def _slope_tile(x: np.ndarray, y: np.ndarray, a: np.ndarray, p: np.ndarray, row:
     np.tanh(y, out=y)
     np.multiply(y, np.float32(0.5), out=y)
     np.add(y, np.float32(0.5), out=y)
+    if gelu is not None:
+        np.maximum(x, row, out=gelu)  # gelu is 0 below; -inf times 0 would be NaN
+        np.multiply(gelu, y, out=gelu)
     np.multiply(p, np.float32(-0.5 / math.log(2)), out=p)
     np.exp2(p, out=p)
     np.multiply(p, np.float32(1 / math.sqrt(2 * math.pi)), out=p)

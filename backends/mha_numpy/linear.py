@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,17 @@ from . import blas
 from .norms import supports
 from .threads import run
 
-__all__ = ["as_rows", "linear", "linear_half", "linear_vjp", "supports", "supports_half"]
+__all__ = [
+    "as_rows",
+    "bias_part",
+    "compute",
+    "linear",
+    "linear_half",
+    "linear_vjp",
+    "supports",
+    "supports_half",
+    "weight_parts",
+]
 
 _TOKENS = 512  # tokens in a chunk; if there are fewer, the columns are cut instead
 _FEATURES = 256  # rows of the weight's gradient in a chunk
@@ -60,37 +70,54 @@ def linear_vjp(
     """
     rows, d = as_rows(x), as_rows(d_out)
     found: dict[str, np.ndarray] = {}
-    parts: list[Callable[[], Any]] = []
-
-    def cut(length: int, other: int, most: int) -> list[slice]:
-        """Cut an axis into chunks that are worth a thread, of at most ``most``, all of about the same length."""
-        count = max(1, min(-(-length // most), length * other // _PRODUCT))
-        each = -(-length // count)
-        return [slice(at, min(length, at + each)) for at in range(0, length, each)]
-
+    parts: list[Part] = []
     if "w" in wanted:
-        dw = found["w"] = np.empty(w.shape, dtype=w.dtype)
-        for own in cut(w.shape[0], d.size, _FEATURES):
-            parts.append(partial(np.matmul, rows[:, own].T, d, out=dw[own]))
+        found["w"] = np.empty(w.shape, dtype=w.dtype)
+        parts += weight_parts(rows, d, found["w"])
     if "x" in wanted:
         dx = found["x"] = np.empty(x.shape, dtype=x.dtype)
         to = dx.reshape(-1, x.shape[-1])
-        for own in cut(len(d), w.size, _TOKENS):
-            parts.append(partial(np.matmul, d[own], w.T, out=to[own]))
+        parts += [partial(np.matmul, d[own], w.T, out=to[own]) for own in _cut(len(d), w.size, _TOKENS)]
     if "b" in wanted:
-        db = found["b"] = np.empty(d.shape[1], dtype=d.dtype)
-        parts.append(partial(np.matmul, np.ones(len(d), dtype=d.dtype), d, out=db))
+        found["b"] = np.empty(d.shape[1], dtype=d.dtype)
+        parts.append(bias_part(d, found["b"]))
+    compute(parts, len(rows) * w.size)
+    return found.get("x"), found.get("w"), found.get("b")
 
-    def compute(part: Callable[[], Any]) -> None:
+
+Part: TypeAlias = Callable[[], Any]
+"""Computes a part of a gradient."""
+
+
+def weight_parts(x: np.ndarray, d: np.ndarray, out: np.ndarray) -> list[Part]:
+    """Return parts that write x^T d to ``out``."""
+    return [partial(np.matmul, x[:, own].T, d, out=out[own]) for own in _cut(len(out), d.size, _FEATURES)]
+
+
+def bias_part(d: np.ndarray, out: np.ndarray) -> Part:
+    """Return a part that writes the sum of the rows of d to ``out``."""
+    return partial(np.matmul, np.ones(len(d), dtype=d.dtype), d, out=out)
+
+
+def compute(parts: list[Part], multiplications: int) -> None:
+    """Call all parts, on all cores if a product among them has many multiplications."""
+
+    def call(part: Part) -> None:
         with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
             part()
 
-    if len(rows) * w.size <= blas.SMALL:
-        for part in parts:
-            compute(part)
+    if multiplications > blas.SMALL:
+        run(call, parts)
     else:
-        run(compute, parts)
-    return found.get("x"), found.get("w"), found.get("b")
+        for part in parts:
+            call(part)
+
+
+def _cut(length: int, other: int, most: int) -> list[slice]:
+    """Cut an axis into chunks that are worth a thread, of at most ``most``, all of about the same length."""
+    count = max(1, min(-(-length // most), length * other // _PRODUCT))
+    each = -(-length // count)
+    return [slice(at, min(length, at + each)) for at in range(0, length, each)]
 
 
 def supports_half(call: Call) -> str | None:

@@ -19,7 +19,7 @@ from .norms import supports
 from .scratch import scratch
 from .threads import run
 
-__all__ = ["layer_norm_vjp", "rms_norm_vjp", "supports"]
+__all__ = ["add_gradients", "layer_norm_vjp", "rms_norm_vjp", "supports"]
 
 _TILE = 1 << 15  # elements: four arrays of 128 KB
 _TASK = 1 << 17  # elements for which another thread is worth waking
@@ -54,7 +54,7 @@ def _gradients(
     def task(at: int) -> None:
         own = slice(at * size, (at + 1) * size)
         with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
-            _add(rows[own], weight, d[own], wanted, eps, centred, None if to is None else to[own], sums[:, at])
+            add_gradients(rows[own], weight, d[own], wanted, eps, centred, None if to is None else to[own], sums[:, at])
 
     run(task, range(len(starts)))
     with np.errstate(all="ignore"):
@@ -62,10 +62,10 @@ def _gradients(
     return dx, d_weight if "weight" in wanted else None, d_bias if "bias" in wanted else None
 
 
-def _add(
+def add_gradients(
     x: np.ndarray, weight: Gradient, d: np.ndarray, wanted: Set[str], eps: float, centred: bool, dx: Gradient, sums: np.ndarray
 ) -> None:
-    """Write the rows of dx, and add to the sums for weight and bias."""
+    """Write the rows of dx, which may be d itself, and add to the sums for weight and bias."""
     width = x.shape[1]
     mean = np.full((width, 1), 1 / width, dtype=x.dtype)
     num_rows = max(1, _TILE // width)

@@ -37,16 +37,16 @@ def relu_vjp(x: np.ndarray, d_out: np.ndarray, *, wanted: Set[str]) -> tuple[np.
     """d where x > 0, and 0 at 0; NaN stays NaN."""
     flat, d = x.reshape(-1), np.ascontiguousarray(d_out).reshape(-1)
     dx = np.empty_like(flat)
-    integers = _INTEGERS[x.dtype.char]
-
-    def tile(own: slice) -> None:
-        x, y = flat[own], dx[own]
-        above = np.greater(x, 0, out=scratch("above", x.shape, np.dtype(bool)))
-        bits = np.negative(above.view(np.int8), out=scratch("bits", x.shape, integers), dtype=integers)  # all bits, or none
-        np.bitwise_and(d[own].view(integers), bits, out=y.view(integers))
-        unordered = np.isnan(x, out=above)
-        if unordered.any():
-            np.copyto(y, x, where=unordered)
-
-    in_tiles(tile, flat.size)
+    in_tiles(lambda own: pass_where_positive(flat[own], d[own], dx[own]), flat.size)
     return (dx.reshape(x.shape),)
+
+
+def pass_where_positive(x: np.ndarray, d: np.ndarray, out: np.ndarray) -> None:
+    """Write d where x > 0, NaN where x is NaN, and 0 elsewhere to ``out``, which may be d."""
+    integers = _INTEGERS[x.dtype.char]
+    above = np.greater(x, 0, out=scratch("above", x.shape, np.dtype(bool)))
+    bits = np.negative(above.view(np.int8), out=scratch("bits", x.shape, integers), dtype=integers)  # all bits, or none
+    np.bitwise_and(d.view(integers), bits, out=out.view(integers))
+    unordered = np.isnan(x, out=above)
+    if unordered.any():
+        np.copyto(out, x, where=unordered)

@@ -253,3 +253,36 @@ def mha_kernels() -> Iterable[Kernel]:
             handles=_VMAP | _TRACED,
             supports="mha_torch.functional:supports" if op == "gelu" else None,
         )
+    yield Kernel(
+        backend="torch",
+        op="linear_vjp",
+        name="onednn",
+        api=1,
+        load="mha_torch.onednn:linear_vjp",
+        supports="mha_torch.onednn:supports",
+    )
+    yield Kernel(
+        backend="torch",
+        op="gelu",
+        name="chunks",
+        api=1,
+        load="mha_torch.activations:gelu",
+        priority=1,
+        supports="mha_torch.activations:supports_gelu",
+    )
+    for op, module in (
+        ("gelu_vjp", "activations"),
+        ("silu_vjp", "activations"),
+        ("relu_vjp", "activations"),
+        ("layer_norm_vjp", "gradients"),
+        ("adamw", "updates"),
+    ):
+        yield Kernel(
+            backend="torch",
+            op=op,
+            name="fused",
+            api=1,
+            load=f"mha_torch.{module}:{op}",
+            supports="mha_torch.activations:supports",
+        )
+    yield Kernel(backend="torch", op="embedding_vjp", name="fused", api=1, load="mha_torch.gradients:embedding_vjp")

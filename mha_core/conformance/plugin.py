@@ -19,7 +19,7 @@ import pytest
 
 import mha_core
 
-from ..dispatch.contract import VJPS, Kernel
+from ..dispatch.contract import LAYER_VJPS, VJPS, Kernel
 from ..dispatch.errors import MhaError
 from ..dispatch.registry import register, registry
 from .backend import BackendUnderTest, CannotJudge
@@ -136,6 +136,7 @@ OPERATIONS_BY: dict[str, tuple[str, ...]] = {
     "vjp_by": ("attention_vjp",),
     "piece_by": PIECES,
     "update_by": ("adamw",),
+    "layer_vjp_by": LAYER_VJPS,
 }
 """The operations that an argument of a test stands for: ``probes.computed_by``."""
 
@@ -148,7 +149,7 @@ def ways_to_compute(backend: str, op: str) -> list[ComputedBy]:
 
 def _kind(op: str) -> str:
     named = {"attention": "attention_kernel", "attention_weights": "weights_kernel", "attention_vjp": "vjp_kernel"}
-    named |= {**dict.fromkeys(VJPS, "piece_vjp_kernel"), "adamw": ""}  # its kernels are judged by name, as "update_by"
+    named |= {**dict.fromkeys(VJPS, "piece_vjp_kernel"), **dict.fromkeys(("adamw", *LAYER_VJPS), "")}  # judged by OPERATIONS_BY
     return named.get(op, "piece_kernel" if op in PIECES else "layer_kernel")
 
 
@@ -189,7 +190,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Prefer the kernel of ``attention_by``, ``weights_by``, ``vjp_by``, ``piece_by`` or ``update_by`` while the test runs."""
+    """Prefer the kernel of ``attention_by``, ``weights_by``, ``vjp_by``, ``piece_by`` and so on while the test runs."""
     ours = pyfuncitem.path.parent == HERE
     with ExitStack() as stack:
         for name in OPERATIONS_BY if ours else ():

@@ -17,6 +17,7 @@ from .oracle import piece_gradients
 from .oracle.attention_gradients import merge_gradients, summed_to
 from .oracle.layer_gradients import LayerGradients, Named, Pull, bounded_gradients
 from .oracle.tolerance import assert_within
+from .probes.computed_by import ComputedBy
 
 SECTION = "gradients"
 pytestmark = pytest.mark.promise(0, 9)
@@ -49,22 +50,23 @@ def assert_gradients(
     of_layer, *of_arguments = pullback(backend.array(d_out, dtype))
     assert type(of_layer) is type(there), f"the gradient of {type(there).__name__} is {type(of_layer).__name__}"
     found = dict(zip(given, of_arguments, strict=False)) | dict(pullback(backend.array(d_out, dtype)).options)
-    found |= of_layer.arrays()
+    found |= {**of_layer.arrays(), "out": out}
     expected = bounded_gradients(
         lambda layers: _pulled(compute(layers), d_out, given), dtype, rounds_weights=backend.rounds_weights, rng=rng
     )
     assert found.keys() == expected.keys(), f"gradients of {sorted(found.keys() ^ expected.keys())} are missing or too many"
     weights = there.arrays()
-    assert found.keys() - given.keys() == weights.keys() - fixed
+    assert found.keys() - given.keys() - {"out"} == weights.keys() - fixed
     for name, (exact, bound) in expected.items():
-        backend.assert_like(found[name], arrays[name] if name in arrays else weights[name])
+        backend.assert_like(found[name], out if name == "out" else arrays[name] if name in arrays else weights[name])
         assert_within(f"layers_vjp d_{name}", backend.numpy(found[name]), exact, bound)
 
 
 def _pulled(computed: tuple[np.ndarray, Pull], d_out: np.ndarray, given: Given) -> Named:
-    """Return the gradients, with that of a context under the name of the argument."""
+    """Return the result and the gradients, with that of a context under the name of the argument."""
     found = computed[1](d_out)
-    return {"memory" if name == "context" and "memory" in given else name: x for name, x in found.items()}
+    renamed = {"memory" if name == "context" and "memory" in given else name: x for name, x in found.items()}
+    return {**renamed, "out": computed[0]}
 
 
 def chosen(backend: BackendUnderTest, dtype: str, activation: str) -> str:
@@ -188,6 +190,34 @@ def test_decoder(backend: BackendUnderTest, dtype: str, rng: np.random.Generator
         return one(given["x"], exact) if layers == 1 else oracle.stack_vjp(given["x"], exact, one)
 
     assert_gradients(backend, there, given, compute, dtype, rng, positional=2)
+
+
+def test_kernels_of_whole_layers(
+    backend: BackendUnderTest, layer_vjp_by: ComputedBy, dtype: str, rng: np.random.Generator
+) -> None:
+    """By each kernel that computes a layer together with its gradients."""
+    for case in WHOLE[layer_vjp_by.op]:
+        case(backend, dtype, rng)
+
+
+WHOLE: dict[str, list[Callable[..., None]]] = {
+    "feed_forward_vjp": [
+        partial(test_feed_forward, activation=name, gate=name == "silu") for name in ("relu", "gelu", "gelu_tanh", "silu")
+    ],
+    "multi_head_attention_vjp": [
+        partial(test_multi_head_attention, kv_heads=2, options=name)
+        for name in ("none", "sink and bias", "context", "both contexts")
+    ],
+    "encoder_layer_vjp": [
+        *(
+            partial(test_encoder_layer, norm_first=first, norm=norm, dropout=first)
+            for first in (False, True)
+            for norm in ("LayerNorm", "RMSNorm")
+        ),
+        *(partial(test_encoder, norm_first=first) for first in (False, True)),
+    ],
+}
+"""Cases of each operation that is made of smaller ones together with its gradients."""
 
 
 def test_frozen_weights_have_no_gradients(backend: BackendUnderTest, wide_dtype: str, rng: np.random.Generator) -> None:

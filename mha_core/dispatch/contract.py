@@ -53,13 +53,21 @@ _DROPOUT = frozenset({"weight_dropout"})
 VJPS = tuple(f"{name}_vjp" for name in ("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary", "embedding"))
 """The gradients of operations, which are operations too."""
 
+_COMPOSITES: Mapping[str, frozenset[str]] = {
+    "feed_forward": frozenset({"gate"}),
+    "multi_head_attention": OPTION_FEATURES | {"context", "value_context", "rotary", "grouped_query"},
+    "encoder_layer": LAYER_FEATURES,
+}
+
+LAYER_VJPS = tuple(f"{name}_vjp" for name in _COMPOSITES)
+"""Operations made of smaller ones together with their gradients."""
+
 FEATURES: Mapping[str, frozenset[str]] = {
     "attention": ATTENTION_FEATURES | _DROPOUT,
     "attention_weights": ATTENTION_FEATURES - {"lse", "value_dim"} | _DROPOUT,
     **dict.fromkeys(("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary"), frozenset()),
-    "feed_forward": frozenset({"gate"}),
-    "multi_head_attention": OPTION_FEATURES | {"context", "value_context", "rotary", "grouped_query"},
-    "encoder_layer": LAYER_FEATURES,
+    **_COMPOSITES,
+    **{f"{name}_vjp": features for name, features in _COMPOSITES.items()},
     "attention_vjp": ATTENTION_FEATURES - {"lse"} | _DROPOUT | {"d_lse", "d_bias", "d_sink"},
     **dict.fromkeys((*VJPS, "adamw"), frozenset()),
 }
@@ -194,7 +202,9 @@ class Kernel:
     operation receives the arguments of the public function of that name. One for ``"attention_vjp"`` receives a problem, its
     state, d_out, d_lse or None, and the names of the ``AttentionGradients`` that it returns. One for ``"linear_vjp"`` and its
     like receives the arrays of ``linear``, d_out, and ``wanted=``, the names of the arrays whose gradients are wanted; it
-    returns a gradient for each array, None for the others.
+    returns a gradient for each array, None for the others. One for ``"encoder_layer_vjp"`` and its like receives the arguments
+    of ``encoder_layer``, and ``wanted=``; it returns the result, and a pullback from its gradient to those that are wanted, by
+    name. The pullback may be called several times.
     """
     priority: int = 0
     """Kernels are tried in descending order of priority."""

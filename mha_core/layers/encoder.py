@@ -9,7 +9,8 @@ from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
 from ..dispatch.selection import agreed
-from ..ops.elementary import Examined, composite
+from ..ops.composite import composite
+from ..ops.elementary import Examined
 from ..ops.options import Options, given_options, shows_options
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward

@@ -1,4 +1,4 @@
-"""Factories of operations: elementary ones with their gradients, and those made of smaller ones."""
+"""The factory of elementary operations and their gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..dispatch.context import dry_run
 from ..dispatch.contract import Call
 from ..dispatch.kernels import decide, describe
 from ..dispatch.selection import agreed, backend_of, known_backend
-from .operation import Key, Operation, Plan, Run, key_of
+from .operation import Operation, Plan, Run, key_of
 from .tree import arrays_in, map_arrays
 
 
@@ -78,7 +78,7 @@ def elementary(
             )
         result = shape(*arrays) if shape else tuple(first.shape)
         examined = Examined(backend, partial(algebra, xp), result, settings=options.items())
-        return _planned(name, named, examined, arrays, options)
+        return planned(name, named, examined, arrays, options)
 
     gradients = gradients_operation(name, names, vjp)
     operation = Operation(partial(key_of, name), plan)
@@ -95,7 +95,7 @@ def gradients_operation(name: str, names: tuple[str, ...], vjp: Callable[..., tu
         backend = backend_of({name: x for name, x in named(*arrays).items() if x is not None})
         like = [name if name in options["wanted"] else None for name in names]
         examined = Examined(backend, partial(vjp, backend.xp), None, like=like, settings=options.items())
-        return _planned(f"{name}_vjp", named, examined, arrays, options)
+        return planned(f"{name}_vjp", named, examined, arrays, options)
 
     return Operation(partial(key_of, f"{name}_vjp"), plan, at=len(names))
 
@@ -119,41 +119,7 @@ def recorded(
     return made
 
 
-def composite(
-    name: str,
-    named: Callable[..., Mapping[str, Any]],
-    examine: Callable[..., Examined],
-    *,
-    facts: Callable[..., tuple[Any, ...]] = lambda *arguments: (),
-    at: int = 0,
-    parts: bool = True,
-    planned_by_options: bool = True,
-) -> Operation:
-    """Return an operation made of smaller ones; the functions below are called with its arguments.
-
-    Parameters
-    ----------
-    name : as in ``Call.op``
-    named : returns, by name, the arrays that the choice of a kernel depends on
-    examine : checks the arguments
-    facts : called without the options; returns what a key contains besides arrays and options
-    at : as in ``Operation``
-    parts : False for an operation that is not made of smaller ones, but has arguments that are not all of one kind
-    planned_by_options : False if options are numbers that differ in every call, and no choice depends on them
-    """
-
-    def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-        arrays = named(*arguments, **options)
-        others = {k: v for k, v in options.items() if k not in arrays} if planned_by_options else {}
-        return key_of((name, facts(*arguments), *arrays), tuple(arrays.values()), others)
-
-    def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-        return _planned(name, named, examine(*arguments, **options), arguments, options, composite=parts)
-
-    return Operation(key, plan, at)
-
-
-def _planned(
+def planned(
     name: str,
     named: Callable[..., Mapping[str, Any]],
     examined: Examined,
@@ -168,11 +134,11 @@ def _planned(
     ours = (x for x in arrays_in(options) if known_backend(x) is backend)  # an error will name the others
     features, shield = backend.shielded(backend.features((*given.values(), *ours)))
     algebra = shield(examined.algebra)
-    call = describe(name, given, features=features.union(examined.features), options=dict(examined.settings))
+    features = features.union(examined.features, unnamed(given, options))
+    call = describe(name, given, features=features, options=dict(examined.settings))
     decision = decide(backend.name, call, composite=composite)
     if composite and decision.kernel is not None:
-        with dry_run(_check_only):
-            algebra(*arguments, **options)
+        check_parts(algebra, arguments, options)
     compute = algebra if decision.run is None else shield(decision.run)
 
     def bind(*arguments: Any, **options: Any) -> Run:
@@ -188,7 +154,7 @@ def _planned(
             options=options,
             compute=partial(compute, *arguments, **options),
             algebra=partial(algebra, *arguments, **options),
-            empty=partial(_empty, backend, examined, call, arrays),
+            empty=partial(empty, backend, examined, call, arrays),
             again=again if composite or shape is None else None,
             parts=composite,
         )
@@ -196,12 +162,24 @@ def _planned(
     return Plan(compute, bind)
 
 
-def _empty(backend: LoadedBackend, examined: Examined, call: Call, arrays: Mapping[str, Any]) -> Any:
+def unnamed(given: Mapping[str, Any], others: Any) -> Iterable[str]:
+    """Return the feature ``recorded``, which no kernel declares, if arrays beside those given by name are recorded."""
+    known = {id(x) for x in given.values()}
+    return ["recorded"] if any(isinstance(x, Recorded) and id(x) not in known for x in arrays_in(others)) else []
+
+
+def empty(backend: LoadedBackend, examined: Examined, call: Call, arrays: Mapping[str, Any]) -> Any:
     """Return a placeholder of the result."""
     if examined.shape is not None:
         return backend.placeholder(examined.shape, call.dtype, device_of(next(iter(arrays.values()))))
     likes = (None if name is None else arrays[name] for name in examined.like)
     return tuple(None if x is None else backend.placeholder(tuple(x.shape), x.dtype, device_of(x)) for x in likes)
+
+
+def check_parts(algebra: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+    """Let the smaller operations of a composite check their arguments, without computing."""
+    with dry_run(_check_only):
+        algebra(*arguments, **options)
 
 
 def _check_only(run: Run) -> Any:

@@ -13,7 +13,8 @@ from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import agreed, companions
 from ..dispatch.step import Step
 from . import check
-from .elementary import Examined, composite, elementary
+from .composite import composite
+from .elementary import Examined, elementary
 
 
 def linear(x: Array, w: Array, b: Array | None = None) -> Array:

@@ -12,7 +12,8 @@ from ..dispatch.selection import agreed
 from ..dispatch.step import Step
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
-from .elementary import Examined, composite
+from .composite import composite
+from .elementary import Examined
 from .functional import linear
 from .options import Options, given_options, shows_options
 

@@ -8,7 +8,8 @@ from typing import Any
 from ..algebra import updates as algebra
 from ..algebra.arrays import Array
 from ..dispatch.selection import agreed
-from .elementary import Examined, composite
+from .composite import composite
+from .elementary import Examined
 
 
 def _named(w: Array, gradient: Array, m: Array, v: Array, **numbers: Any) -> dict[str, Array]:

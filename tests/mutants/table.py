@@ -69,9 +69,14 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_core.algebra.state": BY_ALGEBRA,
     "mha_core.algebra.structure": BOTH,
     "mha_core.algebra.visibility": BOTH,
+    "mha_torch.activations": (
+        *_pieces("torch", "chunks", "gelu"),
+        *_pieces("torch", "fused", "gelu_vjp", "silu_vjp", "relu_vjp"),
+    ),
     "mha_torch.bias_vjp": BLOCKS_VJP,
     "mha_torch.blocks_vjp": BLOCKS_VJP,
     "mha_torch.functional": _pieces("torch", "functional", "linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"),
+    "mha_torch.gradients": _pieces("torch", "fused", "layer_norm_vjp", "embedding_vjp"),
     "mha_torch.layers": TORCH_LAYER,
     "mha_torch.parts": (*SDPA_VJP, *BLOCKS_VJP),
     "mha_torch.rows": (*SDPA_VJP, *BLOCKS_VJP),
@@ -110,6 +115,7 @@ LEFT_OUT = {
     "mha_numpy.bfloat16": "the namespace, which test_namespace judges",
     "mha_numpy.blas": "the number of threads of the library, and speed",
     "mha_numpy.cores": "the number of threads",
+    "mha_numpy.layer_gradients": "no kernel of a design: the suite compares it with formulas in test_layer_gradients",
     "mha_numpy.pool": "which thread computes what",
     "mha_numpy.tasks": "which thread computes what",
     "mha_numpy.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
@@ -120,6 +126,7 @@ LEFT_OUT = {
     "mha_torch.second": "the error of second derivatives",
     "mha_torch.tensors": "how torch records gradients",
     "mha_torch.transforms": "no kernel",
+    "mha_torch.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
     "mha_torch.varlen": "it needs a GPU",
 }
 """Modules of the algebra, of NumPy and of torch that are not mutated, and why."""

@@ -1,0 +1,34 @@
+"""The gradients of norms and embeddings, by torch's own backward functions."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import torch
+from torch import Tensor
+
+Gradient = Tensor | None
+
+
+def layer_norm_vjp(
+    x: Tensor, weight: Gradient, bias: Gradient, d_out: Tensor, *, wanted: Set[str], eps: float
+) -> tuple[Gradient, Gradient, Gradient]:
+    """The gradients of x, weight and bias, as far as they are wanted; mean and spread of x are computed again."""
+    width = x.shape[-1:]
+    _, mean, inverse_spread = torch.native_layer_norm(x, width, None, None, eps)
+    given = [name in wanted for name in ("x", "weight", "bias")]
+    found: tuple[Gradient, Gradient, Gradient] = torch.ops.aten.native_layer_norm_backward(
+        d_out, x, width, mean, inverse_spread, weight, bias, given
+    )
+    return found
+
+
+def embedding_vjp(d_out: Tensor, ids: Tensor, *, num_rows: int) -> Tensor:
+    """Row i is the sum of the rows of ``d_out`` whose id is i; ids below 0 count from the end.
+
+    Half precision is summed in float32.
+    """
+    wide = d_out.dtype if d_out.dtype == torch.float64 else torch.float32
+    ids = torch.where(ids < 0, ids + num_rows, ids)
+    sums: Tensor = torch.ops.aten.embedding_dense_backward(d_out.to(wide), ids, num_rows, -1, False)
+    return sums.to(d_out.dtype)

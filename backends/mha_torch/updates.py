@@ -1,0 +1,45 @@
+"""The update of AdamW, by torch's fused function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def adamw(
+    w: Tensor,
+    gradient: Tensor,
+    m: Tensor,
+    v: Tensor,
+    *,
+    learning_rate: float,
+    beta_1: float,
+    beta_2: float,
+    eps: float,
+    weight_decay: float,
+    step: int,
+    gradient_scale: Any = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of AdamW, as ``mha_core.algebra.updates.adamw``. It writes into m and v, but not into w."""
+    if isinstance(gradient_scale, Tensor) or gradient_scale != 1:
+        gradient = gradient * gradient_scale
+    new, m, v = w.clone(memory_format=torch.contiguous_format), m.contiguous(), v.contiguous()
+    steps = torch.full((), step + 1, dtype=torch.float32, device=w.device)
+    torch._fused_adamw_(
+        [new],
+        [gradient.contiguous()],
+        [m],
+        [v],
+        [],
+        [steps],
+        lr=learning_rate,
+        beta1=beta_1,
+        beta2=beta_2,
+        weight_decay=weight_decay,
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
+    return new, m, v
