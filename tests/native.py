@@ -38,7 +38,7 @@ def _levels():
     from mha_native.level import native
 
     found = []
-    for name in ("avx512_bf16", "avx512", "avx2", "base"):
+    for name in ("avx512_amx", "avx512_bf16", "avx512", "avx2", "base"):
         try:
             found.append(native.use_level(name))
         except ValueError:

@@ -51,8 +51,10 @@ def test_importing_the_plugin_imports_no_array_library():
 def test_the_level_is_chosen_by_the_environment(native):
     code = "from mha_native.level import LEVEL; print(LEVEL)"
     assert in_process(code, MHA_NATIVE_LEVEL="base") == "base"
-    assert in_process(code, MHA_NATIVE_LEVEL="") in ("base", "avx2", "avx512", "avx512_bf16")
-    with pytest.raises(ValueError, match=r"this processor has no level avx1024; it has (base|avx2|avx512|avx512_bf16)$"):
+    assert in_process(code, MHA_NATIVE_LEVEL="") in ("base", "avx2", "avx512", "avx512_bf16", "avx512_amx")
+    with pytest.raises(
+        ValueError, match=r"this processor has no level avx1024; it has (base|avx2|avx512|avx512_bf16|avx512_amx)$"
+    ):
         native.use_level("avx1024")
 
 

@@ -1,4 +1,9 @@
-"""The compiled kernel in bfloat16, whose numbers lie in pairs where the processor multiplies pairs."""
+"""The compiled kernel in bfloat16: by AMX, by AVX512_BF16, whose numbers lie in pairs, and converted to float32."""
+
+import ctypes
+import mmap
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -6,9 +11,17 @@ import torch
 
 import mha_core as mha
 from mha_core.conformance.oracle.tolerance import assert_within, exact_attention
-from native import chosen, needs_native
+from native import LEVELS, chosen, in_process, needs_native
 
-pytestmark = [needs_native, pytest.mark.usefixtures("native")]
+pytestmark = [needs_native, pytest.mark.usefixtures("level")]
+needs_amx = pytest.mark.skipif(LEVELS[0] != "avx512_amx", reason="the processor has no AMX")
+
+
+@pytest.fixture(params=LEVELS[:3])
+def level(request, native):
+    """A level; the third converts bfloat16, where there are so many."""
+    yield native.use_level(request.param)
+    native.use_level(None)
 
 
 def rounded(x):
@@ -68,3 +81,109 @@ def test_hidden_keys_do_not_spoil_their_partners(rng):
     q, k, v = (torch.from_numpy(x).to(torch.bfloat16) for x in (query, key, value))
     got = mha.scaled_dot_product_attention(q, k, v, **options)
     assert torch.equal(got, mha.scaled_dot_product_attention(q, k[:, :33], v[:, :33]))
+
+
+def test_every_feature_in_one_call(rng):
+    """Softcap, sink, bias, a mask and a negative scale are applied to keys that fill neither a tile nor a block."""
+    query, key, value = (rng.normal(size=(2, n, 40)) for n in (70, 150, 150))
+    bias, seen, sink = rng.normal(size=(2, 70, 150)), rng.random((70, 150)) < 0.7, rng.normal(size=2)
+    options = {"bias": torch.from_numpy(bias).float(), "mask": mha.array_mask(torch.from_numpy(seen))}
+    options |= {"softcap": 3.0, "scale": -0.4, "sink": torch.from_numpy(sink).float()}
+    exact = {"bias": bias.astype(np.float32), "allowed": seen, "softcap": 3.0, "scale": -0.4, "sink": sink.astype(np.float32)}
+    assert_right(query, key, value, options, **exact)
+
+
+@pytest.mark.parametrize("queries", [16, 177, 400])
+def test_a_band_cuts_keys_anywhere(rng, queries):
+    query, key, value = (rng.normal(size=(1, n, 32)) for n in (queries, 300, 300))
+    distance = np.arange(300) - np.arange(queries)[:, None]
+    options = {"mask": mha.window(70, 3), "query_offset": 0}
+    assert_right(query, key, value, options, allowed=(distance >= -70) & (distance <= 3))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's mprotect")
+@pytest.mark.parametrize("width", [32, 40, 64, 80])
+def test_nothing_is_read_beyond_the_arrays(rng, width):
+    """Queries, keys and values end where memory cannot be read."""
+    arrays = [torch.from_numpy(rng.normal(size=(1, n, width))).to(torch.bfloat16) for n in (50, 45, 45)]
+    expected = mha.scaled_dot_product_attention(*arrays)
+    guarded = [at_the_end_of_memory(x) for x in arrays]
+    assert torch.equal(mha.scaled_dot_product_attention(*[x for x, _ in guarded]), expected)
+
+
+def at_the_end_of_memory(x):
+    """Return a copy that ends where memory cannot be read, and that memory."""
+    size, page = x.numel() * 2, mmap.PAGESIZE
+    memory = mmap.mmap(-1, -(-size // page) * page + page)
+    end = len(memory) - page
+    whole = torch.frombuffer(memory, dtype=torch.bfloat16)
+    copy = whole[(end - size) // 2 : end // 2].view(x.shape).copy_(x)
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    assert protect(ctypes.c_void_p(whole.data_ptr() + end), ctypes.c_size_t(page), 0) == 0
+    return copy, memory
+
+
+def test_the_number_of_threads_changes_no_bit(rng):
+    query, key, value = (torch.from_numpy(rng.normal(size=(2, 3, 500, 64))).to(torch.bfloat16) for _ in range(3))
+    count, found = torch.get_num_threads(), []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        found.append(mha.attention_state(query, key, value, mask=mha.causal()))
+    torch.set_num_threads(count)
+    assert all(torch.equal(x.out, found[0].out) and torch.equal(x.lse, found[0].lse) for x in found)
+
+
+def test_products_of_torch_are_not_disturbed(rng):
+    """torch's products of bfloat16 use AMX too, in the same threads."""
+    x = torch.from_numpy(rng.normal(size=(1, 2, 200, 64))).to(torch.bfloat16)
+    expected, product = mha.scaled_dot_product_attention(x, x, x), x @ x.mT
+    wrong = []
+
+    def call():
+        for _ in range(20):
+            if not torch.equal(x @ x.mT, product) or not torch.equal(mha.scaled_dot_product_attention(x, x, x), expected):
+                wrong.append(1)
+
+    callers = [threading.Thread(target=call) for _ in range(6)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+FORKED = """
+import os, numpy as np, ml_dtypes, mha_core as mha
+x = np.random.default_rng(0).normal(size=(2, 4, 200, 64)).astype(ml_dtypes.bfloat16)
+expected = mha.scaled_dot_product_attention(x, x, x)
+assert "native" in str(mha.explain("attention", x, x, x))
+child = os.fork()
+if not child:
+    os._exit(0 if (mha.scaled_dot_product_attention(x, x, x) == expected).all() else 1)
+print(os.waitpid(child, 0)[1], (mha.scaled_dot_product_attention(x, x, x) == expected).all())
+"""
+
+
+@needs_amx
+def test_a_forked_process_may_use_amx_too():
+    assert in_process(FORKED) == "0 True"
+
+
+REFUSED = """
+import ctypes
+class Stack(ctypes.Structure):
+    _fields_ = [("memory", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+memory = ctypes.create_string_buffer(4096)
+stack = Stack(ctypes.addressof(memory), 0, len(memory))
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None) == 0
+from mha_native.level import LEVEL
+print(LEVEL)
+"""
+
+
+@needs_amx
+def test_where_the_system_refuses_amx_the_next_level_serves():
+    """Linux refuses it where a thread handles signals on a stack too small to hold the tiles."""
+    assert in_process(REFUSED) == "avx512_bf16"
+    code = "from mha_native.level import native; native.use_level('avx512_amx'); print(native.use_level(None))"
+    assert in_process(code, MHA_NATIVE_LEVEL="avx2") == "avx512_amx"

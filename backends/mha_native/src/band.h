@@ -11,13 +11,13 @@ struct Vectors {
     bool operator==(const Vectors& other) const { return first == other.first && count == other.count; }
 };
 
-template <class T> struct Band {
+template <class T, int N = VECTORS> struct Band {  // of N vectors at most
     const Problem& p;
     int vectors;                                   // of rows
-    bool consecutive[VECTORS];                     // whether the rows of a vector follow each other, in one head
+    bool consecutive[N];                     // whether the rows of a vector follow each other, in one head
     ptrdiff_t origin;                              // the position of row 0
-    Bits<T> position[VECTORS];                     // of each row, relative to the origin
-    ptrdiff_t earliest[VECTORS], latest[VECTORS];  // of each vector
+    Bits<T> position[N];                     // of each row, relative to the origin
+    ptrdiff_t earliest[N], latest[N];  // of each vector
 
     Band(const Problem& problem, const Unit& u, const Row* rows) : p(problem), origin(rows[0].position) {
         vectors = (int)((u.rows + LANES<T> - 1) / LANES<T>);
@@ -36,12 +36,16 @@ template <class T> struct Band {
         }
     }
 
-    // From the first to the last vector of which some row sees some of the keys from ``begin`` to ``end``.
+    // Whether some row of a vector sees some of the keys from ``begin`` to ``end``.
+    bool sees(int v, ptrdiff_t begin, ptrdiff_t end) const {
+        return !p.has_band || (begin <= latest[v] + p.high && end - 1 >= earliest[v] + p.low);
+    }
+
+    // From the first to the last vector that does.
     Vectors seeing(ptrdiff_t begin, ptrdiff_t end) const {
-        if (!p.has_band) return {0, vectors};
         int first = vectors, last = -1;
         for (int v = 0; v < vectors; ++v)
-            if (begin <= latest[v] + p.high && end - 1 >= earliest[v] + p.low) {
+            if (sees(v, begin, end)) {
                 first = first < v ? first : v;
                 last = v;
             }

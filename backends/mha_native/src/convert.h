@@ -124,16 +124,16 @@ const T* row_of(const Array& a, const char* from, ptrdiff_t width, ptrdiff_t pad
     return scratch;
 }
 
-// Return rows first ... first + n of an array, likewise.
+// Return rows first ... first + n of an array, likewise; a copy in any case unless ``lying`` rows will do.
 template <class T, int PER>
 Matrix<T> rows_of(const Array& a, const char* data, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded,
-                  T* scratch) {
+                  T* scratch, bool lying = true) {
     const char* from = data + first * a.step[1];
     constexpr ptrdiff_t size = sizeof(T);
-    if (lies_well<T, PER>(a, from, width, padded) && a.step[1] % size == 0) return {(const T*)from, a.step[1] / size};
+    if (lying && lies_well<T, PER>(a, from, width, padded) && a.step[1] % size == 0) return {(const T*)from, a.step[1] / size};
     for (ptrdiff_t i = 0; i < n; ++i) {
         const T* row = row_of<T, PER>(a, from + i * a.step[1], width, padded, scratch + i * padded);
-        if (row != scratch + i * padded) memcpy(scratch + i * padded, row, padded * size);
+        for (ptrdiff_t j = 0; j < padded && row != scratch + i * padded; ++j) scratch[i * padded + j] = row[j];
     }
     return {scratch, padded};
 }

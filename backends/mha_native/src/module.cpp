@@ -330,7 +330,7 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "mha_native._native", nullptr, -1, 
 }  // namespace
 
 PyMODINIT_FUNC PyInit__native(void) {
-    chosen = level_named(nullptr);
+    chosen = level_named("base");  // level.py names another
     start_pool();
     return PyModule_Create(&module);
 }

@@ -87,7 +87,7 @@ struct Lines {
 struct Level {
     const char* name;
     int lanes[2];                // numbers in a vector: float, double
-    int tile_rows[2];            // rows of a unit, at most
+    int tile_rows[4];            // rows of a unit, at most, by kind
     size_t (*scratch_size)(const Problem&);
     void (*compute)(const Problem&, const Unit&, const Unit* next, char* scratch);
     void (*merge)(const Problem&, const Unit&, const char* partials, ptrdiff_t parts, ptrdiff_t stride);

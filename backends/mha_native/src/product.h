@@ -7,7 +7,7 @@ namespace mha { namespace MHA_LEVEL {
 constexpr int VECTORS = 3;                            // 3 x 8, or 3 x 4, sums fill the registers
 constexpr int TOGETHER = REGISTERS == 32 ? 8 : 4;     // keys, or features, of a product
 constexpr int BLOCK = 128;                            // keys whose weights are kept until they multiply values
-template <class T> constexpr int ROWS = VECTORS * LANES<T>;
+template <class T, int N = VECTORS> constexpr int ROWS = N * LANES<T>;
 
 // Call f(j, at) for parts of n: j is J as often as it fits, then, if FINE, 4 and 2, then 1. It is a constant.
 template <int J, bool FINE = true, class F> MHA_INLINE void in_parts(ptrdiff_t n, F f) {

@@ -108,10 +108,11 @@ void write_row(const Problem& p, const Unit& u, const Row* rows, ptrdiff_t i, co
     write_lse<T>(p, rows[i], top, total);
 }
 
-// Merge the states of all parts of the keys, in order. Source: Milakov and Gimelshein 2018, section 3.1.
-template <class T>
-void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride, Row* rows,
-                 T* sinks) {
+// Merge the states of all parts of the keys, of at most MOST rows, in order. Source: Milakov and Gimelshein 2018, section 3.1.
+template <class T, int MOST>
+void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {
+    Row rows[MOST];
+    T sinks[MOST];
     find_rows<T>(p, u, rows, sinks);
     Units<T> units(p);
     for (ptrdiff_t i = 0; i < u.rows; ++i) {

@@ -4,18 +4,18 @@
 
 namespace mha { namespace MHA_LEVEL {
 
-template <class T> struct Terms {
+template <class T, int N = VECTORS> struct Terms {
     const Problem& p;
     const Unit& u;
     const Row* rows;
-    const Band<T>& band;
+    const Band<T, N>& band;
     Units<T> units;
     T* stored;   // biases of a block, and -inf where the mask hides a key: BLOCK x ROWS; null if there are neither
     bool any;    // whether there is something to do besides the band
 
     static bool are_stored(const Problem& p) { return p.bias.data || p.mask.data; }
 
-    Terms(const Problem& problem, const Unit& unit, const Row* its_rows, const Band<T>& its_band, T* scratch)
+    Terms(const Problem& problem, const Unit& unit, const Row* its_rows, const Band<T, N>& its_band, T* scratch)
         : p(problem), u(unit), rows(its_rows), band(its_band), units(problem),
           stored(are_stored(problem) ? scratch : nullptr),
           any(are_stored(problem) || problem.distance.data || problem.softcap != 0) {}
@@ -51,7 +51,7 @@ template <class T> struct Terms {
                     }
                 }
                 transpose<T>(x);
-                for (int i = 0; i < some; ++i) store(stored + (k + i) * ROWS<T> + v * LANES<T>, x[i]);
+                for (int i = 0; i < some; ++i) store(stored + (k + i) * ROWS<T, N> + v * LANES<T>, x[i]);
             }
     }
 
@@ -61,31 +61,31 @@ template <class T> struct Terms {
     __attribute__((noinline)) void apply(T* scores, Vectors s, ptrdiff_t key, int done, bool cut, Vec<T>* most) const {
         const Vec<T> hidden = broadcast((T)-INFINITY);
         for (int v = s.first; v < s.first + s.count; ++v, ++most) {
-            T *at = scores + v * LANES<T>, *term = stored + done * ROWS<T> + v * LANES<T>;
+            T *at = scores + v * LANES<T>, *term = stored + done * ROWS<T, N> + v * LANES<T>;
             auto change = [&](auto f) __attribute__((always_inline)) {
                 unroll<J>([&](auto j) __attribute__((always_inline)) {
-                    store(at + j * ROWS<T>, f(load(at + j * ROWS<T>), j));
+                    store(at + j * ROWS<T, N>, f(load(at + j * ROWS<T, N>), j));
                 });
             };
             if (p.softcap != 0)
                 for (int j = 0; j < J; ++j)
-                    store(at + j * ROWS<T>, broadcast(units.cap) * tanh<T>(load(at + j * ROWS<T>)));
+                    store(at + j * ROWS<T, N>, broadcast(units.cap) * tanh<T>(load(at + j * ROWS<T, N>)));
             if (p.distance.data && band.consecutive[v]) {
                 const T* from = (const T*)rows[v * LANES<T>].distance - key;
                 change([&](Vec<T> x, int j) __attribute__((always_inline)) { return x + load(from - j); });
             } else if (p.distance.data) {
-                for (int j = 0; j < J; ++j) store(at + j * ROWS<T>, load(at + j * ROWS<T>) + distances(v, key + j));
+                for (int j = 0; j < J; ++j) store(at + j * ROWS<T, N>, load(at + j * ROWS<T, N>) + distances(v, key + j));
             }
             if (stored)
                 change([&](Vec<T> x, int j) __attribute__((always_inline)) {
-                    Vec<T> y = load(term + j * ROWS<T>);
+                    Vec<T> y = load(term + j * ROWS<T, N>);
                     return select<T>(y == hidden, hidden, x + y);
                 });
             if (cut)
                 for (int j = 0; j < J; ++j)
-                    store(at + j * ROWS<T>, select<T>(band.hides(v, key + j), hidden, load(at + j * ROWS<T>)));
+                    store(at + j * ROWS<T, N>, select<T>(band.hides(v, key + j), hidden, load(at + j * ROWS<T, N>)));
             Vec<T> above = load(at);
-            unroll<J>([&](auto j) __attribute__((always_inline)) { above = larger(load(at + j * ROWS<T>), above); });
+            unroll<J>([&](auto j) __attribute__((always_inline)) { above = larger(load(at + j * ROWS<T, N>), above); });
             *most = above;
         }
     }

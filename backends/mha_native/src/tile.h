@@ -20,35 +20,37 @@ namespace mha { namespace MHA_LEVEL {
 
 template <class T> constexpr T LAZY = sizeof(T) == 8 ? 256 : 32;  // 2^LAZY times a sum of values is finite, with few exceptions
 
-template <class T, int PER> struct Tile {
+template <class T, int PER, int N = VECTORS> struct Tile {
     const Problem& p;
     const Unit& u;
     const ptrdiff_t depth, width, value_width;  // numbers or pairs of a query; lines of q, of o: multiples of LANES
     T *q, *o, *weights, *key_copy, *value_copy;  // the first three: lines of ROWS numbers
-    Row rows[ROWS<T>];
-    T sinks[ROWS<T>];
+    Row rows[ROWS<T, N>];
+    T sinks[ROWS<T, N>];
     Units<T> units;
-    Band<T> band;
-    Terms<T> terms;
+    Band<T, N> band;
+    Terms<T, N> terms;
     const int vectors;
-    Vec<T> top[VECTORS], total[VECTORS];
-    Vec<T> block_total[VECTORS];  // of the block's keys: a sum of sums is more accurate
+    Vec<T> top[N], total[N];
+    Vec<T> block_total[N];  // of the block's keys: a sum of sums is more accurate
     int weighed;  // keys of the block whose weights are known; of others, scores are
     const char *key_data, *value_data;
     Ahead ahead;
     ptrdiff_t fetches;  // lines of memory to ask for with each product of scores
 
+    static constexpr int MOST = ROWS<T, N>;
+
     static ptrdiff_t up(ptrdiff_t n) { return (n + LANES<T> - 1) / LANES<T> * LANES<T>; }
 
     static size_t scratch_size(const Problem& p) {
-        ptrdiff_t lines = up(p.width) + up(p.value_width) + BLOCK + (Terms<T>::are_stored(p) ? BLOCK : 0);
-        return sizeof(T) * (lines * ROWS<T> + BLOCK * (up(p.width) + up(p.value_width)));
+        ptrdiff_t lines = up(p.width) + up(p.value_width) + BLOCK + (Terms<T, N>::are_stored(p) ? BLOCK : 0);
+        return sizeof(T) * (lines * ROWS<T, N> + BLOCK * (up(p.width) + up(p.value_width)));
     }
 
     Tile(const Problem& problem, const Unit& unit, const Unit* next, char* scratch)
         : p(problem), u(unit), depth((problem.width + PER - 1) / PER), width(up(depth)), value_width(up(problem.value_width)),
           q((T*)scratch),
-          o(q + width * ROWS<T>), weights(o + value_width * ROWS<T>), key_copy(weights + BLOCK * ROWS<T>),
+          o(q + width * ROWS<T, N>), weights(o + value_width * ROWS<T, N>), key_copy(weights + BLOCK * ROWS<T, N>),
           value_copy(key_copy + BLOCK * width), units(problem),
           band(problem, unit, (find_rows<T>(problem, unit, rows, sinks), rows)),
           terms(problem, unit, rows, band, value_copy + BLOCK * value_width), vectors(band.vectors),
@@ -73,14 +75,14 @@ template <class T, int PER> struct Tile {
                 for (int i = 0; i < LANES<T>; ++i) x[i] = i < some ? load(from[i] + d) : Vec<T>{};
                 transpose<T>(x);
                 for (int i = 0; i < LANES<T>; ++i)
-                    store(q + (d + i) * ROWS<T> + v * LANES<T>, PER == 1 ? x[i] * scale : x[i]);
+                    store(q + (d + i) * ROWS<T, N> + v * LANES<T>, PER == 1 ? x[i] * scale : x[i]);
             }
         }
     }
 
-    // Raise the tops of rows with a score above top + LAZY beyond that score, and divide what was summed by the same power of
-    // two, so that rounded weights are not rounded twice.
-    template <int V> __attribute__((noinline)) void raise(int first, const Vec<T>* most, int done) {
+    // Raise the tops of rows with a score above top + LAZY beyond that score, and divide what was summed, and the known weights
+    // of ``done`` keys, by the same power of two, so that rounded weights are not rounded twice.
+    template <int V> __attribute__((noinline)) void raise(int first, const Vec<T>* most, T* known, int done) {
         for (int v = 0; v < V; ++v) {
             int at = first + v;
             Vec<T> step = broadcast((T)(LN2 / units.ln)), one = broadcast((T)1);
@@ -92,13 +94,13 @@ template <class T, int PER> struct Tile {
             top[at] = raised;
             total[at] *= factor, block_total[at] *= factor;
             for (int k = 0; k < done / PER; ++k) {
-                T* w = weights + k * ROWS<T> + at * LANES<T>;
+                T* w = known + k * ROWS<T, N> + v * LANES<T>;
                 if constexpr (PER == 1)
                     scale_by(w, factor);
                 else
                     store(w, pair(first_of(load(w)) * factor, second_of(load(w)) * factor));
             }
-            for (ptrdiff_t e = 0; e < p.value_width; ++e) scale_by(o + e * ROWS<T> + at * LANES<T>, factor);
+            for (ptrdiff_t e = 0; e < p.value_width; ++e) scale_by(o + e * ROWS<T, N> + at * LANES<T>, factor);
         }
     }
     static void scale_by(T* x, Vec<T> factor) { store(x, load(x) * factor); }
@@ -120,18 +122,18 @@ template <class T, int PER> struct Tile {
         }
         multiply<T, PER, J, V, false>(s, queries, keys, step, left);
         while (weighed < done) weigh<V>(first, done);
-        T* to = weights + done * ROWS<T>;
+        T* to = weights + done * ROWS<T, N>;
         unroll<V>([&](auto v) __attribute__((always_inline)) {
             unroll<J>([&](auto j) __attribute__((always_inline)) {
                 if constexpr (PER == 2) s[j][v] *= broadcast(units.scale);
                 most[v] = j == 0 ? s[0][v] : larger(s[j][v], most[v]);
-                store(to + j * ROWS<T> + (first + v) * LANES<T>, s[j][v]);
+                store(to + j * ROWS<T, N> + (first + v) * LANES<T>, s[j][v]);
             });
         });
         if (terms.any || cut) terms.template apply<J>(to, {first, V}, key, done, cut, most);
         Bits<T> above = {};
         for (int v = 0; v < V; ++v) above |= most[v] > top[first + v] + broadcast(LAZY<T>);
-        if (__builtin_expect(any<T>(above), 0)) raise<V>(first, most, done);
+        if (__builtin_expect(any<T>(above), 0)) raise<V>(first, most, weights + first * LANES<T>, done);
     }
 
     // Turn the scores of the next key, or pair of keys, of the first ``done`` ones of the block into weights.
@@ -142,15 +144,15 @@ template <class T, int PER> struct Tile {
             weigh_in_base<V>(first, done, [](auto x) __attribute__((always_inline)) { return MHA_LEVEL::exp2<T>(x); });
     }
     template <int V, class F> MHA_INLINE void weigh_in_base(int first, int done, F power) {
-        const T* from = weights + weighed * ROWS<T> + first * LANES<T>;
-        T* to = weights + weighed / PER * ROWS<T> + first * LANES<T>;
+        const T* from = weights + weighed * ROWS<T, N> + first * LANES<T>;
+        T* to = weights + weighed / PER * ROWS<T, N> + first * LANES<T>;
         bool whole = weighed + PER <= done;
         unroll<V>([&](auto v) __attribute__((always_inline)) {
             Vec<T> t = top[first + v], w = power(load(from + v * LANES<T>) - t);
             if constexpr (PER == 1) {
                 block_total[first + v] += w;
             } else {
-                Vec<T> second = whole ? power(load(from + ROWS<T> + v * LANES<T>) - t) : Vec<T>{};
+                Vec<T> second = whole ? power(load(from + ROWS<T, N> + v * LANES<T>) - t) : Vec<T>{};
                 block_total[first + v] += w + second;
                 w = pair(w, second);  // stored over scores that have been read
             }
@@ -163,14 +165,14 @@ template <class T, int PER> struct Tile {
     template <int J, int V>
     __attribute__((noinline)) void add_values(int first, const T* values, ptrdiff_t step, ptrdiff_t e, int n) {
         Vec<T> c[J][V];
-        T* to = o + e * ROWS<T> + first * LANES<T>;
+        T* to = o + e * ROWS<T, N> + first * LANES<T>;
         const T *some = weights + first * LANES<T>, *from = values + e;
         unroll<J>([&](auto j) __attribute__((always_inline)) {
-            unroll<V>([&](auto v) __attribute__((always_inline)) { c[j][v] = load(to + j * ROWS<T> + v * LANES<T>); });
+            unroll<V>([&](auto v) __attribute__((always_inline)) { c[j][v] = load(to + j * ROWS<T, N> + v * LANES<T>); });
         });
         multiply<T, PER, J, V, true>(c, some, from, step, n);
         unroll<J>([&](auto j) __attribute__((always_inline)) {
-            unroll<V>([&](auto v) __attribute__((always_inline)) { store(to + j * ROWS<T> + v * LANES<T>, c[j][v]); });
+            unroll<V>([&](auto v) __attribute__((always_inline)) { store(to + j * ROWS<T, N> + v * LANES<T>, c[j][v]); });
         });
     }
 
@@ -196,8 +198,8 @@ template <class T, int PER> struct Tile {
     }
 
     // Attend to all keys of the unit, beginning with these tops and totals.
-    void attend() {
-        memset(o, 0, sizeof(T) * value_width * ROWS<T>);
+    virtual void attend() {
+        memset(o, 0, sizeof(T) * value_width * ROWS<T, N>);
         band.in_blocks(u.key_begin, u.key_end, BLOCK, [&](Vectors now, ptrdiff_t begin, ptrdiff_t end) {
             if (now.count == 3) block<3>(now.first, begin, end);
             if (now.count == 2) block<2>(now.first, begin, end);
@@ -206,6 +208,12 @@ template <class T, int PER> struct Tile {
     }
 
     void compute() {
+        start(), attend();
+        if (!is_finite()) restart(), attend();
+        finish();
+    }
+
+    void start() {
         read_queries();
         for (int v = 0; v < vectors; ++v) {
             T most = -most_of<T>(), none = 0;
@@ -217,23 +225,20 @@ template <class T, int PER> struct Tile {
                     top[v][i] = sink, total[v][i] = units.total_of(sink);
                 }
         }
-        attend();
-        if (!is_finite()) again();
-        finish();
     }
 
     bool is_finite() const {
-        Vec<T> zeros[VECTORS] = {};
+        Vec<T> zeros[N] = {}, sum = {};
         for (ptrdiff_t e = 0; e < p.value_width; ++e)
-            unroll<VECTORS>([&](auto v) __attribute__((always_inline)) {
-                zeros[v] += load(o + e * ROWS<T> + v * LANES<T>) * broadcast((T)0);
+            unroll<N>([&](auto v) __attribute__((always_inline)) {
+                zeros[v] += load(o + e * ROWS<T, N> + v * LANES<T>) * broadcast((T)0);
             });
-        Vec<T> sum = zeros[0] + zeros[1] + zeros[2];
+        for (Vec<T> zero : zeros) sum += zero;
         return !any<T>(sum != sum);
     }
 
     // A sum may overflow where the weighted mean does not: compute once more with weights that add up to 1.
-    void again() {
+    void restart() {
         for (int v = 0; v < vectors; ++v)
             for (int i = 0; i < LANES<T>; ++i) {
                 T sum = total[v][i], shift = sum > 0 ? units.log(sum) : 0, before = top[v][i];
@@ -241,7 +246,6 @@ template <class T, int PER> struct Tile {
                 top[v][i] = before + shift;
                 total[v][i] = sunk ? units.power(sinks[v * LANES<T> + i] - top[v][i]) : 0;
             }
-        attend();
     }
 
     // Write out and lse, or the state of this part of the keys.
@@ -255,7 +259,7 @@ template <class T, int PER> struct Tile {
                 Vec<T> x[LANES<T>];
                 for (int i = 0; i < LANES<T>; ++i)
                     x[i] = e + i < p.value_width
-                               ? select<T>(empty, Vec<T>{}, load(o + (e + i) * ROWS<T> + v * LANES<T>) * inverse)
+                               ? select<T>(empty, Vec<T>{}, load(o + (e + i) * ROWS<T, N> + v * LANES<T>) * inverse)
                                : Vec<T>{};
                 transpose<T>(x);
                 for (int i = 0; i < some; ++i)
