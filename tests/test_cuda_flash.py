@@ -294,7 +294,7 @@ def test_a_thread_block_fits_the_rows_and_the_smallest_gpu(dim, value_dim, rows,
     block = flash_config.thread_block(dim, value_dim, rows, plain=plain)
     assert block.rows == 16 or block.rows < 2 * rows or (block.rows == 64 and rows > 32)
     assert block.keys % 16 == 0
-    shared = 2 * ((block.rows + block.keys) * flash_config._pitch(dim) + block.keys * flash_config._pitch(value_dim))
+    shared = 2 * ((block.rows + block.keys) * flash_config.pitch(dim) + block.keys * flash_config.pitch(value_dim))
     assert shared <= 99 << 10, "compute capability 8.6 and 8.9 have the least shared memory of those supported"
 
 

@@ -1,10 +1,11 @@
-"""Activations, fused with a bias, a gate and a residual: each element is read once and written once.
+"""Activations, fused with a bias, a gate and a residual, and their gradients: each element is read once and written once.
 
 Rows may have any stride. An array is copied first if its last axis is strided or its rows have no common stride.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import cupy
@@ -13,7 +14,7 @@ import numpy
 from .launch import Launch, run
 from .rowwise import dtype_defines, pack, rows, stride
 
-__all__ = ["activation", "gelu", "in_place", "relu", "silu"]
+__all__ = ["activation", "gelu", "gelu_vjp", "in_place", "relu", "relu_vjp", "silu", "silu_vjp", "slope"]
 
 _THREADS = 256
 
@@ -64,4 +65,38 @@ def activation(
             *(x, stride(x), b, gate, stride(gate), gate_b, residual, stride(residual), out),
             *(numpy.uint32(packs), numpy.uint32(length // size)),
         ),
+    )
+
+
+def gelu_vjp(x: Any, d_out: Any, *, wanted: Set[str], approximate: str) -> tuple[Any]:
+    return _gradient("gelu_tanh" if approximate == "tanh" else "gelu", x, d_out)
+
+
+def relu_vjp(x: Any, d_out: Any, *, wanted: Set[str]) -> tuple[Any]:
+    return _gradient("relu", x, d_out)
+
+
+def silu_vjp(x: Any, d_out: Any, *, wanted: Set[str]) -> tuple[Any]:
+    return _gradient("silu", x, d_out)
+
+
+def _gradient(name: str, x: Any, d: Any) -> tuple[Any]:
+    out = cupy.empty(x.shape, dtype=x.dtype)
+    flat = x.flags.c_contiguous and d.flags.c_contiguous
+    run(slope(name, *((y.reshape(1, -1) if flat else rows(y)) for y in (x, d, out))))
+    return (out,)
+
+
+def slope(name: str, x: Any, d: Any, out: Any) -> Launch:
+    """Return the launch of f'(x) d; all (n, d). out is contiguous."""
+    count, length = x.shape
+    size = pack(length, x, d, out)
+    packs = count * length // size
+    return Launch(
+        "activations_vjp.cu",
+        "activate_vjp",
+        (*dtype_defines(x.dtype), f"ACTIVATION={name}", f"PACK={size}"),
+        grid=-(-packs // _THREADS),
+        block=_THREADS,
+        args=(x, stride(x), d, stride(d), out, numpy.uint32(packs), numpy.uint32(length // size)),
     )

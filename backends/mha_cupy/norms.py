@@ -64,7 +64,7 @@ def norm(
     """
     count, length = x.shape
     size = pack(length, x, b, residual, total, weight, bias, out)
-    threads, each = _threads_of_row(-(-length // size), size * wide(x.dtype)().itemsize // 4)
+    threads, each = threads_of_row(-(-length // size), size * wide(x.dtype)().itemsize // 4)
     rows_of_block = 8 if threads == _WARP and each else 1  # a warp for each row: 256 threads in a thread block
     defines = (
         *dtype_defines(x.dtype),
@@ -85,7 +85,7 @@ def norm(
     )
 
 
-def _threads_of_row(packs: int, registers: int) -> tuple[int, int]:
+def threads_of_row(packs: int, registers: int) -> tuple[int, int]:
     """Return how many threads a row has, and how many packs each holds: 0 if the row does not fit into registers.
 
     Up to 256 threads hold one pack each; then each holds up to four packs; then there are more threads. Few threads spend less

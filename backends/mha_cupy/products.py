@@ -73,8 +73,8 @@ def plan(shape: tuple[int, ...], a: Operand, b: Operand, out: Operand, strides: 
     return Plan(a, b, out.leading, count, step, offsets)
 
 
-def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
-    """Compute out = alpha a b on the current stream.
+def product(a: Any, b: Any, out: Any, alpha: float = 1.0, *, add: bool = False) -> None:
+    """Compute out = alpha a b on the current stream, or out + alpha a b if ``add``.
 
     a (..., m, k) and b (..., k, n) have one dtype and broadcast to out (..., m, n), which has that dtype or float32. Rows of
     out are contiguous. Sums are float32, or float64 for float64.
@@ -91,7 +91,7 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0) -> None:
         found = _plan(a, b, out)
     blas, handle = _cublas()
     double = a.dtype == numpy.float64
-    scalars = numpy.asarray([alpha, 0.0], dtype=numpy.float64 if double else numpy.float32)
+    scalars = numpy.asarray([alpha, float(add)], dtype=numpy.float64 if double else numpy.float32)
     compute = blas.CUBLAS_COMPUTE_64F if double else blas.CUBLAS_COMPUTE_32F
     places = [(address(x), x.dtype.itemsize, _TYPES[str(x.dtype)]) for x in (a, b, out)]
     mode = blas.getMathMode(handle)

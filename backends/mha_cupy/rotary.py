@@ -6,16 +6,19 @@ three axes are left, or if a last axis is strided.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import prod
 from typing import Any
 
 import cupy
 import numpy
 
-from .launch import Launch, run
-from .rowwise import dtype_defines, pack
+from mha_core.plugin import Call
 
-__all__ = ["rotary", "rotation"]
+from .launch import Launch, run
+from .rowwise import dtype_defines, pack, supports
+
+__all__ = ["rotary", "rotary_vjp", "rotation", "supports_vjp"]
 
 _THREADS = 256
 _MAX_AXES = 3  # before the last
@@ -25,17 +28,36 @@ Axes = list[tuple[int, tuple[int, ...]]]
 
 
 def rotary(x: Any, cos: Any, sin: Any, *, interleaved: bool) -> Any:
+    return _rotated(x, cos, sin, interleaved, back=False)
+
+
+def rotary_vjp(
+    x: Any, cos: Any, sin: Any, d_out: Any, *, wanted: Set[str], interleaved: bool
+) -> tuple[Any | None, Any | None, Any | None]:
+    """Return the gradient of x, which is d_out rotated back."""
+    return _rotated(d_out, cos, sin, interleaved, back=True) if "x" in wanted else None, None, None
+
+
+def supports_vjp(call: Call) -> str | None:
+    """Return why the gradients are not computed; None if they are."""
+    tables = sorted(call.option("wanted") - {"x"})
+    return f"has no gradient of {' and '.join(tables)}" if tables else supports(call)
+
+
+def _rotated(x: Any, cos: Any, sin: Any, interleaved: bool, *, back: bool) -> Any:
     x, cos, sin = (y if y.strides[-1] == y.itemsize or y.shape[-1] == 1 else y.copy() for y in (x, cos, sin))
     if len(_merged_axes(x, cos, sin)) > _MAX_AXES:
         x, shape = cupy.ascontiguousarray(x), (*x.shape[:-1], cos.shape[-1])
         cos, sin = (cupy.ascontiguousarray(cupy.broadcast_to(table, shape)) for table in (cos, sin))
     out = cupy.empty(x.shape, dtype=x.dtype)
-    run(rotation(x, cos, sin, out, interleaved=interleaved))
+    run(rotation(x, cos, sin, out, interleaved=interleaved, back=back))
     return out
 
 
-def rotation(x: Any, cos: Any, sin: Any, out: Any, *, interleaved: bool) -> Launch:
+def rotation(x: Any, cos: Any, sin: Any, out: Any, *, interleaved: bool, back: bool = False) -> Launch:
     """Return the launch for x (..., L, head_dim), with cos and sin that broadcast to (..., L, r / 2). out is contiguous.
+
+    ``back``: rotate by the opposite angles.
 
     Source: Su et al. 2021, equation 34.
     """
@@ -49,7 +71,7 @@ def rotation(x: Any, cos: Any, sin: Any, out: Any, *, interleaved: bool) -> Laun
     return Launch(
         "rotary.cu",
         "rotary",
-        (*dtype_defines(x.dtype), f"INTERLEAVED={int(interleaved)}", f"PACK={size}"),
+        (*dtype_defines(x.dtype), f"INTERLEAVED={int(interleaved)}", f"BACK={int(back)}", f"PACK={size}"),
         grid=-(-threads // _THREADS),
         block=_THREADS,
         args=(

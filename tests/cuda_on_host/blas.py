@@ -36,12 +36,14 @@ class HostBlas:
         wide = np.float64 if compute == self.CUBLAS_COMPUTE_64F else np.float32
         alpha, beta = (np.frombuffer((ctypes.c_char * np.dtype(wide).itemsize).from_address(x), wide)[0] for x in (alpha, beta))
         assert self.mode & 16 or np.dtype(TYPES[type_c]).itemsize > 2, "partial sums may be rounded to half precision"
-        assert beta == 0 and count >= 1 and min(step_a, step_b, step_c) >= 0
+        assert beta in (0, 1) and count >= 1 and min(step_a, step_b, step_c) >= 0
+        assert beta == 0 or type_c in (0, 1), "a sum over several products is rounded to half precision after each"
         for at in range(count):
             x = _matrix(a, type_a, lda, step_a * at, (k, m) if trans_a else (m, k)).astype(wide)
             y = _matrix(b, type_b, ldb, step_b * at, (n, k) if trans_b else (k, n)).astype(wide)
             z = _matrix(c, type_c, ldc, step_c * at, (m, n))
-            z[...] = (alpha * ((x.T if trans_a else x) @ (y.T if trans_b else y))).astype(z.dtype)
+            found = alpha * ((x.T if trans_a else x) @ (y.T if trans_b else y))
+            z[...] = (found + z if beta else found).astype(z.dtype)
 
 
 def _matrix(address, kind, leading, offset, shape):

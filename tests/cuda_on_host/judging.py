@@ -1,11 +1,14 @@
 """Checks of mha_cupy's attention kernels on the host against the oracle."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import mha_core as mha
 from cuda_on_host import plugin
 from mha_core.conformance.cases.problems import Limits, random_problem
+from mha_core.conformance.oracle.attention_gradients import attention_gradients
 from mha_core.conformance.oracle.tolerance import assert_within, exact_attention
 from mha_core.plugin import register, unregister
 
@@ -48,3 +51,34 @@ def judge(kernel, query, key, value, *, allowed=None, whole_bias=None, **options
     assert_within("out", state.out, exact.out, exact.out_bound)
     assert_within("lse", state.lse, exact.lse, exact.lse_bound)
     return state
+
+
+def gradients_on_host(kernel, query, key, value, d_out, d_lse, *, wanted=("query", "key", "value"), **options):
+    """Return the wanted gradients by name, from a state that NumPy's own kernels compute."""
+    fixed = {name: options.pop(name) for name in ("bias", "sink") if name in options and name not in wanted}
+    operation = partial(mha.attention_state, **fixed)
+    _, pullback = mha.vjp(operation, query, key, value, wrt=lambda name: name in wanted, **options)
+    with mha.use_kernel("attention_vjp", kernel):
+        found = pullback(mha.AttentionState(d_out, d_lse))
+    named = dict(zip(("query", "key", "value"), found, strict=True)) | dict(found.options)
+    return {name: x for name, x in named.items() if x is not None}
+
+
+def judge_gradients(kernel, rng, query, key, value, *, allowed=None, whole_bias=None, of_bias=None, **options):
+    """Check the wanted gradients for random d_out and d_lse, and that they are the same bits a second time; return them."""
+    batch = np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value)))
+    lse = (*batch, *query.shape[-3:-1])
+    d_out = rng.normal(size=(*lse, value.shape[-1])).astype(query.dtype)
+    d_lse = rng.normal(size=lse).astype(np.float64 if query.dtype == np.float64 else np.float32)
+    found = gradients_on_host(kernel, query, key, value, d_out, d_lse, **options)
+    known = {name: options[name] for name in ("scale", "softcap", "sink") if name in options}
+    arrays = (x.astype(np.float64) for x in (query, key, value, d_out, d_lse))
+    name, wide = query.dtype.name, frozenset({"bias", "sink"} & found.keys())
+    exact = attention_gradients(
+        *arrays, dtype=name, rounds_weights=True, of_bias=of_bias, allowed=allowed, bias=whole_bias, wide=wide, **known
+    )
+    for argument, gradient in found.items():
+        assert_within(f"d_{argument}", gradient, *exact[argument])
+    again = gradients_on_host(kernel, query, key, value, d_out, d_lse, **options)
+    assert {argument: x.tobytes() for argument, x in again.items()} == {argument: x.tobytes() for argument, x in found.items()}
+    return found

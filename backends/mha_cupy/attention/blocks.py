@@ -56,7 +56,7 @@ def _fill(p: AttentionProblem, index: tuple[int, ...], out: Any, lse: Any) -> No
     max_keys = partition.MAX_KEYS // 2 if str(query.dtype) == "float64" else partition.MAX_KEYS
     shape = (batch, heads, groups, rows, p.key.shape[-2])
     for block in partition.blocks(*shape, modifiers.band, copies=copies, max_keys=max_keys):
-        place = (_slice(block.batch), _slice(block.heads), slice(None), _slice(block.rows))
+        place = (slice_of(block.batch), slice_of(block.heads), slice(None), slice_of(block.rows))
         lse_of_block = None if lse is None else lse[place]
         if len(block.cols) == 1:
             _state(modifiers, arrays, block, block.cols[0], out[place], lse_of_block)
@@ -95,7 +95,7 @@ def _state(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, cols: 
     weights = scores if p.query.dtype == p.compute_dtype else xp.empty(shape, dtype=p.query.dtype, device=p.device)
     products.product(query, xp.matrix_transpose(key), scores[..., : len(cols)], p.scale)
     launch.run(_softmax(modifiers, block, cols, scores, weights, lse))
-    products.product(weights[..., : len(cols)], value, out, 1 / _weight_factor(weights))
+    products.product(weights[..., : len(cols)], value, out, 1 / weight_factor(weights))
     if not modifiers.every_row_sees:
         out[lse == -math.inf] = 0
 
@@ -104,15 +104,8 @@ def _softmax(modifiers: MaskAndBias, block: Block, cols: range, scores: Any, wei
     """Return the launch of the softmax between the products, with the mask and the bias of the block."""
     import numpy
 
-    p = modifiers.p
-    batch = block.batch
-    heads = range(block.heads.start * p.num_groups, block.heads.stop * p.num_groups)
-    mask, bias = modifiers.mask(block.rows, cols), modifiers.bias(block.rows, cols)
-    mask, bias = (None if x is None else along(along(x, 0, batch), 1, heads) for x in (mask, bias))
-    lengths = None if modifiers.lengths is None else along(modifiers.lengths, 0, batch)
-    slopes = None if modifiers.slopes is None or modifiers.is_computed else along(modifiers.slopes, 0, heads)
-    low, high = modifiers.band
     score, int32, int64 = scores.dtype.type, numpy.int32, numpy.int64
+    bias, args = modifier_args(modifiers, block, cols, scores)
     threads, each = threads_of_row(len(cols))
     types = {"SCORE": scores, "WEIGHT": weights, "BIAS": scores if bias is None else bias}
     return Launch(
@@ -123,21 +116,34 @@ def _softmax(modifiers: MaskAndBias, block: Block, cols: range, scores: Any, wei
         block=threads,
         args=[
             *(scores, weights, lse, *map(int64, (0, 0, 0) if lse is None else _lse_strides(lse))),
-            *(int32(len(heads)), int32(len(block.rows)), int32(len(cols)), int64(scores.shape[-1])),
-            *(score(_weight_factor(weights)), score(p.softcap or 0), int32(block.rows.start), int32(cols.start)),
-            *(int32(-FAR if low is None else low), int32(FAR if high is None else high)),
-            *(
-                *_with_strides(lengths, 1),
-                *_with_strides(mask, 4),
-                *_with_strides(bias, 4),
-                slopes,
-                int32(0 if slopes is None else modifiers.shift),
-            ),
+            *(int32(len(block.heads) * modifiers.p.num_groups), int32(len(block.rows)), int32(len(cols))),
+            *(int64(scores.shape[-1]), score(weight_factor(weights)), *args),
         ],
     )
 
 
-def _weight_factor(weights: Any) -> float:
+def modifier_args(modifiers: MaskAndBias, block: Block, cols: range, scores: Any) -> tuple[Any, list[Any]]:
+    """Return the bias of a block, and the arguments of the kernels in cuda/softmax.cu from ``softcap`` on."""
+    import numpy
+
+    p, batch = modifiers.p, block.batch
+    heads = range(block.heads.start * p.num_groups, block.heads.stop * p.num_groups)
+    mask, bias = modifiers.mask(block.rows, cols), modifiers.bias(block.rows, cols)
+    mask, bias = (None if x is None else along(along(x, 0, batch), 1, heads) for x in (mask, bias))
+    lengths = None if modifiers.lengths is None else along(modifiers.lengths, 0, batch)
+    slopes = None if modifiers.slopes is None or modifiers.is_computed else along(modifiers.slopes, 0, heads)
+    low, high = modifiers.band
+    int32 = numpy.int32
+    return bias, [
+        *(scores.dtype.type(p.softcap or 0), int32(block.rows.start), int32(cols.start)),
+        *(int32(-FAR if low is None else low), int32(FAR if high is None else high)),
+        *(*_with_strides(lengths, 1), *_with_strides(mask, 4), *_with_strides(bias, 4)),
+        *(slopes, int32(0 if slopes is None else modifiers.shift)),
+    ]
+
+
+def weight_factor(weights: Any) -> float:
+    """Return what weights are multiplied by before they are rounded."""
     return _WEIGHT_FACTOR.get(str(weights.dtype), 1.0)
 
 
@@ -154,5 +160,6 @@ def _lse_strides(lse: Any) -> tuple[int, int, int]:
     return batch, group if lse.shape[2] > 1 else head, row
 
 
-def _slice(index: range) -> slice:
+def slice_of(index: range) -> slice:
+    """Return a range as a slice."""
     return slice(index.start, index.stop)

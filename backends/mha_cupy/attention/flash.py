@@ -31,7 +31,7 @@ _MIN_CAPABILITY = 80  # bfloat16 on tensor cores, and asynchronous copies into s
 def supports(call: Call) -> str | None:
     if str(call.dtype) not in _DTYPES:
         return f"supports {' and '.join(_DTYPES)}, not {call.dtype}"
-    arrays = [shape for name, shape in call.shapes if name != "sink"]
+    arrays = [shape for name, shape in call.shapes if name in ("query", "key", "value")]
     head_dim = max(shape[-1] for shape in arrays)
     if head_dim > _MAX_HEAD_DIM:
         return f"supports head dimensions up to {_MAX_HEAD_DIM}, not {head_dim}"
@@ -53,12 +53,12 @@ def attention(p: AttentionProblem) -> AttentionState:
 def _fill(p: AttentionProblem, index: tuple[int, ...], out: Any, lse: Any) -> None:
     """Fill out (b, K, G, L, E) and lse (b, K, G, L) for one index of the batch axes before the last."""
     modifiers = MaskAndBias(p, index, takes_spans=True)
-    query, key, value = (_readable(with_batch(x, index)) for x in (p.query, p.key, p.value))
+    query, key, value = (readable(with_batch(x, index)) for x in (p.query, p.key, p.value))
     query = p.xp.reshape(query, (query.shape[0], -1, *out.shape[2:4], query.shape[-1]))
     block, splits = flash_config.block_and_splits(
         out.shape, key.shape[-2:], plain=modifiers.is_plain, multiprocessors=multiprocessors()
     )
-    sink = None if p.sink is None else _readable(p.xp.astype(p.sink, p.compute_dtype, copy=False))
+    sink = None if p.sink is None else readable(p.xp.astype(p.sink, p.compute_dtype, copy=False))
     if splits == 1:
         launch.run(_flash(modifiers, block, query, key, value, out[None], lse, sink))
         return
@@ -81,7 +81,7 @@ def _flash(
     read = (query, key, value)
     config = flash_config.for_flash(
         block,
-        tuple(map(_layout, (*read, out, modifiers.lengths, mask, bias))),
+        tuple(map(layout, (*read, out, modifiers.lengths, mask, bias))),
         aligned=not any(address(x) % 16 for x in read),
         numbers=(p.scale, p.softcap or 0.0),
         band=(-FAR if low is None else low, FAR if high is None else high),
@@ -91,7 +91,8 @@ def _flash(
     return Launch("flash.cu", "flash", config.defines, config.grid, config.block, (*arrays, *config.scalars), config.shared)
 
 
-def _layout(x: Any) -> Layout | None:
+def layout(x: Any) -> Layout | None:
+    """Return the layout of an array; None if there is none."""
     return None if x is None else Layout(x.shape, products.elements(x), x.dtype)
 
 
@@ -102,7 +103,7 @@ def _combine(outs: Any, lses: Any, out: Any, lse: Any, sink: Any) -> Launch:
     return Launch("flash.cu", "combine", config.defines, config.grid, config.block, (*arrays, *config.scalars))
 
 
-def _readable(x: Any) -> Any:
+def readable(x: Any) -> Any:
     """Return x, or a copy if its rows are not contiguous."""
     return x if x.strides[-1] == x.dtype.itemsize or x.shape[-1] == 1 else x.copy(order="C")
 

@@ -69,13 +69,14 @@ def num_splits(blocks: int, num_keys: int, block: ThreadBlock, multiprocessors: 
     return max(1, min(at_once // blocks, num_keys // (block.keys * _MIN_STEPS)))
 
 
-def _padded(length: int) -> int:
+def padded(length: int) -> int:
+    """Return the next multiple of 16."""
     return -(-length // 16) * 16
 
 
-def _pitch(length: int) -> int:
+def pitch(length: int) -> int:
     """Return the distance between two rows of a tile, as in tiles.cuh."""
-    return _padded(length) + 8
+    return padded(length) + 8
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def for_flash(
     wide_reads = all(x.shape[-1] % 8 == 0 and not any(step % 8 for step in x.strides[:-1]) for x in (query, key, value))
     types = {"DTYPE": query, "OUT": out, "BIAS": bias or query}
     sizes = {
-        "DIM": _padded(dim),
-        "VALUE_DIM": _padded(value_dim),
+        "DIM": padded(dim),
+        "VALUE_DIM": padded(value_dim),
         "PACK": 8 if aligned and wide_reads else 1,
         "WARPS": block.warps,
         "TILES": block.tiles,
@@ -127,7 +128,7 @@ def for_flash(
         defines=_defines(types, sizes),
         grid=math.prod(out.shape[:3]) * -(-math.prod(out.shape[3:5]) // block.rows),
         block=32 * block.warps,
-        shared=2 * ((block.rows + block.keys) * _pitch(dim) + block.keys * _pitch(value_dim)),
+        shared=2 * ((block.rows + block.keys) * pitch(dim) + block.keys * pitch(value_dim)),
         scalars=(
             *(numpy.int64(step) for x, axes in strides for step in ((0,) * axes if x is None else x.strides[:axes])),
             *map(numpy.int32, (*out.shape[:-1], key.shape[-2], dim, value_dim)),

@@ -53,7 +53,7 @@ def blocks(
         Scores in a block, and keys in a row of it, at most. By default the constants above decide.
     """
     if scores is None:
-        scores = max(MIN_SCORES, min(MAX_SCORES, batch * heads * groups * num_rows * num_cols // NUM_BLOCKS))
+        scores = scores_of_block(batch * heads * groups * num_rows * num_cols)
     max_keys = MAX_KEYS if max_keys is None else max_keys
     rows_at_once = num_rows if band == (None, None) else min(num_rows, BAND_QUERIES)
     reach = max(
@@ -68,6 +68,11 @@ def blocks(
         for elements in _split(range(batch), batch_at_once):
             for some_heads in _split(range(heads), heads_at_once):
                 yield Block(elements, some_heads, rows, cols)
+
+
+def scores_of_block(total: int) -> int:
+    """Return how many scores a block has in a problem with ``total`` scores."""
+    return max(MIN_SCORES, min(MAX_SCORES, total // NUM_BLOCKS))
 
 
 def keys_in_band(rows: range, num_cols: int, band: Band) -> range:

@@ -7,25 +7,7 @@
 #include "tiles.cuh"
 
 constexpr int THREADS = 32 * WARPS, ROWS = 16 * WARPS * TILES;
-constexpr float LOG2E = 1.44269504088896341f, LN2 = 0.693147180559945309f;  // weights are computed as powers of 2
-
-// Weights are multiplied by this before they are rounded: small float16 weights would be subnormal otherwise.
-__device__ __forceinline__ constexpr float weight_factor(float16) { return 16384; }
-__device__ __forceinline__ constexpr float weight_factor(bfloat16) { return 1; }
-
-// Store two neighbours, or one unless `both`, in one access if pairs are aligned.
-__device__ __forceinline__ void store_pair(float first, float second, float* to, bool both, bool aligned) {
-    const float two[2] = {first, second};
-    if (aligned) return store(two, to);
-    to[0] = first;
-    if (both) to[1] = second;
-}
-template <typename T> __device__ __forceinline__ void store_pair(float first, float second, T* to, bool both, bool aligned) {
-    const unsigned int two = pair(first, second, T{});
-    if (aligned) return void(*reinterpret_cast<unsigned int*>(to) = two);
-    to[0].bits = (unsigned short)two;
-    if (both) to[1].bits = (unsigned short)(two >> 16);
-}
+constexpr float LN2 = 0.693147180559945309f;
 
 extern "C" __global__ void __launch_bounds__(THREADS) flash(
     const DTYPE* __restrict__ query, const DTYPE* __restrict__ key, const DTYPE* __restrict__ value, OUT* __restrict__ out,

@@ -1,6 +1,6 @@
-// (a, b) -> (a cos - b sin, a sin + b cos) for pairs of features; features beyond the pairs pass through.
+// (a, b) -> (a cos - b sin, a sin + b cos) for pairs of features; features beyond the pairs pass through. BACK: by -sin, for gradients.
 // Defined by compiler options: DTYPE; WIDE (double for double, else float); INTERLEAVED (1: a pair is two neighbours, 0: a feature
-// and its counterpart in the second half); PACK (elements in one access).
+// and its counterpart in the second half); BACK (0 or 1); PACK (elements in one access).
 
 #include "numbers.cuh"
 
@@ -33,6 +33,8 @@ extern "C" __global__ void rotary(
     WIDE c[PACK], s[PACK];
     load(cos + along(cos_strides, i, j, k) + at, c);
     load(sin + along(sin_strides, i, j, k) + at, s);
+#pragma unroll
+    for (int n = 0; n < PACK; n++) s[n] = BACK ? -s[n] : s[n];
 #if INTERLEAVED
     load(x + 2 * at, a);
     load(x + 2 * at + PACK, b);

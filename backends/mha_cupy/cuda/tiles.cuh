@@ -90,3 +90,23 @@ template <typename T, int ROWS, int WIDTH> struct Tile {
         }
     }
 };
+
+constexpr float LOG2E = 1.44269504088896341f;  // weights are computed as powers of 2
+
+// Weights are multiplied by this before they are rounded: small float16 weights would be subnormal otherwise.
+__device__ __forceinline__ constexpr float weight_factor(float16) { return 16384; }
+__device__ __forceinline__ constexpr float weight_factor(bfloat16) { return 1; }
+
+// Store two neighbours, or one unless `both`, in one access if pairs are aligned.
+__device__ __forceinline__ void store_pair(float first, float second, float* to, bool both, bool aligned) {
+    const float two[2] = {first, second};
+    if (aligned) return store(two, to);
+    to[0] = first;
+    if (both) to[1] = second;
+}
+template <typename T> __device__ __forceinline__ void store_pair(float first, float second, T* to, bool both, bool aligned) {
+    const unsigned int two = pair(first, second, T{});
+    if (aligned) return void(*reinterpret_cast<unsigned int*>(to) = two);
+    to[0].bits = (unsigned short)two;
+    if (both) to[1].bits = (unsigned short)(two >> 16);
+}
