@@ -3,7 +3,7 @@
 
 #include "numbers.cuh"
 
-constexpr int WARPS = 8;
+constexpr int WARPS = 8;  // without room for two thread blocks in mind, ptxas would spill (sm_90, sm_100)
 
 // The sum over the warps of what each lane holds, in the first warp. `shared` has room for it.
 __device__ __forceinline__ void over_warps(WIDE (&x)[PACK], WIDE (&shared)[WARPS][32][PACK]) {
@@ -20,7 +20,7 @@ __device__ __forceinline__ void over_warps(WIDE (&x)[PACK], WIDE (&shared)[WARPS
 }
 
 // sums = d, products = d (x - mean) factor, each summed over a chunk of rows. A thread block takes 32 packs of columns.
-extern "C" __global__ void __launch_bounds__(32 * WARPS) column_sums(
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) column_sums(
     const DTYPE* __restrict__ d, long long d_stride,                      // (rows, length), rows d_stride elements apart
     const DTYPE* __restrict__ x, long long x_stride,                      // like d; null without products
     const WIDE* __restrict__ mean, const WIDE* __restrict__ factor,       // (rows,)
@@ -68,7 +68,7 @@ extern "C" __global__ void add_chunks(const WIDE* __restrict__ chunks, DTYPE* __
 }
 
 // Row i of out is the sum of the rows order[start[i]], ..., order[start[i + 1] - 1] of d. A thread block takes 32 packs of columns.
-extern "C" __global__ void __launch_bounds__(32 * WARPS) sums_of_runs(
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) sums_of_runs(
     const DTYPE* __restrict__ d, long long d_stride, const long long* __restrict__ order, const long long* __restrict__ start,
     DTYPE* __restrict__ out, int length)
 {
