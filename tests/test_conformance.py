@@ -176,7 +176,7 @@ def test_a_selection_that_judges_nothing_is_an_error(selection, tmp_path):
 
 @pytest.mark.full
 def test_a_run_in_which_every_test_is_skipped_is_an_error(tmp_path):
-    done = conform("array_api_strict", "--plugin", "strict_plugin", "-k", "test_kernels", cwd=tmp_path)
+    done = conform("array_api_strict", "--plugin", "strict_plugin", "-k", "test_kernels.py", cwd=tmp_path)
     assert done.returncode == 5, done.stdout
     assert "nothing was judged" in done.stdout
 

@@ -90,10 +90,18 @@ def _seen_block(p: AttentionProblem, cols: range, num_rows: int) -> Array | None
     seen = xp.zeros((1, 1, len(cols)), dtype=xp.bool, device=p.device)
     for grid, relation in zip(grids, relations, strict=True):
         if relation is Relation.SOME:
-            block = at_least(xp, p.mask.block(grid), 3)
-            # a compiler that sees all blocks keeps them at once, unless each needs the result of the one before it
-            seen = seen | xp.any(block & ~seen if p.device is None else block, axis=-2, keepdims=True)
+            seen = seen | _any(p, p.mask.block(grid), -2, seen)
     return seen
+
+
+def _any(p: AttentionProblem, block: Array, axis: int, seen: Array) -> Array:
+    """Return whether any pair of a block along an axis attends, where ``seen`` is still False; the axis stays, with length 1."""
+    xp = p.xp
+    if p.device is None:
+        # a compiler that sees all blocks keeps them at once, unless each needs the result of the one before it
+        return xp.any(at_least(xp, block, 3) & ~seen, axis=axis, keepdims=True)
+    # some libraries copy a block to which an axis is added
+    return at_least(xp, xp.any(at_least(xp, block, 2), axis=axis, keepdims=True), 3)
 
 
 def seeing(p: AttentionProblem) -> Array | None:
@@ -112,16 +120,15 @@ def _seeing_rows(p: AttentionProblem, rows: range) -> Array:
     """Return which queries of a block see a key, (..., H, len(rows))."""
     assert p.mask is not None
     xp = p.xp
-    seen = xp.zeros((1, len(rows)), dtype=xp.bool, device=p.device)
+    seen = xp.zeros((1, len(rows), 1), dtype=xp.bool, device=p.device)
     for cols in split(p.structure.keys, _block_shape(p)[1]):
         grid = p.grid(rows, cols)
         relation = p.mask.relation(grid)
         if relation is Relation.ALL:
-            return ~xp.zeros_like(seen)
+            return xp.ones((1, len(rows)), dtype=xp.bool, device=p.device)
         if relation is Relation.SOME:
-            block = at_least(xp, p.mask.block(grid), 3)
-            seen = seen | xp.any(block & ~seen[..., None] if p.device is None else block, axis=-1)
-    return seen
+            seen = seen | _any(p, p.mask.block(grid), -1, seen)
+    return seen[..., 0]
 
 
 def _for_keys(p: AttentionProblem, seen: Array, shape: tuple[int, ...]) -> Array:

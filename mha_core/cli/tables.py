@@ -25,20 +25,20 @@ def table(
     console: Console, columns: Sequence[str], rows: Sequence[Row], *, title: str = "", right: bool = False
 ) -> RenderableType:
     """Return a table for the width of the console, or blocks if some word would not fit. ``right``: numbers, to the right."""
-    if _least_width(columns, rows) > console.width:
+    widths = _least_widths(columns, rows)
+    if sum(width + _BORDERS for width in widths) + 1 > console.width:
         return _blocks(columns, rows, title)
     found = Table(title=title or None)
-    for at, name in enumerate(columns):
-        found.add_column(name, overflow="fold", justify="right" if right and at else "left")
+    for at, (name, width) in enumerate(zip(columns, widths, strict=True)):
+        found.add_column(name, min_width=width, overflow="fold", justify="right" if right and at else "left")
     for row in rows:
         found.add_row(*row)
     return found
 
 
-def _least_width(columns: Sequence[str], rows: Sequence[Row]) -> int:
-    """Return the width of a table in which no word of a cell is broken."""
-    widths = [max(_longest_word(cell) for cell in (name, *(row[at].plain for row in rows))) for at, name in enumerate(columns)]
-    return sum(width + _BORDERS for width in widths) + 1
+def _least_widths(columns: Sequence[str], rows: Sequence[Row]) -> list[int]:
+    """Return the width of each column in which no word is broken."""
+    return [max(_longest_word(cell) for cell in (name, *(row[at].plain for row in rows))) for at, name in enumerate(columns)]
 
 
 def _longest_word(text: str) -> int:

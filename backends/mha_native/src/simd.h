@@ -123,12 +123,13 @@ template <class T> MHA_INLINE bool any(Bits<T> x) {
 
 template <class T> MHA_INLINE Vec<T> select(Bits<T> where, Vec<T> yes, Vec<T> no) { return where ? yes : no; }
 
-// A number without sign for each lane, as integers.
+// A number without sign for each lane, as integers. In one step, GCC 12 would convert bytes one by one.
 template <class T, class From> MHA_INLINE Words<T> widen(const From* from) {
     typedef From Narrow __attribute__((vector_size(LANES<T> * sizeof(From))));
+    typedef uint16_t Middle __attribute__((vector_size(LANES<T> * 2)));
     Narrow x;
     memcpy(&x, from, sizeof x);
-    return __builtin_convertvector(x, Words<T>);
+    return __builtin_convertvector(__builtin_convertvector(x, Middle), Words<T>);
 }
 
 // Exchange, in each pair of vectors whose numbers differ by H, the upper lanes of the first for the lower lanes of the second.

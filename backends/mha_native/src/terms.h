@@ -23,36 +23,38 @@ template <class T, int N = VECTORS> struct Terms {
     // Write biases, and -inf where the mask hides a key, for a block: transposed, so that a vector holds those of one key.
     void read_block(Vectors some_vectors, ptrdiff_t begin, int n) {
         if (!stored) return;
-        bool direct = p.bias.kind == KIND<T> && p.bias.step[2] == sizeof(T), bytes = p.mask.step[2] == 1;
         for (int v = some_vectors.first; v < some_vectors.first + some_vectors.count; ++v)
             for (int k = 0; k < n; k += LANES<T>) {
                 int some = n - k < LANES<T> ? n - k : LANES<T>;
-                Vec<T> x[LANES<T>];
-                for (int i = 0; i < LANES<T>; ++i) {
+                Vec<T> x[LANES<T>] = {};
+                unroll<LANES<T>>([&](auto i) __attribute__((always_inline)) {
                     const Row& r = rows[v * LANES<T> + i < u.rows ? v * LANES<T> + i : 0];
-                    x[i] = Vec<T>{};
-                    // rows are too many for the processor to foresee what is read next
-                    if (r.bias) __builtin_prefetch(r.bias + (begin + k + BLOCK) * p.bias.step[2]);
-                    if (r.bias && direct && some == LANES<T>)
-                        x[i] = load((const T*)(r.bias + (begin + k) * sizeof(T)));
-                    else if (r.bias) {
-                        T line[LANES<T>] = {};
-                        read<T>(p.bias.kind, r.bias + (begin + k) * p.bias.step[2], p.bias.step[2], line, some);
-                        x[i] = load(line);
-                    }
-                    if (r.mask) {
-                        uint8_t line[LANES<T>] = {};
-                        const char* from = r.mask + (begin + k) * p.mask.step[2];
-                        bool whole = bytes && some == LANES<T>;
-                        for (int j = 0; j < some && !whole; ++j) line[j] = (uint8_t)from[j * p.mask.step[2]];
-                        Words<T> seen = widen<T>(whole ? (const uint8_t*)from : line);
-                        x[i] = select<T>((Bits<T>)(seen == 0), broadcast((T)-INFINITY), x[i]);
-                        __builtin_prefetch(from + BLOCK * p.mask.step[2]);
-                    }
-                }
+                    if (p.bias.data) x[i] = biases(r.bias + (begin + k) * p.bias.step[2], some);
+                    if (!p.mask.data) return;
+                    Words<T> seen = bytes(r.mask + (begin + k) * p.mask.step[2], some);
+                    x[i] = select<T>((Bits<T>)(seen == 0), broadcast((T)-INFINITY), x[i]);
+                });
                 transpose<T>(x);
                 for (int i = 0; i < some; ++i) store(stored + (k + i) * ROWS<T, N> + v * LANES<T>, x[i]);
             }
+    }
+
+    // LANES numbers of a row, of which n are there. Those of the next block are asked for: rows are too many for the processor to
+    // foresee what is read next.
+    MHA_INLINE Vec<T> biases(const char* from, int n) const {
+        __builtin_prefetch(from + BLOCK * p.bias.step[2]);
+        if (p.bias.kind == KIND<T> && p.bias.step[2] == sizeof(T) && n == LANES<T>) return load((const T*)from);
+        T line[LANES<T>] = {};
+        read<T>(p.bias.kind, from, p.bias.step[2], line, n);
+        return load(line);
+    }
+
+    MHA_INLINE Words<T> bytes(const char* from, int n) const {
+        __builtin_prefetch(from + BLOCK * p.mask.step[2]);
+        uint8_t line[LANES<T>] = {};
+        bool whole = p.mask.step[2] == 1 && n == LANES<T>;
+        for (int j = 0; j < n && !whole; ++j) line[j] = (uint8_t)from[j * p.mask.step[2]];
+        return widen<T>(whole ? (const uint8_t*)from : line);
     }
 
     // Apply softcap, biases and masks to the scores of J keys, from ``key`` on, with some vectors of rows; ``done`` keys of the
