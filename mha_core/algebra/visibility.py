@@ -95,7 +95,7 @@ def _seen_block(p: AttentionProblem, cols: range, num_rows: int) -> Array | None
 
 
 def _any(p: AttentionProblem, block: Array, axis: int, seen: Array) -> Array:
-    """Return whether any pair of a block along an axis attends, where ``seen`` is still False; the axis stays, with length 1."""
+    """Return whether any pair of a block along an axis attends, where ``seen`` is still False; the axis stays, as 1."""
     xp = p.xp
     if p.device is None:
         # a compiler that sees all blocks keeps them at once, unless each needs the result of the one before it

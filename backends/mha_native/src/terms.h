@@ -39,8 +39,8 @@ template <class T, int N = VECTORS> struct Terms {
             }
     }
 
-    // LANES numbers of a row, of which n are there. Those of the next block are asked for: rows are too many for the processor to
-    // foresee what is read next.
+    // LANES numbers of a row, of which n are there. Those of the next block are asked for: rows are too many for the processor
+    // to foresee what is read next.
     MHA_INLINE Vec<T> biases(const char* from, int n) const {
         __builtin_prefetch(from + BLOCK * p.bias.step[2]);
         if (p.bias.kind == KIND<T> && p.bias.step[2] == sizeof(T) && n == LANES<T>) return load((const T*)from);
