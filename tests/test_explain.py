@@ -105,6 +105,8 @@ def test_the_text_lists_kernel_arrays_and_rejected_kernels(installed):
 def test_a_kernel_of_another_distribution_is_named_until_it_is_installed(installed):
     command = "is not installed: pip install ./backends/mha_native"
     assert ("native", command) in mha.explain("attention", X, X, X).rejected
+    gradients = mha.explain(mha.scaled_dot_product_attention, X, X, X, gradients=True).calls[-1]
+    assert (gradients.op, dict(gradients.rejected)["native"]) == ("attention_vjp", command)
     assert "native" not in dict(mha.explain("gelu", X).rejected)
     with (
         pytest.raises(mha.UnknownKernel, match=f"^kernel 'native' for 'attention' {command}$"),
