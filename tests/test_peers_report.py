@@ -105,7 +105,14 @@ def test_a_page_is_written_again_from_its_results(tmp_path):
         read(tmp_path / "old.json")
 
 
-def test_the_page_in_the_documentation_is_that_of_its_results(tmp_path):
-    draw(tmp_path / "peers", *read(ROOT / "docs" / "peers.json"))
-    for name in ("peers.md", "peers.svg"):
+@pytest.mark.parametrize("page", ["peers", "peers-training"])
+def test_a_page_in_the_documentation_is_that_of_its_results(tmp_path, page):
+    draw(tmp_path / page, *read(ROOT / "docs" / f"{page}.json"))
+    for name in (f"{page}.md", f"{page}.svg"):
         assert (tmp_path / name).read_text(encoding="utf-8") == (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_the_legend_names_the_backends_that_were_measured():
+    (legend,) = chart.drawn(ROWS).legends
+    named = [text.get_text() for text in legend.get_texts()]
+    assert named == [*dict.fromkeys(row.backend for row in ROWS if row.ratio is not None), "goal missed", "goal", "limit"]

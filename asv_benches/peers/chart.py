@@ -54,7 +54,10 @@ def drawn(rows: Sequence[Row]) -> Figure:
     axes.tick_params(color=RULE, labeltop=True, labelsize=9)
     axes.spines[:].set_visible(False)
     handles = [
-        *(Line2D([], [], color=HIT, marker=marker, linestyle="", label=name) for name, marker in MARKERS.items()),
+        *(
+            Line2D([], [], color=HIT, marker=MARKERS.get(name, "^"), linestyle="", label=name)
+            for name in dict.fromkeys(row.backend for row in timed)
+        ),
         Line2D([], [], color=MISS, marker="o", linestyle="", label="goal missed"),
         Line2D([], [], color=INK, marker="|", markersize=9, linestyle="", label="goal"),
         Line2D([], [], color=QUIET, marker="d", markerfacecolor="none", linestyle="", label="limit"),

@@ -166,7 +166,7 @@ def mha_backends() -> Iterable[Backend]:
         set_num_threads=_set_num_threads,
         versions=_versions,
         install="pip install 'mha-core[torch]'",
-        elsewhere=dict.fromkeys(("attention", "attention_vjp"), {"native": "pip install ./backends/mha_native"}),
+        elsewhere={op: {"native": "pip install ./backends/mha_native"} for op in ("attention", "attention_vjp")},
     )
 
 
