@@ -1,0 +1,100 @@
+"""Attention over ranks that are processes of torch.distributed, with gloo: against one process, and a rank that dies."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed"),
+]
+
+START = """
+import datetime, os, sys
+import torch, torch.distributed as dist
+import mha_core as mha
+from mha_core import distributed
+from mha_torch.ranks import Ranks
+torch.set_num_threads(1)
+rank, size, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+timeout = datetime.timedelta(seconds=int(os.environ.get("SECONDS", 60)))
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
+group = Ranks()
+torch.manual_seed(0)
+query, key, value = (torch.randn(2, h, 21, 8, dtype=torch.float64) for h in (4, 2, 2))
+"""
+
+EQUAL = """
+sink = torch.randn(4, dtype=torch.float64)
+cases = [{}, {"mask": mha.causal()}, {"mask": mha.window(5, 0), "bias": mha.alibi(4)}, {"softcap": 3.0, "sink": sink}]
+for layout in ("contiguous", "zigzag", "striped"):
+    for options in cases:
+        exact = mha.attention_state(query, key, value, **options)
+        parts = [distributed.shard(x, layout, group=group) for x in (query, key, value)]
+        ring = distributed.ring_attention(*parts, group=group, layout=layout, **options)
+        split = distributed.split_attention(query, *parts[1:], group=group, layout=layout, **options)
+        whole = distributed.unshard(ring.out, layout, group=group)
+        lse = distributed.shard(exact.lse[..., None], layout, group=group)[..., 0]
+        for a, b in ((whole, exact.out), (ring.lse, lse), (split.out, exact.out), (split.lse, exact.lse)):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+dist.destroy_process_group()
+print("equal")
+"""
+
+DIES = """
+x = torch.ones(1, 8, 4)
+if rank == 1:
+    distributed.engine.agree(group, lambda: ({"told": 1}, {"query": 8, "key": 8}))
+    os._exit(0)
+try:
+    distributed.engine.agree(group, lambda: ({"told": 1}, {"query": 8, "key": 8}))
+    group.shift([x], [(x.shape, x)])()
+except RuntimeError as error:
+    print("raised", str(error)[:200])
+    os._exit(0)
+"""
+
+
+def ranks(tmp_path, size, program, **environment):
+    """Run a program on each rank; return what each prints."""
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "backends")))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", START + program, str(rank), str(size), str(tmp_path / "store")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    found = [process.communicate(timeout=180) for process in started]
+    for process, (_, errors) in zip(started, found, strict=True):
+        assert process.returncode == 0, errors
+    return [out for out, _ in found]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_attention_over_processes_equals_one_process(tmp_path, size):
+    assert ranks(tmp_path, size, EQUAL) == ["equal\n"] * size
+
+
+def test_a_rank_that_dies_raises_on_the_others(tmp_path):
+    first, second = ranks(tmp_path, 2, DIES, SECONDS="20")
+    assert first.startswith("raised") and not second
+
+
+def test_the_example_runs_under_torchrun():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "backends"))), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "examples/ring.py"]
+    done = subprocess.run(
+        [*command, "--length", "301"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks, 301 tokens: the greatest difference from one process is" in done.stdout
