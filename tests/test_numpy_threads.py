@@ -203,8 +203,9 @@ def test_parallel_divides_thousands_of_items_among_its_threads(blas_count):
 
     assert list(threads.parallel(task, range(count))) == list(range(count))
     assert computed.total() == count
+    least = count / 2.5 / len(computed)  # of each; of four threads, or more where an earlier test has started more helpers
     caller = computed.pop(threading.get_ident())
-    assert computed.total() > count / 10 and caller > count / 10, f"helpers computed {computed.total()} tasks of {count}"
+    assert computed.total() > count / 10 and caller > least, f"helpers computed {computed.total()} tasks of {count}"
 
 
 def test_parallel_gives_a_result_while_a_later_task_is_still_computed(blas_count):
