@@ -13,7 +13,7 @@ from .algebra.packed import by_sequence, goes_by_sequence, only_packed
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, concat_queries, merge
 from .dispatch.context import is_overridden
-from .dispatch.contract import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Call, Kernel
+from .dispatch.contract import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Call, Collectives, Kernel
 from .dispatch.errors import NoDevice
 from .dispatch.hookspecs import hookimpl
 from .dispatch.problems import attend, attend_vjp
@@ -31,6 +31,7 @@ __all__ = [
     "Backend",
     "BiasSum",
     "Call",
+    "Collectives",
     "DynamicRange",
     "Grid",
     "Kernel",

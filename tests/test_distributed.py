@@ -34,6 +34,18 @@ def test_a_ring_equals_one_process(size, layout, mask):
             np.testing.assert_allclose(state.lse, exact.lse[..., own], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped"])
+def test_a_ring_over_packed_sequences_equals_one_process(layout):
+    (query, key, value), _ = problem()
+    arrays, options = (query, key[..., :L, :], value[..., :L, :]), {"mask": mha.packed([9, 0, 3, 11]) & mha.causal()}
+    exact = mha.attention_state(*arrays, **options)
+    for rank, state in enumerate(
+        results(3, lambda g: ring_attention(*(shard(x, layout, group=g) for x in arrays), group=g, layout=layout, **options))
+    ):
+        own = [i for some in layout_of(layout, L, 3)[rank] for i in some]
+        np.testing.assert_allclose(state.out, exact.out[..., own, :], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("mask", masks())
 def test_split_keys_give_the_same_bits_on_all_ranks(size, mask):

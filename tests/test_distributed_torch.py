@@ -40,19 +40,58 @@ for layout in ("contiguous", "zigzag", "striped"):
         split = distributed.split_attention(query, *parts[1:], group=group, layout=layout, **options)
         whole = distributed.unshard(ring.out, layout, group=group)
         lse = distributed.shard(exact.lse[..., None], layout, group=group)[..., 0]
+        heads = distributed.heads_attention(*parts, group=group, layout=layout, **options) if size != 3 else ring
+        torch.testing.assert_close(heads.out, ring.out, rtol=0, atol=1e-12)
         for a, b in ((whole, exact.out), (ring.lse, lse), (split.out, exact.out), (split.lse, exact.lse)):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 dist.destroy_process_group()
 print("equal")
 """
 
+LEARNS = """
+from torch.distributed.device_mesh import init_device_mesh
+inputs = [x.requires_grad_() for x in (query, key, value, torch.randn(4, dtype=torch.float64))]
+d_out, d_lse = torch.randn(2, 4, 21, 8, dtype=torch.float64), torch.randn(2, 4, 21, dtype=torch.float64)
+options = {"mask": mha.window(9, 0), "softcap": 3.0, "bias": mha.alibi(4)}
+exact = mha.attention_state(*inputs[:3], sink=inputs[3], **options)
+exact = torch.autograd.grad([*exact], inputs, [d_out, d_lse])
+mesh = init_device_mesh("cpu", (size,))
+for layout in ("contiguous", "zigzag"):
+    for attend in (distributed.ring_attention, distributed.heads_attention)[: 1 if size == 3 else 2]:
+        own = [distributed.shard(x.detach(), layout, group=mesh).requires_grad_() for x in inputs[:3]]
+        sink = inputs[3].detach().requires_grad_()
+        state = attend(*own, group=mesh, layout=layout, sink=sink, **options)
+        d = [distributed.shard(x, layout, group=group) for x in (d_out, d_lse[..., None])]
+        found = torch.autograd.grad([*state], [*own, sink], [d[0], d[1][..., 0]], retain_graph=True)
+        again = torch.autograd.grad(state.lse, [*own, sink], d[1][..., 0])
+        assert all(torch.isfinite(x).all() for x in again)
+        for x, whole in zip(found[:3], exact):
+            torch.testing.assert_close(x, distributed.shard(whole, layout, group=group), rtol=0, atol=1e-12)
+        total = found[3].clone()
+        dist.all_reduce(total)
+        torch.testing.assert_close(total, exact[3], rtol=0, atol=1e-12)
+try:
+    distributed.split_attention(*own, group=group, layout=layout)
+except TypeError as error:
+    assert "split_attention has no rule for gradients" in str(error), error
+try:
+    torch.func.vmap(lambda x: distributed.ring_attention(x, x, x, group=group).out)(own[0].detach())
+except TypeError as error:
+    assert "ring_attention has no rule for vmap" in str(error), error
+else:
+    raise AssertionError("vmap")
+del mesh, state, found, again
+dist.destroy_process_group()
+print("learned")
+"""
+
 DIES = """
 x = torch.ones(1, 8, 4)
 if rank == 1:
-    distributed.engine.agree(group, lambda: ({"told": 1}, {"query": 8, "key": 8}))
+    distributed.agreement.agree(group, lambda: ({"told": 1}, {"query": 8, "key": 8}))
     os._exit(0)
 try:
-    distributed.engine.agree(group, lambda: ({"told": 1}, {"query": 8, "key": 8}))
+    distributed.agreement.agree(group, lambda: ({"told": 1}, {"query": 8, "key": 8}))
     group.shift([x], [(x.shape, x)])()
 except RuntimeError as error:
     print("raised", str(error)[:200])
@@ -83,6 +122,11 @@ def ranks(tmp_path, size, program, **environment):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_attention_over_processes_equals_one_process(tmp_path, size):
     assert ranks(tmp_path, size, EQUAL) == ["equal\n"] * size
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_gradients_over_processes_equal_those_of_one(tmp_path, size):
+    assert ranks(tmp_path, size, LEARNS) == ["learned\n"] * size
 
 
 def test_a_rank_that_dies_raises_on_the_others(tmp_path):

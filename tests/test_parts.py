@@ -66,7 +66,7 @@ def by_parts(q, k, v, rows, cols, *, mask, bias, dropout, offset):
             if part.relation(XP, mask) is Relation.NONE:
                 continue
             a, b = (slice(x.start, x.stop, x.step) for x in (own, others))
-            options = {"mask": part.mask(XP, mask), "bias": part.bias(bias), "weight_dropout": part.dropout(dropout)}
+            options = {"mask": part.mask(XP, mask), "bias": part.bias(XP, bias), "weight_dropout": part.dropout(XP, dropout)}
             parts.append(
                 mha.attention_state(q[..., a, :], k[..., b, :], v[..., b, :], query_offset=part.query_offset, **options)
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, Step, hookimpl
+from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Collectives, Kernel, Step, hookimpl
 
 _default_threads: int | None = None  # torch's number of threads before the user set another
 _torch: Any = None  # set when the namespace is loaded, like the three below; _features reads them in every call
@@ -162,12 +162,19 @@ def mha_backends() -> Iterable[Backend]:
         features=_features,
         shields={"autocast": _without_autocast},
         value_and_grad=_transform_named("value_and_grad"),
+        custom_vjp=_transform_named("custom_vjp"),
         transforms={name: _transform_named(name) for name in ("gradient", "forward_gradient", "vmap")},
         set_num_threads=_set_num_threads,
         versions=_versions,
         install="pip install 'mha-core[torch]'",
         elsewhere={op: {"native": "pip install ./backends/mha_native"} for op in ("attention", "attention_vjp")},
     )
+
+
+@hookimpl
+def mha_collectives() -> Iterable[Collectives]:
+    groups = ("torch.distributed.distributed_c10d:ProcessGroup", "torch.distributed.device_mesh:DeviceMesh")
+    yield Collectives("torch.distributed", 1, groups, "mha_torch.ranks:Ranks", install="pip install 'mha-core[torch]'")
 
 
 @hookimpl

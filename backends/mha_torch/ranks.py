@@ -8,34 +8,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 Shape = tuple[int, ...]
 
 
 class Ranks:
-    """The ranks of a process group; by default, all of them."""
+    """The ranks of a process group, or of a mesh of devices with one axis; by default, all of them."""
 
     def __init__(self, group: Any = None) -> None:
-        self.group = dist.group.WORLD if group is None else group
+        # None stands for all ranks: who holds their group keeps torch from destroying it
+        self.group = group.get_group() if isinstance(group, DeviceMesh) else group
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self._number = dist.get_process_group_ranks(self.group)
 
     def shift(self, arrays: Sequence[Tensor], like: Sequence[tuple[Shape, Tensor]]) -> Callable[[], list[Tensor]]:
         """Start to send tensors to the next rank; return a function that waits for those of the previous one."""
-        following, previous = self._number[(self.rank + 1) % self.size], self._number[self.rank - 1]
-        sent = [x.contiguous() for x in arrays]
+        following, previous = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         received = [torch.empty(shape, dtype=x.dtype, device=x.device) for shape, x in like]
-        sends = [dist.P2POp(dist.isend, x, following, self.group) for x in sent]
-        receives = [dist.P2POp(dist.irecv, x, previous, self.group) for x in received]
-        works = dist.batch_isend_irecv([*sends, *receives]) if sends or receives else []
-
-        def arrive() -> list[Tensor]:
-            for work in works:
-                work.wait()
-            sent.clear()  # they must live until they have been sent
-            return received
-
-        return arrive
+        return self._exchange([(x, following) for x in arrays], [(x, previous) for x in received], received)
 
     def all_gather(self, array: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
         """Return the tensor of each rank, whose lengths may differ."""
@@ -46,8 +37,36 @@ class Ranks:
             found.append(x)
         return found
 
+    def all_to_all(self, arrays: Sequence[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
+        """Send a tensor to each rank; return those that the ranks sent to this one."""
+        like = arrays[0]
+        received = [torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes]
+        received[self.rank] = arrays[self.rank]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        return self._exchange([(arrays[r], r) for r in others], [(received[r], r) for r in others], received)()
+
     def tell(self, text: str) -> list[str]:
         """Return the texts of all ranks."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, text, group=self.group)
         return found
+
+    def _exchange(
+        self, sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]], found: list[Tensor]
+    ) -> Callable[[], list[Tensor]]:
+        """Start to send tensors to ranks, and to fill others from ranks; return a function that waits, and returns ``found``.
+
+        A tensor without elements is not sent.
+        """
+        kept = [(x.contiguous(), rank) for x, rank in sent if x.numel()]
+        calls = [dist.P2POp(dist.isend, x, self._number[rank], self.group) for x, rank in kept]
+        calls += [dist.P2POp(dist.irecv, x, self._number[rank], self.group) for x, rank in received if x.numel()]
+        works = dist.batch_isend_irecv(calls) if calls else []
+
+        def arrive() -> list[Tensor]:
+            for work in works:
+                work.wait()
+            kept.clear()  # they must live until they have been sent
+            return found
+
+        return arrive

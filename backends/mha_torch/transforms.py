@@ -1,4 +1,4 @@
-"""torch's transforms of functions: the one of ``mha.value_and_grad``, and those that conformance applies to operations."""
+"""torch's transforms of functions: that of ``mha.value_and_grad``, rules of ours, and those that conformance applies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -35,6 +36,28 @@ def _detached(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return replace(value, **{field.name: _detached(getattr(value, field.name)) for field in fields(value) if field.init})
     return value
+
+
+def custom_vjp(arrays: Sequence[Tensor], function: Callable[..., Any], pullback: Callable[..., Any]) -> tuple[Tensor, ...]:
+    """Return ``function(arrays)``, whose gradients are ``pullback(arrays, results, gradients of the results)``."""
+    results: tuple[Tensor, ...] = _Ruled.apply(function, pullback, *arrays)  # type: ignore[no-untyped-call]
+    return results
+
+
+class _Ruled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., Any], pullback: Callable[..., Any], *arrays: Tensor) -> tuple[Tensor, ...]:
+        results: tuple[Tensor, ...] = function(arrays)
+        ctx.pullback, ctx.count = pullback, len(arrays)
+        ctx.save_for_backward(*arrays, *results)
+        ctx.set_materialize_grads(False)
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *d: Tensor | None) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        return None, None, *ctx.pullback(saved[: ctx.count], saved[ctx.count :], d)
 
 
 def gradient(function: Function, arrays: Sequence[Tensor], towards: Sequence[Tensor]) -> Any:

@@ -153,6 +153,12 @@ class Backend:
     It takes a function and a list of arrays. The function maps such a list to a scalar and other arrays, also a list. Returns
     the scalar, the other arrays without a record of gradients, and the gradients of the scalar, one for each array.
     """
+    custom_vjp: Callable[..., tuple[Any, ...]] | None = None
+    """Computes with a rule of ours for gradients, inside the library's own differentiation.
+
+    It takes a list of arrays, a function of them that returns a tuple of arrays, and a pullback. This one takes the arrays, the
+    results, and a gradient for each result; it returns one for each array, or None. The rule has no derivatives itself.
+    """
     transforms: Mapping[str, Callable[..., Any]] | None = None
     """The library's transforms of functions, by the feature of ``STATE_FEATURES`` that they require of a kernel.
 
@@ -227,3 +233,19 @@ class Kernel:
     """
     source: Callable[[], str] | None = None
     """Returns the source code that the kernel compiles at run time. A certificate of conformance contains its SHA-256."""
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """An engine that sends arrays between the processes of a group, for ``mha_core.distributed``."""
+
+    name: str
+    """What messages call it, such as ``"torch.distributed"``."""
+    api: int
+    """The version of the contract that the plugin was written for, 1."""
+    types: tuple[str, ...]
+    """``"module:qualname"`` of what users pass as ``group=``, such as ``"mpi4py.MPI:Comm"``; subclasses belong too."""
+    load: str
+    """``"module:function"``, imported on first use. The function takes such a group, and returns an ``Engine``."""
+    install: str = ""
+    """The command that installs what is missing."""

@@ -1,4 +1,4 @@
-"""The two hooks of plugins.
+"""The hooks of plugins.
 
 pluggy registers plugins and calls each hook once; no computation passes through it.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pluggy
 
-from .contract import Backend, Kernel
+from .contract import Backend, Collectives, Kernel
 
 PROJECT = "mha_core"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -25,4 +25,10 @@ def mha_backends() -> Iterable[Backend]:
 @hookspec
 def mha_kernels() -> Iterable[Kernel]:
     """Yield the kernels that this plugin provides, for its own backends or for others'."""
+    raise NotImplementedError
+
+
+@hookspec
+def mha_collectives() -> Iterable[Collectives]:
+    """Yield the engines that this plugin provides. Must not import the library that they use."""
     raise NotImplementedError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from .context import ALGEBRA
-from .contract import API, Backend, Kernel
+from .contract import API, Backend, Collectives, Kernel
 from .errors import PluginApiMismatch
 from .typed import field_types, fits, in_words
 
 _FUNCTIONS = ("load", "prepare", "supports")
-"""The fields of a kernel that may be ``"module:function"``."""
+"""The fields of a record that may be ``"module:function"``."""
 
 
 def check_record(record: Any, kind: Any) -> None:
@@ -31,23 +31,18 @@ def check_record(record: Any, kind: Any) -> None:
             raise TypeError(f"{name} of {_described(record)} is {value!r}; expected {in_words(declared)}")
     if not record.name:
         raise ValueError(f"name of {_described(record)} is empty; expected what users write")
-    if isinstance(record, Kernel):
-        _check_kernel(record)
-
-
-def _check_kernel(kernel: Kernel) -> None:
-    if kernel.name == ALGEBRA:
+    if isinstance(record, Kernel) and record.name == ALGEBRA:
         raise ValueError(
-            f"a kernel for {kernel.op} is named {ALGEBRA!r}, which is reserved for the algebra: give it another name"
+            f"a kernel for {record.op} is named {ALGEBRA!r}, which is reserved for the algebra: give it another name"
         )
     for field in _FUNCTIONS:
-        function = getattr(kernel, field)
+        function = getattr(record, field, None)
         parts = function.split(":") if isinstance(function, str) else ()
         if isinstance(function, str) and (len(parts) != 2 or not all(parts)):
-            raise ValueError(f'{field} of {_described(kernel)} is {function!r}; expected "module:function"')
+            raise ValueError(f'{field} of {_described(record)} is {function!r}; expected "module:function"')
 
 
-def _described(record: Backend | Kernel) -> str:
-    if isinstance(record, Backend):
-        return f"backend {record.name!r}"
-    return f"kernel {record.name!r} for {record.op} on {record.backend}"
+def _described(record: Backend | Collectives | Kernel) -> str:
+    if isinstance(record, Kernel):
+        return f"kernel {record.name!r} for {record.op} on {record.backend}"
+    return f"{'backend' if isinstance(record, Backend) else 'collectives'} {record.name!r}"

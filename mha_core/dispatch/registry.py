@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .contract import Backend, Kernel
+from .contract import Backend, Collectives, Kernel
 from .errors import did_you_mean
 from .records import check_record
 
@@ -29,6 +29,7 @@ class Plugin:
     version: str = ""
     backends: list[Backend] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
+    collectives: list[Collectives] = field(default_factory=list)
     module: Any = None
     error: BaseException | None = None
 
@@ -45,12 +46,13 @@ class Plugin:
 
 
 class Registry:
-    """All plugins, the backends by name, and the kernels by backend and operation."""
+    """All plugins, the backends and collectives by name, and the kernels by backend and operation."""
 
     def __init__(self) -> None:
         self.plugins: list[Plugin] = []
         self.backends: dict[str, tuple[Backend, Plugin]] = {}
         self.kernels: dict[tuple[str, str], list[Kernel]] = {}
+        self.collectives: dict[str, tuple[Collectives, Plugin]] = {}
 
     def discover(self) -> None:
         """Load every plugin that is installed."""
@@ -74,9 +76,11 @@ class Registry:
         self.plugins.append(plugin)
         try:
             module = load()
-            backends, kernels = _records(module, plugin.name)
+            backends, kernels, collectives = _records(module, plugin.name)
             for at, backend in enumerate(backends):
-                self._check_backend(backend, backends[:at])
+                _check_name(backend, Backend, backends[:at], self.backends)
+            for at, engine in enumerate(collectives):
+                _check_name(engine, Collectives, collectives[:at], self.collectives)
             for at, kernel in enumerate(kernels):
                 self._check_kernel(kernel, kernels[:at])
         except KeyboardInterrupt:
@@ -85,16 +89,17 @@ class Registry:
         except BaseException as error:  # a plugin must not affect the others, even if it exits
             plugin.error = error
             return plugin
-        plugin.module, plugin.backends, plugin.kernels = module, backends, kernels
+        plugin.module, plugin.backends, plugin.kernels, plugin.collectives = module, backends, kernels, collectives
         self._index()
         return plugin
 
     def _index(self) -> None:
-        """Replace both indexes as a whole, so that other threads see either the old or the new."""
+        """Replace each index as a whole, so that other threads see either the old or the new."""
         kernels: dict[tuple[str, str], list[Kernel]] = {}
         for kernel in sorted((k for p in self.plugins for k in p.kernels), key=lambda k: (-k.priority, k.name)):
             kernels.setdefault((kernel.backend, kernel.op), []).append(kernel)
         self.backends = {backend.name: (backend, plugin) for plugin in self.plugins for backend in plugin.backends}
+        self.collectives = {engine.name: (engine, plugin) for plugin in self.plugins for engine in plugin.collectives}
         self.kernels = kernels
 
     def remove(self, module: Any) -> None:
@@ -108,14 +113,6 @@ class Registry:
         """Return the distribution and version of a kernel, or the name of its plugin."""
         return next((plugin.owner for plugin in self.plugins if kernel in plugin.kernels), "no plugin")
 
-    def _check_backend(self, backend: Backend, before: list[Backend]) -> None:
-        check_record(backend, Backend)
-        if backend.name in {other.name for other in before}:
-            raise ValueError(f"two backends of one plugin are named {backend.name!r}: give each another name")
-        if backend.name in self.backends:
-            owner = self.backends[backend.name][1].owner
-            raise ValueError(f"a backend named {backend.name!r} is already registered by {owner}: give this one another name")
-
     def _check_kernel(self, kernel: Kernel, before: list[Kernel]) -> None:
         check_record(kernel, Kernel)
         for other in (*before, *self.kernels.get((kernel.backend, kernel.op), ())):
@@ -127,7 +124,22 @@ class Registry:
                 )
 
 
-def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel]]:
+def _check_name(record: Any, kind: Any, before: list[Any], known: dict[str, tuple[Any, Plugin]]) -> None:
+    """Check a record whose name must be its own."""
+    check_record(record, kind)
+    what = "backend" if kind is Backend else "engine"
+    if record.name in {other.name for other in before}:
+        raise ValueError(f"two {what}s of one plugin are named {record.name!r}: give each another name")
+    if record.name in known:
+        owner = known[record.name][1].owner
+        raise ValueError(f"{_a(what)} named {record.name!r} is already registered by {owner}: give this one another name")
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel], list[Collectives]]:
     """Return what the hooks of a plugin yield. Each plugin has its own manager, so that it cannot affect another."""
     import pluggy
 
@@ -146,8 +158,10 @@ def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel]]:
             )
     manager.register(module, name=name)
     if not manager.get_hookcallers(module):
-        raise TypeError(f"{name} has no hook: define mha_backends() or mha_kernels(), marked with @hookimpl")
-    return _flat(manager.hook.mha_backends()), _flat(manager.hook.mha_kernels())
+        hooks = " or ".join(f"{hook}()" for hook in expected)
+        raise TypeError(f"{name} has no hook: define {hooks}, marked with @hookimpl")
+    found = manager.hook
+    return _flat(found.mha_backends()), _flat(found.mha_kernels()), _flat(found.mha_collectives())
 
 
 def _flat(results: Iterable[Iterable[Any]]) -> list[Any]:

@@ -60,8 +60,8 @@ def backends() -> list[BackendInfo]:
         if plugin.error is not None:
             reason = f"{type(plugin.error).__name__}: {plugin.error}"
             rows.append(BackendInfo(plugin.name, *owner, "broken", reason, traceback=plugin.traceback))
-        elif not plugin.backends and not plugin.kernels:
-            rows.append(BackendInfo(plugin.name, *owner, "idle", "its hooks yield neither a backend nor a kernel"))
+        elif not plugin.backends and not plugin.kernels and not plugin.collectives:
+            rows.append(BackendInfo(plugin.name, *owner, "idle", "its hooks yield neither a backend, a kernel nor an engine"))
         for name in sorted({kernel.backend for kernel in plugin.kernels} - set(found.backends)):
             reason = f"it extends backend {name!r}, which no installed plugin provides"
             rows.append(BackendInfo(plugin.name, *owner, "idle", reason))

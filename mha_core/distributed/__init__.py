@@ -4,9 +4,21 @@ Attention over some keys is a state, and states merge: whoever holds which keys,
 travels is keys and values, or states; an ``Engine`` sends them.
 """
 
+from .agreement import RankFailed, RanksDiffer
 from .attention import ring_attention, split_attention
-from .engine import Engine, RankFailed, RanksDiffer
+from .engine import Engine
+from .heads import heads_attention
 from .layout import layout_of
 from .shards import shard, unshard
 
-__all__ = ["Engine", "RankFailed", "RanksDiffer", "layout_of", "ring_attention", "shard", "split_attention", "unshard"]
+__all__ = [
+    "Engine",
+    "RankFailed",
+    "RanksDiffer",
+    "heads_attention",
+    "layout_of",
+    "ring_attention",
+    "shard",
+    "split_attention",
+    "unshard",
+]

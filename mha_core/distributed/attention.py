@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
 
 from ..algebra.arrays import Array
 from ..algebra.state import AttentionState
+from ..ops.differentiable import Arrays, differentiable
 from ..ops.options import Options, shows_options
-from .engine import Engine
+from .agreement import Together, jointly
+from .engine import Engine, engine_of
 from .layout import Layout
 from .sequences import Sequences
 
 
 @shows_options
 def ring_attention(
-    query: Array, key: Array, value: Array, *, group: Engine, layout: Layout = "contiguous", **options: Unpack[Options]
+    query: Array, key: Array, value: Array, *, group: Any, layout: Layout = "contiguous", **options: Unpack[Options]
 ) -> AttentionState:
     """Attention of this rank's queries over the keys and values of all ranks, which travel from rank to rank.
 
@@ -27,7 +30,7 @@ def ring_attention(
         This rank's part of the queries, in the order of its ranges of positions; ``shard`` returns it.
     key, value : arrays (..., K, s, D) and (..., K, s, E)
         This rank's part, likewise.
-    group : Engine
+    group : a group of an installed engine, such as a process group of torch.distributed, or an Engine
         The ranks. All of them make this call, with the same layout and options.
     layout : as ``layout_of``
         Which positions each rank holds, of the queries and of the keys.
@@ -37,51 +40,123 @@ def ring_attention(
     Returns
     -------
     AttentionState
-        ``out`` (..., H, l, E) and ``lse`` (..., H, l), of this rank's queries.
+        ``out`` (..., H, l, E) and ``lse`` (..., H, l), of this rank's queries. Both have gradients of query, key and value, as
+        those of the sum of all ranks' results; that of a sink is this rank's share of it.
 
     Raises
     ------
     RanksDiffer
         On all ranks, where shapes, dtypes, options or layouts differ; the message names the ranks.
     RankFailed
-        If the arguments of another rank are not valid. On that rank, its own error is raised.
+        If another rank raised an error. On that rank, its own error is raised.
+    TypeError
+        If gradients of a bias are recorded, which have no rule here.
     """
-    problem = Sequences(group, (query, key, value), layout, layout, dict(options))
-    size, rank = group.size, group.rank
-    # how many ranks further the keys of each rank are wanted
-    reach = [max(step for step in range(size) if step == 0 or problem.wants((s + step) % size, s)) for s in range(size)]
-    found: list[AttentionState | None] = [None] * len(problem.queries[rank])
-    held = [key, value]
-    for step in range(size):
-        source, coming = (rank - step) % size, (rank - step - 1) % size
-        length = sum(map(len, problem.keys[coming]))
-        like = [((*x.shape[:-2], length, x.shape[-1]), x) for x in (key, value)]
-        arrive = group.shift(held if reach[source] > step else [], like if reach[coming] > step else [])
-        if held:
-            found = [problem.merged(a, b) for a, b in zip(found, problem.attend(held[0], held[1], source), strict=True)]
-        held = arrive()
-    return problem.finished(found)
+    arrays = {"query": query, "key": key, "value": value, "sink": options.pop("sink", None)}
+    ring = _Ring(engine_of(group), layout, options)
+    return differentiable("ring_attention", arrays, ring.attend, ring.gradients, options)
+
+
+class _Ring:
+    """A call of ``ring_attention``, and its gradients."""
+
+    def __init__(self, engine: Engine, layout: Layout, options: Mapping[str, Any]) -> None:
+        self.engine, self.layout, self.options = engine, layout, options
+
+    def attend(self, arrays: Arrays) -> AttentionState:
+        self.problem = problem = Sequences(self.engine, arrays, self.layout, self.layout, self.options)
+        together, found = Together(self.engine), dict[range, AttentionState]()
+        for step, held in problem.journey([problem.key, problem.value]):
+            found = (together(problem.attended, found, *held, step) if held else found) or {}
+        state = together(problem.finished, found)
+        together.told()
+        assert state is not None
+        return state
+
+    def gradients(self, _: Arrays, state: AttentionState, d: AttentionState) -> Arrays:
+        """Return the gradients of this rank's arrays: those of keys and values travel with them, lse and d stay.
+
+        A block is as in Dao 2023, algorithm 2.
+        """
+        engine, problem, xp = self.engine, self.problem, self.problem.backend.xp
+        d = AttentionState(xp.zeros_like(state.out) if d.out is None else d.out, d.lse)
+        together, homeward = Together(engine), dict[int, list[Array]]()
+        d_query = problem.zeros([problem.query])
+        arrive: Callable[[], list[Array]] = list  # nothing
+        for step, held in problem.journey([problem.key, problem.value]):
+            found = together(problem.gradients, *held, step, state, d) if held else None
+            sums = problem.zeros(held)  # what goes on if this rank failed: another one waits for arrays of this shape
+            if found is not None:
+                d_query, sums = _sums(d_query, found[:1]), found[1:]
+            sums = _sums(sums, arrive())
+            if held and not problem.goes_on(step):
+                homeward[problem.source(step)], sums = sums, []
+            coming = problem.like(problem.zeros([problem.key, problem.value]), step + 1) if problem.comes(step) else []
+            arrive = engine.shift(sums, coming)
+        d_key, d_value = _returned(problem, homeward)
+        d_sink = None if problem.sink is None else together(_sink_gradient, problem, state, d)
+        together.told()
+        found = [xp.astype(x, problem.query.dtype, copy=False) for x in (*d_query, d_key, d_value)]
+        return dict(zip(("query", "key", "value", "sink"), (*found, d_sink), strict=True))
+
+
+def _sums(a: list[Array], b: list[Array]) -> list[Array]:
+    """Return sums of arrays; nothing added leaves them."""
+    return [x + y for x, y in zip(a, b, strict=True)] if b else a
+
+
+def _returned(problem: Sequences, homeward: dict[int, list[Array]]) -> list[Array]:
+    """Return the sums for this rank's keys and values from the rank where they ended; send those of others to them."""
+    engine, size = problem.engine, problem.engine.size
+    last = (problem.source(0) + problem.reach[problem.source(0)]) % size
+    found = []
+    for at, like in enumerate(problem.zeros([problem.key, problem.value])):
+        nothing = like[..., :0, :]
+        sent = [homeward[rank][at] if rank in homeward else nothing for rank in range(size)]
+        shapes = [tuple((like if rank == last else nothing).shape) for rank in range(size)]
+        found.append(engine.all_to_all(sent, shapes)[last])
+    return found
+
+
+def _sink_gradient(problem: Sequences, state: AttentionState, d: AttentionState) -> Array:
+    """-e^(sink - lse) (d_out . out - d_lse), summed over this rank's queries and the batch: (H,)."""
+    xp, wide, sink = problem.backend.xp, problem.wide, problem.sink
+    assert sink is not None
+    delta = xp.sum(xp.astype(d.out, wide) * xp.astype(state.out, wide), axis=-1)
+    delta = delta if d.lse is None else delta - d.lse
+    of_rows = -xp.exp(xp.astype(sink, wide)[:, None] - state.lse) * delta
+    others = tuple(axis for axis in range(of_rows.ndim) if axis != of_rows.ndim - 2)
+    return xp.astype(xp.sum(of_rows, axis=others), sink.dtype, copy=False)
 
 
 @shows_options
 def split_attention(
-    query: Array, key: Array, value: Array, *, group: Engine, layout: Layout = "contiguous", **options: Unpack[Options]
+    query: Array, key: Array, value: Array, *, group: Any, layout: Layout = "contiguous", **options: Unpack[Options]
 ) -> AttentionState:
     """Attention of queries that all ranks know over keys and values that are split over them, as in decoding.
 
     Each rank attends to its own keys, and the states are merged, in the order of the ranks: all return the same bits.
 
-    Parameters, errors: as ``ring_attention``; ``query`` (..., H, L, D) is the same array on all ranks.
+    Parameters, errors: as ``ring_attention``; ``query`` (..., H, L, D) is the same array on all ranks. Gradients, if recorded,
+    raise TypeError.
 
     Returns
     -------
     AttentionState
         ``out`` (..., H, L, E) and ``lse`` (..., H, L), the same on all ranks.
     """
-    problem = Sequences(group, (query, key, value), None, layout, dict(options))
-    own = problem.finished(problem.attend(key, value, group.rank), partial=True)
-    outs, lses = (group.all_gather(x, [tuple(x.shape)] * group.size) for x in own)
-    total = None
-    for state in map(AttentionState, outs, lses):
-        total = problem.merged(total, state)
-    return problem.finished([total])
+    arrays = {"query": query, "key": key, "value": value, "sink": options.pop("sink", None)}
+    engine = engine_of(group)
+
+    def forward(plain: Arrays) -> AttentionState:
+        problem = Sequences(engine, plain, None, layout, options)
+        own = jointly(engine, lambda: problem.finished(problem.attend(problem.key, problem.value, 0), partial=True))
+        shapes = [[tuple(x.shape)] * engine.size for x in own]
+        outs, lses = (engine.all_gather(x, of_ranks) for x, of_ranks in zip(own, shapes, strict=True))
+        (_, at), *_ = problem.places(problem.queries)
+        total: dict[range, AttentionState] = {}
+        for state in map(AttentionState, outs, lses):
+            total = problem.merged(total, {at: state})
+        return problem.finished(total)
+
+    return differentiable("split_attention", arrays, forward, None, options)

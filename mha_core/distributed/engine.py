@@ -1,13 +1,14 @@
-"""What an engine of communication does for attention, and how all ranks agree before anything is computed."""
+"""What an engine of communication does for attention, and how a group that users pass becomes one."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..algebra.arrays import Array
-from ..dispatch.errors import MhaError
+from ..algebra.parts import Positions
+from ..dispatch.kernels import imported
+from ..dispatch.registry import registry
 
 Shape = tuple[int, ...]
 
@@ -15,59 +16,55 @@ Shape = tuple[int, ...]
 class Engine(Protocol):
     """A group of ranks that compute together. Every rank makes the same calls in the same order."""
 
-    rank: int
+    rank: int | None
+    """The number of this rank; None if all ranks run one compiled program, which does not know it. ``own`` is needed then."""
     size: int
 
     def shift(self, arrays: Sequence[Array], like: Sequence[tuple[Shape, Array]]) -> Callable[[], list[Array]]:
         """Start to send arrays to the next rank; return a function that waits for those of the previous one.
 
         ``like`` holds, for each array that arrives, its shape and an array of its dtype and device. Either may be empty.
+        The caller leaves the arrays unchanged until the function has returned.
         """
 
     def all_gather(self, array: Array, shapes: Sequence[Shape]) -> list[Array]:
         """Return the array of each rank; ``shapes`` are theirs."""
 
+    def all_to_all(self, arrays: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
+        """Send an array to each rank; return those that the ranks sent to this one, of these shapes and the same dtype."""
+
     def tell(self, text: str) -> list[str]:
         """Return the texts of all ranks."""
 
 
-class RanksDiffer(MhaError, ValueError):
-    """The ranks of a group were not called with the same arguments; the message names what differs, and on which rank."""
+class OneProgram(Engine, Protocol):
+    """An engine for one compiled program that runs on all ranks, such as that of ``jax.shard_map``."""
+
+    rank: None
+
+    def own(self, ranges: Sequence[range]) -> Positions:
+        """Return the range of this rank, of ranges of one length, one for each rank."""
 
 
-class RankFailed(MhaError, RuntimeError):
-    """Another rank of the group raised an error."""
+VERBS = ("rank", "size", "shift", "all_gather", "all_to_all", "tell")
 
 
-def agree(engine: Engine, facts: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Compare what each rank says; return what belongs to each.
+def engine_of(group: Any) -> Engine:
+    """Return a group as an engine: itself if it is one, or what the plugin that knows its type makes of it.
 
-    ``facts`` checks the arguments of this rank, and returns what must be the same on all ranks, and what is this rank's own.
-    It must hold nothing but numbers, strings, lists and dicts.
-
-    Raises
-    ------
-    RanksDiffer
-        On every rank, if the first differs.
-    RankFailed
-        If ``facts`` raises on another rank. On that rank, its own error is raised, once the others know.
+    Raises TypeError for anything else, naming the engines that are installed.
     """
-    error: Exception | None = None
-    try:
-        same, own = facts()
-        said = json.dumps({"same": same, "own": own})
-    except Exception as raised:
-        error, said = raised, json.dumps({"error": f"{type(raised).__name__}: {raised}"})
-    everyone = [json.loads(text) for text in engine.tell(said)]
-    if error is not None:
-        raise error
-    failed = [(rank, its["error"]) for rank, its in enumerate(everyone) if "error" in its]
-    if failed:
-        raise RankFailed("; ".join(f"rank {rank}: {message}" for rank, message in failed))
-    first = everyone[0]["same"]
-    for name in dict.fromkeys(name for its in everyone for name in its["same"]):
-        values = [its["same"].get(name, "missing") for its in everyone]
-        if any(value != first.get(name, "missing") for value in values):
-            told = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
-            raise RanksDiffer(f"{name} is not the same on all ranks: {told}")
-    return [its["own"] for its in everyone]
+    if all(hasattr(group, verb) for verb in VERBS):
+        engine: Engine = group
+        return engine
+    known = [record for record, _ in registry().collectives.values()]
+    for cls in type(group).__mro__:
+        for record in known:
+            if f"{cls.__module__}:{cls.__qualname__}" in record.types:
+                found: Engine = imported(record.load)(group)
+                return found
+    engines = "; ".join(f"{record.name}: {', '.join(record.types)}" for record in known) or "none"
+    raise TypeError(
+        f"group is {type(group).__name__}; expected a group of an installed engine ({engines}), "
+        f"or an object with {', '.join(VERBS)}"
+    )

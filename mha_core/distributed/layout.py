@@ -44,6 +44,13 @@ def layout_of(layout: Layout, length: int, size: int) -> tuple[Ranges, ...]:
     return ranges
 
 
+def told_layout(layout: Layout) -> str | list[list[str]]:
+    """Return a layout as ranks compare it, and as JSON holds it."""
+    if isinstance(layout, str) or not isinstance(layout, Sequence):
+        return str(layout)
+    return [[str(some) for some in its] if isinstance(its, Sequence) else [str(its)] for its in layout]
+
+
 def _check_cover(ranges: Sequence[Ranges], length: int) -> None:
     """Raise ValueError unless each position belongs to exactly one range."""
     holder: list[int | None] = [None] * length
@@ -61,7 +68,7 @@ def _check_cover(ranges: Sequence[Ranges], length: int) -> None:
         raise ValueError(f"layout: no rank holds position {holder.index(None)}")
 
 
-def _pieces(length: int, count: int) -> list[range]:
+def pieces_of(length: int, count: int) -> list[range]:
     """Cut positions into pieces of about the same length; the first are the longest."""
     least, more = divmod(length, count)
     ends = [(least * (i + 1)) + min(i + 1, more) for i in range(count)]
@@ -69,11 +76,11 @@ def _pieces(length: int, count: int) -> list[range]:
 
 
 def _contiguous(length: int, size: int) -> tuple[Ranges, ...]:
-    return tuple((piece,) for piece in _pieces(length, size))
+    return tuple((piece,) for piece in pieces_of(length, size))
 
 
 def _zigzag(length: int, size: int) -> tuple[Ranges, ...]:
-    pieces = _pieces(length, 2 * size)
+    pieces = pieces_of(length, 2 * size)
     return tuple((pieces[rank], pieces[-1 - rank]) for rank in range(size))
 
 

@@ -12,10 +12,10 @@ from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
 from ..algebra.visibility import template
 from ..autodiff.recorded import Recorded, plain_value
-from ..autodiff.tape import Node
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.kernels import decide
 from ..dispatch.problems import attention_vjp_call
+from .differentiable import recorded_state
 from .operation import Operation, Plan, Run, key_of
 from .prepare import prepare
 from .tree import arrays_in, map_arrays
@@ -44,17 +44,15 @@ def recorded_attention(operation: Operation, lse: bool, *arrays: Any, **options:
             )
     inputs = dict(zip(("query", "key", "value", "sink", "bias"), (*arrays, bias), strict=True))
     active = {name: x for name, x in inputs.items() if isinstance(x, Recorded)}
-    space, wanted = next(iter(active.values())).space, frozenset(active)
+    wanted = frozenset(active)
     values, plain = [plain_value(x) for x in arrays], map_arrays(options, plain_value)
     state: AttentionState = operation(*values, **plain)
 
-    def pull(d: AttentionState) -> list[Array | None]:
-        found = attention_gradients(*values, *state, *d, wanted=wanted, **plain)
-        return [getattr(found, name) for name in active]
+    def pull(d: AttentionState) -> Mapping[str, Array | None]:
+        found: AttentionGradients = attention_gradients(*values, *state, *d, wanted=wanted, **plain)
+        return found._asdict()
 
-    node = Node([x.node for x in active.values()], pull)
-    out = space.record(state.out, [node], lambda d: [AttentionState(d, None)])  # type: ignore[arg-type]
-    return AttentionState(out, space.record(state.lse, [node], lambda d: [AttentionState(None, d)]) if lse else None)  # type: ignore
+    return recorded_state(active, state if lse else state._replace(lse=None), pull)  # type: ignore[arg-type]
 
 
 def _plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:

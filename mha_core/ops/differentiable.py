@@ -1,0 +1,77 @@
+"""Attention with a rule for its gradients: as a node of the tape, or inside a library's own differentiation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from ..algebra.arrays import Array
+from ..algebra.state import AttentionState
+from ..autodiff.recorded import Recorded, plain_value
+from ..autodiff.tape import Node
+from ..dispatch.selection import backend_of
+from .tree import arrays_in
+
+Arrays: TypeAlias = Mapping[str, Array | None]
+Pullback: TypeAlias = Callable[[Arrays, AttentionState, AttentionState], Mapping[str, Array | None]]
+"""Function of the arrays, the state, and the gradients of the state, which may be None; returns those of the arrays."""
+
+
+def recorded_state(
+    active: Mapping[str, Any], state: AttentionState, pull: Callable[[AttentionState], Arrays]
+) -> AttentionState:
+    """Return a state as a result that depends on recorded arrays; its lse may be None."""
+    space = next(iter(active.values())).space
+
+    def in_order(d: AttentionState) -> list[Array | None]:
+        found = pull(d)
+        return [found[name] for name in active]
+
+    node = Node([x.node for x in active.values()], in_order)
+    out = space.record(state.out, [node], lambda d: [AttentionState(d, None)])  # type: ignore[arg-type]
+    lse: Any = None if state.lse is None else space.record(state.lse, [node], lambda d: [AttentionState(None, d)])  # type: ignore
+    return AttentionState(out, lse)
+
+
+def differentiable(
+    name: str,
+    arrays: Arrays,
+    forward: Callable[[Arrays], AttentionState],
+    pullback: Pullback | None,
+    options: Mapping[str, Any],
+) -> AttentionState:
+    """Return ``forward(arrays)``, whose gradients ``pullback`` computes if they are recorded.
+
+    Raises TypeError if gradients are recorded and ``pullback`` is None, if those of an array in ``options`` are, which have no
+    rule, and for transforms that the rule does not serve.
+    """
+    given = {key: x for key, x in arrays.items() if x is not None}
+    active = {key: x for key, x in given.items() if isinstance(x, Recorded)}
+    plain = {key: None if x is None else plain_value(x) for key, x in arrays.items()}
+    backend = backend_of({key: x for key, x in plain.items() if x is not None})
+    transforms = {"gradient", "forward_gradient", "vmap"}
+    features = backend.features(list(plain.values())) & transforms
+    for option, value in options.items():
+        others = list(arrays_in(value))
+        if any(isinstance(x, Recorded) for x in others) or (others and backend.features(others) & transforms):
+            raise TypeError(f"{name} has no rule for gradients of {option}: pass an array whose gradient is not recorded")
+    if not active and not features:
+        return forward(plain)
+    custom = backend.record.custom_vjp
+    if pullback is None or (features and (custom is None or features != {"gradient"})):
+        what = " and ".join(sorted(features - {"gradient"})) if pullback is not None else "gradients"
+        raise TypeError(f"{name} has no rule for {what or 'gradients on this backend'}: call it where none are recorded")
+    rule = pullback
+    if active:
+        state = forward(plain)
+        return recorded_state(active, state, lambda d: rule(plain, state, d))
+
+    def named(values: Any) -> Arrays:
+        return {**arrays, **dict(zip(given, values, strict=True))}
+
+    def pull(values: Any, results: Any, d: Any) -> list[Array | None]:
+        found = rule(named(values), AttentionState(*results), AttentionState(*d))
+        return [found.get(key) for key in given]
+
+    assert custom is not None
+    return AttentionState(*custom(list(given.values()), lambda values: tuple(forward(named(values))), pull))

@@ -1,0 +1,120 @@
+"""Gradients of attention over ranks, which are threads here: against one process."""
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+from mha_core.distributed import RankFailed, layout_of, ring_attention, shard, split_attention
+from ranks import results, run
+from test_distributed import problem
+from test_parts import L, S, masks
+
+
+def one_process(arrays, d, **options):
+    """Return the gradients of query, key, value and of a sink."""
+    _, pullback = mha.vjp(mha.attention_state, *arrays, **options)
+    found = pullback(d)
+    return [*found, found.options["sink"]]
+
+
+def over_ranks(arrays, d, group, layout, sink, **options):
+    parts = [shard(x, layout, group=group) for x in arrays]
+    own = [shard(x, layout, group=group) for x in (d.out, d.lse[..., None])]
+    _, pullback = mha.vjp(ring_attention, *parts, group=group, layout=layout, sink=sink, **options)
+    found = pullback(mha.AttentionState(own[0], own[1][..., 0]))
+    again = pullback(mha.AttentionState(own[0], own[1][..., 0]))
+    assert all((a == b).all() for a, b in zip(found, again, strict=True))
+    return [*found, found.options["sink"]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped"])
+@pytest.mark.parametrize("mask", masks())
+def test_gradients_of_a_ring_equal_those_of_one_process(size, layout, mask):
+    arrays, options = problem()
+    options |= {"mask": masks()[mask], "weight_dropout": mha.weight_dropout(0.2, seed=3)}
+    state = mha.attention_state(*arrays, **options)
+    r = np.random.default_rng(2)
+    d = mha.AttentionState(r.normal(size=state.out.shape), r.normal(size=state.lse.shape))
+    *exact, exact_sink = one_process(arrays, d, **options)
+    found = results(size, lambda group: over_ranks(arrays, d, group, layout, **options))
+    for rank, (*own, _) in enumerate(found):
+        for x, whole, length in zip(own, exact, (L, S, S), strict=True):
+            positions = [i for some in layout_of(layout, length, size)[rank] for i in some]
+            np.testing.assert_allclose(x, whole[..., positions, :], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(sum(sink for *_, sink in found), exact_sink, rtol=0, atol=1e-12)
+
+
+def test_a_function_of_attention_over_ranks_learns_as_one_process_does():
+    """value_and_grad, in which only the output has a gradient, and half precision is summed in float32."""
+    x = np.random.default_rng(0).normal(size=(2, 8, 4)).astype(np.float32)
+
+    def loss(x, attend):
+        return np.sum(attend(x).out ** 2)
+
+    exact = mha.value_and_grad(loss)(x, lambda x: mha.attention_state(x, x, x))[1]
+
+    def on_rank(group):
+        own = shard(x, group=group)
+        return mha.value_and_grad(loss)(own, lambda x: ring_attention(x, x, x, group=group))[1]
+
+    np.testing.assert_allclose(np.concatenate(results(2, on_rank), axis=-2), exact, rtol=1e-5, atol=1e-5)
+    half = x.astype(np.float16)
+    gradients = results(
+        2, lambda g: mha.vjp(ring_attention, *[shard(half, group=g)] * 3, group=g)[1](mha.AttentionState(half[:, :4], None))[1]
+    )
+    assert all(each.dtype == np.float16 for each in gradients)
+
+
+def test_what_no_rank_wants_is_not_sent_backward():
+    """A window that reaches the next rank only: keys go there, their gradients too, and these come home."""
+    x = np.ones((1, 16, 2))
+
+    def on_rank(group):
+        _, pullback = mha.vjp(ring_attention, *[shard(x, group=group)] * 3, group=group, mask=mha.window(3, 0))
+        group.world.barrier.wait()
+        group.world.sent[group.rank] = 0
+        pullback(mha.AttentionState(x[:, :4], None))
+
+    _, world = run(4, on_rank)
+    assert sum(world.sent) == 3 * 2 * 2 * 4 * 2
+
+
+def test_an_error_in_a_block_is_told_to_all_ranks_forward_and_backward(monkeypatch):
+    x = np.ones((1, 8, 2))
+    from mha_core.distributed.sequences import Sequences
+
+    for name in ("attend", "gradients"):
+        true = getattr(Sequences, name)
+
+        def fails(self, *arguments, true=true):
+            if self.engine.rank == 1:
+                raise MemoryError("no room for a block")
+            return true(self, *arguments)
+
+        monkeypatch.setattr(Sequences, name, fails)
+
+        def on_rank(group):
+            _, pullback = mha.vjp(ring_attention, *[shard(x, group=group)] * 3, group=group)
+            pullback(mha.AttentionState(x[:, :4], None))
+
+        (first, second), _ = run(2, on_rank)
+        monkeypatch.setattr(Sequences, name, true)
+        assert isinstance(first, RankFailed) and str(first) == "rank 1: MemoryError: no room for a block"
+        assert isinstance(second, MemoryError)
+
+
+def test_gradients_without_a_rule_are_refused():
+    x, bias = np.ones((1, 4, 2)), np.zeros((8, 8))
+
+    def of_bias(group):
+        return mha.value_and_grad(lambda b: ring_attention(x, x, x, group=group, bias=b).out)(bias)
+
+    for error in run(2, of_bias)[0]:
+        with pytest.raises(
+            TypeError, match="ring_attention has no rule for gradients of bias: pass an array whose gradient is not"
+        ):
+            raise error
+    for error in run(2, lambda g: mha.vjp(split_attention, x, x, x, group=g))[0]:
+        with pytest.raises(TypeError, match="split_attention has no rule for gradients: call it where none are"):
+            raise error
