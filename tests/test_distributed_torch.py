@@ -1,12 +1,10 @@
 """Attention over ranks that are processes of torch.distributed, with gloo: against one process, and a rank that dies."""
 
-import os
-import subprocess
 import sys
 
 import pytest
 
-from conftest import ROOT
+from processes import finished, together
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -85,13 +83,26 @@ dist.destroy_process_group()
 print("learned")
 """
 
+JUDGED = """
+from mha_core.conformance.ranks import judge
+print(len(judge(dist.group.WORLD, "torch")), "checks passed")
+del group
+dist.destroy_process_group()
+"""
+
 DIES = """
+import threading
 x = torch.ones(1, 8, 4)
-if rank == 1:
-    distributed.agreement.agree(group, lambda: ({"told": 1}, {"query": 8, "key": 8}))
+def goes():
+    stop = threading.Event()
+    stop.wait(10) if "stalls" in sys.argv[3] else None
     os._exit(0)
+if rank == 1 and "before" in sys.argv[3]:
+    goes()
 try:
     distributed.agreement.agree(group, lambda: ({"told": 1}, {"query": 8, "key": 8}))
+    if rank == 1:
+        goes()
     group.shift([x], [(x.shape, x)])()
 except RuntimeError as error:
     print("raised", str(error)[:200])
@@ -99,24 +110,10 @@ except RuntimeError as error:
 """
 
 
-def ranks(tmp_path, size, program, **environment):
+def ranks(tmp_path, size, program, **more):
     """Run a program on each rank; return what each prints."""
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "backends")))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", START + program, str(rank), str(size), str(tmp_path / "store")],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    found = [process.communicate(timeout=180) for process in started]
-    for process, (_, errors) in zip(started, found, strict=True):
-        assert process.returncode == 0, errors
-    return [out for out, _ in found]
+    store = str(tmp_path / "store")
+    return together([[sys.executable, "-c", START + program, str(rank), str(size), store] for rank in range(size)], **more)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -129,16 +126,20 @@ def test_gradients_over_processes_equal_those_of_one(tmp_path, size):
     assert ranks(tmp_path, size, LEARNS) == ["learned\n"] * size
 
 
-def test_a_rank_that_dies_raises_on_the_others(tmp_path):
-    first, second = ranks(tmp_path, 2, DIES, SECONDS="20")
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_judge_of_engines_passes_torch(tmp_path, size):
+    assert ranks(tmp_path, size, JUDGED) == ["11 checks passed\n"] * size
+
+
+@pytest.mark.parametrize("how", ["dies before", "dies within", "stalls"])
+def test_a_rank_that_is_gone_or_stalls_raises_on_the_others(tmp_path, how):
+    folder = tmp_path / how
+    folder.mkdir()
+    first, second = ranks(folder, 2, DIES, SECONDS="3" if how == "stalls" else "20")
     assert first.startswith("raised") and not second
 
 
 def test_the_example_runs_under_torchrun():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "backends"))), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "examples/ring.py"]
-    done = subprocess.run(
-        [*command, "--length", "301"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=180
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 ranks, 301 tokens: the greatest difference from one process is" in done.stdout
+    out = finished([*command, "--length", "301"])
+    assert "2 ranks, 301 tokens: the greatest difference from one process is" in out

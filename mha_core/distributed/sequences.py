@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
 from ..algebra import state as states
-from ..algebra.arrays import Array, compute_dtype, device_of, pick
+from ..algebra.arrays import Array, compute_dtype, device_of, is_array, pick
 from ..algebra.attention_vjp import AttentionGradients
 from ..algebra.biases import as_bias
 from ..algebra.grid import check_aligned
@@ -272,6 +273,10 @@ def _facts(
 
 def _told(value: Any) -> str:
     """Return what an option is, as far as ranks can compare it: arrays by shape and dtype."""
-    if hasattr(value, "arrays"):
-        return f"{type(value).__name__} {value.key or [(name, _told(x)) for name, x in value.arrays()]}"
-    return f"{tuple(value.shape)} {value.dtype}" if hasattr(value, "dtype") else repr(value)
+    if is_dataclass(value):
+        return (
+            f"{type(value).__name__}({', '.join(f'{each.name}={_told(getattr(value, each.name))}' for each in fields(value))})"
+        )
+    if is_array(value):
+        return f"an array {tuple(value.shape)} of {value.dtype}"
+    return repr(value) if value is None or isinstance(value, int | float | str | tuple) else type(value).__name__
