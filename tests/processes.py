@@ -13,7 +13,7 @@ LIMIT = 180  # seconds for one program
 
 
 def environment(**more):
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "backends", ROOT / "tests")))
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "backends", ROOT / "tests", ROOT / "build/third_party")))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **more}
 
 

@@ -49,9 +49,7 @@ class Part:
             return Relation.NONE
         if mask is None:
             return Relation.ALL
-        if isinstance(self.rows, DynamicRange) or isinstance(self.cols, DynamicRange):
-            return Relation.SOME
-        return mask.relation(Grid(xp, None, self.rows, self.cols, self.offset))
+        return _relation(mask, Grid(xp, None, self.rows, self.cols, self.offset))
 
     def mask(self, xp: Namespace, mask: Mask | None) -> Mask | None:
         """Return the mask of the part; None if all pairs attend."""
@@ -122,6 +120,12 @@ class Part:
         return Grid(grid.xp, grid.device, rows, cols, self.offset, grid.dtype)
 
 
+def _relation(mask: Mask, grid: Grid) -> Relation:
+    """Return whether NONE, SOME or ALL pairs of a block attend; SOME if its place is not known yet."""
+    known = isinstance(grid.rows, range | tuple) and isinstance(grid.cols, range | tuple)
+    return mask.relation(grid) if known else Relation.SOME
+
+
 def _step(index: Positions) -> int:
     return 1 if isinstance(index, DynamicRange) else index.step
 
@@ -163,7 +167,7 @@ class _PartOfMask(_PartOf, Mask):
     part: Part
 
     def relation(self, grid: Grid) -> Relation:
-        return self.inner.relation(self.part.whole(grid))
+        return _relation(self.inner, self.part.whole(grid))
 
 
 @dataclass(frozen=True, eq=False)

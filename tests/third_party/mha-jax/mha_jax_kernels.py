@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import mha_jax
 
-from mha_core.plugin import Kernel, hookimpl
+from mha_core.plugin import Collectives, Kernel, hookimpl
 
 _OPTIONS = frozenset(
     {
@@ -37,3 +37,8 @@ def mha_backends():
 def mha_kernels():
     for op, features in FEATURES.items():
         yield Kernel("jax", op, "scan", 1, f"mha_jax_scan:{op}", handles=features, supports="mha_jax_scan:supports")
+
+
+@hookimpl
+def mha_collectives():
+    yield Collectives("jax", 1, ("builtins:str",), "mha_jax_ranks:Axis")  # the name of an axis, inside jax.shard_map
