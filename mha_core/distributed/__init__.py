@@ -9,12 +9,14 @@ from .attention import ring_attention, split_attention
 from .engine import Engine
 from .heads import heads_attention
 from .layout import layout_of
+from .sharding import Sharding
 from .shards import shard, unshard
 
 __all__ = [
     "Engine",
     "RankFailed",
     "RanksDiffer",
+    "Sharding",
     "heads_attention",
     "layout_of",
     "ring_attention",

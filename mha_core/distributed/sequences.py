@@ -91,16 +91,7 @@ class Sequences:
 
     def own(self, ranges: Sequence[Sequence[range]], step: int = 0) -> Sequence[Positions]:
         """Return the ranges of the rank that comes ``step`` ranks before this one, of those of all ranks."""
-        engine = self.engine
-        theirs = [ranges[(rank - step) % engine.size] for rank in range(engine.size)]
-        if engine.rank is not None:
-            return theirs[engine.rank]
-        if len({tuple((len(some), some.step) for some in its) for its in ranges}) > 1 or ranges[0][0].step != 1:
-            raise ValueError(
-                "ranks that run one compiled program must hold ranges of the same lengths, of successive positions: "
-                "take the layout 'contiguous' or 'zigzag', and a length that divides"
-            )
-        return [engine.own(list(slot)) for slot in zip(*theirs, strict=True)]  # type: ignore[attr-defined]
+        return positions_of(self.engine, ranges, step)
 
     def places(self, ranges: tuple[Ranges, ...], step: int = 0) -> Places:
         """Return the positions of the rank that comes ``step`` ranks before this one, with their places in its arrays."""
@@ -240,6 +231,19 @@ class Sequences:
         """Return some rows of a state, or of its gradients; its lse may be None."""
         lse = None if state.lse is None else self._at(state.lse[..., None], at)[..., 0]
         return AttentionState(self._at(state.out, at), lse)
+
+
+def positions_of(engine: Engine, ranges: Sequence[Sequence[range]], step: int = 0) -> Sequence[Positions]:
+    """Return the ranges of the rank that comes ``step`` ranks before this one, of those of all ranks."""
+    theirs = [ranges[(rank - step) % engine.size] for rank in range(engine.size)]
+    if engine.rank is not None:
+        return theirs[engine.rank]
+    if len({tuple((len(some), some.step) for some in its) for its in ranges}) > 1 or ranges[0][0].step != 1:
+        raise ValueError(
+            "ranks that run one compiled program must hold ranges of the same lengths, of successive positions: "
+            "take the layout 'contiguous' or 'zigzag', and a length that divides"
+        )
+    return [engine.own(list(slot)) for slot in zip(*theirs, strict=True)]  # type: ignore[attr-defined]
 
 
 def _added(xp: Any, total: Array, index: range, x: Array) -> Array:

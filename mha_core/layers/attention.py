@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
-from ..ops.multi_head import check_head_dim, check_heads, multi_head_attention, multi_head_weights
+from ..ops.multi_head import Ranks, check_head_dim, check_heads, multi_head_attention, multi_head_weights
 from ..ops.options import Options, shows_options
 from .base import Layer
 from .cache import KeyValueCache
@@ -123,6 +123,7 @@ class MultiHeadAttention(Layer):
         context: Array | None = None,
         value_context: Array | None = None,
         cache: KeyValueCache | None = None,
+        group: Ranks | None = None,
         **options: Unpack[Options],
     ) -> Array:
         """x (..., L, d_model), context (..., S, d_context) -> (..., L, d_model)."""
@@ -142,6 +143,7 @@ class MultiHeadAttention(Layer):
             b_o=self.b_o,
             rotary=self.rotary,
             cache=cache,
+            group=group,
             **options,
         )
 

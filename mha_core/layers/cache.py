@@ -30,10 +30,14 @@ class KeyValueCache:
     source: Mapping[str, Array | None] = field(default_factory=dict, repr=False)
     """The value_context, weights and biases that they were computed with; empty if that is not known."""
 
+    whole: int | None = None
+    """The number of positions in the caches of all ranks, if they are spread over ranks."""
+
     @property
     def length(self) -> int:
-        """S, the number of positions in the cache."""
-        return 0 if self.key is None else self.key.shape[-2]
+        """S, the number of positions that were cached, on all ranks."""
+        own = 0 if self.key is None else self.key.shape[-2]
+        return own if self.whole is None else self.whole
 
     def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]:
         """Return the cached positions followed by new ones; the cache does not change.

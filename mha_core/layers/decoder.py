@@ -8,6 +8,7 @@ from typing import Self
 
 from ..algebra.arrays import Array
 from ..algebra.masks import Mask, as_mask, causal
+from ..ops.multi_head import Ranks
 from .attention import MultiHeadAttention
 from .cache import DecoderCache, KeyValueCache, unchanged_on_error
 from .feed_forward import FeedForward
@@ -69,17 +70,21 @@ class DecoderLayer(Block):
         memory_mask: Mask | Array | None = None,
         cache: tuple[KeyValueCache, KeyValueCache] | None = None,
         dropout: Dropout | None = None,
+        group: Ranks | None = None,
     ) -> Array:
         """y (..., L, d_model), memory (..., S, d_model) -> (..., L, d_model).
 
         mask: for self-attention, in addition to causality. memory_mask: for the memory, (..., H, L, S).
         cache: one for this layer's own positions, and one for the memory. ``dropout`` may name the three sublayers.
+        group: y and memory are this rank's parts of sequences that ``mha_core.distributed.Sharding`` describes; with a cache,
+        they are the whole, and the cache for own positions is spread over the ranks.
         """
         if dropout is not None:
-            dropout.check(self.sublayers)
+            dropout.check(self.sublayers, group)
         own_cache, memory_cache = (None, None) if cache is None else cache
         own_mask = causal() if mask is None else causal() & as_mask(mask)
         of_own, of_memory = ({} if dropout is None else dropout.of_weights(name) for name in self.sublayers[:2])
+        of_own["group"], of_memory["group"] = group, group if cache is None else None
         self_attention = partial(self.self_attention, mask=own_mask, cache=own_cache, **of_own)
         cross_attention = partial(self.cross_attention, context=memory, mask=memory_mask, cache=memory_cache, **of_memory)
         with unchanged_on_error(*(cache or ())):
@@ -110,8 +115,9 @@ class Decoder(Stack[DecoderLayer]):
         memory_mask: Mask | Array | None = None,
         cache: DecoderCache | None = None,
         dropout: Dropout | None = None,
+        group: Ranks | None = None,
     ) -> Array:
-        """y (..., L, d_model), memory (..., S, d_model) -> (..., L, d_model).
+        """y (..., L, d_model), memory (..., S, d_model) -> (..., L, d_model); ``group`` as in ``DecoderLayer``.
 
         With a cache, y holds the positions after those already decoded, and the results are those of one pass over all
         positions; ``mask`` then spans the positions of y and all keys so far. A step that fails leaves the cache unchanged.
@@ -119,9 +125,10 @@ class Decoder(Stack[DecoderLayer]):
         layers = self.each(dropout)
         if cache is None:
             for layer, its_dropout in layers:
-                y = layer(y, memory, mask=mask, memory_mask=memory_mask, dropout=its_dropout)
+                y = layer(y, memory, mask=mask, memory_mask=memory_mask, dropout=its_dropout, group=group)
         else:
             with cache.step(len(self.layers)) as caches:
                 for (layer, its_dropout), its_cache in zip(layers, caches, strict=True):
-                    y = layer(y, memory, mask=mask, memory_mask=memory_mask, cache=its_cache, dropout=its_dropout)
+                    call = partial(layer, mask=mask, memory_mask=memory_mask, cache=its_cache)
+                    y = call(y, memory, dropout=its_dropout, group=group)
         return y if self.norm is None else self.norm(y)

@@ -11,6 +11,7 @@ from ..algebra.arrays import Array
 from ..dispatch.selection import agreed
 from ..ops.composite import composite
 from ..ops.elementary import Examined
+from ..ops.multi_head import Ranks
 from ..ops.options import Options, given_options, shows_options
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
@@ -61,15 +62,18 @@ class EncoderLayer(Block):
         )
 
     @shows_options
-    def __call__(self, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
+    def __call__(
+        self, x: Array, *, dropout: Dropout | None = None, group: Ranks | None = None, **options: Unpack[Options]
+    ) -> Array:
         """x (..., L, d_model) -> (..., L, d_model); options as ``scaled_dot_product_attention``.
 
-        ``dropout`` may name ``"attention"`` and ``"feed_forward"``.
+        ``dropout`` may name ``"attention"`` and ``"feed_forward"``. ``group``: x is this rank's part of a sequence that
+        ``mha_core.distributed.Sharding`` describes.
         """
         if dropout is not None:
-            dropout.check(self.sublayers)
-        dropped = {} if dropout is None else {"dropout": dropout}
-        return _encoder_layer(self, x, **dropped, **given_options(options))
+            dropout.check(self.sublayers, group)
+        given = {name: value for name, value in (("dropout", dropout), ("group", group)) if value is not None}
+        return _encoder_layer(self, x, **given, **given_options(options))
 
 
 def _named(layer: EncoderLayer, x: Array, **options: Any) -> dict[str, Array | None]:
@@ -90,10 +94,12 @@ def _examine(layer: EncoderLayer, x: Array, **given: Any) -> Examined:
     )
 
 
-def _algebra(layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
+def _algebra(
+    layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, group: Ranks | None = None, **options: Unpack[Options]
+) -> Array:
     if dropout is not None:
         options |= dropout.of_weights("attention")  # type: ignore[typeddict-item]
-    x = residual("attention", x, partial(layer.attention, **options), layer.norm_1, layer.norm_first, dropout)
+    x = residual("attention", x, partial(layer.attention, group=group, **options), layer.norm_1, layer.norm_first, dropout)
     return residual("feed_forward", x, layer.feed_forward, layer.norm_2, layer.norm_first, dropout)
 
 
@@ -115,11 +121,13 @@ class Encoder(Stack[EncoderLayer]):
     block = EncoderLayer
 
     @shows_options
-    def __call__(self, x: Array, *, dropout: Dropout | None = None, **options: Unpack[Options]) -> Array:
-        """x (..., L, d_model) -> (..., L, d_model); ``mask`` and the other options go to every layer.
+    def __call__(
+        self, x: Array, *, dropout: Dropout | None = None, group: Ranks | None = None, **options: Unpack[Options]
+    ) -> Array:
+        """x (..., L, d_model) -> (..., L, d_model); ``mask``, ``group`` and the other options go to every layer.
 
         ``dropout`` may name ``"layers.0.attention"``, ``"layers.0.feed_forward"``, and so on.
         """
         for layer, its_dropout in self.each(dropout):
-            x = layer(x, dropout=its_dropout, **options)
+            x = layer(x, dropout=its_dropout, group=group, **options)
         return x if self.norm is None else self.norm(x)

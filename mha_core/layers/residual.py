@@ -37,8 +37,10 @@ class Dropout:
         elif self.weights:
             raise ValueError(f"Dropout(weights={self.weights}) has no seed; attention weights are dropped by one")
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raise ValueError for names other than ``names``."""
+    def check(self, names: Iterable[str], group: object = None) -> None:
+        """Raise ValueError for names other than ``names``, and for a seed where sequences are spread over a group of ranks."""
+        if group is not None and self.seed is not None:
+            raise ValueError("dropout by a seed would be the same on all ranks: give keeps= for this rank's part")
         known = list(names)
         if unknown := sorted(set(self.keeps) - set(known)):
             raise ValueError(f"dropout has keeps for {', '.join(unknown)}; expected some of {', '.join(known)}")

@@ -28,11 +28,21 @@ class Cache(Protocol):
     value: Array | None
     context: Array | None
     source: Mapping[str, Array | None]
+    whole: int | None
 
     @property
     def length(self) -> int: ...
     def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]: ...
     def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None: ...
+
+
+class Ranks(Protocol):
+    """The interface of sequences that are spread over ranks: ``mha_core.distributed.Sharding``."""
+
+    def attention(self, query: Array, key: Array, value: Array, **options: Any) -> Array: ...
+    def attention_to_cache(self, query: Array, key: Array, value: Array, **options: Any) -> Array: ...
+    def cached(self, x: Array, start: int) -> Array: ...
+    def rotated(self, rotary: Rotation, x: Array, offset: int | Array) -> Array: ...
 
 
 @shows_options
@@ -53,6 +63,7 @@ def multi_head_attention(
     b_o: Array | None = None,
     rotary: Rotation | None = None,
     cache: Cache | None = None,
+    group: Ranks | None = None,
     **options: Unpack[Options],
 ) -> Array:
     """Concat(head_1, ..., head_h) w_o, with head_i = Attention(x w_q_i, c w_k_i, c w_v_i) and c = ``context``, or x itself.
@@ -78,6 +89,8 @@ def multi_head_attention(
         Returns the heads rotated by position, as the layer ``Rotary`` does.
     cache : KeyValueCache
         New keys and values are appended to it, and the query offset follows from its length.
+    group : mha_core.distributed.Sharding
+        Sequences are spread over ranks: x and the context are this rank's parts; with a cache, x is the whole.
     options : as ``scaled_dot_product_attention``
 
     Returns
@@ -97,7 +110,7 @@ def multi_head_attention(
            [3., 3., 3., 3., 3., 3.]])
     """
     biases: dict[str, Any] = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    parts = {"context": context, "value_context": value_context, "rotary": rotary}
+    parts = {"context": context, "value_context": value_context, "rotary": rotary, "group": group}
     given = {**biases, **{name: value for name, value in parts.items() if value is not None}, **given_options(options)}
     arguments = (x, w_q, w_k, w_v, w_o, num_heads)
     kv = num_heads if num_kv_heads is None else num_kv_heads
@@ -110,6 +123,8 @@ def multi_head_attention(
 
 @Step
 def _with_cache(*arguments: Any, cache: Cache, **given: Any) -> Array:
+    if given.get("group") is None and getattr(cache, "whole", None) is not None:
+        raise ValueError("the cache is spread over ranks: give the group that it was filled with")
     # kernels must not change their arguments, such as a cache; those of the smaller operations may still be used
     examined = _examine(*arguments, **given)
     if examined.backend.plain is not None:
@@ -130,6 +145,7 @@ def _examine(
     if context is None and value_context is not None:
         raise ValueError("value_context is given without context; expected both")
     _check_rotary(context, given.get("rotary"))
+    _check_ranks(given.get("group"))
     keys_of = ("x", x) if context is None else ("context", context)
     values_of = keys_of if value_context is None else ("value_context", value_context)
     projections = (
@@ -171,6 +187,7 @@ def _multi_head(
     value_context: Array | None = None,
     rotary: Rotation | None = None,
     cache: Cache | None = None,
+    group: Ranks | None = None,
     **options: Unpack[Options],
 ) -> Array:
     keys_of = x if context is None else context
@@ -186,14 +203,34 @@ def _multi_head(
     if cache is not None and context is None:
         options["query_offset"] = cache.length
     if rotary is not None:
-        q, k = (rotary(y, _start(options)) for y in (q, k))
+        turn = rotary if group is None or cache is not None else partial(group.rotated, rotary)
+        q, k = (turn(y, _start(options)) for y in (q, k))
+    attend, whole = scaled_dot_product_attention, None
+    if group is not None:
+        attend = group.attention if cache is None else group.attention_to_cache
+    if group is not None and cache is not None:
+        k, v, whole = *_own_part(group, cache, context, k, v), cache.length + x.shape[-2]
     if cache is not None and known is None:
         k, v = cache.joined(k, v, source)
-    out = move_axis(xp, scaled_dot_product_attention(q, k, v, **options), -3, -2)
+    out = move_axis(xp, attend(q, k, v, **options), -3, -2)
     out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
     if cache is not None and not dry.get():  # at the end, so that a call that fails leaves the cache as it was
-        cache.key, cache.value, cache.context, cache.source = k, v, context, source
+        cache.key, cache.value, cache.context, cache.source, cache.whole = k, v, context, source, whole
     return out
+
+
+def _own_part(group: Ranks, cache: Cache, context: Array | None, k: Array, v: Array) -> tuple[Array, Array]:
+    """Return the new keys and values that this rank keeps."""
+    if context is not None:
+        raise ValueError("group and cache are given with context, which is not spread over ranks: leave group out")
+    if cache.key is not None and cache.whole is None:
+        raise ValueError("group is given, but the cache holds all positions: start with an empty cache")
+    return group.cached(k, cache.length), group.cached(v, cache.length)
+
+
+def _check_ranks(group: Any) -> None:
+    if group is not None and not hasattr(group, "attention_to_cache"):
+        raise TypeError(f"group is {type(group).__name__}; expected mha_core.distributed.Sharding(group, layout)")
 
 
 def _named(x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int, **options: Any) -> dict[str, Array | None]:

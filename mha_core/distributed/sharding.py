@@ -1,0 +1,86 @@
+"""What layers need to attend over ranks: who holds which positions, and which function attends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..algebra.arrays import Array, device_of
+from ..algebra.parts import Positions
+from ..dispatch.selection import agreed
+from ..ops.multi_head import Rotation
+from .agreement import agree
+from .attention import ring_attention, split_attention
+from .engine import engine_of
+from .layout import Layout, layout_of, told_layout
+from .sequences import positions_of
+from .shards import shard, unshard
+
+
+class Sharding:
+    """Sequences that are spread over the ranks of a group, as layers take it: ``layer(x, group=Sharding(group, "zigzag"))``.
+
+    Each rank calls the layer with its part of x, and gets its part of the result. With a cache, each rank calls it with all of
+    x, gets the whole result, and its cache holds every size-th position.
+
+    Parameters
+    ----------
+    group, layout : as ``ring_attention``
+    attend : function like ``ring_attention``, which is the default, or ``heads_attention``
+    """
+
+    def __init__(self, group: Any, layout: Layout = "contiguous", *, attend: Callable[..., Any] = ring_attention) -> None:
+        self.engine, self.layout, self.attend = engine_of(group), layout, attend
+
+    def shard(self, x: Array) -> Array:
+        """Return this rank's part of an array (..., length, d), as ``shard``."""
+        return shard(x, self.layout, group=self.engine)
+
+    def unshard(self, x: Array) -> Array:
+        """Return the whole array on all ranks, as ``unshard``."""
+        return unshard(x, self.layout, group=self.engine)
+
+    def attention(self, query: Array, key: Array, value: Array, **options: Any) -> Array:
+        """Return attention of this rank's queries."""
+        out: Array = self.attend(query, key, value, group=self.engine, layout=self.layout, **options).out
+        return out
+
+    def attention_to_cache(self, query: Array, key: Array, value: Array, **options: Any) -> Array:
+        """Return attention of queries that all ranks know, to the keys in all ranks' caches."""
+        return split_attention(query, key, value, group=self.engine, layout="striped", **options).out
+
+    def cached(self, x: Array, start: int) -> Array:
+        """Return those of new positions (..., length, d) that this rank's cache holds; the first has position ``start``."""
+        if self.engine.rank is None:
+            raise TypeError("a cache cannot be spread over ranks that run one compiled program")
+        return x[..., (self.engine.rank - start) % self.engine.size :: self.engine.size, :]
+
+    def rotated(self, rotary: Rotation, x: Array, offset: int | Array) -> Array:
+        """Return this rank's heads (..., heads, length, d), rotated at the positions that it holds."""
+        engine, xp = self.engine, agreed(x=x).xp
+
+        def facts() -> tuple[dict[str, Any], dict[str, Any]]:
+            return {"layout": told_layout(self.layout)}, {"length": x.shape[-2]}
+
+        lengths = [its["length"] for its in agree(engine, facts)]
+        own = positions_of(engine, layout_of(self.layout, sum(lengths), engine.size))
+        ends, parts = 0, []
+        for some in own:
+            parts.append(_rotated(xp, rotary, x[..., ends : ends + len(some), :], some, offset))
+            ends += len(some)
+        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-2)
+
+
+def _rotated(xp: Any, rotary: Rotation, x: Array, positions: Positions, offset: int | Array) -> Array:
+    """Return heads rotated at a range of positions."""
+    if not isinstance(positions, range) or positions.step == 1:
+        return rotary(x, offset + positions.start)
+    if not isinstance(offset, int):
+        raise ValueError(
+            "query_offset is an array: rotary positions in steps need an int; take a layout of successive positions"
+        )
+    first = offset + positions.start
+    of_each = xp.arange(first, first + len(positions) * positions.step, positions.step, device=device_of(x))
+    alone = xp.moveaxis(x, -2, 0)[..., None, :]  # (length, ..., heads, 1, d): each position is the first of a sequence
+    turned = rotary(alone, xp.reshape(of_each, (-1, *(1,) * (alone.ndim - 4))))
+    return xp.moveaxis(turned[..., 0, :], 0, -2)
