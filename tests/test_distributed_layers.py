@@ -116,6 +116,36 @@ def test_a_decoder_with_caches_spread_over_ranks_decodes_as_one_process_does():
         np.testing.assert_allclose(out, exact, rtol=0, atol=1e-12)
 
 
+def test_explain_says_what_is_sent_and_which_kernel_computes_a_block():
+    x = np.ones((1, HEADS, 16, 8), dtype=np.float32)
+
+    def on_rank(group):
+        own, options = x[:, :, :4], {"group": group, "mask": mha.causal()}
+        forward = mha.explain(ring_attention, own, own, own, **options)
+        both = mha.explain(ring_attention, own, own, own, gradients=True, **options)
+        return forward, both, group.world.sent[group.rank]
+
+    found = results(4, on_rank)
+    part = 2 * HEADS * 4 * 8 * 4  # bytes of keys and values of a rank
+    assert [forward.sent for forward, _, _ in found] == [part, 2 * part, 3 * part, 0]  # causal: the last rank's go nowhere
+    assert [len(forward.calls) for forward, _, _ in found] == [1, 2, 3, 4]
+    assert {call.kernel for forward, _, _ in found for call in forward.calls} == {"tiles"}
+    assert f"    sends     {part:,} bytes to other ranks" in str(found[0][0]).splitlines()
+    assert [call.op for call in found[1][1].calls] == ["ring_attention", "ring_attention_vjp"]
+    # backward: with keys and values go their gradients, which the last rank sends home
+    assert [both.calls[1].sent for _, both, _ in found] == [2 * part, 4 * part, 6 * part, 3 * part]
+    assert not any(sent for _, _, sent in found)
+
+    def of_layer(group):
+        ranks, layer = Sharding(group, attend=heads_attention), encoder().layers[0]
+        return mha.explain(layer, np.ones((1, 4, D)), group=ranks)
+
+    (explained, *_) = results(2, of_layer)
+    attention = next(each for each in explained.walk() if each.op == "heads_attention")
+    sent = HEADS // 2 * 4 * (D // HEADS) * 8
+    assert attention.sent == 4 * sent + HEADS // 2 * 4 * 8  # query, key, value, then out and lse, in half of the heads
+
+
 def raised(function):
     (error, *_), _ = run(2, function)
     raise error
@@ -143,6 +173,6 @@ def test_what_does_not_fit_ranks_says_so():
 
     with pytest.raises(ValueError, match="the cache is spread over ranks: give the group that it was filled with"):
         raised(without_its_group)
+    plain = mha.MultiHeadAttention.init(d_model=24, num_heads=HEADS, seed=0, dtype=np.float64)
     with pytest.raises(ValueError, match="group and cache are given with context, which is not spread over ranks: leave group"):
-        plain = mha.MultiHeadAttention.init(d_model=24, num_heads=HEADS, seed=0, dtype=np.float64)
         raised(lambda group: plain(x, context=x, cache=mha.KeyValueCache(), group=Sharding(group)))

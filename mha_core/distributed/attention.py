@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Unpack
 
 from ..algebra.arrays import Array
@@ -12,6 +13,7 @@ from ..ops.options import Options, shows_options
 from .agreement import Together, jointly
 from .engine import Engine, engine_of
 from .layout import Layout
+from .rehearsal import explained
 from .sequences import Sequences
 
 
@@ -64,8 +66,15 @@ class _Ring:
         self.engine, self.layout, self.options = engine, layout, options
 
     def attend(self, arrays: Arrays) -> AttentionState:
-        self.problem = problem = Sequences(self.engine, arrays, self.layout, self.layout, self.options)
-        together, found = Together(self.engine), dict[range, AttentionState]()
+        return explained("ring_attention", self.engine, arrays, self.options, partial(self._attend, arrays))
+
+    def gradients(self, arrays: Arrays, state: AttentionState, d: AttentionState) -> Arrays:
+        backward = partial(self._gradients, state, d)
+        return explained("ring_attention_vjp", self.engine, arrays, self.options, backward)
+
+    def _attend(self, arrays: Arrays, engine: Engine) -> AttentionState:
+        self.problem = problem = Sequences(engine, arrays, self.layout, self.layout, self.options)
+        together, found = Together(engine), dict[range, AttentionState]()
         for step, held in problem.journey([problem.key, problem.value]):
             found = (together(problem.attended, found, *held, step) if held else found) or {}
         state = together(problem.finished, found)
@@ -73,12 +82,13 @@ class _Ring:
         assert state is not None
         return state
 
-    def gradients(self, _: Arrays, state: AttentionState, d: AttentionState) -> Arrays:
+    def _gradients(self, state: AttentionState, d: AttentionState, engine: Engine) -> Arrays:
         """Return the gradients of this rank's arrays: those of keys and values travel with them, lse and d stay.
 
         A block is as in Dao 2023, algorithm 2.
         """
-        engine, problem, xp = self.engine, self.problem, self.problem.backend.xp
+        self.problem.engine = engine
+        problem, xp = self.problem, self.problem.backend.xp
         d = AttentionState(xp.zeros_like(state.out) if d.out is None else d.out, d.lse)
         together, homeward = Together(engine), dict[int, list[Array]]()
         d_query = problem.zeros([problem.query])
@@ -146,9 +156,8 @@ def split_attention(
         ``out`` (..., H, L, E) and ``lse`` (..., H, L), the same on all ranks.
     """
     arrays = {"query": query, "key": key, "value": value, "sink": options.pop("sink", None)}
-    engine = engine_of(group)
 
-    def forward(plain: Arrays) -> AttentionState:
+    def attend(plain: Arrays, engine: Engine) -> AttentionState:
         problem = Sequences(engine, plain, None, layout, options)
         own = jointly(engine, lambda: problem.finished(problem.attend(problem.key, problem.value, 0), partial=True))
         shapes = [[tuple(x.shape)] * engine.size for x in own]
@@ -158,5 +167,8 @@ def split_attention(
         for state in map(AttentionState, outs, lses):
             total = problem.merged(total, {at: state})
         return problem.finished(total)
+
+    def forward(plain: Arrays) -> AttentionState:
+        return explained("split_attention", engine_of(group), plain, options, partial(attend, plain))
 
     return differentiable("split_attention", arrays, forward, None, options)

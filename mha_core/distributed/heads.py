@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Unpack
 
 from ..algebra.arrays import Array, pick
@@ -17,6 +18,7 @@ from ..ops.options import Options, shows_options
 from .agreement import jointly
 from .engine import Engine, engine_of
 from .layout import Layout, Ranges, pieces_of
+from .rehearsal import explained
 from .sequences import Sequences
 from .shards import in_order
 
@@ -65,10 +67,17 @@ class _Exchange:
         self.engine, self.layout, self.options = engine, layout, options
 
     def attend(self, arrays: Arrays) -> AttentionState:
-        self.problem = p = Sequences(self.engine, arrays, self.layout, self.layout, self.options)
+        return explained("heads_attention", self.engine, arrays, self.options, partial(self._attend, arrays))
+
+    def gradients(self, arrays: Arrays, state: AttentionState, d: AttentionState) -> Arrays:
+        backward = partial(self._gradients, state, d)
+        return explained("heads_attention_vjp", self.engine, arrays, self.options, backward)
+
+    def _attend(self, arrays: Arrays, engine: Engine) -> AttentionState:
+        self.problem = p = Sequences(engine, arrays, self.layout, self.layout, self.options)
         if min(x.ndim for x in (p.query, p.key, p.value)) < 3:
             raise ValueError("heads_attention: expected arrays of at least 3 axes, (..., heads, length, head_dim)")
-        self.heads = heads = _Heads.of(p.query.shape[-3], p.key.shape[-3], self.engine.size)
+        self.heads = heads = _Heads.of(p.query.shape[-3], p.key.shape[-3], engine.size)
         self.query, self.key, self.value = (
             self._gathered(x, of_ranks, ranges)
             for x, of_ranks, ranges in (
@@ -78,12 +87,13 @@ class _Exchange:
             )
         )
         whole = (self.query, self.key, self.value)
-        self.state = jointly(self.engine, lambda: attention_state(*whole, sink=self._sink, **self._of_heads))
+        self.state = jointly(engine, lambda: attention_state(*whole, sink=self._sink, **self._of_heads))
         out, lse = (self._scattered(x, heads.queries, p.queries) for x in (self.state.out, self.state.lse[..., None]))
         return AttentionState(out, lse[..., 0])
 
-    def gradients(self, arrays: Arrays, state: AttentionState, d: AttentionState) -> Arrays:
+    def _gradients(self, state: AttentionState, d: AttentionState, engine: Engine) -> Arrays:
         """Return the gradients of this rank's arrays, by the same exchanges."""
+        self.problem.engine = engine
         p, heads, xp = self.problem, self.heads, self.problem.backend.xp
         d_out = xp.zeros_like(state.out) if d.out is None else d.out
         d_out = self._gathered(d_out, heads.queries, p.queries)
@@ -91,7 +101,7 @@ class _Exchange:
         wanted = frozenset({"query", "key", "value"} | ({"sink"} if p.sink is not None else set()))
         whole = (self.query, self.key, self.value, self._sink, *self.state)
         found: AttentionGradients = jointly(
-            self.engine, lambda: attention_gradients(*whole, d_out, d_lse, wanted=wanted, **self._of_heads)
+            engine, lambda: attention_gradients(*whole, d_out, d_lse, wanted=wanted, **self._of_heads)
         )
         d_sink = None if p.sink is None else self._among_zeros(found.sink)
         of = {
@@ -128,7 +138,7 @@ class _Exchange:
         """(..., heads, own positions, d) -> (..., own heads, all positions, d)."""
         count = len(self.problem.own([[its] for its in heads])[0])
         shapes = [(*x.shape[:-3], count, sum(map(len, its)), x.shape[-1]) for its in ranges]
-        parts = self.engine.all_to_all([x[..., its.start : its.stop, :, :] for its in heads], shapes)
+        parts = self.problem.engine.all_to_all([x[..., its.start : its.stop, :, :] for its in heads], shapes)
         return in_order(self.problem.backend.xp, parts, ranges)
 
     def _scattered(self, x: Any, heads: list[range], ranges: tuple[Ranges, ...]) -> Array:
@@ -138,6 +148,6 @@ class _Exchange:
         shapes = [(*x.shape[:-3], len(its), count, x.shape[-1]) for its in heads]
         sent = [xp.concat([x[..., some.start : some.stop : some.step, :] for some in its], axis=-2) for its in ranges]
         sums: dict[int, Array] = {}
-        for its, part in zip(heads, self.engine.all_to_all(sent, shapes), strict=True):
+        for its, part in zip(heads, self.problem.engine.all_to_all(sent, shapes), strict=True):
             sums[its.start] = sums[its.start] + part if its.start in sums else part
         return xp.concat([sums[start] for start in sorted(sums)], axis=-3)

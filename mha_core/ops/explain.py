@@ -58,6 +58,8 @@ class Explanation:
     device: str = ""
     calls: tuple[Explanation, ...] = ()
     """The smaller operations that it would call, in order."""
+    sent: int | None = None
+    """The bytes that this process would send to others; None for an operation of one process."""
 
     def walk(self) -> Iterator[Explanation]:
         """Yield this operation and all that it would call."""
@@ -74,6 +76,8 @@ class Explanation:
         yield f"{indent}{self.op}{times}: {self.kernel or ALGEBRA} ({self.backend}{where})"
         if self.shapes:
             yield f"{indent}    arrays    " + ", ".join(f"{name} {_by(shape)}" for name, shape in self.shapes)
+        if self.sent is not None:
+            yield f"{indent}    sends     {self.sent:,} bytes to other ranks"
         if self.features:
             yield f"{indent}    features  " + ", ".join(sorted(self.features))
         for kernel, reason in self.rejected:
@@ -173,5 +177,5 @@ class _Recorder:
         inside: list[Explanation] = []
         with watched_by(_Recorder(inside)):
             result = run.algebra()
-        self.found.append(replace(noted, calls=tuple(inside)))
+        self.found.append(replace(noted, calls=tuple(inside), sent=None if run.sent is None else run.sent()))
         return result

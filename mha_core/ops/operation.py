@@ -45,6 +45,8 @@ class Run:
     """Computes with the algebra after applying a function to every array; None if rounding has a bound of its own."""
     parts: bool = False
     """Whether the operation is made of smaller ones."""
+    sent: Callable[[], int] | None = None
+    """Returns the bytes that this process sent to others, once the smaller operations were called."""
 
 
 @dataclass(frozen=True, slots=True)
