@@ -96,6 +96,45 @@ def test_what_it_writes_is_formatted(distribution):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """A distribution with an engine, as generated, and a private folder where it is installed."""
+    folder = tmp_path_factory.mktemp("engines")
+    done = run(NAME, "--collectives", "--directory", folder)
+    assert done.exit_code == 0, done.output
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    root = folder / "mha-test-library"
+    subprocess.run([sys.executable, *install, "--target", str(folder / "site"), str(root)], check=True)
+    return root, folder / "site"
+
+
+@pytest.mark.full
+def test_an_engine_passes_its_own_test_as_its_readme_says(engine):
+    root, site = engine
+    assert all("$" not in path.read_text().replace("$ p", "") for path in root.rglob("*.*") if path.is_file())
+    status, said = python(site, "-m", "pytest", "tests", "-p", "no:cacheprovider", cwd=root)
+    assert status == 0, said
+    assert "2 passed" in said
+    module = root / "mha_test_library.py"  # pytest imports it from the folder where it runs
+    source = module.read_text()
+    module.write_text(source.replace("[text] * self.size", "[text[:9]] * self.size"))
+    status, said = python(site, "-m", "pytest", "tests", "-p", "no:cacheprovider", "-k", "2", cwd=root)
+    module.write_text(source)
+    assert status == 1
+    assert "EngineFault" in said
+
+
+def test_an_engine_is_formatted_and_its_name_is_its_own(engine, tmp_path):
+    root, _ = engine
+    for arguments in (["format", "--check"], ["check"]):
+        ruff = [sys.executable, "-m", "ruff", *arguments, "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(root)]
+        done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    done = run("mpi", "--collectives", "--directory", tmp_path)
+    assert done.exit_code == 2
+    assert "an engine named 'mpi' is already installed, from mha-core; give another name" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

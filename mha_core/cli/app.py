@@ -280,19 +280,25 @@ def bench(
 
 @app.command(cls=Command, epilog="Example:  mha new-plugin mylibrary")
 def new_plugin(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the backend: lower-case letters, digits, underscores.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the backend or engine: lower-case letters, digits, underscores.")
+    ],
     *,
+    collectives: Annotated[
+        bool, typer.Option("--collectives", help="An engine that sends arrays between processes, instead of a backend.")
+    ] = False,
     directory: Annotated[
         Path, typer.Option("--directory", "-d", metavar="DIR", help="Parent of the new directory mha-NAME.")
     ] = Path("."),
 ) -> None:
     """Create a working plugin package, with the lines to replace marked."""
+    kind = "engine" if collectives else "backend"
     try:
-        plugins.check_name(name)
+        plugins.check_name(name, kind)
     except plugins.BadName as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from error
     with failing_clearly():
-        root = plugins.write(name, directory)
+        root = plugins.write(name, directory, kind)
         for path in plugins.written(root):
             typer.echo(path)
         typer.echo(f"\nnext:  cd {root} && pip install -e '.[test]' && python -m pytest tests")

@@ -195,9 +195,10 @@ class Sequences:
         xp, sink, kept = self.backend.xp, None if partial else self.sink, []
         for _, at in self.places(self.queries):
             shape = (*self.heads_shape, len(at))
-            total = states.identity(xp, shape, self.value.shape[-1], dtype=self.wide, device=device_of(self.query))
             if at in found:
-                total = states.merge(xp, total, found[at])
+                total = AttentionState(xp.astype(found[at].out, self.wide, copy=False), found[at].lse)
+            else:
+                total = states.identity(xp, shape, self.value.shape[-1], dtype=self.wide, device=device_of(self.query))
             if sink is not None:
                 lse = xp.broadcast_to(xp.astype(sink, self.wide)[:, None], shape)
                 total = states.merge(xp, total, AttentionState(xp.zeros_like(total.out), lse))

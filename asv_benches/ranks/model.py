@@ -1,0 +1,36 @@
+"""A model of attention over ranks: a step takes the greater of its block's time and its bytes over bandwidth, and latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .worker import BYTES_PER_POSITION
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The constants of a run."""
+
+    seconds_per_pair: float
+    """For a query and a key that attend, in all heads."""
+    bandwidth: float
+    """Bytes per second from a rank to the next."""
+    latency: float
+    """Seconds of a step in which almost nothing is sent."""
+
+
+def seconds(machine: Machine, length: int, ranks: int, *, pairs: float = 1.0, busy: float = 1.0) -> float:
+    """Return the time of a ring in which each rank computes a share ``pairs`` of all pairs of its blocks.
+
+    ``busy`` is the number of ranks for each processor.
+    """
+    own = length / ranks
+    block = own * own * pairs * machine.seconds_per_pair * max(busy, 1.0)
+    sent = BYTES_PER_POSITION * own / machine.bandwidth
+    return (ranks - 1) * (max(block, sent) + machine.latency) + block
+
+
+def share_of_ideal(machine: Machine, length: int, ranks: int, *, pairs: float = 1.0) -> float:
+    """Return the time without any communication over that of the model."""
+    ideal = length * length / ranks * pairs * machine.seconds_per_pair
+    return ideal / seconds(machine, length, ranks, pairs=pairs)

@@ -1,0 +1,121 @@
+"""The page of a measurement of attention over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import mean
+from typing import Any
+
+from .model import Machine, seconds, share_of_ideal
+from .worker import BYTES_PER_POSITION
+
+GOALS = {("no mask", 2): 0.52, ("no mask", 4): 0.27}
+TOKENS = {"128k": 2**17, "1M": 2**20, "10M": 10 * 2**20, "100M": 100 * 2**20}
+RANKS = (8, 64, 256, 1024)
+LINK = 12.5e9  # bytes per second of a network of 100 Gbit/s
+LATENCY = 20e-6  # seconds of a message on such a network
+
+
+def machine(engine: dict[str, Any], length: int) -> Machine:
+    """Return the constants of a run: compute time of one rank, and the time of shifts between two."""
+    alone = engine["1"][0]["no mask"]["wall"]
+    small, large = (mean(rank[f"shift, {name}"]["wall"] for rank in engine["2"]) for name in ("small", "large"))
+    sent = engine["2"][0]["shift, large"]["bytes"]
+    return Machine(alone / length**2, sent / max(large - small, 1e-9), small)
+
+
+def rows(measured: dict[str, Any]) -> Iterator[list[str]]:
+    """Yield what was measured: for each engine, case and number of ranks."""
+    length, cores = measured["length"], measured["cores"]
+    for name, engine in measured["engines"].items():
+        constants = machine(engine, length)
+        for case, first in ((case, each) for case, each in engine["1"][0].items() if not case.startswith("shift")):
+            pairs = 1.0 if case == "no mask" else 0.5
+            for size in (2, 4):
+                ranks = [rank[case] for rank in engine[str(size)]]
+                cpu, wall = [each["cpu"] for each in ranks], max(each["wall"] for each in ranks)
+                ideal = (size - 1) * BYTES_PER_POSITION * length / size
+                predicted = seconds(constants, length, size, pairs=pairs, busy=size / cores)
+                goal = GOALS.get((case, size))
+                contiguous = case == "causal, contiguous"
+                yield [
+                    name,
+                    case,
+                    str(size),
+                    f"{mean(cpu) / first['cpu']:.2f}" + (f" (goal {goal})" if goal else ""),
+                    f"{max(cpu) / mean(cpu):.2f}",
+                    f"{wall / first['wall']:.2f}",
+                    f"{mean(each['sent'] for each in ranks) / ideal:.3f}",
+                    f"{100 * mean(each['waited'] for each in ranks) / wall:.0f}%",
+                    "" if contiguous else f"{predicted / wall:.2f}",
+                ]
+
+
+HEAD = [
+    *("engine", "case", "ranks", "CPU time per rank / one rank's", "slowest rank / mean", "wall / one rank's"),
+    *("bytes sent / all keys and values", "waiting", "model / wall"),
+]
+
+
+def lines(measured: dict[str, Any]) -> list[str]:
+    """Return the tables in Markdown."""
+    found = [_row(HEAD), _row(["---"] * len(HEAD)), *map(_row, rows(measured)), ""]
+    for name, engine in measured["engines"].items():
+        constants = machine(engine, measured["length"])
+        found.append(
+            f"{name}: {constants.seconds_per_pair * 1e9:.2f} ns for a pair of query and key in 8 heads, "
+            f"{constants.bandwidth / 1e9:.1f} GB/s between two processes, {constants.latency * 1e6:.0f} us for a small message."
+        )
+    return found
+
+
+def page(measured: dict[str, Any]) -> str:
+    """Return the page."""
+    first = next(iter(measured["engines"].values()))
+    network = Machine(machine(first, measured["length"]).seconds_per_pair, LINK, LATENCY)
+    table = [_row(["ranks", *TOKENS]), _row(["---"] * (len(TOKENS) + 1))]
+    for ranks in RANKS:
+        cells = [
+            f"{_time(seconds(network, tokens, ranks, pairs=0.5))} ({share_of_ideal(network, tokens, ranks, pairs=0.5):.0%})"
+            for tokens in TOKENS.values()
+        ]
+        table.append(_row([str(ranks), *cells]))
+    return PAGE.format(
+        **measured,
+        measured="\n".join(lines(measured)),
+        link=f"{LINK * 8 / 1e9:.0f} Gbit/s and {LATENCY * 1e6:.0f} us",
+        predicted="\n".join(table),
+    )
+
+
+PAGE = """# Many processes, measured
+
+Attention of {length} tokens in 8 heads of 64, float32, by `ring_attention`, on a machine of {cores} cores; each rank has one
+thread. `make bench-ranks` writes this page. Medians of {rounds} rounds; every answer was checked against one process before it
+was timed. CPU time includes what the engine takes. With 4 ranks on fewer cores processes take turns: see the wall time.
+
+{measured}
+
+Bytes are compared with those of all keys and values that are not a rank's own, the least that a ring without a mask can send.
+Waiting is the share of the wall time in which a rank waits for arrays, or starts to send them. The last column is what the
+model below says, over what was measured.
+
+## A model
+
+A step takes the greater of the time of its block and of its bytes over the bandwidth, and the latency of a message. The
+constants are those above. From it, causal attention of one layer over hosts that each compute as fast as one rank here, with a
+network of {link}, which was not measured; in brackets the share of the time in which ranks compute:
+
+{predicted}
+"""
+
+
+def _time(x: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if x >= size:
+            return f"{x / size:.3g} {unit}"
+    return f"{x * 1e3:.3g} ms"
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
