@@ -97,7 +97,7 @@ bench-peers: $(PEERS)/ready
 
 # Time attention over 1, 2 and 4 processes of this machine, and write docs/ranks.md. Takes two minutes.
 bench-ranks: $(DEV)/ready
-	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m ranks --report docs/ranks $(ARGS)
+	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m rings --report docs/ranks $(ARGS)
 
 # On a machine with a CUDA card: write certificates of conformance, docs/gpu.md, and asv's results of MACHINE, all to be committed.
 gpu-check: $(DEV)/ready

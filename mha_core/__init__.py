@@ -3,6 +3,7 @@
 Importing this package imports no array library and reads no plugin metadata; both happen on first use.
 """
 
+from . import distributed as distributed
 from .algebra.biases import alibi, relative_bias
 from .algebra.dropout import weight_dropout
 from .algebra.masks import array_mask, causal, chunks, key_lengths, packed, prefix, segments, window

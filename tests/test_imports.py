@@ -243,7 +243,7 @@ def test_a_plugin_that_breaks_the_contract_is_reported_with_its_distribution_and
 def test_a_plugin_that_brings_nothing_is_idle(tmp_path):
     install(tmp_path, "nothing", RECORD.format(backend="return None", kernel=NO_KERNEL))
     row = run(PROGRAM, tmp_path)[0]["nothing"]
-    assert (row["state"], row["reason"]) == ("idle", "its hooks yield neither a backend nor a kernel")
+    assert (row["state"], row["reason"]) == ("idle", "its hooks yield neither a backend, a kernel nor an engine")
 
 
 def test_kernels_for_a_backend_that_is_not_there_are_idle(tmp_path):

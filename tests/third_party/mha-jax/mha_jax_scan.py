@@ -5,9 +5,9 @@ over the list of blocks in which any query sees a key, and the gradients compute
 """
 
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import product
 from typing import Any
 
@@ -101,7 +101,7 @@ def _attention(outline: Outline, block: Block | None, arrays: list[Array]) -> At
         jnp.zeros((*p.rows_shape, p.value.shape[-1]), p.compute_dtype),
         jnp.broadcast_to(jnp.asarray(lse, p.compute_dtype), p.rows_shape),
     )
-    out, lse = plan.scan(step, state)
+    out, lse = plan.scan(step, state, arrays)
     return AttentionState(out.astype(p.query.dtype), lse)
 
 
@@ -161,7 +161,7 @@ def _gradients(
     if "bias" in wanted:
         like["bias"] = list(_outline_of_bias(outline).arrays(p.bias))
     sums = jax.tree.map(lambda x: jnp.zeros(x.shape, p.compute_dtype) if _is_floating(x) else None, like)
-    sums = plan.scan(step, sums)
+    sums = plan.scan(step, sums, [*arrays, *state, d_out, d_lse])
     found = jax.tree.map(lambda x, d: d if d is None else d.astype(x.dtype), like, sums)
     return AttentionGradients(**found, sink=sink_gradient(p, terms) if "sink" in wanted else None)
 
@@ -241,8 +241,11 @@ class _Plan:
         ]
         return cls((num_rows, num_cols), np.asarray(starts, dtype=int).reshape(-1, 4))
 
-    def scan(self, step: Callable[[Any, Array], Any], start: Any) -> Any:
-        """Return what ``step(carry, block)`` makes of ``start``, block by block."""
+    def scan(self, step: Callable[[Any, Array], Any], start: Any, arrays: Iterable[Array | None]) -> Any:
+        """Return what ``step(carry, block)``, which reads these arrays, makes of ``start``, block by block."""
+        # inside jax.shard_map, what a scan carries must vary over the same axes of a mesh from its start
+        either = reduce(jnp.logical_or, (jnp.ravel(x)[0] == 0 for x in arrays if x is not None and x.size), jnp.asarray(False))
+        start = jax.tree.map(lambda x: jnp.where(either, x, x), start)
         return lax.scan(lambda carry, at: (step(carry, at), None), start, self.starts)[0] if len(self.starts) else start
 
     def block(self, p: AttentionProblem, at: Array) -> tuple[AttentionProblem, DynamicRange, DynamicRange]:

@@ -12,20 +12,17 @@ class Machine:
     """The constants of a run."""
 
     seconds_per_pair: float
-    """For a query and a key that attend, in all heads."""
+    """For a query and a key that attend, in all heads, while all ranks compute."""
     bandwidth: float
     """Bytes per second from a rank to the next."""
     latency: float
     """Seconds of a step in which almost nothing is sent."""
 
 
-def seconds(machine: Machine, length: int, ranks: int, *, pairs: float = 1.0, busy: float = 1.0) -> float:
-    """Return the time of a ring in which each rank computes a share ``pairs`` of all pairs of its blocks.
-
-    ``busy`` is the number of ranks for each processor.
-    """
+def seconds(machine: Machine, length: int, ranks: int, *, pairs: float = 1.0) -> float:
+    """Return the time of a ring in which each rank computes a share ``pairs`` of all pairs of its blocks."""
     own = length / ranks
-    block = own * own * pairs * machine.seconds_per_pair * max(busy, 1.0)
+    block = own * own * pairs * machine.seconds_per_pair
     sent = BYTES_PER_POSITION * own / machine.bandwidth
     return (ranks - 1) * (max(block, sent) + machine.latency) + block
 

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from .model import Machine, seconds, share_of_ideal
-from .worker import BYTES_PER_POSITION
+from .worker import BYTES_PER_POSITION, CASES
 
 GOALS = {("no mask", 2): 0.52, ("no mask", 4): 0.27}
 TOKENS = {"128k": 2**17, "1M": 2**20, "10M": 10 * 2**20, "100M": 100 * 2**20}
@@ -16,26 +16,27 @@ LINK = 12.5e9  # bytes per second of a network of 100 Gbit/s
 LATENCY = 20e-6  # seconds of a message on such a network
 
 
-def machine(engine: dict[str, Any], length: int) -> Machine:
-    """Return the constants of a run: compute time of one rank, and the time of shifts between two."""
-    alone = engine["1"][0]["no mask"]["wall"]
-    small, large = (mean(rank[f"shift, {name}"]["wall"] for rank in engine["2"]) for name in ("small", "large"))
-    sent = engine["2"][0]["shift, large"]["bytes"]
-    return Machine(alone / length**2, sent / max(large - small, 1e-9), small)
+def machine(engine: dict[str, Any], length: int, size: int) -> Machine:
+    """Return the constants of a run: the time of a block while all ranks compute one, and that of shifts."""
+    ranks = engine[str(size)]
+    block = mean(rank["block"]["wall"] for rank in ranks)
+    small, large = (mean(rank[f"shift, {name}"]["wall"] for rank in ranks) for name in ("small", "large"))
+    sent = ranks[0]["shift, large"]["bytes"]
+    return Machine(block / (length / size) ** 2, sent / max(large - small, 1e-9), small)
 
 
 def rows(measured: dict[str, Any]) -> Iterator[list[str]]:
     """Yield what was measured: for each engine, case and number of ranks."""
-    length, cores = measured["length"], measured["cores"]
+    length = measured["length"]
     for name, engine in measured["engines"].items():
-        constants = machine(engine, length)
-        for case, first in ((case, each) for case, each in engine["1"][0].items() if not case.startswith("shift")):
-            pairs = 1.0 if case == "no mask" else 0.5
+        for case in CASES:
+            first = engine["1"][0][case]
+            pairs = first["wall"] / engine["1"][0]["no mask"]["wall"]  # causal: half of the pairs, and somewhat more time
             for size in (2, 4):
                 ranks = [rank[case] for rank in engine[str(size)]]
                 cpu, wall = [each["cpu"] for each in ranks], max(each["wall"] for each in ranks)
                 ideal = (size - 1) * BYTES_PER_POSITION * length / size
-                predicted = seconds(constants, length, size, pairs=pairs, busy=size / cores)
+                predicted = seconds(machine(engine, length, size), length, size, pairs=pairs)
                 goal = GOALS.get((case, size))
                 contiguous = case == "causal, contiguous"
                 yield [
@@ -61,18 +62,20 @@ def lines(measured: dict[str, Any]) -> list[str]:
     """Return the tables in Markdown."""
     found = [_row(HEAD), _row(["---"] * len(HEAD)), *map(_row, rows(measured)), ""]
     for name, engine in measured["engines"].items():
-        constants = machine(engine, measured["length"])
-        found.append(
-            f"{name}: {constants.seconds_per_pair * 1e9:.2f} ns for a pair of query and key in 8 heads, "
-            f"{constants.bandwidth / 1e9:.1f} GB/s between two processes, {constants.latency * 1e6:.0f} us for a small message."
-        )
+        for size in (2, 4):
+            constants = machine(engine, measured["length"], size)
+            found.append(
+                f"- {name}, {size} ranks: {constants.seconds_per_pair * 1e9:.2f} ns for a pair of query and key in 8 heads, "
+                f"{constants.bandwidth / 1e9:.2f} GB/s from each process to the next, {constants.latency * 1e6:.0f} us for a "
+                "small message"
+            )
     return found
 
 
 def page(measured: dict[str, Any]) -> str:
     """Return the page."""
     first = next(iter(measured["engines"].values()))
-    network = Machine(machine(first, measured["length"]).seconds_per_pair, LINK, LATENCY)
+    network = Machine(machine(first, measured["length"], 2).seconds_per_pair, LINK, LATENCY)
     table = [_row(["ranks", *TOKENS]), _row(["---"] * (len(TOKENS) + 1))]
     for ranks in RANKS:
         cells = [
@@ -103,8 +106,10 @@ model below says, over what was measured.
 ## A model
 
 A step takes the greater of the time of its block and of its bytes over the bandwidth, and the latency of a message. The
-constants are those above. From it, causal attention of one layer over hosts that each compute as fast as one rank here, with a
-network of {link}, which was not measured; in brackets the share of the time in which ranks compute:
+constants are those above: the time of a block while all ranks compute one, and that of messages while none computes; a causal
+block takes the share of a whole one that it takes on one rank. From it, causal attention of one layer over hosts that each
+compute as fast as one rank here, with a network of {link}, which was not measured; in brackets the share of the time in which
+ranks compute:
 
 {predicted}
 """

@@ -1,4 +1,4 @@
-"""The command ``python -m ranks``: time attention over 1, 2 and 4 ranks on this machine."""
+"""The command ``python -m rings``: time attention over 1, 2 and 4 ranks on this machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def main(
 def _run(engine: str, backend: str, size: int, length: int, rounds: int) -> list[dict[str, Any]]:
     setting = {"engine": engine, "backend": backend, "size": size, "length": length, "rounds": rounds}
     environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")}
-    worker = [sys.executable, "-m", "ranks.worker"]
+    worker = [sys.executable, "-m", "rings.worker"]
     with tempfile.TemporaryDirectory() as folder:
         setting["store"] = str(Path(folder) / "store")
         if engine == "mpi":

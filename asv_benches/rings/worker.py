@@ -1,4 +1,4 @@
-"""One rank of a measurement: ``python -m ranks.worker '{...}'``, started for each rank; rank 0 prints what all measured."""
+"""One rank of a measurement: ``python -m rings.worker '{...}'``, started for each rank; rank 0 prints what all measured."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ def measured(engine: Any, backend: str, length: int, rounds: int) -> dict[str, d
         engine.sent, engine.waited = 0, 0.0
         found[name] = timed(engine, attend, rounds)
         found[name] |= {"sent": engine.sent / (rounds + 1), "waited": engine.waited / (rounds + 1)}
+    found["block"] = timed(engine, lambda: mha.attention_state(*parts), rounds)
     for name, x in (("small", parts[1][..., :1, :]), ("large", parts[1])) if engine.size > 1 else ():
         both = [x, x]
 
