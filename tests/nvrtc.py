@@ -60,3 +60,16 @@ def _text(program, size_of, get):
     buffer = ctypes.create_string_buffer(size.value)
     assert get(program, buffer) == 0
     return buffer.value.decode()
+
+
+def assert_compiled(launches, arch):
+    """Compile what is launched; fail for warnings, for kernels that the source lacks, and for registers that spill."""
+    kernels = {}
+    for launch in launches:
+        kernels.setdefault((launch.source, launch.defines), set()).add(launch.kernel)
+    for (source, defines), launched in kernels.items():
+        log, _ = compiled(source, defines, arch)
+        assert not re.search("warning|error", log), log
+        spilled = spills(log)
+        assert launched <= set(spilled), "a kernel that is launched is not in the source"
+        assert not any(spilled.values()), (source, defines, log)

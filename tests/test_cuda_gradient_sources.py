@@ -1,7 +1,5 @@
 """The CUDA sources of mha_cupy's gradients compile for three generations of GPUs without spilling registers."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -55,25 +53,13 @@ def compute_pieces(kind):
 
 
 def compute_attention(function, kind, dim, value_dim, *, rows=200, cols=500, bias=None, softcap=None):
-    """Call a kernel of attention_vjp, with a bias of a dtype, or None."""
+    """Call a kernel of attention_vjp; ``bias`` is the dtype of an array bias, None for no bias."""
     xp, wide = load("numpy").xp, np.float64 if kind == np.float64 else np.float32
     query, key, value = (np.zeros((1, 1, *shape), dtype=kind) for shape in ((rows, dim), (cols, dim), (cols, value_dim)))
     out, lse = np.zeros((1, 1, rows, value_dim), dtype=kind), np.zeros((1, 1, rows), dtype=wide)
     term = None if bias is None else ArrayBias(np.zeros((rows, cols), dtype=bias))
     p = AttentionProblem(xp, query, key, value, Structure(range(cols)), 1.0, bias=term, softcap=softcap)
     function(p, AttentionState(out, lse), out, lse, ARRAYS)
-
-
-def assert_compiled(launches, arch):
-    kernels = {}
-    for launch in launches:
-        kernels.setdefault((launch.source, launch.defines), set()).add(launch.kernel)
-    for (source, defines), launched in kernels.items():
-        log, _ = nvrtc.compiled(source, defines, arch)
-        assert not re.search("warning|error", log), log
-        spilled = nvrtc.spills(log)
-        assert launched <= set(spilled), "a kernel that is launched is not in the source"
-        assert not any(spilled.values()), (source, defines, log)
 
 
 @each_dtype
@@ -84,7 +70,7 @@ def test_sources_compile_without_spilling_registers(launches, arch, dtype):
     compute_attention(blocks_vjp.attention_vjp, kind, 8, 8, bias=kind)
     compute_attention(blocks_vjp.attention_vjp, kind, 8, 8, cols=1)
     assert {launch.source for launch in launches} == SOURCES
-    assert_compiled(launches, arch)
+    nvrtc.assert_compiled(launches, arch)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -96,4 +82,4 @@ def test_the_fused_kernel_of_attention_compiles_without_spilling_registers(launc
             compute_attention(flash_vjp.attention_vjp, kind, dim, value_dim, bias=bias)
     compute_attention(flash_vjp.attention_vjp, kind, 128, 128, rows=1, cols=16, bias=kind, softcap=3.0)
     assert {launch.source for launch in launches} == {"rows.cu", "flash_vjp.cu"}
-    assert_compiled(launches, arch)
+    nvrtc.assert_compiled(launches, arch)

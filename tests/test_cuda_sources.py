@@ -72,15 +72,7 @@ def flash_launch(dtype, num_rows, dim, value_dim, *, bias, splits=1):
 @each_dtype
 @pytest.mark.parametrize("arch", ARCHES)
 def test_sources_compile_without_spilling_registers(arch, dtype):
-    kernels = {}
-    for launch in launches(dtype):
-        kernels.setdefault((launch.source, launch.defines), set()).add(launch.kernel)
-    for (source, defines), launched in kernels.items():
-        log, _ = nvrtc.compiled(source, defines, arch)
-        assert not re.search("warning|error", log), log
-        spilled = nvrtc.spills(log)
-        assert launched <= set(spilled), "a kernel that is launched is not in the source"
-        assert not any(spilled.values()), (source, defines, log)
+    nvrtc.assert_compiled(launches(dtype), arch)
 
 
 @each_dtype
