@@ -47,14 +47,15 @@ def rows(measured: dict[str, Any]) -> Iterator[list[str]]:
                     f"{max(cpu) / mean(cpu):.2f}",
                     f"{wall / first['wall']:.2f}",
                     f"{mean(each['sent'] for each in ranks) / ideal:.3f}",
-                    f"{100 * mean(each['waited'] for each in ranks) / wall:.0f}%",
+                    f"{mean(each['waited'] for each in ranks) / wall:.1%}",
+                    f"{(size - 1) * mean(rank['shift, large']['wall'] for rank in engine[str(size)]) / wall:.1%}",
                     "" if contiguous else f"{predicted / wall:.2f}",
                 ]
 
 
 HEAD = [
     *("engine", "case", "ranks", "CPU time per rank / one rank's", "slowest rank / mean", "wall / one rank's"),
-    *("bytes sent / all keys and values", "waiting", "model / wall"),
+    *("bytes sent / all keys and values", "waiting", "messages alone", "model / wall"),
 ]
 
 
@@ -100,8 +101,10 @@ was timed. CPU time includes what the engine takes. With 4 ranks on fewer cores 
 {measured}
 
 Bytes are compared with those of all keys and values that are not a rank's own, the least that a ring without a mask can send.
-Waiting is the share of the wall time in which a rank waits for arrays, or starts to send them. The last column is what the
-model below says, over what was measured.
+Waiting is the share of the wall time in which a rank waits for arrays, or starts to send them; "messages alone" is what all
+messages of a ring would take while nothing is computed. Where waiting is less, that part of them is hidden behind computing;
+where it is more, ranks waited for each other, or messages moved only while they did. The last column is what the model below
+says, over what was measured.
 
 ## A model
 
