@@ -1,5 +1,7 @@
 """Gradients of attention over ranks, which are threads here: against one process."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ from mha_core.distributed import RankFailed, layout_of, ring_attention, shard, s
 from ranks import results, run
 from test_distributed import problem
 from test_parts import L, S, masks
+
+MASKS = {"none": None, "causal": mha.causal(), "window": mha.window(4, 2), "chunks": mha.chunks(5)}
 
 
 def one_process(arrays, d, **options):
@@ -43,6 +47,43 @@ def test_gradients_of_a_ring_equal_those_of_one_process(size, layout, mask):
             positions = [i for some in layout_of(layout, length, size)[rank] for i in some]
             np.testing.assert_allclose(x, whole[..., positions, :], rtol=0, atol=1e-12)
     np.testing.assert_allclose(sum(sink for *_, sink in found), exact_sink, rtol=0, atol=1e-12)
+
+
+def random_layout(r, length, size):
+    """Cut positions into runs, some of which are shared out in steps, and give the pieces to ranks in any order."""
+    ends = [0, *sorted(r.choice(np.arange(1, length), size=4, replace=False)), length]
+    pieces = []
+    for start, stop in pairwise(ends):
+        step = int(r.integers(1, 4))
+        pieces += [range(int(start) + i, int(stop), step) for i in range(step)]
+    layout = [[] for _ in range(size)]
+    for at in r.permutation(len(pieces)):
+        layout[r.integers(size)].append(pieces[at])
+    return layout
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_layouts_with_empty_ranks_equal_one_process(seed):
+    r = np.random.default_rng(seed)
+    size, length = int(r.integers(2, 5)), int(r.integers(8, 20))
+    layout = random_layout(r, length, size)
+    name = list(MASKS)[seed % len(MASKS)]
+    arrays = [r.normal(size=(2, h, length, 6)) for h in (4, 2, 2)]
+    options = {"mask": MASKS[name], "bias": mha.alibi(4), "sink": r.normal(size=4)}
+    state = mha.attention_state(*arrays, **options)
+    d = mha.AttentionState(r.normal(size=state.out.shape), r.normal(size=state.lse.shape))
+    *exact, _ = one_process(arrays, d, **options)
+
+    def on_rank(group):
+        parts = [shard(x, layout, group=group) for x in arrays]
+        return ring_attention(*parts, group=group, layout=layout, **options), over_ranks(arrays, d, group, layout, **options)
+
+    for its, (found, gradients) in zip(layout, results(size, on_rank), strict=True):
+        own = [i for some in its for i in some]
+        said = f"seed {seed}, {name}, {layout}"
+        np.testing.assert_allclose(found.out, state.out[..., own, :], rtol=0, atol=1e-12, err_msg=said)
+        for x, whole in zip(gradients[:3], exact, strict=True):
+            np.testing.assert_allclose(x, whole[..., own, :], rtol=0, atol=1e-12, err_msg=said)
 
 
 def test_a_function_of_attention_over_ranks_learns_as_one_process_does():
