@@ -105,7 +105,8 @@ class Sequences:
     def reach(self) -> list[int]:
         """For each rank, how many ranks further its keys are wanted."""
         size = self.engine.size
-        found = [max(step for step in range(size) if step == 0 or self._wants((s + step) % size, s)) for s in range(size)]
+        far_first = range(size - 1, -1, -1)
+        found = [next(step for step in far_first if step == 0 or self._wants((s + step) % size, s)) for s in range(size)]
         return found if self.engine.rank is not None else [max(found)] * size
 
     def _wants(self, rank: int, source: int) -> bool:

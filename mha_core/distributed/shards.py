@@ -54,6 +54,16 @@ def unshard(x: Array, layout: Layout = "contiguous", *, group: Any) -> Array:
 
 def in_order(xp: Namespace, parts: Sequence[Array], ranges: Sequence[Ranges]) -> Array:
     """Return the parts of all ranks as one array, in the order of positions."""
-    place = {position: at for at, position in enumerate(i for its in ranges for some in its for i in some)}
-    order, whole = [place[position] for position in range(len(place))], xp.concat(list(parts), axis=-2)
-    return whole if order == sorted(order) else xp.take(whole, xp.asarray(order, device=device_of(whole)), axis=-2)
+    pieces = []
+    for part, its in zip(parts, ranges, strict=True):
+        end = 0
+        for some in its:
+            pieces.append((some, part[..., end : end + len(some), :]))
+            end += len(some)
+    pieces.sort(key=lambda piece: piece[0].start)
+    whole = xp.concat([x for _, x in pieces], axis=-2)
+    if all(some.step == 1 for some, _ in pieces):
+        return whole
+    order = [position for some, _ in pieces for position in some]
+    place = sorted(range(len(order)), key=order.__getitem__)
+    return xp.take(whole, xp.asarray(place, device=device_of(whole)), axis=-2)
