@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..algebra import activations, norms
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, compute_dtype
 from ..algebra.grid import check_broadcast
 from ..algebra.scatter import sum_at
 from ..autodiff.recorded import Recorded
@@ -248,8 +248,10 @@ def _dropout(x: Array, keep: Array, *, rate: float) -> Array:
     check_broadcast("keep", keep.shape, x.shape, "the shape of x")
     if not 0 <= check.number("rate", rate) < 1:
         raise ValueError(f"rate is {rate}; expected at least 0 and below 1")
-    kept = backend.xp.astype(x / (1 - rate), x.dtype, copy=False)  # CuPy computes float32 from bfloat16 and a Python float
-    return backend.xp.where(keep, kept, 0)
+    xp = backend.xp
+    wide = xp.astype(x, compute_dtype(xp, x.dtype), copy=False)  # 1 - rate has no exact form in half precision
+    kept = xp.astype(wide / (1 - rate), x.dtype, copy=False)
+    return xp.where(keep, kept, 0)
 
 
 def embedding(ids: Array, table: Array) -> Array:
