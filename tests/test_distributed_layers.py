@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-from mha_core.distributed import Sharding, heads_attention, ring_attention
+from mha_core.distributed import Sharding, heads_attention, ring_attention, split_attention
 from ranks import results, run
 
 D, HEADS = 12, 4
@@ -135,6 +135,12 @@ def test_explain_says_what_is_sent_and_which_kernel_computes_a_block():
     # backward: with keys and values go their gradients, which the last rank sends home
     assert [both.calls[1].sent for _, both, _ in found] == [2 * part, 4 * part, 6 * part, 3 * part]
     assert not any(sent for _, _, sent in found)
+
+    def of_split(group):
+        return mha.explain(split_attention, x[:, :, :1], x[:, :, :4], x[:, :, :4], group=group)
+
+    of_state = HEADS * 8 * 4 + HEADS * 4  # bytes of out and lse of one query
+    assert [each.sent for each in results(3, of_split)] == [2 * of_state] * 3
 
     def of_layer(group):
         ranks, layer = Sharding(group, attend=heads_attention), encoder().layers[0]

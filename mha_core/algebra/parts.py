@@ -157,9 +157,6 @@ class _PartOf(Term):
     def walk(self) -> Iterator[Term]:
         yield self
 
-    def arrays(self) -> Iterator[tuple[str, Array]]:
-        return self.inner.arrays()
-
 
 @dataclass(frozen=True, eq=False)
 class _PartOfMask(_PartOf, Mask):
