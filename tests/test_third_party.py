@@ -40,7 +40,7 @@ def test_a_plugin_is_found_by_its_entry_point_with_its_distribution_and_version(
 @pytest.mark.parametrize(
     ("folder", "module", "files"),
     [
-        ("mha-jax", "mha_jax_kernels", {f"mha_jax{name}.py" for name in ("", "_kernels", "_outline", "_scan")}),
+        ("mha-jax", "mha_jax_kernels", {f"mha_jax{name}.py" for name in ("", "_kernels", "_outline", "_ranks", "_scan")}),
         ("frozen_v1", "mha_frozen_v1", {f"mha_frozen_v1/{name}.py" for name in ("__init__", "arrays", "kernels")}),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..algebra.arrays import Array, device_of
+from ..algebra.arrays import Array, device_of, move_axis
 from ..algebra.parts import Positions
 from ..dispatch.selection import agreed
 from ..ops.multi_head import Rotation
@@ -81,6 +81,6 @@ def _rotated(xp: Any, rotary: Rotation, x: Array, positions: Positions, offset: 
         )
     first = offset + positions.start
     of_each = xp.arange(first, first + len(positions) * positions.step, positions.step, device=device_of(x))
-    alone = xp.moveaxis(x, -2, 0)[..., None, :]  # (length, ..., heads, 1, d): each position is the first of a sequence
+    alone = move_axis(xp, x, -2, -x.ndim)[..., None, :]  # (length, ..., heads, 1, d): each position is the first of a sequence
     turned = rotary(alone, xp.reshape(of_each, (-1, *(1,) * (alone.ndim - 4))))
-    return xp.moveaxis(turned[..., 0, :], 0, -2)
+    return move_axis(xp, turned[..., 0, :], -x.ndim, -2)
