@@ -53,7 +53,7 @@ def compute_pieces(kind):
 
 
 def compute_attention(function, kind, dim, value_dim, *, rows=200, cols=500, bias=None, softcap=None):
-    """Call a kernel of attention_vjp; ``bias`` is the dtype of an array bias, None for no bias."""
+    """Call a kernel of attention_vjp without a bias, or with an array bias of the dtype ``bias``."""
     xp, wide = load("numpy").xp, np.float64 if kind == np.float64 else np.float32
     query, key, value = (np.zeros((1, 1, *shape), dtype=kind) for shape in ((rows, dim), (cols, dim), (cols, value_dim)))
     out, lse = np.zeros((1, 1, rows, value_dim), dtype=kind), np.zeros((1, 1, rows), dtype=wide)

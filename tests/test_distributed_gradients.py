@@ -107,6 +107,17 @@ def test_a_function_of_attention_over_ranks_learns_as_one_process_does():
     assert all(each.dtype == np.float16 for each in gradients)
 
 
+def test_a_sink_of_minus_infinity_has_gradient_0():
+    x, sink = np.ones((1, 8, 2)), np.asarray([-np.inf])
+
+    def on_rank(group):
+        parts = [shard(x, group=group)] * 3
+        _, pullback = mha.vjp(ring_attention, *parts, group=group, sink=sink, mask=mha.key_lengths(0))
+        return pullback(mha.AttentionState(x[:, :4], None)).options["sink"]
+
+    assert [each.tolist() for each in results(2, on_rank)] == [[0.0]] * 2
+
+
 def test_what_no_rank_wants_is_not_sent_backward():
     """A window that reaches the next rank only: keys go there, their gradients too, and these come home."""
     x = np.ones((1, 16, 2))

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Set
 from typing import Any, NamedTuple
 
-from .arrays import AnyIndex, Array, pick
+from .arrays import AnyIndex, Array, Namespace, pick
 from .attention import biased, dropped, grouped, kept, products, ungrouped, upcast
 from .biases import BiasSum
 from .block_sum import BlockSum
@@ -158,10 +158,14 @@ def _over_groups(p: AttentionProblem, weights: Array, x: Array) -> Array:
 def sink_gradient(p: AttentionProblem, terms: RowTerms) -> Array:
     """-e^(sink - lse) delta, summed over queries and batch: (H,)."""
     assert p.sink is not None
-    xp = p.xp
-    of_rows = xp.exp(upcast(p, p.sink)[:, None] - terms.lse) * terms.delta
+    return summed_over_rows(p.xp, p.sink, terms.lse, terms.delta)
+
+
+def summed_over_rows(xp: Namespace, sink: Array, lse: Array, delta: Array) -> Array:
+    """-e^(sink - lse) delta, summed over all axes but the heads; lse and delta are (..., H, L)."""
+    of_rows = xp.exp(xp.astype(sink, lse.dtype, copy=False)[:, None] - lse) * delta
     others = tuple(axis for axis in range(of_rows.ndim) if axis != of_rows.ndim - 2)
-    return xp.astype(-xp.sum(of_rows, axis=others), p.sink.dtype, copy=False)
+    return xp.astype(-xp.sum(of_rows, axis=others), sink.dtype, copy=False)
 
 
 # parts of a problem

@@ -17,7 +17,7 @@ class RanksDiffer(MhaError, ValueError):
 
 
 class RankFailed(MhaError, RuntimeError):
-    """Another rank of the group raised an error, or sent nothing for too long."""
+    """Another rank of the group raised an error, which the message contains."""
 
 
 class Together:

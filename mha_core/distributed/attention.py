@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Unpack
 
 from ..algebra.arrays import Array
+from ..algebra.attention_vjp import summed_over_rows
 from ..algebra.state import AttentionState
 from ..ops.differentiable import Arrays, differentiable
 from ..ops.options import Options, shows_options
@@ -129,14 +131,13 @@ def _returned(problem: Sequences, homeward: dict[int, list[Array]]) -> list[Arra
 
 
 def _sink_gradient(problem: Sequences, state: AttentionState, d: AttentionState) -> Array:
-    """-e^(sink - lse) (d_out . out - d_lse), summed over this rank's queries and the batch: (H,)."""
+    """Return this rank's share of the gradient of a sink: that of its own queries, with delta = d_out . out - d_lse."""
     xp, wide, sink = problem.backend.xp, problem.wide, problem.sink
     assert sink is not None
+    nothing = state.lse == -math.inf  # a query that sees no key, and a sink of -inf
     delta = xp.sum(xp.astype(d.out, wide) * xp.astype(state.out, wide), axis=-1)
-    delta = delta if d.lse is None else delta - d.lse
-    of_rows = -xp.exp(xp.astype(sink, wide)[:, None] - state.lse) * delta
-    others = tuple(axis for axis in range(of_rows.ndim) if axis != of_rows.ndim - 2)
-    return xp.astype(xp.sum(of_rows, axis=others), sink.dtype, copy=False)
+    delta = xp.where(nothing, 0, delta if d.lse is None else delta - d.lse)
+    return summed_over_rows(xp, sink, xp.where(nothing, 0, state.lse), delta)
 
 
 @shows_options
