@@ -1,7 +1,7 @@
 """Runs of ``mha encode`` in which a process is killed at a random moment: afterwards the folder must equal that of a quiet run.
 
 ``python tests/corpus_kills.py RUNS [SEED]`` prints how many runs there were of each kind, and fails at the first difference.
-Either a worker is killed, and the others go on; or the command is, with its scheduler and all workers, and the next run goes on.
+Either a worker is killed, and the others go on; or the command is, with scheduler and all workers, and the next run goes on.
 """
 
 import os
