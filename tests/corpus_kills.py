@@ -73,7 +73,7 @@ def main(runs, seed):
 
     rng, counts = random.Random(seed), Counter()
     print("seed", seed)
-    with TemporaryDirectory() as name, on_dask.connected(workers=2, scheduler=None) as client:
+    with TemporaryDirectory() as name, on_dask.connected(workers=2, port=0) as client:
         folder = Path(name)
         model, corpus = write_tiny_model(folder / "model"), write_corpus(folder / "corpus")
         encode(client, corpus, folder / "warm", model)
@@ -112,7 +112,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "encode":
         from mha_core.corpus import on_dask
 
-        with on_dask.connected(workers=2, scheduler=None) as own:
+        with on_dask.connected(workers=2, port=0) as own:
             encode(own, *sys.argv[2:])
     else:
         main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(10**6))

@@ -26,7 +26,7 @@ LIMIT = 60  # seconds that a test waits for a process
 def client():
     from mha_core.corpus import on_dask
 
-    with on_dask.connected(workers=2, scheduler=None) as client:
+    with on_dask.connected(workers=2, port=0) as client:
         client.wait_for_workers(2)
         yield client
 
@@ -254,7 +254,7 @@ def test_a_scheduler_that_is_killed_is_named(given, tmp_path):
     python = [needs.sys.executable, tmp_path / "cluster.py"]
     cluster = subprocess.Popen(python, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
     address = cluster.stdout.readline().strip()
-    with on_dask.connected(workers=None, scheduler=address) as client:
+    with on_dask.connected(scheduler=address) as client:
         results = on_dask.run(client, pow, 2, iter(range(10**6)))
         assert next(results) in (1, 2, 4, 8)
         corpus_kills.kill_all(cluster)

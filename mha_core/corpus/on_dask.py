@@ -76,8 +76,10 @@ def number_of_workers(client: Any) -> int:
 
 
 @contextmanager
-def connected(*, workers: int | None, scheduler: str | None) -> Iterator[Any]:
+def connected(*, workers: int | None = None, scheduler: str | None = None, port: int | None = None) -> Iterator[Any]:
     """Yield a client of a scheduler, or of a cluster of ``workers`` processes of one thread on this machine.
+
+    ``port``: of the dashboard of such a cluster; None: 8787 if it is free, 0: any.
 
     Raises ModuleNotFoundError without Dask, and CorpusError if there is no such scheduler.
     """
@@ -105,18 +107,18 @@ def connected(*, workers: int | None, scheduler: str | None) -> Iterator[Any]:
             n_workers=workers,
             threads_per_worker=1,
             silence_logs="CRITICAL",
-            dashboard_address=f"127.0.0.1:{_port_of_dashboard()}",
+            dashboard_address=f"127.0.0.1:{_free_port(8787) if port is None else port}",
         ) as cluster,
         Client(cluster) as client,
     ):
         yield client
 
 
-def _port_of_dashboard() -> int:
-    """Return 8787, Dask's own, if it is free; otherwise 0, for any."""
+def _free_port(port: int) -> int:
+    """Return a port if it is free, 0 for any other if it is not."""
     with socket.socket() as probe, suppress(OSError):
-        probe.bind(("127.0.0.1", 8787))
-        return 8787
+        probe.bind(("127.0.0.1", port))
+        return port
     return 0
 
 
