@@ -68,7 +68,7 @@ def prepare(
             part.check(xp, shape)
             check_aligned(name, part, query_offset, shape)
     structure = structure_of(xp, mask, num_queries=shape[-2], num_keys=shape[-1], offset=offset)
-    whole = len(structure.keys) == shape[-1]
+    whole = structure.keeps_all(shape[-1])
     kept = slice(structure.keys.start, structure.keys.stop)
     problem = AttentionProblem(
         xp=xp,
