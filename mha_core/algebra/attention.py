@@ -26,7 +26,6 @@ from .masks import Relation
 from .packed import by_sequence, goes_by_sequence
 from .problem import AttentionProblem
 from .state import AttentionState, concat_queries, merge
-from .structure import EVERY_KEY
 
 
 def attention_state(problem: AttentionProblem, *, rows: range | None = None, block: Block | None = None) -> AttentionState:
@@ -38,9 +37,7 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
     Raises ValueError if the library does not know how many queries or keys there are.
     """
     p = problem
-    if p.structure.keys is EVERY_KEY:
-        told = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("query", p.query), ("key", p.key)))
-        raise ValueError(f"attention in blocks needs the number of queries and keys, which is not known: {told}")
+    p.check_lengths("attention in blocks")
     if rows is None and block is None:
         if goes_by_sequence(p):
             return by_sequence(p, attention_state)

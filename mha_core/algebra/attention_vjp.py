@@ -54,6 +54,7 @@ def attention_vjp(
     that of the gradients of query, key and value, by default their own.
     """
     p, xp = problem, problem.xp
+    p.check_lengths("the gradient of attention")
     d_out = xp.zeros_like(state.out) if d_out is None else d_out
     if goes_by_sequence(p):
         return gradients_by_sequence(p, state, d_out, d_lse, wanted, attention_vjp)

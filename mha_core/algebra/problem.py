@@ -10,7 +10,7 @@ from .biases import Alibi, ArrayBias, Bias, RelativeBias
 from .dropout import WeightDropout
 from .grid import Grid
 from .masks import Mask
-from .structure import Structure
+from .structure import EVERY_KEY, Structure
 
 _BIAS_FEATURES: dict[type[Bias], str] = {ArrayBias: "bias", Alibi: "alibi", RelativeBias: "relative_bias"}
 
@@ -21,6 +21,9 @@ class AttentionProblem:
 
     query, key and value have a head axis each, one dtype and one device; H is a multiple of K. Keys that no query may see are
     dropped or zero, in key and value alike (promise 7). Kernels read the mask from ``structure``.
+
+    A size that the library does not know is None, as in the array API standard. Without the number of queries or keys, unseen
+    keys are left to the kernel: ``structure.keys`` is ``EVERY_KEY``.
     """
 
     xp: Namespace
@@ -87,6 +90,12 @@ class AttentionProblem:
     def grid(self, rows: AnyIndex, cols: AnyIndex) -> Grid:
         """Return the block of ``rows`` and ``cols``, both in the caller's indices."""
         return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
+
+    def check_lengths(self, what: str) -> None:
+        """Raise ValueError, naming what needs it, if the library does not know the number of queries or keys."""
+        if self.structure.keys is EVERY_KEY:
+            shapes = f"query {tuple(self.query.shape)}, key {tuple(self.key.shape)}"
+            raise ValueError(f"{what} needs the number of queries and keys, and None stands for a number not known: {shapes}")
 
     def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
         """Return the same problem with other arrays, and with ``changes`` of other fields."""

@@ -81,7 +81,7 @@ def conjuncts(mask: Mask | None) -> Iterator[Mask]:
 def structure_of(
     xp: Namespace, mask: Mask | None, *, num_queries: int | None, num_keys: int | None, offset: int | Array
 ) -> Structure:
-    """Return the structure of ``mask`` over ``num_queries`` x ``num_keys`` pairs; None: the library does not know the number."""
+    """Return the structure of ``mask`` over ``num_queries`` x ``num_keys`` pairs; None stands for a number not known."""
     if num_queries is None or num_keys is None:
         return Structure(EVERY_KEY, rest=mask)
     low: int | None = None

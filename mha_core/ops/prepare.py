@@ -103,6 +103,7 @@ def prepare_weights(
     backend = agreed(query=query, key=key)
     check.ndim("key", key, 2, "(..., heads, length, head_dim)")
     _, problem = prepare(query, key, key[..., :0], **options)  # with values of width 0
+    problem.check_lengths("attention_weights")
     chosen = check.index("rows", rows, query.shape[-2]), check.index("cols", cols, key.shape[-2])
     if lse is not None:
         companions(query, [("lse", lse)])

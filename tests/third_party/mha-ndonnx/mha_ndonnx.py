@@ -72,6 +72,8 @@ def mha_kernels():
     handles = _OPTIONS | {"traced", "unknown_sizes"}
     where = "mha_ndonnx_arrays"
     yield Kernel("ndonnx", "attention", "whole", 1, f"{where}:attention", handles=handles, supports=f"{where}:supports")
+    handles = frozenset({"traced", "unknown_sizes"})
+    yield Kernel("ndonnx", "gelu", "gelu", 1, f"{where}:gelu", handles=handles, supports=f"{where}:supports_gelu")
 
 
 def export(function: Callable[..., Any], inputs: Mapping[str, tuple[str, Sequence[int | str]]]) -> Any:
@@ -104,4 +106,4 @@ def export_text_encoder(
     from mha_ndonnx_text import sentence_vectors
 
     function = sentence_vectors(encoder, encoder.pooling.normalize if normalize is None else normalize)
-    return export(function, {name: ("int64", (batch, length)) for name in ("input_ids", "attention_mask")})
+    return export(function, dict.fromkeys(("input_ids", "attention_mask"), ("int64", (batch, length))))

@@ -35,6 +35,14 @@ class Namespace:
             y._not_flattened = x
         return y
 
+    def broadcast_to(self, x: Array, shape: tuple[int | None, ...] | Array, /) -> Array:
+        """Return x in a wider shape. With unknown sizes it is a placeholder, for ``mha_core.explain``: no graph can hold it."""
+        if isinstance(shape, Array) or None not in shape:
+            return ndx.broadcast_to(x, shape)
+        if x.ndim:
+            raise ValueError(f"cannot tell which sizes are None where {x.shape} is broadcast to {tuple(shape)}")
+        return ndx.argument(shape=tuple(shape), dtype=x.dtype)
+
     def take(self, x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
         """Return x at indices. If these were flattened, rows in the shape of the indices need not be reshaped back."""
         y, whole = ndx.take(x, indices, axis=axis), getattr(indices, "_not_flattened", None)
@@ -97,6 +105,16 @@ def attention(p: AttentionProblem) -> AttentionState:
         shape = p.rows_shape
         lse = xp.broadcast_to(lse, out.dynamic_shape[:-1] if None in shape else shape)
     return AttentionState(xp.astype(out, p.query.dtype, copy=False), lse)
+
+
+def supports_gelu(call: Call) -> str | None:
+    """Return why the kernel leaves a call to the algebra, or None."""
+    return None if call.dtype == ndx.float32 else f"computes in float32, not {call.dtype}"
+
+
+def gelu(x: Array, *, approximate: str = "none") -> Array:
+    """ONNX's operator, one node instead of fifty."""
+    return ndx.asarray(op.gelu(x.unwrap_spox(), approximate=approximate))
 
 
 def _grid(p: AttentionProblem) -> Grid:
