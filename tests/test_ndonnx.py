@@ -146,6 +146,18 @@ def test_attention_of_lengths_that_are_known_when_the_model_runs(rng, options):
             np.testing.assert_allclose(got, right, atol=1e-5, err_msg=f"{name} of {sizes}")
 
 
+def test_the_lse_has_the_batch_of_the_values(rng):
+    def attend(*arrays):
+        return mha.attention_state(*arrays)._asdict()
+
+    shapes = {"query": ("length", 8), "key": ("length", 8), "value": ("batch", 1, "length", 6)}
+    exported = session(plugin.export(attend, {name: ("float32", shape) for name, shape in shapes.items()}))
+    arrays = {"query": normal(rng, 3, 8), "key": normal(rng, 3, 8), "value": normal(rng, 2, 1, 3, 6)}
+    for got, expected in zip(exported(**arrays), attend(*arrays.values()).values(), strict=True):
+        assert got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
 def test_the_algebra_is_recorded_in_blocks_too(rng):
     shape = ("float32", (2, 7, 8))
     with mha.use_kernel("attention", "algebra"):
