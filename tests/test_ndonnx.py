@@ -146,6 +146,19 @@ def test_attention_of_lengths_that_are_known_when_the_model_runs(rng, options):
             np.testing.assert_allclose(got, right, atol=1e-5, err_msg=f"{name} of {sizes}")
 
 
+@pytest.mark.parametrize("names", [("length", 4), (3, "length")], ids=["queries", "keys"])
+def test_one_of_the_lengths_may_be_a_number(rng, names):
+    def attend(*arrays):
+        return mha.scaled_dot_product_attention(*arrays, mask=mha.causal() | ~mha.prefix(2), query_offset=1)
+
+    kinds = {name: ("float32", (2, size, 8)) for name, size in zip("qkv", (*names, names[1]), strict=True)}
+    exported = session(plugin.export(attend, kinds))
+    for length in (1, 6):
+        queries, keys = (length if size == "length" else size for size in names)
+        q, k, v = (normal(rng, 2, size, 8) for size in (queries, keys, keys))
+        np.testing.assert_allclose(exported(q=q, k=k, v=v)[0], attend(q, k, v), atol=1e-5)
+
+
 def test_the_lse_has_the_batch_of_the_values(rng):
     def attend(*arrays):
         return mha.attention_state(*arrays)._asdict()
