@@ -52,8 +52,8 @@ def sequences(rng, batch, length):
 
 MASKS = {
     "no mask": {},
-    "causal": {"mask": mha.causal(), "query_offset": 0},
-    "window and alibi": {"mask": mha.window(2, 1), "bias": mha.alibi(4), "query_offset": 0},
+    "causal": {"mask": mha.causal()},
+    "window and alibi": {"mask": mha.window(2, 1), "bias": mha.alibi(4)},
 }
 EACH_WAY = pytest.mark.parametrize("symbolic", [False, True], ids=["lengths as numbers", "lengths as names"])
 
@@ -109,6 +109,17 @@ def test_cross_attention_with_shared_keys(rng, symbolic):
     assert_same_everywhere(
         rng, lambda *arrays: attend(layer, *arrays), lambda *arrays: attend(there, *arrays), inputs, symbolic=symbolic
     )
+
+
+def test_a_decoder(rng):
+    decoder = mha.Decoder.init(d_model=16, num_heads=2, d_ff=16, num_layers=1, seed=0)
+
+    def inputs(rng, batch, length):
+        if rng is None:
+            return {"x": (batch, length, 16), "context": (batch, "other", 16)}
+        return {"x": normal(rng, batch, length, 16), "context": normal(rng, batch, length + 2, 16)}
+
+    assert_same_everywhere(rng, decoder, decoder.to("ndonnx"), inputs, symbolic=True)
 
 
 # attention
@@ -180,6 +191,8 @@ def test_the_algebra_is_recorded_in_blocks_too(rng):
     q, k, v = (normal(rng, 2, 7, 8) for _ in range(3))
     expected = mha.scaled_dot_product_attention(q, k, v, mask=mha.causal())
     np.testing.assert_allclose(session(model)(q=q, k=k, v=v)[0], expected, atol=1e-5)
+    (why,) = mha.explain("attention", *[unknown(2, 1500, 8)] * 3).rejected  # lengths that are numbers, and too many scores
+    assert why.reason == "computes all scores together, and these are more than 4194304"
 
 
 def unknown(*shape):

@@ -16,7 +16,7 @@ def sentence_vectors(encoder: Any, normalize: bool) -> Callable[[Array, Array], 
     def vectors(ids: Array, attention_mask: Array) -> dict[str, Array]:
         keep = attention_mask != 0
         x = model.embed(ids, _positions(ids, model.padding))
-        hidden = model.encoder(x, mask=keep[:, None, None, :], bias=model.bias, query_offset=0)
+        hidden = model.encoder(x, mask=keep[:, None, None, :], bias=model.bias)
         pooled = ndx.concat([_pooled(mode, hidden, keep) for mode in modes], axis=-1)
         return {"sentence_embedding": _unit(pooled) if normalize else pooled}
 
