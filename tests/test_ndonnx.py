@@ -81,15 +81,14 @@ def test_an_encoder_of_a_padded_batch_keeps_padding_out(rng, symbolic):
         x[np.arange(length) >= lengths[:, None]] = np.nan
         return {"x": x, "lengths": lengths}
 
-    def real(encoder, x, lengths):
-        """NaN that is nowhere else than in padding."""
+    def encode(encoder, x, lengths):
         return encoder(x, mask=mha.key_lengths(lengths))
 
     assert_same_everywhere(
-        rng, lambda *arrays: real(encoder, *arrays), lambda *arrays: real(there, *arrays), inputs, symbolic=symbolic
+        rng, lambda *arrays: encode(encoder, *arrays), lambda *arrays: encode(there, *arrays), inputs, symbolic=symbolic
     )
     x, lengths = inputs(rng, 2, 4).values()
-    assert not np.isnan(real(encoder, x, lengths)[np.arange(4) < lengths[:, None]]).any()
+    assert not np.isnan(encode(encoder, x, lengths)[np.arange(4) < lengths[:, None]]).any()
 
 
 @EACH_WAY
