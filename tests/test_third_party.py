@@ -19,9 +19,13 @@ from mha_core.dispatch.registry import registry
 from test_imports import ARRAY_LIBRARIES, run
 from together import for_each
 
-pytestmark = needs.installed("mha_jax", "mha_frozen_v1", "jax", "hatchling")
+pytestmark = needs.installed("mha_jax", "mha_frozen_v1", "mha_ndonnx", "jax", "hatchling")
 SOURCES = ROOT / "tests" / "third_party"
-DISTRIBUTIONS = {"jax": ("mha-jax", "0.1.0"), "frozen_v1": ("mha-frozen-v1", "1.0.0")}
+DISTRIBUTIONS = {
+    "jax": ("mha-jax", "0.1.0"),
+    "frozen_v1": ("mha-frozen-v1", "1.0.0"),
+    "ndonnx": ("mha-ndonnx", "0.1.0"),
+}
 
 
 # installation
@@ -42,6 +46,7 @@ def test_a_plugin_is_found_by_its_entry_point_with_its_distribution_and_version(
     [
         ("mha-jax", "mha_jax_kernels", {f"mha_jax{name}.py" for name in ("", "_kernels", "_outline", "_ranks", "_scan")}),
         ("frozen_v1", "mha_frozen_v1", {f"mha_frozen_v1/{name}.py" for name in ("__init__", "arrays", "kernels")}),
+        ("mha-ndonnx", "mha_ndonnx", {f"mha_ndonnx{name}.py" for name in ("", "_arrays", "_text")}),
     ],
 )
 def test_a_wheel_builds_and_holds_the_plugin(tmp_path, folder, module, files):
