@@ -4,7 +4,7 @@ Importing this package imports no array library and reads no plugin metadata; bo
 """
 
 import sys
-from typing import TYPE_CHECKING, Any
+import typing
 
 from . import distributed as distributed
 from .algebra.biases import alibi, relative_bias
@@ -55,8 +55,9 @@ from .train.optimiser import OptimiserState
 from .train.optimisers import SGD, AdamW
 from .train.schedules import warmup_cosine, warmup_linear
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from .corpus.encode import CorpusReport, encode_corpus
+    from .corpus.search import Hit, semantic_search
 
 __version__ = "0.1.0"
 
@@ -116,6 +117,8 @@ __all__ = [
     "TruncationWarning",
     "encode_corpus",
     "CorpusReport",
+    "semantic_search",
+    "Hit",
     "backends",
     "use_backend",
     "set_default_backend",
@@ -141,12 +144,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     """Import the functions on corpora when they are first used: they would take a fifth of the time of ``import mha_core``."""
     if name in ("CorpusReport", "encode_corpus"):
         from .corpus import encode
 
         return getattr(encode, name)
+    if name in ("Hit", "semantic_search"):
+        from .corpus import search
+
+        return getattr(search, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 

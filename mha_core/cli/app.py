@@ -46,6 +46,7 @@ def _options(
 
 
 app.command(cls=Command, epilog="Example:  mha encode --model DIR sentences.txt --similar 3")(texts.encode)
+app.command(cls=Command, epilog='Example:  mha search "birds at night" --in vectors/ --model DIR')(texts.search)
 app.command(cls=Command, epilog='Example:  mha attend "Some birds never land to rest." --model DIR --output page.html')(
     texts.attend
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..corpus.records import LINES
 from ..corpus.rows import Columns, Row, Span
-from ..corpus.sources import FORMATS, Source, bad_text, find, numbered_rows
+from ..corpus.sources import FORMATS, Source, bad_text, find, numbered_rows, whole
 from ..corpus.stored import npy_writer
 from ..dispatch.errors import MhaError
 from ..models.text_encoder import TextEncoder
@@ -97,8 +97,7 @@ def _keep(texts: Iterable[str], kept: list[str]) -> Iterator[str]:
 
 def _texts(sources: Sequence[Source], columns: Columns) -> Iterator[str]:
     for source in sources:
-        span = Span(str(source.path), source.format)
-        rows = _of_standard_input() if source is STANDARD_INPUT else numbered_rows([span], columns)
+        rows = _of_standard_input() if source is STANDARD_INPUT else numbered_rows([whole(source)], columns)
         for where, number, row in rows:
             if row.reason is not None:
                 raise bad_text(where, number, row.reason)

@@ -1,4 +1,4 @@
-"""The commands on texts, ``mha encode`` and ``mha attend``: their arguments."""
+"""The commands on texts, ``mha encode``, ``mha search`` and ``mha attend``: their arguments."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ..models.text_encoder import TextEncoder
 from . import attend as attending
 from . import corpus as corpora
 from . import encode as encoding
+from . import search as searching
 from .command import failing_clearly
 
 Files = Annotated[
@@ -147,6 +148,36 @@ def _absolute(model: str) -> str:
     """Return the path of a directory from the root, for processes in other directories; a repository's name as it is."""
     path = Path(model).expanduser()
     return str(path.absolute()) if path.is_dir() else model
+
+
+def search(
+    queries: Annotated[list[str], typer.Argument(metavar="QUERY...", help="What to look for.")],
+    *,
+    corpus: Annotated[
+        Path, typer.Option("--in", metavar="x.npy|DIR", help="Vectors that `mha encode --output` wrote with the same model.")
+    ],
+    model: Model,
+    backend: Name = None,
+    device: Device = None,
+    top_k: Annotated[int, typer.Option("--top", "-k", min=1, metavar="K", help="Results for each query.")] = 5,
+    texts: Annotated[
+        list[Path] | None,
+        typer.Option("--texts", metavar="FILE", help="The files of texts that were encoded, to print the texts; repeatable."),
+    ] = None,
+    column: Column = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find the texts of an encoded corpus that are nearest in meaning to each query."""
+    with failing_clearly():
+        searching.run(
+            queries,
+            corpus,
+            partial(TextEncoder.from_pretrained, model, backend=backend, device=device),
+            top_k,
+            texts or [],
+            column,
+            as_json=as_json,
+        )
 
 
 def _head(text: str) -> Any:

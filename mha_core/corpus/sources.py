@@ -52,6 +52,11 @@ def find(sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], col
     return found
 
 
+def whole(source: Source) -> Span:
+    """Return all rows of a file."""
+    return Span(str(source.path), source.format)
+
+
 def numbered_rows(spans: Iterable[Span], columns: Columns) -> Iterator[tuple[Span, int, Row]]:
     """Yield the rows of spans, with their numbers in their files, from 1."""
     for span in spans:

@@ -13,6 +13,7 @@ from .errors import CorpusError
 from .manifest import SUCCESS, read
 from .parquet import pyarrow
 from .precision import PRECISIONS
+from .rows import Columns
 
 _BLOCK = 4096  # vectors in memory
 
@@ -25,6 +26,8 @@ class StoredVectors:
     """How many rows there were, with and without vectors."""
     dim: int
     """Numbers of a vector."""
+    columns: Columns
+    """Those of the texts and their ids, as far as they are known."""
     blocks: Callable[[], Iterator[tuple[Sequence[Any], Any]]]
     """Yields ids, and vectors as NumPy arrays (n, d) in float32, for up to 4096 vectors at a time."""
 
@@ -81,7 +84,7 @@ def _of_npy(path: Path) -> StoredVectors:
             block = numpy.array(array[start : start + _BLOCK], dtype=numpy.float32)
             yield range(start, start + len(block)), block
 
-    return StoredVectors(array.shape[0], array.shape[1], blocks)
+    return StoredVectors(array.shape[0], array.shape[1], Columns(), blocks)
 
 
 def _of_folder(folder: Path) -> StoredVectors:
@@ -102,4 +105,5 @@ def _of_folder(folder: Path) -> StoredVectors:
                     scale = batch.column("scale").to_numpy() if "scale" in batch.schema.names else None
                     yield batch.column("id").to_pylist(), precision.restore(stored, scale, dim)
 
-    return StoredVectors(manifest["rows"], dim, blocks)
+    options = manifest["options"]
+    return StoredVectors(manifest["rows"], dim, Columns(options["column"], options["id"]), blocks)
