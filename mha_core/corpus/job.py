@@ -19,6 +19,7 @@ from .rows import Columns
 from .sources import bad_text, numbered_rows
 
 _INT64 = range(-(2**63), 2**63)
+_TEXTS = 1024  # that are tokenized at once: the tokenizer's results take more memory than token ids
 _loading = threading.Lock()
 
 
@@ -68,7 +69,11 @@ def encode_part(job: Job, part: Part) -> Done:
         else:
             raise bad_text(span, number, reason)
     encoder = _encoder(job)
-    tokens, cut = encoder.tokenizer(texts)
+    tokens: list[list[int]] = []
+    cut = 0
+    for start in range(0, len(texts), _TEXTS):
+        more, cut_here = encoder.tokenizer(texts[start : start + _TEXTS])
+        tokens, cut = tokens + more, cut + cut_here
     vectors = encoder.backend.to_numpy(encoder.encode_ids(tokens, normalize=job.normalize))
     report = Report(len(texts), sum(map(len, tokens)), cut, tuple(rejected))
     write_part(path, ids, vectors, report, id_type=job.id_type, precision=job.precision, job=job.digest)
@@ -90,11 +95,12 @@ class Model:
 
 def describe(model: TextEncoder | Callable[[], TextEncoder], _: None = None) -> Model:
     """Return what tells a model from another one."""
-    encoder = model if isinstance(model, TextEncoder) else model()
-    if not isinstance(encoder, TextEncoder):
-        raise TypeError(f"model returned {type(encoder).__name__}; expected a TextEncoder")
+    with _loading:
+        encoder = _load(model)
+        digest = _sha256(encoder)
+        _encoders[digest] = encoder
     return Model(
-        sha256=_sha256(encoder),
+        sha256=digest,
         dim=encoder.dim,
         max_seq_length=encoder.max_seq_length,
         normalize=encoder.pooling.normalize,
@@ -103,20 +109,27 @@ def describe(model: TextEncoder | Callable[[], TextEncoder], _: None = None) -> 
     )
 
 
-_encoders: dict[str, TextEncoder] = {}
+_encoders: dict[str, TextEncoder] = {}  # one at most, by its digest
+
+
+def _load(model: TextEncoder | Callable[[], TextEncoder]) -> TextEncoder:
+    encoder = model if isinstance(model, TextEncoder) else model()
+    if not isinstance(encoder, TextEncoder):
+        raise TypeError(f"model returned {type(encoder).__name__}; expected a TextEncoder")
+    _encoders.clear()
+    return encoder
 
 
 def _encoder(job: Job) -> TextEncoder:
     """Return this process's encoder. Raises CorpusError if it is not the one of the manifest."""
     with _loading:
         if job.model_sha256 not in _encoders:
-            encoder = job.model if isinstance(job.model, TextEncoder) else job.model()
+            encoder = _load(job.model)
             found = _sha256(encoder)
             if found != job.model_sha256:
                 raise CorpusError(
                     f"the model of this worker differs from that of the manifest: sha256 {found}, {job.model_sha256}"
                 )
-            _encoders.clear()
             _encoders[found] = encoder
         return _encoders[job.model_sha256]
 

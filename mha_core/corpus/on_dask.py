@@ -30,23 +30,24 @@ def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: It
     rest = iter(items)
 
     def begin(count: int) -> None:
-        for item in islice(rest, count):
-            future = client.submit(function, context, item, pure=False)
-            running.add(future)
-            completed.add(future)
+        batch = list(islice(rest, count))
+        futures = client.map(function, [context] * len(batch), batch, pure=False)
+        running.update(futures)
+        completed.update(futures)
 
     try:
-        begin(_AHEAD * _threads(client))
-        since = 0
-        while running:
+        enough = 0
+        while True:
+            if len(running) <= enough or not running:
+                threads = _threads(client)  # a cluster may grow or shrink
+                before = len(running)
+                begin(max(0, _AHEAD * threads - before))
+                enough = threads * (_AHEAD + 1) // 2 if len(running) > before else 0
+            if not running:
+                break
             future = next(completed)
             running.discard(future)
-            begin(1)
             yield future.result()
-            since += 1
-            if since > len(running):  # a cluster may grow or shrink
-                begin(max(0, _AHEAD * _threads(client) - len(running)))
-                since = 0
     except KilledWorker as error:
         raise CorpusError(
             f"a worker was lost {error.allowed_failures + 1} times while it encoded the same part, such as for lack of memory: "
@@ -66,8 +67,8 @@ def _itself(shared: Any) -> Any:
 
 
 def _threads(client: Any) -> int:
-    """Return how many threads all workers have, at least 1."""
-    return max(1, sum(client.nthreads().values()))
+    """Return how many threads all workers have, at least 1; none is known while the connection to the scheduler is lost."""
+    return max(1, sum(client.nthreads().values())) if client.status == "running" else 1
 
 
 def number_of_workers(client: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -96,8 +97,12 @@ class WeightsFile:
         if not path.is_file():
             raise ModelError(f"{path} is missing: {_listing(path.parent)}")
         try:
-            self._file = safe_open(path, framework="numpy")
+            self._file = safe_open(path, framework="numpy")  # which checks the whole header
             self._names = frozenset(self._file.keys())
+            with path.open("rb") as file:
+                self._start = 8 + int.from_bytes(file.read(8), "little")
+                self._headers = json.loads(file.read(self._start - 8))
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (SafetensorError, OSError) as cause:
             raise ModelError(f"{path} is truncated or corrupt: {cause}") from cause
         self.prefix = ""
@@ -141,23 +146,21 @@ class WeightsFile:
             raise ModelError(f"{self.path} does not fit its config.json: " + "; ".join(shown + tail))
 
     def _read(self, kind: str, name: str) -> Any:
+        """Return an array. As float32 or float64 it is the file's own memory, which processes share; writes go into a copy."""
         import numpy
 
         if kind not in _KINDS:
             raise ModelError(f"{self.path}: {name} is stored as {kind}; supported: {', '.join(_KINDS)}")
-        if kind != "BF16":
-            array = self._file.get_tensor(name)
-            return array.astype(numpy.float32) if kind == "F16" else array
-        # NumPy lacks bfloat16, which is the upper half of float32
-        with self.path.open("rb") as file:
-            header = int.from_bytes(file.read(8), "little")
-            stored = json.loads(file.read(header))[name]
-        start, stop = stored["data_offsets"]
-        bits = numpy.fromfile(self.path, dtype="<u2", count=(stop - start) // 2, offset=8 + header + start)
-        return (bits.astype(numpy.uint32) << 16).view(numpy.float32).reshape(stored["shape"])
+        header, shape = self._headers[name], tuple(self._headers[name]["shape"])
+        start, stop = (self._start + offset for offset in header["data_offsets"])
+        stored = numpy.frombuffer(memoryview(self._bytes)[start:stop], dtype=_KINDS[kind]).reshape(shape)
+        if kind == "BF16":  # NumPy lacks it; it is the upper half of float32
+            return (stored.astype(numpy.uint32) << 16).view(numpy.float32)
+        return stored.astype(numpy.float32) if kind == "F16" else stored
 
 
-_KINDS = ("F64", "F32", "F16", "BF16")
+_KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""The dtypes of stored arrays that can be read, and how NumPy reads them."""
 
 
 def _listing(folder: Path) -> str:

@@ -1,0 +1,78 @@
+"""What is measured: rates of one process and of workers, the scheduler's share, memory, and the time of an empty task."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mha_core as mha
+from mha_core.corpus import on_dask
+
+
+def write_texts(path: Path, sentences: list[str], count: int) -> Path:
+    """Write ``count`` texts, one in each line."""
+    with path.open("w", encoding="utf-8") as file:
+        for at in range(count):
+            file.write(sentences[at % len(sentences)] + "\n")
+    return path
+
+
+def one_process(corpus: Path, out: Path, model: Path, part_rows: int) -> dict[str, float]:
+    """Encode in a process of its own, on all cores; return its seconds, and the CPU time of its process."""
+    code = (
+        "import json, sys, time, dataclasses, mha_core as mha\n"
+        "corpus, out, model, part_rows = sys.argv[1:]\n"
+        "report = mha.encode_corpus(None, corpus, out, model, part_rows=int(part_rows), progress=False)\n"
+        "print(report.seconds, time.process_time())"
+    )
+    command = [sys.executable, "-c", code, str(corpus), str(out), str(model), str(part_rows)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    wall, cpu = map(float, done.stdout.split())
+    return {"wall": wall, "cpu": cpu}
+
+
+def on_cluster(client: Any, corpus: Path, out: Path, model: Path, part_rows: int) -> dict[str, float]:
+    """Encode on a cluster; return the seconds, and CPU time of the workers and of this process, which has the scheduler."""
+    workers = sum(client.run(time.process_time).values())
+    own, begun = time.process_time(), time.monotonic()
+    report = mha.encode_corpus(client, corpus, out, model, part_rows=part_rows, progress=False)
+    whole, own = time.monotonic() - begun, time.process_time() - own
+    workers = sum(client.run(time.process_time).values()) - workers
+    return {"wall": report.seconds, "whole": whole, "cpu": workers, "scheduler": own}
+
+
+def seconds_per_task(client: Any, count: int) -> dict[str, float]:
+    """Return what an empty task takes: wall time, and CPU time of scheduler and client."""
+    own, begun = time.process_time(), time.monotonic()
+    assert sum(1 for _ in on_dask.run(client, divmod, 7, range(1, count + 1))) == count
+    return {"wall": (time.monotonic() - begun) / count, "cpu": (time.process_time() - own) / count}
+
+
+def resident() -> int:
+    """Return the greatest memory of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def now_resident() -> int:
+    """Return the memory of this process, in bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def as_dask_comes(workers: int) -> Iterator[Any]:
+    """Yield a client of a cluster with Dask's own settings: with a profiler, and memory that is trimmed."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, silence_logs="CRITICAL", dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client

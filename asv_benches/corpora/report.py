@@ -1,0 +1,138 @@
+"""The page of a measurement of corpora on Dask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from .model import Cluster, limit, seconds
+
+TEXTS = 10**9
+PARTS = (512, 2048, 8192, 32768)
+WORKERS = (1, 10, 100, 1000, 10_000)
+
+
+def constants(found: dict[str, Any]) -> Cluster:
+    """Return the constants of the model, from one worker and from empty tasks."""
+    one, per_task = found["times"]["1 workers"], found["task"]
+    parts = -(-found["texts"] // found["part_rows"])
+    return Cluster(
+        seconds_per_text=one["cpu"] / found["texts"],
+        seconds_per_part=max(0.0, one["wall"] - one["cpu"]) / parts,
+        seconds_per_task=per_task["cpu"],
+        start=0.0,
+    )
+
+
+def rows(found: dict[str, Any]) -> Iterator[list[str]]:
+    """Yield what was measured, for each way to encode."""
+    cluster, base = constants(found), found["times"]["one process"]["wall"]
+    for kind, times in found["times"].items():
+        size = int(kind.split()[0]) if kind[0].isdigit() else 0
+        predicted = seconds(cluster, found["texts"], found["part_rows"], size, cores=found["cores"]) if size else 0.0
+        yield [
+            kind,
+            f"{found['texts'] / times['wall']:.0f}",
+            f"{base / times['wall']:.2f}",
+            f"{times['scheduler'] / (times['cpu'] + times['scheduler']):.1%}" if size else "",
+            f"{predicted / times['wall']:.2f}" if size and "comes" not in kind else "",
+        ]
+
+
+HEAD = ["", "texts/s", "rate / one process's", "CPU time of scheduler and client", "model / measured"]
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """Return the tables in Markdown."""
+    cluster = constants(found)
+    table = [_row(HEAD), _row(["---"] * len(HEAD)), *map(_row, rows(found)), ""]
+    ratios = ", ".join(f"{ratio:.2f}" for ratio in sorted(found["ratios"]))
+    table.append(f"- Two workers over one process, round by round: {ratios}; median {median(found['ratios']):.2f} (goal 0.97).")
+    table.append(
+        f"- An empty task: {found['task']['wall'] * 1e3:.2f} ms, of which scheduler and client compute "
+        f"{found['task']['cpu'] * 1e3:.2f} ms: {1 / found['task']['cpu']:.0f} tasks a second at most."
+    )
+    table.append(f"- A text: {cluster.seconds_per_text * 1e3:.2f} ms of one core.")
+    table.append(
+        f"- The largest memory of a worker with MiniLM: {found['memory']['MiniLM']['worker'] / 1e6:.0f} MB (goal 200 MB)."
+    )
+    for count, sizes in found["memory"].get("flat", {}).items():
+        table.append(
+            f"- After {int(count):,} texts with a model of two small layers: a worker has {sizes['worker'] / 1e6:.0f} MB, "
+            f"scheduler and client {sizes['client'] / 1e6:.0f} MB."
+        )
+    return table
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the page."""
+    cluster = constants(found)
+    table = [_row(["rows of a part", *(f"{workers:,} workers" for workers in WORKERS), "the scheduler's limit"])]
+    table.append(_row(["---"] * (len(WORKERS) + 2)))
+    for part_rows in PARTS:
+        cells = [_time(seconds(cluster, TEXTS, part_rows, workers)) for workers in WORKERS]
+        table.append(_row([f"{part_rows:,}", *cells, f"{limit(cluster, part_rows):,.0f} workers"]))
+    return PAGE.format(**found, measured="\n".join(lines(found)), predicted="\n".join(table))
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    """Draw texts per second over workers, for each size of a part."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "corpora"
+    cluster = constants(found)
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    workers = [round(10 ** (at / 8)) for at in range(41)]
+    for part_rows in PARTS:
+        rates = [TEXTS / seconds(cluster, TEXTS, part_rows, each) for each in workers]
+        axes.loglog(workers, rates, label=f"{part_rows:,} rows in a part")
+    for size in (1, 2):
+        rate = found["texts"] / found["times"][f"{size} workers"]["wall"]
+        axes.plot([size], [rate], "ko", label="measured" if size == 1 else None)
+    axes.set(xlabel="workers of one core", ylabel="texts per second", title="MiniLM: the model, and what was measured")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, metadata={"Date": None, "Creator": None})
+    pyplot.close(figure)
+
+
+PAGE = """# Corpora, measured
+
+{texts} sentences with all-MiniLM-L6-v2 on NumPy, in parts of {part_rows} rows, on a machine of {cores} cores.
+`make bench-corpora` writes this page. Medians of {rounds} rounds, in which all ways take turns. One process has as many threads
+as there are cores, and all of them work; each worker has one. "As Dask comes" is with Dask's own settings for workers, a profiler
+and memory that is trimmed; `mha encode --workers` turns both off.
+
+{measured}
+
+Four workers take turns on two cores. The model takes the time of one worker, and that of {tasks} empty tasks.
+
+## A billion sentences
+
+The time of a corpus is the greater of what its workers and its scheduler take. A worker takes the time of its texts; the scheduler
+takes the time of a task for each part, however large the part is. So parts of more rows let more workers work, and cost more if a
+worker is lost, and at the end, when workers wait for the last part. For 10^9 sentences like these, on workers that each compute
+as fast as one core here, with files that all can read and write fast enough, which was not measured:
+
+{predicted}
+
+![Texts per second over workers, for parts of several sizes](corpora-measured.svg)
+
+The default is at most 8192 rows. Where the scheduler's limit is near, give larger parts.
+"""
+
+
+def _time(x: float) -> str:
+    for unit, size in (("y", 365.25 * 86400), ("d", 86400), ("h", 3600), ("min", 60)):
+        if x >= size:
+            return f"{x / size:.3g} {unit}"
+    return f"{x:.3g} s"
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
