@@ -16,7 +16,7 @@ def _also_empty(name):
     @wraps(function)
     def call(x, /, *arguments, **options):
         if 0 in x.shape:
-            return compat.asarray(by_numpy(np.empty(x.shape, x.dtype), *arguments, **options))
+            return da.from_array(by_numpy(np.empty(x.shape, x.dtype), *arguments, **options), chunks=-1)
         return function(x, *arguments, **options)
 
     return call
