@@ -1,12 +1,13 @@
 """Attention on dask arrays: a task for each chunk of queries with each chunk of keys that one of them may see.
 
-A task computes the state of its block on NumPy arrays, by mha-core's kernels for NumPy. The states of a chunk of queries are merged
-in pairs, as a tree, so that log2(n) of n states are in memory. Blocks that the mask hides have no task, and their keys are not read.
+A task computes the state of its block on NumPy arrays, by mha-core's kernels for NumPy. The states of a chunk of queries are
+merged in pairs, as a tree: about log2(n) of n states are in memory at once. Blocks that the mask hides have no task, and
+their keys are not read.
 """
 
 from contextvars import Context
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import inf
 from operator import itemgetter
 from uuid import uuid4
@@ -15,8 +16,8 @@ import dask
 import dask.array as da
 import numpy as np
 from dask.delayed import Delayed
-from dask.graph_manipulation import clone
 from dask.highlevelgraph import HighLevelGraph
+from dask.optimization import cull
 from dask.utils import parse_bytes
 
 import mha_core as mha
@@ -33,12 +34,13 @@ def attention(p):
         return by_batch_slices(p, query.chunks[0][0], attention)
     query, key = (_along_length(x, x.chunks[-2]) for x in (query, key))
     value = _along_length(value, key.chunks[-2])
-    # every chunk of queries reads all keys, and dask keeps what will be read again
-    kept = key.nbytes + value.nbytes <= parse_bytes(dask.config.get("mha_dask.kept", _KEPT))
-    states = []
-    for rows, q in _chunks(query, 0):
-        k, v = (key, value) if kept or query.numblocks[-2] == 1 else clone(key, value)
-        states.append(_Rows(p, rows, (query, k, v)).state(q))
+    cols = _positions(key, p.structure.keys.start)
+    if query.numblocks[-2] == 1 or _are_kept(key, value):
+        sources, pairs = (key, value), [[_task(key, at), _task(value, at)] for at in range(len(cols))]
+    else:
+        sources, pairs = (), _computed_again(key, value)
+    rows = (_Rows(p, some, (query, *sources)) for some in _positions(query, 0))
+    states = [each.state(_task(query, at), zip(cols, pairs, strict=True)) for at, each in enumerate(rows)]
     return concat_queries(p.xp, states)
 
 
@@ -53,10 +55,30 @@ def _along_length(x, chunks):
     return x.rechunk({axis: chunks if axis == x.ndim - 2 else -1 for axis in range(x.ndim)})
 
 
-def _chunks(x, start):
-    """Yield the positions of each chunk along the length, the first of which is ``start``, and the key of its task."""
-    for at, (size, stop) in enumerate(zip(x.chunks[-2], accumulate(x.chunks[-2]), strict=True)):
-        yield range(start + stop - size, start + stop), (x.name, *[0] * (x.ndim - 2), at, 0)
+def _positions(x, start):
+    """Return the range of positions of each chunk along the length, the first of which is ``start``."""
+    ends = list(accumulate(x.chunks[-2], initial=start))
+    return [range(*pair) for pair in pairwise(ends)]
+
+
+def _task(x, at):
+    """Return the key of the task that computes a chunk along the length."""
+    return (x.name, *[0] * (x.ndim - 2), at, 0)
+
+
+def _are_kept(key, value):
+    """Return whether keys and values stay in memory, once computed, until the last chunk of queries has read them."""
+    if dask.config.get("scheduler", None) == "dask.distributed":
+        return True  # it spills to disk
+    return key.nbytes + value.nbytes <= parse_bytes(dask.config.get("mha_dask.kept", _KEPT))
+
+
+def _computed_again(key, value):
+    """Return for each chunk of keys a task that computes it and its values, from the graph that it holds."""
+    key, value = dask.optimize(key, value)
+    graph = {**key.__dask_graph__(), **value.__dask_graph__()}
+    wanted = ([_task(key, at), _task(value, at)] for at in range(key.numblocks[-2]))
+    return [(partial(dask.get, cull(graph, pair)[0], pair),) for pair in wanted]
 
 
 class _Rows:
@@ -67,15 +89,16 @@ class _Rows:
         self.name = f"attention-{uuid4().hex}"
         self.graph = {}
 
-    def state(self, query):
-        """Return the state, whose parts are dask arrays; ``query`` is the key of the task that computes the queries."""
-        p, (_, key, value) = self.p, self.arrays
+    def state(self, query, keys):
+        """Return the state, whose fields are dask arrays.
+
+        ``query`` is the key of a task; ``keys`` are positions, each with a task that returns their keys and values.
+        """
+        p = self.p
         shape = (*p.rows_shape[:-1], len(self.rows))
-        states = []
-        for (cols, k), (_, v) in zip(_chunks(key, p.structure.keys.start), _chunks(value, 0), strict=True):
-            part = Part(self.rows, cols, p.offset)
-            if part.relation(p.xp, p.mask) is not Relation.NONE:
-                states.append(self._block(part, query, k, v))
+        parts = ((Part(self.rows, cols, p.offset), pair) for cols, pair in keys)
+        seen = (each for each in parts if each[0].relation(p.xp, p.mask) is not Relation.NONE)
+        states = [self._block(part, query, pair) for part, pair in seen]
         states = states or [self._add((partial(_no_keys, shape, p.value.shape[-1], p.compute_dtype),))]
         while len(states) > 1:
             pairs = [states[at : at + 2] for at in range(0, len(states), 2)]
@@ -86,7 +109,7 @@ class _Rows:
         made = ((0, (*shape, p.value.shape[-1]), p.query.dtype), (1, shape, p.compute_dtype))
         return AttentionState(*(self._array(graph, root, *each) for each in made))
 
-    def _block(self, part, query, key, value):
+    def _block(self, part, query, pair):
         p, given = self.p, []
         options = {
             "mask": part.mask(p.xp, p.mask),
@@ -97,7 +120,7 @@ class _Rows:
             "softcap": p.softcap,
         }
         options = map_arrays(options, lambda x: given.append(self._whole(x)) or _PLACE)
-        return self._add((partial(_block_state, options), query, key, value, *given))
+        return self._add((partial(_block_state, options), query, pair, *given))
 
     def _whole(self, x):
         """Return the key of the task that computes a small array."""
@@ -119,12 +142,12 @@ class _Rows:
 # tasks
 
 
-def _block_state(options, query, key, value, *given):
+def _block_state(options, query, pair, *given):
     """Return attention of a block in the dtype of its lse; ``given`` are the arrays of the options, in their order."""
     rest = iter(given)
     options = map_arrays(options, lambda _: next(rest))
     # in an empty context: what the user demands by use_backend or use_kernel is meant for dask arrays
-    out, lse = Context().run(partial(mha.attention_state, query, key, value, **options))
+    out, lse = Context().run(partial(mha.attention_state, query, *pair, **options))
     return AttentionState(out.astype(lse.dtype, copy=False), lse)
 
 
