@@ -1,4 +1,4 @@
-"""The installed backends, read from package metadata.
+"""The installed backends.
 
 asv imports this module to list the benchmarks, so it must not import an array library.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import mha_core
 
 if TYPE_CHECKING:
     from mha_core.dispatch.backend import LoadedBackend
@@ -18,12 +19,11 @@ if TYPE_CHECKING:
 KNOWN = ("numpy", "torch", "cupy")
 """Listed first, installed or not, because asv shows the history of listed parameters only."""
 
-BACKENDS = [*KNOWN, *sorted({entry.name for entry in entry_points(group="mha_core.plugins")} - {*KNOWN})]
+BACKENDS = [*KNOWN, *sorted({backend.name for backend in mha_core.backends()} - {*KNOWN})]
 
 
 def ready(name: str) -> LoadedBackend:
     """Load a backend. Raises NotImplementedError, with which asv skips a benchmark, if the backend or its device is missing."""
-    import mha_core
     from mha_core.dispatch.backend import load
     from mha_core.dispatch.errors import BackendUnavailable, UnknownBackend
     from mha_core.dispatch.selection import check_name
@@ -40,8 +40,6 @@ def ready(name: str) -> LoadedBackend:
 @contextmanager
 def skip_missing() -> Iterator[None]:
     """Skip a benchmark, instead of failing, if this mha_core does not yet have a name that it uses."""
-    import mha_core
-
     try:
         yield
     except AttributeError as error:

@@ -27,9 +27,14 @@ def set_num_threads(count: int | None) -> None:
 
 @cache
 def available() -> int:
-    """Return the number of cores in the process's affinity mask, or fewer if its control group may use less CPU time."""
+    """Return the number of cores that this process may use.
+
+    These are the cores in its affinity mask, or fewer if its control group may use less CPU time, or if OMP_NUM_THREADS, which
+    the BLAS and torch follow too, says so.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # a list has a number for each level of nesting
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(cores, cgroup_limit())))
+    return max(1, math.ceil(min(cores, cgroup_limit(), int(asked) if asked.strip().isdecimal() else cores)))
 
 
 def cgroup_limit(root: Path = Path("/")) -> float:

@@ -19,6 +19,7 @@ from mha_core import scaled_dot_product_attention
 from .activations import activate
 from .linear import as_rows
 from .norms import normed, supports
+from .pool import inside_a_task
 from .scratch import scratch
 from .threads import num_threads, run
 
@@ -152,8 +153,11 @@ def _heads(x: np.ndarray, count: int) -> np.ndarray:
 
 
 def _run_chunks(function: Callable[[slice], None], count: int) -> None:
-    """Call ``function(rows)`` for chunks of ``count`` rows: as many chunks for each thread, all of one size."""
-    size = -(-count // _multiple(count / _TOKENS, num_threads()))
+    """Call ``function(rows)`` for chunks of ``count`` rows: as many chunks for each thread, all of one size.
+
+    A task is computed by one thread, so its chunks, and the bits of its results, do not depend on how many there are.
+    """
+    size = -(-count // _multiple(count / _TOKENS, 1 if inside_a_task() else num_threads()))
 
     def chunk(at: int) -> None:
         with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import mha_core
 
-from . import attend as attending
 from . import backends as listing
 from . import conform as conformance
-from . import encode as encoding
 from . import explain as explaining
 from . import new_plugin as plugins
+from . import texts
 from .command import Command, failing_clearly
 
 app = typer.Typer(
@@ -46,105 +45,10 @@ def _options(
     pass
 
 
-Files = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="FILE|-",
-        help="UTF-8 files with one text per line; - is standard input.",
-        allow_dash=True,
-    ),
-]
-Model = Annotated[
-    str,
-    typer.Option("--model", "-m", metavar="DIR|REPO", envvar="MHA_MODEL", help="Directory of a model, or a repository id."),
-]
-Texts = Annotated[list[str] | None, typer.Option("--text", "-t", metavar="T", help="A text; repeatable.")]
-Name = Annotated[
-    str | None, typer.Option("--backend", "-b", metavar="NAME", help="A backend that `mha backends` lists, such as numpy.")
-]
-Output = Annotated[
-    str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="x.npy|-",
-        help="File for the vectors, one (n, d) array; - prints a JSON list per text (default).",
-    ),
-]
-Similar = Annotated[
-    int | None,
-    typer.Option("--similar", "-k", min=1, metavar="K", help="Print the K nearest texts to each text instead of vectors."),
-]
-
-
-@app.command(cls=Command, epilog="Example:  mha encode --model DIR sentences.txt --similar 3")
-def encode(
-    *,
-    model: Model,
-    files: Files = None,
-    text: Texts = None,
-    backend: Name = None,
-    output: Output = None,
-    similar: Similar = None,
-) -> None:
-    """Turn texts into vectors with a pretrained encoder, or find similar texts (--similar)."""
-    if not files and not text:
-        raise typer.BadParameter("no texts; give FILE..., - for standard input, or --text T", param_hint="FILE")
-    for file in files or []:
-        if str(file) != "-" and (file.is_dir() or not file.exists()):
-            found = "is a directory" if file.is_dir() else "does not exist"
-            raise typer.BadParameter(f"file {str(file)!r} {found}", param_hint="FILE")
-    if output not in (None, "-") and not str(output).endswith(".npy"):
-        raise typer.BadParameter(f"{output!r} does not end in .npy; give x.npy, or - for JSON lines", param_hint="--output")
-    if output == "-" and similar:
-        raise typer.BadParameter("--similar prints to standard output too; give a file", param_hint="--output")
-    with failing_clearly():
-        encoding.run(files or [], text or [], model, backend, output, similar)
-
-
-def _head(text: str) -> Any:
-    if text == "mean" or text.removeprefix("-").isdecimal():
-        return text if text == "mean" else int(text)
-    raise typer.BadParameter(f"{text!r} is neither a number nor mean")
-
-
-@app.command(cls=Command, epilog='Example:  mha attend "Some birds never land to rest." --model DIR --output page.html')
-def attend(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text.")],
-    *,
-    model: Model,
-    backend: Name = None,
-    output: Annotated[
-        str,
-        typer.Option("--output", "-o", metavar="x.html|x.png|-", help="An interactive page, a picture, or - for the terminal."),
-    ] = "-",
-    layer: Annotated[
-        int | None, typer.Option("--layer", metavar="N", help="Layer, from 0. Default: that of the head; in a picture, all.")
-    ] = None,
-    head: Annotated[
-        Any,
-        typer.Option(
-            "--head",
-            metavar="N|mean",
-            parser=_head,
-            help="Head, from 0, or the mean of all, by default of the last layer. Default: the head in which words single out "
-            "another word most; in a picture, all.",
-        ),
-    ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the page or picture when it is written.")] = False,
-) -> None:
-    """Show what each head of a pretrained encoder attends to in a text."""
-    if show and output == "-":
-        raise typer.BadParameter("there is no file to open: add --output page.html", param_hint="--open")
-    if output != "-" and Path(output).suffix not in attending.WRITERS:
-        endings = " or ".join(attending.WRITERS)
-        raise typer.BadParameter(
-            f"{output!r} does not end in {endings}; give such a file, or - for the terminal", param_hint="--output"
-        )
-    with failing_clearly():
-        attending.run(text, model, backend, output, layer, head)
-        if show and typer.launch(output):
-            raise mha_core.MhaError(f"nothing on this machine opens {output}; it is written")
+app.command(cls=Command, epilog="Example:  mha encode --model DIR sentences.txt --similar 3")(texts.encode)
+app.command(cls=Command, epilog='Example:  mha attend "Some birds never land to rest." --model DIR --output page.html')(
+    texts.attend
+)
 
 
 @app.command(cls=Command, epilog="Example:  mha backends")
@@ -174,7 +78,7 @@ def explain(
         ),
     ] = None,
     *,
-    backend: Name = None,
+    backend: texts.Name = None,
     dtype: Annotated[
         str | None, typer.Option(metavar="NAME", help="Dtype of the arrays, such as float16. Default: float32.")
     ] = None,

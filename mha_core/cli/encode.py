@@ -11,38 +11,53 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ..corpus.records import LINES
+from ..corpus.rows import Columns, Row, Span
+from ..corpus.sources import FORMATS, Source, bad_text, find, numbered_rows
+from ..corpus.stored import npy_writer
 from ..dispatch.errors import MhaError
-from ..layers.atomic import atomic_file
 from ..models.text_encoder import TextEncoder
 from .similar import print_nearest
 
-
-class BadText(MhaError, ValueError):
-    """A line is not valid UTF-8."""
+_STEP = 1 << 16  # rows that are counted together
 
 
 class BadVector(MhaError, ValueError):
     """A vector contains NaN or infinity."""
 
 
+STANDARD_INPUT = Source(Path("-"), "lines")
+
+
+def sources_of(files: Sequence[Path], columns: Columns) -> list[Source]:
+    """Return the files that a command names, in order; - is standard input."""
+    return [source for path in files for source in ([STANDARD_INPUT] if path == STANDARD_INPUT.path else find(path, columns))]
+
+
 def run(
-    files: Sequence[Path], texts: Sequence[str], model: str, backend: str | None, output: str | None, similar: int | None
+    sources: Sequence[Source],
+    columns: Columns,
+    texts: Sequence[str],
+    model: Callable[[], TextEncoder],
+    output: str | None,
+    similar: int | None,
 ) -> None:
     """Encode the texts, and write or print the vectors. The output is opened first, so that a bad path fails immediately."""
     kept: list[str] = []
-    all_texts: Iterable[str] = chain(_lines(files), texts)
+    all_texts: Iterable[str] = chain(_texts(sources, columns), texts)
     if similar:
         all_texts = _keep(all_texts, kept)
-    if all(path.is_file() for path in files):
-        all_texts = _Counted(all_texts, sum(map(_number_of_lines, files)) + len(texts))
+    if all(source.path.is_file() for source in sources):
+        rows = (FORMATS[source.format].scan(source.path, columns, _STEP).rows for source in sources)
+        all_texts = _Counted(all_texts, sum(rows) + len(texts))
     count = 0
     with contextlib.ExitStack() as stack:
         sinks: list[Callable[[Any], None]] = []
         if output not in (None, "-"):
-            sinks.append(stack.enter_context(_npy(Path(str(output)))))
+            sinks.append(stack.enter_context(npy_writer(Path(str(output)))))
         elif not similar:
             sinks.append(_json_printer())
-        encoder = TextEncoder.from_pretrained(model, backend=backend)
+        encoder = model()
         xp = encoder.backend.xp
         for sink in sinks:  # write no rows, but their length: without texts the array is (0, d)
             sink(encoder.backend.to_numpy(xp.zeros((0, encoder.dim), dtype=xp.float32)))
@@ -74,29 +89,26 @@ class _Counted:
         return self.total
 
 
-def _number_of_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
-
-
 def _keep(texts: Iterable[str], kept: list[str]) -> Iterator[str]:
     for text in texts:
         kept.append(text)
         yield text
 
 
-def _lines(files: Sequence[Path]) -> Iterator[str]:
-    for path in files:
-        with contextlib.nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb") as file:
-            name = "standard input" if str(path) == "-" else str(path)
-            for number, line in enumerate(file, start=1):
-                try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise BadText(
-                        f"{name}, line {number}: not valid UTF-8 (byte {error.start + 1} of the line: {error.reason})"
-                    ) from error
-                yield text.rstrip("\r\n")
+def _texts(sources: Sequence[Source], columns: Columns) -> Iterator[str]:
+    for source in sources:
+        span = Span(str(source.path), source.format)
+        rows = _of_standard_input() if source is STANDARD_INPUT else numbered_rows([span], columns)
+        for where, number, row in rows:
+            if row.reason is not None:
+                raise bad_text(where, number, row.reason)
+            yield row.text
+
+
+def _of_standard_input() -> Iterator[tuple[Span, int, Row]]:
+    span = Span("standard input", STANDARD_INPUT.format)
+    for number, row in enumerate(LINES.read_from(sys.stdin.buffer, span, Columns()), start=1):
+        yield span, number, row
 
 
 def _json_printer() -> Callable[[Any], None]:
@@ -116,30 +128,3 @@ def _json_printer() -> Callable[[Any], None]:
             print("[" + ", ".join(f"{number:.9g}" for number in numbers) + "]")
 
     return append
-
-
-@contextlib.contextmanager
-def _npy(path: Path) -> Iterator[Callable[[Any], None]]:
-    """Yield a function that appends rows to ``path``. The file appears complete at the end, or not at all."""
-    import numpy
-
-    shape = [0, 0]
-    dtype = "<f4"
-
-    def header(file: Any) -> None:
-        # the format reserves space for the first axis to grow, so that the header can be rewritten in place
-        numpy.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": tuple(shape)})
-
-    with atomic_file(path) as file:
-        header(file)
-        start = file.tell()
-
-        def append(rows: Any) -> None:
-            shape[0], shape[1] = shape[0] + rows.shape[0], rows.shape[1]
-            file.write(numpy.ascontiguousarray(rows, dtype=dtype).data)
-
-        yield append
-        file.seek(0)
-        header(file)
-        if file.tell() != start:
-            raise AssertionError("the header of the .npy file outgrew its reserved space")

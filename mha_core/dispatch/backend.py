@@ -29,6 +29,9 @@ class LoadedBackend:
     def name(self) -> str:
         return self.record.name
 
+    def __reduce__(self) -> Any:
+        return load, (self.name,)  # another process loads its own
+
     @cached_property
     def recording(self) -> LoadedBackend:
         """The backend of this one's arrays whose gradient is recorded: the algebra runs on them, and no kernel does."""
@@ -109,8 +112,8 @@ def set_num_threads(n: int | None) -> None:
     """Set how many threads backends use on the host; None lets each backend choose.
 
     The number applies to the whole process, and to backends that are loaded later. By default the NumPy backend uses as many
-    threads as the process's affinity and its control group allow. Attention and norms on NumPy give the same bits for any
-    number; layers split their work by it, so their rounding depends on it.
+    threads as the process's affinity, its control group and OMP_NUM_THREADS allow. Attention and norms on NumPy give the same
+    bits for any number; layers split their work by it, so their rounding depends on it.
 
     Raises TypeError for anything but an int, ValueError below 1.
 

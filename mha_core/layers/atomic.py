@@ -47,7 +47,7 @@ def _replacing(path: Path, mode: int | None) -> Iterator[BinaryIO]:
     """Yield a temporary file beside the target of ``path``, which then takes its place."""
     target = path.resolve()
     try:
-        _remove_left_over(target)
+        remove_left_over(target.parent, _stem(target))
         handle, temporary = _temporary(target)
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -102,13 +102,13 @@ def _temporary(target: Path) -> tuple[int, str]:
         os.close(handle)  # another process took it for left over before it was locked
 
 
-def _remove_left_over(target: Path) -> None:
-    """Remove the temporary files of earlier processes that wrote to ``target``; a live process still holds its lock."""
-    pattern = re.compile(re.escape(f".{_stem(target)}.") + r"[a-z0-9_]{8}\.part")
+def remove_left_over(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files of earlier processes in a folder, for ``name`` or for any; a live process still holds its lock."""
+    pattern = re.compile((r"\..+" if name is None else re.escape(f".{name}")) + r"\.[a-z0-9_]{8}\.part")
     names: list[str] = []
     with suppress(PermissionError):  # files can be made in some directories that cannot be listed
-        names = os.listdir(target.parent)
-    for found in (target.parent / name for name in names if pattern.fullmatch(name)):
+        names = os.listdir(folder)
+    for found in (folder / name for name in names if pattern.fullmatch(name)):
         with suppress(OSError):  # gone, or another user's
             handle = os.open(found, os.O_RDWR)
             try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +19,8 @@ from ..ops import check
 from ..ops.vjp import traced
 from .checkpoint import read_model
 from .families import MODEL_TYPES
-from .files import field, locate, one_of, read_json
+from .files import field as field_of
+from .files import locate, one_of, read_json
 from .pooling import Pooling, unit
 from .saving import save_model
 from .text_model import TextModel
@@ -35,6 +38,9 @@ class TruncationWarning(UserWarning):
 class TextEncoder:
     """A pretrained encoder with its tokenizer and pooling: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, MPNet, DistilBERT, ELECTRA.
 
+    Pickling stores where the encoder was read from, or its arrays if they were changed since. A process that unpickles the
+    former many times, such as a worker of Dask, reads the model once.
+
     >>> import mha_core as mha
     >>> encoder = mha.TextEncoder.from_pretrained("path/to/all-MiniLM-L6-v2")  # doctest: +SKIP
     >>> encoder.encode(["a text", "another"]).shape  # doctest: +SKIP
@@ -46,6 +52,8 @@ class TextEncoder:
     pooling: Pooling
     backend: LoadedBackend
     device: Any = None
+    _read_from: tuple[str, str, Any, Any] | None = field(default=None, init=False)
+    """Path or repository, backend, device and dtype; None for an encoder that was changed since, as by dataclasses.replace."""
 
     @classmethod
     def from_pretrained(
@@ -62,13 +70,21 @@ class TextEncoder:
         folder = locate(path_or_repo)
         wanted = check.floating(loaded, dtype)
         path = folder / "config.json"
-        kind = one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")
+        kind = one_of(field_of(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")
         pooling = Pooling.read(folder)
         model = read_model(
             folder, MODEL_TYPES[kind], lambda array: loaded.xp.astype(loaded.from_numpy(array, device), wanted, copy=False)
         )
         tokenizer = Tokenizer.read(folder, vocabulary=model.words.shape[0], max_positions=model.max_length)
-        return cls(model, tokenizer, pooling, loaded, device)
+        encoder = cls(model, tokenizer, pooling, loaded, device)
+        source = folder.absolute() if Path(path_or_repo).expanduser() == folder else path_or_repo
+        object.__setattr__(encoder, "_read_from", (str(source), loaded.name, device, dtype))
+        return encoder
+
+    def __reduce__(self) -> Any:
+        if self._read_from is not None:
+            return _read_again, self._read_from
+        return TextEncoder, (self.model, self.tokenizer, self.pooling, self.backend, self.device)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a directory that ``from_pretrained``, sentence-transformers and transformers read, such as after fine-tuning.
@@ -150,7 +166,17 @@ class TextEncoder:
     def stream(self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None) -> Iterator[Array]:
         """Yield the vectors of ``encode`` for 4096 texts at a time, so that memory does not grow with their number."""
         _check_texts(texts)
-        return self._stream(texts, self.pooling.normalize if normalize is None else normalize, progress)
+        return self._stream(texts, normalize, progress)
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], *, normalize: bool | None = None) -> Array:
+        """Return the vectors of texts that are tokenized, (n, d), as ``encode`` does.
+
+        ``ids``: the token ids of each text, with special tokens, as ``tokenizer(texts)`` returns them.
+        """
+        if not ids:
+            xp = self.backend.xp
+            return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)
+        return self._in_batches(ids, normalize, lambda count: None)
 
     def attention_maps(self, text: str) -> tuple[Array, list[str]]:
         """Return the attention weights (layers, heads, L, L), and the L tokens of the text, special ones included.
@@ -167,7 +193,7 @@ class TextEncoder:
         maps = self.model.attention_maps(tokens, integers(xp, self.model.position_ids(ids), self.device))
         return xp.stack(maps), self.tokenizer.tokens(ids)
 
-    def _stream(self, texts: Iterable[str], normalize: bool, progress: bool | None) -> Iterator[Array]:
+    def _stream(self, texts: Iterable[str], normalize: bool | None, progress: bool | None) -> Iterator[Array]:
         from tqdm import tqdm
 
         total = len(texts) if isinstance(texts, Sized) else None
@@ -178,7 +204,7 @@ class TextEncoder:
                 for at, text in enumerate(window, start=count):
                     _check_text(f"texts[{at}]", text)
                 ids, cut_here = self.tokenizer(window)
-                yield self._encode_window(ids, normalize, bar)
+                yield self._in_batches(ids, normalize, bar.update)
                 count, cut = count + len(window), cut + cut_here
         self._warn(cut, count, stacklevel=4)
 
@@ -187,17 +213,19 @@ class TextEncoder:
             message = f"{cut} of {count} texts are longer than {self.max_seq_length} tokens, and were cut there"
             warnings.warn(message, TruncationWarning, stacklevel=stacklevel)
 
-    def _encode_window(self, ids: list[list[int]], normalize: bool, bar: Any) -> Array:
-        """Return the vectors of a window of texts."""
+    def _in_batches(self, ids: Sequence[Sequence[int]], normalize: bool | None, done: Callable[[int], Any]) -> Array:
+        """Return the vectors of texts; ``done`` is told how many are finished."""
         xp = self.backend.xp
         order, batches = _sorted_batches(ids)
         encoded = []
         for vectors in self.backend.parallel(self._encode_packed, batches):
             encoded.append(vectors)
-            bar.update(vectors.shape[0])
-        return _in_order(xp, encoded, order, self.device, xp.float32, normalize)
+            done(vectors.shape[0])
+        return _in_order(
+            xp, encoded, order, self.device, xp.float32, self.pooling.normalize if normalize is None else normalize
+        )
 
-    def _encode_packed(self, ids: list[list[int]]) -> Array:
+    def _encode_packed(self, ids: Sequence[Sequence[int]]) -> Array:
         """Return the vectors of texts laid end to end in one matrix, without padding."""
         xp = self.backend.xp
         lengths = [len(text) for text in ids]
@@ -208,7 +236,22 @@ class TextEncoder:
         return self.pooling(xp, xp.astype(hidden, wide, copy=False), lengths)
 
 
-def _sorted_batches(ids: list[list[int]]) -> tuple[list[int], list[list[list[int]]]]:
+_unpickling = threading.Lock()
+
+
+def _read_again(path_or_repo: str, backend: str, device: Any, dtype: Any) -> TextEncoder:
+    """Return a pickled encoder; the process reads it once, unless its file of weights changes."""
+    weights = locate(path_or_repo) / "model.safetensors"
+    with _unpickling:
+        return _read_once(path_or_repo, backend, device, dtype, weights.stat().st_mtime_ns if weights.exists() else None)
+
+
+@lru_cache(maxsize=4)
+def _read_once(path_or_repo: str, backend: str, device: Any, dtype: Any, changed: int | None) -> TextEncoder:
+    return TextEncoder.from_pretrained(path_or_repo, backend=backend, device=device, dtype=dtype)
+
+
+def _sorted_batches(ids: Sequence[Sequence[int]]) -> tuple[list[int], list[list[Sequence[int]]]]:
     """Return the order of texts, longest first, and batches of them in this order, to be packed into matrices."""
     order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
     return order, list(_batches([ids[at] for at in order]))
@@ -241,9 +284,9 @@ def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
         yield window
 
 
-def _batches(ids: list[list[int]]) -> Iterator[list[list[int]]]:
+def _batches(ids: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
     """Yield batches of adjacent texts, of up to ``_TOKENS`` tokens together; a longer text is a separate batch."""
-    batch: list[list[int]] = []
+    batch: list[Sequence[int]] = []
     tokens = 0
     for text in ids:
         if batch and tokens + len(text) > _TOKENS:

@@ -1,0 +1,190 @@
+"""The commands on texts, ``mha encode`` and ``mha attend``: their arguments."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import mha_core
+
+from ..corpus.precision import PRECISIONS
+from ..corpus.rows import Columns
+from ..models.text_encoder import TextEncoder
+from . import attend as attending
+from . import corpus as corpora
+from . import encode as encoding
+from .command import failing_clearly
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FILE|-",
+        help="Files of texts, folders of them, or patterns such as 'corpus/*.parquet': Parquet, CSV, TSV, JSON lines, by their "
+        "suffixes; any other file has one text per line. - is standard input.",
+        allow_dash=True,
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option("--model", "-m", metavar="DIR|REPO", envvar="MHA_MODEL", help="Directory of a model, or a repository id."),
+]
+Texts = Annotated[list[str] | None, typer.Option("--text", "-t", metavar="T", help="A text; repeatable.")]
+Name = Annotated[
+    str | None, typer.Option("--backend", "-b", metavar="NAME", help="A backend that `mha backends` lists, such as numpy.")
+]
+Device = Annotated[str | None, typer.Option("--device", metavar="D", help="One of the backend's devices, such as cuda.")]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="x.npy|DIR|-",
+        help="File for the vectors, one (n, d) array; a folder for Parquet files of ids and vectors; or - for a JSON list per "
+        "text (default).",
+    ),
+]
+Similar = Annotated[
+    int | None,
+    typer.Option("--similar", "-k", min=1, metavar="K", help="Print the K nearest texts to each text instead of vectors."),
+]
+Column = Annotated[
+    str | None,
+    typer.Option("--column", "--field", metavar="NAME", help="The column, or field of JSON lines, that holds the texts."),
+]
+Id = Annotated[
+    str | None, typer.Option("--id", metavar="NAME", help="The column or field of ids. Default: rows are numbered from 0.")
+]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="NAME", help=f"How a folder stores vectors: {', '.join(PRECISIONS)}.")
+]
+SkipInvalid = Annotated[
+    bool,
+    typer.Option("--skip-invalid", help="List rows without a text in DIR/_rejected/rejected.parquet, instead of stopping."),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", "-w", min=1, metavar="N", help="Encode in N processes of this machine, by Dask.")
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        "--scheduler", metavar="ADDRESS", help="Encode on the Dask cluster of this scheduler, such as tcp://host:8786."
+    ),
+]
+
+
+def encode(
+    *,
+    model: Model,
+    files: Files = None,
+    text: Texts = None,
+    backend: Name = None,
+    device: Device = None,
+    output: Output = None,
+    similar: Similar = None,
+    column: Column = None,
+    id: Id = None,
+    precision: Precision = "float32",
+    skip_invalid: SkipInvalid = False,
+    workers: Workers = None,
+    scheduler: Scheduler = None,
+) -> None:
+    """Turn texts into vectors with a pretrained encoder, or find similar texts (--similar)."""
+    if not files and not text:
+        raise typer.BadParameter("no texts; give FILE..., - for standard input, or --text T", param_hint="FILE")
+    is_array, is_folder = str(output).endswith(".npy"), output not in (None, "-") and _is_folder(str(output))
+    if output not in (None, "-") and not is_array and not is_folder:
+        raise typer.BadParameter(
+            f"{output!r} does not end in .npy; give x.npy, a folder such as vectors/, or - for JSON lines",
+            param_hint="--output",
+        )
+    if output == "-" and similar:
+        raise typer.BadParameter("--similar prints to standard output too; give a file", param_hint="--output")
+    for name, given in (("--id", id is not None), ("--precision", precision != "float32"), ("--skip-invalid", skip_invalid)):
+        if given and not is_folder:
+            raise typer.BadParameter(f"is for a folder of vectors; add --output vectors/, not {output}", param_hint=name)
+    if precision not in PRECISIONS:
+        raise typer.BadParameter(f"{precision!r} is none of {', '.join(PRECISIONS)}", param_hint="--precision")
+    if workers is not None and scheduler is not None:
+        raise typer.BadParameter("a scheduler has workers; leave out one of the two", param_hint="--workers")
+    in_parts = is_folder or workers is not None or scheduler is not None
+    if in_parts and (text or similar or output in (None, "-") or Path("-") in (files or [])):
+        raise typer.BadParameter(
+            "a folder, --workers and --scheduler are for files of texts, and write files: leave out --text, - and --similar",
+            param_hint="--output",
+        )
+    columns = Columns(column, id)
+    with failing_clearly():
+        sources = encoding.sources_of(files or [], columns)
+        load = partial(TextEncoder.from_pretrained, _absolute(model), backend=backend, device=device)
+        if in_parts:
+            corpora.run(
+                sources,
+                load,
+                Path(str(output)),
+                workers=workers,
+                scheduler=scheduler,
+                column=column,
+                id=id,
+                precision=precision,
+                skip_invalid=skip_invalid,
+            )
+        else:
+            encoding.run(sources, columns, text or [], load, output, similar)
+
+
+def _is_folder(output: str) -> bool:
+    path = Path(output)
+    return not output.endswith(".npy") and (output.endswith("/") or not path.suffix or path.is_dir())
+
+
+def _absolute(model: str) -> str:
+    """Return the path of a directory from the root, for processes in other directories; a repository's name as it is."""
+    path = Path(model).expanduser()
+    return str(path.absolute()) if path.is_dir() else model
+
+
+def _head(text: str) -> Any:
+    if text == "mean" or text.removeprefix("-").isdecimal():
+        return text if text == "mean" else int(text)
+    raise typer.BadParameter(f"{text!r} is neither a number nor mean")
+
+
+def attend(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text.")],
+    *,
+    model: Model,
+    backend: Name = None,
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="x.html|x.png|-", help="An interactive page, a picture, or - for the terminal."),
+    ] = "-",
+    layer: Annotated[
+        int | None, typer.Option("--layer", metavar="N", help="Layer, from 0. Default: that of the head; in a picture, all.")
+    ] = None,
+    head: Annotated[
+        Any,
+        typer.Option(
+            "--head",
+            metavar="N|mean",
+            parser=_head,
+            help="Head, from 0, or the mean of all, by default of the last layer. Default: the head in which words single out "
+            "another word most; in a picture, all.",
+        ),
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page or picture when it is written.")] = False,
+) -> None:
+    """Show what each head of a pretrained encoder attends to in a text."""
+    if show and output == "-":
+        raise typer.BadParameter("there is no file to open: add --output page.html", param_hint="--open")
+    if output != "-" and Path(output).suffix not in attending.WRITERS:
+        endings = " or ".join(attending.WRITERS)
+        raise typer.BadParameter(
+            f"{output!r} does not end in {endings}; give such a file, or - for the terminal", param_hint="--output"
+        )
+    with failing_clearly():
+        attending.run(text, model, backend, output, layer, head)
+        if show and typer.launch(output):
+            raise mha_core.MhaError(f"nothing on this machine opens {output}; it is written")

@@ -1,0 +1,1 @@
+"""Corpora that are larger than memory: files of texts to files of vectors, in one process or on a Dask cluster."""

@@ -1,0 +1,140 @@
+"""The work on one part of a corpus, as any process can do it: read the texts, encode them, write the vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..algebra.arrays import compute_dtype
+from ..models.text_encoder import TextEncoder
+from .errors import CorpusError
+from .parts import Report, read_report, write_part
+from .plan import Part
+from .rows import Columns
+from .sources import bad_text, numbered_rows
+
+_INT64 = range(-(2**63), 2**63)
+_loading = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all parts of a corpus have in common."""
+
+    model: TextEncoder | Callable[[], TextEncoder]
+    """An encoder, or what returns it, called once in each process."""
+    model_sha256: str
+    folder: Path
+    """Of the vectors."""
+    base: Path
+    """The folder that has all files of texts: their paths are written relative to it."""
+    columns: Columns
+    id_type: str
+    normalize: bool | None
+    precision: str
+    skip_invalid: bool
+    digest: str
+    """Of the manifest."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A part whose file is written."""
+
+    report: Report
+    reused: bool
+    """Whether an earlier run had written it."""
+
+
+def encode_part(job: Job, part: Part) -> Done:
+    """Write the vectors of a part, unless they are there."""
+    path = job.folder / part.name
+    found = read_report(path, job.digest)
+    if found is not None:
+        return Done(found, reused=True)
+    texts, ids, rejected = [], [], []
+    for at, (span, number, row) in enumerate(numbered_rows(part.spans, job.columns), part.first):
+        reason = row.reason or (_wrong_id(row.id, job) if job.columns.id is not None else None)
+        if reason is None:
+            texts.append(row.text)
+            ids.append(at if job.columns.id is None else row.id)
+        elif job.skip_invalid:
+            rejected.append((os.path.relpath(span.path, job.base), number, reason))
+        else:
+            raise bad_text(span, number, reason)
+    encoder = _encoder(job)
+    tokens, cut = encoder.tokenizer(texts)
+    vectors = encoder.backend.to_numpy(encoder.encode_ids(tokens, normalize=job.normalize))
+    report = Report(len(texts), sum(map(len, tokens)), cut, tuple(rejected))
+    write_part(path, ids, vectors, report, id_type=job.id_type, precision=job.precision, job=job.digest)
+    return Done(report, reused=False)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the manifest says of a model."""
+
+    sha256: str
+    """Of its weights, tokenizer and pooling."""
+    dim: int
+    max_seq_length: int
+    normalize: bool
+    backend: str
+    dtype: str
+
+
+def describe(model: TextEncoder | Callable[[], TextEncoder], _: None = None) -> Model:
+    """Return what tells a model from another one."""
+    encoder = model if isinstance(model, TextEncoder) else model()
+    if not isinstance(encoder, TextEncoder):
+        raise TypeError(f"model returned {type(encoder).__name__}; expected a TextEncoder")
+    return Model(
+        sha256=_sha256(encoder),
+        dim=encoder.dim,
+        max_seq_length=encoder.max_seq_length,
+        normalize=encoder.pooling.normalize,
+        backend=encoder.backend.name,
+        dtype=str(encoder.model.words.dtype).rpartition(".")[2],
+    )
+
+
+_encoders: dict[str, TextEncoder] = {}
+
+
+def _encoder(job: Job) -> TextEncoder:
+    """Return this process's encoder. Raises CorpusError if it is not the one of the manifest."""
+    with _loading:
+        if job.model_sha256 not in _encoders:
+            encoder = job.model if isinstance(job.model, TextEncoder) else job.model()
+            found = _sha256(encoder)
+            if found != job.model_sha256:
+                raise CorpusError(
+                    f"the model of this worker differs from that of the manifest: sha256 {found}, {job.model_sha256}"
+                )
+            _encoders.clear()
+            _encoders[found] = encoder
+        return _encoders[job.model_sha256]
+
+
+def _sha256(encoder: TextEncoder) -> str:
+    xp, digest = encoder.backend.xp, hashlib.sha256()
+    for name, array in sorted(encoder.model.arrays().items()):
+        digest.update(f"{name} {array.shape} {array.dtype}".encode())
+        digest.update(encoder.backend.to_numpy(xp.astype(array, compute_dtype(xp, array.dtype), copy=False)).tobytes())
+    settings = (encoder.model.settings, encoder.tokenizer.max_seq_length, encoder.tokenizer.lower_case, encoder.pooling)
+    digest.update(repr(settings).encode())
+    digest.update(encoder.tokenizer.tokenizer.to_str().encode())
+    return digest.hexdigest()
+
+
+def _wrong_id(id: Any, job: Job) -> str | None:
+    if isinstance(id, str) != (job.id_type == "string"):
+        return f"{job.columns.id} is {id!r}; ids of this corpus are {job.id_type}"
+    if isinstance(id, int) and id not in _INT64:
+        return f"{job.columns.id} is {id}, which int64 cannot hold"
+    return None
