@@ -25,7 +25,7 @@ BELOW = {
     "bench": {"dispatch", "conformance", ""},
     "cli": {"algebra", "dispatch", "ops", "layers", "models", "bench", ""},
     "__main__": {"cli"},
-    "plugin": {"algebra", "dispatch"},
+    "plugin": {"algebra", "dispatch", "ops"},
     "__init__": {"algebra", "dispatch", "distributed", "ops", "layers", "models", "train"},
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}

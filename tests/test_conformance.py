@@ -50,13 +50,24 @@ SLOW = {
 """Modules of the suite that take long on a backend: each is a separate test, so that pytest-xdist's workers can share them."""
 
 
+CHOSEN = {
+    "dask": (
+        *("test_namespace", "test_imports", "test_promises", "test_inputs", "test_kernels", "test_covering"),
+        *("test_half_precision", "test_determinism", "test_demanded", "test_memory"),
+    ),
+}
+"""Modules that judge a backend whose every call takes milliseconds; its whole suite takes minutes, even the quick one."""
+
+
 def parts(name):
-    """Return groups of modules, which together are the whole suite."""
+    """Return groups of modules, which together are the whole suite, or those that are chosen."""
+    if name in CHOSEN:
+        return {"others": list(CHOSEN[name])}
     slow = SLOW.get(name, ())
     return {**{module: [module] for module in slow}, "others": [module for module in MODULES if module not in slow]}
 
 
-OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "frozen_v1")) if name not in IN_FULL]
+OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "dask", "frozen_v1")) if name not in IN_FULL]
 RUNS = [
     *(pytest.param(name, part, [], marks=pytest.mark.full, id=f"{name}-{part}") for name in IN_FULL for part in parts(name)),
     *(pytest.param(name, None, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
