@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
+import needs
 from conftest import ROOT, THIRD_PARTY
 from mha_core.conformance.cases.features import ALL_FEATURES
 from mha_core.conformance.cases.pieces import PIECES
@@ -92,6 +93,21 @@ def test_every_installed_backend_conforms(name, part, extent, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+@needs.installed("mha_dask", "dask")
+def test_the_kernel_for_dask_conforms_with_several_chunks(tmp_path):
+    """By itself, its plugin makes arrays of one chunk. A row in which all keys have a bias of -1e30 is beyond states in float32."""
+    options = [
+        "--plugin",
+        "chunked_dask",
+        "--quick",
+        "-k",
+        "blocks and (covering or promises) and not (test_3_ and (bias or product))",
+    ]
+    done = conform("dask", *options, cwd=tmp_path, path=[ROOT / "tests" / "third_party" / "mha-dask"])
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.full
