@@ -98,7 +98,7 @@ def test_every_installed_backend_conforms(name, part, extent, tmp_path):
 @pytest.mark.full
 @needs.installed("mha_dask", "dask")
 def test_the_kernel_for_dask_conforms_with_several_chunks(tmp_path):
-    """By itself, its plugin makes arrays of one chunk. A row in which all keys have a bias of -1e30 is beyond states in float32."""
+    """Its plugin makes arrays of one chunk. Rows in which all keys have a bias of -1e30 are beyond states in float32."""
     options = [
         "--plugin",
         "chunked_dask",

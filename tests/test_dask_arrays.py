@@ -6,7 +6,8 @@ import pickle
 import re
 import tracemalloc
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import needs
 from conftest import ROOT
 from mha_core.conformance import oracle
 from mha_core.conformance.cases.problems import random_problem
+from mha_core.plugin import Mask
 from test_pairs import NAMES, arguments
 from together import for_each
 
@@ -318,6 +320,27 @@ def test_gradients_are_lazy_too(rng):
 
 
 # errors
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_mask_of_the_users_own_with_arrays_must_be_a_frozen_dataclass(rng, frozen):
+    @dataclass(frozen=frozen, eq=False)
+    class Even(Mask):
+        parity: Any
+
+        def block(self, grid):
+            return (grid.query_index + grid.key_index) % 2 == self.parity
+
+    x = rng.normal(size=(1, 9, 4))
+    lazy, parity = da.from_array(x, chunks=(1, 4, 4)), da.from_array(np.asarray([[1]]))
+    if frozen:
+        allowed = (np.arange(9)[:, None] + np.arange(9)) % 2 == 1
+        close(
+            mha.scaled_dot_product_attention(lazy, lazy, lazy, mask=Even(parity)), oracle.attention(x, x, x, allowed=allowed)[0]
+        )
+    else:
+        with pytest.raises(TypeError, match="must be a frozen dataclass"):
+            mha.scaled_dot_product_attention(lazy, lazy, lazy, mask=Even(parity))
 
 
 def test_errors_say_what_to_write():

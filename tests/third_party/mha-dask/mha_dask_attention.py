@@ -30,7 +30,7 @@ _PLACE = np.empty(0)  # of an array that a task receives
 def attention(p):
     """Return the state of a problem, of which nothing is computed yet."""
     query, key, value = p.query, p.key, p.value
-    if query.numblocks[0] > 1 and query.ndim == len(p.batch_shape) + 3 > 3 and _is_same_for_each_element(p):
+    if _is_same_for_each_element(p) and query.ndim == len(p.batch_shape) + 3 > 3 and query.numblocks[0] > 1:
         return by_batch_slices(p, query.chunks[0][0], attention)
     query, key = (_along_length(x, x.chunks[-2]) for x in (query, key))
     value = _along_length(value, key.chunks[-2])
@@ -45,9 +45,16 @@ def attention(p):
 
 
 def _is_same_for_each_element(p):
-    """Return whether no mask, bias or option tells elements of the batch apart."""
-    terms = [term for term in (p.mask, p.bias) if term is not None]
-    return isinstance(p.offset, int) and p.dropout is None and not any(True for term in terms for _ in term.arrays())
+    """Return whether no mask, bias or option tells elements of the batch apart.
+
+    Raises TypeError for a mask or bias with an array that cannot be replaced, in a task, by its numbers.
+    """
+    terms, found = [term for term in (p.mask, p.bias) if term is not None], []
+    map_arrays(terms, lambda x: found.append(x) or x)
+    arrays = [x for term in terms for _, x in term.arrays()]
+    if len(found) < len(arrays):
+        raise TypeError("on dask arrays, a mask or bias of your own that contains arrays must be a frozen dataclass")
+    return isinstance(p.offset, int) and p.dropout is None and not arrays
 
 
 def _along_length(x, chunks):
