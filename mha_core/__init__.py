@@ -3,11 +3,15 @@
 Importing this package imports no array library and reads no plugin metadata; both happen on first use.
 """
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from . import distributed as distributed
 from .algebra.biases import alibi, relative_bias
 from .algebra.dropout import weight_dropout
 from .algebra.masks import array_mask, causal, chunks, key_lengths, packed, prefix, segments, window
 from .algebra.state import AttentionState
+from .corpus.errors import BadText, CorpusError
 from .dispatch.backend import set_num_threads
 from .dispatch.errors import (
     BackendMismatch,
@@ -50,6 +54,9 @@ from .ops.vjp import Gradients, value_and_grad, vjp
 from .train.optimiser import OptimiserState
 from .train.optimisers import SGD, AdamW
 from .train.schedules import warmup_cosine, warmup_linear
+
+if TYPE_CHECKING:
+    from .corpus.encode import CorpusReport, encode_corpus
 
 __version__ = "0.1.0"
 
@@ -107,6 +114,8 @@ __all__ = [
     "DecoderCache",
     "TextEncoder",
     "TruncationWarning",
+    "encode_corpus",
+    "CorpusReport",
     "backends",
     "use_backend",
     "set_default_backend",
@@ -127,4 +136,19 @@ __all__ = [
     "LayerFileError",
     "ModelError",
     "ModelNotFound",
+    "CorpusError",
+    "BadText",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the functions on corpora when they are first used: they would take a fifth of the time of ``import mha_core``."""
+    if name in ("CorpusReport", "encode_corpus"):
+        from .corpus import encode
+
+        return getattr(encode, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

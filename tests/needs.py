@@ -23,6 +23,8 @@ _OTHER_NAMES = {
     "mha_dask": "make third-party",
     "mha_frozen_v1": "make third-party",
     "mha_jax": "make third-party",
+    "distributed": "pip install mha-core[dask]",
+    "pyarrow": "pip install mha-core[corpus]",
     "nvidia": "pip install nvidia-cuda-nvrtc",
     "rich": "pip install mha-core[cli]",
     "typer": "pip install mha-core[cli]",

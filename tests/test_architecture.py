@@ -17,16 +17,17 @@ BELOW = {
     "ops": {"algebra", "autodiff", "dispatch"},
     "layers": {"algebra", "autodiff", "dispatch", "ops"},
     "models": {"algebra", "autodiff", "dispatch", "ops", "layers"},
+    "corpus": {"algebra", "dispatch", "layers", "models"},
     "train": {"algebra", "dispatch", "ops", "layers"},
     "distributed": {"algebra", "dispatch", "ops"},
     # the suite judges all floors below it by their public names, and does not import the command
     "conformance": {"algebra", "dispatch", "ops", "layers", "distributed", ""},
     # the benchmarks judge what they time as the suite does, and use the rest of mha_core by its public names alone
     "bench": {"dispatch", "conformance", ""},
-    "cli": {"algebra", "dispatch", "ops", "layers", "models", "bench", ""},
+    "cli": {"algebra", "dispatch", "ops", "layers", "models", "corpus", "bench", ""},
     "__main__": {"cli"},
     "plugin": {"algebra", "dispatch", "ops"},
-    "__init__": {"algebra", "dispatch", "distributed", "ops", "layers", "models", "train"},
+    "__init__": {"algebra", "corpus", "dispatch", "distributed", "ops", "layers", "models", "train"},
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}
 # the suite computes in NumPy float64 and is run by pytest; it imports both at module level, since nothing else in core imports
@@ -40,7 +41,8 @@ NUMPY_IN = {
     "mha_core/layers/init.py",
     "mha_core/models/files.py",
     "mha_core/models/saving.py",
-    "mha_core/cli/encode.py",
+    "mha_core/corpus/precision.py",
+    "mha_core/corpus/stored.py",
 }
 CORE = {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / "mha_core").rglob("*.py"))}
 SOURCE = CORE | {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / "backends").rglob("*.py"))}

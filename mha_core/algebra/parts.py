@@ -74,8 +74,8 @@ class Part:
             case KeyLengths(int(n)) if isinstance(self.cols, range):
                 return KeyLengths(len(range(self.cols.start, min(n, self.cols.stop), self.cols.step)))
             case KeyLengths(n):
-                step = _step(self.cols)
-                return KeyLengths((as_integers(xp, n) - self.cols.start + (step - 1)) // step)
+                step, count = _step(self.cols), n if isinstance(n, int) else as_integers(xp, n)
+                return KeyLengths((count - self.cols.start + (step - 1)) // step)
             case Segments(queries, keys):
                 return Segments(pick(xp, queries, self.rows, -1), pick(xp, keys, self.cols, -1))
             case ArrayMask(array):

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..corpus import on_dask
 from ..corpus.encode import CorpusReport, encode_corpus
+from ..corpus.manifest import REJECTED
 from ..corpus.sources import Source
 from ..corpus.stored import npy_writer, stored_vectors
 from ..models.text_encoder import TextEncoder
@@ -58,6 +59,8 @@ def _summarise(report: CorpusReport, output: Path, folder: Path) -> None:
         each = f", {rate / workers:.0f} for each of {workers} workers" if workers > 1 else ""
         print(f"{encoded} texts in {report.seconds:.1f} s: {rate:.0f} texts/s{each}; {report.tokens} tokens in all texts")
     if report.cut:
-        print(f"{report.cut} texts are longer than {report.max_seq_length} tokens, and were cut there")
+        texts, were = ("1 text is", "was") if report.cut == 1 else (f"{report.cut} texts are", "were")
+        print(f"{texts} longer than {report.max_seq_length} tokens, and {were} cut there")
     if report.rejected:
-        print(f"{report.rejected} rows have no text that can be encoded: see {folder / '_rejected/rejected.parquet'}")
+        rows = "1 row has" if report.rejected == 1 else f"{report.rejected} rows have"
+        print(f"{rows} no text that can be encoded: see {folder / REJECTED}")

@@ -117,7 +117,10 @@ def encode(
         )
     columns = Columns(column, id)
     with failing_clearly():
-        sources = encoding.sources_of(files or [], columns)
+        try:
+            sources = encoding.sources_of(files or [], columns)
+        except FileNotFoundError as error:
+            raise typer.BadParameter(str(error), param_hint="FILE") from error
         load = partial(TextEncoder.from_pretrained, _absolute(model), backend=backend, device=device)
         if in_parts:
             corpora.run(

@@ -107,6 +107,6 @@ def _kind(found: Any) -> str | None:
     types = pyarrow().types
     if types.is_dictionary(found):
         found = found.value_type
-    if types.is_string(found) or types.is_large_string(found) or types.is_string_view(found):
+    if types.is_string(found) or types.is_large_string(found) or types.is_string_view(found) or types.is_null(found):
         return ID_TYPES[str]
     return ID_TYPES[int] if types.is_integer(found) else None

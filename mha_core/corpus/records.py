@@ -90,18 +90,22 @@ def _after_blank_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _after_closed_quotes(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the rows of CSV: a newline ends a row unless it is between quotes; a quote in a quoted value is doubled."""
-    row, quotes = b"", 0
-    for line in _after_blank_lines(lines):
-        row += line
-        quotes += line.count(b'"')
-        if len(row) > _LONGEST:
+    """Yield the rows of CSV, each with the blank lines before it.
+
+    A newline ends a row unless it is between quotes. A quote in a quoted value is doubled, so quotes are even outside.
+    """
+    row: list[bytes] = []
+    quotes = length = 0
+    for line in lines:
+        row.append(line)
+        quotes, length = quotes + line.count(b'"'), length + len(line)
+        if length > _LONGEST:
             raise CorpusError(f"a row of CSV is longer than {_LONGEST} bytes: a quote is not closed")
-        if quotes % 2 == 0:
-            yield row
-            row, quotes = b"", 0
-    if row:
-        yield row
+        if quotes % 2 == 0 and not (quotes == 0 and line.isspace()):
+            yield b"".join(row)
+            row, quotes, length = [], 0, 0
+    if quotes:
+        yield b"".join(row)
 
 
 def _line_reader(path: str, header: str, columns: Columns) -> Callable[[str], Row]:

@@ -76,10 +76,10 @@ def _found(path: Path) -> list[Source]:
     if path.exists():
         return [_source(path)]
     if not glob.has_magic(str(path)):
-        raise FileNotFoundError(f"{path} does not exist")
+        raise FileNotFoundError(f"{str(path)!r} does not exist")
     matching = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if not os.path.isdir(name)]
     if not matching:
-        raise FileNotFoundError(f"no file matches {path}")
+        raise FileNotFoundError(f"no file matches {str(path)!r}")
     return [_source(each) for each in matching]
 
 

@@ -1,0 +1,371 @@
+"""encode_corpus in one process: what it writes, what it finds again, and what it refuses; pickled encoders."""
+
+import dataclasses
+import json
+import os
+import pickle
+import resource
+import signal
+
+import numpy as np
+import pytest
+
+import needs
+from conftest import mha
+from mha_core.corpus.stored import npy_writer, stored_vectors
+from test_corpus_files import SUFFIXES, write
+from test_encode import fails, ok
+
+pytestmark = needs.installed("pyarrow")
+WORDS = ["a bird", "", "the bird sings", "dawn", "in the tree", "sings"]
+TEXTS = [f"{WORDS[at % 6]} {WORDS[at // 6 % 6]}" for at in range(23)]
+
+
+@pytest.fixture
+def tiny(tiny_model):
+    return mha.TextEncoder.from_pretrained(tiny_model, backend="numpy")
+
+
+@pytest.fixture
+def encode(tiny_model, tmp_path):
+    """The function that encodes texts.jsonl to out in parts of 5 rows."""
+
+    def run(**options):
+        given = {"column": "text", "part_rows": 5, "model": tiny_model, "out": tmp_path / "out", "progress": False} | options
+        sources = given.pop("sources", tmp_path / "texts.jsonl")
+        return mha.encode_corpus(None, sources, given.pop("out"), given.pop("model"), **given)
+
+    write(tmp_path / "texts.jsonl", TEXTS, range(100, 123))
+    return run
+
+
+def table(folder):
+    import pyarrow.parquet as pq
+
+    return pq.read_table(folder)
+
+
+def contents(folder):
+    """Return all files of a folder, and what is in them."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def refuses(error, message, encode, **options):
+    with pytest.raises(error) as caught:
+        encode(**options)
+    assert message in str(caught.value)
+
+
+# what is written
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_vectors_are_those_of_the_encoder_in_the_order_of_the_texts(encode, tiny, tmp_path, suffix):
+    paths = [write(tmp_path / f"{at}{suffix}", TEXTS[start:stop]) for at, start, stop in ((0, 0, 9), (1, 9, 9), (2, 9, 23))]
+    column = None if suffix == ".txt" else "text"
+    report = encode(sources=paths, column=column)
+    found = table(tmp_path / "out")
+    assert found["id"].to_pylist() == list(range(23))
+    np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), tiny.encode(TEXTS), rtol=0, atol=1e-6)
+    assert sorted(contents(tmp_path / "out")) == ["_SUCCESS", "_manifest.json", *(f"part-0000{at}.parquet" for at in range(5))]
+    ids, cut = tiny.tokenizer(TEXTS)
+    assert (report.texts, report.dim, report.parts, report.rejected, report.reused) == (23, 8, 5, 0, 0)
+    assert (report.tokens, report.cut, report.workers) == (sum(map(len, ids)), cut, 1)
+
+
+def test_ids_are_kept(encode, tmp_path):
+    encode(id="key")
+    assert table(tmp_path / "out")["id"].to_pylist() == list(range(100, 123))
+    write(tmp_path / "texts.csv", TEXTS, [f"id {at}" for at in range(23)])
+    encode(id="key", sources=tmp_path / "texts.csv", out=tmp_path / "other")
+    assert table(tmp_path / "other")["id"].to_pylist() == [f"id {at}" for at in range(23)]
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("float16", "halffloat"), ("int8", "int8"), ("binary", "uint8")])
+def test_vectors_are_stored_in_fewer_bits(encode, tiny, tmp_path, precision, kind):
+    encode(precision=precision)
+    found = table(tmp_path / "out")
+    assert str(found["vector"].type) == f"fixed_size_list<element: {kind}>[{1 if precision == 'binary' else 8}]"
+    vectors, stored = tiny.encode(TEXTS), np.concatenate([block for _, block in stored_vectors(tmp_path / "out").blocks()])
+    if precision == "binary":
+        np.testing.assert_array_equal(stored, np.where(vectors > 0, 1, -1))
+    else:
+        bound = abs(vectors).max(axis=1, keepdims=True) / (254 if precision == "int8" else 2048)
+        assert (abs(stored - vectors) <= bound * 1.0001).all()
+    if precision == "int8":
+        np.testing.assert_allclose(found["scale"].to_numpy(), abs(vectors).max(axis=1) / 127, rtol=1e-6)
+
+
+def test_vectors_may_be_left_as_long_as_they_are(encode, tiny, tmp_path):
+    encode(normalize=False)
+    np.testing.assert_allclose(
+        np.stack(table(tmp_path / "out")["vector"].to_numpy()), tiny.encode(TEXTS, normalize=False), rtol=0, atol=1e-6
+    )
+
+
+def test_a_corpus_without_rows_has_no_parts(encode, tmp_path):
+    (tmp_path / "texts.jsonl").write_text("")
+    assert encode().texts == 0
+    assert sorted(contents(tmp_path / "out")) == ["_SUCCESS", "_manifest.json"]
+    assert (stored_vectors(tmp_path / "out").rows, stored_vectors(tmp_path / "out").dim) == (0, 8)
+
+
+# rows that cannot be encoded
+
+
+@pytest.fixture
+def invalid(tmp_path):
+    lines = (tmp_path / "texts.jsonl").read_bytes().splitlines(keepends=True)
+    lines[7], lines[12], lines[13] = b'{"text": null, "key": 107}\n', b'{"text": "\xff"}\n', b'{"text": "a", "key": "b"}\n'
+    (tmp_path / "texts.jsonl").write_bytes(b"".join(lines))
+    return tmp_path
+
+
+def test_a_row_without_a_text_stops_the_run_with_file_and_row(encode, invalid):
+    refuses(mha.BadText, f"{invalid / 'texts.jsonl'}, row 8: text is null", encode)
+    assert sorted(contents(invalid / "out")) == ["_manifest.json", "part-00000.parquet"]
+
+
+def test_or_is_listed_and_the_other_rows_keep_their_ids(encode, invalid):
+    report = encode(skip_invalid=True, id="key")
+    assert (report.texts, report.rejected) == (20, 3)
+    assert table(invalid / "out")["id"].to_pylist() == [at for at in range(100, 123) if at not in (107, 112, 113)]
+    listed = [
+        {"file": "texts.jsonl", "row": 8, "reason": "text is null"},
+        {"file": "texts.jsonl", "row": 13, "reason": "not valid UTF-8 (byte 11 of the row: invalid start byte)"},
+        {"file": "texts.jsonl", "row": 14, "reason": "key is 'b'; ids of this corpus are int64"},
+    ]
+    assert table(invalid / "out/_rejected/rejected.parquet").to_pylist() == listed
+    assert encode(skip_invalid=True, id="key").reused == 20, "the list is written again from what the parts say"
+    assert table(invalid / "out/_rejected/rejected.parquet").to_pylist() == listed
+    encode(skip_invalid=True, out=invalid / "rows")
+    assert table(invalid / "rows")["id"].to_pylist() == [at for at in range(23) if at not in (7, 12)]
+
+
+def test_an_id_that_int64_cannot_hold_is_refused(encode, tmp_path):
+    write(tmp_path / "texts.jsonl", TEXTS, [*range(22), 2**63])
+    refuses(mha.BadText, "row 23: key is 9223372036854775808, which int64 cannot hold", encode, id="key")
+
+
+def test_ids_of_two_types_are_refused(encode, tmp_path):
+    write(tmp_path / "more.jsonl", TEXTS, [str(at) for at in range(23)])
+    both = [tmp_path / "texts.jsonl", tmp_path / "more.jsonl"]
+    refuses(mha.CorpusError, "texts.jsonl are int64, and those of", encode, id="key", sources=both)
+
+
+# runs that go on
+
+
+def test_a_run_that_was_stopped_encodes_only_what_is_missing(encode, tmp_path):
+    encode()
+    whole = contents(tmp_path / "out")
+    for name in ("part-00001.parquet", "part-00004.parquet", "_SUCCESS"):
+        (tmp_path / "out" / name).unlink()
+    (tmp_path / "out" / "part-00002.parquet").write_bytes(whole["part-00002.parquet"][:-7])  # as after a loss of power
+    (tmp_path / "out" / ".part-00001.parquet.abcdefgh.part").write_bytes(b"left over")
+    before = (tmp_path / "out" / "part-00000.parquet").stat().st_mtime_ns
+    report = encode()
+    assert (report.texts, report.reused) == (23, 10)
+    assert contents(tmp_path / "out") == whole
+    assert (tmp_path / "out" / "part-00000.parquet").stat().st_mtime_ns == before
+
+
+def test_another_corpus_model_or_option_is_refused_with_what_differs(encode, tiny, tmp_path):
+    encode()
+    whole = contents(tmp_path / "out")
+
+    def differs(message, **options):
+        refuses(mha.CorpusError, f"was begun with something else: {message}", encode, **options)
+        assert {name: data for name, data in contents(tmp_path / "out").items() if name != "_SUCCESS"} == {
+            name: data for name, data in whole.items() if name != "_SUCCESS"
+        }
+
+    differs("options: precision was float32, now int8", precision="int8")
+    differs("options: part_rows was 5, now 6", part_rows=6)
+    differs("options: id was None, now key", id="key")
+    other = dataclasses.replace(tiny, pooling=dataclasses.replace(tiny.pooling, normalize=False))
+    differs("model: sha256 was", model=other)
+    write(tmp_path / "texts.jsonl", [*TEXTS[:-1], "dawn"], range(100, 123))
+    differs("sources: other contents in texts.jsonl (now texts.jsonl)")
+    both = [tmp_path / "texts.jsonl"] * 2
+    differs("sources: there were 1 files, now 2", sources=both)
+
+
+def test_the_corpus_and_the_folder_may_move(encode, tmp_path):
+    encode()
+    whole = contents(tmp_path / "out")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "texts.jsonl").rename(tmp_path / "elsewhere/texts.jsonl")
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert encode(sources=tmp_path / "elsewhere/texts.jsonl", out=tmp_path / "moved").reused == 23
+    assert contents(tmp_path / "moved") == whole
+    assert str(tmp_path).encode() not in b"".join(whole.values()), "paths in the folder are relative"
+
+
+def test_a_folder_with_other_files_is_left_alone(encode, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("x")
+    refuses(FileExistsError, "out has other files, and no _manifest.json; expected a new or empty folder", encode)
+    assert contents(tmp_path / "out") == {"precious": b"x"}
+
+
+def test_a_full_disk_leaves_whole_parts_and_the_next_run_goes_on(encode, tmp_path):
+    encode(out=tmp_path / "quiet")
+    quiet = contents(tmp_path / "quiet")
+    smallest = min(len(data) for name, data in quiet.items() if name.startswith("part"))
+    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (smallest, before[1]))  # the last part fits, the others do not
+    try:
+        refuses(OSError, "part-00000.parquet cannot be written: File too large", encode)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert sorted(contents(tmp_path / "out")) == ["_manifest.json"]
+    encode()
+    assert contents(tmp_path / "out") == quiet
+
+
+# arguments
+
+
+def test_wrong_arguments_are_refused(encode, tmp_path):
+    refuses(ValueError, "precision is 'int4'; expected one of float32, float16, int8, binary", encode, precision="int4")
+    refuses(ValueError, "part_rows is 0; expected an int of at least 1, or None", encode, part_rows=0)
+    refuses(TypeError, "model is int; expected a path, a repository, a TextEncoder or a function", encode, model=7)
+    refuses(TypeError, "model returned int; expected a TextEncoder", encode, model=lambda: 7)
+    refuses(mha.ModelNotFound, "no directory", encode, model=tmp_path / "nothing")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_may_be_an_encoder_or_a_function(encode, tiny, tmp_path):
+    encode()
+    encode(model=tiny, out=tmp_path / "encoder")
+    encode(model=lambda: tiny, out=tmp_path / "function")
+    assert contents(tmp_path / "out") == contents(tmp_path / "encoder") == contents(tmp_path / "function")
+
+
+# encoders that are pickled
+
+
+def test_an_encoder_is_pickled_as_its_path_and_read_once(tiny, tiny_model):
+    pickled = pickle.dumps(tiny)
+    assert len(pickled) < 500
+    first, second = pickle.loads(pickled), pickle.loads(pickled)
+    assert first is second
+    np.testing.assert_array_equal(first.encode(TEXTS), tiny.encode(TEXTS))
+    os.utime(tiny_model / "model.safetensors", (0, 0))
+    assert pickle.loads(pickled) is not first, "the file has changed"
+
+
+def test_a_relative_path_is_pickled_as_an_absolute_one(tiny_model, monkeypatch):
+    monkeypatch.chdir(tiny_model.parent)
+    pickled = pickle.dumps(mha.TextEncoder.from_pretrained(tiny_model.name))
+    monkeypatch.chdir("/")
+    assert pickle.loads(pickled).dim == 8
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_an_encoder_that_was_changed_is_pickled_with_its_arrays(tiny_model, backend):
+    pytest.importorskip(backend)
+    encoder = mha.TextEncoder.from_pretrained(tiny_model, backend=backend)
+    changed = dataclasses.replace(encoder, model=encoder.model.map(lambda x: x * 0.5))
+    found = pickle.loads(pickle.dumps(changed))
+    assert found.backend is encoder.backend
+    to_numpy = encoder.backend.to_numpy
+    np.testing.assert_array_equal(to_numpy(found.encode(TEXTS)), to_numpy(changed.encode(TEXTS)))
+    assert abs(to_numpy(found.encode(TEXTS)) - to_numpy(encoder.encode(TEXTS))).max() > 1e-3
+
+
+def test_texts_that_are_tokenized_have_the_vectors_of_encode(tiny):
+    ids, _ = tiny.tokenizer(TEXTS)
+    np.testing.assert_array_equal(tiny.encode_ids(ids), tiny.encode(TEXTS))
+    assert tiny.encode_ids([]).shape == (0, 8)
+
+
+# the command
+
+
+def test_the_command_writes_a_folder_and_sums_up(tiny_model, tmp_path):
+    write(tmp_path / "x.jsonl", [*TEXTS, "a " * 20])
+    given = ("encode", "--model", tiny_model, tmp_path / "*.jsonl", "--field", "text", "-o", tmp_path / "out")
+    first, second = (ok(*given).splitlines() for _ in range(2))
+    assert first[0] == second[0] == f"wrote {tmp_path / 'out'}: 1 file of 24 vectors of 8 numbers"
+    assert first[1].startswith("24 texts in ")
+    assert first[2] == second[2] == "1 text is longer than 8 tokens, and was cut there"
+    assert second[1] == "24 of them had been written by an earlier run"
+    manifest = json.loads((tmp_path / "out/_manifest.json").read_text())
+    assert manifest["sources"][0]["path"] == "x.jsonl"
+
+
+def test_the_command_lists_rows_without_texts(tiny_model, tmp_path):
+    (tmp_path / "x.txt").write_bytes(b"a\n\xff\n")
+    given = ("encode", "--model", tiny_model, tmp_path / "x.txt", "-o", tmp_path / "out")
+    assert f"{tmp_path / 'x.txt'}, line 2: not valid UTF-8" in fails(1, *given)
+    found = ok(*given[:-1], tmp_path / "other", "--skip-invalid").splitlines()
+    assert found[-1] == f"1 row has no text that can be encoded: see {tmp_path / 'other/_rejected/rejected.parquet'}"
+
+
+def test_one_array_and_json_lines_come_from_the_same_files(tiny_model, tiny, tmp_path):
+    write(tmp_path / "x.parquet", TEXTS)
+    given = ("encode", "--model", tiny_model, tmp_path / "x.parquet", "--column", "text")
+    ok(*given, "-o", tmp_path / "x.npy")
+    vectors = np.array([json.loads(line) for line in ok(*given).splitlines()], np.float32)
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), tiny.encode(TEXTS))
+    np.testing.assert_allclose(vectors, tiny.encode(TEXTS), rtol=0, atol=1e-6)
+
+
+def test_the_command_refuses_what_does_not_go_together(tiny_model, tmp_path):
+    write(tmp_path / "x.csv", TEXTS)
+    given = ("encode", "--model", tiny_model, tmp_path / "x.csv", "--column", "text")
+    assert "is for a folder of vectors; add --output vectors/" in fails(2, *given, "--id", "key")
+    assert "is for a folder of vectors; add --output vectors/" in fails(2, *given, "--skip-invalid", "-o", "x.npy")
+    assert "'int4' is none of float32, float16, int8, binary" in fails(2, *given, "--precision", "int4", "-o", "out")
+    assert "a scheduler has workers; leave out one of the two" in fails(
+        2, *given, "-w", "2", "--scheduler", "tcp://x:1", "-o", "y"
+    )
+    for more in (["--workers", "2"], ["-o", "out", "--text", "a"], ["-o", "out", "-k", "2"], ["-o", "out", "-"]):
+        assert "leave out --text, - and --similar" in fails(2, *given, *more)
+    assert "x.csv has no column 'words': its columns are key, text" in fails(1, *given[:-1], "words", "-o", tmp_path / "out")
+    assert "no file matches" in fails(2, "encode", "--model", tiny_model, tmp_path / "*.tsv")
+
+
+# reading what was written
+
+
+def test_vectors_are_read_back_by_blocks(tmp_path, encode, tiny):
+    with npy_writer(tmp_path / "x.npy") as append:
+        append(np.zeros((0, 3), np.float32))
+        append(np.arange(15000, dtype=np.float32).reshape(5000, 3))
+    stored = stored_vectors(tmp_path / "x.npy")
+    blocks = list(stored.blocks())
+    assert (stored.rows, stored.dim, [len(ids) for ids, _ in blocks]) == (5000, 3, [4096, 904])
+    np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), np.load(tmp_path / "x.npy"))
+    encode(id="key")
+    ids, vectors = zip(*stored_vectors(tmp_path / "out").blocks(), strict=True)
+    assert [each for block in ids for each in block] == list(range(100, 123))
+    np.testing.assert_allclose(np.concatenate(vectors), tiny.encode(TEXTS), rtol=0, atol=1e-6)
+
+
+def test_what_cannot_be_read_back_says_why(tmp_path, encode):
+    encode()
+    (tmp_path / "out/_SUCCESS").unlink()
+    np.save(tmp_path / "ids.npy", np.arange(3))
+    np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/_manifest.json").write_text('{"format": 2}')
+    for name, message in (
+        ("nothing", "does not exist; expected a .npy file, or a folder that mha encode wrote"),
+        ("out", "is not whole: run mha encode again, which goes on where it stopped"),
+        ("empty", "has no _manifest.json: it was not written by mha encode"),
+        ("other", "_manifest.json is of another format; expected format 1"),
+        ("ids.npy", "holds int64 of shape (3,); expected floating numbers of shape (n, d)"),
+        ("objects.npy", "is not a .npy file of numbers"),
+    ):
+        with pytest.raises((mha.CorpusError, FileNotFoundError)) as caught:
+            stored_vectors(tmp_path / name)
+        assert message in str(caught.value)
+    encode()
+    (tmp_path / "out/part-00003.parquet").unlink()
+    with pytest.raises(mha.CorpusError, match="has 4 parts; its manifest says 5"):
+        stored_vectors(tmp_path / "out")
