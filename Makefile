@@ -157,7 +157,8 @@ third-party: build/third_party/ready
 # Plugins of other distributions, installed by pip as users do, in a folder that is only on pytest's pythonpath.
 build/third_party/ready: $(DEV)/ready $(shell find $(THIRD) -type f -not -name '*.pyc')
 	rm -rf $(@D)
-	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(THIRD)/mha-jax $(THIRD)/mha-dask $(THIRD)/frozen_v1
+	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(THIRD)/mha-jax $(THIRD)/frozen_v1 \
+		$(THIRD)/mha-dask $(THIRD)/mha-ndonnx
 	touch $@
 
 # backends/mha_native, compiled for this machine, installed in a folder that only its own tests use.

@@ -25,6 +25,7 @@ _OTHER_NAMES = {
     "mha_jax": "make third-party",
     "distributed": "pip install mha-core[dask]",
     "pyarrow": "pip install mha-core[corpus]",
+    "mha_ndonnx": "make third-party",
     "nvidia": "pip install nvidia-cuda-nvrtc",
     "rich": "pip install mha-core[cli]",
     "typer": "pip install mha-core[cli]",
@@ -34,7 +35,7 @@ _OTHER_NAMES = {
 }
 _SAME_NAMES = """
 array_api_compat array_api_strict asv asv_runner cloudpickle hatchling huggingface_hub hypothesis jax jinja2 keras matplotlib
-ml_dtypes mpmath onnx plotly pluggy ruff selenium sentence_transformers sphinx torch tqdm transformers
+ml_dtypes mpmath ndonnx onnx onnxruntime plotly pluggy ruff selenium sentence_transformers sphinx torch tqdm transformers
 """
 INSTALL = _OTHER_NAMES | {name: f"pip install {name.replace('_', '-')}" for name in _SAME_NAMES.split()}
 """How to install each library, by the name that is imported."""

@@ -38,6 +38,7 @@ def conform(*arguments, cwd, suite=SUITE, **settings):
 INSTALLED = [row.name for row in mha.backends() if row.state == "registered"]
 """Backends of all entry points: any other plugin that is installed is judged too."""
 IN_FULL = ("numpy", "torch")
+IN_PART = ("ndonnx",)  # opens a session of ONNX Runtime for each operator: tests/test_ndonnx.py runs a part of the suite
 MODULES = sorted(path.stem for path in (ROOT / "mha_core" / "conformance").glob("test_*.py"))
 SLOW = {
     "numpy": ("test_algebra", "test_covering", "test_gradients", "test_kernels", "test_layer_gradients"),
@@ -68,7 +69,7 @@ def parts(name):
     return {**{module: [module] for module in slow}, "others": [module for module in MODULES if module not in slow]}
 
 
-OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "dask", "frozen_v1")) if name not in IN_FULL]
+OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "dask", "frozen_v1")) if name not in (*IN_FULL, *IN_PART)]
 RUNS = [
     *(pytest.param(name, part, [], marks=pytest.mark.full, id=f"{name}-{part}") for name in IN_FULL for part in parts(name)),
     *(pytest.param(name, None, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),

@@ -19,9 +19,14 @@ from mha_core.dispatch.registry import registry
 from test_imports import ARRAY_LIBRARIES, run
 from together import for_each
 
-pytestmark = needs.installed("mha_jax", "mha_dask", "mha_frozen_v1", "jax", "dask", "hatchling")
+pytestmark = needs.installed("mha_jax", "mha_dask", "mha_frozen_v1", "mha_ndonnx", "jax", "dask", "hatchling")
 SOURCES = ROOT / "tests" / "third_party"
-DISTRIBUTIONS = {"jax": ("mha-jax", "0.1.0"), "dask": ("mha-dask", "0.1.0"), "frozen_v1": ("mha-frozen-v1", "1.0.0")}
+DISTRIBUTIONS = {
+    "jax": ("mha-jax", "0.1.0"),
+    "dask": ("mha-dask", "0.1.0"),
+    "frozen_v1": ("mha-frozen-v1", "1.0.0"),
+    "ndonnx": ("mha-ndonnx", "0.1.0"),
+}
 
 
 # installation
@@ -43,6 +48,7 @@ def test_a_plugin_is_found_by_its_entry_point_with_its_distribution_and_version(
         ("mha-jax", "mha_jax_kernels", {f"mha_jax{name}.py" for name in ("", "_kernels", "_outline", "_ranks", "_scan")}),
         ("mha-dask", "mha_dask", {f"mha_dask{name}.py" for name in ("", "_attention", "_namespace")}),
         ("frozen_v1", "mha_frozen_v1", {f"mha_frozen_v1/{name}.py" for name in ("__init__", "arrays", "kernels")}),
+        ("mha-ndonnx", "mha_ndonnx", {f"mha_ndonnx{name}.py" for name in ("", "_arrays", "_text")}),
     ],
 )
 def test_a_wheel_builds_and_holds_the_plugin(tmp_path, folder, module, files):

@@ -140,7 +140,7 @@ def at_least(xp: Namespace, x: Array, ndim: int) -> Array:
 def pick_pairs(xp: Namespace, x: Array, rows: AnyIndex, cols: AnyIndex) -> Array:
     """Return the block ``rows`` x ``cols`` of ``x``, which broadcasts to (..., L, S); axes of length 1 keep broadcasting."""
     x = at_least(xp, x, 2)
-    if (rows, cols) == tuple(map(range, x.shape[-2:])):
+    if None not in x.shape[-2:] and (rows, cols) == tuple(map(range, x.shape[-2:])):
         return x  # some libraries copy what they slice, even all of it
     if isinstance(rows, range) and isinstance(cols, range) and rows.step == cols.step == 1 and 1 not in x.shape[-2:]:
         return x[..., rows.start : rows.stop, cols.start : cols.stop]

@@ -24,7 +24,7 @@ from .arrays import AnyIndex, Array, DynamicRange, Index, Namespace, bounds, pic
 from .blocks import Block, batch_slice_size, block_shape, by_batch_slices, split, visible_blocks
 from .masks import Relation
 from .packed import by_sequence, goes_by_sequence
-from .problem import AttentionProblem
+from .problem import AttentionProblem, check_lengths
 from .state import AttentionState, concat_queries, merge
 
 
@@ -33,8 +33,11 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
 
     ``rows``: only these queries. ``block``: how many queries and keys are computed together; the result depends on it only
     through rounding.
+
+    Raises ValueError if the library does not know how many queries or keys there are.
     """
     p = problem
+    check_lengths(p, "attention in blocks")
     if rows is None and block is None:
         if goes_by_sequence(p):
             return by_sequence(p, attention_state)

@@ -23,7 +23,7 @@ from .block_sum import BlockSum
 from .blocks import batch_slice_size, block_shape, split, visible_blocks
 from .masks import Relation
 from .packed import goes_by_sequence, sequences
-from .problem import AttentionProblem
+from .problem import AttentionProblem, check_lengths
 from .state import AttentionState
 from .visibility import seeing
 
@@ -54,6 +54,7 @@ def attention_vjp(
     that of the gradients of query, key and value, by default their own.
     """
     p, xp = problem, problem.xp
+    check_lengths(p, "the gradient of attention")
     d_out = xp.zeros_like(state.out) if d_out is None else d_out
     if goes_by_sequence(p):
         return gradients_by_sequence(p, state, d_out, d_lse, wanted, attention_vjp)

@@ -113,7 +113,14 @@ def _key(value: Any) -> Hashable:
 def check_aligned(name: str, term: Term, query_offset: object, shape: tuple[int, ...]) -> None:
     """Raise ValueError where the alignment of queries and keys would be a guess (promise 5)."""
     queries, keys = shape[-2:]
-    if term.reads_query_position and query_offset is None and queries != keys:
+    if not term.reads_query_position or query_offset is not None:
+        return
+    if None in (queries, keys):
+        raise ValueError(
+            f"{name} depends on the position of the query, and the number of queries or keys is not known: "
+            "say how they align, with query_offset=0 (at the start)"
+        )
+    if queries != keys:
         raise ValueError(
             f"{name} depends on the position of the query, and there are {queries} queries and {keys} keys: "
             f"say how they align, with query_offset=0 (at the start) or query_offset={keys - queries} (at the end)"

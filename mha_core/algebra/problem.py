@@ -10,7 +10,7 @@ from .biases import Alibi, ArrayBias, Bias, RelativeBias
 from .dropout import WeightDropout
 from .grid import Grid
 from .masks import Mask
-from .structure import Structure
+from .structure import EVERY_KEY, Structure
 
 _BIAS_FEATURES: dict[type[Bias], str] = {ArrayBias: "bias", Alibi: "alibi", RelativeBias: "relative_bias"}
 
@@ -21,6 +21,9 @@ class AttentionProblem:
 
     query, key and value have a head axis each, one dtype and one device; H is a multiple of K. Keys that no query may see are
     dropped or zero, in key and value alike (promise 7). Kernels read the mask from ``structure``.
+
+    A size that the library does not know is None, as in the array API standard. Without the number of queries or keys, unseen
+    keys are left to the kernel: ``structure.keys`` is ``EVERY_KEY``.
     """
 
     xp: Namespace
@@ -99,6 +102,13 @@ class AttentionProblem:
         problem = object.__new__(AttentionProblem)  # takes 0.8 us, dataclasses.replace 4.7: a third of a tiny call
         object.__setattr__(problem, "__dict__", fields)
         return problem
+
+
+def check_lengths(p: AttentionProblem, what: str) -> None:
+    """Raise ValueError, naming what needs it, if the library does not know the number of queries or keys."""
+    if p.structure.keys is EVERY_KEY:
+        shapes = f"query {tuple(p.query.shape)}, key {tuple(p.key.shape)}"
+        raise ValueError(f"{what} needs the number of queries and keys, and None stands for a number not known: {shapes}")
 
 
 def scores_shape(query: Array, key: Array, value: Array, sink: Array | None = None) -> tuple[int, ...]:

@@ -12,10 +12,13 @@ from functools import cached_property, reduce
 from operator import and_
 
 from .arrays import Array, Namespace, as_integers, pick_pairs
-from .grid import Grid
+from .grid import FARTHEST, Grid
 from .masks import And, ArrayMask, Band, KeyLengths, Mask, Not, Or, Packed, Relation
 
 Limits = tuple[int | None, int | None]
+
+EVERY_KEY = range(FARTHEST)
+"""The keys that remain if a library does not know how many there are, as while it traces a graph: all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +29,8 @@ class Structure:
     """
 
     keys: range
-    """The caller's keys that remain; no query may see any other."""
+    """The caller's keys that remain; no query may see any other. ``EVERY_KEY`` if the number of queries or keys is not known:
+    then no key is dropped or zeroed, and the whole mask is ``rest``."""
     band: Limits = (None, None)
     """low <= j - i <= high, with the query offset included; None: no limit."""
     key_lengths: Array | None = None
@@ -37,6 +41,10 @@ class Structure:
     """Booleans that broadcast to (..., H, L, S)."""
     rest: Mask | None = None
     """All other masks, in the caller's indices."""
+
+    def keeps_all(self, num_keys: int) -> bool:
+        """Return whether all of ``num_keys`` keys remain."""
+        return self.keys is EVERY_KEY or len(self.keys) == num_keys
 
     @cached_property
     def features(self) -> frozenset[str]:
@@ -70,8 +78,12 @@ def conjuncts(mask: Mask | None) -> Iterator[Mask]:
             yield mask
 
 
-def structure_of(xp: Namespace, mask: Mask | None, *, num_queries: int, num_keys: int, offset: int | Array) -> Structure:
-    """Return the structure of ``mask`` over ``num_queries`` x ``num_keys`` pairs."""
+def structure_of(
+    xp: Namespace, mask: Mask | None, *, num_queries: int | None, num_keys: int | None, offset: int | Array
+) -> Structure:
+    """Return the structure of ``mask`` over ``num_queries`` x ``num_keys`` pairs; None stands for a number not known."""
+    if num_queries is None or num_keys is None:
+        return Structure(EVERY_KEY, rest=mask)
     low: int | None = None
     high: int | None = None
     stop = num_keys

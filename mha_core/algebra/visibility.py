@@ -11,6 +11,7 @@ from .blocks import split
 from .grid import over_heads
 from .masks import ArrayMask, Relation
 from .problem import AttentionProblem
+from .structure import EVERY_KEY
 
 _BLOCK = 1 << 20  # pairs evaluated together
 _ROWS = 512  # queries in a block
@@ -34,8 +35,8 @@ def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tup
 
     The function makes a problem like ``p`` from arrays like those that ``p`` was made from, and holds no array itself.
     """
-    reached, num_keys = p.structure.keys, key.shape[-2]
-    keys = None if len(reached) == num_keys else (..., slice(reached.start, reached.stop), slice(None))
+    reached = p.structure.keys
+    keys = None if p.structure.keeps_all(key.shape[-2]) else (..., slice(reached.start, reached.stop), slice(None))
     zeroes = p.mask is not None and _seen(p) is not None  # finding out in each call takes as long as zeroing
     as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
     nothing: Any = None
@@ -55,7 +56,7 @@ def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tup
 def _seen(p: AttentionProblem) -> Array | None:
     """Return which of the remaining keys are seen, broadcasting to (..., H, 1, S); None if all are known to be seen."""
     s, xp = p.structure, p.xp
-    if not len(s.keys) or not p.query.shape[-2]:
+    if s.keys is EVERY_KEY or not len(s.keys) or not p.query.shape[-2]:
         return None
     low, high = s.band
     diagonal = (low is None or low <= 0) and (high is None or high >= 0)

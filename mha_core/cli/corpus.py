@@ -33,12 +33,7 @@ def run(
         client = None
         if workers is not None or scheduler is not None:
             client = stack.enter_context(on_dask.connected(workers=workers, scheduler=scheduler))
-            threads = client.nthreads()
-            print(
-                f"{len(threads)} worker{'s' * (len(threads) != 1)} with {sum(threads.values())} threads, "
-                f"seen at {client.dashboard_link}",
-                file=sys.stderr,
-            )
+            print(_cluster(client), file=sys.stderr)
         report = encode_corpus(client, [source.path for source in sources], folder, model, **options)
     if is_array:
         with npy_writer(output) as append:
@@ -46,6 +41,12 @@ def run(
                 append(vectors)
         shutil.rmtree(folder)
     _summarise(report, output, folder)
+
+
+def _cluster(client: Any) -> str:
+    threads = client.nthreads()
+    workers = f"{len(threads)} worker{'s' * (len(threads) != 1)} with {sum(threads.values())} threads"
+    return f"{workers if threads else 'no worker yet; the run begins when one connects'}; dashboard: {client.dashboard_link}"
 
 
 def _summarise(report: CorpusReport, output: Path, folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -23,7 +25,7 @@ def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: It
     from distributed.client import FutureCancelledError
 
     context = client.submit(_itself, shared, pure=False)  # a task, so that it is computed again if all who have it are lost
-    running = set()
+    running, address = set(), client.scheduler.address
     completed = as_completed(loop=client.loop)
     rest = iter(items)
 
@@ -42,8 +44,8 @@ def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: It
             begin(1)
             yield future.result()
             since += 1
-            if since > len(running):  # a cluster may grow
-                begin(_AHEAD * _threads(client) - len(running))
+            if since > len(running):  # a cluster may grow or shrink
+                begin(max(0, _AHEAD * _threads(client) - len(running)))
                 since = 0
     except KilledWorker as error:
         raise CorpusError(
@@ -51,7 +53,9 @@ def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: It
             "give workers more, or parts fewer rows"
         ) from error
     except FutureCancelledError as error:
-        raise CorpusError(f"the scheduler at {client.scheduler.address} stopped: {error.reason}") from error
+        raise CorpusError(
+            f"the scheduler at {address} gave up ({error.reason}): what is written stays; run the same again to go on"
+        ) from error
     finally:
         if client.status == "running":
             client.cancel([*running, context], force=True)
@@ -72,8 +76,10 @@ def number_of_workers(client: Any) -> int:
 
 
 @contextmanager
-def connected(*, workers: int | None, scheduler: str | None) -> Iterator[Any]:
+def connected(*, workers: int | None = None, scheduler: str | None = None, port: int | None = None) -> Iterator[Any]:
     """Yield a client of a scheduler, or of a cluster of ``workers`` processes of one thread on this machine.
+
+    ``port``: of the dashboard of such a cluster; None: 8787 if it is free, 0: any.
 
     Raises ModuleNotFoundError without Dask, and CorpusError if there is no such scheduler.
     """
@@ -86,6 +92,7 @@ def connected(*, workers: int | None, scheduler: str | None) -> Iterator[Any]:
         raise ModuleNotFoundError(
             f"workers need {missing.name}, which is not installed: pip install 'mha-core[dask]'", name=missing.name
         ) from missing
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it logs what it also raises
     if scheduler is not None:
         try:
             client = Client(scheduler)
@@ -96,10 +103,23 @@ def connected(*, workers: int | None, scheduler: str | None) -> Iterator[Any]:
         return
     with (
         dask.config.set(_settings(dask)),
-        LocalCluster(n_workers=workers, threads_per_worker=1, silence_logs="ERROR") as cluster,
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            silence_logs="CRITICAL",
+            dashboard_address=f"127.0.0.1:{_free_port(8787) if port is None else port}",
+        ) as cluster,
         Client(cluster) as client,
     ):
         yield client
+
+
+def _free_port(port: int) -> int:
+    """Return a port if it is free, 0 for any other if it is not."""
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return port
+    return 0
 
 
 def _settings(dask: Any) -> dict[str, Any]:
@@ -110,4 +130,5 @@ def _settings(dask: Any) -> dict[str, Any]:
     """
     name = "distributed.nanny.pre-spawn-environ"
     environment = {key: value for key, value in dask.config.get(name).items() if key != "MALLOC_TRIM_THRESHOLD_"}
-    return {"distributed.worker.profile.enabled": False, name: environment}
+    preload = [*dask.config.get("distributed.worker.preload"), f"{__package__}.preload"]
+    return {"distributed.worker.profile.enabled": False, "distributed.worker.preload": preload, name: environment}

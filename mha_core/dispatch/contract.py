@@ -13,9 +13,10 @@ from typing import Any
 API = 1
 """The version of this contract. A plugin written for another version is refused."""
 
-STATE_FEATURES = frozenset({"gradient", "forward_gradient", "vmap", "traced"})
-"""What the state of a library may require of any kernel: reverse-mode or forward-mode gradients, mapping over a batch; or, if
-traced, to consist of the library's own operations, which are being recorded, or whose arrays have no memory of their own."""
+STATE_FEATURES = frozenset({"gradient", "forward_gradient", "vmap", "traced", "unknown_sizes"})
+"""What the state of a library may require of any kernel: reverse-mode or forward-mode gradients, mapping over a batch; if
+traced, to consist of the library's own operations, which are being recorded, or whose arrays have no memory of their own; or
+to compute with sizes that the library does not know, which are None in shapes."""
 
 MASK_FEATURES = frozenset({"causal", "window", "key_lengths", "packed", "array_mask", "mask"})
 """The parts of a mask, in this order: an upper limit on key - query, a lower limit, a number of keys for each batch element,

@@ -57,6 +57,10 @@ class Rotary(Layer):
         and give NaN if it is an array.
         """
         length = x.shape[-2]
+        if length is None:
+            raise ValueError(
+                f"rotary needs the number of positions, and None stands for a number not known: x {tuple(x.shape)}"
+            )
         if isinstance(offset, Integral):
             offset = int(offset)
             if offset < 0 or offset + length > self.cos.shape[0]:

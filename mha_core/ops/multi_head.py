@@ -202,6 +202,8 @@ def _multi_head(
         k, v = known
     if cache is not None and context is None:
         options["query_offset"] = cache.length
+    elif context is None and x.shape[-2] is None:
+        options.setdefault("query_offset", 0)  # there are as many queries as keys, even if the library does not know how many
     if rotary is not None:
         turn = rotary if group is None or cache is not None else partial(group.rotated, rotary)
         q, k = (turn(y, _start(options)) for y in (q, k))

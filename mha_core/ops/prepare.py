@@ -14,7 +14,7 @@ from ..algebra.biases import Bias, as_bias
 from ..algebra.dropout import WeightDropout
 from ..algebra.grid import check_aligned, check_integers
 from ..algebra.masks import Mask, as_mask
-from ..algebra.problem import AttentionProblem, scores_shape
+from ..algebra.problem import AttentionProblem, check_lengths, scores_shape
 from ..algebra.structure import structure_of
 from ..algebra.visibility import without_unseen_keys
 from ..dispatch.advice import cast
@@ -68,7 +68,7 @@ def prepare(
             part.check(xp, shape)
             check_aligned(name, part, query_offset, shape)
     structure = structure_of(xp, mask, num_queries=shape[-2], num_keys=shape[-1], offset=offset)
-    whole = len(structure.keys) == shape[-1]
+    whole = structure.keeps_all(shape[-1])
     kept = slice(structure.keys.start, structure.keys.stop)
     problem = AttentionProblem(
         xp=xp,
@@ -103,6 +103,7 @@ def prepare_weights(
     backend = agreed(query=query, key=key)
     check.ndim("key", key, 2, "(..., heads, length, head_dim)")
     _, problem = prepare(query, key, key[..., :0], **options)  # with values of width 0
+    check_lengths(problem, "attention_weights")
     chosen = check.index("rows", rows, query.shape[-2]), check.index("cols", cols, key.shape[-2])
     if lse is not None:
         companions(query, [("lse", lse)])
