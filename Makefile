@@ -158,7 +158,7 @@ third-party: build/third_party/ready
 build/third_party/ready: $(DEV)/ready $(shell find $(THIRD) -type f -not -name '*.pyc')
 	rm -rf $(@D)
 	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(THIRD)/mha-jax $(THIRD)/frozen_v1 \
-		$(THIRD)/mha-ndonnx
+		$(THIRD)/mha-dask $(THIRD)/mha-ndonnx
 	touch $@
 
 # backends/mha_native, compiled for this machine, installed in a folder that only its own tests use.

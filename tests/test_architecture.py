@@ -26,7 +26,7 @@ BELOW = {
     "bench": {"dispatch", "conformance", ""},
     "cli": {"algebra", "dispatch", "ops", "layers", "models", "corpus", "bench", ""},
     "__main__": {"cli"},
-    "plugin": {"algebra", "dispatch"},
+    "plugin": {"algebra", "dispatch", "ops"},
     "__init__": {"algebra", "corpus", "dispatch", "distributed", "ops", "layers", "models", "train"},
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
+import needs
 from conftest import ROOT, THIRD_PARTY
 from mha_core.conformance.cases.features import ALL_FEATURES
 from mha_core.conformance.cases.pieces import PIECES
@@ -51,13 +52,24 @@ SLOW = {
 """Modules of the suite that take long on a backend: each is a separate test, so that pytest-xdist's workers can share them."""
 
 
+CHOSEN = {
+    "dask": (
+        *("test_namespace", "test_imports", "test_promises", "test_inputs", "test_kernels", "test_covering"),
+        *("test_half_precision", "test_determinism", "test_demanded", "test_memory"),
+    ),
+}
+"""Modules that judge a backend whose every call takes milliseconds; its whole suite takes minutes, even the quick one."""
+
+
 def parts(name):
-    """Return groups of modules, which together are the whole suite."""
+    """Return groups of modules, which together are the whole suite, or those that are chosen."""
+    if name in CHOSEN:
+        return {"others": list(CHOSEN[name])}
     slow = SLOW.get(name, ())
     return {**{module: [module] for module in slow}, "others": [module for module in MODULES if module not in slow]}
 
 
-OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "frozen_v1")) if name not in (*IN_FULL, *IN_PART)]
+OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "dask", "frozen_v1")) if name not in (*IN_FULL, *IN_PART)]
 RUNS = [
     *(pytest.param(name, part, [], marks=pytest.mark.full, id=f"{name}-{part}") for name in IN_FULL for part in parts(name)),
     *(pytest.param(name, None, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
@@ -82,6 +94,21 @@ def test_every_installed_backend_conforms(name, part, extent, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full
+@needs.installed("mha_dask", "dask")
+def test_the_kernel_for_dask_conforms_with_several_chunks(tmp_path):
+    """Its plugin makes arrays of one chunk. Rows in which all keys have a bias of -1e30 are beyond states in float32."""
+    options = [
+        "--plugin",
+        "chunked_dask",
+        "--quick",
+        "-k",
+        "blocks and (covering or promises) and not (test_3_ and (bias or product))",
+    ]
+    done = conform("dask", *options, cwd=tmp_path, path=[ROOT / "tests" / "third_party" / "mha-dask"])
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ import pytest
 import mha_numpy
 import needs
 
-ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "array_api_compat", "array_api_strict")
+ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "dask", "array_api_compat", "array_api_strict")
 PLUGINS = ("mha_numpy", "pluggy", "importlib.metadata", "importlib_metadata")
 SUITE = ("pytest", "mha_core.conformance")
 # modules of the standard library that are slow to import, or import others, and are needed only to write files or show errors

@@ -96,3 +96,10 @@ def test_parts_merge_to_the_whole(layout, mask, bias):
             np.testing.assert_allclose(state.out, exact.out[..., index, :], rtol=1e-12, atol=1e-12)
             np.testing.assert_allclose(state.lse, exact.lse[..., index], rtol=1e-12, atol=1e-12)
         assert np.all(exact.lse[..., ~seen] == -np.inf)
+
+
+def test_lengths_may_be_narrow_or_unsigned():
+    lengths = np.asarray([200, 250], dtype=np.uint8)
+    mask = Part(range(3), range(240, 310), 0).mask(XP, mha.key_lengths(lengths))
+    assert mask.n.tolist() == [-40, 10]
+    assert Part(range(3), range(300, 310), 0).mask(XP, mha.key_lengths(lengths)).n.tolist() == [-100, -50]

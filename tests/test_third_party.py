@@ -19,10 +19,11 @@ from mha_core.dispatch.registry import registry
 from test_imports import ARRAY_LIBRARIES, run
 from together import for_each
 
-pytestmark = needs.installed("mha_jax", "mha_frozen_v1", "mha_ndonnx", "jax", "hatchling")
+pytestmark = needs.installed("mha_jax", "mha_dask", "mha_frozen_v1", "mha_ndonnx", "jax", "dask", "hatchling")
 SOURCES = ROOT / "tests" / "third_party"
 DISTRIBUTIONS = {
     "jax": ("mha-jax", "0.1.0"),
+    "dask": ("mha-dask", "0.1.0"),
     "frozen_v1": ("mha-frozen-v1", "1.0.0"),
     "ndonnx": ("mha-ndonnx", "0.1.0"),
 }
@@ -45,6 +46,7 @@ def test_a_plugin_is_found_by_its_entry_point_with_its_distribution_and_version(
     ("folder", "module", "files"),
     [
         ("mha-jax", "mha_jax_kernels", {f"mha_jax{name}.py" for name in ("", "_kernels", "_outline", "_ranks", "_scan")}),
+        ("mha-dask", "mha_dask", {f"mha_dask{name}.py" for name in ("", "_attention", "_namespace")}),
         ("frozen_v1", "mha_frozen_v1", {f"mha_frozen_v1/{name}.py" for name in ("__init__", "arrays", "kernels")}),
         ("mha-ndonnx", "mha_ndonnx", {f"mha_ndonnx{name}.py" for name in ("", "_arrays", "_text")}),
     ],
@@ -70,23 +72,34 @@ def test_the_jax_backend_takes_fifteen_lines():
 # imports, each in its own process
 
 
+PLUGINS = {"mha_jax", "mha_dask", "mha_frozen_v1"}
+"""Modules of the plugins, which are imported to list the backends."""
+
+
 def libraries_after(code):
     program = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
-    return set(run(program, THIRD_PARTY)) & {*ARRAY_LIBRARIES, "jaxlib", "mha_jax", "mha_frozen_v1", "mha_frozen_v1.arrays"}
+    later = {*ARRAY_LIBRARIES, "jaxlib", "mha_dask_attention", "mha_frozen_v1.arrays"}
+    return set(run(program, THIRD_PARTY)) & (PLUGINS | later)
 
 
 def test_listing_backends_imports_the_plugin_modules_and_no_library():
-    assert libraries_after("import mha_core as mha; assert len(mha.backends()) >= 4") == {"mha_jax", "mha_frozen_v1"}
+    assert libraries_after("import mha_core as mha; assert len(mha.backends()) >= 5") == PLUGINS
 
 
 def test_using_numpy_imports_no_jax():
     code = "import numpy, mha_core as mha; x = numpy.ones((2, 4)); mha.scaled_dot_product_attention(x, x, x, mask=mha.causal())"
-    assert libraries_after(code) == {"numpy", "mha_jax", "mha_frozen_v1"}
+    assert libraries_after(code) == PLUGINS | {"numpy"}
 
 
 def test_using_jax_imports_no_other_library():
     code = "import mha_core as mha; mha.relu(mha.sinusoidal_positions(2, 4, backend='jax'))"
-    assert libraries_after(code) == {"numpy", "jax", "jaxlib", "mha_jax", "mha_frozen_v1"}
+    assert libraries_after(code) == PLUGINS | {"numpy", "jax", "jaxlib"}
+
+
+def test_using_dask_imports_no_other_library():
+    code = "import mha_core as mha; mha.relu(mha.sinusoidal_positions(2, 4, backend='dask'))"
+    # dask itself imports CuPy
+    assert libraries_after(code) - {"cupy"} == PLUGINS | {"numpy", "dask", "array_api_compat"}
 
 
 def test_without_jax_its_plugin_says_what_is_missing():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from .arrays import AnyIndex, Array, DynamicRange, Namespace, pick, pick_pairs
+from .arrays import AnyIndex, Array, DynamicRange, Namespace, as_integers, pick, pick_pairs
 from .biases import ArrayBias, Bias, RelativeBias
 from .dropout import WeightDropout
 from .grid import Grid, Term
@@ -74,8 +74,8 @@ class Part:
             case KeyLengths(int(n)) if isinstance(self.cols, range):
                 return KeyLengths(len(range(self.cols.start, min(n, self.cols.stop), self.cols.step)))
             case KeyLengths(n):
-                step = _step(self.cols)
-                return KeyLengths((n - self.cols.start + (step - 1)) // step)
+                step, count = _step(self.cols), n if isinstance(n, int) else as_integers(xp, n)
+                return KeyLengths((count - self.cols.start + (step - 1)) // step)
             case Segments(queries, keys):
                 return Segments(pick(xp, queries, self.rows, -1), pick(xp, keys, self.cols, -1))
             case ArrayMask(array):

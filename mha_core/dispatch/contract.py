@@ -140,8 +140,8 @@ class Backend:
     refuses: Callable[[Any], str | None] | None = None
     """Returns why an array cannot be computed with, and what to write instead; None for any other array.
 
-    It decides by the array's type and dtype only, for example for a subclass whose ``*`` is a matrix product. The message
-    begins with the name of the argument: ``"is a ...: write ..."``.
+    It decides by the array's type, shape and dtype only, for example for a subclass whose ``*`` is a matrix product, or for an
+    array whose shape is not known yet. The message begins with the name of the argument: ``"is a ...: write ..."``.
     """
     shields: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] | None = None
     """For features that name a state in which the library would compute in another dtype, such as torch's ``autocast``.

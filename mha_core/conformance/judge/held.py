@@ -112,7 +112,8 @@ class Judge:
         after()
         fresh, floats = self.arrays(other)
         for name, x in into.items():
-            x[...] = fresh[name]
+            if 0 not in x.shape:  # some libraries raise an error if there is nothing to write
+                x[...] = fresh[name]
         return floats
 
     def assert_right(self, results: Mapping[str, Any], given: Any, problem: Problem, floats: Mapping[str, np.ndarray]) -> None:
