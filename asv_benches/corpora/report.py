@@ -104,9 +104,9 @@ def plot(found: dict[str, Any], path: Path) -> None:
 PAGE = """# Corpora, measured
 
 {texts} sentences with all-MiniLM-L6-v2 on NumPy, in parts of {part_rows} rows, on a machine of {cores} cores.
-`make bench-corpora` writes this page. Medians of {rounds} rounds, in which all ways take turns. One process has as many threads
-as there are cores, and all of them work; each worker has one. "As Dask comes" is with Dask's own settings for workers, a profiler
-and memory that is trimmed; `mha encode --workers` turns both off.
+`make bench-corpora` writes this page. Medians of {rounds} rounds, in which all ways take turns. One process has as many
+threads as there are cores, and all of them work; each worker has one. "As Dask comes" is with Dask's own settings for
+workers, a profiler and memory that is trimmed; `mha encode --workers` turns both off.
 
 {measured}
 
@@ -114,10 +114,10 @@ Four workers take turns on two cores. The model takes the time of one worker, an
 
 ## A billion sentences
 
-The time of a corpus is the greater of what its workers and its scheduler take. A worker takes the time of its texts; the scheduler
-takes the time of a task for each part, however large the part is. So parts of more rows let more workers work, and cost more if a
-worker is lost, and at the end, when workers wait for the last part. For 10^9 sentences like these, on workers that each compute
-as fast as one core here, with files that all can read and write fast enough, which was not measured:
+The time of a corpus is the greater of what its workers and its scheduler take. A worker takes the time of its texts; the
+scheduler takes the time of a task for each part, however large the part is. So parts of more rows let more workers work, and
+cost more if a worker is lost, and at the end, when workers wait for the last part. For 10^9 sentences like these, on workers
+that each compute as fast as one core here, with files that all can read and write fast enough, which was not measured:
 
 {predicted}
 
