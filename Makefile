@@ -29,7 +29,7 @@ SANITIZED := $(if $(shell command -v g++),build/native-asan/ready build/native-t
 SETTINGS-native-asan := -C cmake.define.MHA_SANITIZE=address,undefined
 SETTINGS-native-tsan := -C cmake.define.MHA_SANITIZE=thread
 
-.PHONY: demo test test-all native native-here native-sanitize mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-ranks bench-report bench-screenshot gpu-check wheel third-party clean
+.PHONY: demo test test-all native native-here native-sanitize mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-ranks bench-corpora bench-report bench-screenshot gpu-check wheel third-party clean
 
 demo: $(DEMO)/ready
 	@mkdir -p build
@@ -98,6 +98,10 @@ bench-peers: $(PEERS)/ready
 # Time attention over 1, 2 and 4 processes of this machine, and write docs/ranks.md. Takes two minutes.
 bench-ranks: $(DEV)/ready
 	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m rings --report docs/ranks $(ARGS)
+
+# Encode texts in one process and on 1, 2 and 4 workers of Dask, and write docs/corpora-measured.md. Takes ten minutes.
+bench-corpora: $(DEV)/ready
+	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches:$$PWD/tests $(DEV)/bin/python -m corpora --report docs/corpora-measured $(ARGS)
 
 # On a machine with a CUDA card: write certificates of conformance, docs/gpu.md, and asv's results of MACHINE, all to be committed.
 gpu-check: $(DEV)/ready

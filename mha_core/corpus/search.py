@@ -30,6 +30,11 @@ def semantic_search(queries: Array, corpus: Array | str | os.PathLike[str] | Sto
     The corpus is read in blocks of 4096 vectors, so the memory is that of one block and of ``top_k`` results for each query. Of
     texts with equal scores the earlier ones come first. A vector of zeros has cosine 0.
 
+    >>> import numpy as np
+    >>> import mha_core as mha
+    >>> mha.semantic_search(np.asarray([[1.0, 0.0]]), np.asarray([[0.0, 1.0], [3.0, 4.0]]), top_k=1)
+    [[Hit(id=1, score=0.6)]]
+
     Parameters
     ----------
     queries : array (q, d)
@@ -47,11 +52,6 @@ def semantic_search(queries: Array, corpus: Array | str | os.PathLike[str] | Sto
         If arrays have no floating dtype, or their libraries differ.
     CorpusError, FileNotFoundError
         If a path holds no vectors.
-
-    >>> import numpy as np
-    >>> import mha_core as mha
-    >>> mha.semantic_search(np.asarray([[1.0, 0.0]]), np.asarray([[0.0, 1.0], [3.0, 4.0]]), top_k=1)
-    [[Hit(id=1, score=0.6)]]
     """
     if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
         raise ValueError(f"top_k is {top_k!r}; expected an int of at least 1")
