@@ -66,8 +66,8 @@ def encode_corpus(
 ) -> CorpusReport:
     """Encode all texts of files, and write a folder of Parquet files with their ids and vectors, in the order of the input.
 
-    The folder has files ``part-*.parquet`` with the columns ``id`` and ``vector``, ``_manifest.json``, and ``_SUCCESS`` once it is
-    whole. A run that was stopped goes on where it was if it is repeated: what is written stays.
+    The folder has files ``part-*.parquet`` with the columns ``id`` and ``vector``, ``_manifest.json``, and ``_SUCCESS`` once it
+    is whole. A run that was stopped goes on where it was if it is repeated: what is written stays.
 
     Parameters
     ----------
