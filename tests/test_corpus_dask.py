@@ -243,6 +243,27 @@ def test_ctrl_c_leaves_whole_parts_and_says_how_to_go_on(tmp_path, given):
     assert not list(out.glob(".*")), "no unfinished file stays"
 
 
+def test_two_clusters_have_two_dashboards(client, recwarn):
+    from mha_core.corpus import on_dask
+
+    taken = int(client.dashboard_link.split(":")[2].partition("/")[0])
+    with on_dask.connected(workers=1, port=taken) as other:
+        assert other.dashboard_link.startswith("http://127.0.0.1:")
+        assert other.dashboard_link != client.dashboard_link
+    assert not [each for each in recwarn.list if "already in use" in str(each.message)]
+
+
+def test_a_scheduler_that_does_not_answer_between_two_tasks_is_named(client, monkeypatch):
+    from mha_core.corpus import on_dask
+
+    def refused():
+        raise OSError("refused")
+
+    monkeypatch.setattr(client, "nthreads", refused)
+    with pytest.raises(mha.CorpusError, match=r"the scheduler at tcp:.* gave up \(refused\): .* run the same again to go on"):
+        list(on_dask.run(client, pow, 2, [3]))
+
+
 @pytest.mark.full
 def test_a_scheduler_that_is_killed_is_named(given, tmp_path):
     from mha_core.corpus import on_dask
@@ -281,6 +302,7 @@ def test_the_command_runs_workers_and_prints_where_to_watch_them(given, quiet, t
 
 def test_a_scheduler_that_does_not_answer_is_named(given, tmp_path):
     import dask
+    import distributed  # noqa: F401  its defaults, which would otherwise be dropped with the setting
 
     with dask.config.set({"distributed.comm.timeouts.connect": "100ms"}):
         message = fails(
@@ -301,7 +323,6 @@ def test_a_scheduler_that_does_not_answer_is_named(given, tmp_path):
 
 @pytest.mark.parametrize("library", ["dask", "distributed"])
 def test_without_dask_the_command_says_what_to_install(given, monkeypatch, library):
-    for name in ("dask", "distributed"):
-        monkeypatch.setitem(needs.sys.modules, name, None)
+    monkeypatch.setitem(needs.sys.modules, library, None)
     message = fails(1, "encode", given / "corpus", "--column", "text", "-m", given / "model", "-o", "x", "-w", "1")
-    assert "which is not installed: pip install 'mha-core[dask]'" in message
+    assert f"workers need {library}, which is not installed: pip install 'mha-core[dask]'" in message

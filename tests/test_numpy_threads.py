@@ -137,9 +137,8 @@ def test_tasks_run_one_after_another_where_the_blas_cannot_be_held(blas_count, m
     assert list(threads.parallel(lambda n: threading.get_ident(), range(20))) == [threading.get_ident()] * 20
 
 
-def test_a_single_item_of_parallel_may_run_tasks_on_all_cores(blas_count):
-    met = meeting(4)
-    assert list(threads.parallel(lambda _: collected(lambda n: (met.wait(), n)[1], range(4)), [0])) == [[0, 1, 2, 3]]
+def test_a_single_item_of_parallel_is_a_task(blas_count):
+    assert list(threads.parallel(lambda _: (pool.inside_a_task(), blas_count()), [0])) == [(True, 1)]
 
 
 # the caller's context

@@ -38,14 +38,13 @@ def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
 def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """Yield the results of ``function(item)`` in the order of the items, each as soon as it is known. Few items are read ahead.
 
-    Tasks run as in ``run``, but a single item is computed outside of any task, so it may run tasks on all cores itself.
+    Tasks run as in ``run``; a single item is a task too, so its bits do not depend on the number of threads.
     """
     rest = iter(items)
-    first = list(islice(rest, 2))
-    if len(first) < 2 or _one_after_another():
-        yield from map(function, first)
+    if _one_after_another():
         yield from map(function, rest)
         return
+    first = list(islice(rest, 2))
     results: dict[int, Any] = {}
 
     def task(numbered: tuple[int, Any]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import socket
+import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -54,9 +54,7 @@ def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: It
             "give workers more, or parts fewer rows"
         ) from error
     except FutureCancelledError as error:
-        raise CorpusError(
-            f"the scheduler at {address} gave up ({error.reason}): what is written stays; run the same again to go on"
-        ) from error
+        raise _gave_up(address, error.reason) from error
     finally:
         if client.status == "running":
             client.cancel([*running, context], force=True)
@@ -68,7 +66,14 @@ def _itself(shared: Any) -> Any:
 
 def _threads(client: Any) -> int:
     """Return how many threads all workers have, at least 1; none is known while the connection to the scheduler is lost."""
-    return max(1, sum(client.nthreads().values())) if client.status == "running" else 1
+    try:
+        return max(1, sum(client.nthreads().values())) if client.status == "running" else 1
+    except OSError as error:  # the scheduler died after it had answered last
+        raise _gave_up(client.scheduler.address, error) from error
+
+
+def _gave_up(address: str, reason: object) -> CorpusError:
+    return CorpusError(f"the scheduler at {address} gave up ({reason}): what is written stays; run the same again to go on")
 
 
 def number_of_workers(client: Any) -> int:
@@ -77,10 +82,10 @@ def number_of_workers(client: Any) -> int:
 
 
 @contextmanager
-def connected(*, workers: int | None = None, scheduler: str | None = None, port: int | None = None) -> Iterator[Any]:
+def connected(*, workers: int | None = None, scheduler: str | None = None, port: int = 8787) -> Iterator[Any]:
     """Yield a client of a scheduler, or of a cluster of ``workers`` processes of one thread on this machine.
 
-    ``port``: of the dashboard of such a cluster; None: 8787 if it is free, 0: any.
+    ``port``: of the dashboard of such a cluster, or any other if it is taken.
 
     Raises ModuleNotFoundError without Dask, and CorpusError if there is no such scheduler.
     """
@@ -102,25 +107,15 @@ def connected(*, workers: int | None = None, scheduler: str | None = None, port:
         with client:
             yield client
         return
-    with (
-        dask.config.set(_settings(dask)),
-        LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            silence_logs="CRITICAL",
-            dashboard_address=f"127.0.0.1:{_free_port(8787) if port is None else port}",
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-def _free_port(port: int) -> int:
-    """Return a port if it is free, 0 for any other if it is not."""
-    with socket.socket() as probe, suppress(OSError):
-        probe.bind(("127.0.0.1", port))
-        return port
-    return 0
+    with dask.config.set(_settings(dask)), ExitStack() as stack:
+        with warnings.catch_warnings():  # Dask then takes another port, which the dashboard's address shows
+            warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use", UserWarning)
+            cluster = stack.enter_context(
+                LocalCluster(
+                    n_workers=workers, threads_per_worker=1, silence_logs="CRITICAL", dashboard_address=f"127.0.0.1:{port}"
+                )
+            )
+        yield stack.enter_context(Client(cluster))
 
 
 def _settings(dask: Any) -> dict[str, Any]:

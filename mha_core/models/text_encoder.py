@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from ..algebra.arrays import Array, Namespace, compute_dtype, integers
+from ..algebra.arrays import Array, compute_dtype, integers
 from ..algebra.masks import packed
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import backend_of, backend_without_arrays
@@ -154,10 +154,7 @@ class TextEncoder:
         if not ids:
             return self.backend.xp.zeros((0, self.dim), dtype=self.model.words.dtype, device=self.device)
         order, batches = _sorted_batches(ids)
-        vectors = [self._encode_packed(batch) for batch in batches]
-        xp = backend_of({"vectors": vectors[0]}).xp
-        normalized = self.pooling.normalize if normalize is None else normalize
-        return _in_order(xp, vectors, order, self.device, self.model.words.dtype, normalized)
+        return self._in_order([self._encode_packed(batch) for batch in batches], order, self.model.words.dtype, normalize)
 
     def vjp(self, texts: Iterable[str], *, wrt: Callable[[str], bool] | None = None, **options: Any) -> Any:
         """Return the vectors of texts, and the pullback to the weights; see ``mha_core.vjp``."""
@@ -171,12 +168,16 @@ class TextEncoder:
     def encode_ids(self, ids: Sequence[Sequence[int]], *, normalize: bool | None = None) -> Array:
         """Return the vectors of texts that are tokenized, (n, d), as ``encode`` does.
 
-        ``ids``: the token ids of each text, with special tokens, as ``tokenizer(texts)`` returns them.
+        ``ids``: the token ids of each text, with special tokens, as ``tokenizer(texts)`` returns them. On NumPy the bits do not
+        depend on the number of threads, even for a few texts, for which ``encode`` would use all cores.
         """
         if not ids:
             xp = self.backend.xp
             return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)
-        return self._in_batches(ids, normalize, lambda count: None)
+        order, batches = _sorted_batches(ids)
+        return self._in_order(
+            list(self.backend.parallel(self._encode_packed, batches)), order, self.backend.xp.float32, normalize
+        )
 
     def attention_maps(self, text: str) -> tuple[Array, list[str]]:
         """Return the attention weights (layers, heads, L, L), and the L tokens of the text, special ones included.
@@ -215,15 +216,21 @@ class TextEncoder:
 
     def _in_batches(self, ids: Sequence[Sequence[int]], normalize: bool | None, done: Callable[[int], Any]) -> Array:
         """Return the vectors of texts; ``done`` is told how many are finished."""
-        xp = self.backend.xp
         order, batches = _sorted_batches(ids)
+        compute = map if len(batches) == 1 else self.backend.parallel  # a single batch may use all cores by itself
         encoded = []
-        for vectors in self.backend.parallel(self._encode_packed, batches):
+        for vectors in compute(self._encode_packed, batches):
             encoded.append(vectors)
             done(vectors.shape[0])
-        return _in_order(
-            xp, encoded, order, self.device, xp.float32, self.pooling.normalize if normalize is None else normalize
-        )
+        return self._in_order(encoded, order, self.backend.xp.float32, normalize)
+
+    def _in_order(self, batches: list[Array], order: list[int], dtype: Any, normalize: bool | None) -> Array:
+        """Return the vectors of batches, put back from an order of texts to the one given."""
+        xp = backend_of({"vectors": batches[0]}).xp  # the tape's, if gradients are recorded
+        places = xp.asarray(sorted(range(len(order)), key=order.__getitem__), device=self.device)
+        vectors = xp.take(xp.concat(batches, axis=0), places, axis=0)
+        normalized = self.pooling.normalize if normalize is None else normalize
+        return xp.astype(unit(xp, vectors) if normalized else vectors, dtype, copy=False)
 
     def _encode_packed(self, ids: Sequence[Sequence[int]]) -> Array:
         """Return the vectors of texts laid end to end in one matrix, without padding."""
@@ -255,13 +262,6 @@ def _sorted_batches(ids: Sequence[Sequence[int]]) -> tuple[list[int], list[list[
     """Return the order of texts, longest first, and batches of them in this order, to be packed into matrices."""
     order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
     return order, list(_batches([ids[at] for at in order]))
-
-
-def _in_order(xp: Namespace, batches: list[Array], order: list[int], device: Any, dtype: Any, normalize: bool) -> Array:
-    """Return the vectors of batches, put back from an order of texts to the one given."""
-    places = sorted(range(len(order)), key=order.__getitem__)
-    vectors = xp.take(xp.concat(batches, axis=0), xp.asarray(places, device=device), axis=0)
-    return xp.astype(unit(xp, vectors) if normalize else vectors, dtype, copy=False)
 
 
 def _check_texts(texts: object) -> None:
