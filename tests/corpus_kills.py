@@ -1,7 +1,8 @@
 """Runs of ``mha encode`` in which a process is killed at a random moment: afterwards the folder must equal that of a quiet run.
 
 ``python tests/corpus_kills.py RUNS [SEED]`` prints how many runs there were of each kind, and fails at the first difference.
-Either a worker is killed, and the others go on; or the command is, with scheduler and all workers, and the next run goes on.
+Either a worker is killed, and the others go on; or the command is, which runs the scheduler, alone or with all workers, and the
+next run goes on.
 """
 
 import os
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -55,8 +57,9 @@ def start(corpus, out, model):
 
 
 def kill_all(process):
-    """Kill a process and all of its workers."""
-    os.killpg(process.pid, signal.SIGKILL)
+    """Kill a process and all of its workers, if they still run."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -83,7 +86,8 @@ def main(runs, seed):
         print(f"{len(quiet)} files in {long:.1f} s")
         for run in range(runs):
             out = folder / f"run {run}"
-            if rng.random() < 0.75:
+            kind = rng.choices(("worker", "command", "all"), (2, 1, 1))[0]
+            if kind == "worker":
                 killer = threading.Timer(rng.uniform(0, long), kill_a_worker, (client.cluster, rng))
                 killer.start()
                 encode(client, corpus, out, model)
@@ -96,10 +100,15 @@ def main(runs, seed):
                 while not any(out.glob("part-*")) and time.monotonic() < deadline and process.poll() is None:
                     time.sleep(0.01)
                 time.sleep(rng.uniform(0, long))
-                kill_all(process)
-                counts["all were killed" if not (out / "_SUCCESS").exists() else "all were killed at the end"] += 1
+                if kind == "all":
+                    kill_all(process)
+                else:
+                    process.kill()  # its workers end once they miss the scheduler
+                ended = (out / "_SUCCESS").exists()
+                counts[f"{'all were' if kind == 'all' else 'scheduler and command were'} killed{' at the end' * ended}"] += 1
                 counts["parts before the next run"] += len(list(out.glob("part-*")))
                 encode(client, corpus, out, model)
+                kill_all(process)
             found = contents(out)
             different = sorted(each for each in quiet.keys() | found.keys() if quiet.get(each) != found.get(each))
             assert not different, f"run {run}: {different}"

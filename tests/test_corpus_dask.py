@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -266,23 +267,74 @@ def test_a_scheduler_that_does_not_answer_between_two_tasks_is_named(client, mon
 
 @pytest.mark.full
 def test_a_scheduler_that_is_killed_is_named(given, tmp_path):
+    import dask
+    import distributed  # noqa: F401  its defaults, which would otherwise be dropped with the setting
+
     from mha_core.corpus import on_dask
 
-    code = "from distributed import LocalCluster\nif __name__ == '__main__':\n"
-    code += "    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as c:\n"
-    code += "        print(c.scheduler_address, flush=True)\n        input()"
-    (tmp_path / "cluster.py").write_text(code)
-    python = [needs.sys.executable, tmp_path / "cluster.py"]
-    cluster = subprocess.Popen(python, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    address = cluster.stdout.readline().strip()
-    with on_dask.connected(scheduler=address) as client:
+    short = dask.config.set({"distributed.comm.timeouts.connect": "2s"})
+    with cluster(tmp_path) as (process, address), short, on_dask.connected(scheduler=address) as client:
         results = on_dask.run(client, pow, 2, iter(range(10**6)))
         assert next(results) in (1, 2, 4, 8)
-        corpus_kills.kill_all(cluster)
+        corpus_kills.kill_all(process)
         with pytest.raises(mha.CorpusError, match=f"the scheduler at {address} gave up .*; run the same again to go on"):
             list(results)
-    cluster.stdin.close()
-    cluster.stdout.close()
+
+
+@pytest.mark.full
+def test_tls_of_dask_s_configuration_is_used(given, tmp_path, monkeypatch):
+    """Scheduler, worker and command have one certificate, which signs itself; without it the command is turned away."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
+    subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    tls = {"CA_FILE": certificate}
+    for role in ("CLIENT", "SCHEDULER", "WORKER"):
+        tls |= {f"{role}__KEY": key, f"{role}__CERT": certificate}
+    for name, path in tls.items():
+        monkeypatch.setenv(f"DASK_DISTRIBUTED__COMM__TLS__{name}", str(path))
+    with cluster(tmp_path, protocol="tls", security="Security(require_encryption=True)") as (_, address):
+        assert address.startswith("tls://")
+        options = ("--id", "id", "--scheduler", address)
+        process = start(given, tmp_path / "out", *options)
+        _, errors = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, errors
+        np.testing.assert_allclose(vectors_in(tmp_path / "out"), vectors_in(given / "quiet"), rtol=0, atol=1e-6)
+        monkeypatch.delenv("DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT")
+        process = start(given, tmp_path / "other", *options)
+        _, errors = process.communicate(timeout=LIMIT)
+        assert process.returncode == 1
+        assert f"no scheduler answers at {address}: " in errors
+
+
+def vectors_in(folder):
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(folder).column("vector").to_pylist()
+
+
+CLUSTER = """
+from distributed import LocalCluster, Security
+
+if __name__ == "__main__":
+    options = {{"protocol": {protocol!r}, "security": {security}, "dashboard_address": None}}
+    with LocalCluster(n_workers=1, threads_per_worker=1, **options) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        input()
+"""
+
+
+@contextmanager
+def cluster(folder, protocol="tcp", security="None"):
+    """Yield the process of a scheduler with one worker, and its address."""
+    (folder / "cluster.py").write_text(CLUSTER.format(protocol=protocol, security=security))
+    python = [needs.sys.executable, folder / "cluster.py"]
+    process = subprocess.Popen(python, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        yield process, process.stdout.readline().strip()
+    finally:
+        corpus_kills.kill_all(process)
+        process.stdin.close()
+        process.stdout.close()
 
 
 # the command

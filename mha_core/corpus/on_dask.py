@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +16,8 @@ from .errors import CorpusError
 _AHEAD = 2
 """Tasks for each thread that the scheduler knows of: one runs, and the next is there when it ends. So the memory of scheduler
 and client does not grow with the corpus."""
+_SECONDS = 1.0
+"""After which the scheduler is asked again how many threads there are: a cluster may grow or shrink."""
 
 
 def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any]) -> Iterator[Any]:
@@ -36,10 +40,11 @@ def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: It
         completed.update(futures)
 
     try:
-        enough = 0
+        enough, threads, asked = 0, 0, -math.inf
         while True:
             if len(running) <= enough or not running:
-                threads = _threads(client)  # a cluster may grow or shrink
+                if time.monotonic() - asked > _SECONDS:
+                    threads, asked = _threads(client), time.monotonic()
                 before = len(running)
                 begin(max(0, _AHEAD * threads - before))
                 enough = threads * (_AHEAD + 1) // 2 if len(running) > before else 0
@@ -119,12 +124,24 @@ def connected(*, workers: int | None = None, scheduler: str | None = None, port:
 
 
 def _settings(dask: Any) -> dict[str, Any]:
-    """Return settings for workers that compute in long calls.
+    """Return settings for workers that compute in long calls; docs/decisions/corpora.md says what each of them costs.
 
-    The profiler of Dask interrupts a worker 100 times a second, and glibc, told to trim, returns memory to the system that the
-    next product takes again: see docs/corpus.md for what they take.
+    Dask looks at its processes up to 100 times a second, and tells glibc to return memory that the next product takes again.
     """
-    name = "distributed.nanny.pre-spawn-environ"
-    environment = {key: value for key, value in dask.config.get(name).items() if key != "MALLOC_TRIM_THRESHOLD_"}
-    preload = [*dask.config.get("distributed.worker.preload"), f"{__package__}.preload"]
-    return {"distributed.worker.profile.enabled": False, "distributed.worker.preload": preload, name: environment}
+    environment = "distributed.nanny.pre-spawn-environ"
+    preload = "distributed.worker.preload"
+    return {
+        "distributed.worker.profile.enabled": False,
+        "distributed.worker.memory.monitor-interval": "1s",
+        "distributed.admin.tick.interval": "1s",
+        "distributed.admin.tick.cycle": "10s",
+        "distributed.admin.system-monitor.interval": "5s",
+        preload: [*dask.config.get(preload), f"{__package__}.preload"],
+        environment: dask.config.get(environment)
+        | {"MALLOC_MMAP_THRESHOLD_": _LARGEST_IN_HEAP, "MALLOC_TRIM_THRESHOLD_": 1 << 28},
+    }
+
+
+_LARGEST_IN_HEAP = (
+    1 << 25
+)  # bytes; the most that glibc accepts (mallopt(3)). Larger arrays are returned as soon as they are freed
