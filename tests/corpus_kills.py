@@ -63,11 +63,16 @@ def kill_all(process):
     process.wait()
 
 
-def kill_a_worker(cluster, rng):
-    """Kill a random worker of a local cluster; its nanny starts another one."""
-    workers = [nanny.pid for nanny in cluster.workers.values() if nanny.pid is not None]
-    if workers:
-        os.kill(rng.choice(workers), signal.SIGKILL)
+def kill_a_worker(pids, rng):
+    """Kill one of the workers; its nanny starts another one."""
+    os.kill(rng.choice(pids), signal.SIGKILL)
+
+
+def pids_of_workers(client):
+    """Return the processes of both workers, once they run: one that is killed while it starts never comes back."""
+    while len(pids := sorted(client.run(os.getpid, on_error="ignore").values())) < 2:
+        time.sleep(0.05)
+    return pids
 
 
 def main(runs, seed):
@@ -88,12 +93,11 @@ def main(runs, seed):
             out = folder / f"run {run}"
             kind = rng.choices(("worker", "command", "all"), (2, 1, 1))[0]
             if kind == "worker":
-                killer = threading.Timer(rng.uniform(0, long), kill_a_worker, (client.cluster, rng))
+                killer = threading.Timer(rng.uniform(0, long), kill_a_worker, (pids_of_workers(client), rng))
                 killer.start()
                 encode(client, corpus, out, model)
                 killer.join()
                 counts["a worker was killed"] += 1
-                client.wait_for_workers(2)
             else:
                 process = start(corpus, out, model)
                 deadline = time.monotonic() + 60

@@ -254,6 +254,17 @@ def test_two_clusters_have_two_dashboards(client, recwarn):
     assert not [each for each in recwarn.list if "already in use" in str(each.message)]
 
 
+def test_a_run_ends_if_no_worker_is_left(monkeypatch):
+    from mha_core.corpus import on_dask
+
+    monkeypatch.setattr(on_dask, "_NO_WORKERS", 1)
+    with on_dask.connected(workers=1, port=0) as own:
+        own.cluster.scale(0)
+        wait_until(lambda: not own.nthreads())
+        with pytest.raises(mha.CorpusError, match="no worker has been left for 1 s: what is written stays; run the same again"):
+            list(on_dask.run(own, pow, 2, [3]))
+
+
 def test_a_scheduler_that_does_not_answer_between_two_tasks_is_named(client, monkeypatch):
     from mha_core.corpus import on_dask
 

@@ -138,18 +138,12 @@ def _sha256(encoder: TextEncoder) -> str:
     xp, digest = encoder.backend.xp, hashlib.sha256()
     for name, array in sorted(encoder.model.arrays().items()):
         digest.update(f"{name} {array.shape} {array.dtype}".encode())
-        digest.update(_bytes(encoder.backend.to_numpy(xp.astype(array, compute_dtype(xp, array.dtype), copy=False))))
+        numbers = encoder.backend.to_numpy(xp.astype(array, compute_dtype(xp, array.dtype), copy=False))
+        digest.update(numbers.data if numbers.flags.c_contiguous else numbers.tobytes())  # a copy only if it is needed
     settings = (encoder.model.settings, encoder.tokenizer.max_seq_length, encoder.tokenizer.lower_case, encoder.pooling)
     digest.update(repr(settings).encode())
     digest.update(encoder.tokenizer.tokenizer.to_str().encode())
     return digest.hexdigest()
-
-
-def _bytes(array: Any) -> Any:
-    """Return the memory of an array, or of a copy if its numbers are in another order."""
-    import numpy
-
-    return numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data
 
 
 def _wrong_id(id: Any, job: Job) -> str | None:

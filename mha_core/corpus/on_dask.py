@@ -16,6 +16,10 @@ from .errors import CorpusError
 _AHEAD = 2
 """Tasks for each thread that the scheduler knows of: one runs, and the next is there when it ends. So the memory of scheduler
 and client does not grow with the corpus."""
+_NO_WORKERS = 60
+"""Seconds without any worker after which a run ends; a lost one starts again within a few."""
+_LARGEST_IN_HEAP = 1 << 25
+"""Bytes, the most that glibc accepts (mallopt(3)); larger arrays are returned to the system as soon as they are freed."""
 _SECONDS = 1.0
 """After which the scheduler is asked again how many threads there are: a cluster may grow or shrink."""
 
@@ -27,6 +31,7 @@ def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: It
     """
     from distributed import KilledWorker, as_completed
     from distributed.client import FutureCancelledError
+    from distributed.scheduler import NoWorkerError
 
     context = client.submit(_itself, shared, pure=False)  # a task, so that it is computed again if all who have it are lost
     running, address = set(), client.scheduler.address
@@ -57,6 +62,10 @@ def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: It
         raise CorpusError(
             f"a worker was lost {error.allowed_failures + 1} times while it encoded the same part, such as for lack of memory: "
             "give workers more, or parts fewer rows"
+        ) from error
+    except NoWorkerError as error:
+        raise CorpusError(
+            f"no worker has been left for {error.timeout:.0f} s: what is written stays; run the same again to go on"
         ) from error
     except FutureCancelledError as error:
         raise _gave_up(address, error.reason) from error
@@ -131,6 +140,7 @@ def _settings(dask: Any) -> dict[str, Any]:
     environment = "distributed.nanny.pre-spawn-environ"
     preload = "distributed.worker.preload"
     return {
+        "distributed.scheduler.no-workers-timeout": f"{_NO_WORKERS}s",
         "distributed.worker.profile.enabled": False,
         "distributed.worker.memory.monitor-interval": "1s",
         "distributed.admin.tick.interval": "1s",
@@ -140,8 +150,3 @@ def _settings(dask: Any) -> dict[str, Any]:
         environment: dask.config.get(environment)
         | {"MALLOC_MMAP_THRESHOLD_": _LARGEST_IN_HEAP, "MALLOC_TRIM_THRESHOLD_": 1 << 28},
     }
-
-
-_LARGEST_IN_HEAP = (
-    1 << 25
-)  # bytes; the most that glibc accepts (mallopt(3)). Larger arrays are returned as soon as they are freed
