@@ -78,7 +78,17 @@ def page(found: dict[str, Any]) -> str:
     for part_rows in PARTS:
         cells = [_time(seconds(cluster, TEXTS, part_rows, workers)) for workers in WORKERS]
         table.append(_row([f"{part_rows:,}", *cells, f"{limit(cluster, part_rows):,.0f} workers"]))
-    return PAGE.format(**found, measured="\n".join(lines(found)), predicted="\n".join(table))
+    advice = " ".join(_advice(cluster, workers) for workers in WORKERS[-2:])
+    return PAGE.format(**found, measured="\n".join(lines(found)), predicted="\n".join(table), advice=advice)
+
+
+def _advice(cluster: Cluster, workers: int) -> str:
+    """Return which parts to choose for a number of workers, and what is the limit then."""
+    times = {part_rows: seconds(cluster, TEXTS, part_rows, workers) for part_rows in PARTS}
+    good = [f"{part_rows:,}" for part_rows, time in times.items() if time < 1.05 * min(times.values())]
+    busy = [f"{part_rows:,}" for part_rows in PARTS if limit(cluster, part_rows) < workers]
+    which = f"the scheduler is the limit for parts of {' and '.join(busy)} rows" if busy else "the workers are the limit"
+    return f"With {workers:,} workers {which}; within 5% of the best are parts of {', '.join(good)} rows."
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
@@ -128,7 +138,7 @@ that each compute as fast as one core here, with files that all can read and wri
 
 ![Texts per second over workers, for parts of several sizes](corpora-measured.svg)
 
-The default is at most 8192 rows. Where the scheduler's limit is near, give larger parts.
+{advice} The default, `part_rows=None`, is 8192 rows for a corpus of this size.
 """
 
 

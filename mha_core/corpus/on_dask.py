@@ -18,6 +18,8 @@ _AHEAD = 2
 and client does not grow with the corpus."""
 _NO_WORKERS = 60
 """Seconds without any worker after which a run ends; a lost one starts again within a few."""
+_LONG = "1h"
+"""The cluster would end a nanny so long after it lost a worker, even while it starts the next one."""
 _LARGEST_IN_HEAP = 1 << 25
 """Bytes, the most that glibc accepts (mallopt(3)); larger arrays are returned to the system as soon as they are freed."""
 _SECONDS = 1.0
@@ -141,6 +143,7 @@ def _settings(dask: Any) -> dict[str, Any]:
     preload = "distributed.worker.preload"
     return {
         "distributed.scheduler.no-workers-timeout": f"{_NO_WORKERS}s",
+        "distributed.deploy.lost-worker-timeout": _LONG,
         "distributed.worker.profile.enabled": False,
         "distributed.worker.memory.monitor-interval": "1s",
         "distributed.admin.tick.interval": "1s",
