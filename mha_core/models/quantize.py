@@ -83,13 +83,6 @@ def pack_bits(xp: Namespace, bits: Array) -> Array:
     return xp.sum(whole * xp.asarray(_BITS, dtype=xp.uint8, device=device_of(bits)), axis=-1, dtype=xp.uint8)
 
 
-def unpack_bits(xp: Namespace, packed: Array, d: int) -> Array:
-    """(..., d / 8, rounded up) in uint8 -> (..., d) booleans."""
-    *rows, count = packed.shape
-    bits = xp.bitwise_and(packed[..., None], xp.asarray(_BITS, dtype=xp.uint8, device=device_of(packed))) != 0
-    return xp.reshape(bits, (*rows, 8 * count))[..., :d]
-
-
 def _ranges(xp: Namespace, precision: str, vectors: Array, d: int) -> Array:
     """Return the least and the greatest of each number, (2, d)."""
     if vectors.shape[-1] != d or vectors.ndim > 2:

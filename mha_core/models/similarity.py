@@ -33,7 +33,8 @@ def similarity(name: str, a: Array, b: Array) -> Array:
         a, b = (_PRODUCTS[name](xp, x) for x in (a, b))
         return xp.matmul(a, xp.matrix_transpose(b))
     step = max(1, _ELEMENTS // max(1, b.shape[0] * b.shape[1]))
-    blocks = (a[start : start + step, None, :] for start in range(0, max(1, a.shape[0]), step))
+    starts = range(0, max(1, a.shape[0]), step)
+    blocks = (a[start : min(start + step, a.shape[0]), None, :] for start in starts)
     return xp.concat([-_DISTANCES[name](xp, block - b[None, :, :]) for block in blocks], axis=0)
 
 
