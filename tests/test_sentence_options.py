@@ -363,6 +363,13 @@ def test_a_dense_module_without_an_activation_has_tanh(with_dense):
     same(encoder.encode(["a bird", "dawn"], normalize=False), expected)
 
 
+def test_an_encoder_with_other_dense_modules_than_its_directory_is_not_saved(with_dense, tmp_path):
+    encoder = replace(mha.TextEncoder.from_pretrained(with_dense()), dense=())
+    with pytest.raises(mha.ModelError, match=r"modules\.json has 1 Dense modules, but the encoder has 0"):
+        encoder.save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -13,7 +13,7 @@ from ..layers.atomic import atomic_file
 from .checkpoint import build_model
 from .dense import Dense
 from .families import MODEL_TYPES
-from .files import WeightsFile, field, one_of, read_json
+from .files import ModelError, WeightsFile, field, one_of, read_json
 from .modules import read_modules
 from .text_model import TextModel
 
@@ -73,6 +73,9 @@ def save_model(model: TextModel, source: Path, target: Path, dense: Sequence[Den
         new = _as_stored(x).T if place.is_transposed else _as_stored(x)
         # a table may have more rows than the model uses
         stored[place.name] = _joined(new, stored[place.name].astype(new.dtype)[len(new) :])
+    modules = read_modules(source)
+    if len(modules.dense) != len(dense):
+        raise ModelError(f"{source / 'modules.json'} has {len(modules.dense)} Dense modules, but the encoder has {len(dense)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists: write to the name of a new directory, or of an empty one")
     for name in _directories(source):
@@ -81,7 +84,7 @@ def save_model(model: TextModel, source: Path, target: Path, dense: Sequence[Den
         for each in source.glob(pattern):
             (target / each.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(each, target / each.relative_to(source))
-    for name, layer in zip(read_modules(source).dense, dense, strict=True):
+    for name, layer in zip(modules.dense, dense, strict=True):
         arrays = {"linear.weight": _joined(_as_stored(layer.w).T, ())}
         if layer.b is not None:
             arrays["linear.bias"] = _as_stored(layer.b)
