@@ -35,8 +35,10 @@ from .layers.files import LayerFileError
 from .layers.norm import LayerNorm, RMSNorm
 from .layers.residual import Dropout
 from .layers.rotary import Rotary
+from .models.batches import TruncationWarning
 from .models.files import ModelError, ModelNotFound
-from .models.text_encoder import TextEncoder, TruncationWarning
+from .models.quantize import quantize_embeddings
+from .models.text_encoder import TextEncoder
 from .ops.attention import (
     attention_state,
     attention_weights,
@@ -115,6 +117,7 @@ __all__ = [
     "DecoderCache",
     "TextEncoder",
     "TruncationWarning",
+    "quantize_embeddings",
     "encode_corpus",
     "CorpusReport",
     "semantic_search",

@@ -357,7 +357,7 @@ def test_an_empty_text_is_its_special_tokens(tiny_model):
     assert [line.split()[1] for line in lines[2:]] == ["[CLS]", "[SEP]"]
 
 
-@pytest.mark.filterwarnings("default::mha_core.models.text_encoder.TruncationWarning")
+@pytest.mark.filterwarnings("default::mha_core.models.batches.TruncationWarning")
 def test_a_long_text_is_cut_with_a_warning(tiny_model):
     done = run("attend", " ".join(WORDS[4:10] * 3), "--model", tiny_model)
     assert done.exit_code == 0 and done.stderr == "warning: 1 of 1 texts are longer than 8 tokens, and were cut there\n"

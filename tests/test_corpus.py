@@ -13,6 +13,7 @@ import pytest
 import needs
 from conftest import mha
 from mha_core.corpus.stored import npy_writer, stored_vectors
+from mha_core.models.dense import Dense
 from test_corpus_files import SUFFIXES, write
 from test_encode import fails, ok
 
@@ -102,6 +103,60 @@ def test_vectors_may_be_left_as_long_as_they_are(encode, tiny, tmp_path):
     length = np.linalg.norm(expected, axis=1).max()
     assert length > 1.5
     np.testing.assert_allclose(np.stack(table(tmp_path / "out")["vector"].to_numpy()), expected, rtol=0, atol=1e-6 * length)
+
+
+@pytest.fixture
+def prompts(tiny_model):
+    path = tiny_model / "config_sentence_transformers.json"
+    path.write_text(json.dumps({"prompts": {"document": "the tree "}}))
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::mha_core.models.batches.TruncationWarning")
+def test_texts_may_have_a_prompt_and_vectors_fewer_numbers(encode, prompts, tiny_model, tmp_path):
+    encoder = mha.TextEncoder.from_pretrained(tiny_model)
+    report = encode(prompt_name="document", truncate_dim=5)
+    expected = encoder.encode(TEXTS, prompt="the tree ", truncate_dim=5)
+    assert abs(expected - encoder.encode(TEXTS, truncate_dim=5)).max() > 0.01
+    np.testing.assert_allclose(np.stack(table(tmp_path / "out")["vector"].to_numpy()), expected, rtol=0, atol=1e-6)
+    assert (report.dim, stored_vectors(tmp_path / "out").dim, stored_vectors(tmp_path / "out").truncate_dim) == (5, 5, 5)
+    whole = contents(tmp_path / "out")
+    assert encode(prompt="the tree ", truncate_dim=5).reused == 23, "the same prompt, called otherwise"
+    for options, message in (
+        ({"truncate_dim": 5}, "options: prompt was the tree , now None"),
+        ({"prompt": "a ", "truncate_dim": 5}, "options: prompt was the tree , now a "),
+        ({"prompt_name": "document"}, "model: dim was 5, now 8; options: truncate_dim was 5, now None"),
+    ):
+        refuses(mha.CorpusError, f"was begun with something else: {message}", encode, **options)
+    assert encode(prompt="the tree ", truncate_dim=5).reused == 23
+    assert contents(tmp_path / "out") == whole
+    refuses(ValueError, "prompt_name is 'web'; the model has the prompts query, document", encode, prompt_name="web")
+    refuses(ValueError, "truncate_dim is 9; expected an int from 1 to 8", encode, truncate_dim=9)
+
+
+def test_a_default_prompt_is_part_of_the_manifest(encode, prompts, tmp_path):
+    encode()
+    assert not {"prompt", "truncate_dim"} & json.loads((tmp_path / "out/_manifest.json").read_text())["options"].keys()
+    prompts.write_text(json.dumps({"prompts": {"web": "a bird "}, "default_prompt_name": "web"}))
+    refuses(mha.CorpusError, "options: prompt was None, now a bird ", encode)
+
+
+@pytest.mark.filterwarnings("ignore::mha_core.models.batches.TruncationWarning")
+def test_prompts_that_are_not_pooled_and_dense_modules_are_part_of_the_digest(encode, tiny, tmp_path):
+    layer = Dense(np.eye(8, dtype=np.float32), np.zeros(8, np.float32), "identity")
+    encode(model=dataclasses.replace(tiny, dense=(layer,)))
+    for number, other in enumerate((
+        tiny,
+        dataclasses.replace(tiny, pooling=dataclasses.replace(tiny.pooling, include_prompt=False)),
+        dataclasses.replace(tiny, dense=(layer.map(lambda x: x * 2),)),
+        dataclasses.replace(tiny, dense=(dataclasses.replace(layer, activation="tanh"),)),
+    )):  # fmt: skip
+        refuses(mha.CorpusError, "model: sha256 was", encode, model=other)
+        if number == 1:
+            encode(model=other, prompt="the tree ", out=tmp_path / "out 1")
+            found = np.stack(table(tmp_path / "out 1")["vector"].to_numpy())
+            np.testing.assert_allclose(found, other.encode(TEXTS, prompt="the tree "), rtol=0, atol=1e-6)
+            assert abs(found - tiny.encode(TEXTS, prompt="the tree ")).max() > 0.01
 
 
 def test_a_corpus_without_rows_has_no_parts(encode, tmp_path):

@@ -136,14 +136,14 @@ def test_the_error_of_a_task_ends_the_run(client, given, tmp_path):
 
 
 def test_a_worker_with_another_model_is_found(given, tmp_path):
-    from mha_core.corpus.job import describe, encode_part
+    from mha_core.corpus.job import Wanted, describe, encode_part
     from mha_core.corpus.plan import Part
 
-    facts = describe(partial(mha.TextEncoder.from_pretrained, given / "model"))
+    facts, _ = describe(partial(mha.TextEncoder.from_pretrained, given / "model"), Wanted())
     other = write_tiny_model(tmp_path / "other")
     (other / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
     load = partial(mha.TextEncoder.from_pretrained, other)
-    assert describe(load).sha256 != facts.sha256
+    assert describe(load, Wanted())[0].sha256 != facts.sha256
     job = job_of(tmp_path, model=load, model_sha256="0" * 64)
     with pytest.raises(
         mha.CorpusError, match=r"the model of this worker differs from that of the manifest: sha256 [0-9a-f]{64}, 000"
@@ -162,6 +162,8 @@ def job_of(folder, **changed):
         base=folder,
         columns=Columns(),
         id_type="int64",
+        prompt="",
+        truncate_dim=None,
         normalize=None,
         precision="float32",
         skip_invalid=False,

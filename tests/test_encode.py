@@ -116,6 +116,31 @@ def test_similar_prints_at_most_all_other_texts(encode):
     assert ok(*encode, "-k", "3", "-t", "a").splitlines() == ["a"]
 
 
+def test_similar_prints_json_for_programs(encode, expected):
+    texts = ["a bird sings", "the bird\u2028sings", "dawn"]
+    vectors = expected(texts)
+    given = [part for text in texts for part in ("-t", text)]
+    found = [json.loads(line) for line in ok(*encode, "--similar", "2", "--json", *given).split("\n")[:-1]]
+    assert [record["text"] for record in found] == texts
+    for at, record in enumerate(found):
+        order = sorted((other for other in range(3) if other != at), key=lambda other: -vectors[at] @ vectors[other])
+        assert [(hit["id"], hit["text"]) for hit in record["hits"]] == [(other, texts[other]) for other in order]
+        assert [hit["score"] for hit in record["hits"]] == pytest.approx([vectors[at] @ vectors[o] for o in order], abs=2e-6)
+    assert "is for --similar; vectors are printed as JSON without it" in fails(2, *encode, "--json", "-t", "a")
+
+
+def test_prompts_and_cut_vectors(encode, tiny_model):
+    (tiny_model / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "a bird "}}))
+    encoder = mha.TextEncoder.from_pretrained(tiny_model)
+    for options, same in (
+        (("--prompt", "the tree "), {"prompt": "the tree "}),
+        (("--prompt-name", "query", "--truncate-dim", "3"), {"prompt": "a bird ", "truncate_dim": 3}),
+    ):
+        np.testing.assert_allclose(rows(ok(*encode, "-t", "dawn", *options)), encoder.encode(["dawn"], **same), atol=1e-6)
+    assert "the model has the prompts query, document" in fails(1, *encode, "-t", "a", "--prompt-name", "web")
+    assert "truncate_dim is 9; expected an int from 1 to 8" in fails(1, *encode, "-t", "a", "--truncate-dim", "9")
+
+
 def test_texts_are_printed_verbatim(encode):
     texts = ["[red]a", "[/x] :b:", "", "w" * 500]
     out = ok(*encode, "-k", "1", *(part for text in texts for part in ("-t", text))).splitlines()

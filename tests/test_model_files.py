@@ -116,7 +116,7 @@ def test_a_directory_where_a_file_should_be(tiny_model):
 )
 def test_modules_without_a_known_type(tiny_model, content, found):
     (tiny_model / "modules.json").write_text(json.dumps(content))
-    refused(tiny_model, f"modules.json: module type is {found}; supported: Transformer, Pooling, Normalize")
+    refused(tiny_model, f"modules.json: module type is {found}; supported: Transformer, Pooling, Dense, Normalize")
 
 
 @pytest.mark.parametrize("model_type", ["t5", "BERT", "", "albert", "deberta-v2", "modernbert"])

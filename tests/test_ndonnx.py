@@ -1,5 +1,7 @@
 """Layers and text encoders, exported to ONNX through the installed plugin mha-ndonnx, and run by ONNX Runtime."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ import needs
 from conftest import ROOT, THIRD_PARTY, write_tiny_model
 from mha_core.algebra.structure import EVERY_KEY, structure_of
 from mha_core.dispatch.backend import load
+from mha_core.models.dense import Dense
+from mha_core.models.settings import Settings
 from mha_core.plugin import Kernel
 from test_conformance import conform
 from test_imports import run as run_program
@@ -265,9 +269,16 @@ def test_a_text_encoder(tiny_model, sizes):
 
 
 def test_every_pooling(tmp_path):
-    modes = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens")
+    modes = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
     folder = write_tiny_model(tmp_path / "model", pooling={f"pooling_mode_{mode}": True for mode in modes})
     assert_encodes(mha.TextEncoder.from_pretrained(folder), TEXTS, normalize=False)
+
+
+@pytest.mark.parametrize("normalize", [None, True, False])
+def test_dense_modules_and_cut_vectors(tiny_model, normalize, rng):
+    encoder = mha.TextEncoder.from_pretrained(tiny_model)
+    layers = (Dense(rng.normal(size=(8, 6)).astype(np.float32), None, "tanh"), Dense(np.eye(6, dtype=np.float32), None, "gelu"))
+    assert_encodes(replace(encoder, dense=layers, settings=Settings(truncate_dim=5)), TEXTS, normalize=normalize)
 
 
 @pytest.mark.parametrize(

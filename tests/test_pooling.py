@@ -14,6 +14,8 @@ POOL = {
     "max": lambda hidden: hidden.max(axis=0),
     "mean": lambda hidden: hidden.mean(axis=0),
     "mean_sqrt_len_tokens": lambda hidden: hidden.sum(axis=0) / np.sqrt(len(hidden)),
+    "weightedmean": lambda hidden: np.average(hidden, axis=0, weights=np.arange(1, len(hidden) + 1)),
+    "lasttoken": lambda hidden: hidden[-1],
 }
 
 
@@ -38,6 +40,8 @@ def check(folder, expected, tolerance=1e-5, **options):
         ("pooling_mode_max_tokens", "max"),
         ("pooling_mode_mean_tokens", "mean"),
         ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
+        ("pooling_mode_weightedmean_tokens", "weightedmean"),
+        ("pooling_mode_lasttoken", "lasttoken"),
     ],
 )
 def test_each_pooling_mode_by_its_flag(tmp_path, key, mode):
@@ -57,9 +61,10 @@ def test_each_pooling_mode_by_its_name(tmp_path, mode):
 
 
 def test_flags_concatenate_in_a_fixed_order(tmp_path):
-    pooling = {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}
+    flags = ("lasttoken", "weightedmean_tokens", "mean_tokens", "max_tokens", "cls_token")
+    pooling = {f"pooling_mode_{flag}": True for flag in flags}
     folder = write_tiny_model(tmp_path / "m", pooling=pooling, modules=("Transformer", "Pooling"))
-    check(folder, expected(folder, "cls", "max", "mean"))
+    check(folder, expected(folder, "cls", "max", "mean", "weightedmean", "lasttoken"))
 
 
 def test_names_concatenate_in_the_order_given(tmp_path):
@@ -93,10 +98,10 @@ def test_the_pooling_module_is_read_where_modules_json_says(tiny_model):
 @pytest.mark.parametrize(
     ("pooling", "mode"),
     [
-        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": True}, "lasttoken"),
-        ({"pooling_mode": "lasttoken"}, "lasttoken"),
-        ({"pooling_mode": ["mean", "lasttoken"]}, "lasttoken"),
+        ({"pooling_mode_attention": True}, "attention"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_median": True}, "median"),
+        ({"pooling_mode": "median"}, "median"),
+        ({"pooling_mode": ["mean", "median"]}, "median"),
         ({"pooling_mode": 3}, "3"),
     ],
 )
@@ -113,8 +118,9 @@ def test_a_pooling_config_without_a_mode_is_refused(tmp_path):
 
 
 def test_other_modules_are_refused_by_name(tmp_path):
-    folder = write_tiny_model(tmp_path / "m", modules=("Transformer", "Pooling", "Dense", "Normalize"))
-    with pytest.raises(mha.ModelError, match=r"modules.json.*'Dense'; supported: Transformer, Pooling, Normalize"):
+    folder = write_tiny_model(tmp_path / "m", modules=("Transformer", "Pooling", "LayerNorm", "Normalize"))
+    supported = "Transformer, Pooling, Dense, Normalize"
+    with pytest.raises(mha.ModelError, match=rf"modules.json.*'LayerNorm'; supported: {supported}"):
         mha.TextEncoder.from_pretrained(folder)
 
 

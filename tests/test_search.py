@@ -118,3 +118,33 @@ def test_the_command_says_what_is_wrong(encoded, tiny_model):
     assert "does not exist; expected a .npy file, or a folder that mha encode wrote" in fails(1, *given, encoded / "y.npy")
     np.save(encoded / "y.npy", np.zeros((3, 5), np.float32))
     assert "y.npy have 5 numbers, those of the model 8: another model made them" in fails(1, *given, encoded / "y.npy")
+
+
+@pyarrow
+def test_queries_have_their_prompt_and_are_cut_as_the_corpus_was(tiny_model, tmp_path):
+    prompts = {"query": "a bird ", "document": "the tree "}
+    (tiny_model / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    encoder, model = mha.TextEncoder.from_pretrained(tiny_model), ("-m", tiny_model)
+    texts = [text for text in TEXTS if len(text.split()) < 5]
+    write(tmp_path / "x.txt", texts)
+    for out in ("out", "x.npy"):
+        ok("encode", *model, tmp_path / "x.txt", "-o", tmp_path / out, "--prompt-name", "document", "--truncate-dim", "5")
+    corpus = encoder.encode_document(texts, truncate_dim=5)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), corpus, rtol=0, atol=1e-6)
+
+    def found(*options):
+        record = json.loads(ok("search", "dawn", *model, "--json", "-k", "23", "--in", *options))
+        return {hit["id"]: hit["score"] for hit in record["hits"]}
+
+    def expected(**options):
+        return dict(enumerate(cosines(encoder.encode(["dawn"], truncate_dim=5, **options), corpus)[0]))
+
+    assert found(tmp_path / "out") == pytest.approx(expected(prompt="a bird "), abs=2e-6)
+    assert found(tmp_path / "x.npy", "--truncate-dim", "5") == pytest.approx(expected(prompt="a bird "), abs=2e-6)
+    assert found(tmp_path / "out", "--prompt", "sings ") == pytest.approx(expected(prompt="sings "), abs=2e-6)
+    assert found(tmp_path / "out", "--prompt-name", "document") == pytest.approx(expected(prompt="the tree "), abs=2e-6)
+    message = fails(1, "search", "dawn", *model, "--in", tmp_path / "x.npy")
+    assert "have 5 numbers, those of the model 8: another model made them, or they were cut: add --truncate-dim 5" in message
+    assert "the model has the prompts query, document" in fails(
+        1, "search", "a", *model, "--in", tmp_path / "out", "--prompt-name", "x"
+    )

@@ -17,7 +17,7 @@ from ..corpus.sources import FORMATS, Source, bad_text, find, numbered_rows, who
 from ..corpus.stored import npy_writer
 from ..dispatch.errors import MhaError
 from ..models.text_encoder import TextEncoder
-from .similar import print_nearest
+from .similar import Neighbours
 
 _STEP = 1 << 16  # rows that are counted together
 
@@ -40,9 +40,13 @@ def run(
     texts: Sequence[str],
     model: Callable[[], TextEncoder],
     output: str | None,
-    similar: int | None,
+    similar: Neighbours | None,
+    **options: Any,
 ) -> None:
-    """Encode the texts, and write or print the vectors. The output is opened first, so that a bad path fails immediately."""
+    """Encode the texts, and write or print the vectors. The output is opened first, so that a bad path fails immediately.
+
+    ``options`` are those of ``TextEncoder.stream``.
+    """
     kept: list[str] = []
     all_texts: Iterable[str] = chain(_texts(sources, columns), texts)
     if similar:
@@ -58,11 +62,12 @@ def run(
         elif not similar:
             sinks.append(_json_printer())
         encoder = model()
-        xp = encoder.backend.xp
+        stream = encoder.stream(all_texts, **options)
+        none = encoder.backend.to_numpy(encoder.encode_ids([], truncate_dim=options["truncate_dim"]))
         for sink in sinks:  # write no rows, but their length: without texts the array is (0, d)
-            sink(encoder.backend.to_numpy(xp.zeros((0, encoder.dim), dtype=xp.float32)))
+            sink(none)
         batches = []
-        for batch in encoder.stream(all_texts):
+        for batch in stream:
             count += batch.shape[0]
             vectors = encoder.backend.to_numpy(batch)
             for sink in sinks:
@@ -70,9 +75,9 @@ def run(
             if similar:
                 batches.append(batch)
         if similar and batches:
-            print_nearest(xp, kept, batches, similar)
+            similar.show(encoder.backend.xp, kept, batches)
     if output not in (None, "-"):
-        print(f"wrote {output}: {count} vector{'s' * (count != 1)} of {encoder.dim} numbers")
+        print(f"wrote {output}: {count} vector{'s' * (count != 1)} of {none.shape[1]} numbers")
 
 
 @dataclass

@@ -27,17 +27,25 @@ def run(
     column: str | None,
     *,
     as_json: bool,
+    truncate_dim: int | None,
+    **options: Any,
 ) -> None:
-    """Print the nearest texts to each query; ids alone if no files of texts are given."""
+    """Print the nearest texts to each query; ids alone if no files of texts are given.
+
+    ``options`` are those of ``TextEncoder.encode_query``.
+    """
     stored = stored_vectors(corpus)
     columns = Columns(column or stored.columns.text, stored.columns.id)
     sources = find(texts, columns) if texts else []
     encoder = model()
-    if encoder.dim != stored.dim:
+    vectors = encoder.encode_query(queries, truncate_dim=truncate_dim or stored.truncate_dim, **options)
+    if vectors.shape[1] != stored.dim:
+        cut = "" if encoder.width < stored.dim else f", or they were cut: add --truncate-dim {stored.dim}"
         raise CorpusError(
-            f"the vectors of {corpus} have {stored.dim} numbers, those of the model {encoder.dim}: another model made them"
+            f"the vectors of {corpus} have {stored.dim} numbers, those of the model {vectors.shape[1]}: "
+            f"another model made them{cut}"
         )
-    found = semantic_search(encoder.encode(queries), stored, top_k)
+    found = semantic_search(vectors, stored, top_k)
     wanted = {hit.id for hits in found for hit in hits}
     rows = (row for _, _, row in numbered_rows(map(whole, sources), columns))
     known = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -28,10 +30,24 @@ def nearest(xp: Namespace, vectors: Array, k: int) -> Iterator[list[tuple[int, f
             yield [(other, float(cosines[row, other])) for other in others]
 
 
-def print_nearest(xp: Namespace, texts: Sequence[str], batches: Sequence[Array], k: int) -> None:
-    """Print each text, and below it its neighbours with their cosines."""
-    console = prose_console()
-    for text, neighbours in zip(texts, nearest(xp, xp.concat(list(batches), axis=0), k), strict=True):
-        console.print(Text(text, style="bold"))
-        for other, cosine in neighbours:
-            console.print(Text(f"  {cosine:.3f}  ", style="cyan") + Text(texts[other]))
+@dataclass(frozen=True)
+class Neighbours:
+    """How to print the nearest texts to each text."""
+
+    count: int
+    """How many neighbours a text has at most."""
+    as_json: bool = False
+
+    def show(self, xp: Namespace, texts: Sequence[str], batches: Sequence[Array]) -> None:
+        """Print each text, and below it its neighbours with their cosines; or a JSON object for each text."""
+        found = zip(texts, nearest(xp, xp.concat(list(batches), axis=0), self.count), strict=True)
+        if self.as_json:
+            for text, neighbours in found:
+                hits = [{"id": other, "score": round(cosine, 6), "text": texts[other]} for other, cosine in neighbours]
+                print(json.dumps({"text": text, "hits": hits}))
+            return
+        console = prose_console()
+        for text, neighbours in found:
+            console.print(Text(text, style="bold"))
+            for other, cosine in neighbours:
+                console.print(Text(f"  {cosine:.3f}  ", style="cyan") + Text(texts[other]))

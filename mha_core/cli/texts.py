@@ -18,6 +18,7 @@ from . import corpus as corpora
 from . import encode as encoding
 from . import search as searching
 from .command import failing_clearly
+from .similar import Neighbours
 
 Files = Annotated[
     list[Path] | None,
@@ -58,6 +59,14 @@ Column = Annotated[
 Id = Annotated[
     str | None, typer.Option("--id", metavar="NAME", help="The column or field of ids. Default: rows are numbered from 0.")
 ]
+Prompt = Annotated[str | None, typer.Option("--prompt", metavar="T", help="A text to put in front of each text.")]
+PromptName = Annotated[
+    str | None,
+    typer.Option("--prompt-name", metavar="NAME", help="The name of a prompt that the model has, such as query or document."),
+]
+TruncateDim = Annotated[
+    int | None, typer.Option("--truncate-dim", min=1, metavar="K", help="Keep only the first K numbers of each vector.")
+]
 Precision = Annotated[
     str, typer.Option("--precision", metavar="NAME", help=f"How a folder stores vectors: {', '.join(PRECISIONS)}.")
 ]
@@ -87,6 +96,10 @@ def encode(
     similar: Similar = None,
     column: Column = None,
     id: Id = None,
+    prompt: Prompt = None,
+    prompt_name: PromptName = None,
+    truncate_dim: TruncateDim = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what --similar finds as JSON, a line for each text.")] = False,
     precision: Precision = "float32",
     skip_invalid: SkipInvalid = False,
     workers: Workers = None,
@@ -101,6 +114,8 @@ def encode(
             f"{output!r} does not end in .npy; give x.npy, a folder such as vectors/, or - for JSON lines",
             param_hint="--output",
         )
+    if as_json and not similar:
+        raise typer.BadParameter("is for --similar; vectors are printed as JSON without it", param_hint="--json")
     if output == "-" and similar:
         raise typer.BadParameter("--similar prints to standard output too; give a file", param_hint="--output")
     for name, given in (("--id", id is not None), ("--precision", precision != "float32"), ("--skip-invalid", skip_invalid)):
@@ -123,6 +138,7 @@ def encode(
         except FileNotFoundError as error:
             raise typer.BadParameter(str(error), param_hint="FILE") from error
         load = partial(TextEncoder.from_pretrained, _absolute(model), backend=backend, device=device)
+        vectors: dict[str, Any] = {"prompt": prompt, "prompt_name": prompt_name, "truncate_dim": truncate_dim}
         if in_parts:
             corpora.run(
                 sources,
@@ -134,9 +150,11 @@ def encode(
                 id=id,
                 precision=precision,
                 skip_invalid=skip_invalid,
+                **vectors,
             )
         else:
-            encoding.run(sources, columns, text or [], load, output, similar)
+            show = None if similar is None else Neighbours(similar, as_json=as_json)
+            encoding.run(sources, columns, text or [], load, output, show, **vectors)
 
 
 def _is_folder(output: str) -> bool:
@@ -165,6 +183,22 @@ def search(
         typer.Option("--texts", metavar="FILE", help="The files of texts that were encoded, to print the texts; repeatable."),
     ] = None,
     column: Column = None,
+    prompt: Prompt = None,
+    prompt_name: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt-name", metavar="NAME", help="The name of a prompt for the queries. Default: query, if there is one."
+        ),
+    ] = None,
+    truncate_dim: Annotated[
+        int | None,
+        typer.Option(
+            "--truncate-dim",
+            min=1,
+            metavar="K",
+            help="Keep only the first K numbers of each vector. Default: as in the folder.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find the texts of an encoded corpus that are nearest in meaning to each query."""
@@ -177,6 +211,9 @@ def search(
             texts or [],
             column,
             as_json=as_json,
+            prompt=prompt,
+            prompt_name=prompt_name,
+            truncate_dim=truncate_dim,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..models.text_encoder import TextEncoder
 from . import manifest as manifests
 from . import on_dask
-from .job import Done, Job, Model, describe, encode_part
+from .job import Done, Job, Model, Wanted, describe, encode_part
 from .parquet import pyarrow
 from .parts import Report
 from .plan import Plan, scan, step_of
@@ -58,6 +58,9 @@ def encode_corpus(
     *,
     column: str | None = None,
     id: str | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    truncate_dim: int | None = None,
     normalize: bool | None = None,
     precision: str = "float32",
     skip_invalid: bool = False,
@@ -85,11 +88,11 @@ def encode_corpus(
         The column, or the field of JSON lines, that holds the texts.
     id : str
         The column or field of the ids, integers or strings; None: rows are numbered from 0.
-    normalize : bool, or None
-        Whether vectors have length 1; None follows the model's modules.json.
+    prompt, prompt_name, truncate_dim, normalize
+        As in ``TextEncoder.encode``. ``prompt_name="document"`` is for texts that are searched, if the model has such a prompt.
     precision : "float32", "float16", "int8" or "binary"
-        How vectors are stored. int8: as integers, with a column ``scale`` of what to multiply them by. binary: the signs of the
-        numbers, 8 in a byte.
+        How vectors are stored. int8: as integers, with a column ``scale`` of what to multiply them by, unlike
+        ``quantize_embeddings``, which has ranges of all vectors. binary: the signs of the numbers, 8 in a byte.
     skip_invalid : bool
         Whether rows without a text that can be encoded are listed in _rejected/rejected.parquet, instead of stopping the run.
     part_rows : int, or None
@@ -104,6 +107,8 @@ def encode_corpus(
         what differs.
     BadText
         A CorpusError, for a row without a text that can be encoded; it names file and row.
+    ValueError
+        For a prompt that the model lacks, more numbers than its vectors have, and other options that cannot be used.
     FileNotFoundError, FileExistsError
         If a file is missing, or ``out`` has other files.
     """
@@ -113,7 +118,9 @@ def encode_corpus(
     files = [replace(file, path=file.path.absolute()) for file in find(sources, columns)]
     execute: Execute = _here if client is None else partial(on_dask.run, client)
     load = reader(model)
-    facts: Model = next(iter(execute(describe, load, [None])))
+    wanted = Wanted(prompt, prompt_name, truncate_dim)
+    described: tuple[Model, str] = next(iter(execute(describe, load, [wanted])))
+    facts, before = described
     step = step_of(part_rows)
     scanned = dict(execute(scan, columns, ((at, file, step) for at, file in enumerate(files))))
     plan = Plan.of([scanned[at] for at in sorted(scanned)], part_rows)
@@ -129,6 +136,8 @@ def encode_corpus(
             "column": column,
             "id": id,
             "id_type": plan.id_type,
+            "prompt": before,
+            "truncate_dim": truncate_dim,
             "normalize": normalize,
             "precision": precision,
             "skip_invalid": skip_invalid,
@@ -147,6 +156,8 @@ def encode_corpus(
         base=base,
         columns=columns,
         id_type=plan.id_type,
+        prompt=before,
+        truncate_dim=truncate_dim,
         normalize=normalize,
         precision=precision,
         skip_invalid=skip_invalid,

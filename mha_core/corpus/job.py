@@ -36,6 +36,9 @@ class Job:
     """The folder that has all files of texts: their paths are written relative to it."""
     columns: Columns
     id_type: str
+    prompt: str
+    """Is put in front of each text."""
+    truncate_dim: int | None
     normalize: bool | None
     precision: str
     skip_invalid: bool
@@ -72,9 +75,10 @@ def encode_part(job: Job, part: Part) -> Done:
     tokens: list[list[int]] = []
     cut = 0
     for start in range(0, len(texts), _TEXTS):
-        more, cut_here = encoder.tokenizer(texts[start : start + _TEXTS])
+        more, cut_here = encoder.tokenizer([job.prompt + text for text in texts[start : start + _TEXTS]])
         tokens, cut = tokens + more, cut + cut_here
-    vectors = encoder.backend.to_numpy(encoder.encode_ids(tokens, normalize=job.normalize))
+    encoded = encoder.encode_ids(tokens, normalize=job.normalize, truncate_dim=job.truncate_dim, prompt=job.prompt)
+    vectors = encoder.backend.to_numpy(encoded)
     report = Report(len(texts), sum(map(len, tokens)), cut, tuple(rejected))
     write_part(path, ids, vectors, report, id_type=job.id_type, precision=job.precision, job=job.digest)
     return Done(report, reused=False)
@@ -87,26 +91,41 @@ class Model:
     sha256: str
     """Of its weights, tokenizer and pooling."""
     dim: int
+    """Numbers of a vector, after ``truncate_dim``."""
     max_seq_length: int
     normalize: bool
     backend: str
     dtype: str
 
 
-def describe(model: TextEncoder | Callable[[], TextEncoder], _: None = None) -> Model:
-    """Return what tells a model from another one."""
+@dataclass(frozen=True)
+class Wanted:
+    """What a run asks of a model that only the model can answer."""
+
+    prompt: str | None = None
+    prompt_name: str | None = None
+    truncate_dim: int | None = None
+
+
+def describe(model: TextEncoder | Callable[[], TextEncoder], wanted: Wanted) -> tuple[Model, str]:
+    """Return what tells a model from another one, and the text to put in front of each text.
+
+    Raises ValueError for a prompt that the model lacks, and for more numbers than its vectors have.
+    """
     with _loading:
         encoder = _load(model)
         digest = _sha256(encoder)
         _encoders[digest] = encoder
-    return Model(
+    prompt = encoder.settings.prompt(wanted.prompt, wanted.prompt_name)
+    facts = Model(
         sha256=digest,
-        dim=encoder.dim,
+        dim=encoder.encode_ids([], truncate_dim=wanted.truncate_dim).shape[1],
         max_seq_length=encoder.max_seq_length,
         normalize=encoder.pooling.normalize,
         backend=encoder.backend.name,
         dtype=str(encoder.model.words.dtype).rpartition(".")[2],
     )
+    return facts, prompt
 
 
 _encoders: dict[str, TextEncoder] = {}  # one at most, by its digest
@@ -136,12 +155,14 @@ def _encoder(job: Job) -> TextEncoder:
 
 def _sha256(encoder: TextEncoder) -> str:
     xp, digest = encoder.backend.xp, hashlib.sha256()
-    for name, array in sorted(encoder.model.arrays().items()):
+    dense = {f"dense.{at}.{name}": x for at, layer in enumerate(encoder.dense) for name, x in layer.arrays().items()}
+    for name, array in sorted(encoder.model.arrays().items()) + sorted(dense.items()):
         digest.update(f"{name} {array.shape} {array.dtype}".encode())
         numbers = encoder.backend.to_numpy(xp.astype(array, compute_dtype(xp, array.dtype), copy=False))
         digest.update(numbers.data if numbers.flags.c_contiguous else numbers.tobytes())  # a copy only if it is needed
-    settings = (encoder.model.settings, encoder.tokenizer.max_seq_length, encoder.tokenizer.lower_case, encoder.pooling)
-    digest.update(repr(settings).encode())
+    activations = [layer.activation for layer in encoder.dense]
+    limits = (encoder.tokenizer.max_seq_length, encoder.tokenizer.lower_case)
+    digest.update(repr((encoder.model.settings, activations, limits, encoder.pooling)).encode())
     digest.update(encoder.tokenizer.tokenizer.to_str().encode())
     return digest.hexdigest()
 

@@ -81,10 +81,10 @@ def read(folder: Path) -> dict[str, Any]:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Yield in words what differs between two manifests."""
     for name in ("model", "options"):
-        for key, value in new[name].items():
-            before = old.get(name, {}).get(key)
-            if before != value:
-                yield f"{name}: {key} was {before}, now {value}"
+        before, now = old.get(name, {}), new[name]
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
+                yield f"{name}: {key} was {before.get(key)}, now {now.get(key)}"
     yield from _other_sources(old.get("sources", []), new["sources"])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..models.quantize import pack_bits
 from .errors import CorpusError
 
 
@@ -43,7 +44,7 @@ def _int8(vectors: Any) -> tuple[Any, Any]:
 def _binary(vectors: Any) -> tuple[Any, None]:
     import numpy
 
-    return numpy.packbits(vectors > 0, axis=1), None
+    return pack_bits(numpy, vectors > 0), None
 
 
 def _signs(stored: Any, scale: None, dim: int) -> Any:
@@ -61,4 +62,7 @@ PRECISIONS: Mapping[str, Precision] = {
     "binary": Precision("uint8", _binary, _signs, _PACKED),
 }
 """By name. int8: the numbers divided by the scale of their vector, its largest magnitude / 127, and rounded. binary: the signs
-of the numbers, 8 in a byte, the first in the highest bit; they are restored as 1 and -1."""
+of the numbers, 8 in a byte, the first in the highest bit; they are restored as 1 and -1.
+
+``quantize_embeddings`` differs in int8: there a range of each of the d numbers, taken from many vectors, gives the scale, so a
+part of a corpus could not be stored before the others are encoded. binary here is ubinary there."""

@@ -30,6 +30,8 @@ class StoredVectors:
     """Those of the texts and their ids, as far as they are known."""
     blocks: Callable[[], Iterator[tuple[Sequence[Any], Any]]]
     """Yields ids, and vectors as NumPy arrays (n, d) in float32, for up to 4096 vectors at a time."""
+    truncate_dim: int | None = None
+    """With which they were encoded, as far as it is known."""
 
 
 def stored_vectors(path: str | Path) -> StoredVectors:
@@ -106,4 +108,4 @@ def _of_folder(folder: Path) -> StoredVectors:
                     yield batch.column("id").to_pylist(), precision.restore(stored, scale, dim)
 
     options = manifest["options"]
-    return StoredVectors(manifest["rows"], dim, Columns(options["column"], options["id"]), blocks)
+    return StoredVectors(manifest["rows"], dim, Columns(options["column"], options["id"]), blocks, options["truncate_dim"])

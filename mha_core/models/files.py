@@ -13,7 +13,7 @@ from typing import Any
 from ..dispatch.errors import MhaError
 
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_PATTERNS = ["*.json", "*/config.json", "model.safetensors"]
+_PATTERNS = ["*.json", "*/config.json", "model.safetensors", "*_Dense/model.safetensors"]
 
 
 class ModelError(MhaError, ValueError):

@@ -3,61 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ..algebra.arrays import Array, Namespace, device_of
 from ..algebra.masks import runs
 from .files import ModelError, one_of, read_json
 
-# from hidden states of texts of one length, (n, length, d), to (n, d); modes given as flags are concatenated in this order
-_MODES: dict[str, Callable[[Namespace, Array], Array]] = {
-    "cls": lambda xp, x: x[:, 0, :],
-    "max": lambda xp, x: xp.max(x, axis=1),
-    "mean": lambda xp, x: xp.mean(x, axis=1),
-    "mean_sqrt_len_tokens": lambda xp, x: xp.sum(x, axis=1) / x.shape[1] ** 0.5,
+
+def _weighted_mean(xp: Namespace, x: Array, first: int) -> Array:
+    """sum(i x_i) / sum(i), where i is the number of a token in its text, from 1 (Muennighoff 2022, section 3.1.1)."""
+    numbers = xp.arange(first + 1, first + x.shape[1] + 1, device=device_of(x))
+    weights = xp.astype(numbers, x.dtype)[:, None] / sum(range(first + 1, first + x.shape[1] + 1))
+    return xp.sum(x * weights, axis=1)
+
+
+# from hidden states of texts of one length, (n, length, d), to (n, d); ``first`` is the place of the first in its text
+_MODES: dict[str, Callable[[Namespace, Array, int], Array]] = {
+    "cls": lambda xp, x, first: x[:, 0, :],
+    "max": lambda xp, x, first: xp.max(x, axis=1),
+    "mean": lambda xp, x, first: xp.mean(x, axis=1),
+    "mean_sqrt_len_tokens": lambda xp, x, first: xp.sum(x, axis=1) / x.shape[1] ** 0.5,
+    "weightedmean": _weighted_mean,
+    "lasttoken": lambda xp, x, first: x[:, -1, :],
 }
-_KEYS = {"cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean", "mean_sqrt_len_tokens": "mean_sqrt_len_tokens"}
-_MODULES = ("Transformer", "Pooling", "Normalize")
+_KEYS = {
+    "cls_token": "cls",
+    "max_tokens": "max",
+    "mean_tokens": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean_tokens": "weightedmean",
+    "lasttoken": "lasttoken",
+}
+"""The flags of older files, in the order in which the vectors of their modes are concatenated."""
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """A model's pooling, read from its directory."""
+    """A model's pooling, and whether its vectors are normalized."""
 
     modes: tuple[str, ...] = ("mean",)
     """Names of modes, whose vectors are concatenated."""
     normalize: bool = False
     """Whether the model scales vectors to length 1."""
+    include_prompt: bool = field(default=True, repr=False)
+    """Whether the tokens of a prompt are pooled too."""
 
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read modules.json and the Pooling module's config.json; without modules.json, pool by the mean.
+    def __call__(self, xp: Namespace, hidden: Array, lengths: Sequence[int], skip: int = 0) -> Array:
+        """Hidden states of n texts laid end to end, (sum of lengths, d) -> (n, d * number of modes), not normalized.
 
-        Raises ModelError that names a module or a mode that is not supported.
+        The first ``skip`` tokens of each text are left out. A text without others has the vector 0.
         """
-        path = folder / "modules.json"
-        if not path.exists():
-            return cls()
-        modules = {}
-        for module in read_json(path, list):
-            kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
-            modules[one_of(kind, _MODULES, path, "module type")] = module
-        if "Pooling" not in modules:
-            raise ModelError(f"{path} has no Pooling module: its model does not return one vector for each text")
-        return cls(_read_modes(folder / str(modules["Pooling"].get("path", "")) / "config.json"), "Normalize" in modules)
-
-    def __call__(self, xp: Namespace, hidden: Array, lengths: Sequence[int]) -> Array:
-        """Hidden states of n texts laid end to end, (sum of lengths, d) -> (n, d * number of modes), not normalized."""
         width = hidden.shape[-1]
         pooled = []
         for start, count, length in runs(lengths):
-            stack = xp.reshape(hidden[start : start + count * length, :], (count, length, width))
-            if length == 0:  # an empty text, from a tokenizer without special tokens
+            if length <= skip:  # such as an empty text, from a tokenizer without special tokens
                 pooled.append(xp.zeros((count, width * len(self.modes)), dtype=hidden.dtype, device=device_of(hidden)))
-            else:
-                pooled.append(xp.concat([_MODES[mode](xp, stack) for mode in self.modes], axis=-1))
+                continue
+            stack = xp.reshape(hidden[start : start + count * length, :], (count, length, width))
+            kept = stack[:, skip:, :] if skip else stack
+            pooled.append(xp.concat([_MODES[mode](xp, kept, skip) for mode in self.modes], axis=-1))
         return xp.concat(pooled, axis=0)
 
 
@@ -67,9 +73,17 @@ def unit(xp: Namespace, x: Array) -> Array:
     return x / xp.where(norm < 1e-12, 1e-12, norm)
 
 
-def _read_modes(path: Path) -> tuple[str, ...]:
-    """Return the modes of a Pooling config: flags, as in older files, in the order of _MODES; or names, in the order given."""
+def read_pooling(path: Path, *, normalize: bool) -> Pooling:
+    """Return the pooling that the config.json of a Pooling module describes. Raises ModelError that names an unknown mode."""
     config: dict[str, Any] = read_json(path)
+    include_prompt = config.get("include_prompt", True)
+    if not isinstance(include_prompt, bool):
+        raise ModelError(f"{path}: include_prompt is {include_prompt!r}; expected true or false")
+    return Pooling(_modes(config, path), normalize, include_prompt)
+
+
+def _modes(config: dict[str, Any], path: Path) -> tuple[str, ...]:
+    """Return the modes: flags, as in older files, in the order of _KEYS; or names, in the order given."""
     if "pooling_mode" in config:
         named = config["pooling_mode"]
         asked = list(named) if isinstance(named, list) else [named]

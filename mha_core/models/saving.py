@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..algebra.arrays import Array
 from ..dispatch.selection import backend_of
 from ..layers.atomic import atomic_file
 from .checkpoint import build_model
+from .dense import Dense
 from .families import MODEL_TYPES
-from .files import WeightsFile, field, one_of, read_json
+from .files import ModelError, WeightsFile, field, one_of, read_json
+from .modules import read_modules
 from .text_model import TextModel
 
 _COPIED = ("*.json", "*.txt", "*.model", "*/*.json")
@@ -47,8 +51,10 @@ class _Places:
         return _Place(self.prefix + name, shape=shape)
 
 
-def save_model(model: TextModel, source: Path, target: Path) -> None:
+def save_model(model: TextModel, source: Path, target: Path, dense: Sequence[Dense] = ()) -> None:
     """Write a model that was read from ``source``, a directory, to ``target``; the file of weights comes last.
+
+    ``dense``: the Dense modules of ``source``, in order.
 
     Raises FileExistsError if ``target`` is not new or empty, ModelError if files of ``source`` are gone.
     """
@@ -64,13 +70,12 @@ def save_model(model: TextModel, source: Path, target: Path) -> None:
     stored = file.every()
     for name, x in model.arrays().items():
         place: Any = places[name]
-        backend = backend_of({name: x})
-        xp = backend.xp
-        is_half = str(x.dtype).rpartition(".")[2] == "float16"
-        x = backend.to_numpy(x if is_half else xp.astype(x, xp.float32))
-        new = x.T if place.is_transposed else x
+        new = _as_stored(x).T if place.is_transposed else _as_stored(x)
         # a table may have more rows than the model uses
         stored[place.name] = _joined(new, stored[place.name].astype(new.dtype)[len(new) :])
+    modules = read_modules(source)
+    if len(modules.dense) != len(dense):
+        raise ModelError(f"{source / 'modules.json'} has {len(modules.dense)} Dense modules, but the encoder has {len(dense)}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists: write to the name of a new directory, or of an empty one")
     for name in _directories(source):
@@ -79,8 +84,21 @@ def save_model(model: TextModel, source: Path, target: Path) -> None:
         for each in source.glob(pattern):
             (target / each.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(each, target / each.relative_to(source))
+    for name, layer in zip(modules.dense, dense, strict=True):
+        arrays = {"linear.weight": _joined(_as_stored(layer.w).T, ())}
+        if layer.b is not None:
+            arrays["linear.bias"] = _as_stored(layer.b)
+        with atomic_file(target / name / "model.safetensors") as written:
+            written.write(to_bytes(arrays, metadata={"format": "pt"}))
     with atomic_file(target / "model.safetensors") as written:
         written.write(to_bytes(stored, metadata={"format": "pt"}))
+
+
+def _as_stored(x: Array) -> Any:
+    """Return an array as NumPy's, in float32, or float16 if it has that dtype."""
+    backend = backend_of({"weights": x})
+    is_half = str(x.dtype).rpartition(".")[2] == "float16"
+    return backend.to_numpy(x if is_half else backend.xp.astype(x, backend.xp.float32))
 
 
 def _joined(new: Any, rest: Any) -> Any:

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
-from ..algebra.arrays import Array, compute_dtype, integers
-from ..algebra.masks import packed
+from ..algebra.arrays import Array, integers
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.selection import backend_of, backend_without_arrays
+from ..dispatch.selection import backend_without_arrays
 from ..ops import check
 from ..ops.vjp import traced
+from .batches import check_text, check_texts, sorted_batches, warn_of_cut
 from .checkpoint import read_model
+from .dense import Dense
+from .encoding import Form, in_order, pooled, tokens_of_texts, vectors_of_texts
 from .families import MODEL_TYPES
 from .files import field as field_of
 from .files import locate, one_of, read_json
-from .pooling import Pooling, unit
+from .hints import hinted
+from .modules import read_modules
+from .pooling import Pooling
+from .quantize import check_precision, quantize_embeddings
 from .saving import save_model
+from .settings import Settings
+from .similarity import similarity, similarity_pairwise
 from .text_model import TextModel
 from .tokens import Tokenizer
-
-_WINDOW = 4096  # texts that are sorted by length together, and so the maximum number in memory
-_TOKENS = 1024  # tokens in one matrix
-
-
-class TruncationWarning(UserWarning):
-    """Some texts were longer than the model's limit, and were cut."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +50,15 @@ class TextEncoder:
     pooling: Pooling
     backend: LoadedBackend
     device: Any = None
+    dense: tuple[Dense, ...] = ()
+    """What is applied to pooled vectors, before they are normalized."""
+    settings: Settings = field(default_factory=Settings)
+    """Prompts, similarity and the length of vectors, as config_sentence_transformers.json has them."""
     _read_from: tuple[str, str, Any, Any] | None = field(default=None, init=False)
     """Path or repository, backend, device and dtype; None for an encoder that was changed since, as by dataclasses.replace."""
 
     @classmethod
+    @hinted
     def from_pretrained(
         cls, path_or_repo: str | Path, *, backend: str | None = None, device: Any = None, dtype: Any = None
     ) -> Self:
@@ -69,14 +72,18 @@ class TextEncoder:
         loaded = backend_without_arrays(backend)
         folder = locate(path_or_repo)
         wanted = check.floating(loaded, dtype)
+
+        def make(array: Any) -> Array:
+            return loaded.xp.astype(loaded.from_numpy(array, device), wanted, copy=False)
+
         path = folder / "config.json"
         kind = one_of(field_of(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")
-        pooling = Pooling.read(folder)
-        model = read_model(
-            folder, MODEL_TYPES[kind], lambda array: loaded.xp.astype(loaded.from_numpy(array, device), wanted, copy=False)
-        )
+        modules, settings = read_modules(folder), Settings.read(folder)
+        model = read_model(folder, MODEL_TYPES[kind], make)
         tokenizer = Tokenizer.read(folder, vocabulary=model.words.shape[0], max_positions=model.max_length)
-        encoder = cls(model, tokenizer, pooling, loaded, device)
+        encoder = cls(model, tokenizer, modules.pooling, loaded, device, settings=settings)
+        for where in modules.dense:
+            encoder = replace(encoder, dense=(*encoder.dense, Dense.read(folder / where, encoder.width, make)))
         source = folder.absolute() if Path(path_or_repo).expanduser() == folder else path_or_repo
         object.__setattr__(encoder, "_read_from", (str(source), loaded.name, device, dtype))
         return encoder
@@ -84,7 +91,7 @@ class TextEncoder:
     def __reduce__(self) -> Any:
         if self._read_from is not None:
             return _read_again, self._read_from
-        return TextEncoder, (self.model, self.tokenizer, self.pooling, self.backend, self.device)
+        return TextEncoder, tuple(getattr(self, each.name) for each in fields(self) if each.init)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a directory that ``from_pretrained``, sentence-transformers and transformers read, such as after fine-tuning.
@@ -96,88 +103,194 @@ class TextEncoder:
         Raises FileExistsError if ``path`` exists and is not an empty directory; ModelError if the directory that the encoder
         was read from is gone; TypeError if it was not read from one.
         """
-        save_model(self.model, self.tokenizer.path.parent, Path(path))
+        save_model(self.model, self.tokenizer.path.parent, Path(path), self.dense)
 
     def __repr__(self) -> str:
         pooling = f"pooling={'+'.join(self.pooling.modes)}, normalize={self.pooling.normalize}"
-        return f"TextEncoder(dim={self.dim}, max_seq_length={self.max_seq_length}, {pooling})\nmodel: {self.model!r}"
+        dense = f", dense={len(self.dense)}" if self.dense else ""
+        return f"TextEncoder(dim={self.dim}, max_seq_length={self.max_seq_length}, {pooling}{dense})\nmodel: {self.model!r}"
+
+    @property
+    def width(self) -> int:
+        """The number of features of a vector that is not cut."""
+        return self.dense[-1].width if self.dense else self.model.words.shape[1] * len(self.pooling.modes)
 
     @property
     def dim(self) -> int:
-        """The number of features of a vector."""
-        return self.model.words.shape[1] * len(self.pooling.modes)
+        """The number of features of a vector: ``width``, or the ``truncate_dim`` that the model's settings have."""
+        return self.width if self.settings.truncate_dim is None else min(self.width, self.settings.truncate_dim)
 
     @property
     def max_seq_length(self) -> int:
         """The maximum number of tokens of a text; the rest is cut, with one warning that counts such texts."""
         return self.tokenizer.max_seq_length
 
-    def encode(self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None) -> Array:
-        """Return the vectors of texts, (n, d) in float32, in the order given.
+    @property
+    def similarity_fn_name(self) -> str:
+        """The similarity that the model was trained for: cosine, dot, euclidean or manhattan."""
+        return self.settings.similarity_fn_name
+
+    @hinted
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        normalize: bool | None = None,
+        progress: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+        precision: str = "float32",
+        output: str = "vectors",
+    ) -> Any:
+        """Return the vectors of texts, (n, d) in float32, in the order given; the vector of one string, (d,).
 
         Parameters
         ----------
-        texts : strings
+        texts : strings, or one string
             Any number of them, from any iterable. "" is encoded as its special tokens.
         normalize : bool, or None
             Whether vectors have length 1; None follows the model's modules.json.
         progress : bool, or None
             Whether to show a bar on standard error; None: on a terminal, once the work takes more than a second.
+        prompt : str, or None
+            Is put in front of each text; None: the prompt that ``prompt_name`` names.
+        prompt_name : str, or None
+            The name of one of ``settings.prompts``; None: the model's default prompt, if it has one.
+        truncate_dim : int, or None
+            Only the first numbers of a vector are returned, as many as this; None follows the model's settings. They have
+            length 1 together only with ``normalize=True``.
+        precision : "float32", "int8", "uint8", "binary" or "ubinary"
+            See ``quantize_embeddings``; the ranges of int8 and uint8 are those of these texts.
+        output : "vectors" or "tokens"
+            tokens: the hidden states of each text's tokens, special ones included, as a list of arrays (L, d).
 
         Raises
         ------
         TypeError
-            If ``texts`` is one string, or one of the texts is not a string.
+            If ``texts`` is bytes, or one of the texts is not a string.
+        ValueError
+            For a prompt that the model lacks, more numbers than its vectors have, and an unknown precision or output.
 
         Warns
         -----
         TruncationWarning
             Once, if texts are longer than ``max_seq_length``.
         """
-        windows = list(self.stream(texts, normalize=normalize, progress=progress))
-        xp = self.backend.xp
-        if not windows:
-            return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)
-        return windows[0] if len(windows) == 1 else xp.concat(windows, axis=0)
+        every = [texts] if isinstance(texts, str) else texts
+        check_texts(every)
+        check_precision(precision)
+        before = self.settings.prompt(prompt, prompt_name)
+        found: Any
+        if output == "vectors":
+            form = Form.of(self, before, truncate_dim, normalize)
+            found = quantize_embeddings(self._joined(vectors_of_texts(self, every, form, progress), form.dim), precision)
+        elif output == "tokens":
+            if (normalize, truncate_dim, precision) != (None, None, "float32"):
+                raise ValueError("normalize, truncate_dim and precision are for vectors of texts; leave them out for tokens")
+            found = list(tokens_of_texts(self, every, before, progress))
+        else:
+            raise ValueError(f"output is {output!r}; expected vectors or tokens")
+        return found[0] if isinstance(texts, str) else found
 
-    def __call__(self, texts: Iterable[str], *, normalize: bool | None = None) -> Array:
+    def encode_query(self, texts: str | Iterable[str], **options: Any) -> Any:
+        """Return the vectors of queries, as ``encode`` with its ``options`` does.
+
+        If no prompt is given, it is the model's prompt ``query``; without one there is none, whatever the default.
+        """
+        return self.encode(texts, **self.settings.with_prompt(("query",), options))
+
+    def encode_document(self, texts: str | Iterable[str], **options: Any) -> Any:
+        """Return the vectors of texts that are searched, as ``encode`` with its ``options`` does.
+
+        If no prompt is given, it is the model's prompt ``document``; without one there is none, whatever the default.
+        """
+        return self.encode(texts, **self.settings.with_prompt(("document", "passage", "corpus"), options))
+
+    def similarity(self, a: Array, b: Array, *, name: str | None = None) -> Array:
+        """Return the similarity of every vector of ``a``, (n, d) or (d,), with every one of ``b``, (m, d) or (d,): (n, m).
+
+        ``name``: cosine, dot, or the negative distances euclidean and manhattan; None follows the model's settings.
+
+        Raises ValueError for an unknown name and shapes that do not fit; TypeError for arrays that are not floating.
+        """
+        return similarity(self.similarity_fn_name if name is None else name, a, b)
+
+    def similarity_pairwise(self, a: Array, b: Array, *, name: str | None = None) -> Array:
+        """Return the similarity of each vector of ``a``, (n, d), with the one of ``b`` in the same place: (n,).
+
+        ``name`` and errors as in ``similarity``.
+        """
+        return similarity_pairwise(self.similarity_fn_name if name is None else name, a, b)
+
+    @hinted
+    def __call__(
+        self,
+        texts: Iterable[str],
+        *,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+    ) -> Array:
         """Return the vectors of texts, (n, d), in the dtype that the model computes in and with gradients, for training.
 
-        ``encode`` gives the same numbers without gradients, in less memory. ``normalize``, errors and warnings as there.
+        ``encode`` gives the same numbers without gradients, in less memory. Options, errors and warnings as there.
         """
-        _check_texts(texts)
+        check_texts(texts)
         every = list(texts)
         for at, text in enumerate(every):
-            _check_text(f"texts[{at}]", text)
-        ids, cut = self.tokenizer(every)
-        self._warn(cut, len(every), stacklevel=3)
+            check_text(f"texts[{at}]", text)
+        form = Form.of(self, self.settings.prompt(prompt, prompt_name), truncate_dim, normalize)
+        ids, cut = self.tokenizer([form.prompt + text for text in every])
+        warn_of_cut(cut, len(every), self.tokenizer)
         if not ids:
-            return self.backend.xp.zeros((0, self.dim), dtype=self.model.words.dtype, device=self.device)
-        order, batches = _sorted_batches(ids)
-        return self._in_order([self._encode_packed(batch) for batch in batches], order, self.model.words.dtype, normalize)
+            return self.backend.xp.zeros((0, form.dim), dtype=self.model.words.dtype, device=self.device)
+        order, batches = sorted_batches(ids)
+        found = [pooled(self, batch, form.skip) for batch in batches]
+        return in_order(self, found, order, self.model.words.dtype, form)
 
     def vjp(self, texts: Iterable[str], *, wrt: Callable[[str], bool] | None = None, **options: Any) -> Any:
         """Return the vectors of texts, and the pullback to the weights; see ``mha_core.vjp``."""
         return traced(self, (texts,), options, wrt)
 
-    def stream(self, texts: Iterable[str], *, normalize: bool | None = None, progress: bool | None = None) -> Iterator[Array]:
+    @hinted
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        normalize: bool | None = None,
+        progress: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+    ) -> Iterator[Array]:
         """Yield the vectors of ``encode`` for 4096 texts at a time, so that memory does not grow with their number."""
-        _check_texts(texts)
-        return self._stream(texts, normalize, progress)
+        check_texts(texts)
+        form = Form.of(self, self.settings.prompt(prompt, prompt_name), truncate_dim, normalize)
+        return vectors_of_texts(self, texts, form, progress)
 
-    def encode_ids(self, ids: Sequence[Sequence[int]], *, normalize: bool | None = None) -> Array:
+    @hinted
+    def encode_ids(
+        self,
+        ids: Sequence[Sequence[int]],
+        *,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+        prompt: str = "",
+    ) -> Array:
         """Return the vectors of texts that are tokenized, (n, d), as ``encode`` does.
 
-        ``ids``: the token ids of each text, with special tokens, as ``tokenizer(texts)`` returns them. On NumPy the bits do not
-        depend on the number of threads, even for a few texts, for which ``encode`` would use all cores.
+        ``ids``: the token ids of each text, with special tokens, as ``tokenizer(texts)`` returns them. ``prompt``: that with
+        which the texts begin, for a model that does not pool it. On NumPy the bits do not depend on the number of threads, even
+        for a few texts, for which ``encode`` would use all cores.
         """
+        form = Form.of(self, prompt, truncate_dim, normalize)
         if not ids:
-            xp = self.backend.xp
-            return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)
-        order, batches = _sorted_batches(ids)
-        return self._in_order(
-            list(self.backend.parallel(self._encode_packed, batches)), order, self.backend.xp.float32, normalize
-        )
+            return self._joined([], form.dim)
+        order, batches = sorted_batches(ids)
+        found = list(self.backend.parallel(partial(pooled, self, skip=form.skip), batches))
+        return in_order(self, found, order, self.backend.xp.float32, form)
 
     def attention_maps(self, text: str) -> tuple[Array, list[str]]:
         """Return the attention weights (layers, heads, L, L), and the L tokens of the text, special ones included.
@@ -187,112 +300,34 @@ class TextEncoder:
         Raises TypeError if ``text`` is not a string. Warns with TruncationWarning if it is longer than ``max_seq_length``.
         """
         xp = self.backend.xp
-        _check_text("text", text)
+        check_text("text", text)
         (ids,), cut = self.tokenizer([text])
-        self._warn(cut, 1, stacklevel=3)
+        warn_of_cut(cut, 1, self.tokenizer)
         tokens = integers(xp, ids, self.device)
         maps = self.model.attention_maps(tokens, integers(xp, self.model.position_ids(ids), self.device))
         return xp.stack(maps), self.tokenizer.tokens(ids)
 
-    def _stream(self, texts: Iterable[str], normalize: bool | None, progress: bool | None) -> Iterator[Array]:
-        from tqdm import tqdm
-
-        total = len(texts) if isinstance(texts, Sized) else None
-        disable = None if progress is None else not progress
-        count = cut = 0
-        with tqdm(total=total, unit=" texts", disable=disable, delay=1.0 if progress is None else 0.0) as bar:
-            for window in _windows(texts):
-                for at, text in enumerate(window, start=count):
-                    _check_text(f"texts[{at}]", text)
-                ids, cut_here = self.tokenizer(window)
-                yield self._in_batches(ids, normalize, bar.update)
-                count, cut = count + len(window), cut + cut_here
-        self._warn(cut, count, stacklevel=4)
-
-    def _warn(self, cut: int, count: int, *, stacklevel: int) -> None:
-        if cut:
-            message = f"{cut} of {count} texts are longer than {self.max_seq_length} tokens, and were cut there"
-            warnings.warn(message, TruncationWarning, stacklevel=stacklevel)
-
-    def _in_batches(self, ids: Sequence[Sequence[int]], normalize: bool | None, done: Callable[[int], Any]) -> Array:
-        """Return the vectors of texts; ``done`` is told how many are finished."""
-        order, batches = _sorted_batches(ids)
-        compute = map if len(batches) == 1 else self.backend.parallel  # a single batch may use all cores by itself
-        encoded = []
-        for vectors in compute(self._encode_packed, batches):
-            encoded.append(vectors)
-            done(vectors.shape[0])
-        return self._in_order(encoded, order, self.backend.xp.float32, normalize)
-
-    def _in_order(self, batches: list[Array], order: list[int], dtype: Any, normalize: bool | None) -> Array:
-        """Return the vectors of batches, put back from an order of texts to the one given."""
-        xp = backend_of({"vectors": batches[0]}).xp  # the tape's, if gradients are recorded
-        places = xp.asarray(sorted(range(len(order)), key=order.__getitem__), device=self.device)
-        vectors = xp.take(xp.concat(batches, axis=0), places, axis=0)
-        normalized = self.pooling.normalize if normalize is None else normalize
-        return xp.astype(unit(xp, vectors) if normalized else vectors, dtype, copy=False)
-
-    def _encode_packed(self, ids: Sequence[Sequence[int]]) -> Array:
-        """Return the vectors of texts laid end to end in one matrix, without padding."""
-        xp = self.backend.xp
-        lengths = [len(text) for text in ids]
-        tokens = integers(xp, (token for text in ids for token in text), self.device)
-        positions = integers(xp, (at for text in ids for at in self.model.position_ids(text)), self.device)
-        hidden = self.model(tokens, positions, mask=packed(lengths))
-        xp, wide = backend_of({"hidden": hidden}).xp, compute_dtype(xp, hidden.dtype)
-        return self.pooling(xp, xp.astype(hidden, wide, copy=False), lengths)
+    def _joined(self, parts: Iterable[Array], dim: int) -> Array:
+        """Return the vectors of all windows; none have shape (0, dim)."""
+        every, xp = list(parts), self.backend.xp
+        if not every:
+            return xp.zeros((0, dim), dtype=xp.float32, device=self.device)
+        return every[0] if len(every) == 1 else xp.concat(every, axis=0)
 
 
 _unpickling = threading.Lock()
 
 
 def _read_again(path_or_repo: str, backend: str, device: Any, dtype: Any) -> TextEncoder:
-    """Return a pickled encoder; the process reads it once, unless its file of weights changes."""
-    weights = locate(path_or_repo) / "model.safetensors"
+    """Return a pickled encoder; the process reads it once, unless its files of weights change."""
+    folder = locate(path_or_repo)
+    times = tuple(
+        path.stat().st_mtime_ns for path in sorted([*folder.glob("model.safetensors"), *folder.glob("*/model.safetensors")])
+    )
     with _unpickling:
-        return _read_once(path_or_repo, backend, device, dtype, weights.stat().st_mtime_ns if weights.exists() else None)
+        return _read_once(path_or_repo, backend, device, dtype, times)
 
 
 @lru_cache(maxsize=4)
-def _read_once(path_or_repo: str, backend: str, device: Any, dtype: Any, changed: int | None) -> TextEncoder:
+def _read_once(path_or_repo: str, backend: str, device: Any, dtype: Any, changed: tuple[int, ...]) -> TextEncoder:
     return TextEncoder.from_pretrained(path_or_repo, backend=backend, device=device, dtype=dtype)
-
-
-def _sorted_batches(ids: Sequence[Sequence[int]]) -> tuple[list[int], list[list[Sequence[int]]]]:
-    """Return the order of texts, longest first, and batches of them in this order, to be packed into matrices."""
-    order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
-    return order, list(_batches([ids[at] for at in order]))
-
-
-def _check_texts(texts: object) -> None:
-    if isinstance(texts, str | bytes):
-        raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
-
-
-def _check_text(name: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise TypeError(f"{name} is {type(text).__name__}; expected str")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UnicodeError(f"{name} cannot be written as UTF-8: {error.reason} at character {error.start}") from error
-
-
-def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(texts)
-    while window := list(islice(rest, _WINDOW)):
-        yield window
-
-
-def _batches(ids: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """Yield batches of adjacent texts, of up to ``_TOKENS`` tokens together; a longer text is a separate batch."""
-    batch: list[Sequence[int]] = []
-    tokens = 0
-    for text in ids:
-        if batch and tokens + len(text) > _TOKENS:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(text)
-        tokens += len(text)
-    if batch:
-        yield batch

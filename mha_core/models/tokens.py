@@ -63,6 +63,12 @@ class Tokenizer:
             raise ModelError(f"{self.path} cannot be used by tokenizers: {_first_line(cause)}") from cause
         return [encoding.ids for encoding in encodings], sum(bool(encoding.overflowing) for encoding in encodings)
 
+    def length_of_prompt(self, prompt: str) -> int:
+        """Return the number of tokens with which a text begins that has a prompt: [CLS] and its own, but no [SEP]."""
+        (ids,), _ = self([prompt])
+        closing = self.tokenizer.encode(prompt.lower() if self.lower_case else prompt).special_tokens_mask[-1:]
+        return len(ids) - sum(closing)
+
     @property
     def special_tokens(self) -> frozenset[str]:
         """The tokens put around every text, such as [CLS]; not [UNK] or [MASK], which replace a part of the text."""

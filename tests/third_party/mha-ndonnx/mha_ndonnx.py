@@ -105,5 +105,6 @@ def export_text_encoder(
     """
     from mha_ndonnx_text import sentence_vectors
 
-    function = sentence_vectors(encoder, encoder.pooling.normalize if normalize is None else normalize)
-    return export(function, dict.fromkeys(("input_ids", "attention_mask"), ("int64", (batch, length))))
+    return export(
+        sentence_vectors(encoder, normalize), dict.fromkeys(("input_ids", "attention_mask"), ("int64", (batch, length)))
+    )

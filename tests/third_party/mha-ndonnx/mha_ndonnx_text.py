@@ -9,16 +9,22 @@ from mha_ndonnx_arrays import size_of
 from ndonnx import Array
 
 
-def sentence_vectors(encoder: Any, normalize: bool) -> Callable[[Array, Array], dict[str, Array]]:
+def sentence_vectors(encoder: Any, normalize: bool | None) -> Callable[[Array, Array], dict[str, Array]]:
     """Return the function (ids, attention mask), both (batch, length), -> the vectors of ``encoder.encode`` by name."""
-    model, modes = encoder.model.to("ndonnx"), encoder.pooling.modes
+    model, modes, dense = encoder.model.to("ndonnx"), encoder.pooling.modes, [x.to("ndonnx") for x in encoder.dense]
 
     def vectors(ids: Array, attention_mask: Array) -> dict[str, Array]:
         keep = attention_mask != 0
         x = model.embed(ids, _positions(ids, model.padding))
         hidden = model.encoder(x, mask=keep[:, None, None, :], bias=model.bias)
-        pooled = ndx.concat([_pooled(mode, hidden, keep) for mode in modes], axis=-1)
-        return {"sentence_embedding": _unit(pooled) if normalize else pooled}
+        found = ndx.concat([_pooled(mode, hidden, keep) for mode in modes], axis=-1)
+        for layer in dense:
+            found = layer(found)
+        if normalize is None and encoder.pooling.normalize:
+            found = _unit(found)
+        if encoder.dim < encoder.width:
+            found = found[:, : encoder.dim]
+        return {"sentence_embedding": _unit(found) if normalize else found}
 
     return vectors
 
@@ -38,8 +44,15 @@ def _pooled(mode: str, hidden: Array, keep: Array) -> Array:
         return hidden[:, 0, :]
     if mode == "max":
         return ndx.max(ndx.where(keep[..., None], hidden, -math.inf), axis=1)
-    total = ndx.sum(ndx.where(keep[..., None], hidden, 0), axis=1)
     count = ndx.sum(ndx.astype(keep, hidden.dtype), axis=1, keepdims=True)
+    numbers = ndx.astype(ndx.arange(size_of(hidden, 1)), hidden.dtype) + 1  # of the tokens, from 1
+    if mode == "lasttoken":
+        return ndx.sum(ndx.where((numbers == count)[..., None], hidden, 0), axis=1)
+    if mode == "weightedmean":
+        weights = ndx.where(keep, numbers, 0)
+        total = ndx.sum(weights, axis=1, keepdims=True)
+        return ndx.sum(hidden * weights[..., None], axis=1) / ndx.where(total == 0, 1, total)
+    total = ndx.sum(ndx.where(keep[..., None], hidden, 0), axis=1)
     count = ndx.where(count == 0, 1, count)  # a text without tokens has vector 0
     return total / {"mean": count, "mean_sqrt_len_tokens": ndx.sqrt(count)}[mode]
 
