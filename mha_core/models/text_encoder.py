@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,13 +18,12 @@ from .checkpoint import read_model
 from .families import MODEL_TYPES
 from .files import field as field_of
 from .files import locate, one_of, read_json
+from .packing import computed, in_order, sorted_batches, windows
 from .pooling import Pooling, unit
+from .reading import read_again
 from .saving import save_model
 from .text_model import TextModel
-from .tokens import Tokenizer
-
-_WINDOW = 4096  # texts that are sorted by length together, and so the maximum number in memory
-_TOKENS = 1024  # tokens in one matrix
+from .tokens import Tokenizer, check_text
 
 
 class TruncationWarning(UserWarning):
@@ -83,7 +79,7 @@ class TextEncoder:
 
     def __reduce__(self) -> Any:
         if self._read_from is not None:
-            return _read_again, self._read_from
+            return read_again, (TextEncoder, *self._read_from)
         return TextEncoder, (self.model, self.tokenizer, self.pooling, self.backend, self.device)
 
     def save_pretrained(self, path: str | Path) -> None:
@@ -134,11 +130,11 @@ class TextEncoder:
         TruncationWarning
             Once, if texts are longer than ``max_seq_length``.
         """
-        windows = list(self.stream(texts, normalize=normalize, progress=progress))
+        parts = list(self.stream(texts, normalize=normalize, progress=progress))
         xp = self.backend.xp
-        if not windows:
+        if not parts:
             return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)
-        return windows[0] if len(windows) == 1 else xp.concat(windows, axis=0)
+        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
 
     def __call__(self, texts: Iterable[str], *, normalize: bool | None = None) -> Array:
         """Return the vectors of texts, (n, d), in the dtype that the model computes in and with gradients, for training.
@@ -148,12 +144,12 @@ class TextEncoder:
         _check_texts(texts)
         every = list(texts)
         for at, text in enumerate(every):
-            _check_text(f"texts[{at}]", text)
+            check_text(f"texts[{at}]", text)
         ids, cut = self.tokenizer(every)
         self._warn(cut, len(every), stacklevel=3)
         if not ids:
             return self.backend.xp.zeros((0, self.dim), dtype=self.model.words.dtype, device=self.device)
-        order, batches = _sorted_batches(ids)
+        order, batches = sorted_batches(ids)
         return self._in_order([self._encode_packed(batch) for batch in batches], order, self.model.words.dtype, normalize)
 
     def vjp(self, texts: Iterable[str], *, wrt: Callable[[str], bool] | None = None, **options: Any) -> Any:
@@ -174,7 +170,7 @@ class TextEncoder:
         if not ids:
             xp = self.backend.xp
             return xp.zeros((0, self.dim), dtype=xp.float32, device=self.device)
-        order, batches = _sorted_batches(ids)
+        order, batches = sorted_batches(ids)
         return self._in_order(
             list(self.backend.parallel(self._encode_packed, batches)), order, self.backend.xp.float32, normalize
         )
@@ -187,7 +183,7 @@ class TextEncoder:
         Raises TypeError if ``text`` is not a string. Warns with TruncationWarning if it is longer than ``max_seq_length``.
         """
         xp = self.backend.xp
-        _check_text("text", text)
+        check_text("text", text)
         (ids,), cut = self.tokenizer([text])
         self._warn(cut, 1, stacklevel=3)
         tokens = integers(xp, ids, self.device)
@@ -201,9 +197,9 @@ class TextEncoder:
         disable = None if progress is None else not progress
         count = cut = 0
         with tqdm(total=total, unit=" texts", disable=disable, delay=1.0 if progress is None else 0.0) as bar:
-            for window in _windows(texts):
+            for window in windows(texts):
                 for at, text in enumerate(window, start=count):
-                    _check_text(f"texts[{at}]", text)
+                    check_text(f"texts[{at}]", text)
                 ids, cut_here = self.tokenizer(window)
                 yield self._in_batches(ids, normalize, bar.update)
                 count, cut = count + len(window), cut + cut_here
@@ -216,19 +212,14 @@ class TextEncoder:
 
     def _in_batches(self, ids: Sequence[Sequence[int]], normalize: bool | None, done: Callable[[int], Any]) -> Array:
         """Return the vectors of texts; ``done`` is told how many are finished."""
-        order, batches = _sorted_batches(ids)
-        compute = map if len(batches) == 1 else self.backend.parallel  # a single batch may use all cores by itself
-        encoded = []
-        for vectors in compute(self._encode_packed, batches):
-            encoded.append(vectors)
-            done(vectors.shape[0])
+        order, batches = sorted_batches(ids)
+        encoded = computed(self.backend, self._encode_packed, batches, done)
         return self._in_order(encoded, order, self.backend.xp.float32, normalize)
 
     def _in_order(self, batches: list[Array], order: list[int], dtype: Any, normalize: bool | None) -> Array:
         """Return the vectors of batches, put back from an order of texts to the one given."""
         xp = backend_of({"vectors": batches[0]}).xp  # the tape's, if gradients are recorded
-        places = xp.asarray(sorted(range(len(order)), key=order.__getitem__), device=self.device)
-        vectors = xp.take(xp.concat(batches, axis=0), places, axis=0)
+        vectors = in_order(xp, batches, order, self.device)
         normalized = self.pooling.normalize if normalize is None else normalize
         return xp.astype(unit(xp, vectors) if normalized else vectors, dtype, copy=False)
 
@@ -243,56 +234,6 @@ class TextEncoder:
         return self.pooling(xp, xp.astype(hidden, wide, copy=False), lengths)
 
 
-_unpickling = threading.Lock()
-
-
-def _read_again(path_or_repo: str, backend: str, device: Any, dtype: Any) -> TextEncoder:
-    """Return a pickled encoder; the process reads it once, unless its file of weights changes."""
-    weights = locate(path_or_repo) / "model.safetensors"
-    with _unpickling:
-        return _read_once(path_or_repo, backend, device, dtype, weights.stat().st_mtime_ns if weights.exists() else None)
-
-
-@lru_cache(maxsize=4)
-def _read_once(path_or_repo: str, backend: str, device: Any, dtype: Any, changed: int | None) -> TextEncoder:
-    return TextEncoder.from_pretrained(path_or_repo, backend=backend, device=device, dtype=dtype)
-
-
-def _sorted_batches(ids: Sequence[Sequence[int]]) -> tuple[list[int], list[list[Sequence[int]]]]:
-    """Return the order of texts, longest first, and batches of them in this order, to be packed into matrices."""
-    order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
-    return order, list(_batches([ids[at] for at in order]))
-
-
 def _check_texts(texts: object) -> None:
     if isinstance(texts, str | bytes):
         raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
-
-
-def _check_text(name: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise TypeError(f"{name} is {type(text).__name__}; expected str")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UnicodeError(f"{name} cannot be written as UTF-8: {error.reason} at character {error.start}") from error
-
-
-def _windows(texts: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(texts)
-    while window := list(islice(rest, _WINDOW)):
-        yield window
-
-
-def _batches(ids: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """Yield batches of adjacent texts, of up to ``_TOKENS`` tokens together; a longer text is a separate batch."""
-    batch: list[Sequence[int]] = []
-    tokens = 0
-    for text in ids:
-        if batch and tokens + len(text) > _TOKENS:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(text)
-        tokens += len(text)
-    if batch:
-        yield batch

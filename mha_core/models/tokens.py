@@ -83,6 +83,16 @@ class Tokenizer:
         return [token if token in added else _letters(token) for token in spelled]
 
 
+def check_text(name: str, text: object) -> None:
+    """Raise TypeError if ``text`` is not a string, UnicodeError if it cannot be written as UTF-8."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is {type(text).__name__}; expected str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnicodeError(f"{name} cannot be written as UTF-8: {error.reason} at character {error.start}") from error
+
+
 def _byte_letters() -> dict[str, int]:
     """Return the byte of each letter: a byte's letter is its Latin-1 character if visible, otherwise one from chr(256) on."""
     visible = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
