@@ -35,6 +35,7 @@ from .layers.files import LayerFileError
 from .layers.norm import LayerNorm, RMSNorm
 from .layers.residual import Dropout
 from .layers.rotary import Rotary
+from .models.cross_encoder import CrossEncoder, RankedDocument
 from .models.files import ModelError, ModelNotFound
 from .models.text_encoder import TextEncoder, TruncationWarning
 from .ops.attention import (
@@ -114,6 +115,8 @@ __all__ = [
     "KeyValueCache",
     "DecoderCache",
     "TextEncoder",
+    "CrossEncoder",
+    "RankedDocument",
     "TruncationWarning",
     "encode_corpus",
     "CorpusReport",

@@ -34,14 +34,20 @@ class TextModel(Layer):
     relative_table: Array | None = None
     """(buckets, heads), a relative bias that all layers share, as in MPNet (Song et al. 2020)."""
 
-    def __call__(self, ids: Array, positions: Array, *, mask: Mask | None = None) -> Array:
-        """Token ids and their rows of ``positions``, both (..., L) -> hidden states (..., L, d)."""
-        return self.encoder(self.embed(ids, positions), mask=mask, bias=self.bias)
+    def __call__(self, ids: Array, positions: Array, *, mask: Mask | None = None, token_type_ids: Array | None = None) -> Array:
+        """Token ids, their rows of ``positions`` and their types, each (..., L) -> hidden states (..., L, d).
 
-    def embed(self, ids: Array, positions: Array) -> Array:
-        """Return the input of the encoder; all tokens are of type 0."""
+        ``token_type_ids``: None: all 0.
+        """
+        return self.encoder(self.embed(ids, positions, token_type_ids), mask=mask, bias=self.bias)
+
+    def embed(self, ids: Array, positions: Array, token_type_ids: Array | None = None) -> Array:
+        """Return the input of the encoder."""
         x = embedding(ids, self.words) + embedding(positions, self.positions)
-        return self.norm(x if self.token_types is None else x + self.token_types[0, :])
+        if self.token_types is not None:
+            types = self.token_types
+            x = x + (types[0, :] if token_type_ids is None else embedding(token_type_ids, types))
+        return self.norm(x)
 
     def attention_maps(self, ids: Array, positions: Array) -> list[Array]:
         """Return the attention weights of each layer, (heads, L, L)."""
