@@ -47,10 +47,15 @@ class ClassificationHead(Layer):
         xp = backend_of({"hidden": hidden}).xp  # the tape's, if gradients are recorded
         wide = compute_dtype(xp, hidden.dtype)
         pooled = Pooling((self.pooling,))(xp, xp.astype(hidden, wide, copy=False), lengths)
-        x = xp.astype(pooled, hidden.dtype, copy=False)
+        return self.logits(xp.astype(pooled, hidden.dtype, copy=False))
+
+    def logits(self, x: Array) -> Array:
+        """Pooled hidden states (n, d) -> logits (n, labels)."""
+        xp = backend_of({"x": x}).xp
         if self.w is not None:
             x = linear(x, self.w, self.b)
             if self.activation == "tanh":
+                wide = compute_dtype(xp, x.dtype)
                 x = xp.astype(xp.tanh(xp.astype(x, wide, copy=False)), x.dtype, copy=False)
             else:
                 x = activate(self.activation, x)
@@ -66,8 +71,9 @@ class Classifier(Layer):
 
     def __call__(self, ids: Array, positions: Array, lengths: Sequence[int], *, token_type_ids: Array | None = None) -> Array:
         """Tokens of n texts laid end to end, each array (sum of lengths,) -> logits (n, labels)."""
-        hidden = self.text(ids, positions, mask=packed(lengths), token_type_ids=token_type_ids)
-        return self.head(hidden, lengths)
+        if self.head.pooling == "cls" and all(lengths):
+            return self.head.logits(self.text.first_states(ids, positions, lengths, token_type_ids=token_type_ids))
+        return self.head(self.text(ids, positions, mask=packed(lengths), token_type_ids=token_type_ids), lengths)
 
     @property
     def num_labels(self) -> int:
