@@ -174,7 +174,7 @@ def test_cases_are_chosen_by_a_part_of_their_names():
 
 def test_a_backend_without_goals_is_measured_in_cases_that_apply_to_it():
     takes = [case for case in CASES if case.takes("jax")]
-    assert len(takes) == 32
+    assert len(takes) == 33
     assert {case.peer.name for case in CASES if case not in takes} == {
         "naive NumPy",
         "import numpy",
