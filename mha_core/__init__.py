@@ -36,6 +36,7 @@ from .layers.norm import LayerNorm, RMSNorm
 from .layers.residual import Dropout
 from .layers.rotary import Rotary
 from .models.batches import TruncationWarning
+from .models.cross_encoder import CrossEncoder, RankedDocument
 from .models.files import ModelError, ModelNotFound
 from .models.quantize import quantize_embeddings
 from .models.text_encoder import TextEncoder
@@ -116,6 +117,8 @@ __all__ = [
     "KeyValueCache",
     "DecoderCache",
     "TextEncoder",
+    "CrossEncoder",
+    "RankedDocument",
     "TruncationWarning",
     "quantize_embeddings",
     "encode_corpus",

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 SENTENCES = (Path(__file__).parent.parent / "examples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
 
@@ -30,10 +37,16 @@ _NEW = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def write_model(folder, kind, *, seed=0, masked_lm=False, **settings):
-    """Write a model directory in sentence-transformers' layout; ``settings`` go into the model's configuration."""
+    """Write a model directory in sentence-transformers' layout; ``settings`` go into the model's configuration.
+
+    With ``num_labels`` among them, the model has a head for sequence classification, and the directory is laid out as by
+    transformers.
+    """
+    is_classifier = "num_labels" in settings
+    auto = AutoModelForMaskedLM if masked_lm else AutoModelForSequenceClassification if is_classifier else AutoModel
     tokenizer = _tokenizer(FAMILIES[kind][0])
     torch.manual_seed(seed)
-    model = (AutoModelForMaskedLM if masked_lm else AutoModel).from_config(
+    model = auto.from_config(
         AutoConfig.for_model(kind, **_sizes(kind, tokenizer.get_vocab_size()) | settings), attn_implementation="eager"
     )
     model = model.double().eval()
@@ -44,7 +57,11 @@ def write_model(folder, kind, *, seed=0, masked_lm=False, **settings):
             weights.copy_(mean + torch.randn(weights.shape, generator=rng, dtype=torch.float64) * 0.3)
     model.save_pretrained(folder)
     special = {"pad_token": "[PAD]" if tokenizer.token_to_id("[PAD]") is not None else "<pad>"}
+    if is_classifier and kind in ("bert", "electra"):
+        special["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=10**30, **special).save_pretrained(folder)
+    if is_classifier:
+        return folder
     modules = [{"idx": 0, "path": ""}, {"idx": 1, "path": "1_Pooling"}]
     for module, name in zip(modules, ("Transformer", "Pooling"), strict=True):
         module |= {"name": str(module["idx"]), "type": f"sentence_transformers.models.{name}"}
@@ -64,6 +81,18 @@ def reference(folder):
         with torch.no_grad():
             found = model(tokens, attention_mask=torch.ones_like(tokens), output_attentions=True)
         return found.last_hidden_state[0].numpy(), torch.cat(found.attentions).numpy()
+
+    return evaluate
+
+
+def reference_logits(folder):
+    """Return transformers' function from a pair of texts to logits (labels,), in float64."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float64).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def evaluate(a, b):
+        with torch.no_grad():
+            return model(**tokenizer([(a, b)], truncation=True, return_tensors="pt")).logits[0].numpy()
 
     return evaluate
 
@@ -115,7 +144,10 @@ def _tokenizer(kind):
         trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(SENTENCES, trainer)
     start, end = ("[CLS]", "[SEP]") if first == "[PAD]" else ("<s>", "</s>")
+    second = f"$B:1 {end}:1" if first == "[PAD]" else f"{end} $B {end}"
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{start} $A {end}", special_tokens=[(token, tokenizer.token_to_id(token)) for token in (start, end)]
+        single=f"{start} $A {end}",
+        pair=f"{start} $A {end} {second}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (start, end)],
     )
     return tokenizer

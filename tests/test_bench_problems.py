@@ -21,7 +21,7 @@ from mha_core.bench.limits import COPY, MATRIX
 from mha_core.bench.multi_head import MultiHead
 from mha_core.bench.texts import Texts
 from mha_core.bench.timing import on, timed
-from mha_core.models import batches
+from mha_core.models import packing
 
 SMALL = {
     "plain": Attention(2, 3, 20, 8),
@@ -190,9 +190,9 @@ def test_copies_of_texts_are_judged_each():
 
 def test_the_texts_for_all_cores_fill_more_than_a_window_and_their_small_problem_more_than_a_batch(minilm):
     (problem,) = ALL_CORES.values()
-    assert len(problem.texts()) >= max(5000, batches.WINDOW + 1)
+    assert len(problem.texts()) >= max(5000, packing.WINDOW + 1)
     encoder = plain_numpy.TextEncoder(minilm)
-    assert sum(len(encoder.ids(text)) for text in problem.small().texts()) > batches.TOKENS
+    assert sum(len(encoder.ids(text)) for text in problem.small().texts()) > packing.TOKENS
 
 
 def test_some_of_the_texts_or_the_lines_of_a_file_can_be_used(tmp_path):

@@ -12,7 +12,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-import mha_core.models.batches as module
+import mha_core.models.packing as packing
 import mha_core.ops.operation as operation
 from conftest import WORDS, mha
 from mha_core.bench import plain_numpy
@@ -108,7 +108,7 @@ def test_equal_texts_have_equal_vectors(encoder, sentences):
 def test_the_batch_size_does_not_matter(encoder, texts, monkeypatch):
     expected = encoder.encode(texts)
     for tokens in (1, 100, 10**6):
-        monkeypatch.setattr(module, "TOKENS", tokens)
+        monkeypatch.setattr(packing, "TOKENS", tokens)
         all_close(encoder.encode(texts), expected)
 
 
@@ -153,7 +153,7 @@ def test_bytes_are_refused_and_so_is_a_stream_of_one_string(tiny):
 
 
 def test_an_item_that_is_not_a_string_is_refused_by_its_index(tiny, monkeypatch):
-    monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(packing, "WINDOW", 2)
     for odd in (3, None, b"bird", ["bird"]):
         with pytest.raises(TypeError, match=rf"texts\[4\] is {type(odd).__name__}; expected str"):
             tiny.encode(["a", "a", "a", "a", odd, "a"])
@@ -184,7 +184,7 @@ def test_a_text_of_exactly_the_limit_is_not_cut(tiny):
 
 
 def test_one_warning_counts_the_texts_of_all_windows(tiny, monkeypatch):
-    monkeypatch.setattr(module, "WINDOW", 2)
+    monkeypatch.setattr(packing, "WINDOW", 2)
     long = "bird " * 20
     with pytest.warns(mha.TruncationWarning, match="^3 of 7 texts ") as caught:
         tiny.encode([long, "a", long, "a", "a", "a", long])
@@ -194,7 +194,7 @@ def test_one_warning_counts_the_texts_of_all_windows(tiny, monkeypatch):
 def test_windows_of_stream_concatenate_to_encode(tiny, monkeypatch, rng):
     texts = [" ".join(rng.choice(WORDS[4:], size=rng.integers(0, 7))) for _ in range(11)]
     expected = tiny.encode(texts)
-    monkeypatch.setattr(module, "WINDOW", 4)
+    monkeypatch.setattr(packing, "WINDOW", 4)
     parts = list(tiny.stream(texts))
     assert [part.shape for part in parts] == [(4, 8), (4, 8), (3, 8)]
     all_close(np.concatenate(parts), expected)
@@ -202,7 +202,7 @@ def test_windows_of_stream_concatenate_to_encode(tiny, monkeypatch, rng):
 
 
 def test_stream_reads_one_window_ahead_and_no_more(tiny, monkeypatch):
-    monkeypatch.setattr(module, "WINDOW", 4)
+    monkeypatch.setattr(packing, "WINDOW", 4)
     read = itertools.count(1)
     last = 0
 
@@ -220,7 +220,7 @@ def test_stream_reads_one_window_ahead_and_no_more(tiny, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_number_of_texts(tiny, monkeypatch, rng):
-    monkeypatch.setattr(module, "WINDOW", 256)
+    monkeypatch.setattr(packing, "WINDOW", 256)
     monkeypatch.setattr(
         operation.PlanStore, "MOST_PLANS", 8
     )  # so that kept plans stop growing after a few windows, not thousands

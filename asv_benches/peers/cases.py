@@ -15,8 +15,9 @@ from mha_core.bench.layer import Layer
 from mha_core.bench.texts import MODEL, Texts
 from mha_core.bench.timing import Work
 
-from . import attention, layer, text_step, texts, training
+from . import attention, layer, pairs, text_step, texts, training
 from .native import LEVELS
+from .pairs import Pairs
 from .text_step import TextStep
 from .training import LayerStep, OptimiserStep
 
@@ -63,6 +64,7 @@ SDPA_ARRAY = Peer("torch SDPA, mask as an array", attention.sdpa, ("torch",))
 NAIVE = Peer("naive NumPy", Attention.plain)
 FAST_PATH = Peer("nn.TransformerEncoderLayer, fast path", layer.fast_path, ("torch",))
 SENTENCES = Peer("sentence-transformers, batch 32", texts.sentence_transformers, ("torch", "sentence_transformers", MODEL))
+PAIRS = Peer("sentence-transformers, batch 32", pairs.sentence_transformers, ("torch", "sentence_transformers", MODEL))
 IMPORT_NUMPY = Peer("import numpy", Import.plain)
 SDPA_STEP = Peer("torch SDPA, with its gradients", training.sdpa_step, ("torch",))
 SDPA_BACKWARD = Peer("torch SDPA, gradients alone", training.sdpa_backward, ("torch",))
@@ -154,6 +156,7 @@ CASES = (
     Case("text encoder", Texts(), Texts.ours, SENTENCES, {"numpy": 0.42, "torch": 0.36}),
     Case("text encoder, bfloat16", Texts("bfloat16"), Texts.ours, SENTENCES, {"torch": 0.14}, open=False),
     Case("text encoder, 5120 texts", Texts(copies=20), Texts.ours, SENTENCES, {"numpy": None, "torch": None}),
+    Case("cross-encoder, 256 pairs", Pairs(), Pairs.ours, PAIRS, {"numpy": 0.40, "torch": 0.30}),
     Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, NAIVE, {"numpy": 1.0, "numpy+native": 0.30}, open=False),
     Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, SDPA, {"torch": 1.6, "torch+native": 0.90}),
     Case("import mha_core", Import(), Import.ours, IMPORT_NUMPY, {"numpy": 1.15}, open=False),

@@ -15,7 +15,7 @@ from .families import Family
 from .files import ModelError, WeightsFile, field, one_of, read_json
 from .text_model import TextModel
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -42,6 +42,9 @@ def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> Te
 class Source(Protocol):
     """Where the arrays of a model come from, by their names in its file."""
 
+    prefix: str
+    """What is put before every name."""
+
     def check_count(self, name: str, count: int, setting: str) -> None:
         """Raise ModelError unless there are arrays of ``count`` layers."""
 
@@ -61,7 +64,7 @@ def build_model(folder: Path, family: Family, file: Source, make: Callable[[Any]
     d_model, d_ff, num_heads, num_layers = map(size, (family.d_model, family.d_ff, family.num_heads, family.num_layers))
     if d_model % num_heads:
         raise ModelError(f"{path}: {family.d_model} is {d_model}; expected a multiple of {family.num_heads} = {num_heads}")
-    activation = _ACTIVATIONS[one_of(config.get(family.activation, "gelu"), _ACTIVATIONS, path, family.activation)]
+    activation = ACTIVATIONS[one_of(config.get(family.activation, "gelu"), ACTIVATIONS, path, family.activation)]
     one_of(config.get("position_embedding_type", "absolute"), ["absolute"], path, "position_embedding_type")
     eps = field(config, path, "layer_norm_eps", float, least=0)
     rows, padding = size("max_position_embeddings"), family.padding

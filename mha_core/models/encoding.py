@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from ..algebra.arrays import Array, compute_dtype, integers
 from ..algebra.masks import packed
 from ..dispatch.selection import backend_of
-from .batches import places, sorted_batches, tokenized
+from .batches import tokenized
+from .packing import computed, in_order, places, sorted_batches
 from .pooling import unit
 from .settings import OptionError
 
 if TYPE_CHECKING:
     from .text_encoder import TextEncoder
 
-_T = TypeVar("_T")
 Ids = Sequence[Sequence[int]]
 """The token ids of texts."""
 
@@ -50,8 +50,9 @@ def vectors_of_texts(encoder: TextEncoder, texts: Iterable[str], form: Form, pro
     """Yield the vectors of texts, (n, d) in float32, for one window of texts at a time."""
 
     def compute(ids: Ids, done: Callable[[int], Any]) -> Array:
-        found, order = _by_batches(encoder, partial(pooled, encoder, skip=form.skip), ids, done)
-        return in_order(encoder, found, order, encoder.backend.xp.float32, form)
+        order, batches = sorted_batches(ids)
+        found = computed(encoder.backend, partial(pooled, encoder, skip=form.skip), batches, done)
+        return formed(encoder, found, order, encoder.backend.xp.float32, form)
 
     return tokenized(encoder.tokenizer, texts, form.prompt, progress, compute)
 
@@ -60,8 +61,8 @@ def tokens_of_texts(encoder: TextEncoder, texts: Iterable[str], prompt: str, pro
     """Yield the hidden states of each text's tokens, (L, d) in float32."""
 
     def compute(ids: Ids, done: Callable[[int], Any]) -> list[Array]:
-        found, order = _by_batches(encoder, partial(_split, encoder), ids, done)
-        rows = list(chain.from_iterable(found))
+        order, batches = sorted_batches(ids)
+        rows = list(chain.from_iterable(computed(encoder.backend, partial(_split, encoder), batches, done)))
         return [rows[at] for at in places(order)]
 
     return chain.from_iterable(tokenized(encoder.tokenizer, texts, prompt, progress, compute))
@@ -77,28 +78,15 @@ def pooled(encoder: TextEncoder, ids: Ids, skip: int) -> Array:
     return vectors
 
 
-def in_order(encoder: TextEncoder, batches: list[Array], order: list[int], dtype: Any, form: Form) -> Array:
+def formed(encoder: TextEncoder, batches: list[Array], order: list[int], dtype: Any, form: Form) -> Array:
     """Return the vectors of batches, put back from an order of texts to the one given, in the form asked for."""
     xp = backend_of({"vectors": batches[0]}).xp  # the tape's, if gradients are recorded
-    vectors = xp.take(xp.concat(batches, axis=0), xp.asarray(places(order), device=encoder.device), axis=0)
+    vectors = in_order(xp, batches, order, encoder.device)
     if form.normalize is None and encoder.pooling.normalize:  # the model's own modules come before the cut
         vectors = unit(xp, vectors)
     if form.dim < encoder.width:
         vectors = vectors[:, : form.dim]
     return xp.astype(unit(xp, vectors) if form.normalize else vectors, dtype, copy=False)
-
-
-def _by_batches(
-    encoder: TextEncoder, function: Callable[[Ids], _T], ids: Ids, done: Callable[[int], Any]
-) -> tuple[list[_T], list[int]]:
-    """Return what a function returns for batches of texts, and the order of the texts in them."""
-    order, batches = sorted_batches(ids)
-    compute = map if len(batches) == 1 else encoder.backend.parallel  # a single batch may use all cores by itself
-    found = []
-    for batch, result in zip(batches, compute(function, batches), strict=True):
-        found.append(result)
-        done(len(batch))
-    return found, order
 
 
 def _split(encoder: TextEncoder, ids: Ids) -> list[Array]:

@@ -107,6 +107,9 @@ class WeightsFile:
             raise ModelError(f"{path} is truncated or corrupt: {cause}") from cause
         self.prefix = ""
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
     def use_prefix(self, prefix: str) -> None:
         """Put ``prefix`` before every name if any name in the file has it: a whole model's file does, an encoder's does not."""
         self.prefix = prefix if any(name.startswith(prefix) for name in self._names) else ""

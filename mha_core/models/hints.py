@@ -58,17 +58,25 @@ HINTS: Mapping[str, str] = {
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def hinted(function: _F) -> _F:
-    """Return the function with a TypeError that says what to write for a keyword it lacks."""
-    keywords = [name for name, each in inspect.signature(function).parameters.items() if each.kind is each.KEYWORD_ONLY]
-    named = {*inspect.signature(function).parameters}
+def hinted(*tables: Mapping[str, str]) -> Callable[[_F], _F]:
+    """Return a decorator for a function, which gives it a TypeError that says what to write for a keyword it lacks.
 
-    @wraps(function)
-    def checked(*arguments: Any, **options: Any) -> Any:
-        for name in options:
-            if name not in named:
-                there = f"; its options are {', '.join(keywords)}{did_you_mean(name, keywords)}"
-                raise TypeError(f"{function.__name__}() has no {name}" + (f": {HINTS[name]}" if name in HINTS else there))
-        return function(*arguments, **options)
+    The hint is that of the first table that has one.
+    """
 
-    return checked  # type: ignore[return-value]
+    def decorate(function: _F) -> _F:
+        keywords = [name for name, each in inspect.signature(function).parameters.items() if each.kind is each.KEYWORD_ONLY]
+        named = {*inspect.signature(function).parameters}
+
+        @wraps(function)
+        def checked(*arguments: Any, **options: Any) -> Any:
+            for name in options:
+                if name not in named:
+                    there = f"; its options are {', '.join(keywords)}{did_you_mean(name, keywords)}"
+                    hint = next((f": {table[name]}" for table in tables if name in table), there)
+                    raise TypeError(f"{function.__name__}() has no {name}{hint}")
+            return function(*arguments, **options)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Pooling:
     """Names of modes, whose vectors are concatenated."""
     normalize: bool = False
     """Whether the model scales vectors to length 1."""
-    include_prompt: bool = field(default=True, repr=False)
+    include_prompt: bool = True
     """Whether the tokens of a prompt are pooled too."""
 
     def __call__(self, xp: Namespace, hidden: Array, lengths: Sequence[int], skip: int = 0) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,12 @@ from typing import Any
 from ..algebra.arrays import Array
 from ..dispatch.selection import backend_of
 from ..layers.atomic import atomic_file
+from ..layers.base import Layer
 from .checkpoint import build_model
 from .dense import Dense
 from .families import MODEL_TYPES
 from .files import ModelError, WeightsFile, field, one_of, read_json
 from .modules import read_modules
-from .text_model import TextModel
 
 _COPIED = ("*.json", "*.txt", "*.model", "*/*.json")
 """The files of settings and vocabularies, in the directory and those directly below it."""
@@ -51,10 +51,12 @@ class _Places:
         return _Place(self.prefix + name, shape=shape)
 
 
-def save_model(model: TextModel, source: Path, target: Path, dense: Sequence[Dense] = ()) -> None:
+def save_model(
+    model: Layer, source: Path, target: Path, *, build: Callable[..., Layer] = build_model, dense: Sequence[Dense] = ()
+) -> None:
     """Write a model that was read from ``source``, a directory, to ``target``; the file of weights comes last.
 
-    ``dense``: the Dense modules of ``source``, in order.
+    ``build``: the function that made it of the arrays of a file. ``dense``: the Dense modules of ``source``, in order.
 
     Raises FileExistsError if ``target`` is not new or empty, ModelError if files of ``source`` are gone.
     """
@@ -66,7 +68,7 @@ def save_model(model: TextModel, source: Path, target: Path, dense: Sequence[Den
     family = MODEL_TYPES[one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")]
     file = WeightsFile(source / "model.safetensors")
     file.use_prefix(family.prefix)
-    places = build_model(source, family, _Places(file.prefix), lambda place: place).arrays()
+    places = build(source, family, _Places(file.prefix), lambda place: place).arrays()
     stored = file.every()
     for name, x in model.arrays().items():
         place: Any = places[name]

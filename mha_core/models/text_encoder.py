@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,22 +13,24 @@ from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import backend_without_arrays
 from ..ops import check
 from ..ops.vjp import traced
-from .batches import check_text, check_texts, sorted_batches, warn_of_cut
+from .batches import check_texts, warn_of_cut
 from .checkpoint import read_model
 from .dense import Dense
-from .encoding import Form, in_order, pooled, tokens_of_texts, vectors_of_texts
+from .encoding import Form, formed, pooled, tokens_of_texts, vectors_of_texts
 from .families import MODEL_TYPES
 from .files import field as field_of
 from .files import locate, one_of, read_json
-from .hints import hinted
+from .hints import HINTS, hinted
 from .modules import read_modules
+from .packing import sorted_batches
 from .pooling import Pooling
 from .quantize import check_precision, quantize_embeddings
+from .reading import read_again
 from .saving import save_model
 from .settings import Settings
 from .similarity import similarity, similarity_pairwise
 from .text_model import TextModel
-from .tokens import Tokenizer
+from .tokens import Tokenizer, check_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class TextEncoder:
     """Path or repository, backend, device and dtype; None for an encoder that was changed since, as by dataclasses.replace."""
 
     @classmethod
-    @hinted
+    @hinted(HINTS)
     def from_pretrained(
         cls, path_or_repo: str | Path, *, backend: str | None = None, device: Any = None, dtype: Any = None
     ) -> Self:
@@ -90,7 +91,7 @@ class TextEncoder:
 
     def __reduce__(self) -> Any:
         if self._read_from is not None:
-            return _read_again, self._read_from
+            return read_again, (TextEncoder, *self._read_from)
         return TextEncoder, tuple(getattr(self, each.name) for each in fields(self) if each.init)
 
     def save_pretrained(self, path: str | Path) -> None:
@@ -103,7 +104,7 @@ class TextEncoder:
         Raises FileExistsError if ``path`` exists and is not an empty directory; ModelError if the directory that the encoder
         was read from is gone; TypeError if it was not read from one.
         """
-        save_model(self.model, self.tokenizer.path.parent, Path(path), self.dense)
+        save_model(self.model, self.tokenizer.path.parent, Path(path), dense=self.dense)
 
     def __repr__(self) -> str:
         pooling = f"pooling={'+'.join(self.pooling.modes)}, normalize={self.pooling.normalize}"
@@ -130,7 +131,7 @@ class TextEncoder:
         """The similarity that the model was trained for: cosine, dot, euclidean or manhattan."""
         return self.settings.similarity_fn_name
 
-    @hinted
+    @hinted(HINTS)
     def encode(
         self,
         texts: str | Iterable[str],
@@ -223,7 +224,7 @@ class TextEncoder:
         """
         return similarity_pairwise(self.similarity_fn_name if name is None else name, a, b)
 
-    @hinted
+    @hinted(HINTS)
     def __call__(
         self,
         texts: Iterable[str],
@@ -248,13 +249,13 @@ class TextEncoder:
             return self.backend.xp.zeros((0, form.dim), dtype=self.model.words.dtype, device=self.device)
         order, batches = sorted_batches(ids)
         found = [pooled(self, batch, form.skip) for batch in batches]
-        return in_order(self, found, order, self.model.words.dtype, form)
+        return formed(self, found, order, self.model.words.dtype, form)
 
     def vjp(self, texts: Iterable[str], *, wrt: Callable[[str], bool] | None = None, **options: Any) -> Any:
         """Return the vectors of texts, and the pullback to the weights; see ``mha_core.vjp``."""
         return traced(self, (texts,), options, wrt)
 
-    @hinted
+    @hinted(HINTS)
     def stream(
         self,
         texts: Iterable[str],
@@ -270,7 +271,7 @@ class TextEncoder:
         form = Form.of(self, self.settings.prompt(prompt, prompt_name), truncate_dim, normalize)
         return vectors_of_texts(self, texts, form, progress)
 
-    @hinted
+    @hinted(HINTS)
     def encode_ids(
         self,
         ids: Sequence[Sequence[int]],
@@ -290,7 +291,7 @@ class TextEncoder:
             return self._joined([], form.dim)
         order, batches = sorted_batches(ids)
         found = list(self.backend.parallel(partial(pooled, self, skip=form.skip), batches))
-        return in_order(self, found, order, self.backend.xp.float32, form)
+        return formed(self, found, order, self.backend.xp.float32, form)
 
     def attention_maps(self, text: str) -> tuple[Array, list[str]]:
         """Return the attention weights (layers, heads, L, L), and the L tokens of the text, special ones included.
@@ -313,21 +314,3 @@ class TextEncoder:
         if not every:
             return xp.zeros((0, dim), dtype=xp.float32, device=self.device)
         return every[0] if len(every) == 1 else xp.concat(every, axis=0)
-
-
-_unpickling = threading.Lock()
-
-
-def _read_again(path_or_repo: str, backend: str, device: Any, dtype: Any) -> TextEncoder:
-    """Return a pickled encoder; the process reads it once, unless its files of weights change."""
-    folder = locate(path_or_repo)
-    times = tuple(
-        path.stat().st_mtime_ns for path in sorted([*folder.glob("model.safetensors"), *folder.glob("*/model.safetensors")])
-    )
-    with _unpickling:
-        return _read_once(path_or_repo, backend, device, dtype, times)
-
-
-@lru_cache(maxsize=4)
-def _read_once(path_or_repo: str, backend: str, device: Any, dtype: Any, changed: tuple[int, ...]) -> TextEncoder:
-    return TextEncoder.from_pretrained(path_or_repo, backend=backend, device=device, dtype=dtype)

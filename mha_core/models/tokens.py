@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from .files import ModelError, read_json
+
+
+class PairTokens(NamedTuple):
+    """The tokens of a pair of texts, special ones included."""
+
+    ids: list[int]
+    type_ids: list[int]
+    """0 for tokens of the first text, 1 for those of the second, as the tokenizer says."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +30,12 @@ class Tokenizer:
     """The maximum number of tokens of a text; the rest is cut."""
     lower_case: bool = False
     """Whether texts are lower-cased first."""
+    gives_type_ids: bool = False
+    """Whether the model receives the type ids of pairs."""
 
     @classmethod
-    def read(cls, folder: Path, *, vocabulary: int, max_positions: int) -> Self:
-        """Read tokenizer.json, and the maximum length of a text.
+    def read(cls, folder: Path, *, vocabulary: int, max_positions: int, pairs: bool = False) -> Self:
+        """Read tokenizer.json, and the maximum length of a text, or of a pair of texts with ``pairs``.
 
         max_seq_length of sentence_bert_config.json takes precedence over model_max_length and ``max_positions``.
         """
@@ -35,7 +45,7 @@ class Tokenizer:
         read_json(path)
         try:
             tokenizer = Library.from_file(str(path))
-            around = tokenizer.encode("").ids
+            around = tokenizer.encode("", "" if pairs else None).ids
         except KeyboardInterrupt:
             raise
         except BaseException as cause:  # the library raises plain Exception, and BaseException where its own code fails
@@ -47,21 +57,30 @@ class Tokenizer:
         if last >= vocabulary:
             raise ModelError(f"{path} has token ids up to {last}, but the model has vectors for {vocabulary} tokens")
         settings = _read_if_there(folder / "sentence_bert_config.json")
-        limit = _limit(folder, settings, tokenizer.num_special_tokens_to_add(is_pair=False), max_positions)
+        limit = _limit(folder, settings, tokenizer.num_special_tokens_to_add(is_pair=pairs), max_positions)
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit)
-        return cls(tokenizer, path, limit, settings.get("do_lower_case", False) is True)
+        is_lower = settings.get("do_lower_case", False) is True
+        return cls(tokenizer, path, limit, is_lower, pairs and _gives_type_ids(folder / "tokenizer_config.json"))
 
     def __call__(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the ids of each text with its special tokens, and how many texts were cut."""
-        texts = [text.lower() for text in texts] if self.lower_case else list(texts)
+        encodings, cut = self._encode([text.lower() for text in texts] if self.lower_case else list(texts))
+        return [encoding.ids for encoding in encodings], cut
+
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> tuple[list[PairTokens], int]:
+        """Return the tokens of each pair of texts, and how many pairs were cut, the longer text first."""
+        encodings, cut = self._encode([(a.lower(), b.lower()) for a, b in pairs] if self.lower_case else list(pairs))
+        return [PairTokens(encoding.ids, encoding.type_ids) for encoding in encodings], cut
+
+    def _encode(self, inputs: list[Any]) -> tuple[list[Any], int]:
         try:
-            encodings = self.tokenizer.encode_batch(texts)
+            encodings = self.tokenizer.encode_batch(inputs)
         except KeyboardInterrupt:
             raise
         except BaseException as cause:  # such as a word outside of a vocabulary without [UNK]
             raise ModelError(f"{self.path} cannot be used by tokenizers: {_first_line(cause)}") from cause
-        return [encoding.ids for encoding in encodings], sum(bool(encoding.overflowing) for encoding in encodings)
+        return encodings, sum(bool(encoding.overflowing) for encoding in encodings)
 
     def length_of_prompt(self, prompt: str) -> int:
         """Return the number of tokens with which a text begins that has a prompt: [CLS] and its own, but no [SEP]."""
@@ -87,6 +106,16 @@ class Tokenizer:
             return spelled
         added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}  # spelled as they are: <mask>
         return [token if token in added else _letters(token) for token in spelled]
+
+
+def check_text(name: str, text: object) -> None:
+    """Raise TypeError if ``text`` is not a string, UnicodeError if it cannot be written as UTF-8."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is {type(text).__name__}; expected str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnicodeError(f"{name} cannot be written as UTF-8: {error.reason} at character {error.start}") from error
 
 
 def _byte_letters() -> dict[str, int]:
@@ -121,6 +150,19 @@ def _limit(folder: Path, settings: dict[str, Any], special: int, max_positions: 
     if isinstance(limit, bool) or not isinstance(limit, int) or not least <= limit <= max_positions:
         raise ModelError(f"{path}: {name} is {limit!r}; expected {least} to {max_positions}")
     return limit
+
+
+def _gives_type_ids(path: Path) -> bool:
+    """Return whether a model receives type ids, by the rules of transformers 5.
+
+    model_input_names takes precedence. Without it, the tokenizers of BERT and ELECTRA give type ids, and those without a class
+    of their own do not.
+    """
+    config = _read_if_there(path)
+    named = config.get("model_input_names")
+    if isinstance(named, list):
+        return "token_type_ids" in named
+    return config.get("tokenizer_class") not in ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""Peer for the cross-encoder: sentence-transformers' predict, tokenization included."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mha_core.bench import plain_numpy
+from mha_core.bench.limits import MATRIX, Limit
+from mha_core.bench.texts import Texts
+from mha_core.bench.timing import Work, loaded, on
+from mha_core.conformance.oracle.tolerance import assert_within
+
+BOUND = 1e-5  # of a score between 0 and 1
+SEED = 0
+WRITTEN = Path(__file__).parents[2] / "build" / "cross-encoder"
+"""Folder of the model, which is written once: all-MiniLM-L6-v2 as a BertForSequenceClassification with a random head."""
+COPIED = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+
+
+@dataclass(frozen=True)
+class Pairs(Texts):
+    """256 pairs: four sentences as queries, each with 64 of the texts as documents, four of them paragraphs."""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the pairs."""
+        texts = super().texts()
+        return [(query, document) for query in texts[:240:60] for document in texts[::4]]
+
+    def small(self) -> Pairs:
+        """Return the same problem with few pairs."""
+        return replace(self, every=32)
+
+    @property
+    def folder(self) -> Path:
+        """The model's folder, which is written if it is not there."""
+        if not WRITTEN.exists():
+            _write(super().folder, WRITTEN)
+        return WRITTEN
+
+    @property
+    def limit(self) -> Limit:
+        """The matrix products for all tokens, including special tokens and excluding padding, without those of the head."""
+        encoder = plain_numpy.TextEncoder(super().folder)
+        lengths = [len(encoder.tokenizer.encode(*pair).ids) for pair in self.pairs()]
+        return Limit(MATRIX, encoder.operations(lengths))
+
+    def judge(self) -> Callable[[Any], None]:
+        """Return a check of all scores against those of mha_core in float64; the peer's are checked too."""
+        import mha_core as mha
+
+        exact = mha.CrossEncoder.from_pretrained(self.folder, backend="numpy", dtype="float64").predict(self.pairs())
+        bound = np.full(exact.shape, BOUND)
+        return lambda answer: assert_within("cross-encoder", answer, exact, bound)
+
+    def ours(self, backend: str) -> Work:
+        """Return the call of ``mha_core.CrossEncoder`` on a backend."""
+        import mha_core as mha
+
+        model = mha.CrossEncoder.from_pretrained(self.folder, backend=backend)
+        pairs = self.pairs()
+        return on(loaded(backend), lambda: model.predict(pairs, progress=False))
+
+
+def sentence_transformers(problem: Pairs) -> Work:
+    """Return the call with its default settings: float32, padded batches of 32."""
+    from sentence_transformers import CrossEncoder
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    model = CrossEncoder(str(problem.folder), device="cpu", local_files_only=True)
+    pairs = problem.pairs()
+    return Work(lambda: model.predict(pairs, show_progress_bar=False), lambda scores: scores)
+
+
+def _write(source: Path, target: Path) -> None:
+    """Write the model. Another process that does so too writes the same."""
+    from safetensors.numpy import load_file, save_file
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=target.parent))
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    config |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for name in COPIED:
+        shutil.copyfile(source / name, folder / name)
+    weights = {f"bert.{name}": x for name, x in load_file(source / "model.safetensors").items()}
+    width = int(config["hidden_size"])
+    weights["classifier.weight"] = np.random.default_rng(SEED).standard_normal((1, width), dtype=np.float32) / 8
+    weights["classifier.bias"] = np.zeros(1, dtype=np.float32)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    try:
+        os.rename(folder, target)
+    except OSError:  # another process was first
+        shutil.rmtree(folder)

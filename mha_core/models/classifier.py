@@ -1,0 +1,142 @@
+"""Text models with a classification head: token ids in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..algebra.arrays import Array, compute_dtype
+from ..algebra.masks import packed
+from ..dispatch.selection import backend_of
+from ..layers.base import Layer
+from ..layers.norm import LayerNorm
+from ..ops.functional import activate, linear
+from .checkpoint import ACTIVATIONS, Source, build_model
+from .families import Family
+from .files import ModelError, WeightsFile, field, one_of, read_json
+from .heads import HEADS, Head
+from .pooling import Pooling
+from .text_model import TextModel
+
+_ACTIVATIONS = {**ACTIVATIONS, "tanh": "tanh"}
+_POOLINGS = ("cls", "mean")
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationHead(Layer):
+    """norm(f(x w + b)) w_out + b_out, with x the pooled hidden states; the first linear map and the norm may be absent."""
+
+    w_out: Array
+    """(d, labels)."""
+    b_out: Array | None
+    """(labels,)."""
+    w: Array | None
+    """(d, d)."""
+    b: Array | None
+    """(d,)."""
+    norm: LayerNorm | None
+    activation: str
+    """The name of f, one of tanh, relu, gelu, gelu_tanh and silu."""
+    pooling: str
+    """The mode of pooling, cls or mean."""
+
+    def __call__(self, hidden: Array, lengths: Sequence[int]) -> Array:
+        """Hidden states of n texts laid end to end, (sum of lengths, d) -> logits (n, labels)."""
+        xp = backend_of({"hidden": hidden}).xp  # the tape's, if gradients are recorded
+        wide = compute_dtype(xp, hidden.dtype)
+        pooled = Pooling((self.pooling,))(xp, xp.astype(hidden, wide, copy=False), lengths)
+        return self.logits(xp.astype(pooled, hidden.dtype, copy=False))
+
+    def logits(self, x: Array) -> Array:
+        """Pooled hidden states (n, d) -> logits (n, labels)."""
+        xp = backend_of({"x": x}).xp
+        if self.w is not None:
+            x = linear(x, self.w, self.b)
+            if self.activation == "tanh":
+                wide = compute_dtype(xp, x.dtype)
+                x = xp.astype(xp.tanh(xp.astype(x, wide, copy=False)), x.dtype, copy=False)
+            else:
+                x = activate(self.activation, x)
+        return linear(x if self.norm is None else self.norm(x), self.w_out, self.b_out)
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier(Layer):
+    """A text model and its head."""
+
+    text: TextModel
+    head: ClassificationHead
+
+    def __call__(self, ids: Array, positions: Array, lengths: Sequence[int], *, token_type_ids: Array | None = None) -> Array:
+        """Tokens of n texts laid end to end, each array (sum of lengths,) -> logits (n, labels)."""
+        if self.head.pooling == "cls" and all(lengths):
+            return self.head.logits(self.text.first_states(ids, positions, lengths, token_type_ids=token_type_ids))
+        return self.head(self.text(ids, positions, mask=packed(lengths), token_type_ids=token_type_ids), lengths)
+
+    @property
+    def num_labels(self) -> int:
+        """The number of logits of a text."""
+        return self.head.w_out.shape[1]
+
+
+def read_classifier(folder: Path, family: Family, make: Callable[[Any], Array]) -> Classifier:
+    """Return the model in ``folder``; ``make`` turns a NumPy array into the backend's.
+
+    Raises ModelError as ``read_model`` does, and if the file has no classification head.
+    """
+    file = WeightsFile(folder / "model.safetensors")
+    name = f"{_head(folder).classifier}.weight"
+    if name not in file:
+        raise ModelError(
+            f"{file.path} has no {name}: it is an encoder without a classification head; read it with "
+            "TextEncoder.from_pretrained"
+        )
+    file.use_prefix(family.prefix)
+    model = build_classifier(folder, family, file, make)
+    file.finish()
+    return model
+
+
+def build_classifier(folder: Path, family: Family, file: Source, make: Callable[[Any], Array]) -> Classifier:
+    """Return the model that config.json describes, of arrays from ``file``."""
+    text = build_model(folder, family, file, make)
+    file.prefix = ""  # the names of a head are whole
+    path, head = folder / "config.json", _head(folder)
+    config = read_json(path)
+    d_model, labels = field(config, path, family.d_model), _count_labels(config, path)
+
+    def setting(value: str) -> Any:
+        return config.get(value, value)
+
+    def has(bias: bool | str) -> bool:
+        return bias if isinstance(bias, bool) else bool(field(config, path, bias, bool))
+
+    def linear_map(name: str, outputs: int, bias: bool | str) -> tuple[Array, Array | None]:
+        w = make(file.take(f"{name}.weight", (outputs, d_model)).T)
+        return w, make(file.take(f"{name}.bias", (outputs,))) if has(bias) else None
+
+    w = b = norm = None
+    if head.dense is not None:
+        w, b = linear_map(head.dense, d_model, head.dense_bias)
+    if head.norm is not None:
+        weight = make(file.take(f"{head.norm}.weight", (d_model,)))
+        shift = make(file.take(f"{head.norm}.bias", (d_model,))) if has(head.norm_bias) else None
+        norm = LayerNorm(weight, shift, field(config, path, head.norm_eps, float, least=0))
+    w_out, b_out = linear_map(head.classifier, labels, head.classifier_bias)
+    activation = _ACTIVATIONS[one_of(setting(head.activation), _ACTIVATIONS, path, head.activation)]
+    pooling = one_of(setting(head.pooling), _POOLINGS, path, head.pooling)
+    return Classifier(text, ClassificationHead(w_out, b_out, w, b, norm, activation, pooling))
+
+
+def _head(folder: Path) -> Head:
+    path = folder / "config.json"
+    return HEADS[one_of(field(read_json(path), path, "model_type", str), HEADS, path, "model_type")]
+
+
+def _count_labels(config: dict[str, Any], path: Path) -> int:
+    """Return the number of labels, as transformers does: of id2label, else num_labels, else 2."""
+    if config.get("id2label") is not None:
+        return len(field(config, path, "id2label", dict))
+    return int(field({"num_labels": 2} | config, path, "num_labels"))
