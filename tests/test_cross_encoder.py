@@ -347,14 +347,14 @@ def test_what_is_not_a_pair_of_strings_is_refused_by_its_place(bert, pairs, erro
         ({"activation_fn": torch.nn.Identity()}, "write activation="),
         ({"apply_softmax": True}, "write activation='softmax'"),
         ({"convert_to_tensor": True}, "backend='torch'"),
-        ({"bach_size": 8}, "'bach_size'$"),
+        ({"progres": True}, "its options are .*progress; did you mean progress"),
     ],
 )
 def test_keywords_of_sentence_transformers_are_refused_with_what_to_write(bert, option, hint):
     for call in (lambda: bert.predict([("a", "b")], **option), lambda: bert.rank("a", ["b"], **option)):
-        with pytest.raises(TypeError, match=rf"\(\) got an unexpected keyword argument '{next(iter(option))}'.*{hint}|{hint}"):
+        with pytest.raises(TypeError, match=rf"\(\) has no {next(iter(option))}[:;].*{hint}"):
             call()
-    with pytest.raises(TypeError, match="'max_length': write max_seq_length into "):
+    with pytest.raises(TypeError, match="from_pretrained\\(\\) has no max_length: write max_seq_length into "):
         mha.CrossEncoder.from_pretrained("nowhere", max_length=512)
 
 

@@ -136,7 +136,7 @@ def encode_corpus(
             "column": column,
             "id": id,
             "id_type": plan.id_type,
-            "prompt": before,
+            "prompt": before or None,
             "truncate_dim": truncate_dim,
             "normalize": normalize,
             "precision": precision,
