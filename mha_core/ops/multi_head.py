@@ -20,6 +20,9 @@ from .options import Options, given_options, shows_options
 Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 """Function of heads and the position of the first query; returns the rotated heads."""
 
+HeadNorm: TypeAlias = Callable[[Array], Array]
+"""Function of heads (..., heads, L, d); returns them normalized over d."""
+
 
 class Cache(Protocol):
     """The interface of a cache of keys and values."""
@@ -61,6 +64,8 @@ def multi_head_attention(
     b_k: Array | None = None,
     b_v: Array | None = None,
     b_o: Array | None = None,
+    norm_q: HeadNorm | None = None,
+    norm_k: HeadNorm | None = None,
     rotary: Rotation | None = None,
     cache: Cache | None = None,
     group: Ranks | None = None,
@@ -68,7 +73,8 @@ def multi_head_attention(
 ) -> Array:
     """Concat(head_1, ..., head_h) w_o, with head_i = Attention(x w_q_i, c w_k_i, c w_v_i) and c = ``context``, or x itself.
 
-    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, section 2.2, for ``num_kv_heads``.
+    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, section 2.2, for ``num_kv_heads``; Henry et al. 2020,
+    section 3, for norms of queries and keys.
 
     Parameters
     ----------
@@ -85,6 +91,8 @@ def multi_head_attention(
         The input of the values, by default that of the keys.
     num_kv_heads : kv, a divisor of h, default h
     b_q, b_k, b_v, b_o : biases of the four products
+    norm_q, norm_k : functions of heads (..., h, L, d_k) and (..., kv, S, d_k), such as a layer ``RMSNorm``
+        Return the queries and the keys of each head normalized, before they are rotated.
     rotary : function of heads (..., h, L, d_k) and an offset
         Returns the heads rotated by position, as the layer ``Rotary`` does.
     cache : KeyValueCache
@@ -110,7 +118,8 @@ def multi_head_attention(
            [3., 3., 3., 3., 3., 3.]])
     """
     biases: dict[str, Any] = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    parts = {"context": context, "value_context": value_context, "rotary": rotary, "group": group}
+    parts: dict[str, Any] = {"context": context, "value_context": value_context, "norm_q": norm_q, "norm_k": norm_k}
+    parts |= {"rotary": rotary, "group": group}
     given = {**biases, **{name: value for name, value in parts.items() if value is not None}, **given_options(options)}
     arguments = (x, w_q, w_k, w_v, w_o, num_heads)
     kv = num_heads if num_kv_heads is None else num_kv_heads
@@ -185,6 +194,8 @@ def _multi_head(
     b_o: Array | None = None,
     context: Array | None = None,
     value_context: Array | None = None,
+    norm_q: HeadNorm | None = None,
+    norm_k: HeadNorm | None = None,
     rotary: Rotation | None = None,
     cache: Cache | None = None,
     group: Ranks | None = None,
@@ -192,11 +203,11 @@ def _multi_head(
 ) -> Array:
     keys_of = x if context is None else context
     values_of = keys_of if value_context is None else value_context
-    q = _heads(xp, linear(x, w_q, b_q), num_heads)
+    q = _normed_heads(xp, x, w_q, b_q, num_heads, norm_q)
     source = {"w_k": w_k, "b_k": b_k, "w_v": w_v, "b_v": b_v, "value_context": value_context}
     known = cache.of_context(context, source) if cache is not None and context is not None else None
     if known is None:
-        k = _heads(xp, linear(keys_of, w_k, b_k), num_kv_heads)
+        k = _normed_heads(xp, keys_of, w_k, b_k, num_kv_heads, norm_k)
         v = _heads(xp, linear(values_of, w_v, b_v), num_kv_heads)
     else:
         k, v = known
@@ -259,11 +270,14 @@ def multi_head_weights(
     num_kv_heads: int | None = None,
     b_q: Array | None = None,
     b_k: Array | None = None,
+    norm_q: HeadNorm | None = None,
+    norm_k: HeadNorm | None = None,
     rotary: Rotation | None = None,
     **options: Unpack[Options],
 ) -> Array:
     """Return the attention weights of each head, (..., h, L, S). Arguments and errors as in ``multi_head_attention``."""
-    parts = {"context": context, "num_kv_heads": num_kv_heads, "b_q": b_q, "b_k": b_k, "rotary": rotary}
+    parts: dict[str, Any] = {"context": context, "num_kv_heads": num_kv_heads, "b_q": b_q, "b_k": b_k}
+    parts |= {"norm_q": norm_q, "norm_k": norm_k, "rotary": rotary}
     return _multi_head_weights(x, w_q, w_k, num_heads, **parts, **options)
 
 
@@ -278,6 +292,8 @@ def _multi_head_weights(
     num_kv_heads: int | None,
     b_q: Array | None,
     b_k: Array | None,
+    norm_q: HeadNorm | None,
+    norm_k: HeadNorm | None,
     rotary: Rotation | None,
     **options: Unpack[Options],
 ) -> Array:
@@ -286,8 +302,8 @@ def _multi_head_weights(
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     keys_of = ("x", x) if context is None else ("context", context)
     _check_projections((("w_q", w_q, ("x", x), num_heads), ("w_k", w_k, keys_of, num_kv_heads)), num_heads)
-    q = _heads(backend.xp, linear(x, w_q, b_q), num_heads)
-    k = _heads(backend.xp, linear(keys_of[1], w_k, b_k), num_kv_heads)
+    q = _normed_heads(backend.xp, x, w_q, b_q, num_heads, norm_q)
+    k = _normed_heads(backend.xp, keys_of[1], w_k, b_k, num_kv_heads, norm_k)
     if rotary is not None:
         q, k = (rotary(y, _start(options)) for y in (q, k))
     return attention_weights(q, k, **options)
@@ -301,6 +317,11 @@ def _check_rotary(context: Array | None, rotary: Rotation | None) -> None:
 def _heads(xp: Namespace, y: Array, count: int) -> Array:
     """(..., length, count * d) -> (..., count, length, d)."""
     return move_axis(xp, split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
+
+
+def _normed_heads(xp: Namespace, x: Array, w: Array, b: Array | None, count: int, norm: HeadNorm | None) -> Array:
+    y = _heads(xp, linear(x, w, b), count)
+    return y if norm is None else norm(y)
 
 
 def _start(options: Options) -> int | Array:
