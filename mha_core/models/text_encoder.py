@@ -20,7 +20,7 @@ from ..ops.vjp import traced
 from .checkpoint import read_model
 from .families import MODEL_TYPES
 from .files import field as field_of
-from .files import locate, one_of, read_json
+from .files import locate, one_of, read_json, weights_path
 from .pooling import Pooling, unit
 from .saving import save_model
 from .text_model import TextModel
@@ -248,7 +248,7 @@ _unpickling = threading.Lock()
 
 def _read_again(path_or_repo: str, backend: str, device: Any, dtype: Any) -> TextEncoder:
     """Return a pickled encoder; the process reads it once, unless its file of weights changes."""
-    weights = locate(path_or_repo) / "model.safetensors"
+    weights = weights_path(locate(path_or_repo))
     with _unpickling:
         return _read_once(path_or_repo, backend, device, dtype, weights.stat().st_mtime_ns if weights.exists() else None)
 
