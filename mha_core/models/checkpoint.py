@@ -141,7 +141,7 @@ def build_model(folder: Path, family: Family, file: Source, make: Callable[[Any]
         relative_table=relative_table,
         length=max_length if positions is None else None,
         word_scale=d_model**0.5 if family.scales_words else None,
-        score_scale=None if family.score_size is None else settings.number(family.score_size) ** -0.5,
+        score_scale=None if family.score_size is None else settings.number(family.score_size, least=1) ** -0.5,
         alibi=family.alibi,
         patterns=patterns,
         pattern_of=pattern_of,

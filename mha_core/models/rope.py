@@ -32,8 +32,9 @@ def rotary_tables(settings: Settings, names: RotaryNames, kind: str, head_dim: i
     scaled, expected = _SCALINGS[rope_type]
     base = field(given, settings.path, "rope_theta", float, least=1)
     del given["rope_theta"]
-    if given.pop("partial_rotary_factor", None) not in (None, 1):
-        raise ModelError(f"{settings.path}: {where}partial_rotary_factor is not 1; supported: 1")
+    settings.only("partial_rotary_factor", (None, 1))
+    if (share := given.pop("partial_rotary_factor", None)) not in (None, 1):
+        raise ModelError(f"{settings.path}: {where}partial_rotary_factor is {share!r}; supported: 1")
     for name, value in given.items():
         if name not in expected:
             raise ModelError(

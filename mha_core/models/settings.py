@@ -40,9 +40,7 @@ class Settings:
     def only(self, name: str, supported: tuple[Any, ...]) -> None:
         """Raise ModelError unless a field has one of these values; the first stands for an absent field."""
         value = self.fields.get(name, supported[0])
-        if not any(type(value) is type(one) and value == one for one in supported):
-            if isinstance(value, float | int) and not isinstance(value, bool) and value in supported:
-                return  # 1 for 1.0
+        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in supported):  # True == 1
             raise ModelError(f"{self.path}: {name} is {value!r}; supported: {', '.join(map(str, supported))}")
 
     def given(self, name: str) -> bool:
@@ -53,9 +51,8 @@ class Settings:
         found: int = field(self.fields, self.path, name, least=least)
         return found
 
-    def number(self, name: str) -> float:
-        """Return a number of at least 0."""
-        found: float = field(self.fields, self.path, name, float, least=0)
+    def number(self, name: str, least: int = 0) -> float:
+        found: float = field(self.fields, self.path, name, float, least=least)
         return found
 
     def flag(self, flag: Flag) -> bool:
