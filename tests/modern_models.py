@@ -101,3 +101,11 @@ def hidden_states(name, ids):
     tokens = torch.asarray([list(ids)])
     with torch.no_grad(), Wide():
         return model(name)(tokens, attention_mask=torch.ones_like(tokens)).last_hidden_state[0].numpy()
+
+
+def attention_weights(name, ids):
+    """Return transformers' attention weights (layers, heads, L, L) of a text."""
+    tokens = torch.asarray([list(ids)])
+    with torch.no_grad(), Wide():
+        found = model(name)(tokens, attention_mask=torch.ones_like(tokens), output_attentions=True)
+    return torch.cat(found.attentions).numpy()

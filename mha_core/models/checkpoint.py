@@ -86,7 +86,9 @@ def build_model(folder: Path, family: Family, file: Source, make: Callable[[Any]
 
     def norm(name: str, width: int = d_model) -> Norm:
         weight = file.take(f"{name}.weight", (width,))
-        weight = make(_one_more(weight) if family.norms_are_shifted else weight)
+        if family.norms_are_shifted:  # in float64, so that the sum is rounded once, to the dtype to compute in
+            weight = weight.astype("float64") + 1.0
+        weight = make(weight)
         if family.rms_norm:
             return RMSNorm(weight, eps)
         return LayerNorm(weight, take(f"{name}.bias", width) if settings.flag(family.norm_bias) else None, eps)
@@ -150,10 +152,3 @@ def build_model(folder: Path, family: Family, file: Source, make: Callable[[Any]
 
 def _stored(name: Name) -> str:
     return name if isinstance(name, str) else name.name
-
-
-def _one_more(x: Any) -> Any:
-    """Return x + 1 in float64, so that it is rounded once, when it gets the dtype to compute in."""
-    import numpy
-
-    return x + numpy.float64(1)

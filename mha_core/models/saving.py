@@ -38,8 +38,11 @@ class _Place:
     def __getitem__(self, rows: slice) -> _Place:
         return replace(self, rows=(rows.start, rows.stop))
 
+    def astype(self, dtype: str) -> _Place:
+        return self
+
     def __add__(self, shift: float) -> _Place:
-        return replace(self, shift=float(shift))
+        return replace(self, shift=shift)
 
 
 class _Places:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, device_of
 from ..algebra.biases import Bias, alibi, relative_bias
 from ..algebra.masks import Mask
 from ..dispatch.selection import backend_of
@@ -60,7 +60,7 @@ class TextModel(Layer):
         """Return the input of the encoder; all tokens are of type 0."""
         x = embedding(ids, self.words)
         if self.word_scale is not None:  # rounded to the dtype of the words first, as the model was trained
-            x = x * backend_of({"words": x}).xp.asarray(self.word_scale, dtype=x.dtype)
+            x = x * backend_of({"words": x}).xp.asarray(self.word_scale, dtype=x.dtype, device=device_of(x))
         if self.positions is not None:
             x = x + embedding(positions, self.positions)
         return self.norm(x if self.token_types is None else x + self.token_types[0, :])
