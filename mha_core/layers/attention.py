@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
-from ..ops.multi_head import Ranks, check_head_dim, check_heads, multi_head_attention, multi_head_weights
+from ..ops.multi_head import Ranks, multi_head_attention, multi_head_weights
 from ..ops.options import Options, shows_options
+from ..ops.projections import check_head_dim, check_heads
 from .base import Layer
 from .cache import KeyValueCache
 from .from_torch import ATTENTION_SETTINGS, StateDict, reads_torch, thirds, transposed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeAlias, Unpack
 
-from ..algebra.arrays import Array, Namespace, move_axis, split_axis
+from ..algebra.arrays import Array, Namespace, move_axis
 from ..dispatch.context import dry
 from ..dispatch.selection import agreed
 from ..dispatch.step import Step
@@ -16,12 +16,10 @@ from .composite import composite
 from .elementary import Examined
 from .functional import linear
 from .options import Options, given_options, shows_options
+from .projections import HeadNorm, check_projections, heads, normed_heads
 
 Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 """Function of heads and the position of the first query; returns the rotated heads."""
-
-HeadNorm: TypeAlias = Callable[[Array], Array]
-"""Function of heads (..., heads, L, d); returns them normalized over d."""
 
 
 class Cache(Protocol):
@@ -162,7 +160,7 @@ def _examine(
         ("w_k", w_k, keys_of, num_kv_heads),
         ("w_v", w_v, values_of, num_kv_heads),
     )
-    _check_projections(projections, num_heads)
+    check_projections(projections, num_heads)
     for name, w in zip(_BIASES, weights.values(), strict=True):
         check.shape(name, given.get(name), tuple(w.shape[1:]), "a number for each column of its weight")
     joined = num_heads * (w_v.shape[1] // num_kv_heads)
@@ -203,12 +201,12 @@ def _multi_head(
 ) -> Array:
     keys_of = x if context is None else context
     values_of = keys_of if value_context is None else value_context
-    q = _normed_heads(xp, x, w_q, b_q, num_heads, norm_q)
+    q = normed_heads(xp, x, w_q, b_q, num_heads, norm_q)
     source = {"w_k": w_k, "b_k": b_k, "w_v": w_v, "b_v": b_v, "value_context": value_context}
     known = cache.of_context(context, source) if cache is not None and context is not None else None
     if known is None:
-        k = _normed_heads(xp, keys_of, w_k, b_k, num_kv_heads, norm_k)
-        v = _heads(xp, linear(values_of, w_v, b_v), num_kv_heads)
+        k = normed_heads(xp, keys_of, w_k, b_k, num_kv_heads, norm_k)
+        v = heads(xp, linear(values_of, w_v, b_v), num_kv_heads)
     else:
         k, v = known
     if cache is not None and context is None:
@@ -301,9 +299,9 @@ def _multi_head_weights(
     _check_rotary(context, rotary)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     keys_of = ("x", x) if context is None else ("context", context)
-    _check_projections((("w_q", w_q, ("x", x), num_heads), ("w_k", w_k, keys_of, num_kv_heads)), num_heads)
-    q = _normed_heads(backend.xp, x, w_q, b_q, num_heads, norm_q)
-    k = _normed_heads(backend.xp, keys_of[1], w_k, b_k, num_kv_heads, norm_k)
+    check_projections((("w_q", w_q, ("x", x), num_heads), ("w_k", w_k, keys_of, num_kv_heads)), num_heads)
+    q = normed_heads(backend.xp, x, w_q, b_q, num_heads, norm_q)
+    k = normed_heads(backend.xp, keys_of[1], w_k, b_k, num_kv_heads, norm_k)
     if rotary is not None:
         q, k = (rotary(y, _start(options)) for y in (q, k))
     return attention_weights(q, k, **options)
@@ -314,53 +312,7 @@ def _check_rotary(context: Array | None, rotary: Rotation | None) -> None:
         raise ValueError("rotary and context are both given; rotary positions apply to self-attention only: leave one out")
 
 
-def _heads(xp: Namespace, y: Array, count: int) -> Array:
-    """(..., length, count * d) -> (..., count, length, d)."""
-    return move_axis(xp, split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
-
-
-def _normed_heads(xp: Namespace, x: Array, w: Array, b: Array | None, count: int, norm: HeadNorm | None) -> Array:
-    y = _heads(xp, linear(x, w, b), count)
-    return y if norm is None else norm(y)
-
-
 def _start(options: Options) -> int | Array:
     """Return the position of the first query, which is also that of the first new key."""
     offset = options.get("query_offset")
     return 0 if offset is None else offset
-
-
-Projection: TypeAlias = tuple[str, Array, tuple[str, Array], int]
-"""Name, weight, (name, array) that it projects, and the number of heads."""
-
-
-def check_heads(num_heads: int, num_kv_heads: int) -> None:
-    """Raise TypeError or ValueError unless both are ints of at least 1, and the first is a multiple of the second."""
-    for name, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise TypeError(f"{name} is {type(count).__name__}; expected an int")
-        if count < 1 or num_heads % count:
-            raise ValueError(f"{name} is {count}; expected an int of at least 1 that divides num_heads = {num_heads}")
-
-
-def check_head_dim(w_q: Array, w_k: Array, num_heads: int, num_kv_heads: int) -> None:
-    """Raise ValueError unless w_q (d, h * d_k) and w_k (d, kv * d_k) make heads of as many features."""
-    if w_q.shape[-1] * num_kv_heads != w_k.shape[-1] * num_heads:
-        raise ValueError(
-            f"w_q makes heads of {w_q.shape[-1] // num_heads} features, but w_k of {w_k.shape[-1] // num_kv_heads}: "
-            f"w_q {tuple(w_q.shape)} for {num_heads} heads, w_k {tuple(w_k.shape)} for {num_kv_heads}"
-        )
-
-
-def _check_projections(projections: tuple[Projection, ...], num_heads: int) -> None:
-    """Check the weights of queries, keys and, if given, values, in this order."""
-    check_heads(num_heads, projections[1][3])
-    for w_name, w, (name, inputs), count in projections:
-        check.ndim(name, inputs, 2, "(..., length, features)")
-        if w.ndim != 2 or w.shape[0] != inputs.shape[-1] or w.shape[1] % count:
-            raise ValueError(
-                f"{w_name} has shape {tuple(w.shape)}; expected ({inputs.shape[-1]}, {count} * d): a row for each feature of "
-                f"{name}, and columns that divide into {count} heads"
-            )
-    (_, w_q, _, _), (_, w_k, _, num_kv_heads), *_ = projections
-    check_head_dim(w_q, w_k, num_heads, num_kv_heads)
