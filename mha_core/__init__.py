@@ -32,7 +32,7 @@ from .layers.decoder import Decoder, DecoderLayer
 from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
 from .layers.files import LayerFileError
-from .layers.norm import LayerNorm, RMSNorm
+from .layers.norm import Identity, LayerNorm, RMSNorm
 from .layers.residual import Dropout
 from .layers.rotary import Rotary
 from .models.batches import TruncationWarning
@@ -108,6 +108,7 @@ __all__ = [
     "FeedForward",
     "LayerNorm",
     "RMSNorm",
+    "Identity",
     "Rotary",
     "Dropout",
     "EncoderLayer",

@@ -44,24 +44,30 @@ def write_model(folder, kind, *, seed=0, masked_lm=False, **settings):
     """
     is_classifier = "num_labels" in settings
     auto = AutoModelForMaskedLM if masked_lm else AutoModelForSequenceClassification if is_classifier else AutoModel
-    tokenizer = _tokenizer(FAMILIES[kind][0])
+    tokenizer = trained_tokenizer(FAMILIES[kind][0])
     torch.manual_seed(seed)
     model = auto.from_config(
         AutoConfig.for_model(kind, **_sizes(kind, tokenizer.get_vocab_size()) | settings), attn_implementation="eager"
     )
     model = model.double().eval()
-    rng = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weights in model.named_parameters():
-            mean = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
-            weights.copy_(mean + torch.randn(weights.shape, generator=rng, dtype=torch.float64) * 0.3)
-    model.save_pretrained(folder)
-    special = {"pad_token": "[PAD]" if tokenizer.token_to_id("[PAD]") is not None else "<pad>"}
-    if is_classifier and kind in ("bert", "electra"):
-        special["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=10**30, **special).save_pretrained(folder)
+    fill(model, seed)
     if is_classifier:
-        return folder
+        names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if kind in ("bert", "electra") else {}
+        return save(folder, model, tokenizer, names)
+    return write(folder, model, tokenizer)
+
+
+def save(folder, model, tokenizer, settings=(), **options):
+    """Write a model and a tokenizer, with ``settings`` of the tokenizer, as transformers does."""
+    model.save_pretrained(folder, **options)
+    special = {"pad_token": "[PAD]" if tokenizer.token_to_id("[PAD]") is not None else "<pad>"} | dict(settings)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=10**30, **special).save_pretrained(folder)
+    return folder
+
+
+def write(folder, model, tokenizer, **options):
+    """Write a model of transformers and a tokenizer in sentence-transformers' layout, with pooling by the mean."""
+    save(folder, model, tokenizer, **options)
     modules = [{"idx": 0, "path": ""}, {"idx": 1, "path": "1_Pooling"}]
     for module, name in zip(modules, ("Transformer", "Pooling"), strict=True):
         module |= {"name": str(module["idx"]), "type": f"sentence_transformers.models.{name}"}
@@ -70,6 +76,15 @@ def write_model(folder, kind, *, seed=0, masked_lm=False, **settings):
     pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     return folder
+
+
+def fill(model, seed, *, norms=1.0):
+    """Give a model random weights; those of norms are about ``norms``."""
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            mean = norms if "norm" in name.lower() and name.endswith("weight") else 0.0
+            weights.copy_(mean + torch.randn(weights.shape, generator=rng, dtype=torch.float64) * 0.3)
 
 
 def reference(folder):
@@ -120,7 +135,7 @@ def _sizes(kind, vocabulary):
 
 
 @cache
-def _tokenizer(kind):
+def trained_tokenizer(kind):
     """Return a tokenizer trained on the demo's sentences. What it learns does not matter: both sides read the same file."""
     first, *_ = special = {"wordpiece": _OLD, "wordpiece with <pad>": [*_NEW[:3], "[UNK]", "<mask>"]}.get(kind, _NEW)
     unknown = next(token for token in special if "unk" in token.lower())

@@ -40,7 +40,7 @@ NUMPY_IN = {
     "mha_core/layers/files.py",
     "mha_core/layers/init.py",
     "mha_core/models/files.py",
-    "mha_core/models/saving.py",
+    "mha_core/models/rope.py",
     "mha_core/corpus/precision.py",
     "mha_core/corpus/stored.py",
 }

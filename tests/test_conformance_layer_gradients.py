@@ -135,6 +135,13 @@ LAYERS = {
         "encoder_layer",
         {},
     ),
+    "norms of heads": (lambda: normed_heads(rotary=True), "multi_head", {"offset": 2}),
+    "norms after sublayers": (lambda: normed(norm_first=True), "encoder_layer", {"kept": True}),
+    "no first norm": (
+        lambda: replaced(layer("EncoderLayer", norm_first=True, **ENCODER), norm_1=mha.Identity()),
+        "encoder_layer",
+        {},
+    ),
 }
 
 
@@ -145,6 +152,18 @@ def gated(activation):
 
 def rotated():
     return replaced(layer("MultiHeadAttention"), rotary=Rotary.init(max_length=9, dim=2, interleaved=True, dtype="float64"))
+
+
+def normed_heads(rotary=False):
+    made = rotated() if rotary else layer("MultiHeadAttention")
+    width, rng = made.w_q.shape[1] // made.num_heads, np.random.default_rng(3)
+    norm_q, norm_k = (mha.RMSNorm(rng.normal(size=width), 1e-2), mha.LayerNorm(*rng.normal(size=(2, width)), 1e-2))
+    return replaced(made, norm_q=norm_q, norm_k=norm_k)
+
+
+def normed(norm_first):
+    made = layer("EncoderLayer", norm_first=norm_first, **ENCODER)
+    return replaced(made, post_norm_1=mha.RMSNorm(np.full(8, 1.3), 1e-5), post_norm_2=mha.LayerNorm(*np.full((2, 8), 0.7)))
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -251,6 +251,14 @@ def _no_bias_of_values(layer, x, **options):
     return replace(layer, attention=replace(layer.attention, b_v=None))(x, **options)
 
 
+def _no_norm_of_queries(layer, x, **options):
+    return replace(layer, attention=replace(layer.attention, norm_q=None))(x, **options)
+
+
+def _no_norm_after_the_network(layer, x, **options):
+    return replace(layer, post_norm_2=None)(x, **options)
+
+
 def _dropout_of_attention_only(layer, x, *, dropout=None, **options):
     keeps = {} if dropout is None else {name: keep for name, keep in dropout.keeps.items() if name == "attention"}
     return layer(x, dropout=mha.Dropout(0.25, keeps), **options)
@@ -262,7 +270,11 @@ def _weights_of_an_earlier_call(layer, x, _kept={}, **options):  # noqa: B006
 
 
 @pytest.mark.parametrize(
-    "wrong", [_eps_of_the_first_norm, _no_bias_of_values, _dropout_of_attention_only, _weights_of_an_earlier_call]
+    "wrong",
+    [
+        *(_eps_of_the_first_norm, _no_bias_of_values, _no_norm_of_queries, _no_norm_after_the_network),
+        *(_dropout_of_attention_only, _weights_of_an_earlier_call),
+    ],
 )
 def test_a_wrong_kernel_of_an_encoder_layer_is_found(installed, monkeypatch, whole_design, wrong):
     def kernel(layer, x, **options):

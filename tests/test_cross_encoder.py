@@ -347,7 +347,7 @@ def test_what_is_not_a_pair_of_strings_is_refused_by_its_place(bert, pairs, erro
         ({"activation_fn": torch.nn.Identity()}, "write activation="),
         ({"apply_softmax": True}, "write activation='softmax'"),
         ({"convert_to_tensor": True}, "backend='torch'"),
-        ({"progres": True}, "its options are .*progress; did you mean progress"),
+        ({"progres": True}, "its options are .*progress; did you mean 'progress'"),
     ],
 )
 def test_keywords_of_sentence_transformers_are_refused_with_what_to_write(bert, option, hint):

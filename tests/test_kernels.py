@@ -58,6 +58,11 @@ def test_every_feature_of_a_layer_is_in_the_vocabulary():
             feed_forward=mha.FeedForward.init(d_model=8, d_ff=16, gated=True, seed=0),
         )
     )
+    for kind in (mha.LayerNorm, mha.RMSNorm):
+        attention = replace(layers[0].attention, norm_q=kind.init(d_model=4), norm_k=kind.init(d_model=4))
+        norm = kind.init(d_model=8)
+        layers.append(replace(layers[0], attention=attention, post_norm_1=norm, post_norm_2=norm))
+    layers.append(replace(layers[0], norm_1=mha.Identity(), norm_2=mha.Identity()))
     named = frozenset().union(*(layer.features for layer in layers))
     assert named | OPTION_FEATURES | {"dropout"} == LAYER_FEATURES
 

@@ -119,10 +119,13 @@ def test_modules_without_a_known_type(tiny_model, content, found):
     refused(tiny_model, f"modules.json: module type is {found}; supported: Transformer, Pooling, Dense, Normalize")
 
 
-@pytest.mark.parametrize("model_type", ["t5", "BERT", "", "albert", "deberta-v2", "modernbert"])
+@pytest.mark.parametrize("model_type", ["t5", "BERT", "", "albert", "deberta-v2", "gemma2"])
 def test_other_model_types_are_refused_by_name(tiny_model, model_type):
     rewrite(tiny_model / "config.json", model_type=model_type)
-    supported = "bert, roberta, xlm-roberta, camembert, mpnet, distilbert, electra"
+    supported = (
+        "bert, roberta, xlm-roberta, camembert, mpnet, distilbert, electra, modernbert, nomic_bert, gte, new, "
+        "jina_embeddings_v3, eurobert, qwen3, gemma3_text"
+    )
     message = refused(tiny_model, f"{tiny_model / 'config.json'}: model_type is {model_type!r}; supported: ")
     assert message.endswith(f"supported: {supported}")
 

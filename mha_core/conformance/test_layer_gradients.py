@@ -124,6 +124,23 @@ def test_rotary_attention(backend: BackendUnderTest, dtype: str, rng: np.random.
     assert_gradients(backend, there, given, compute, dtype, rng, fixed=fixed, mask=mha.causal(), query_offset=3)
 
 
+@NORM_FIRST
+def test_norms_of_heads_and_after_sublayers(
+    backend: BackendUnderTest, dtype: str, rng: np.random.Generator, norm_first: bool
+) -> None:
+    made = mha.EncoderLayer.init(**SMALL, activation="gelu", norm_first=norm_first, seed=8)
+    of_heads, of_all = mha.RMSNorm.init(d_model=4), mha.LayerNorm.init(d_model=16)
+    attention = mha.MultiHeadAttention(**{**vars(made.attention), "norm_q": of_heads, "norm_k": of_heads})
+    norms = {"attention": attention, "post_norm_1": of_all, "post_norm_2": of_all}
+    exact, there = perturbed(backend, mha.EncoderLayer(**{**vars(made), **norms}), dtype, rng)
+    given = {"x": backend.rounded(rng.normal(size=(2, 6, 16)), dtype)}
+
+    def compute(layers: LayerGradients) -> tuple[np.ndarray, Pull]:
+        return layers.encoder_layer_vjp(given["x"], exact, allowed=np.tri(6, dtype=bool))
+
+    assert_gradients(backend, there, given, compute, dtype, rng, mask=mha.causal())
+
+
 @pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_feed_forward(backend: BackendUnderTest, dtype: str, rng: np.random.Generator, activation: str, gate: bool) -> None:
@@ -215,6 +232,7 @@ WHOLE: dict[str, list[Callable[..., None]]] = {
             for norm in ("LayerNorm", "RMSNorm")
         ),
         *(partial(test_encoder, norm_first=first) for first in (False, True)),
+        partial(test_norms_of_heads_and_after_sublayers, norm_first=True),
     ],
 }
 """Cases of each operation that is made of smaller ones together with its gradients."""

@@ -44,7 +44,9 @@ STANDARD_LAYER_FEATURES = OPTION_FEATURES | {
 
 LAYER_FEATURES = STANDARD_LAYER_FEATURES | {
     *("dropout", "norm_1=RMSNorm", "norm_2=RMSNorm", "feed_forward.w_g", "feed_forward.b_g"),
-    *("attention.rotary=Rotary", "attention.rotary.interleaved"),
+    *("attention.rotary=Rotary", "attention.rotary.interleaved", "norm_1=Identity", "norm_2=Identity"),
+    *(f"{name}={norm}" for name in ("attention.norm_q", "attention.norm_k") for norm in ("LayerNorm", "RMSNorm")),
+    *(f"{name}={norm}" for name in ("post_norm_1", "post_norm_2") for norm in ("LayerNorm", "RMSNorm")),
 }
 """All features of an encoder layer that is made of this package's layers. ``name=Class`` names the class of an inner layer; a
 user's own class appears with its full name, which no kernel declares by accident (``Layer.features``)."""
@@ -56,7 +58,7 @@ VJPS = tuple(f"{name}_vjp" for name in ("linear", "layer_norm", "rms_norm", "gel
 
 _COMPOSITES: Mapping[str, frozenset[str]] = {
     "feed_forward": frozenset({"gate"}),
-    "multi_head_attention": OPTION_FEATURES | {"context", "value_context", "rotary", "grouped_query"},
+    "multi_head_attention": OPTION_FEATURES | {"context", "value_context", "norm_q", "norm_k", "rotary", "grouped_query"},
     "encoder_layer": LAYER_FEATURES,
 }
 

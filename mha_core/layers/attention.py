@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
-from ..ops.multi_head import Ranks, check_head_dim, check_heads, multi_head_attention, multi_head_weights
+from ..ops.multi_head import Ranks, multi_head_attention, multi_head_weights
 from ..ops.options import Options, shows_options
+from ..ops.projections import check_head_dim, check_heads
 from .base import Layer
 from .cache import KeyValueCache
 from .from_torch import ATTENTION_SETTINGS, StateDict, reads_torch, thirds, transposed
 from .init import Weights, heads_of
+from .norm import Norm
 from .rotary import Rotary
 
 
@@ -49,6 +51,10 @@ class MultiHeadAttention(Layer):
     """As many as ``num_heads`` if None."""
     rotary: Rotary | None = None
     """Applied to queries and keys."""
+    norm_q: Norm | None = None
+    """Applied to the queries of each head, before ``rotary``; its weight is (d_k,)."""
+    norm_k: Norm | None = None
+    """Applied to the keys of each head, before ``rotary``; its weight is (d_k,)."""
 
     @classmethod
     def init(
@@ -141,6 +147,8 @@ class MultiHeadAttention(Layer):
             b_k=self.b_k,
             b_v=self.b_v,
             b_o=self.b_o,
+            norm_q=self.norm_q,
+            norm_k=self.norm_k,
             rotary=self.rotary,
             cache=cache,
             group=group,
@@ -159,6 +167,8 @@ class MultiHeadAttention(Layer):
             num_kv_heads=self.num_kv_heads,
             b_q=self.b_q,
             b_k=self.b_k,
+            norm_q=self.norm_q,
+            norm_k=self.norm_k,
             rotary=self.rotary,
             **options,
         )

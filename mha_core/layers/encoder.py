@@ -27,7 +27,8 @@ from .stack import Block, Stack
 class EncoderLayer(Block):
     """y = LayerNorm(x + MultiHead(x)), z = LayerNorm(y + FeedForward(y)).
 
-    With ``norm_first``: y = x + MultiHead(LayerNorm(x)), z = y + FeedForward(LayerNorm(y)).
+    With ``norm_first``: y = x + MultiHead(LayerNorm(x)), z = y + FeedForward(LayerNorm(y)). Norms after the sublayers, before
+    what they return is added, follow Gemma 3 (Gemma Team 2025, section 2).
     """
 
     attention: MultiHeadAttention
@@ -35,6 +36,10 @@ class EncoderLayer(Block):
     feed_forward: FeedForward
     norm_2: Norm
     norm_first: bool = False
+    post_norm_1: Norm | None = None
+    """Applied to what the attention returns."""
+    post_norm_2: Norm | None = None
+    """Applied to what the feed-forward network returns."""
 
     sublayers = ("attention", "feed_forward")
 
@@ -99,8 +104,9 @@ def _algebra(
 ) -> Array:
     if dropout is not None:
         options |= dropout.of_weights("attention")  # type: ignore[typeddict-item]
-    x = residual("attention", x, partial(layer.attention, group=group, **options), layer.norm_1, layer.norm_first, dropout)
-    return residual("feed_forward", x, layer.feed_forward, layer.norm_2, layer.norm_first, dropout)
+    first, attention = layer.norm_first, partial(layer.attention, group=group, **options)
+    x = residual("attention", x, attention, layer.norm_1, first, dropout, layer.post_norm_1)
+    return residual("feed_forward", x, layer.feed_forward, layer.norm_2, first, dropout, layer.post_norm_2)
 
 
 _encoder_layer = composite("encoder_layer", _named, _examine, facts=_facts, at=1)

@@ -69,4 +69,13 @@ class RMSNorm(Layer):
         return rms_norm(x, self.weight, eps=self.eps)
 
 
-Norm: TypeAlias = LayerNorm | RMSNorm
+@dataclass(frozen=True, eq=False)
+class Identity(Layer):
+    """x, unchanged: for layers that leave out a norm, such as the first of ModernBERT (Warner et al. 2024, section 2.1.1)."""
+
+    def __call__(self, x: Array) -> Array:
+        """x (..., d_model) -> (..., d_model)."""
+        return x
+
+
+Norm: TypeAlias = LayerNorm | RMSNorm | Identity

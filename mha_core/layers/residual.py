@@ -73,10 +73,15 @@ def residual(
     norm: Callable[[Array], Array],
     norm_first: bool,
     dropout: Dropout | None,
+    post_norm: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """Norm(x + Dropout(Sublayer(x))), or x + Dropout(Sublayer(Norm(x))) with ``norm_first``."""
+    """Norm(x + Dropout(Sublayer(x))), or x + Dropout(Sublayer(Norm(x))) with ``norm_first``.
+
+    ``post_norm`` is applied to what the sublayer returns, before dropout.
+    """
     y = sublayer(norm(x) if norm_first else x)
     if y.shape[-1:] != x.shape[-1:]:
         raise ValueError(f"{name} returns {y.shape[-1]} features; expected {x.shape[-1]}, to be added to those of x")
+    y = y if post_norm is None else post_norm(y)
     y = y if dropout is None else dropout(name, y)
     return x + y if norm_first else norm(x + y)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Self
 
@@ -26,9 +26,9 @@ class Rotary(Layer):
     """
 
     cos: Array
-    """(max_length, r / 2)."""
+    """(max_length, r / 2), or (..., 1, L, r / 2) for a batch of positions; see ``at``."""
     sin: Array
-    """(max_length, r / 2)."""
+    """As ``cos``."""
     interleaved: bool
     """How features are paired; see ``rotary``."""
 
@@ -50,6 +50,16 @@ class Rotary(Layer):
         cos, sin = rotary_tables(max_length, dim, base=base, backend=backend, dtype=dtype, device=device)
         return cls(cos, sin, interleaved)
 
+    def at(self, positions: Array) -> Self:
+        """Return the rows of positions, integers (..., L): the tables of tokens that are not at 0, 1, 2 and so on.
+
+        Positions outside the tables are as indices outside an array: the library decides.
+        """
+        cos, sin = (embedding(positions, table) for table in (self.cos, self.sin))
+        if positions.ndim > 1:  # between the batch and the positions are the heads
+            cos, sin = cos[..., None, :, :], sin[..., None, :, :]
+        return replace(self, cos=cos, sin=sin)
+
     def __call__(self, x: Array, offset: int | Array = 0) -> Array:
         """Rotate x (..., heads, L, head_dim), at positions offset to offset + L - 1.
 
@@ -63,10 +73,10 @@ class Rotary(Layer):
             )
         if isinstance(offset, Integral):
             offset = int(offset)
-            if offset < 0 or offset + length > self.cos.shape[0]:
-                asked, known = f"{offset} to {offset + length - 1}", f"0 to {self.cos.shape[0] - 1}"
+            if offset < 0 or offset + length > self.cos.shape[-2]:
+                asked, known = f"{offset} to {offset + length - 1}", f"0 to {self.cos.shape[-2] - 1}"
                 raise ValueError(f"positions {asked} are outside the rotary tables, which hold {known}")
-            cos, sin = (table[offset : offset + length, :] for table in (self.cos, self.sin))
+            cos, sin = (table[..., offset : offset + length, :] for table in (self.cos, self.sin))
         else:
             assert is_array(offset)
             xp = backend_of({"query_offset": offset}).xp

@@ -1,8 +1,9 @@
-"""Text models from config.json and model.safetensors, with the names of each family."""
+"""Text models from config.json and files of weights, with the names of each family."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,33 +11,38 @@ from ..algebra.arrays import Array
 from ..layers.attention import MultiHeadAttention
 from ..layers.encoder import Encoder, EncoderLayer
 from ..layers.feed_forward import FeedForward
-from ..layers.norm import LayerNorm
-from .families import Family
-from .files import ModelError, WeightsFile, field, one_of, read_json
+from ..layers.norm import Identity, LayerNorm, Norm, RMSNorm
+from .config import Config
+from .family import Family, Flag, Name, Part
+from .files import ModelError, WeightsFile, read_json
+from .patterns import read_patterns
 from .text_model import TextModel
 
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
-_DEFAULTS = {"type_vocab_size": 2, "pad_token_id": 1, "relative_attention_num_buckets": 32, "layer_norm_eps": 1e-12}
 _BUCKETS = 32  # MPNet uses this many, even if its table has more
 
 
-def read_model(folder: Path, family: Family, make: Callable[[Any], Array]) -> TextModel:
+def read_model(folder: Path, families: Sequence[Family], make: Callable[[Any], Array]) -> TextModel:
     """Return the model in ``folder``; ``make`` turns a NumPy array into the backend's.
 
     Raises ModelError for unsupported settings, and for weights that are missing or have another shape.
     """
-    file = WeightsFile(folder / "model.safetensors")
-    file.use_prefix(family.prefix)
+    file = WeightsFile(folder)
+    family = choose(folder, families, file)
     model = build_model(folder, family, file, make)
     file.finish()
     return model
+
+
+def choose(folder: Path, families: Sequence[Family], file: WeightsFile) -> Family:
+    """Return the family whose names config.json and the file have, by default the first; the file then uses its prefix."""
+    config = read_json(folder / "config.json")
+    for family in families:
+        file.use_prefix(family.prefix)
+        names = (family.query, family.attention_output, family.linear_1, family.linear_2)
+        if family.d_model in config and all(file.has(f"{family.layers}.0.{_stored(name)}.weight") for name in names):
+            return family
+    file.use_prefix(families[0].prefix)
+    return families[0]
 
 
 class Source(Protocol):
@@ -54,63 +60,98 @@ class Source(Protocol):
 
 def build_model(folder: Path, family: Family, file: Source, make: Callable[[Any], Array]) -> TextModel:
     """Return the model that config.json describes, of arrays from ``file``."""
-    path = folder / "config.json"
-    config = _DEFAULTS | read_json(path)
-
-    def size(name: str, least: int = 1) -> int:
-        found: int = field(config, path, name, least=least)
-        return found
-
-    d_model, d_ff, num_heads, num_layers = map(size, (family.d_model, family.d_ff, family.num_heads, family.num_layers))
-    if d_model % num_heads:
-        raise ModelError(f"{path}: {family.d_model} is {d_model}; expected a multiple of {family.num_heads} = {num_heads}")
-    activation = ACTIVATIONS[one_of(config.get(family.activation, "gelu"), ACTIVATIONS, path, family.activation)]
-    one_of(config.get("position_embedding_type", "absolute"), ["absolute"], path, "position_embedding_type")
-    eps = field(config, path, "layer_norm_eps", float, least=0)
-    rows, padding = size("max_position_embeddings"), family.padding
+    config = Config.read(folder, family)
+    d_model, d_ff, num_layers = (config.size(name) for name in (family.d_model, family.d_ff, family.num_layers))
+    num_heads, num_kv_heads, head_dim = config.heads(family)
+    activation, eps = config.activation(family.activation), config.number(family.eps)
+    max_length, padding = config.size(family.max_length), family.padding
     if isinstance(padding, str):
-        padding = size(padding, least=0)
-    if padding is not None and rows <= padding + 1:
-        raise ModelError(f"{path}: max_position_embeddings is {rows}; expected more than {padding + 1}, where positions begin")
-
+        padding = config.size(padding, least=0)
+    if padding is not None and max_length <= padding + 1:
+        expected = f"more than {padding + 1}, where positions begin"
+        raise ModelError(f"{config.path}: {family.max_length} is {max_length}; expected {expected}")
     file.check_count(family.layers, num_layers, family.num_layers)
+    patterns, pattern_of = read_patterns(config, family, num_layers, make)
 
     def take(name: str, *shape: int) -> Array:
         return make(file.take(name, shape))
 
-    def linear(name: str, inputs: int, outputs: int) -> tuple[Array, Array]:
-        w = file.take(f"{name}.weight", (outputs, inputs)).T  # stored for y = W x, used as y = x w
-        return make(w), take(f"{name}.bias", outputs)
+    def part(name: Name, what: str, rows: int, *others: int) -> Any:
+        if isinstance(name, str):
+            return file.take(f"{name}.{what}", (rows, *others))
+        whole = file.take(f"{name.name}.{what}", (rows * name.of, *others))
+        return whole[name.at * rows : (name.at + 1) * rows]
 
-    def norm(name: str) -> LayerNorm:
-        return LayerNorm(take(f"{name}.weight", d_model), take(f"{name}.bias", d_model), eps)
+    def linear(base: str, name: Name, inputs: int, outputs: int, bias: Flag) -> tuple[Array, Array | None]:
+        name = f"{base}.{name}" if isinstance(name, str) else Part(f"{base}.{name.name}", name.at, name.of)
+        w = make(part(name, "weight", outputs, inputs).T)  # stored for y = W x, used as y = x w
+        return w, make(part(name, "bias", outputs)) if config.flag(bias) else None
 
-    def layer(base: str) -> EncoderLayer:
-        names = (family.query, family.key, family.value, family.attention_output)
-        (w_q, b_q), (w_k, b_k), (w_v, b_v), (w_o, b_o) = (linear(f"{base}.{name}", d_model, d_model) for name in names)
-        w_1, b_1 = linear(f"{base}.{family.linear_1}", d_model, d_ff)
-        w_2, b_2 = linear(f"{base}.{family.linear_2}", d_ff, d_model)
+    def norm(name: str, width: int = d_model) -> Norm:
+        weight = file.take(f"{name}.weight", (width,))
+        if family.norms_are_shifted:  # in float64, so that the sum is rounded once, to the dtype to compute in
+            weight = weight.astype("float64") + 1.0
+        weight = make(weight)
+        if family.rms_norm:
+            return RMSNorm(weight, eps)
+        return LayerNorm(weight, take(f"{name}.bias", width) if config.flag(family.norm_bias) else None, eps)
+
+    def optional(base: str, name: str | None, width: int = d_model) -> Norm | None:
+        return None if name is None else norm(f"{base}.{name}", width)
+
+    def layer(at: int) -> EncoderLayer:
+        base = f"{family.layers}.{at}"
+        width, kv_width = num_heads * head_dim, num_kv_heads * head_dim
+        w_q, b_q = linear(base, family.query, d_model, width, family.attention_bias)
+        w_k, b_k = linear(base, family.key, d_model, kv_width, family.attention_bias)
+        w_v, b_v = linear(base, family.value, d_model, kv_width, family.attention_bias)
+        w_o, b_o = linear(base, family.attention_output, width, d_model, family.attention_bias)
+        w_1, b_1 = linear(base, family.linear_1, d_model, d_ff, family.bias_1)
+        w_2, b_2 = linear(base, family.linear_2, d_ff, d_model, family.bias_2)
+        gate = (None, None) if family.gate is None else linear(base, family.gate, d_model, d_ff, family.bias_1)
+        attention = MultiHeadAttention(w_q, w_k, w_v, w_o, num_heads, b_q, b_k, b_v, b_o)
         return EncoderLayer(
-            attention=MultiHeadAttention(w_q, w_k, w_v, w_o, num_heads, b_q, b_k, b_v, b_o),
-            norm_1=norm(f"{base}.{family.norm_1}"),
-            feed_forward=FeedForward(w_1, b_1, w_2, b_2, activation),
+            attention=replace(
+                attention,
+                num_kv_heads=None if num_kv_heads == num_heads else num_kv_heads,
+                norm_q=optional(base, family.norm_q, head_dim),
+                norm_k=optional(base, family.norm_k, head_dim),
+            ),
+            norm_1=Identity() if family.skips_first_norm and at == 0 else norm(f"{base}.{family.norm_1}"),
+            feed_forward=FeedForward(w_1, b_1, w_2, b_2, activation, *gate),
             norm_2=norm(f"{base}.{family.norm_2}"),
+            norm_first=family.norm_first,
+            post_norm_1=optional(base, family.post_norm_1),
+            post_norm_2=optional(base, family.post_norm_2),
         )
 
-    words = take("embeddings.word_embeddings.weight", size("vocab_size"), d_model)
-    positions = take("embeddings.position_embeddings.weight", rows, d_model)
-    token_types = relative_table = None
-    if family.token_types is not None:
-        token_types = take("embeddings.token_type_embeddings.weight", size(family.token_types), d_model)
+    words = take(f"{family.words}.weight", config.size("vocab_size"), d_model)
+    positions = token_types = relative_table = None
+    if family.positions is not None:
+        positions = take(f"{family.positions}.weight", max_length, d_model)
+    if family.token_types is not None and (types := config.size(family.token_types, family.least_token_types)):
+        token_types = take(f"{family.type_table}.weight", types, d_model)
     if family.buckets is not None:
-        buckets = size(family.buckets, least=4)
-        relative_table = take("encoder.relative_attention_bias.weight", buckets, num_heads)[:_BUCKETS, :]
+        buckets = config.size(family.buckets, least=4)
+        relative_table = make(file.take(f"{family.relative_table}.weight", (buckets, num_heads))[:_BUCKETS])
     return TextModel(
         words=words,
         positions=positions,
         token_types=token_types,
-        norm=norm("embeddings.LayerNorm"),
-        encoder=Encoder(tuple(layer(f"{family.layers}.{at}") for at in range(num_layers))),
+        norm=Identity() if family.embedding_norm is None else norm(family.embedding_norm),
+        encoder=Encoder(
+            tuple(layer(at) for at in range(num_layers)), None if family.final_norm is None else norm(family.final_norm)
+        ),
         padding=padding,
         relative_table=relative_table,
+        length=max_length if positions is None else None,
+        word_scale=d_model**0.5 if family.scales_words else None,
+        score_scale=None if family.score_size is None else config.number(family.score_size, least=1) ** -0.5,
+        alibi=family.alibi,
+        patterns=patterns,
+        pattern_of=pattern_of,
     )
+
+
+def _stored(name: Name) -> str:
+    return name if isinstance(name, str) else name.name

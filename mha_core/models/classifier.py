@@ -13,8 +13,9 @@ from ..dispatch.selection import backend_of
 from ..layers.base import Layer
 from ..layers.norm import LayerNorm
 from ..ops.functional import activate, linear
-from .checkpoint import ACTIVATIONS, Source, build_model
-from .families import Family
+from .checkpoint import Source, build_model, choose
+from .config import ACTIVATIONS
+from .family import Family
 from .files import ModelError, WeightsFile, field, one_of, read_json
 from .heads import HEADS, Head
 from .pooling import Pooling
@@ -81,20 +82,19 @@ class Classifier(Layer):
         return self.head.w_out.shape[1]
 
 
-def read_classifier(folder: Path, family: Family, make: Callable[[Any], Array]) -> Classifier:
+def read_classifier(folder: Path, families: Sequence[Family], make: Callable[[Any], Array]) -> Classifier:
     """Return the model in ``folder``; ``make`` turns a NumPy array into the backend's.
 
     Raises ModelError as ``read_model`` does, and if the file has no classification head.
     """
-    file = WeightsFile(folder / "model.safetensors")
+    file = WeightsFile(folder)
     name = f"{_head(folder).classifier}.weight"
     if name not in file:
         raise ModelError(
             f"{file.path} has no {name}: it is an encoder without a classification head; read it with "
             "TextEncoder.from_pretrained"
         )
-    file.use_prefix(family.prefix)
-    model = build_classifier(folder, family, file, make)
+    model = build_classifier(folder, choose(folder, families, file), file, make)
     file.finish()
     return model
 

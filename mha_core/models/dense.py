@@ -53,7 +53,7 @@ class Dense(Layer):
         module, _, name = str(given).rpartition(".")
         if not f"{module}.".startswith(_TORCH) or name not in _NAMES:
             one_of(given, [f"{_TORCH}{each}" for each in _NAMES], path, "activation_function")
-        file = WeightsFile(folder / "model.safetensors")
+        file = WeightsFile(folder)
         w = file.take("linear.weight", (outputs, inputs)).T  # stored for y = W x, used as y = x w
         b = file.take("linear.bias", (outputs,)) if field(config, path, "bias", bool) else None
         file.finish()

@@ -13,7 +13,7 @@ from typing import Any
 from ..dispatch.errors import MhaError
 
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_PATTERNS = ["*.json", "*/config.json", "model.safetensors", "*_Dense/model.safetensors"]
+_PATTERNS = ["*.json", "*/config.json", "model.safetensors", "model-*.safetensors", "*_Dense/model.safetensors"]
 
 
 class ModelError(MhaError, ValueError):
@@ -83,41 +83,44 @@ def one_of(value: Any, choices: Sequence[Any] | Mapping[Any, Any], path: Path, n
     return value
 
 
-class WeightsFile:
-    """The arrays of a safetensors file, as NumPy float arrays, each taken by name and shape.
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-    Arrays that are missing or have a wrong shape are collected, and ``finish`` raises one error for all of them.
+
+class WeightsFile:
+    """The weights of a model, as NumPy float arrays, each taken by name and shape: one safetensors file, or several shards.
+
+    Shards are named by model.safetensors.index.json, which is read if there is no model.safetensors. Arrays that are missing
+    or have a wrong shape are collected, and ``finish`` raises one error for all of them.
     """
 
-    def __init__(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
-
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.path = weights_path(folder)
         self.wrong: list[str] = []
-        if not path.is_file():
-            raise ModelError(f"{path} is missing: {_listing(path.parent)}")
-        try:
-            self._file = safe_open(path, framework="numpy")  # which checks the whole header
-            self._names = frozenset(self._file.keys())
-            with path.open("rb") as file:
-                self._start = 8 + int.from_bytes(file.read(8), "little")
-                self._headers = json.loads(file.read(self._start - 8))
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except (SafetensorError, OSError) as cause:
-            raise ModelError(f"{path} is truncated or corrupt: {cause}") from cause
         self.prefix = ""
+        shards = {self.path: None} if self.path.name == WEIGHTS else _shards(self.path)
+        self._shard_of: dict[str, _Shard] = {}
+        for path, names in shards.items():
+            shard = _Shard(path)
+            if names is not None and (absent := names - shard.names.keys()):
+                raise ModelError(f"{path} has no {min(absent)}, although {self.path} places it there")
+            self._shard_of |= dict.fromkeys(shard.names if names is None else names, shard)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        """Return whether there is an array of this name, prefix included."""
+        return name in self._shard_of
 
     def use_prefix(self, prefix: str) -> None:
         """Put ``prefix`` before every name if any name in the file has it: a whole model's file does, an encoder's does not."""
-        self.prefix = prefix if any(name.startswith(prefix) for name in self._names) else ""
+        self.prefix = prefix if any(name.startswith(prefix) for name in self._shard_of) else ""
+
+    def has(self, name: str) -> bool:
+        """Return whether there is an array of this name, after the prefix."""
+        return self.prefix + name in self._shard_of
 
     def check_count(self, name: str, count: int, setting: str) -> None:
         """Raise ModelError unless the file has arrays of ``count`` layers, with names such as ``name.0.``."""
         start = f"{self.prefix}{name}."
-        numbers = {found.removeprefix(start).partition(".")[0] for found in self._names if found.startswith(start)}
+        numbers = {found.removeprefix(start).partition(".")[0] for found in self._shard_of if found.startswith(start)}
         if len(numbers) != count:
             raise ModelError(
                 f"{self.path} does not fit its config.json: it has {len(numbers)} layers, but {setting} is {count}"
@@ -128,18 +131,17 @@ class WeightsFile:
         import numpy
 
         name = self.prefix + name
-        stored = self._file.get_slice(name) if name in self._names else None
-        found = None if stored is None else tuple(stored.get_shape())
-        if stored is not None and found == shape:
-            return self._read(stored.get_dtype(), name)
+        shard = self._shard_of.get(name)
+        found = None if shard is None else shard.names[name]
+        if shard is not None and found == shape:
+            return shard.read(name)
         wrong = f"is missing (expected shape {shape})" if found is None else f"has shape {found}, expected {shape}"
         self.wrong.append(f"{name} {wrong}")
         return numpy.zeros((0,) * len(shape), dtype=numpy.float32)
 
     def every(self) -> dict[str, Any]:
         """Return all arrays by their names in the file, those that no model uses too, as float32 if stored as bfloat16."""
-        kinds = {name: self._file.get_slice(name).get_dtype() for name in self._names}
-        return {name: self._read(kind, name) if kind == "BF16" else self._file.get_tensor(name) for name, kind in kinds.items()}
+        return {name: shard.stored(name) for name, shard in self._shard_of.items()}
 
     def finish(self) -> None:
         """Raise ModelError that lists what was missing or had a wrong shape, up to 8 arrays by name."""
@@ -148,18 +150,62 @@ class WeightsFile:
             tail = [f"and {more} more"] if more > 0 else []
             raise ModelError(f"{self.path} does not fit its config.json: " + "; ".join(shown + tail))
 
-    def _read(self, kind: str, name: str) -> Any:
+
+class _Shard:
+    """A safetensors file: the shapes of its arrays by name, and their numbers."""
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self.path = path
+        if not path.is_file():
+            raise ModelError(f"{path} is missing: {_listing(path.parent)}")
+        try:
+            self._file = safe_open(path, framework="numpy")  # which checks the whole header
+            with path.open("rb") as file:
+                self._start = 8 + int.from_bytes(file.read(8), "little")
+                self._headers = json.loads(file.read(self._start - 8))
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self.names = {name: tuple(self._headers[name]["shape"]) for name in self._file.keys()}  # noqa: SIM118 - no mapping
+        except (SafetensorError, OSError) as cause:
+            raise ModelError(f"{path} is truncated or corrupt: {cause}") from cause
+
+    def read(self, name: str) -> Any:
         """Return an array. As float32 or float64 it is the file's own memory, which processes share; writes go into a copy."""
         import numpy
 
+        header = self._headers[name]
+        kind = header["dtype"]
         if kind not in _KINDS:
             raise ModelError(f"{self.path}: {name} is stored as {kind}; supported: {', '.join(_KINDS)}")
-        header, shape = self._headers[name], tuple(self._headers[name]["shape"])
         start, stop = (self._start + offset for offset in header["data_offsets"])
-        stored = numpy.frombuffer(memoryview(self._bytes)[start:stop], dtype=_KINDS[kind]).reshape(shape)
+        stored = numpy.frombuffer(memoryview(self._bytes)[start:stop], dtype=_KINDS[kind]).reshape(self.names[name])
         if kind == "BF16":  # NumPy lacks it; it is the upper half of float32
             return (stored.astype(numpy.uint32) << 16).view(numpy.float32)
         return stored.astype(numpy.float32) if kind == "F16" else stored
+
+    def stored(self, name: str) -> Any:
+        """Return an array in the dtype in which it is stored, but bfloat16 as float32."""
+        return self.read(name) if self._headers[name]["dtype"] == "BF16" else self._file.get_tensor(name)
+
+
+def weights_path(folder: Path) -> Path:
+    """Return the path of model.safetensors, or of the index of its shards if there is only this."""
+    index = folder / INDEX
+    return index if index.is_file() and not (folder / WEIGHTS).exists() else folder / WEIGHTS
+
+
+def _shards(index: Path) -> dict[Path, set[str] | None]:
+    """Return the names of arrays that an index places in each file beside it."""
+    weight_map = field(read_json(index), index, "weight_map", dict)
+    shards: dict[Path, set[str] | None] = {}
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or file != Path(file).name:
+            raise ModelError(f"{index}: weight_map places {name} in {file!r}; expected the name of a file beside it")
+        names = shards.setdefault(index.parent / file, set())
+        assert names is not None
+        names.add(name)
+    return shards
 
 
 _KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}

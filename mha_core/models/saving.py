@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, device_of
 from ..dispatch.selection import backend_of
 from ..layers.atomic import atomic_file
 from ..layers.base import Layer
-from .checkpoint import build_model
+from .checkpoint import build_model, choose
 from .dense import Dense
 from .families import MODEL_TYPES
-from .files import ModelError, WeightsFile, field, one_of, read_json
+from .files import INDEX, WEIGHTS, ModelError, WeightsFile, field, one_of, read_json
 from .modules import read_modules
 
 _COPIED = ("*.json", "*.txt", "*.model", "*/*.json")
@@ -26,16 +26,26 @@ class _Place:
     """Where an array is in a file: it stands for the array while the model is built."""
 
     name: str
-    is_transposed: bool = False
     shape: tuple[int, ...] = ()
+    rows: tuple[int | None, int | None] = (None, None)
+    """The first and last of the rows that the model uses, as in a slice."""
+    is_transposed: bool = False
+    shift: float = 0.0
+    """What was added to the array of the file."""
     dtype: Any = None
 
     @property
     def T(self) -> _Place:  # noqa: N802  (an array's name)
         return replace(self, is_transposed=True)
 
-    def __getitem__(self, key: Any) -> _Place:
+    def __getitem__(self, rows: slice) -> _Place:
+        return replace(self, rows=(rows.start, rows.stop))
+
+    def astype(self, dtype: str) -> _Place:
         return self
+
+    def __add__(self, shift: float) -> _Place:
+        return replace(self, shift=shift)
 
 
 class _Places:
@@ -48,7 +58,7 @@ class _Places:
         """Any number of layers has places."""
 
     def take(self, name: str, shape: tuple[int, ...]) -> _Place:
-        return _Place(self.prefix + name, shape=shape)
+        return _Place(self.prefix + name, shape)
 
 
 def save_model(
@@ -65,16 +75,20 @@ def save_model(
     from safetensors.numpy import save as to_bytes
 
     path = source / "config.json"
-    family = MODEL_TYPES[one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")]
-    file = WeightsFile(source / "model.safetensors")
-    file.use_prefix(family.prefix)
+    families = MODEL_TYPES[one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")]
+    file = WeightsFile(source)
+    family = choose(source, families, file)
     places = build(source, family, _Places(file.prefix), lambda place: place).arrays()
     stored = file.every()
     for name, x in model.arrays().items():
         place: Any = places[name]
-        new = _as_stored(x).T if place.is_transposed else _as_stored(x)
-        # a table may have more rows than the model uses
-        stored[place.name] = _joined(new, stored[place.name].astype(new.dtype)[len(new) :])
+        if not isinstance(place, _Place):
+            _check_equal(name, x, place, path)
+            continue
+        new = _to_numpy(name, x)
+        whole = stored[place.name].astype(new.dtype)  # of which the model may use some rows only
+        whole[slice(*place.rows)] = (new.T if place.is_transposed else new) - new.dtype.type(place.shift)
+        stored[place.name] = whole
     modules = read_modules(source)
     if len(modules.dense) != len(dense):
         raise ModelError(f"{source / 'modules.json'} has {len(modules.dense)} Dense modules, but the encoder has {len(dense)}")
@@ -84,29 +98,33 @@ def save_model(
         (target / name).mkdir(parents=True, exist_ok=True)
     for pattern in _COPIED:
         for each in source.glob(pattern):
+            if each.name == INDEX:  # of shards, in place of which there will be one file
+                continue
             (target / each.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(each, target / each.relative_to(source))
     for name, layer in zip(modules.dense, dense, strict=True):
-        arrays = {"linear.weight": _joined(_as_stored(layer.w).T, ())}
+        arrays = {"linear.weight": _to_numpy("dense", layer.w).T.copy()}
         if layer.b is not None:
-            arrays["linear.bias"] = _as_stored(layer.b)
-        with atomic_file(target / name / "model.safetensors") as written:
+            arrays["linear.bias"] = _to_numpy("dense", layer.b)
+        with atomic_file(target / name / WEIGHTS) as written:
             written.write(to_bytes(arrays, metadata={"format": "pt"}))
-    with atomic_file(target / "model.safetensors") as written:
+    with atomic_file(target / WEIGHTS) as written:
         written.write(to_bytes(stored, metadata={"format": "pt"}))
 
 
-def _as_stored(x: Array) -> Any:
-    """Return an array as NumPy's, in float32, or float16 if it has that dtype."""
-    backend = backend_of({"weights": x})
+def _to_numpy(name: str, x: Array) -> Any:
+    """Return an array as float16 if it is, and otherwise as float32."""
+    backend = backend_of({name: x})
     is_half = str(x.dtype).rpartition(".")[2] == "float16"
     return backend.to_numpy(x if is_half else backend.xp.astype(x, backend.xp.float32))
 
 
-def _joined(new: Any, rest: Any) -> Any:
-    import numpy
-
-    return numpy.ascontiguousarray(numpy.concatenate([new, rest]) if len(rest) else new)
+def _check_equal(name: str, x: Array, computed: Any, path: Path) -> None:
+    """Raise ModelError if a table that follows from config.json, and is in no file, was changed."""
+    backend = backend_of({name: x})
+    expected = backend.xp.astype(backend.from_numpy(computed, device_of(x)), x.dtype)
+    if (_to_numpy(name, x) != _to_numpy(name, expected)).any():
+        raise ModelError(f"{name} was changed, but it cannot be saved: {path} determines it")
 
 
 def _directories(source: Path) -> list[str]:

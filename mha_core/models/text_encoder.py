@@ -35,7 +35,10 @@ from .tokens import Tokenizer, check_text
 
 @dataclass(frozen=True, eq=False)
 class TextEncoder:
-    """A pretrained encoder with its tokenizer and pooling: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, MPNet, DistilBERT, ELECTRA.
+    """A pretrained encoder with its tokenizer and pooling.
+
+    Families: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, NomicBERT, GTE, Jina 2 and 3,
+    EuroBERT; and decoders used as encoders, Qwen3 and Gemma 3. Weights are read from one safetensors file or from shards.
 
     Pickling stores where the encoder was read from, or its arrays if they were changed since. A process that unpickles the
     former many times, such as a worker of Dask, reads the model once.

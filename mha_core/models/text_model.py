@@ -1,19 +1,21 @@
-"""The text model of BERT (Devlin et al. 2019) and its descendants: embeddings, and a post-norm encoder."""
+"""The text model of BERT (Devlin et al. 2019) and of later families: embeddings, and an encoder, which may be causal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 from ..algebra.arrays import Array, device_of, integers
-from ..algebra.biases import Bias, relative_bias
+from ..algebra.biases import Bias, alibi, relative_bias
 from ..algebra.masks import Mask, packed, segments
 from ..dispatch.selection import backend_of
 from ..layers.base import Layer
-from ..layers.encoder import Encoder
-from ..layers.norm import LayerNorm
+from ..layers.encoder import Encoder, EncoderLayer
+from ..layers.norm import Norm
 from ..ops.functional import embedding
+from .patterns import Pattern
 
 _MAX_DISTANCE = 128  # longer distances share one bucket (MPNet, as T5: Raffel et al. 2020, section 2.1)
 
@@ -24,48 +26,78 @@ class TextModel(Layer):
 
     words: Array
     """(vocabulary, d)."""
-    positions: Array
-    """(rows, d)."""
+    positions: Array | None
+    """(rows, d); None: positions enter elsewhere."""
     token_types: Array | None
     """(types, d); None: the model has no token types."""
-    norm: LayerNorm
+    norm: Norm
     encoder: Encoder
     padding: int | None = None
     """The id of the padding token: positions begin after this row, as in RoBERTa (Liu et al. 2019). None: at row 0."""
     relative_table: Array | None = None
     """(buckets, heads), a relative bias that all layers share, as in MPNet (Song et al. 2020)."""
+    length: int | None = None
+    """The maximum number of tokens of a text; None: as ``positions`` says."""
+    word_scale: float | None = None
+    """What the embeddings of words are multiplied by, sqrt(d) in Gemma; None: 1."""
+    score_scale: float | None = None
+    """The scale of attention; None: 1 / sqrt(features of a head)."""
+    alibi: bool = False
+    """Whether all layers have the linear biases of ``alibi``."""
+    patterns: tuple[Pattern, ...] = ()
+    """The windows and rotary embeddings that layers share, as local and global layers do; (): none."""
+    pattern_of: tuple[int, ...] = ()
+    """The index of each layer's pattern."""
 
     def __call__(self, ids: Array, positions: Array, *, mask: Mask | None = None, token_type_ids: Array | None = None) -> Array:
         """Token ids, their rows of ``positions`` and their types, each (..., L) -> hidden states (..., L, d).
 
         ``token_type_ids``: None: all 0.
         """
-        return self.encoder(self.embed(ids, positions, token_type_ids), mask=mask, bias=self.bias)
+        x = self.embed(ids, positions, token_type_ids)
+        for layer, options in self._layers(positions, mask):
+            x = layer(x, **options)
+        return x if self.encoder.norm is None else self.encoder.norm(x)
 
     def first_states(
         self, ids: Array, positions: Array, lengths: Sequence[int], *, token_type_ids: Array | None = None
     ) -> Array:
         """Return the hidden state of the first token of each text; texts are laid end to end, (sum of lengths,) -> (n, d).
 
-        No layer follows the last one, so it is computed for these tokens alone. This saves a seventh of the time of six layers.
+        No layer follows the last one, so in a model without rotary embeddings, biases and norms before or after sublayers it is
+        computed for these tokens alone. This saves a seventh of the time of six layers.
         """
-        x, mask = self.embed(ids, positions, token_type_ids), packed(lengths)
-        xp, device = backend_of({"x": x}).xp, device_of(ids)  # the tape's, if gradients are recorded
-        first = integers(xp, accumulate(lengths[:-1], initial=0), device)
+        mask, device = packed(lengths), device_of(ids)
+        starts = list(accumulate(lengths[:-1], initial=0))
+        if not self._is_post_norm:
+            states = self(ids, positions, mask=mask, token_type_ids=token_type_ids)
+            xp = backend_of({"states": states}).xp
+            return xp.take(states, integers(xp, starts, device), axis=0)
+        x = self.embed(ids, positions, token_type_ids)
+        xp = backend_of({"x": x}).xp  # the tape's, if gradients are recorded
         *layers, last = self.encoder.layers
-        if self.bias is not None or self.encoder.norm is not None or last.norm_first:
-            return xp.take(self.encoder(x, mask=mask, bias=self.bias), first, axis=0)
         for layer in layers:
             x = layer(x, mask=mask)
         numbers = [at for at, length in enumerate(lengths) for _ in range(length)]
         own = segments(integers(xp, range(len(lengths)), device), integers(xp, numbers, device))
-        rows = xp.take(x, first, axis=0)
+        rows = xp.take(x, integers(xp, starts, device), axis=0)
         rows = last.norm_1(rows + last.attention(rows, context=x, mask=own))
         return last.norm_2(rows + last.feed_forward(rows))
 
+    @property
+    def _is_post_norm(self) -> bool:
+        """Whether layers are those of the original Transformer, with nothing but a mask in attention."""
+        last = self.encoder.layers[-1]
+        others = (self.bias, self.score_scale, self.encoder.norm, last.post_norm_1, last.post_norm_2)
+        return not (self.patterns or last.norm_first) and all(each is None for each in others)
+
     def embed(self, ids: Array, positions: Array, token_type_ids: Array | None = None) -> Array:
         """Return the input of the encoder."""
-        x = embedding(ids, self.words) + embedding(positions, self.positions)
+        x = embedding(ids, self.words)
+        if self.word_scale is not None:  # rounded to the dtype of the words first, as the model was trained
+            x = x * backend_of({"words": x}).xp.asarray(self.word_scale, dtype=x.dtype, device=device_of(x))
+        if self.positions is not None:
+            x = x + embedding(positions, self.positions)
         if self.token_types is not None:
             types = self.token_types
             x = x + (types[0, :] if token_type_ids is None else embedding(token_type_ids, types))
@@ -73,21 +105,41 @@ class TextModel(Layer):
 
     def attention_maps(self, ids: Array, positions: Array) -> list[Array]:
         """Return the attention weights of each layer, (heads, L, L)."""
-        x, bias, maps = self.embed(ids, positions), self.bias, []
-        for layer in self.encoder.layers:
-            maps.append(layer.attention.weights(x, bias=bias))
-            x = layer(x, bias=bias)
+        x, maps = self.embed(ids, positions), []
+        for layer, options in self._layers(positions, None):
+            maps.append(layer.attention.weights(layer.norm_1(x) if layer.norm_first else x, **options))
+            x = layer(x, **options)
         return maps
+
+    def _layers(self, positions: Array, mask: Mask | None) -> Iterator[tuple[EncoderLayer, dict[str, Any]]]:
+        """Yield each layer, with the rotary embeddings of these positions in it, and the options of its attention."""
+        options = {"bias": self.bias, "scale": self.score_scale}
+        masks = [pattern.mask(mask) for pattern in self.patterns]
+        rotaries = [None if pattern.rotary is None else pattern.rotary.at(positions) for pattern in self.patterns]
+        for at, layer in enumerate(self.encoder.layers):
+            if not self.patterns:
+                yield layer, {**options, "mask": mask}
+                continue
+            which = self.pattern_of[at]
+            yield (
+                replace(layer, attention=replace(layer.attention, rotary=rotaries[which])),
+                {**options, "mask": masks[which]},
+            )
 
     @property
     def bias(self) -> Bias | None:
         """The bias of every layer."""
+        if self.alibi:
+            return alibi(self.encoder.layers[0].attention.num_heads)
         table = self.relative_table
         return None if table is None else relative_bias(table, bidirectional=True, max_distance=_MAX_DISTANCE)
 
     @property
     def max_length(self) -> int:
         """The maximum number of tokens of a text."""
+        if self.positions is None:
+            assert self.length is not None
+            return self.length
         return self.positions.shape[0] - (0 if self.padding is None else self.padding + 1)
 
     def position_ids(self, ids: Sequence[int]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeAlias, Unpack
 
-from ..algebra.arrays import Array, Namespace, move_axis, split_axis
+from ..algebra.arrays import Array, Namespace, move_axis
 from ..dispatch.context import dry
 from ..dispatch.selection import agreed
 from ..dispatch.step import Step
@@ -16,6 +16,7 @@ from .composite import composite
 from .elementary import Examined
 from .functional import linear
 from .options import Options, given_options, shows_options
+from .projections import HeadNorm, check_projections, heads, normed_heads
 
 Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 """Function of heads and the position of the first query; returns the rotated heads."""
@@ -61,6 +62,8 @@ def multi_head_attention(
     b_k: Array | None = None,
     b_v: Array | None = None,
     b_o: Array | None = None,
+    norm_q: HeadNorm | None = None,
+    norm_k: HeadNorm | None = None,
     rotary: Rotation | None = None,
     cache: Cache | None = None,
     group: Ranks | None = None,
@@ -68,7 +71,8 @@ def multi_head_attention(
 ) -> Array:
     """Concat(head_1, ..., head_h) w_o, with head_i = Attention(x w_q_i, c w_k_i, c w_v_i) and c = ``context``, or x itself.
 
-    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, section 2.2, for ``num_kv_heads``.
+    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, section 2.2, for ``num_kv_heads``; Henry et al. 2020,
+    section 3, for norms of queries and keys.
 
     Parameters
     ----------
@@ -85,6 +89,8 @@ def multi_head_attention(
         The input of the values, by default that of the keys.
     num_kv_heads : kv, a divisor of h, default h
     b_q, b_k, b_v, b_o : biases of the four products
+    norm_q, norm_k : functions of heads (..., h, L, d_k) and (..., kv, S, d_k), such as a layer ``RMSNorm``
+        Return the queries and the keys of each head normalized, before they are rotated.
     rotary : function of heads (..., h, L, d_k) and an offset
         Returns the heads rotated by position, as the layer ``Rotary`` does.
     cache : KeyValueCache
@@ -110,7 +116,8 @@ def multi_head_attention(
            [3., 3., 3., 3., 3., 3.]])
     """
     biases: dict[str, Any] = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    parts = {"context": context, "value_context": value_context, "rotary": rotary, "group": group}
+    parts: dict[str, Any] = {"context": context, "value_context": value_context, "norm_q": norm_q, "norm_k": norm_k}
+    parts |= {"rotary": rotary, "group": group}
     given = {**biases, **{name: value for name, value in parts.items() if value is not None}, **given_options(options)}
     arguments = (x, w_q, w_k, w_v, w_o, num_heads)
     kv = num_heads if num_kv_heads is None else num_kv_heads
@@ -153,7 +160,7 @@ def _examine(
         ("w_k", w_k, keys_of, num_kv_heads),
         ("w_v", w_v, values_of, num_kv_heads),
     )
-    _check_projections(projections, num_heads)
+    check_projections(projections, num_heads)
     for name, w in zip(_BIASES, weights.values(), strict=True):
         check.shape(name, given.get(name), tuple(w.shape[1:]), "a number for each column of its weight")
     joined = num_heads * (w_v.shape[1] // num_kv_heads)
@@ -185,6 +192,8 @@ def _multi_head(
     b_o: Array | None = None,
     context: Array | None = None,
     value_context: Array | None = None,
+    norm_q: HeadNorm | None = None,
+    norm_k: HeadNorm | None = None,
     rotary: Rotation | None = None,
     cache: Cache | None = None,
     group: Ranks | None = None,
@@ -192,12 +201,12 @@ def _multi_head(
 ) -> Array:
     keys_of = x if context is None else context
     values_of = keys_of if value_context is None else value_context
-    q = _heads(xp, linear(x, w_q, b_q), num_heads)
+    q = normed_heads(xp, x, w_q, b_q, num_heads, norm_q)
     source = {"w_k": w_k, "b_k": b_k, "w_v": w_v, "b_v": b_v, "value_context": value_context}
     known = cache.of_context(context, source) if cache is not None and context is not None else None
     if known is None:
-        k = _heads(xp, linear(keys_of, w_k, b_k), num_kv_heads)
-        v = _heads(xp, linear(values_of, w_v, b_v), num_kv_heads)
+        k = normed_heads(xp, keys_of, w_k, b_k, num_kv_heads, norm_k)
+        v = heads(xp, linear(values_of, w_v, b_v), num_kv_heads)
     else:
         k, v = known
     if cache is not None and context is None:
@@ -259,11 +268,14 @@ def multi_head_weights(
     num_kv_heads: int | None = None,
     b_q: Array | None = None,
     b_k: Array | None = None,
+    norm_q: HeadNorm | None = None,
+    norm_k: HeadNorm | None = None,
     rotary: Rotation | None = None,
     **options: Unpack[Options],
 ) -> Array:
     """Return the attention weights of each head, (..., h, L, S). Arguments and errors as in ``multi_head_attention``."""
-    parts = {"context": context, "num_kv_heads": num_kv_heads, "b_q": b_q, "b_k": b_k, "rotary": rotary}
+    parts: dict[str, Any] = {"context": context, "num_kv_heads": num_kv_heads, "b_q": b_q, "b_k": b_k}
+    parts |= {"norm_q": norm_q, "norm_k": norm_k, "rotary": rotary}
     return _multi_head_weights(x, w_q, w_k, num_heads, **parts, **options)
 
 
@@ -278,6 +290,8 @@ def _multi_head_weights(
     num_kv_heads: int | None,
     b_q: Array | None,
     b_k: Array | None,
+    norm_q: HeadNorm | None,
+    norm_k: HeadNorm | None,
     rotary: Rotation | None,
     **options: Unpack[Options],
 ) -> Array:
@@ -285,9 +299,9 @@ def _multi_head_weights(
     _check_rotary(context, rotary)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     keys_of = ("x", x) if context is None else ("context", context)
-    _check_projections((("w_q", w_q, ("x", x), num_heads), ("w_k", w_k, keys_of, num_kv_heads)), num_heads)
-    q = _heads(backend.xp, linear(x, w_q, b_q), num_heads)
-    k = _heads(backend.xp, linear(keys_of[1], w_k, b_k), num_kv_heads)
+    check_projections((("w_q", w_q, ("x", x), num_heads), ("w_k", w_k, keys_of, num_kv_heads)), num_heads)
+    q = normed_heads(backend.xp, x, w_q, b_q, num_heads, norm_q)
+    k = normed_heads(backend.xp, keys_of[1], w_k, b_k, num_kv_heads, norm_k)
     if rotary is not None:
         q, k = (rotary(y, _start(options)) for y in (q, k))
     return attention_weights(q, k, **options)
@@ -298,48 +312,7 @@ def _check_rotary(context: Array | None, rotary: Rotation | None) -> None:
         raise ValueError("rotary and context are both given; rotary positions apply to self-attention only: leave one out")
 
 
-def _heads(xp: Namespace, y: Array, count: int) -> Array:
-    """(..., length, count * d) -> (..., count, length, d)."""
-    return move_axis(xp, split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
-
-
 def _start(options: Options) -> int | Array:
     """Return the position of the first query, which is also that of the first new key."""
     offset = options.get("query_offset")
     return 0 if offset is None else offset
-
-
-Projection: TypeAlias = tuple[str, Array, tuple[str, Array], int]
-"""Name, weight, (name, array) that it projects, and the number of heads."""
-
-
-def check_heads(num_heads: int, num_kv_heads: int) -> None:
-    """Raise TypeError or ValueError unless both are ints of at least 1, and the first is a multiple of the second."""
-    for name, count in (("num_heads", num_heads), ("num_kv_heads", num_kv_heads)):
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise TypeError(f"{name} is {type(count).__name__}; expected an int")
-        if count < 1 or num_heads % count:
-            raise ValueError(f"{name} is {count}; expected an int of at least 1 that divides num_heads = {num_heads}")
-
-
-def check_head_dim(w_q: Array, w_k: Array, num_heads: int, num_kv_heads: int) -> None:
-    """Raise ValueError unless w_q (d, h * d_k) and w_k (d, kv * d_k) make heads of as many features."""
-    if w_q.shape[-1] * num_kv_heads != w_k.shape[-1] * num_heads:
-        raise ValueError(
-            f"w_q makes heads of {w_q.shape[-1] // num_heads} features, but w_k of {w_k.shape[-1] // num_kv_heads}: "
-            f"w_q {tuple(w_q.shape)} for {num_heads} heads, w_k {tuple(w_k.shape)} for {num_kv_heads}"
-        )
-
-
-def _check_projections(projections: tuple[Projection, ...], num_heads: int) -> None:
-    """Check the weights of queries, keys and, if given, values, in this order."""
-    check_heads(num_heads, projections[1][3])
-    for w_name, w, (name, inputs), count in projections:
-        check.ndim(name, inputs, 2, "(..., length, features)")
-        if w.ndim != 2 or w.shape[0] != inputs.shape[-1] or w.shape[1] % count:
-            raise ValueError(
-                f"{w_name} has shape {tuple(w.shape)}; expected ({inputs.shape[-1]}, {count} * d): a row for each feature of "
-                f"{name}, and columns that divide into {count} heads"
-            )
-    (_, w_q, _, _), (_, w_k, _, num_kv_heads), *_ = projections
-    check_head_dim(w_q, w_k, num_heads, num_kv_heads)

@@ -16,7 +16,9 @@ from .covering import Row
 
 LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
 """Operations of whole layers that a kernel may compute and the suite judges."""
-PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context"), "none")
+_HEAD_NORMS = ("norm_q", "norm_k")
+_POST_NORMS = ("post_norm_1", "post_norm_2")
+PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context", *_HEAD_NORMS, *_POST_NORMS), "none")
 """The values of options that are not given."""
 _LENGTHS = (1, 2, 7, 16, 33, 64, 130, 1030)
 _LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
@@ -45,8 +47,9 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
         axes |= {"keys": [0, *_LENGTHS], "context": contexts, "d_out": [1, 20, 33], "d_model": [1, 20, 65]}
         axes["context batch"] = ["the same", "none"] if "context" in has else ["the same"]
         rotary = {"rotary"} <= has
+        axes |= {norm: ["none"] + ["RMSNorm", "LayerNorm"] * (norm in has) for norm in _HEAD_NORMS}
         return axes | _heads(grouped="grouped_query" in has, biases=_BIASES, rotary=rotary, interleaved=rotary)
-    activations = [name.partition("=")[2] for name in sorted(has) if name.startswith("feed_forward.activation=")]
+    activations = _declared("feed_forward.activation", has)
     network = _network(activations, gate="feed_forward.w_g" in has, gate_bias="feed_forward.b_g" in has)
     heads = _heads(
         grouped="attention.num_kv_heads" in has,
@@ -56,13 +59,20 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
     )
     del network["d_out"]
     for norm in ("norm_1", "norm_2"):
-        axes[norm] = [name.partition("=")[2] for name in sorted(has) if name.startswith(f"{norm}=")]
+        axes[norm] = _declared(norm, has)
         axes[f"parts of {norm}"] = ["both", "weight", "bias", "none"]
         axes[f"eps of {norm}"] = [1e-5, 0.5, 1e-9]
+    axes |= {norm: ["none", *_declared(f"attention.{norm}", has)] for norm in _HEAD_NORMS}
+    axes |= {norm: ["none", *_declared(norm, has)] for norm in _POST_NORMS}
     axes["dropout"] = ["none", *(["attention", "feed_forward", "both"] if "dropout" in has else [])]
     axes["norm_first"] = [False, *([True] if "norm_first" in has else [])]
     # of two features, normalized, only signs are left, which rounding may turn
     return axes | heads | network | {"d_model": [4, 20, 65]}
+
+
+def _declared(field: str, has: frozenset[str]) -> list[str]:
+    """Return the classes, or settings, that a kernel declares for a field of the layer."""
+    return [name.partition("=")[2] for name in sorted(has) if name.startswith(f"{field}=")]
 
 
 def _network(activations: list[str], *, gate: bool, gate_bias: bool) -> dict[str, list[Any]]:
@@ -123,6 +133,8 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
         return False
     if row.get("rotary", "none") != "none" and (row.get("offset") == "-5" or row.get("head_dim", 4) % 4):
         return False  # positions before the tables, or heads without pairs of features
+    if any(row.get(norm, "none") != "none" for norm in _HEAD_NORMS) and row.get("head_dim", 4) < 4:
+        return False  # of one or two features, normalized, only signs are left
     by_element = row.get("offset", "none").startswith("array") or row.get("lengths", "none").startswith("array")
     return not (by_element and row.get("batch") == "none") and _products(row) <= share * _MOST_PRODUCTS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ class LayerProblem(Problem):
             self._network("feed_forward.", arrays),
             self._norm("norm_2", arrays),
             self.row["norm_first"],
+            *(self._norm(name, arrays) if self.row[name] != "none" else None for name in ("post_norm_1", "post_norm_2")),
         )
 
     def _heads(self, prefix: str, arrays: Mapping[str, Any]) -> mha.MultiHeadAttention:
@@ -61,6 +62,7 @@ class LayerProblem(Problem):
             given["rotary"] = mha.Rotary(*tables, interleaved=row["rotary"] == "interleaved")
         if row["groups"] > 1 or row["kv_heads given"]:
             given["num_kv_heads"] = row["kv_heads"]
+        given |= {name: self._norm(name, weights) for name in ("norm_q", "norm_k") if row[name] != "none"}
         names = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")
         given |= {name: weights[name] for name in names if name in weights}
         return mha.MultiHeadAttention(num_heads=heads_of(row), **given)
@@ -71,7 +73,9 @@ class LayerProblem(Problem):
         return mha.FeedForward(**given, activation=self.row["activation"])
 
     def _norm(self, name: str, arrays: Mapping[str, Any]) -> Any:
-        weight, bias, eps = arrays.get(f"{name}.weight"), arrays.get(f"{name}.bias"), self.row[f"eps of {name}"]
+        weight, bias, eps = arrays.get(f"{name}.weight"), arrays.get(f"{name}.bias"), self.row.get(f"eps of {name}", 1e-5)
+        if self.row[name] == "Identity":
+            return mha.Identity()
         return mha.RMSNorm(weight, eps) if self.row[name] == "RMSNorm" else mha.LayerNorm(weight, bias, eps)
 
     def _dropped(self) -> list[str]:
@@ -138,10 +142,18 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
     if op == "encoder_layer":
         for norm in ("norm_1", "norm_2"):
             parts = {"both": ("weight", "bias"), "none": ()}.get(row[f"parts of {norm}"], (row[f"parts of {norm}"],))
-            shapes = [part for part in parts if part == "weight" or row[norm] != "RMSNorm"]
-            floats |= {f"{norm}.{part}": 1.0 * (part == "weight") + 0.3 * rng.normal(size=d_model) for part in shapes}
+            floats |= _weights_of_norm(norm, row, d_model, rng, parts)
+        for norm in ("post_norm_1", "post_norm_2"):
+            floats |= _weights_of_norm(norm, row, d_model, rng)
         others |= {f"keep of {name}": rng.random((*batch, row["queries"], d_model)) > _RATE for name in problem._dropped()}
     return problem
+
+
+def _weights_of_norm(
+    name: str, row: Row, width: int, rng: np.random.Generator, parts: Iterable[str] = ("weight", "bias")
+) -> dict[str, np.ndarray]:
+    has = {"LayerNorm": ("weight", "bias"), "RMSNorm": ("weight",)}.get(row[name], ())
+    return {f"{name}.{part}": 1.0 * (part == "weight") + 0.3 * rng.normal(size=width) for part in parts if part in has}
 
 
 def _weights_of_heads(
@@ -157,6 +169,8 @@ def _weights_of_heads(
     }
     found = {name: rng.normal(size=shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}
     found |= {name: 0.3 * rng.normal(size=shapes[f"w_{name[-1]}"][1]) for name in row["b of heads"]}
+    for norm in ("norm_q", "norm_k"):
+        found |= _weights_of_norm(norm, row, width, rng)
     if row["rotary"] != "none":
         pairs = width // 4 if row["rotary"] == "half of them" else width // 2
         angles = rng.normal(size=(row["queries"] + 80, pairs)) * 2

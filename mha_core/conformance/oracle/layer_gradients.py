@@ -44,6 +44,8 @@ class LayerGradients(Layers):
         return found.pop("x"), {f"{which}_{name}": gradient for which, gradient in found.items()}
 
     def norm_pull(self, x: Floats, norm: Any, d: Floats) -> tuple[Floats, Named]:
+        if not hasattr(norm, "eps"):  # Identity
+            return d, {}
         centred = hasattr(norm, "bias")
         arguments = (x, norm.weight, norm.bias) if centred else (x, norm.weight)
         gradients = piece_gradients.layer_norm if centred else piece_gradients.rms_norm
@@ -84,8 +86,10 @@ class LayerGradients(Layers):
             "k": heads(self.linear(of_key, net.w_k, net.b_k), kv_heads),
             "v": heads(self.linear(of_value, net.w_v, net.b_v), kv_heads),
         }
+        norms = {name: norm for name, norm in (("q", net.norm_q), ("k", net.norm_k)) if norm is not None}
+        normed = {name: self.norm(y, norms[name]) if name in norms else y for name, y in plain.items()}
         turned = () if net.rotary is None else ("q", "k")
-        q, k, v = (self.rotary(y, net.rotary, offset) if name in turned else y for name, y in plain.items())
+        q, k, v = (self.rotary(y, net.rotary, offset) if name in turned else y for name, y in normed.items())
         joined = _joined(self.attention(q, k, v, **options))
 
         def pull(d: Floats) -> Named:
@@ -94,7 +98,10 @@ class LayerGradients(Layers):
             inputs: dict[str, list[Floats]] = {}
             for (name, y), given in zip(plain.items(), ("query", "key", "value"), strict=True):
                 d_y = of_heads.pop(given)
-                d_y = self.rotary_pull(y, net.rotary, offset, d_y) if name in turned else d_y
+                d_y = self.rotary_pull(normed[name], net.rotary, offset, d_y) if name in turned else d_y
+                if name in norms:
+                    d_y, of_norm = self.norm_pull(y, norms[name], d_y)
+                    found |= {f"norm_{name}.{which}": gradient for which, gradient in of_norm.items()}
                 source, where = {"q": (x, "x"), "k": (of_key, "context"), "v": (of_value, "value_context")}[name]
                 where = "x" if source is x else "context" if source is context else where
                 w, b = getattr(net, f"w_{name}"), getattr(net, f"b_{name}")
@@ -135,18 +142,24 @@ class LayerGradients(Layers):
         norm: Any,
         norm_first: bool,
         kept: Floats | None = None,
+        post_norm: Any = None,
     ) -> tuple[Floats, Pull]:
         """``names``: of the sublayer and of the norm, before those of their weights."""
         of_sublayer, of_norm = names
-        y, sublayer_pull = sublayer(self.norm(x, norm) if norm_first else x)
+        before, sublayer_pull = sublayer(self.norm(x, norm) if norm_first else x)
+        y = before if post_norm is None else self.norm(before, post_norm)
         total = self.sum(x, y if kept is None else y * kept)
 
         def pull(d: Floats) -> Named:
             d_total, of_last = (d, {}) if norm_first else self.norm_pull(total, norm, d)
-            found = sublayer_pull(d_total if kept is None else d_total * kept)
+            d_y, of_post = d_total if kept is None else d_total * kept, dict[str, Floats]()
+            if post_norm is not None:
+                d_y, of_post = self.norm_pull(before, post_norm, d_y)
+            found = sublayer_pull(d_y)
             d_x, of_first = self.norm_pull(x, norm, found.pop("x")) if norm_first else (found.pop("x"), {})
             named = {name if name in _INPUTS else f"{of_sublayer}.{name}": gradient for name, gradient in found.items()}
             named |= {f"{of_norm}.{name}": gradient for name, gradient in (of_first | of_last).items()}
+            named |= {f"post_{of_norm}.{name}": gradient for name, gradient in of_post.items()}
             return {**named, "x": self.sum(d_total, d_x)}
 
         return total if norm_first else self.norm(total, norm), pull
@@ -156,10 +169,11 @@ class LayerGradients(Layers):
     ) -> tuple[Floats, Pull]:
         kept, first = kept or {}, layer.norm_first
         attend = partial(self.multi_head_vjp, net=layer.attention, **options)
-        y, pull_1 = self.residual_vjp(x, attend, ("attention", "norm_1"), layer.norm_1, first, kept.get("attention"))
+        names, dropped = ("attention", "norm_1"), kept.get("attention")
+        y, pull_1 = self.residual_vjp(x, attend, names, layer.norm_1, first, dropped, layer.post_norm_1)
         network = partial(self.feed_forward_vjp, net=layer.feed_forward)
-        names = ("feed_forward", "norm_2")
-        z, pull_2 = self.residual_vjp(y, network, names, layer.norm_2, first, kept.get("feed_forward"))
+        names, dropped = ("feed_forward", "norm_2"), kept.get("feed_forward")
+        z, pull_2 = self.residual_vjp(y, network, names, layer.norm_2, first, dropped, layer.post_norm_2)
         return z, partial(self._chain, (pull_1, pull_2))
 
     def decoder_layer_vjp(

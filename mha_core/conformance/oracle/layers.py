@@ -53,6 +53,8 @@ class Layers:
         return self._moved(y, error)
 
     def norm(self, x: Floats, norm: Any) -> Floats:
+        if not hasattr(norm, "eps"):  # Identity
+            return x
         centred = hasattr(norm, "bias")
         arguments = (x, norm.weight, norm.bias) if centred else (x, norm.weight)
         y = (reference.layer_norm if centred else reference.rms_norm)(*arguments, eps=norm.eps)
@@ -99,6 +101,7 @@ class Layers:
         kv_heads = net.num_kv_heads or net.num_heads
         q = heads(self.linear(x, net.w_q, net.b_q), net.num_heads)
         k = heads(self.linear(context, net.w_k, net.b_k), kv_heads)
+        q, k = (y if norm is None else self.norm(y, norm) for y, norm in ((q, net.norm_q), (k, net.norm_k)))
         v = heads(self.linear(value_context, net.w_v, net.b_v), kv_heads)
         if net.rotary is not None:
             q, k = (self.rotary(y, net.rotary, offset) for y in (q, k))
@@ -113,10 +116,17 @@ class Layers:
         return self.linear(hidden, net.w_2, net.b_2)
 
     def residual(
-        self, x: Floats, sublayer: Callable[[Floats], Floats], norm: Any, norm_first: bool, kept: Floats | None = None
+        self,
+        x: Floats,
+        sublayer: Callable[[Floats], Floats],
+        norm: Any,
+        norm_first: bool,
+        kept: Floats | None = None,
+        post_norm: Any = None,
     ) -> Floats:
         """Return the residual connection; ``kept``: what the sublayer's result is multiplied by, for dropout."""
         y = sublayer(self.norm(x, norm) if norm_first else x)
+        y = y if post_norm is None else self.norm(y, post_norm)
         total = x + (y if kept is None else y * kept)
         total = self._moved(total, lambda u, wide: u * (np.abs(total) + np.abs(y)))
         return total if norm_first else self.norm(total, norm)
@@ -124,9 +134,9 @@ class Layers:
     def encoder_layer(self, x: Floats, layer: Any, *, kept: Mapping[str, Floats] | None = None, **options: Any) -> Floats:
         kept, first = kept or {}, layer.norm_first
         attend = partial(self.multi_head, net=layer.attention, **options)
-        x = self.residual(x, attend, layer.norm_1, first, kept.get("attention"))
+        x = self.residual(x, attend, layer.norm_1, first, kept.get("attention"), layer.post_norm_1)
         network = partial(self.feed_forward, net=layer.feed_forward)
-        return self.residual(x, network, layer.norm_2, first, kept.get("feed_forward"))
+        return self.residual(x, network, layer.norm_2, first, kept.get("feed_forward"), layer.post_norm_2)
 
     def decoder_layer(self, y: Floats, layer: Any, *, memory: Floats) -> Floats:
         first, causal = layer.norm_first, np.tri(y.shape[-2], dtype=bool)
