@@ -8,9 +8,9 @@ from functools import cache
 
 import torch
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
-from small_models import fill, trained_tokenizer, write
+from small_models import fill, save, trained_tokenizer, write
 
 LENGTH = 64
 """The maximum number of tokens of a text, more than any window here."""
@@ -76,15 +76,15 @@ class Wide(TorchFunctionMode):
 
 
 @cache
-def model(name):
-    """Return a model of MODELS in float64, with attention by plain products."""
+def model(name, auto=AutoModel, **more):
+    """Return a model of MODELS in float64, with attention by plain products; ``more`` are settings."""
     kind, settings = MODELS[name]
-    sizes = {**_SIZES, "vocab_size": trained_tokenizer("wordpiece").get_vocab_size(), **_SPECIAL}
+    sizes = {**_SIZES, "vocab_size": trained_tokenizer("wordpiece").get_vocab_size(), **_SPECIAL, **more}
     torch.set_default_dtype(torch.float64)
     try:
         with Wide():
             config = AutoConfig.for_model(kind, **sizes | settings)
-            made = AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float64).eval()
+            made = auto.from_config(config, attn_implementation="eager", dtype=torch.float64).eval()
     finally:
         torch.set_default_dtype(torch.float32)
     fill(made, seed=len(name), norms=0.0 if kind == "gemma3_text" else 1.0)
@@ -94,6 +94,23 @@ def model(name):
 def write_modern(folder, name, **options):
     """Write the directory of a model; ``options`` go to ``save_pretrained`` of transformers."""
     return write(folder, model(name), trained_tokenizer("wordpiece"), **options)
+
+
+def classifier(name):
+    """Return a model of MODELS with a head of one label."""
+    return model(name, AutoModelForSequenceClassification, num_labels=1)
+
+
+def write_classifier(folder, name):
+    """Write the directory of a model with a head of one label, as transformers does."""
+    return save(folder, classifier(name), trained_tokenizer("wordpiece"))
+
+
+def logits(name, ids):
+    """Return transformers' logits of the tokens of a pair, all of type 0."""
+    tokens = torch.asarray([list(ids)])
+    with torch.no_grad(), Wide():
+        return classifier(name)(tokens, attention_mask=torch.ones_like(tokens)).logits[0].numpy()
 
 
 def hidden_states(name, ids):

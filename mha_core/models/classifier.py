@@ -22,7 +22,7 @@ from .pooling import Pooling
 from .text_model import TextModel
 
 _ACTIVATIONS = {**ACTIVATIONS, "tanh": "tanh"}
-_POOLINGS = ("cls", "mean")
+_POOLINGS = ("cls", "mean", "lasttoken")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class ClassificationHead(Layer):
     activation: str
     """The name of f, one of tanh, relu, gelu, gelu_tanh and silu."""
     pooling: str
-    """The mode of pooling, cls or mean."""
+    """The mode of pooling, cls, mean or lasttoken."""
 
     def __call__(self, hidden: Array, lengths: Sequence[int]) -> Array:
         """Hidden states of n texts laid end to end, (sum of lengths, d) -> logits (n, labels)."""
@@ -104,7 +104,7 @@ def build_classifier(folder: Path, family: Family, file: Source, make: Callable[
     text = build_model(folder, family, file, make)
     file.prefix = ""  # the names of a head are whole
     path, head = folder / "config.json", _head(folder)
-    config = read_json(path)
+    config = {**head.defaults, **read_json(path)}
     d_model, labels = field(config, path, family.d_model), _count_labels(config, path)
 
     def setting(value: str) -> Any:

@@ -65,7 +65,8 @@ class RankedDocument(NamedTuple):
 class CrossEncoder:
     """A pretrained model that scores pairs of texts, such as a query and a document: a reranker.
 
-    Families: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, MPNet, DistilBERT, ELECTRA, each with its head for sequence classification.
+    Families: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, NomicBERT, GTE, Jina 3, Qwen3 and
+    Gemma 3, each with its head for sequence classification.
 
     Pickling stores where the model was read from, or its arrays if they were changed since, as for ``TextEncoder``.
 

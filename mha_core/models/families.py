@@ -261,7 +261,7 @@ MODEL_TYPES: dict[str, tuple[Family, ...]] = {
     "distilbert": (_DISTILBERT,),
     "electra": (replace(_BERT, prefix="electra."),),
     "modernbert": (_MODERNBERT,),
-    "nomic_bert": (_NOMIC, _NOMIC_FILE, _NOMIC_ORIGINAL),
+    "nomic_bert": (_NOMIC, _NOMIC_FILE, replace(_NOMIC_FILE, prefix=_NOMIC.prefix), _NOMIC_ORIGINAL),
     "gte": (_GTE, _GTE_FILE),
     "new": (_GTE_ORIGINAL,),
     "jina_embeddings_v3": (_JINA_3, _JINA_3_FILE),

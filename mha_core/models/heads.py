@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,30 @@ class Head:
     norm_bias: bool | str = True
     classifier_bias: bool | str = True
     """Whether these have a bias, or the field that says so."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of config.json that may be absent, with their values then."""
 
 
 _BERT = Head("bert.pooler.dense", "classifier")
 _ROBERTA = Head("classifier.dense", "classifier.out_proj")
+_MODERNBERT = Head(
+    "head.dense",
+    "classifier",
+    activation="classifier_activation",
+    pooling="classifier_pooling",
+    norm="head.norm",
+    norm_eps="norm_eps",
+    dense_bias="classifier_bias",
+    norm_bias="norm_bias",
+    defaults={
+        "classifier_activation": "gelu",
+        "classifier_pooling": "cls",
+        "classifier_bias": False,
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+    },
+)
+_DECODER = Head(None, "score", pooling="lasttoken", classifier_bias=False)
 
 HEADS: dict[str, Head] = {
     "bert": _BERT,
@@ -42,5 +64,12 @@ HEADS: dict[str, Head] = {
     "mpnet": _ROBERTA,
     "distilbert": Head("pre_classifier", "classifier", activation="relu"),
     "electra": replace(_ROBERTA, activation="gelu"),
+    "modernbert": _MODERNBERT,
+    "nomic_bert": Head("nomic_bert.pooler.dense", "classifier"),
+    "gte": Head("gte.pooler.dense", "classifier"),
+    "new": Head("new.pooler.dense", "classifier"),
+    "jina_embeddings_v3": _ROBERTA,
+    "qwen3": _DECODER,
+    "gemma3_text": _DECODER,
 }
 """The heads, by ``model_type`` in config.json."""

@@ -1,0 +1,51 @@
+"""CrossEncoder of today's families against transformers: heads of ModernBERT, NomicBERT, GTE and Jina, and of decoders."""
+
+import numpy as np
+import pytest
+
+from conftest import mha
+from modern_models import logits, write_classifier
+
+PAIRS = [
+    ("", ""),
+    ("a", "bird"),
+    ("the tree sings at dawn", "a bird"),
+    ("birds", "they sleep on the wing, and never land to rest"),
+]
+each = pytest.mark.parametrize(
+    "name", ["modernbert", "modernbert with biases", "nomic", "gte", "gte without token types", "jina 3", "qwen3", "gemma3"]
+)
+
+
+@pytest.fixture
+def directory(tmp_path, name):
+    return write_classifier(tmp_path / "model", name)
+
+
+@each
+def test_logits_are_those_of_transformers(directory, name):
+    model = mha.CrossEncoder.from_pretrained(directory, backend="numpy", dtype="float64")
+    tokens, _ = model.tokenizer.pairs(PAIRS)
+    expected = np.concatenate([logits(name, pair.ids) for pair in tokens])
+    found = model(PAIRS)
+    assert found.dtype == np.float64
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * abs(expected).max())
+    np.testing.assert_allclose(model.predict(PAIRS, activation="identity"), expected, rtol=1e-6, atol=1e-6)
+
+
+@each
+def test_a_model_that_is_saved_scores_as_before(directory, name, tmp_path):
+    model = mha.CrossEncoder.from_pretrained(directory, backend="numpy")
+    model.save_pretrained(tmp_path / "again")
+    again = mha.CrossEncoder.from_pretrained(tmp_path / "again", backend="numpy")
+    # Gemma's weights of norms are stored less 1, which rounds them once more
+    np.testing.assert_allclose(again.predict(PAIRS), model.predict(PAIRS), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["modernbert"])
+def test_a_pooling_of_the_configuration_that_is_not_known_is_refused(directory, name):
+    path = directory / "config.json"
+    path.write_text(path.read_text().replace('"classifier_pooling": "cls"', '"classifier_pooling": "late"'))
+    with pytest.raises(mha.ModelError, match=r"classifier_pooling is 'late'; supported: cls, mean, lasttoken"):
+        mha.CrossEncoder.from_pretrained(directory)
