@@ -121,7 +121,7 @@ class TextEncoder:
 
     @property
     def dim(self) -> int:
-        """The number of features of a vector: ``width``, or the ``truncate_dim`` that the model's settings have."""
+        """The number of features of a vector, which is ``width`` unless the model's settings have a ``truncate_dim``."""
         return self.width if self.settings.truncate_dim is None else min(self.width, self.settings.truncate_dim)
 
     @property
@@ -131,7 +131,7 @@ class TextEncoder:
 
     @property
     def similarity_fn_name(self) -> str:
-        """The similarity that the model was trained for: cosine, dot, euclidean or manhattan."""
+        """The similarity that the model was trained for, one of cosine, dot, euclidean and manhattan."""
         return self.settings.similarity_fn_name
 
     @hinted(HINTS)
