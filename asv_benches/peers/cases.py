@@ -16,6 +16,7 @@ from mha_core.bench.texts import MODEL, Texts
 from mha_core.bench.timing import Work
 
 from . import attention, layer, pairs, text_step, texts, training
+from .modern import ModernBert
 from .native import LEVELS
 from .pairs import Pairs
 from .text_step import TextStep
@@ -63,15 +64,10 @@ SDPA_BFLOAT16 = Peer("torch SDPA, bfloat16", attention.sdpa, ("torch",))
 SDPA_ARRAY = Peer("torch SDPA, mask as an array", attention.sdpa, ("torch",))
 NAIVE = Peer("naive NumPy", Attention.plain)
 FAST_PATH = Peer("nn.TransformerEncoderLayer, fast path", layer.fast_path, ("torch",))
-SENTENCES = Peer("sentence-transformers, batch 32", texts.sentence_transformers, ("torch", "sentence_transformers", MODEL))
-PAIRS = Peer("sentence-transformers, batch 32", pairs.sentence_transformers, ("torch", "sentence_transformers", MODEL))
 IMPORT_NUMPY = Peer("import numpy", Import.plain)
 SDPA_STEP = Peer("torch SDPA, with its gradients", training.sdpa_step, ("torch",))
 SDPA_BACKWARD = Peer("torch SDPA, gradients alone", training.sdpa_backward, ("torch",))
 LAYER_STEP = Peer("nn.TransformerEncoderLayer, training", training.layer_step, ("torch",))
-SENTENCES_STEP = Peer(
-    "sentence-transformers, training", text_step.sentence_transformers_step, ("torch", "sentence_transformers", MODEL)
-)
 ADAMW = Peer("torch.optim.AdamW", training.torch_optimiser, ("torch",))
 GROUPED = Attention(1, 32, 1024, 64, kv_heads=8, causal=True)
 DECODE_GROUPED = Attention(1, 32, 1, 64, keys=8192, kv_heads=8)
@@ -118,6 +114,20 @@ def _layer(name: str, problem: Layer, **goals: float | None) -> Case:
     return Case(name, problem, Layer.ours, FAST_PATH, {name.replace("_", "+"): goal for name, goal in goals.items()})
 
 
+def _model(
+    name: str,
+    problem: Texts,
+    build: Callable[[Any], Work] = texts.sentence_transformers,
+    how: str = "batch 32",
+    *,
+    open: bool = True,
+    **goals: float | None,
+) -> Case:
+    """``build``, ``how``: sentence-transformers' work, and in which way it is called."""
+    peer = Peer(f"sentence-transformers, {how}", build, ("torch", "sentence_transformers", MODEL))
+    return Case(name, problem, type(problem).ours, peer, goals, open)
+
+
 CASES = (
     _attention("attention 8x8x512x64", Attention(8, 8, 512, 64), 1.00, 1.02, 0.37, 0.72),
     _attention("attention 8x8x512x64, causal", Attention(8, 8, 512, 64, causal=True), 0.90, 1.02, 0.21, 0.38),
@@ -151,12 +161,20 @@ CASES = (
     _backward("1x8x2048x64, causal", AttentionBackward(1, 8, 2048, 64, causal=True), 0.36),
     _layer_step("8x128x512, gelu", LayerStep(8, 128)),
     _layer_step("8x128x512, relu", LayerStep(8, 128, activation="relu")),
-    Case("text encoder, training, 32 sentences", TextStep(), TextStep.ours, SENTENCES_STEP, {"numpy": 0.45, "torch": 0.45}),
+    _model(
+        "text encoder, training, 32 sentences",
+        TextStep(),
+        text_step.sentence_transformers_step,
+        "training",
+        numpy=0.45,
+        torch=0.45,
+    ),
     Case("AdamW, 22.6 million weights", OptimiserStep(), OptimiserStep.ours, ADAMW, {"numpy": 1.0, "torch": None}),
-    Case("text encoder", Texts(), Texts.ours, SENTENCES, {"numpy": 0.42, "torch": 0.36}),
-    Case("text encoder, bfloat16", Texts("bfloat16"), Texts.ours, SENTENCES, {"torch": 0.14}, open=False),
-    Case("text encoder, 5120 texts", Texts(copies=20), Texts.ours, SENTENCES, {"numpy": None, "torch": None}),
-    Case("cross-encoder, 256 pairs", Pairs(), Pairs.ours, PAIRS, {"numpy": 0.40, "torch": 0.30}),
+    _model("text encoder", Texts(), numpy=0.42, torch=0.36),
+    _model("text encoder, bfloat16", Texts("bfloat16"), open=False, torch=0.14),
+    _model("text encoder, 5120 texts", Texts(copies=20), numpy=None, torch=None),
+    _model("ModernBERT-base with random weights, 64 sentences", ModernBert(), numpy=0.60, torch=0.45),
+    _model("cross-encoder, 256 pairs", Pairs(), pairs.sentence_transformers, numpy=0.40, torch=0.30),
     Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, NAIVE, {"numpy": 1.0, "numpy+native": 0.30}, open=False),
     Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), Attention.ours, SDPA, {"torch": 1.6, "torch+native": 0.90}),
     Case("import mha_core", Import(), Import.ours, IMPORT_NUMPY, {"numpy": 1.15}, open=False),

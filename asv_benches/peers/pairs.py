@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +17,12 @@ from mha_core.bench.texts import Texts
 from mha_core.bench.timing import Work, loaded, on
 from mha_core.conformance.oracle.tolerance import assert_within
 
+from .written import BUILD, once
+
 BOUND = 1e-5  # of a score between 0 and 1
 SEED = 0
-WRITTEN = Path(__file__).parents[2] / "build" / "cross-encoder"
-"""Folder of the model, which is written once: all-MiniLM-L6-v2 as a BertForSequenceClassification with a random head."""
+WRITTEN = BUILD / "cross-encoder"
+"""Folder of the model: all-MiniLM-L6-v2 as a BertForSequenceClassification with a random head."""
 COPIED = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
@@ -42,9 +42,8 @@ class Pairs(Texts):
     @property
     def folder(self) -> Path:
         """The model's folder, which is written if it is not there."""
-        if not WRITTEN.exists():
-            _write(super().folder, WRITTEN)
-        return WRITTEN
+        source = super().folder
+        return once(WRITTEN, lambda folder: _write(source, folder))
 
     @property
     def limit(self) -> Limit:
@@ -81,12 +80,10 @@ def sentence_transformers(problem: Pairs) -> Work:
     return Work(lambda: model.predict(pairs, show_progress_bar=False), lambda scores: scores)
 
 
-def _write(source: Path, target: Path) -> None:
-    """Write the model. Another process that does so too writes the same."""
+def _write(source: Path, folder: Path) -> None:
+    """Write the model."""
     from safetensors.numpy import load_file, save_file
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=target.parent))
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -97,7 +94,3 @@ def _write(source: Path, target: Path) -> None:
     weights["classifier.weight"] = np.random.default_rng(SEED).standard_normal((1, width), dtype=np.float32) / 8
     weights["classifier.bias"] = np.zeros(1, dtype=np.float32)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    try:
-        os.rename(folder, target)
-    except OSError:  # another process was first
-        shutil.rmtree(folder)

@@ -91,6 +91,12 @@ def encoder_layer(x: Array, layer: Any) -> Array:
     return layer_norm(x + gelu(x @ f.w_1 + f.b_1) @ f.w_2 + f.b_2, layer.norm_2.weight, layer.norm_2.bias)
 
 
+def operations(weights: int, layers: int, width: int, lengths: Iterable[int]) -> int:
+    """Return the operations of the matrix products of an encoder: with its weights, and QK^T and AV of each layer."""
+    lengths = list(lengths)
+    return 2 * (weights * sum(lengths) + 2 * layers * width * sum(length**2 for length in lengths))
+
+
 class Bert:
     """A BERT encoder from its files, one text at a time. ``weights`` replaces the arrays of model.safetensors."""
 
@@ -115,10 +121,8 @@ class Bert:
 
     def operations(self, lengths: Iterable[int]) -> int:
         """Return the operations of the matrix products for texts of these lengths in tokens."""
-        lengths, layers = list(lengths), int(self._config["num_hidden_layers"])
         weights = sum(w.size for name, w in self._weights.items() if name.startswith("encoder.layer.") and w.ndim == 2)
-        pairs = 2 * layers * int(self._config["hidden_size"]) * sum(length**2 for length in lengths)
-        return int(2 * (weights * sum(lengths) + pairs))
+        return operations(weights, int(self._config["num_hidden_layers"]), int(self._config["hidden_size"]), lengths)
 
     def ids(self, text: str) -> list[int]:
         """Return the token ids. A text beyond the limit is truncated and still ends with [SEP]."""

@@ -33,6 +33,8 @@ class Texts:
     """Step between the texts used: 8 takes every eighth."""
     copies: int = 1
     """How often all these texts are repeated."""
+    first: int | None = None
+    """Number of texts used, from the first one; by default, all."""
     model: Path | None = None
     """Folder of an encoder; by default, all-MiniLM-L6-v2."""
     file: Path | None = None
@@ -41,7 +43,8 @@ class Texts:
     def texts(self) -> list[str]:
         """Return the texts. Raises FileNotFoundError if no file is given and this is not a checkout with its examples."""
         sentences = (self.file or SENTENCES).read_text(encoding="utf-8").splitlines()
-        return (sentences if self.file else sentences + list(_paragraphs(sentences)))[:: self.every] * self.copies
+        texts = sentences if self.file else sentences + list(_paragraphs(sentences))
+        return texts[:: self.every][: self.first] * self.copies
 
     def check(self) -> None:
         """Raise FileNotFoundError or ModuleNotFoundError if texts or model are missing, ValueError if they cannot be used."""
@@ -72,10 +75,13 @@ class Texts:
 
     def judge(self) -> Callable[[Any], None]:
         """Return a check of all vectors against float64; each text is computed once, however often it is repeated."""
-        distinct = replace(self, copies=1).texts()
-        exact = np.tile(plain_numpy.TextEncoder(self.folder, "float64", plain_numpy.exact_gelu)(distinct), (self.copies, 1))
+        exact = np.tile(replace(self, copies=1).exact(), (self.copies, 1))
         bound = np.full(exact.shape, BOUND[self.dtype])
         return lambda answer: assert_within("text encoder", answer, exact, bound)
+
+    def exact(self) -> np.ndarray[Any, Any]:
+        """Return the vectors in float64."""
+        return plain_numpy.TextEncoder(self.folder, "float64", plain_numpy.exact_gelu)(self.texts())
 
     def ours(self, backend: str) -> Work:
         """Return the call of ``mha_core.TextEncoder`` on a backend."""
