@@ -15,7 +15,7 @@ import numpy as np
 
 from . import piece_gradients
 from .attention_gradients import Bounded, attention_gradients
-from .layers import TIMES, Layers, bound_of, heads
+from .layers import Layers, bound_of, heads, trials
 from .naive_attention import Floats
 
 Named = dict[str, Floats]
@@ -241,5 +241,5 @@ def bounded_gradients(
     """Return the exact gradients that ``compute`` returns, with bounds on the errors of a computation in ``dtype``."""
     exact = compute(LayerGradients())
     moving = LayerGradients(dtype, rounds_weights, rng)
-    moved = [compute(moving) for _ in range(TIMES)]
+    moved = [compute(moving) for _ in range(trials(dtype))]
     return {name: (x, bound_of(x, [each[name] for each in moved], dtype)) for name, x in exact.items()}
