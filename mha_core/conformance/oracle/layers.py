@@ -20,7 +20,7 @@ from .naive_attention import Floats
 
 SAFETY = 3.0
 _STABLE = 0.15
-"""A row that moves by a greater share of its largest feature may end anywhere: four trials say too little about it."""
+"""A row that moves by a greater share of its largest feature may end anywhere: a few trials say too little about it."""
 
 
 def trials(dtype: str) -> int:
