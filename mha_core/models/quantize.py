@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..algebra.arrays import Array, Namespace, device_of
+from ..algebra.arrays import Array, Namespace, compute_dtype, device_of
 from ..dispatch.errors import did_you_mean
 from ..dispatch.selection import agreed
 
@@ -60,7 +60,8 @@ def quantize_embeddings(
         return _shifted(xp, pack_bits(xp, embeddings > 0), precision == "binary")
     if ranges is None:
         ranges = _ranges(xp, precision, embeddings if calibration_embeddings is None else calibration_embeddings, d)
-    ranges = xp.astype(ranges, xp.float32, copy=False)
+    wide = compute_dtype(xp, embeddings.dtype)
+    embeddings, ranges = (xp.astype(x, wide, copy=False) for x in (embeddings, ranges))
     low = ranges[0, :]
     step = (ranges[1, :] - low) / 255
     numbers = xp.floor((embeddings - low) / xp.where(step == 0, 1, step))
