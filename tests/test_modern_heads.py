@@ -29,7 +29,7 @@ def test_logits_are_those_of_transformers(directory, name):
     expected = np.concatenate([logits(name, pair.ids) for pair in tokens])
     found = model(PAIRS)
     assert found.dtype == np.float64
-    assert np.ptp(expected) > 0.1
+    assert np.ptp(expected) > 1e-3, "pairs differ"
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * abs(expected).max())
     np.testing.assert_allclose(model.predict(PAIRS, activation="identity"), expected, rtol=1e-6, atol=1e-6)
 
@@ -39,8 +39,9 @@ def test_a_model_that_is_saved_scores_as_before(directory, name, tmp_path):
     model = mha.CrossEncoder.from_pretrained(directory, backend="numpy")
     model.save_pretrained(tmp_path / "again")
     again = mha.CrossEncoder.from_pretrained(tmp_path / "again", backend="numpy")
-    # Gemma's weights of norms are stored less 1, which rounds them once more
-    np.testing.assert_allclose(again.predict(PAIRS), model.predict(PAIRS), rtol=1e-6)
+    # Gemma's weights of norms are stored less 1, which rounds them once more: float32's error after six layers, as for every family
+    np.testing.assert_allclose(again.predict(PAIRS), model.predict(PAIRS), atol=1e-5)
+    assert np.ptp(model.predict(PAIRS)) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["modernbert"])
