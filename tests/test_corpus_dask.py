@@ -206,16 +206,14 @@ def test_workers_have_as_many_threads_as_dask_gives_them(client):
 
 
 def start(given, out, *more):
+    """Start the command, which hears Ctrl-C even if this process ignores it, as one in the background of a shell does."""
     command = [COMMAND, "encode", given / "corpus", "--column", "text", "-m", given / "model", "-o", out, *more]
-    return subprocess.Popen(
-        command,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        cwd=ROOT,
-    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # not preexec_fn, for which JAX warns of a fork
+    try:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, start_new_session=True, cwd=ROOT, **pipes)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_command_that_is_killed_goes_on_when_it_is_repeated(given, quiet, tmp_path):
