@@ -105,7 +105,7 @@ def test_a_page_is_written_again_from_its_results(tmp_path):
         read(tmp_path / "old.json")
 
 
-@pytest.mark.parametrize("page", ["peers", "peers-training"])
+@pytest.mark.parametrize("page", ["peers", "peers-training", "peers-texts"])
 def test_a_page_in_the_documentation_is_that_of_its_results(tmp_path, page):
     draw(tmp_path / page, *read(ROOT / "docs" / f"{page}.json"))
     for name in (f"{page}.md", f"{page}.svg"):
