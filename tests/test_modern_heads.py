@@ -39,8 +39,9 @@ def test_a_model_that_is_saved_scores_as_before(directory, name, tmp_path):
     model = mha.CrossEncoder.from_pretrained(directory, backend="numpy")
     model.save_pretrained(tmp_path / "again")
     again = mha.CrossEncoder.from_pretrained(tmp_path / "again", backend="numpy")
-    # Gemma's weights of norms are stored less 1, which rounds them once more
-    np.testing.assert_allclose(again.predict(PAIRS), model.predict(PAIRS), atol=1e-5)
+    # Gemma's weights of norms are stored less 1, which rounds them once more; all others are stored as they are
+    tolerance = 1e-5 if name == "gemma3" else 0
+    np.testing.assert_allclose(again.predict(PAIRS), model.predict(PAIRS), rtol=0, atol=tolerance)
     assert np.ptp(model.predict(PAIRS)) > 1e-3
 
 

@@ -135,7 +135,7 @@ def connected(*, workers: int | None = None, scheduler: str | None = None, port:
 
 
 def _settings(dask: Any) -> dict[str, Any]:
-    """Return settings for workers that compute in long calls; docs/decisions/corpora.md says what each of them costs.
+    """Return settings for workers that compute in long calls; docs/decisions/corpora.md says what Dask's own cost.
 
     Dask looks at its processes up to 100 times a second, and tells glibc to return memory that the next product takes again.
     """
