@@ -14,10 +14,11 @@ from .backend import DTYPES, BackendUnderTest, CannotJudge
 
 NEEDED = """
 abs any arange argmax argsort asarray astype bitwise_and bitwise_right_shift bitwise_xor bool broadcast_to clip concat exp
-finfo flip float32 full isdtype isfinite isnan log matmul matrix_transpose max maximum mean minimum ones ones_like
-permute_dims reshape searchsorted sqrt stack sum take take_along_axis tanh where zeros zeros_like
+finfo flip float32 floor full int16 int64 int8 isdtype isfinite isnan log matmul matrix_transpose max maximum mean min
+minimum ones ones_like permute_dims reshape searchsorted sqrt stack sum take take_along_axis tanh uint8 where zeros
+zeros_like
 """
-"""The names of the namespace that the algebra uses."""
+"""The names of the namespace that mha_core uses."""
 
 
 def find(name: str, device: str | None, dtypes: list[str] | None, **settings: Any) -> BackendUnderTest:
