@@ -51,6 +51,8 @@ MODELS = {
     "gte without token types": ("gte", {"type_vocab_size": 0}),
     "jina 3": ("jina_embeddings_v3", {}),
     "eurobert": ("eurobert", {"num_key_value_heads": 2, "mask_token_id": 4, "rope_parameters": {"rope_theta": 250_000.0}}),
+    "eurobert, mean": ("eurobert", {"mask_token_id": 4, "classifier_pooling": "mean"}),
+    "eurobert, first": ("eurobert", {"mask_token_id": 4, "classifier_pooling": "bos"}),
     "qwen3": ("qwen3", {**_GROUPS, "rope_parameters": {"rope_theta": 1e6}}),
     "qwen3 with windows": (
         "qwen3",

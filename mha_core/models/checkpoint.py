@@ -54,6 +54,9 @@ class Source(Protocol):
     def check_count(self, name: str, count: int, setting: str) -> None:
         """Raise ModelError unless there are arrays of ``count`` layers."""
 
+    def has(self, name: str) -> bool:
+        """Return whether there is an array of this name, after the prefix."""
+
     def take(self, name: str, shape: tuple[int, ...]) -> Any:
         """Return the array of a name."""
 

@@ -13,16 +13,15 @@ from ..dispatch.selection import backend_of
 from ..layers.base import Layer
 from ..layers.norm import LayerNorm
 from ..ops.functional import activate, linear
-from .checkpoint import Source, build_model, choose
+from .checkpoint import Source, build_model
 from .config import ACTIVATIONS
 from .family import Family
-from .files import ModelError, WeightsFile, field, one_of, read_json
+from .files import field, one_of, read_json
 from .heads import HEADS, Head
 from .pooling import Pooling
 from .text_model import TextModel
 
 _ACTIVATIONS = {**ACTIVATIONS, "tanh": "tanh"}
-_POOLINGS = ("cls", "mean", "lasttoken")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,25 +40,32 @@ class ClassificationHead(Layer):
     activation: str
     """The name of f, one of tanh, relu, gelu, gelu_tanh and silu."""
     pooling: str
-    """The mode of pooling, cls, mean or lasttoken."""
+    """The mode of pooling, cls, mean or lasttoken; late: the mean of f(x w + b) over the tokens of a text."""
 
     def __call__(self, hidden: Array, lengths: Sequence[int]) -> Array:
         """Hidden states of n texts laid end to end, (sum of lengths, d) -> logits (n, labels)."""
         xp = backend_of({"hidden": hidden}).xp  # the tape's, if gradients are recorded
-        wide = compute_dtype(xp, hidden.dtype)
-        pooled = Pooling((self.pooling,))(xp, xp.astype(hidden, wide, copy=False), lengths)
-        return self.logits(xp.astype(pooled, hidden.dtype, copy=False))
+        is_late = self.pooling == "late"
+        x = self._activated(hidden) if is_late else hidden
+        wide = xp.astype(x, compute_dtype(xp, x.dtype), copy=False)
+        pooled = xp.astype(Pooling(("mean" if is_late else self.pooling,))(xp, wide, lengths), x.dtype, copy=False)
+        return self._of_activated(pooled) if is_late else self.logits(pooled)
 
     def logits(self, x: Array) -> Array:
         """Pooled hidden states (n, d) -> logits (n, labels)."""
+        return self._of_activated(self._activated(x))
+
+    def _activated(self, x: Array) -> Array:
+        """Return f(x w + b)."""
+        if self.w is None:
+            return x
+        x = linear(x, self.w, self.b)
+        if self.activation != "tanh":
+            return activate(self.activation, x)
         xp = backend_of({"x": x}).xp
-        if self.w is not None:
-            x = linear(x, self.w, self.b)
-            if self.activation == "tanh":
-                wide = compute_dtype(xp, x.dtype)
-                x = xp.astype(xp.tanh(xp.astype(x, wide, copy=False)), x.dtype, copy=False)
-            else:
-                x = activate(self.activation, x)
+        return xp.astype(xp.tanh(xp.astype(x, compute_dtype(xp, x.dtype), copy=False)), x.dtype, copy=False)
+
+    def _of_activated(self, x: Array) -> Array:
         return linear(x if self.norm is None else self.norm(x), self.w_out, self.b_out)
 
 
@@ -80,23 +86,6 @@ class Classifier(Layer):
     def num_labels(self) -> int:
         """The number of logits of a text."""
         return self.head.w_out.shape[1]
-
-
-def read_classifier(folder: Path, families: Sequence[Family], make: Callable[[Any], Array]) -> Classifier:
-    """Return the model in ``folder``; ``make`` turns a NumPy array into the backend's.
-
-    Raises ModelError as ``read_model`` does, and if the file has no classification head.
-    """
-    file = WeightsFile(folder)
-    name = f"{_head(folder).classifier}.weight"
-    if name not in file:
-        raise ModelError(
-            f"{file.path} has no {name}: it is an encoder without a classification head; read it with "
-            "TextEncoder.from_pretrained"
-        )
-    model = build_classifier(folder, choose(folder, families, file), file, make)
-    file.finish()
-    return model
 
 
 def build_classifier(folder: Path, family: Family, file: Source, make: Callable[[Any], Array]) -> Classifier:
@@ -126,7 +115,7 @@ def build_classifier(folder: Path, family: Family, file: Source, make: Callable[
         norm = LayerNorm(weight, shift, field(config, path, head.norm_eps, float, least=0))
     w_out, b_out = linear_map(head.classifier, labels, head.classifier_bias)
     activation = _ACTIVATIONS[one_of(setting(head.activation), _ACTIVATIONS, path, head.activation)]
-    pooling = one_of(setting(head.pooling), _POOLINGS, path, head.pooling)
+    pooling = head.poolings[one_of(setting(head.pooling), head.poolings, path, head.pooling)]
     return Classifier(text, ClassificationHead(w_out, b_out, w, b, norm, activation, pooling))
 
 

@@ -13,20 +13,21 @@ from ..dispatch.selection import backend_of, backend_without_arrays
 from ..ops import check
 from ..ops.vjp import traced
 from .batches import warn_of_cut
-from .classifier import Classifier, build_classifier, read_classifier
-from .families import MODEL_TYPES
-from .files import field as field_of
-from .files import locate, one_of, read_json
-from .heads import HEADS
+from .chat import read_chat
+from .classifier import Classifier
+from .cross_files import CrossFiles
+from .files import locate
 from .hints import HINTS, hinted
+from .logit_score import LogitScore
 from .packing import computed, in_order, sorted_batches, windows
 from .reading import read_again
 from .saving import save_model
-from .scores import check_activation, read_activation, scores
+from .scores import check_activation, scores
+from .settings import Settings
 from .tokens import PairTokens, Tokenizer, check_text
 
 _ACTIVATION = "write activation= with a name, such as 'sigmoid' or 'identity', in predict or rank"
-_PROMPT = "write the prompt in front of the query"
+_PER_CALL = "give it to predict or rank, which take it for each call"
 _ONE_PROCESS = "one process uses all cores, leave it out"
 
 _HINTS: Mapping[str, str] = {
@@ -38,9 +39,6 @@ _HINTS: Mapping[str, str] = {
     "apply_softmax": "write activation='softmax'",
     "convert_to_tensor": "scores are arrays of the backend: write from_pretrained(..., backend='torch')",
     "convert_to_numpy": "scores are arrays of the backend: write from_pretrained(..., backend='numpy')",
-    "prompt": _PROMPT,
-    "prompt_name": _PROMPT,
-    "prompts": _PROMPT,
     "pool": _ONE_PROCESS,
     "chunk_size": _ONE_PROCESS,
     "num_workers": _ONE_PROCESS,
@@ -48,6 +46,9 @@ _HINTS: Mapping[str, str] = {
     "max_length": "write max_seq_length into sentence_bert_config.json of the model's directory",
     "num_labels": "the model's config.json says how many labels it has",
     "automodel_args": "write dtype=, if that is what it sets",
+    "prompt": _PER_CALL,
+    "prompt_name": _PER_CALL,
+    "prompts": "they are read from config_sentence_transformers.json; give predict a prompt=",
 }
 
 
@@ -65,8 +66,9 @@ class RankedDocument(NamedTuple):
 class CrossEncoder:
     """A pretrained model that scores pairs of texts, such as a query and a document: a reranker.
 
-    Families: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, NomicBERT, GTE, Jina 3, Qwen3 and
-    Gemma 3, each with its head for sequence classification.
+    Families: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, MPNet, DistilBERT, ELECTRA, ModernBERT, EuroBERT, NomicBERT, GTE, Jina 3,
+    Qwen3 and Gemma 3, each with its head for sequence classification. Language models of Qwen3 and Gemma 3 score by the logits
+    of answers, by default "yes" and "no", as Qwen3-Reranker does; the model's chat template makes a text of a pair.
 
     Pickling stores where the model was read from, or its arrays if they were changed since, as for ``TextEncoder``.
 
@@ -76,12 +78,14 @@ class CrossEncoder:
     (2,)
     """
 
-    model: Classifier
+    model: Classifier | LogitScore
     tokenizer: Tokenizer
     activation: str
     """What makes scores of logits, by default."""
     backend: LoadedBackend
     device: Any = None
+    settings: Settings = field(default_factory=lambda: Settings(prompts={}))
+    """The prompts, of config_sentence_transformers.json."""
     _read_from: tuple[str, str, Any, Any] | None = field(default=None, init=False)
     """Path or repository, backend, device and dtype; None for a model that was changed since, as by dataclasses.replace."""
 
@@ -106,14 +110,12 @@ class CrossEncoder:
         loaded = backend_without_arrays(backend)
         folder = locate(path_or_repo)
         wanted = check.floating(loaded, dtype)
-        path = folder / "config.json"
-        kind = one_of(field_of(read_json(path), path, "model_type", str), HEADS, path, "model_type")
-        model = read_classifier(
-            folder, MODEL_TYPES[kind], lambda array: loaded.xp.astype(loaded.from_numpy(array, device), wanted, copy=False)
-        )
+        files = CrossFiles.read(folder)
+        chat = read_chat(folder, files.is_saved)
+        model = files.read_model(lambda array: loaded.xp.astype(loaded.from_numpy(array, device), wanted, copy=False))
         text = model.text
-        tokenizer = Tokenizer.read(folder, vocabulary=text.words.shape[0], max_positions=text.max_length, pairs=True)
-        found = cls(model, tokenizer, read_activation(folder, model.num_labels), loaded, device)
+        tokenizer = Tokenizer.read(folder, vocabulary=text.words.shape[0], max_positions=text.max_length, pairs=True, chat=chat)
+        found = cls(model, tokenizer, files.activation(model.num_labels), loaded, device, files.settings())
         source = folder.absolute() if Path(path_or_repo).expanduser() == folder else path_or_repo
         object.__setattr__(found, "_read_from", (str(source), loaded.name, device, dtype))
         return found
@@ -121,14 +123,15 @@ class CrossEncoder:
     def __reduce__(self) -> Any:
         if self._read_from is not None:
             return read_again, (CrossEncoder, *self._read_from)
-        return CrossEncoder, (self.model, self.tokenizer, self.activation, self.backend, self.device)
+        return CrossEncoder, (self.model, self.tokenizer, self.activation, self.backend, self.device, self.settings)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a directory that ``from_pretrained``, sentence-transformers and transformers read, such as after fine-tuning.
 
         Files and errors as for ``TextEncoder.save_pretrained``.
         """
-        save_model(self.model, self.tokenizer.path.parent, Path(path), build=build_classifier)
+        source = self.tokenizer.path.parent
+        save_model(self.model, source, Path(path), build=CrossFiles.read(source).build)
 
     def __repr__(self) -> str:
         settings = f"labels={self.num_labels}, max_seq_length={self.max_seq_length}, activation={self.activation}"
@@ -150,6 +153,8 @@ class CrossEncoder:
         pairs: Iterable[Sequence[str]],
         *,
         activation: str | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
         progress: bool | None = None,
     ) -> Array:
         """Return the scores of pairs of texts, in float32, in the order given.
@@ -161,6 +166,10 @@ class CrossEncoder:
         activation : identity, sigmoid, softmax, tanh or relu; or None
             What makes scores of logits. None follows the model: sigmoid for one label and identity for several, unless its
             files name another.
+        prompt : str, or None
+            What is put in front of each first text, or is the system's message if the model has a chat template.
+        prompt_name : str, or None
+            The name of one of the model's prompts (``settings.prompts``); without either, its default, if it has one.
         progress : bool, or None
             Whether to show a bar on standard error; None: on a terminal, once the work takes more than a second.
 
@@ -173,7 +182,7 @@ class CrossEncoder:
         TypeError
             If an item is not a pair of strings; for keywords of sentence-transformers, with what to write instead.
         ValueError
-            If an item is not of length 2; for an unknown activation, and for softmax of one label.
+            If an item is not of length 2; for an unknown activation, softmax of one label, and an unknown ``prompt_name``.
 
         Warns
         -----
@@ -181,7 +190,7 @@ class CrossEncoder:
             Once, if pairs are longer than ``max_seq_length``.
         """
         every, is_one = _pairs(pairs)
-        found = self._predict(every, activation, progress)
+        found = self._predict(every, activation, self.settings.prompt(prompt, prompt_name), progress)
         return found[0, ...] if is_one else found
 
     @hinted(_HINTS, HINTS)
@@ -193,6 +202,8 @@ class CrossEncoder:
         *,
         return_documents: bool = False,
         activation: str | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
         progress: bool | None = None,
     ) -> list[RankedDocument]:
         """Return the documents in descending order of their scores with the query; equal scores in the order given.
@@ -205,14 +216,14 @@ class CrossEncoder:
             How many to return; None: all.
         return_documents : bool
             Whether results contain the documents.
-        activation, progress : see ``predict``
+        activation, prompt, prompt_name, progress : see ``predict``
 
         Raises
         ------
         TypeError
             If ``query`` or a document is not a string, or ``documents`` is one string; for keywords of sentence-transformers.
         ValueError
-            If the model has several labels, or ``top_k`` is below 1.
+            If the model has several labels, or ``top_k`` is below 1; for an unknown ``prompt_name``.
 
         Warns
         -----
@@ -228,19 +239,21 @@ class CrossEncoder:
         texts = list(documents)
         for at, text in enumerate(texts):
             check_text(f"documents[{at}]", text)
-        found = self._predict([(query, text) for text in texts], activation, progress)
+        pairs = [(query, text) for text in texts]
+        found = self._predict(pairs, activation, self.settings.prompt(prompt, prompt_name), progress)
         values = self.backend.to_numpy(found).tolist()
         order = sorted(range(len(values)), key=lambda at: -values[at])[:most]
         return [RankedDocument(at, values[at], texts[at] if return_documents else None) for at in order]
 
-    def __call__(self, pairs: Iterable[Sequence[str]]) -> Array:
+    @hinted(_HINTS, HINTS)
+    def __call__(self, pairs: Iterable[Sequence[str]], *, prompt: str | None = None, prompt_name: str | None = None) -> Array:
         """Return the logits of pairs of texts, in the dtype that the model computes in and with gradients, for training.
 
-        ``predict(pairs, activation="identity")`` gives the same numbers without gradients, in less memory. Shapes, errors and
-        warnings as there.
+        ``predict(pairs, activation="identity")`` gives the same numbers without gradients, in less memory. Options, shapes,
+        errors and warnings as there.
         """
         every, is_one = _pairs(pairs)
-        tokens, cut = self.tokenizer.pairs(every)
+        tokens, cut = self.tokenizer.pairs(every, self.settings.prompt(prompt, prompt_name))
         warn_of_cut(cut, len(every), self.tokenizer, "pairs")
         if not tokens:
             return self._nothing(self.model.text.words.dtype)
@@ -254,7 +267,7 @@ class CrossEncoder:
         """Return the logits of pairs, and the pullback to the weights; see ``mha_core.vjp``."""
         return traced(self, (pairs,), options, wrt)
 
-    def _predict(self, pairs: Sequence[tuple[str, str]], activation: str | None, progress: bool | None) -> Array:
+    def _predict(self, pairs: Sequence[tuple[str, str]], activation: str | None, prompt: str, progress: bool | None) -> Array:
         from tqdm import tqdm
 
         name = check_activation(self.activation if activation is None else activation)
@@ -264,7 +277,7 @@ class CrossEncoder:
         disable = None if progress is None else not progress
         with tqdm(total=len(pairs), unit=" pairs", disable=disable, delay=1.0 if progress is None else 0.0) as bar:
             for window in windows(pairs):
-                tokens, cut_here = self.tokenizer.pairs(window)
+                tokens, cut_here = self.tokenizer.pairs(window, prompt)
                 order, batches = sorted_batches(tokens, _length)
                 parts.append(in_order(xp, computed(self.backend, self._logits, batches, bar.update), order, self.device))
                 cut += cut_here

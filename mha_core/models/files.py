@@ -13,7 +13,14 @@ from typing import Any
 from ..dispatch.errors import MhaError
 
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_PATTERNS = ["*.json", "*/config.json", "model.safetensors", "model-*.safetensors", "*_Dense/model.safetensors"]
+_PATTERNS = [
+    "*.json",
+    "*/config.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    "*_Dense/model.safetensors",
+    "chat_template.jinja",
+]
 
 
 class ModelError(MhaError, ValueError):

@@ -22,7 +22,9 @@ class Head:
     activation: str = "tanh"
     """The activation after ``dense``, or the field that holds it."""
     pooling: str = "cls"
-    """The mode of pooling (see ``Pooling``), or the field that holds it."""
+    """The mode of pooling (see ``Pooling``), or the field that holds it; late: the mean after the activation."""
+    poolings: Mapping[str, str] = field(default_factory=lambda: {mode: mode for mode in ("cls", "mean", "lasttoken")})
+    """The modes of pooling, by the names that the field may hold."""
     norm: str | None = None
     """The norm after the activation; None: the head has none."""
     norm_eps: str = "layer_norm_eps"
@@ -54,6 +56,14 @@ _MODERNBERT = Head(
         "norm_bias": False,
     },
 )
+_EUROBERT = Head(
+    "dense",
+    "classifier",
+    activation="gelu",
+    pooling="classifier_pooling",
+    poolings={"bos": "cls", "mean": "mean", "late": "late"},
+    defaults={"classifier_pooling": "late"},
+)
 _DECODER = Head(None, "score", pooling="lasttoken", classifier_bias=False)
 
 HEADS: dict[str, Head] = {
@@ -69,7 +79,11 @@ HEADS: dict[str, Head] = {
     "gte": Head("gte.pooler.dense", "classifier"),
     "new": Head("new.pooler.dense", "classifier"),
     "jina_embeddings_v3": _ROBERTA,
+    "eurobert": _EUROBERT,
     "qwen3": _DECODER,
     "gemma3_text": _DECODER,
 }
 """The heads, by ``model_type`` in config.json."""
+
+LANGUAGE_MODELS = ("qwen3", "gemma3_text")
+"""The families whose language models score pairs by the logit of a token."""

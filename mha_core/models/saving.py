@@ -17,7 +17,7 @@ from .families import MODEL_TYPES
 from .files import INDEX, WEIGHTS, ModelError, WeightsFile, field, one_of, read_json
 from .modules import read_modules
 
-_COPIED = ("*.json", "*.txt", "*.model", "*/*.json")
+_COPIED = ("*.json", "*.txt", "*.model", "*.jinja", "*/*.json")
 """The files of settings and vocabularies, in the directory and those directly below it."""
 
 
@@ -51,22 +51,27 @@ class _Place:
 class _Places:
     """Stands for a file of weights: each array is its place."""
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+    def __init__(self, file: WeightsFile) -> None:
+        self.prefix = file.prefix
+        self._file = file
 
     def check_count(self, name: str, count: int, setting: str) -> None:
         """Any number of layers has places."""
+
+    def has(self, name: str) -> bool:
+        return f"{self.prefix}{name}" in self._file
 
     def take(self, name: str, shape: tuple[int, ...]) -> _Place:
         return _Place(self.prefix + name, shape)
 
 
 def save_model(
-    model: Layer, source: Path, target: Path, *, build: Callable[..., Layer] = build_model, dense: Sequence[Dense] = ()
+    model: Layer, source: Path, target: Path, *, build: Callable[..., Layer] = build_model, dense: Sequence[Dense] | None = None
 ) -> None:
     """Write a model that was read from ``source``, a directory, to ``target``; the file of weights comes last.
 
-    ``build``: the function that made it of the arrays of a file. ``dense``: the Dense modules of ``source``, in order.
+    ``build``: the function that made it of the arrays of a file. ``dense``: the Dense modules of ``source``, in order; None:
+    a model that has none, and needs no Pooling module.
 
     Raises FileExistsError if ``target`` is not new or empty, ModelError if files of ``source`` are gone.
     """
@@ -78,7 +83,7 @@ def save_model(
     families = MODEL_TYPES[one_of(field(read_json(path), path, "model_type", str), MODEL_TYPES, path, "model_type")]
     file = WeightsFile(source)
     family = choose(source, families, file)
-    places = build(source, family, _Places(file.prefix), lambda place: place).arrays()
+    places = build(source, family, _Places(file), lambda place: place).arrays()
     stored = file.every()
     for name, x in model.arrays().items():
         place: Any = places[name]
@@ -89,9 +94,9 @@ def save_model(
         whole = stored[place.name].astype(new.dtype)  # of which the model may use some rows only
         whole[slice(*place.rows)] = (new.T if place.is_transposed else new) - new.dtype.type(place.shift)
         stored[place.name] = whole
-    modules = read_modules(source)
-    if len(modules.dense) != len(dense):
-        raise ModelError(f"{source / 'modules.json'} has {len(modules.dense)} Dense modules, but the encoder has {len(dense)}")
+    named = () if dense is None else read_modules(source).dense
+    if len(named) != len(dense or ()):
+        raise ModelError(f"{source / 'modules.json'} has {len(named)} Dense modules, but the encoder has {len(dense or ())}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists: write to the name of a new directory, or of an empty one")
     for name in _directories(source):
@@ -102,7 +107,7 @@ def save_model(
                 continue
             (target / each.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(each, target / each.relative_to(source))
-    for name, layer in zip(modules.dense, dense, strict=True):
+    for name, layer in zip(named, dense or (), strict=True):
         arrays = {"linear.weight": _to_numpy("dense", layer.w).T.copy()}
         if layer.b is not None:
             arrays["linear.bias"] = _to_numpy("dense", layer.b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -19,31 +19,33 @@ class OptionError(MhaError, ValueError):
     """An option that a model does not allow; the message says what it allows."""
 
 
-def _no_prompts() -> dict[str, str]:
-    return {"query": "", "document": ""}
+_ALWAYS = ("query", "document")
 
 
 @dataclass(frozen=True)
 class Settings:
     """How texts are prepared and vectors compared, unless a call says otherwise."""
 
-    prompts: Mapping[str, str] = field(default_factory=_no_prompts)
-    """Texts that are put in front of a text, by name; query and document are always there, empty unless the model has them."""
+    prompts: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(_ALWAYS, ""))
+    """Texts that are put in front of a text, by name."""
     default_prompt_name: str | None = None
     similarity_fn_name: str = "cosine"
     truncate_dim: int | None = None
     """The number of numbers that vectors keep; None: all."""
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read config_sentence_transformers.json, if there is one. Raises ModelError for settings that cannot be used."""
+    def read(cls, folder: Path, *, always: Sequence[str] = _ALWAYS) -> Self:
+        """Read config_sentence_transformers.json, if there is one. Raises ModelError for settings that cannot be used.
+
+        ``always``: the names of prompts that are empty unless the file has them.
+        """
         path = folder / FILE
         config: dict[str, Any] = read_json(path) if path.exists() else {}
         given = {name: value for name, value in config.items() if value is not None}
         prompts = given.get("prompts", {})
         if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
             raise ModelError(f"{path}: prompts is {prompts!r}; expected texts by their names")
-        prompts = _no_prompts() | {name: text or "" for name, text in prompts.items()}
+        prompts = dict.fromkeys(always, "") | {name: text or "" for name, text in prompts.items()}
         return cls(
             prompts,
             one_of(given["default_prompt_name"], prompts, path, "default_prompt_name")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from .chat import ChatTemplate
 from .files import ModelError, read_json
 
 
@@ -32,9 +34,13 @@ class Tokenizer:
     """Whether texts are lower-cased first."""
     gives_type_ids: bool = False
     """Whether the model receives the type ids of pairs."""
+    chat: ChatTemplate | None = None
+    """What pairs are rendered with; None: the tokenizer puts its special tokens around and between two texts."""
 
     @classmethod
-    def read(cls, folder: Path, *, vocabulary: int, max_positions: int, pairs: bool = False) -> Self:
+    def read(
+        cls, folder: Path, *, vocabulary: int, max_positions: int, pairs: bool = False, chat: ChatTemplate | None = None
+    ) -> Self:
         """Read tokenizer.json, and the maximum length of a text, or of a pair of texts with ``pairs``.
 
         max_seq_length of sentence_bert_config.json takes precedence over model_max_length and ``max_positions``.
@@ -45,7 +51,7 @@ class Tokenizer:
         read_json(path)
         try:
             tokenizer = Library.from_file(str(path))
-            around = tokenizer.encode("", "" if pairs else None).ids
+            around = tokenizer.encode("", "" if pairs else None, add_special_tokens=chat is None).ids
         except KeyboardInterrupt:
             raise
         except BaseException as cause:  # the library raises plain Exception, and BaseException where its own code fails
@@ -57,25 +63,58 @@ class Tokenizer:
         if last >= vocabulary:
             raise ModelError(f"{path} has token ids up to {last}, but the model has vectors for {vocabulary} tokens")
         settings = _read_if_there(folder / "sentence_bert_config.json")
-        limit = _limit(folder, settings, tokenizer.num_special_tokens_to_add(is_pair=pairs), max_positions)
+        special = 0 if chat is not None else tokenizer.num_special_tokens_to_add(is_pair=pairs)
+        limit = _limit(folder, settings, special, max_positions)
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit)
         is_lower = settings.get("do_lower_case", False) is True
-        return cls(tokenizer, path, limit, is_lower, pairs and _gives_type_ids(folder / "tokenizer_config.json"))
+        return cls(tokenizer, path, limit, is_lower, pairs and _gives_type_ids(folder / "tokenizer_config.json"), chat)
 
     def __call__(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the ids of each text with its special tokens, and how many texts were cut."""
-        encodings, cut = self._encode([text.lower() for text in texts] if self.lower_case else list(texts))
+        encodings, cut = self._encode(self._cased(texts))
         return [encoding.ids for encoding in encodings], cut
 
-    def pairs(self, pairs: Sequence[tuple[str, str]]) -> tuple[list[PairTokens], int]:
-        """Return the tokens of each pair of texts, and how many pairs were cut, the longer text first."""
-        encodings, cut = self._encode([(a.lower(), b.lower()) for a, b in pairs] if self.lower_case else list(pairs))
+    def pairs(self, pairs: Sequence[tuple[str, str]], prompt: str = "") -> tuple[list[PairTokens], int]:
+        """Return the tokens of each pair of texts, and how many pairs were cut.
+
+        ``prompt`` is put in front of the first text, or is the system's message of a chat. The longer text is cut first; a chat
+        is cut as a whole, and then ends in what its template puts after the texts, such as the beginning of the answer.
+        """
+        if self.chat is not None:
+            return self._chats(self.chat, pairs, prompt)
+        first, second = self._cased([prompt + a for a, _ in pairs]), self._cased([b for _, b in pairs])
+        encodings, cut = self._encode(list(zip(first, second, strict=True)))
         return [PairTokens(encoding.ids, encoding.type_ids) for encoding in encodings], cut
 
-    def _encode(self, inputs: list[Any]) -> tuple[list[Any], int]:
+    def _chats(self, chat: ChatTemplate, pairs: Sequence[tuple[str, str]], prompt: str) -> tuple[list[PairTokens], int]:
+        encodings, cut = self._encode(self._cased([chat(*pair, prompt) for pair in pairs]), special=False)
+        end = self._end(chat, prompt)[-self.max_seq_length :] if cut else []
+        found = []
+        for encoding in encodings:
+            ids = encoding.ids
+            if encoding.overflowing and end:
+                ids[-len(end) :] = end
+            found.append(PairTokens(ids, encoding.type_ids))
+        return found, cut
+
+    def _end(self, chat: ChatTemplate, prompt: str) -> list[int]:
+        """Return the tokens that the template puts after the texts: those in which chats of different texts end alike."""
+        encodings, _ = self._encode(self._cased([chat(text, text, prompt) for text in ("0", "1 2 3 4")]), special=False)
+        one, other = ([*chain(each.ids, *(rest.ids for rest in each.overflowing))] for each in encodings)
+        alike = 0
+        for a, b in zip(reversed(one), reversed(other), strict=False):
+            if a != b:
+                break
+            alike += 1
+        return one[len(one) - alike :]
+
+    def _cased(self, texts: Sequence[str]) -> list[str]:
+        return [text.lower() for text in texts] if self.lower_case else list(texts)
+
+    def _encode(self, inputs: list[Any], *, special: bool = True) -> tuple[list[Any], int]:
         try:
-            encodings = self.tokenizer.encode_batch(inputs)
+            encodings = self.tokenizer.encode_batch(inputs, add_special_tokens=special)
         except KeyboardInterrupt:
             raise
         except BaseException as cause:  # such as a word outside of a vocabulary without [UNK]

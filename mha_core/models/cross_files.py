@@ -1,0 +1,134 @@
+"""What the files of a cross-encoder say of it: how its logits are made, the activation and the prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from ..algebra.arrays import Array
+from .checkpoint import choose
+from .classifier import build_classifier
+from .families import MODEL_TYPES
+from .files import ModelError, WeightsFile, field, one_of, read_json
+from .heads import HEADS, LANGUAGE_MODELS
+from .logit_score import Answers, build_logit_score
+from .scores import CLASSES
+from .settings import FILE, Settings
+
+
+@dataclass(frozen=True)
+class CrossFiles:
+    """The directory of a cross-encoder."""
+
+    folder: Path
+    is_saved: bool
+    """Whether sentence-transformers wrote it as a cross-encoder, since version 4."""
+    answers: Answers | None
+    """The tokens whose logits make the score, of a language model; None: there is a head for classification."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Raise ModelError for modules that are not supported, and a language model without the tokens yes and no."""
+        path = folder / FILE
+        is_saved = (folder / "modules.json").exists() and path.exists() and read_json(path).get("model_type") == "CrossEncoder"
+        return cls(folder, is_saved, _of_modules(folder / "modules.json") if is_saved else _of_config(folder))
+
+    def read_model(self, make: Callable[[Any], Array]) -> Any:
+        """Return the model; ``make`` turns a NumPy array into the backend's.
+
+        Raises ModelError as ``read_model`` does, and if the file has no classification head.
+        """
+        path = self.folder / "config.json"
+        kinds = HEADS if self.answers is None else LANGUAGE_MODELS
+        kind = one_of(field(read_json(path), path, "model_type", str), kinds, path, "model_type")
+        file = WeightsFile(self.folder)
+        if self.answers is None and f"{HEADS[kind].classifier}.weight" not in file:
+            raise ModelError(
+                f"{file.path} has no {HEADS[kind].classifier}.weight: it is an encoder without a classification head; "
+                "read it with TextEncoder.from_pretrained"
+            )
+        model = self.build(self.folder, choose(self.folder, MODEL_TYPES[kind], file), file, make)
+        file.finish()
+        return model
+
+    @property
+    def build(self) -> Callable[..., Any]:
+        """The function that makes the model of the arrays of a file."""
+        return build_classifier if self.answers is None else partial(build_logit_score, answers=self.answers)
+
+    def settings(self) -> Settings:
+        """Return the prompts."""
+        return Settings.read(self.folder, always=()) if self.is_saved else Settings(prompts={})
+
+    def activation(self, num_labels: int) -> str:
+        """Return the activation, as sentence-transformers does.
+
+        It is the first that is given: activation_fn of config_sentence_transformers.json, if that describes a cross-encoder; of
+        config.json; sbert_ce_default_activation_function of config.json, from before version 4; or else sigmoid for one label,
+        and identity for several. Raises ModelError for an activation that is not supported.
+        """
+        path = self.folder / FILE
+        if self.is_saved and (found := read_json(path).get("activation_fn")) is not None:
+            return _known(found, path, "activation_fn")
+        path = self.folder / "config.json"
+        config = read_json(path)
+        nested = config.get("sentence_transformers")
+        if isinstance(nested, dict) and "activation_fn" in nested:
+            found, name = nested["activation_fn"], "activation_fn"
+        else:
+            found, name = config.get("sbert_ce_default_activation_function"), "sbert_ce_default_activation_function"
+        if found is not None:
+            return _known(found, path, name)
+        return "sigmoid" if num_labels == 1 else "identity"
+
+
+def _of_modules(path: Path) -> Answers | None:
+    """Return the answers of the module LogitScore; None without one."""
+    modules = [module if isinstance(module, dict) else {} for module in read_json(path, list)]
+    kinds = [
+        one_of(str(module.get("type", "")).rpartition(".")[2], ["Transformer", "LogitScore"], path, "module type")
+        for module in modules
+    ]
+    if kinds == ["Transformer"]:
+        return None
+    if kinds != ["Transformer", "LogitScore"]:
+        raise ModelError(f"{path} has the modules {', '.join(kinds)}; expected Transformer, and LogitScore or nothing after it")
+    config = path.parent / str(modules[1].get("path", "")) / "config.json"
+    settings = read_json(config)
+    one_of(settings.get("module_input_name", "causal_logits"), ["causal_logits"], config, "module_input_name")
+    false = settings.get("false_token_id")
+    return Answers(
+        field(settings, config, "true_token_id", least=0),
+        None if false is None else field(settings, config, "false_token_id", least=0),
+    )
+
+
+def _of_config(folder: Path) -> Answers | None:
+    """Return yes and no, if config.json says that the model is a language model; None if it does not."""
+    from tokenizers import Tokenizer as Library
+
+    architectures = read_json(folder / "config.json").get("architectures")
+    if not (isinstance(architectures, list) and architectures and str(architectures[0]).endswith("ForCausalLM")):
+        return None
+    path = folder / "tokenizer.json"
+    read_json(path)
+    library = Library.from_file(str(path))
+    true, false = (library.token_to_id(token) for token in ("yes", "no"))
+    if true is None or false is None:
+        raise ModelError(
+            f"{path} has no token 'yes' or no token 'no', whose logits make the score of a language model; "
+            "a module LogitScore of sentence-transformers may name others"
+        )
+    return Answers(true, false)
+
+
+def _known(value: object, path: Path, name: str) -> str:
+    """Return the activation of a class that a file names, such as torch.nn.modules.activation.Sigmoid."""
+    package, _, kind = str(value).rpartition(".")
+    if not package.startswith("torch.") or kind not in CLASSES:
+        classes = ", ".join(f"torch.nn.{each}" for each in CLASSES)
+        raise ModelError(f"{path}: {name} is {value!r}; supported: {classes}")
+    return CLASSES[kind]

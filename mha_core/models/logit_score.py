@@ -1,0 +1,90 @@
+"""Language models that score pairs by the logit of an answer, such as "yes", as the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..algebra.arrays import Array, compute_dtype
+from ..algebra.masks import packed
+from ..dispatch.selection import backend_of
+from ..layers.base import Layer
+from ..ops.functional import linear
+from .checkpoint import Source, build_model
+from .family import Family
+from .files import ModelError, field, read_json
+from .pooling import Pooling
+from .text_model import TextModel
+
+_HEAD = "lm_head.weight"
+
+
+class Answers(NamedTuple):
+    """The ids of the tokens whose logits make the score."""
+
+    true: int
+    false: int | None
+    """None: the score is the logit of ``true`` alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class LogitScore(Layer):
+    """The logit of one token minus that of another, which is their log odds, after the last token of a text.
+
+    Source: Nogueira et al. 2020 (monoT5); as in sentence-transformers' LogitScore.
+    """
+
+    text: TextModel
+    answers: Answers
+    w_true: Array | None
+    """(1, d), the answer's row of the language model's head; None: it is that of ``text.words``."""
+    w_false: Array | None
+    """(1, d); None: as before, or there is no such answer."""
+
+    def __call__(self, ids: Array, positions: Array, lengths: Sequence[int], *, token_type_ids: Array | None = None) -> Array:
+        """Tokens of n texts laid end to end, each array (sum of lengths,) -> scores (n, 1)."""
+        hidden = self.text(ids, positions, mask=packed(lengths), token_type_ids=token_type_ids)
+        xp = backend_of({"hidden": hidden}).xp  # the tape's, if gradients are recorded
+        wide = compute_dtype(xp, hidden.dtype)
+        last = xp.astype(Pooling(("lasttoken",))(xp, xp.astype(hidden, wide, copy=False), lengths), hidden.dtype, copy=False)
+        score = self._logit(last, self.answers.true, self.w_true)
+        if self.answers.false is None:
+            return score
+        return score - self._logit(last, self.answers.false, self.w_false)
+
+    def _logit(self, x: Array, token: int, row: Array | None) -> Array:
+        w = self.text.words[token : token + 1, :] if row is None else row
+        return linear(x, backend_of({"w": w}).xp.matrix_transpose(w), None)
+
+    @property
+    def num_labels(self) -> int:
+        """The number of scores of a text."""
+        return 1
+
+
+def build_logit_score(
+    folder: Path, family: Family, file: Source, make: Callable[[Any], Array], *, answers: Answers
+) -> LogitScore:
+    """Return the model that config.json describes, of arrays from ``file``.
+
+    The weights of its head are those of the words if config.json says tie_word_embeddings, or says nothing and the file has no
+    lm_head.weight.
+    """
+    path = folder / "config.json"
+    config = read_json(path)
+    if config.get("final_logit_softcapping") is not None:
+        raise ModelError(f"{path}: final_logit_softcapping is {config['final_logit_softcapping']!r}; supported: None")
+    text = build_model(folder, family, file, make)
+    file.prefix = ""  # the name of the head is whole
+    vocabulary, d_model = field(config, path, "vocab_size"), field(config, path, family.d_model)
+    for token in answers:
+        if token is not None and not 0 <= token < vocabulary:
+            raise ModelError(f"{path}: vocab_size is {vocabulary}, but the score is that of token {token}")
+    tied = {"tie_word_embeddings": not file.has(_HEAD), **config}
+    if field(tied, path, "tie_word_embeddings", bool):
+        return LogitScore(text, answers, None, None)
+    head = file.take(_HEAD, (vocabulary, d_model))
+    w_true, w_false = (None if token is None else make(head[token : token + 1]) for token in answers)
+    return LogitScore(text, answers, w_true, w_false)
