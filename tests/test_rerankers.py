@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from conftest import mha
+from cross_models import close, rewrite
 from modern_models import Wide, model
 from small_models import SENTENCES, save, trained_tokenizer
-from test_cross_encoder import close, rewrite
 
 pytestmark = pytest.mark.filterwarnings("ignore::mha_core.TruncationWarning")
 LIMIT = 60  # tokens of a pair
