@@ -234,3 +234,8 @@ def write_tiny_model(folder, *, config=CONFIG, weights=None, pooling=None, modul
 
 
 __all__ = ["BACKENDS", "CONFIG", "ROOT", "WORDS", "mha", "tiny_weights", "write_tiny_model"]
+
+
+def edit(path, **changes):
+    """Change fields of a JSON file, which is written if there is none."""
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
