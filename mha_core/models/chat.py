@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .files import ModelError, read_json
+from .files import ModelError, one_of, read_json, read_text
 
 _STRUCTURED = ("content[0]", ".type", "'type'", '"type"', "message.content[")
-"""What a template has that expects the content of a message as a list of parts, by the rule of sentence-transformers."""
-_NOT_OF_THE_TEMPLATE = ("max_length", "padding", "return_tensors", "truncation")
+"""A template with one of these expects the content of a message as a list of parts, by the rule of sentence-transformers."""
+_NOT_VARIABLES = """
+chat_template continue_final_message conversation documents load_audio_from_video max_length padding processor_kwargs
+restore_suffix return_assistant_tokens_mask return_dict return_tensors sanitize_control_tokens task tokenize tokenizer_kwargs
+tools truncation
+"""
+"""Options of transformers and sentence-transformers that are no variables of a template."""
+_SAFE = (3, 1, 6)
+"""The first version of jinja2 without known ways out of its sandbox."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +37,7 @@ class ChatTemplate:
     """Whether the content of a message is a list with one part, {"type": "text", "text": ...}, and not a string."""
 
     def __call__(self, query: str, document: str, prompt: str = "") -> str:
-        """Return the text of a chat; ``prompt`` is the message of the system, if there is one."""
-        import jinja2
-
+        """Return the text of a chat; ``prompt`` is the system message, if there is one."""
         chat = [("system", prompt)] if prompt else []
         messages = [
             {"role": role, "content": [{"type": "text", "text": text}] if self.is_structured else text}
@@ -39,80 +45,99 @@ class ChatTemplate:
         ]
         try:
             return str(_compiled(self.source).render(messages=messages, **self.variables))
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as cause:
-            raise ModelError(f"{self.path}: the chat template cannot be used: {type(cause).__name__}: {cause}") from cause
+        except Exception as cause:  # a template is a program
+            raise self._error(cause) from cause
 
     def check(self) -> None:
-        """Raise ModelError unless both texts of a pair are in the text of its chat."""
+        """Raise ModelError unless the template can be used, and shows both texts of a pair."""
+        from jinja2.meta import find_undeclared_variables
+
+        try:
+            used = find_undeclared_variables(_environment().parse(self.source))
+        except Exception as cause:  # jinja2 has errors of Python for some programs that are none
+            raise self._error(cause) from cause
+        if missing := sorted(name for name in used if name.endswith("_token") and name not in self.variables):
+            raise ModelError(f"{self.path}: the chat template uses {', '.join(missing)}, but tokenizer_config.json has none")
         first = self("alpha", "bravo")
         lost = [role for role, pair in (("query", ("golf", "bravo")), ("document", ("alpha", "golf"))) if self(*pair) == first]
         if lost:
             raise ModelError(
-                f"{self.path}: the chat template has no place for the {' and the '.join(lost)}: "
-                "it needs messages with the roles 'query' and 'document'"
+                f"{self.path}: the chat template leaves out the {' and the '.join(lost)}: "
+                "it must show the messages with the roles 'query' and 'document'"
             )
 
+    def _error(self, cause: Exception) -> ModelError:
+        return ModelError(f"{self.path}: the chat template cannot be used: {type(cause).__name__}: {cause}")
 
-def read_chat(folder: Path, is_saved: bool) -> ChatTemplate | None:
+
+def read_chat(folder: Path, by_sentence_transformers: bool) -> ChatTemplate | None:
     """Return the chat template that pairs are rendered with; None if they are given to the tokenizer as they are.
 
-    ``is_saved``: whether sentence-transformers wrote the directory. Then sentence_bert_config.json says whether there are
-    messages; in other directories there are, if there is a template.
+    If sentence-transformers wrote the directory, sentence_bert_config.json says whether there are messages; in other
+    directories there are, if there is a template.
 
-    Raises ModelError for a template that cannot be used, or has no place for a pair.
+    Raises ModelError for a template that cannot be used, or leaves out a text of the pair.
     """
     path = folder / "sentence_bert_config.json"
-    settings: dict[str, Any] = read_json(path) if is_saved and path.exists() else {}
+    settings: dict[str, Any] = read_json(path) if by_sentence_transformers and path.exists() else {}
+    options = _dict(settings, "processing_kwargs", path)
+    if unknown := set(options) - {"chat_template"}:
+        raise ModelError(f"{path}: processing_kwargs has {', '.join(sorted(unknown))}; supported: chat_template")
     message = _dict(_dict(settings, "modality_config", path), "message", path)
-    if is_saved and not message:
+    if by_sentence_transformers and not message:
         return None
-    where, source = _template(folder)
+    where, source, is_named = _template(folder)
     if source is None:
         if message:
             raise ModelError(f"{path} asks for a chat template, but there is neither {where} nor one in tokenizer_config.json")
         return None
-    options = _dict(settings, "processing_kwargs", path)
-    if unknown := set(options) - {"chat_template"}:
-        raise ModelError(f"{path}: processing_kwargs has {', '.join(sorted(unknown))}; supported: chat_template")
     variables = _dict(options, "chat_template", path)
-    if unknown := set(variables).intersection(_NOT_OF_THE_TEMPLATE):
-        raise ModelError(f"{path}: chat_template has {', '.join(sorted(unknown))}; expected variables of the template")
-    style = message.get("format", "auto")
-    is_structured = any(each in source for each in _STRUCTURED) if style == "auto" else style == "structured"
+    if unknown := set(variables).intersection(_NOT_VARIABLES.split()):
+        raise ModelError(f"{path}: chat_template has {', '.join(sorted(unknown))}; supported: variables of the template")
+    style = one_of(message.get("format", "auto"), ("auto", "structured", "flat"), path, "format")
+    is_structured = is_named or any(each in source for each in _STRUCTURED) if style == "auto" else style == "structured"
     given = {"tools": None, "documents": None, "add_generation_prompt": False, **_special_tokens(folder), **variables}
     template = ChatTemplate(source, where, given, is_structured)
     template.check()
     return template
 
 
-def _template(folder: Path) -> tuple[Path, str | None]:
-    """Return the file with the template, and the template; the first is chat_template.jinja if there is none."""
+def _template(folder: Path) -> tuple[Path, str | None, bool]:
+    """Return the file with the template, the template, and whether it is the default among several with names.
+
+    The file is chat_template.jinja if there is no template.
+    """
     own, path = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     if own.exists():
-        return own, own.read_text(encoding="utf-8")
+        return own, read_text(own), (folder / "additional_chat_templates").exists()
     found = read_json(path).get("chat_template") if path.exists() else None
     if isinstance(found, list):  # several, by name
         named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
         if "default" not in named:
             raise ModelError(f"{path}: chat_template has {', '.join(map(str, named))}; expected one with the name 'default'")
-        found = named["default"]
+        return path, str(named["default"]), True
     if found is None:
-        return own, None
+        return own, None, False
     if not isinstance(found, str):
         raise ModelError(f"{path}: chat_template is {type(found).__name__}; expected str")
-    return path, found
+    return path, found, False
 
 
 def _special_tokens(folder: Path) -> dict[str, str]:
-    """Return the special tokens by their names, such as eos_token."""
-    found = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        path = folder / name
-        for key, value in (read_json(path) if path.exists() else {}).items():
-            token = value.get("content") if isinstance(value, dict) else value
-            if key.endswith("_token") and isinstance(token, str):
-                found[key] = token
-    return found
+    """Return the special tokens by their names, such as eos_token.
+
+    special_tokens_map.json is that of tokenizers from before version 4.34 of transformers, which lack added_tokens_decoder.
+    """
+    config, older = (
+        read_json(path) if path.exists() else {}
+        for path in (folder / "tokenizer_config.json", folder / "special_tokens_map.json")
+    )
+    extra = config.get("extra_special_tokens")
+    given = {**config, **(extra if isinstance(extra, dict) else {})}
+    if "added_tokens_decoder" not in config:
+        given |= older
+    tokens = {name: value.get("content") if isinstance(value, dict) else value for name, value in given.items()}
+    return {name: token for name, token in tokens.items() if name.endswith("_token") and isinstance(token, str)}
 
 
 def _dict(values: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
@@ -127,20 +152,40 @@ def _dict(values: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _compiled(source: str) -> Any:
-    """Return the template in the environment of transformers: sandboxed, since a model may come from anywhere."""
+    return _environment().from_string(source)
+
+
+@cache
+def _environment() -> Any:
+    """Return the environment of transformers: sandboxed, since a model may come from anywhere."""
     from datetime import datetime
 
     import jinja2
+    from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    if tuple(int(part) for part in version("jinja2").split(".")[:3]) < _SAFE:
+        raise ImportError(f"chat templates need jinja2 {'.'.join(map(str, _SAFE))} or later, whose sandbox holds")
+
+    class Generation(Extension):
+        """The block {% generation %} is its contents: it tells what an assistant wrote, which matters for training only."""
+
+        tags = {"generation"}  # noqa: RUF012  as jinja2 declares it
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    def tojson(value: Any, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+    def tojson(
+        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    ) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(source)
+    return environment

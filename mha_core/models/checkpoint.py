@@ -57,8 +57,8 @@ class Source(Protocol):
     def has(self, name: str) -> bool:
         """Return whether there is an array of this name, after the prefix."""
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Any:
-        """Return the array of a name."""
+    def take(self, name: str, shape: tuple[int, ...], rows: slice = slice(None)) -> Any:
+        """Return rows of the array of a name."""
 
 
 def build_model(folder: Path, family: Family, file: Source, make: Callable[[Any], Array]) -> TextModel:

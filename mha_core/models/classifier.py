@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from ..algebra.arrays import Array, compute_dtype
+from ..algebra.arrays import Array, compute_dtype, device_of, integers
 from ..algebra.masks import packed
 from ..dispatch.selection import backend_of
 from ..layers.base import Layer
@@ -42,9 +43,16 @@ class ClassificationHead(Layer):
     pooling: str
     """The mode of pooling, cls, mean or lasttoken; late: the mean of f(x w + b) over the tokens of a text."""
 
-    def __call__(self, hidden: Array, lengths: Sequence[int]) -> Array:
-        """Hidden states of n texts laid end to end, (sum of lengths, d) -> logits (n, labels)."""
+    def __call__(self, hidden: Array, lengths: Sequence[int], ends: Sequence[int] | None = None) -> Array:
+        """Hidden states of n texts laid end to end, (sum of lengths, d) -> logits (n, labels).
+
+        ``ends``: the number of tokens of each text that are pooled, from the first; None: all.
+        """
         xp = backend_of({"hidden": hidden}).xp  # the tape's, if gradients are recorded
+        if ends is not None and list(ends) != list(lengths):
+            starts = accumulate(lengths[:-1], initial=0)
+            kept = [at for start, end in zip(starts, ends, strict=True) for at in range(start, start + end)]
+            hidden, lengths = xp.take(hidden, integers(xp, kept, device_of(hidden)), axis=0), ends
         is_late = self.pooling == "late"
         x = self._activated(hidden) if is_late else hidden
         wide = xp.astype(x, compute_dtype(xp, x.dtype), copy=False)
@@ -75,12 +83,34 @@ class Classifier(Layer):
 
     text: TextModel
     head: ClassificationHead
+    padding: int | None = None
+    """The id of the padding token, which the pooling lasttoken passes over at the end of a text; None: there is none."""
 
-    def __call__(self, ids: Array, positions: Array, lengths: Sequence[int], *, token_type_ids: Array | None = None) -> Array:
-        """Tokens of n texts laid end to end, each array (sum of lengths,) -> logits (n, labels)."""
+    def __call__(
+        self,
+        ids: Array,
+        positions: Array,
+        lengths: Sequence[int],
+        *,
+        token_type_ids: Array | None = None,
+        ends: Sequence[int] | None = None,
+    ) -> Array:
+        """Tokens of n texts laid end to end, each array (sum of lengths,) -> logits (n, labels); ``ends`` as for the head."""
         if self.head.pooling == "cls" and all(lengths):
             return self.head.logits(self.text.first_states(ids, positions, lengths, token_type_ids=token_type_ids))
-        return self.head(self.text(ids, positions, mask=packed(lengths), token_type_ids=token_type_ids), lengths)
+        return self.head(self.text(ids, positions, mask=packed(lengths), token_type_ids=token_type_ids), lengths, ends)
+
+    def end(self, ids: Sequence[int]) -> int:
+        """Return the number of a text's tokens up to the last one that is no padding; at least 1 if there are any."""
+        end = len(ids)
+        while end > 1 and ids[end - 1] == self.padding:
+            end -= 1
+        return end
+
+    @property
+    def build(self) -> Callable[..., Classifier]:
+        """The function that makes such a model of the arrays of a file."""
+        return build_classifier
 
     @property
     def num_labels(self) -> int:
@@ -116,7 +146,8 @@ def build_classifier(folder: Path, family: Family, file: Source, make: Callable[
     w_out, b_out = linear_map(head.classifier, labels, head.classifier_bias)
     activation = _ACTIVATIONS[one_of(setting(head.activation), _ACTIVATIONS, path, head.activation)]
     pooling = head.poolings[one_of(setting(head.pooling), head.poolings, path, head.pooling)]
-    return Classifier(text, ClassificationHead(w_out, b_out, w, b, norm, activation, pooling))
+    padding = config.get("pad_token_id") if pooling == "lasttoken" else None
+    return Classifier(text, ClassificationHead(w_out, b_out, w, b, norm, activation, pooling), padding)
 
 
 def _head(folder: Path) -> Head:

@@ -15,7 +15,7 @@ from ..ops.vjp import traced
 from .batches import warn_of_cut
 from .chat import read_chat
 from .classifier import Classifier
-from .cross_files import CrossFiles
+from .cross_encoder_files import CrossEncoderFiles
 from .files import locate
 from .hints import HINTS, hinted
 from .logit_score import LogitScore
@@ -49,6 +49,8 @@ _HINTS: Mapping[str, str] = {
     "prompt": _PER_CALL,
     "prompt_name": _PER_CALL,
     "prompts": "they are read from config_sentence_transformers.json; give predict a prompt=",
+    "default_prompt_name": "it is read from config_sentence_transformers.json; give predict a prompt_name=",
+    "processing_kwargs": "pairs are read as the model's files say; leave it out",
 }
 
 
@@ -110,8 +112,8 @@ class CrossEncoder:
         loaded = backend_without_arrays(backend)
         folder = locate(path_or_repo)
         wanted = check.floating(loaded, dtype)
-        files = CrossFiles.read(folder)
-        chat = read_chat(folder, files.is_saved)
+        files = CrossEncoderFiles.read(folder)
+        chat = read_chat(folder, files.by_sentence_transformers)
         model = files.read_model(lambda array: loaded.xp.astype(loaded.from_numpy(array, device), wanted, copy=False))
         text = model.text
         tokenizer = Tokenizer.read(folder, vocabulary=text.words.shape[0], max_positions=text.max_length, pairs=True, chat=chat)
@@ -130,8 +132,7 @@ class CrossEncoder:
 
         Files and errors as for ``TextEncoder.save_pretrained``.
         """
-        source = self.tokenizer.path.parent
-        save_model(self.model, source, Path(path), build=CrossFiles.read(source).build)
+        save_model(self.model, self.tokenizer.path.parent, Path(path), build=self.model.build)
 
     def __repr__(self) -> str:
         settings = f"labels={self.num_labels}, max_seq_length={self.max_seq_length}, activation={self.activation}"
@@ -144,7 +145,10 @@ class CrossEncoder:
 
     @property
     def max_seq_length(self) -> int:
-        """The maximum number of tokens of a pair; the rest is cut from the longer text, with one warning that counts them."""
+        """The maximum number of tokens of a pair, or of the chat that a template makes of it.
+
+        The rest is cut from the longer text, or before the end of the chat, with one warning that counts such pairs.
+        """
         return self.tokenizer.max_seq_length
 
     @hinted(_HINTS, HINTS)
@@ -167,7 +171,7 @@ class CrossEncoder:
             What makes scores of logits. None follows the model: sigmoid for one label and identity for several, unless its
             files name another.
         prompt : str, or None
-            What is put in front of each first text, or is the system's message if the model has a chat template.
+            What is put in front of each first text, or is the system message if the model has a chat template.
         prompt_name : str, or None
             The name of one of the model's prompts (``settings.prompts``); without either, its default, if it has one.
         progress : bool, or None
@@ -180,9 +184,11 @@ class CrossEncoder:
         Raises
         ------
         TypeError
-            If an item is not a pair of strings; for keywords of sentence-transformers, with what to write instead.
+            If an item is not a pair of strings, or ``prompt`` is no string; for keywords of sentence-transformers, with what to
+            write instead.
         ValueError
-            If an item is not of length 2; for an unknown activation, softmax of one label, and an unknown ``prompt_name``.
+            If an item is not of length 2; for an unknown activation, softmax of one label, an unknown ``prompt_name``, and
+            ``prompt`` and ``prompt_name`` together; ModelError if the chat template cannot be used for a pair.
 
         Warns
         -----
@@ -300,7 +306,8 @@ class CrossEncoder:
         types = None
         if text.token_types is not None and text.token_types.shape[0] > 1 and self.tokenizer.gives_type_ids:
             types = integers(xp, (kind for pair in pairs for kind in pair.type_ids), self.device)
-        return self.model(tokens, positions, [_length(pair) for pair in pairs], token_type_ids=types)
+        lengths, ends = [_length(pair) for pair in pairs], [self.model.end(pair.ids) for pair in pairs]
+        return self.model(tokens, positions, lengths, token_type_ids=types, ends=ends)
 
 
 def _length(pair: PairTokens) -> int:

@@ -19,7 +19,8 @@ _PATTERNS = [
     "model.safetensors",
     "model-*.safetensors",
     "*_Dense/model.safetensors",
-    "chat_template.jinja",
+    "*.jinja",
+    "*/*.jinja",
 ]
 
 
@@ -57,17 +58,31 @@ def locate(path_or_repo: str | Path) -> Path:
 
 def read_json(path: Path, kind: type = dict) -> Any:
     """Return the contents of a JSON file; raise ModelError if it is missing, not valid, or holds another type than ``kind``."""
+    contents = _contents(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as cause:
-        raise ModelError(f"{path} is missing: {_listing(path.parent)}") from cause
-    except OSError as cause:
-        raise ModelError(f"{path} cannot be read: {cause.strerror}") from cause
+        found = json.loads(contents.decode())
     except (ValueError, RecursionError) as cause:
         raise ModelError(f"{path} is not valid JSON: {cause}") from cause
     if not isinstance(found, kind):
         raise ModelError(f"{path} holds a {type(found).__name__}; expected a {kind.__name__}")
     return found
+
+
+def read_text(path: Path) -> str:
+    """Return the contents of a text file in UTF-8; raise ModelError if it is missing or not text."""
+    try:
+        return _contents(path).decode()
+    except UnicodeDecodeError as cause:
+        raise ModelError(f"{path} is not text in UTF-8: {cause.reason} at byte {cause.start}") from cause
+
+
+def _contents(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as cause:
+        raise ModelError(f"{path} is missing: {_listing(path.parent)}") from cause
+    except OSError as cause:
+        raise ModelError(f"{path} cannot be read: {cause.strerror}") from cause
 
 
 def field(config: Mapping[str, Any], path: Path, name: str, kind: type = int, *, least: int = 1) -> Any:
@@ -133,15 +148,15 @@ class WeightsFile:
                 f"{self.path} does not fit its config.json: it has {len(numbers)} layers, but {setting} is {count}"
             )
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Any:
-        """Return the array, as float32 if it is stored narrower; an empty array in place of one that ``finish`` will report."""
+    def take(self, name: str, shape: tuple[int, ...], rows: slice = slice(None)) -> Any:
+        """Return rows of the array, as float32 if it is stored narrower; nothing of one that ``finish`` will report."""
         import numpy
 
         name = self.prefix + name
         shard = self._shard_of.get(name)
         found = None if shard is None else shard.names[name]
         if shard is not None and found == shape:
-            return shard.read(name)
+            return shard.read(name, rows)
         wrong = f"is missing (expected shape {shape})" if found is None else f"has shape {found}, expected {shape}"
         self.wrong.append(f"{name} {wrong}")
         return numpy.zeros((0,) * len(shape), dtype=numpy.float32)
@@ -177,8 +192,11 @@ class _Shard:
         except (SafetensorError, OSError) as cause:
             raise ModelError(f"{path} is truncated or corrupt: {cause}") from cause
 
-    def read(self, name: str) -> Any:
-        """Return an array. As float32 or float64 it is the file's own memory, which processes share; writes go into a copy."""
+    def read(self, name: str, rows: slice = slice(None)) -> Any:
+        """Return rows of an array.
+
+        As float32 or float64 they are the file's own memory, which processes share; writes go into a copy.
+        """
         import numpy
 
         header = self._headers[name]
@@ -186,7 +204,7 @@ class _Shard:
         if kind not in _KINDS:
             raise ModelError(f"{self.path}: {name} is stored as {kind}; supported: {', '.join(_KINDS)}")
         start, stop = (self._start + offset for offset in header["data_offsets"])
-        stored = numpy.frombuffer(memoryview(self._bytes)[start:stop], dtype=_KINDS[kind]).reshape(self.names[name])
+        stored = numpy.frombuffer(memoryview(self._bytes)[start:stop], dtype=_KINDS[kind]).reshape(self.names[name])[rows]
         if kind == "BF16":  # NumPy lacks it; it is the upper half of float32
             return (stored.astype(numpy.uint32) << 16).view(numpy.float32)
         return stored.astype(numpy.float32) if kind == "F16" else stored

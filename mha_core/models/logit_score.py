@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,16 +23,16 @@ _HEAD = "lm_head.weight"
 
 
 class Answers(NamedTuple):
-    """The ids of the tokens whose logits make the score."""
+    """The tokens whose logits make the score."""
 
-    true: int
-    false: int | None
-    """None: the score is the logit of ``true`` alone."""
+    true_token_id: int
+    false_token_id: int | None
+    """None: the score is the logit of the other alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class LogitScore(Layer):
-    """The logit of one token minus that of another, which is their log odds, after the last token of a text.
+    """The logit of a token after the text, or the difference of two, the log odds of one answer over the other.
 
     Source: Nogueira et al. 2020 (monoT5); as in sentence-transformers' LogitScore.
     """
@@ -39,24 +40,40 @@ class LogitScore(Layer):
     text: TextModel
     answers: Answers
     w_true: Array | None
-    """(1, d), the answer's row of the language model's head; None: it is that of ``text.words``."""
+    """(1, d), the token's row of the language model's head; None: the head's weights are those of ``text.words``."""
     w_false: Array | None
-    """(1, d); None: as before, or there is no such answer."""
+    """(1, d); None: as for ``w_true``, or there is one token only."""
 
-    def __call__(self, ids: Array, positions: Array, lengths: Sequence[int], *, token_type_ids: Array | None = None) -> Array:
+    def __call__(
+        self,
+        ids: Array,
+        positions: Array,
+        lengths: Sequence[int],
+        *,
+        token_type_ids: Array | None = None,
+        ends: Sequence[int] | None = None,
+    ) -> Array:
         """Tokens of n texts laid end to end, each array (sum of lengths,) -> scores (n, 1)."""
         hidden = self.text(ids, positions, mask=packed(lengths), token_type_ids=token_type_ids)
         xp = backend_of({"hidden": hidden}).xp  # the tape's, if gradients are recorded
         wide = compute_dtype(xp, hidden.dtype)
         last = xp.astype(Pooling(("lasttoken",))(xp, xp.astype(hidden, wide, copy=False), lengths), hidden.dtype, copy=False)
-        score = self._logit(last, self.answers.true, self.w_true)
-        if self.answers.false is None:
-            return score
-        return score - self._logit(last, self.answers.false, self.w_false)
+        true, false = self.answers
+        score = self._logit(last, true, self.w_true)
+        return score if false is None else score - self._logit(last, false, self.w_false)
 
     def _logit(self, x: Array, token: int, row: Array | None) -> Array:
         w = self.text.words[token : token + 1, :] if row is None else row
         return linear(x, backend_of({"w": w}).xp.matrix_transpose(w), None)
+
+    def end(self, ids: Sequence[int]) -> int:
+        """Return the number of a text's tokens, of which the last makes the score."""
+        return len(ids)
+
+    @property
+    def build(self) -> Callable[..., LogitScore]:
+        """The function that makes such a model of the arrays of a file."""
+        return partial(build_logit_score, answers=self.answers)
 
     @property
     def num_labels(self) -> int:
@@ -69,8 +86,8 @@ def build_logit_score(
 ) -> LogitScore:
     """Return the model that config.json describes, of arrays from ``file``.
 
-    The weights of its head are those of the words if config.json says tie_word_embeddings, or says nothing and the file has no
-    lm_head.weight.
+    The weights of its head are those of the words if the file has no lm_head.weight, unless config.json says that
+    tie_word_embeddings is false.
     """
     path = folder / "config.json"
     config = read_json(path)
@@ -82,9 +99,10 @@ def build_logit_score(
     for token in answers:
         if token is not None and not 0 <= token < vocabulary:
             raise ModelError(f"{path}: vocab_size is {vocabulary}, but the score is that of token {token}")
-    tied = {"tie_word_embeddings": not file.has(_HEAD), **config}
-    if field(tied, path, "tie_word_embeddings", bool):
+    if not file.has(_HEAD) and field({"tie_word_embeddings": True, **config}, path, "tie_word_embeddings", bool):
         return LogitScore(text, answers, None, None)
-    head = file.take(_HEAD, (vocabulary, d_model))
-    w_true, w_false = (None if token is None else make(head[token : token + 1]) for token in answers)
-    return LogitScore(text, answers, w_true, w_false)
+
+    def row(token: int | None) -> Array | None:
+        return None if token is None else make(file.take(_HEAD, (vocabulary, d_model), slice(token, token + 1)))
+
+    return LogitScore(text, answers, row(answers.true_token_id), row(answers.false_token_id))

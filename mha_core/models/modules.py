@@ -22,6 +22,22 @@ class Modules:
     """The folders of Dense modules, below that of the model."""
 
 
+def listed_modules(folder: Path) -> list[tuple[str, str]]:
+    """Return the class and the folder of each module in modules.json, in order; [] without this file.
+
+    Raises ModelError for a folder outside of the model's.
+    """
+    path = folder / "modules.json"
+    found: list[tuple[str, str]] = []
+    for module in read_json(path, list) if path.exists() else []:
+        given = module if isinstance(module, dict) else {}
+        where = str(given.get("path", ""))
+        if Path(where).is_absolute() or ".." in Path(where).parts:
+            raise ModelError(f"{path}: path is {where!r}; expected a folder in that of the model")
+        found.append((str(given.get("type", "")).rpartition(".")[2], where))
+    return found
+
+
 def read_modules(folder: Path) -> Modules:
     """Read modules.json and the settings of Pooling; without modules.json, pool by the mean.
 
@@ -30,12 +46,8 @@ def read_modules(folder: Path) -> Modules:
     path = folder / "modules.json"
     if not path.exists():
         return Modules(Pooling(), ())
-    found: list[tuple[str, str]] = []
-    for module in read_json(path, list):
-        is_dict = isinstance(module, dict)
-        kind = str(module.get("type", "")).rpartition(".")[2] if is_dict else ""
-        found.append((one_of(kind, _KINDS, path, "module type"), str(module.get("path", "")) if is_dict else ""))
-    kinds = [kind for kind, _ in found]
+    found = listed_modules(folder)
+    kinds = [one_of(kind, _KINDS, path, "module type") for kind, _ in found]
     if "Pooling" not in kinds:
         raise ModelError(f"{path} has no Pooling module: its model does not return one vector for each text")
     if kinds != sorted(kinds, key=_KINDS.index) or kinds.count("Transformer") > 1 or kinds.count("Pooling") > 1:

@@ -12,9 +12,11 @@ _reading = threading.Lock()
 
 
 def read_again(cls: Any, path_or_repo: str, backend: str, device: Any, dtype: Any) -> Any:
-    """Return ``cls.from_pretrained`` of these; the process reads a model once, unless its files of weights change."""
+    """Return ``cls.from_pretrained`` of these; the process reads a model once, unless its files change."""
     folder = locate(path_or_repo)
-    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*/*.safetensors")])
+    files = sorted(
+        path for kind in ("safetensors", "json", "jinja") for at in (".", "*") for path in folder.glob(f"{at}/*.{kind}")
+    )
     with _reading:
         return _read_once(cls, path_or_repo, backend, device, dtype, tuple(path.stat().st_mtime_ns for path in files))
 

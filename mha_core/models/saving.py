@@ -15,9 +15,9 @@ from .checkpoint import build_model, choose
 from .dense import Dense
 from .families import MODEL_TYPES
 from .files import INDEX, WEIGHTS, ModelError, WeightsFile, field, one_of, read_json
-from .modules import read_modules
+from .modules import listed_modules, read_modules
 
-_COPIED = ("*.json", "*.txt", "*.model", "*.jinja", "*/*.json")
+_COPIED = ("*.json", "*.txt", "*.model", "*.jinja", "*/*.json", "*/*.jinja")
 """The files of settings and vocabularies, in the directory and those directly below it."""
 
 
@@ -61,8 +61,8 @@ class _Places:
     def has(self, name: str) -> bool:
         return f"{self.prefix}{name}" in self._file
 
-    def take(self, name: str, shape: tuple[int, ...]) -> _Place:
-        return _Place(self.prefix + name, shape)
+    def take(self, name: str, shape: tuple[int, ...], rows: slice = slice(None)) -> _Place:
+        return _Place(self.prefix + name, shape)[rows]
 
 
 def save_model(
@@ -99,7 +99,7 @@ def save_model(
         raise ModelError(f"{source / 'modules.json'} has {len(named)} Dense modules, but the encoder has {len(dense or ())}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists: write to the name of a new directory, or of an empty one")
-    for name in _directories(source):
+    for name in ["", *(where for _, where in listed_modules(source))]:  # which may hold no file
         (target / name).mkdir(parents=True, exist_ok=True)
     for pattern in _COPIED:
         for each in source.glob(pattern):
@@ -130,10 +130,3 @@ def _check_equal(name: str, x: Array, computed: Any, path: Path) -> None:
     expected = backend.xp.astype(backend.from_numpy(computed, device_of(x)), x.dtype)
     if (_to_numpy(name, x) != _to_numpy(name, expected)).any():
         raise ModelError(f"{name} was changed, but it cannot be saved: {path} determines it")
-
-
-def _directories(source: Path) -> list[str]:
-    """Return the directories that modules.json names, which may hold no file; "" for the directory itself."""
-    path = source / "modules.json"
-    modules = read_json(path, list) if path.exists() else []
-    return ["", *(str(module.get("path", "")) for module in modules if isinstance(module, dict))]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -31,7 +32,7 @@ class Tokenizer:
     max_seq_length: int
     """The maximum number of tokens of a text; the rest is cut."""
     lower_case: bool = False
-    """Whether texts are lower-cased first."""
+    """Whether the model's files ask for texts in lower case, which the tokenizer then makes first."""
     gives_type_ids: bool = False
     """Whether the model receives the type ids of pairs."""
     chat: ChatTemplate | None = None
@@ -45,86 +46,75 @@ class Tokenizer:
 
         max_seq_length of sentence_bert_config.json takes precedence over model_max_length and ``max_positions``.
         """
-        from tokenizers import Tokenizer as Library
-
-        path = folder / "tokenizer.json"
-        read_json(path)
-        try:
-            tokenizer = Library.from_file(str(path))
+        path, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
+        tokenizer = read_library(path)
+        with _named(f"{path} cannot be read by tokenizers"):
             around = tokenizer.encode("", "" if pairs else None, add_special_tokens=chat is None).ids
-        except KeyboardInterrupt:
-            raise
-        except BaseException as cause:  # the library raises plain Exception, and BaseException where its own code fails
-            raise ModelError(f"{path} cannot be read by tokenizers: {_first_line(cause)}") from cause
         ids = tokenizer.get_vocab().values()
         if not ids:
             raise ModelError(f"{path} has no tokens")
         last = max((*ids, *around))
         if last >= vocabulary:
             raise ModelError(f"{path} has token ids up to {last}, but the model has vectors for {vocabulary} tokens")
+        if _read_if_there(config).get("truncation_side", "right") != "right":
+            raise ModelError(f"{config}: truncation_side is {_read_if_there(config)['truncation_side']!r}; supported: right")
         settings = _read_if_there(folder / "sentence_bert_config.json")
         special = 0 if chat is not None else tokenizer.num_special_tokens_to_add(is_pair=pairs)
         limit = _limit(folder, settings, special, max_positions)
         tokenizer.no_padding()
         tokenizer.enable_truncation(limit)
         is_lower = settings.get("do_lower_case", False) is True
-        return cls(tokenizer, path, limit, is_lower, pairs and _gives_type_ids(folder / "tokenizer_config.json"), chat)
+        if is_lower:
+            _lower(tokenizer)
+        return cls(tokenizer, path, limit, is_lower, pairs and _gives_type_ids(config), chat)
 
     def __call__(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the ids of each text with its special tokens, and how many texts were cut."""
-        encodings, cut = self._encode(self._cased(texts))
+        encodings, cut = self._encode(list(texts))
         return [encoding.ids for encoding in encodings], cut
 
     def pairs(self, pairs: Sequence[tuple[str, str]], prompt: str = "") -> tuple[list[PairTokens], int]:
         """Return the tokens of each pair of texts, and how many pairs were cut.
 
-        ``prompt`` is put in front of the first text, or is the system's message of a chat. The longer text is cut first; a chat
-        is cut as a whole, and then ends in what its template puts after the texts, such as the beginning of the answer.
+        ``prompt`` is put in front of the first text, or is the system message of a chat. The longer text is cut first. A chat
+        is cut as a whole; it still ends in what its template puts after the texts, such as the beginning of the answer.
         """
         if self.chat is not None:
             return self._chats(self.chat, pairs, prompt)
-        first, second = self._cased([prompt + a for a, _ in pairs]), self._cased([b for _, b in pairs])
-        encodings, cut = self._encode(list(zip(first, second, strict=True)))
+        encodings, cut = self._encode([(prompt + a, b) for a, b in pairs])
         return [PairTokens(encoding.ids, encoding.type_ids) for encoding in encodings], cut
 
     def _chats(self, chat: ChatTemplate, pairs: Sequence[tuple[str, str]], prompt: str) -> tuple[list[PairTokens], int]:
-        encodings, cut = self._encode(self._cased([chat(*pair, prompt) for pair in pairs]), special=False)
-        end = self._end(chat, prompt)[-self.max_seq_length :] if cut else []
+        encodings, cut = self._encode([chat(*pair, prompt) for pair in pairs], special=False)
+        suffix = self._suffix(chat, prompt)[-self.max_seq_length :] if cut else []
         found = []
         for encoding in encodings:
             ids = encoding.ids
-            if encoding.overflowing and end:
-                ids[-len(end) :] = end
+            if encoding.overflowing and suffix:
+                ids[-len(suffix) :] = suffix
             found.append(PairTokens(ids, encoding.type_ids))
         return found, cut
 
-    def _end(self, chat: ChatTemplate, prompt: str) -> list[int]:
+    def _suffix(self, chat: ChatTemplate, prompt: str) -> list[int]:
         """Return the tokens that the template puts after the texts: those in which chats of different texts end alike."""
-        encodings, _ = self._encode(self._cased([chat(text, text, prompt) for text in ("0", "1 2 3 4")]), special=False)
+        encodings, _ = self._encode([chat(text, text, prompt) for text in ("0", "1 2 3 4")], special=False)
         one, other = ([*chain(each.ids, *(rest.ids for rest in each.overflowing))] for each in encodings)
         alike = 0
         for a, b in zip(reversed(one), reversed(other), strict=False):
             if a != b:
                 break
             alike += 1
-        return one[len(one) - alike :]
-
-    def _cased(self, texts: Sequence[str]) -> list[str]:
-        return [text.lower() for text in texts] if self.lower_case else list(texts)
+        return one[len(one) - alike :] if alike < min(len(one), len(other)) else []
 
     def _encode(self, inputs: list[Any], *, special: bool = True) -> tuple[list[Any], int]:
-        try:
+        with _named(f"{self.path} cannot be used by tokenizers"):  # such as a word outside of a vocabulary without [UNK]
             encodings = self.tokenizer.encode_batch(inputs, add_special_tokens=special)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as cause:  # such as a word outside of a vocabulary without [UNK]
-            raise ModelError(f"{self.path} cannot be used by tokenizers: {_first_line(cause)}") from cause
         return encodings, sum(bool(encoding.overflowing) for encoding in encodings)
 
     def length_of_prompt(self, prompt: str) -> int:
         """Return the number of tokens with which a text begins that has a prompt: [CLS] and its own, but no [SEP]."""
         (ids,), _ = self([prompt])
-        closing = self.tokenizer.encode(prompt.lower() if self.lower_case else prompt).special_tokens_mask[-1:]
+        closing = self.tokenizer.encode(prompt).special_tokens_mask[-1:]
         return len(ids) - sum(closing)
 
     @property
@@ -145,6 +135,15 @@ class Tokenizer:
             return spelled
         added = {token.content for token in self.tokenizer.get_added_tokens_decoder().values()}  # spelled as they are: <mask>
         return [token if token in added else _letters(token) for token in spelled]
+
+
+def read_library(path: Path) -> Any:
+    """Return the ``tokenizers.Tokenizer`` of tokenizer.json."""
+    from tokenizers import Tokenizer as Library
+
+    read_json(path)
+    with _named(f"{path} cannot be read by tokenizers"):
+        return Library.from_file(str(path))
 
 
 def check_text(name: str, text: object) -> None:
@@ -174,8 +173,27 @@ def _letters(token: str) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Raise what the library raises as a ModelError: plain Exception, and BaseException where its own code fails."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as cause:
+        first_line = str(cause).partition("\n")[0]
+        raise ModelError(f"{what}: {first_line}") from cause
+
+
+def _lower(tokenizer: Any) -> None:
+    """Make a tokenizer lower-case texts first, but not the tokens that were added to its vocabulary, such as [SEP]."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    normalizer = tokenizer.normalizer
+    is_list = isinstance(normalizer, Sequence)
+    steps: list[Any] = [] if normalizer is None else [*normalizer] if is_list else [normalizer]
+    if not any(isinstance(step, Lowercase) for step in steps):
+        tokenizer.normalizer = Sequence([Lowercase(), *steps])
 
 
 def _limit(folder: Path, settings: dict[str, Any], special: int, max_positions: int) -> int:

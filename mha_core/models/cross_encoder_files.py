@@ -15,17 +15,19 @@ from .families import MODEL_TYPES
 from .files import ModelError, WeightsFile, field, one_of, read_json
 from .heads import HEADS, LANGUAGE_MODELS
 from .logit_score import Answers, build_logit_score
+from .modules import listed_modules
 from .scores import CLASSES
 from .settings import FILE, Settings
+from .tokens import read_library
 
 
 @dataclass(frozen=True)
-class CrossFiles:
+class CrossEncoderFiles:
     """The directory of a cross-encoder."""
 
     folder: Path
-    is_saved: bool
-    """Whether sentence-transformers wrote it as a cross-encoder, since version 4."""
+    by_sentence_transformers: bool
+    """Whether sentence-transformers wrote it as a cross-encoder, in version 4 or later."""
     answers: Answers | None
     """The tokens whose logits make the score, of a language model; None: there is a head for classification."""
 
@@ -33,8 +35,8 @@ class CrossFiles:
     def read(cls, folder: Path) -> Self:
         """Raise ModelError for modules that are not supported, and a language model without the tokens yes and no."""
         path = folder / FILE
-        is_saved = (folder / "modules.json").exists() and path.exists() and read_json(path).get("model_type") == "CrossEncoder"
-        return cls(folder, is_saved, _of_modules(folder / "modules.json") if is_saved else _of_config(folder))
+        written = (folder / "modules.json").exists() and path.exists() and read_json(path).get("model_type") == "CrossEncoder"
+        return cls(folder, written, _of_modules(folder) if written else _of_config(folder))
 
     def read_model(self, make: Callable[[Any], Array]) -> Any:
         """Return the model; ``make`` turns a NumPy array into the backend's.
@@ -50,18 +52,14 @@ class CrossFiles:
                 f"{file.path} has no {HEADS[kind].classifier}.weight: it is an encoder without a classification head; "
                 "read it with TextEncoder.from_pretrained"
             )
-        model = self.build(self.folder, choose(self.folder, MODEL_TYPES[kind], file), file, make)
+        build = build_classifier if self.answers is None else partial(build_logit_score, answers=self.answers)
+        model = build(self.folder, choose(self.folder, MODEL_TYPES[kind], file), file, make)
         file.finish()
         return model
 
-    @property
-    def build(self) -> Callable[..., Any]:
-        """The function that makes the model of the arrays of a file."""
-        return build_classifier if self.answers is None else partial(build_logit_score, answers=self.answers)
-
     def settings(self) -> Settings:
         """Return the prompts."""
-        return Settings.read(self.folder, always=()) if self.is_saved else Settings(prompts={})
+        return Settings.read(self.folder, always=()) if self.by_sentence_transformers else Settings(prompts={})
 
     def activation(self, num_labels: int) -> str:
         """Return the activation, as sentence-transformers does.
@@ -71,7 +69,7 @@ class CrossFiles:
         and identity for several. Raises ModelError for an activation that is not supported.
         """
         path = self.folder / FILE
-        if self.is_saved and (found := read_json(path).get("activation_fn")) is not None:
+        if self.by_sentence_transformers and (found := read_json(path).get("activation_fn")) is not None:
             return _known(found, path, "activation_fn")
         path = self.folder / "config.json"
         config = read_json(path)
@@ -85,18 +83,15 @@ class CrossFiles:
         return "sigmoid" if num_labels == 1 else "identity"
 
 
-def _of_modules(path: Path) -> Answers | None:
+def _of_modules(folder: Path) -> Answers | None:
     """Return the answers of the module LogitScore; None without one."""
-    modules = [module if isinstance(module, dict) else {} for module in read_json(path, list)]
-    kinds = [
-        one_of(str(module.get("type", "")).rpartition(".")[2], ["Transformer", "LogitScore"], path, "module type")
-        for module in modules
-    ]
+    path, modules = folder / "modules.json", listed_modules(folder)
+    kinds = [one_of(kind, ["Transformer", "LogitScore"], path, "module type") for kind, _ in modules]
     if kinds == ["Transformer"]:
         return None
     if kinds != ["Transformer", "LogitScore"]:
         raise ModelError(f"{path} has the modules {', '.join(kinds)}; expected Transformer, and LogitScore or nothing after it")
-    config = path.parent / str(modules[1].get("path", "")) / "config.json"
+    config = folder / modules[1][1] / "config.json"
     settings = read_json(config)
     one_of(settings.get("module_input_name", "causal_logits"), ["causal_logits"], config, "module_input_name")
     false = settings.get("false_token_id")
@@ -108,14 +103,11 @@ def _of_modules(path: Path) -> Answers | None:
 
 def _of_config(folder: Path) -> Answers | None:
     """Return yes and no, if config.json says that the model is a language model; None if it does not."""
-    from tokenizers import Tokenizer as Library
-
     architectures = read_json(folder / "config.json").get("architectures")
     if not (isinstance(architectures, list) and architectures and str(architectures[0]).endswith("ForCausalLM")):
         return None
     path = folder / "tokenizer.json"
-    read_json(path)
-    library = Library.from_file(str(path))
+    library = read_library(path)
     true, false = (library.token_to_id(token) for token in ("yes", "no"))
     if true is None or false is None:
         raise ModelError(
