@@ -91,7 +91,7 @@ WRONG = {
     Backwards: "shift",
     Shares: "memory of its own",
     AlwaysReceives: "shift by some ranks",
-    LastFirst: "two shifts at once",
+    LastFirst: "several shifts at once",
     InMemoryOrder: "shift of views",
     InFloat: "shift",
     Rotated: "all_gather",

@@ -134,12 +134,14 @@ def _one_way(r: _Ranks) -> None:
         r.expect("an array that only some ranks send", each, expected)
 
 
-def _two_on_their_way(r: _Ranks) -> None:
-    x = [[r.array((50,), 10 * rank + step) for step in range(2)] for rank in range(r.size)]
+def _on_their_way(r: _Ranks) -> None:
+    """A long message is still being sent when short ones follow it."""
+    sizes = (200_000, 3, 50, 50, 3)
+    x = [[r.array((size,), 10 * rank + step) for step, size in enumerate(sizes)] for rank in range(r.size)]
     previous = x[r.rank - 1]
-    arrive = [r.shifted([x[r.rank][step]], [previous[step]]) for step in range(2)]
-    for step in range(2):
-        r.expect(f"array {step} of two that were on their way at once", arrive[step]()[0], previous[step])
+    arrive = [r.shifted([sent], [coming]) for sent, coming in zip(x[r.rank], previous, strict=True)]
+    for step, expected in enumerate(previous):
+        r.expect(f"array {step} of {len(sizes)} that were on their way at once", arrive[step]()[0], expected)
 
 
 def _memory_of_its_own(r: _Ranks) -> None:
@@ -207,7 +209,7 @@ CHECKS: dict[str, Callable[[_Ranks], None]] = {
     "shift": _shift,
     "shift of views": _views,
     "shift by some ranks": _one_way,
-    "two shifts at once": _two_on_their_way,
+    "several shifts at once": _on_their_way,
     "memory of its own": _memory_of_its_own,
     "all_gather": _all_gather,
     "all_to_all": _all_to_all,

@@ -24,7 +24,8 @@ class Engine(Protocol):
         """Start to send arrays to the next rank; return a function that waits for those of the previous one.
 
         ``like`` holds, for each array that arrives, its shape and an array of its dtype and device. Either may be empty.
-        The caller leaves the arrays unchanged until the function has returned.
+        The caller leaves the arrays unchanged until the function has returned. Several shifts may be on their way at once; they
+        arrive in the order in which they were started.
         """
 
     def all_gather(self, array: Array, shapes: Sequence[Shape]) -> list[Array]:
