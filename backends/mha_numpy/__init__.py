@@ -108,6 +108,7 @@ def mha_kernels() -> Iterable[Kernel]:
         ("relu", "tiles", "relu"),
         ("relu_vjp", "tiles", "relu"),
         ("linear_vjp", "chunks", "linear"),
+        ("rotary", "tiles", "rotary"),
         ("layer_norm_vjp", "chunks", "norm_gradients"),
         ("rms_norm_vjp", "chunks", "norm_gradients"),
         ("embedding_vjp", "sorted", "embedding"),
@@ -120,6 +121,14 @@ def mha_kernels() -> Iterable[Kernel]:
             load=f"mha_numpy.{module}:{op}",
             supports=f"mha_numpy.{module}:supports",
         )
+    yield Kernel(
+        backend="numpy",
+        op="rotary_vjp",
+        name="tiles",
+        api=1,
+        load="mha_numpy.rotary:rotary_vjp",
+        supports="mha_numpy.rotary:supports_vjp",
+    )
     for op, module, handles in (
         ("linear", "linear", ()),
         ("layer_norm", "norms", ()),

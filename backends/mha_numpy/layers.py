@@ -27,7 +27,7 @@ __all__ = ["Chunks", "encoder_layer", "feed_forward", "supports"]
 
 _SEQUENCES = 512  # approximate number of tokens in a chunk of whole sequences
 _TOKENS = 1024  # tokens in a chunk for steps that treat each token separately; fewer make products slower
-_HIDDEN = 1 << 21  # bytes of hidden features that a thread holds at a time
+_HIDDEN = 1 << 21  # bytes of hidden features that a thread holds at a time, beside as many of a gate
 
 
 class Chunks(NamedTuple):
@@ -64,7 +64,7 @@ class Chunks(NamedTuple):
         self, x: np.ndarray, w_1: Any, b_1: Any, w_2: Any, b_2: Any, activation: str, w_g: Any, b_g: Any, out: np.ndarray
     ) -> None:
         """Write the result to ``out``, in chunks of rows whose hidden features stay in cache."""
-        size = max(16, _HIDDEN // (w_1.shape[1] * x.dtype.itemsize * (1 if w_g is None else 2)))
+        size = max(16, _HIDDEN // (w_1.shape[1] * x.dtype.itemsize))
         for at in range(0, len(x), size):
             rows, to = x[at : at + size], out[at : at + size]
             hidden = np.matmul(rows, w_1, out=scratch("hidden features", (len(rows), w_1.shape[1]), x.dtype))

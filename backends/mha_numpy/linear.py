@@ -12,6 +12,7 @@ from mha_core.plugin import Call
 
 from . import blas
 from .norms import supports
+from .pool import inside_a_task
 from .threads import run
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 _TOKENS = 512  # tokens in a chunk; if there are fewer, the columns are cut instead
+_COLUMNS = 64  # columns in a chunk are a multiple of it; products with 31 take 1.6 times as long
 _FEATURES = 256  # rows of the weight's gradient in a chunk
 _PRODUCT = 1 << 23  # multiplications for which another thread is worth waking
 
@@ -34,12 +36,13 @@ _PRODUCT = 1 << 23  # multiplications for which another thread is worth waking
 def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
     """x w + b, with the bias added in place.
 
-    Many tokens are cut into chunks of tokens, few into chunks of columns: a BLAS held at one thread uses one core only.
+    Many tokens are cut into chunks of tokens, few into chunks of columns: a BLAS held at one thread uses one core only. A task
+    has one thread, so it does not cut few tokens.
     """
     y = np.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype)
     tokens, to, columns = as_rows(x), y.reshape(-1, w.shape[1]), w.shape[1]
-    by_column = len(tokens) < _TOKENS
-    size = max(16, _PRODUCT // x.size) if by_column else _TOKENS
+    by_column = len(tokens) < _TOKENS and not inside_a_task()
+    size = _COLUMNS * max(1, round(_PRODUCT / max(1, x.size * _COLUMNS))) if by_column else _TOKENS
 
     def chunk(at: int) -> None:
         own = (slice(None), slice(at, at + size)) if by_column else (slice(at, at + size), slice(None))

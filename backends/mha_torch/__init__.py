@@ -128,6 +128,12 @@ def _synchronize() -> None:
         torch.accelerator.synchronize()
 
 
+def _parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+    from .threads import parallel
+
+    return parallel(function, items)
+
+
 def _set_num_threads(n: int | None) -> None:
     """Set torch's number of CPU threads. A thread that has already computed with torch keeps the number that it began with."""
     global _default_threads
@@ -158,6 +164,7 @@ def mha_backends() -> Iterable[Backend]:
         from_numpy=_from_numpy,
         to_numpy=_to_numpy,
         devices=_devices,
+        parallel=_parallel,
         synchronize=_synchronize,
         features=_features,
         shields={"autocast": _without_autocast},

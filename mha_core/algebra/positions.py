@@ -70,4 +70,6 @@ def _joined(xp: Namespace, a: Array, b: Array, x: Array, interleaved: bool) -> A
         turned = xp.reshape(turned, (*turned.shape[:-2], 2 * a.shape[-1]))
     else:
         turned = xp.concat([a, b], axis=-1)
-    return xp.concat([xp.astype(turned, x.dtype, copy=False), x[..., 2 * a.shape[-1] :]], axis=-1)
+    turned = xp.astype(turned, x.dtype, copy=False)
+    others = x[..., 2 * a.shape[-1] :]
+    return xp.concat([turned, others], axis=-1) if others.shape[-1] else turned

@@ -10,7 +10,8 @@ from ..algebra.arrays import Array, Namespace
 from ..dispatch.backend import LoadedBackend
 
 WINDOW = 4096  # texts that are sorted by length together, and so the maximum number in memory
-TOKENS = 1024  # tokens in one matrix
+TOKENS = 1024  # maximum number of tokens in one matrix
+SHARE = 4  # the number of batches is a multiple of it, so that 2 or 4 threads finish at the same time
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -25,21 +26,28 @@ def windows(items: Iterable[Item]) -> Iterator[list[Item]]:
 def sorted_batches(items: Sequence[Item], length: Callable[[Any], int] = len) -> tuple[list[int], list[list[Item]]]:
     """Return the order of items, longest first, and batches of them in this order, to be packed into matrices.
 
-    ``length``: the number of tokens of an item. A batch has up to ``TOKENS`` tokens; a longer item is a separate batch.
+    ``length``: the number of tokens of an item. Batches have about as many tokens each, at most ``TOKENS``; a longer item is a
+    separate batch. They do not depend on the number of threads, and so do the bits of the results.
     """
     order = sorted(range(len(items)), key=lambda at: -length(items[at]))
-    return order, list(_batches((items[at] for at in order), length))
+    return order, list(_batches([items[at] for at in order], length))
 
 
-def _batches(items: Iterable[Item], length: Callable[[Any], int]) -> Iterator[list[Item]]:
+def _batches(items: Sequence[Item], length: Callable[[Any], int]) -> Iterator[list[Item]]:
+    """Yield batches, each with its share of the tokens that are left."""
+    left = sum(map(length, items))
+    count = 1 if left <= TOKENS else SHARE * -(-left // (SHARE * TOKENS))
     batch: list[Item] = []
     tokens = 0
     for item in items:
-        if batch and tokens + length(item) > TOKENS:
+        size = length(item)
+        if batch and tokens + size / 2 > min(left / count, TOKENS - size / 2):
             yield batch
+            left -= tokens
+            count = max(1, min(count - 1, -(-SHARE * left // TOKENS)))  # few tokens after long texts are one batch
             batch, tokens = [], 0
         batch.append(item)
-        tokens += length(item)
+        tokens += size
     if batch:
         yield batch
 

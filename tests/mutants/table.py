@@ -33,6 +33,7 @@ def _pieces(backend: str, kernel: str, *ops: str) -> tuple[Judged, ...]:
 TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_numpy.gelu": _pieces("numpy", "tiles", "gelu", "gelu_vjp"),
     "mha_numpy.relu": _pieces("numpy", "tiles", "relu", "relu_vjp"),
+    "mha_numpy.rotary": _pieces("numpy", "tiles", "rotary", "rotary_vjp"),
     "mha_numpy.embedding": _pieces("numpy", "sorted", "embedding_vjp"),
     "mha_numpy.norms": _pieces("numpy", "chunks", "layer_norm", "rms_norm"),
     "mha_numpy.norm_gradients": _pieces("numpy", "chunks", "layer_norm_vjp", "rms_norm_vjp"),
