@@ -65,7 +65,7 @@ encoder layer, training 8x128x512, gelu | nn.TransformerEncoderLayer, training |
 encoder layer, training 8x128x512, relu | nn.TransformerEncoderLayer, training | 0.57 | 0.55 | |
 text encoder, training, 32 sentences | sentence-transformers, training | 0.45 | 0.45 |      |
 AdamW, 22.6 million weights    | torch.optim.AdamW                     | 1.0  | -    |      |
-text encoder                   | sentence-transformers, batch 32       | 0.42 | 0.36 |      |
+text encoder                   | sentence-transformers, batch 32       | 0.35 | 0.28 |      |
 text encoder, bfloat16         | sentence-transformers, batch 32       |      | 0.14 |      |
 text encoder, 5120 texts       | sentence-transformers, batch 32       | -    | -    |      |
 ModernBERT-base with random weights, 64 sentences | sentence-transformers, batch 32 | 0.60 | 0.45 | |

@@ -52,6 +52,8 @@ SLOW = {
 """Modules of the suite that take long on a backend: each is a separate test, so that pytest-xdist's workers can share them."""
 
 
+IN_FLOAT32 = {"jax": ("test_algebra", "test_gradients", "test_layer_gradients")}
+"""Modules that compile for minutes on a backend, judged in float32 alone; its other modules are judged in all dtypes."""
 CHOSEN = {
     "dask": (
         *("test_namespace", "test_imports", "test_promises", "test_inputs", "test_kernels", "test_covering"),
@@ -74,7 +76,13 @@ RUNS = [
     *(pytest.param(name, part, [], marks=pytest.mark.full, id=f"{name}-{part}") for name in IN_FULL for part in parts(name)),
     *(pytest.param(name, None, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
     *(
-        pytest.param(name, part, ["--quick"], marks=pytest.mark.full, id=f"{name}-{part}")
+        pytest.param(
+            name,
+            part,
+            ["--quick", *(["--dtype", "float32"] if part in IN_FLOAT32.get(name, ()) else [])],
+            marks=pytest.mark.full,
+            id=f"{name}-{part}",
+        )
         for name in OTHERS
         for part in parts(name)
     ),
