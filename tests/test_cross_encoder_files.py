@@ -118,6 +118,19 @@ def test_an_unknown_module_is_refused_by_name(tmp_path):
         mha.CrossEncoder.from_pretrained(source)
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_texts_may_be_cut_on_the_left(tmp_path, kind):
+    source = write(tmp_path / "m", kind)
+    rewrite(source / "tokenizer_config.json", truncation_side="left")
+    long = [("a bird " * 90, "the tree"), ("the tree", "a bird sings at dawn " * 40), ("a bird " * 60, "songs of birds " * 60)]
+    with pytest.warns(mha.TruncationWarning):
+        found = mha.CrossEncoder.from_pretrained(source, dtype="float64").predict(long)
+    close(found, theirs(source).predict(long), 1e-6)
+    rewrite(source / "tokenizer_config.json", truncation_side="middle")
+    with pytest.raises(mha.ModelError, match=r"truncation_side is 'middle'; supported: right, left"):
+        mha.CrossEncoder.from_pretrained(source)
+
+
 # heads that no family above has
 
 

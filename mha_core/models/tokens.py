@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from .chat import ChatTemplate
-from .files import ModelError, read_json
+from .files import ModelError, one_of, read_json
 
 
 class PairTokens(NamedTuple):
@@ -30,7 +30,7 @@ class Tokenizer:
     path: Path
     """tokenizer.json."""
     max_seq_length: int
-    """The maximum number of tokens of a text; the rest is cut."""
+    """The maximum number of tokens of a text; the rest is cut, at its end unless truncation_side says left."""
     lower_case: bool = False
     """Whether the model's files ask for texts in lower case, which the tokenizer then makes first."""
     gives_type_ids: bool = False
@@ -56,13 +56,13 @@ class Tokenizer:
         last = max((*ids, *around))
         if last >= vocabulary:
             raise ModelError(f"{path} has token ids up to {last}, but the model has vectors for {vocabulary} tokens")
-        if _read_if_there(config).get("truncation_side", "right") != "right":
-            raise ModelError(f"{config}: truncation_side is {_read_if_there(config)['truncation_side']!r}; supported: right")
+        sides = ("right", "left") if chat is None else ("right",)  # what a template puts after the texts is kept
+        side = one_of(_read_if_there(config).get("truncation_side", "right"), sides, config, "truncation_side")
         settings = _read_if_there(folder / "sentence_bert_config.json")
         special = 0 if chat is not None else tokenizer.num_special_tokens_to_add(is_pair=pairs)
         limit = _limit(folder, settings, special, max_positions)
         tokenizer.no_padding()
-        tokenizer.enable_truncation(limit)
+        tokenizer.enable_truncation(limit, direction=side)
         is_lower = settings.get("do_lower_case", False) is True
         if is_lower:
             _lower(tokenizer)
