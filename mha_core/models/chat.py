@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +158,7 @@ def _compiled(source: str) -> Any:
 def _environment() -> Any:
     """Return the environment of transformers: sandboxed, since a model may come from anywhere."""
     from datetime import datetime
+    from importlib.metadata import version
 
     import jinja2
     from jinja2.ext import Extension, loopcontrols

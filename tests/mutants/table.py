@@ -128,6 +128,7 @@ LEFT_OUT = {
     "mha_torch.ranks": "processes send tensors, which test_distributed_torch judges",
     "mha_torch.second": "the error of second derivatives",
     "mha_torch.tensors": "how torch records gradients",
+    "mha_torch.threads": "which thread computes what",
     "mha_torch.transforms": "no kernel",
     "mha_torch.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
     "mha_torch.varlen": "it needs a GPU",
