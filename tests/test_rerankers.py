@@ -300,7 +300,7 @@ CANNOT = {
     "a token that is not there": (
         "chat_template.jinja",
         {"text": "{{ bos_token }}{{ messages }}"},
-        "the chat template uses bos_token, but tokenizer_config.json has none",
+        "the chat template uses bos_token, but tokenizer_config.json lacks it: add it there",
     ),
     "no text": ("chat_template.jinja", {"text": b"\xff"}, "is not text in UTF-8: invalid start byte at byte 0"),
     "a format": (

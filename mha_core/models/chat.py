@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -56,7 +57,9 @@ class ChatTemplate:
         except Exception as cause:  # jinja2 has errors of Python for some programs that are none
             raise self._error(cause) from cause
         if missing := sorted(name for name in used if name.endswith("_token") and name not in self.variables):
-            raise ModelError(f"{self.path}: the chat template uses {', '.join(missing)}, but tokenizer_config.json has none")
+            raise ModelError(
+                f"{self.path}: the chat template uses {', '.join(missing)}, but tokenizer_config.json lacks it: add it there"
+            )
         first = self("alpha", "bravo")
         lost = [role for role, pair in (("query", ("golf", "bravo")), ("document", ("alpha", "golf"))) if self(*pair) == first]
         if lost:
@@ -164,8 +167,8 @@ def _environment() -> Any:
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    if tuple(int(part) for part in version("jinja2").split(".")[:3]) < _SAFE:
-        raise ImportError(f"chat templates need jinja2 {'.'.join(map(str, _SAFE))} or later, whose sandbox holds")
+    if tuple(map(int, re.findall(r"\d+", version("jinja2"))[:3])) < _SAFE:
+        raise ImportError("chat templates need a newer jinja2, whose sandbox is safe: pip install --upgrade 'jinja2>=3.1.6'")
 
     class Generation(Extension):
         """The block {% generation %} is its contents: it tells what an assistant wrote, which matters for training only."""

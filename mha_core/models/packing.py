@@ -27,7 +27,7 @@ def sorted_batches(items: Sequence[Item], length: Callable[[Any], int] = len) ->
     """Return the order of items, longest first, and batches of them in this order, to be packed into matrices.
 
     ``length``: the number of tokens of an item. Batches have about as many tokens each, at most ``TOKENS``; a longer item is a
-    separate batch. They do not depend on the number of threads, and so do the bits of the results.
+    separate batch. Batches do not depend on the number of threads.
     """
     order = sorted(range(len(items)), key=lambda at: -length(items[at]))
     return order, list(_batches([items[at] for at in order], length))
