@@ -149,6 +149,8 @@ def structure(mask, queries=6, keys=6, offset=0):
         (mha.packed([6]), set()),
         (mha.packed([2, 4]), {"packed"}),
         (mha.packed([2, 4]) & mha.causal(), {"packed", "causal"}),
+        (mha.packed([2, 4]) & mha.window(2, 3), {"packed", "window"}),
+        (mha.packed([2, 4]) & mha.window(3, 3), {"packed"}),
         (mha.chunks(6), set()),
         (mha.chunks(3), {"mask"}),
         (mha.array_mask(np.ones((6, 6), dtype=bool)), {"array_mask"}),

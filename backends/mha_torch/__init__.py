@@ -249,6 +249,23 @@ def mha_kernels() -> Iterable[Kernel]:
     )
     yield Kernel(
         backend="torch",
+        op="feed_forward",
+        name="inplace",
+        api=1,
+        load="mha_torch.layers:feed_forward",
+        handles=_TRACED | {"gate"},
+        supports="mha_torch.layers:supports",
+    )
+    yield Kernel(
+        backend="torch",
+        op="rotary",
+        name="inplace",
+        api=1,
+        load="mha_torch.rotary:rotary",
+        supports="mha_torch.activations:supports",
+    )
+    yield Kernel(
+        backend="torch",
         op="linear",
         name="onednn",
         api=1,

@@ -1,4 +1,4 @@
-"""The encoder layer for inference: everything after attention is computed in place, in chunks of rows.
+"""The feed-forward network and the encoder layer for inference: everything after attention is in place, in chunks of rows.
 
 A chunk's hidden features stay in the cache between the two products of the feed-forward network, and all chunks use the same
 memory.
@@ -6,6 +6,7 @@ memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,11 +36,20 @@ def supports(call: Call) -> str | None:
 def encoder_layer(layer: Any, x: Tensor, **options: Any) -> Tensor:
     """Apply the layer. No gradient is recorded, so intermediates are overwritten; ``x`` and the weights never are."""
     attended = _attend(layer, _norm(layer.norm_1, x) if layer.norm_first else x, options)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rows = _ROWS if x.is_cpu else max(1, x.shape[:-1].numel())
-    for heads, residual, chunk in zip(*(torch.split(y.flatten(0, -2), rows) for y in (attended, x, out)), strict=True):
-        chunk.copy_(_after_attention(layer, heads, residual))
-    return out
+    return _by_rows(lambda heads, residual: _after_attention(layer, heads, residual), attended, x)
+
+
+def feed_forward(x: Tensor, *weights: Tensor | None, **options: Any) -> Tensor:
+    """f(x w_1 + b_1) w_2 + b_2, or with a gate (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2; records no gradient."""
+    return _by_rows(lambda rows: _feed_forward(rows, *weights, **options), x)
+
+
+def _by_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
+    """Return what ``function`` returns for rows of the arrays, in chunks."""
+    shape, size = arrays[0].shape[:-1], _ROWS if arrays[0].is_cpu else max(1, arrays[0].shape[:-1].numel())
+    chunks = [function(*rows) for rows in zip(*(torch.split(x.reshape(-1, x.shape[-1]), size) for x in arrays), strict=True)]
+    out = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
+    return out.reshape(*shape, out.shape[-1])
 
 
 def _attend(layer: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
@@ -62,14 +72,30 @@ def _after_attention(layer: Any, heads: Tensor, x: Tensor) -> Tensor:
     """Return some rows of the result; after attention, each row depends on itself only."""
     y = linear(heads, layer.attention.w_o, layer.attention.b_o).add_(x)
     if layer.norm_first:
-        return _feed_forward(layer.feed_forward, _norm(layer.norm_2, y)).add_(y)
+        return _network(layer.feed_forward, _norm(layer.norm_2, y)).add_(y)
     y = _norm(layer.norm_1, y)
-    return _norm(layer.norm_2, _feed_forward(layer.feed_forward, y).add_(y))
+    return _norm(layer.norm_2, _network(layer.feed_forward, y).add_(y))
 
 
-def _feed_forward(f: Any, x: Tensor) -> Tensor:
-    hidden: Any = _ACTIVATIONS[f.activation](linear(x, f.w_1, f.b_1))  # type: ignore[no-untyped-call]
-    return linear(hidden, f.w_2, f.b_2)
+def _network(f: Any, x: Tensor) -> Tensor:
+    return _feed_forward(x, f.w_1, f.b_1, f.w_2, f.b_2, activation=f.activation)
+
+
+def _feed_forward(
+    x: Tensor,
+    w_1: Tensor,
+    b_1: Tensor | None,
+    w_2: Tensor,
+    b_2: Tensor | None,
+    *,
+    activation: str,
+    w_g: Tensor | None = None,
+    b_g: Tensor | None = None,
+) -> Tensor:
+    hidden: Any = _ACTIVATIONS[activation](linear(x, w_1, b_1))  # type: ignore[no-untyped-call]
+    if w_g is not None:
+        hidden = hidden.mul_(linear(x, w_g, b_g))
+    return linear(hidden, w_2, b_2)
 
 
 def _norm(norm: Any, x: Tensor) -> Tensor:

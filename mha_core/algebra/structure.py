@@ -122,9 +122,10 @@ def structure_of(
     if packed is not None and (len(packed) - packed.count(0) < 2 or (start, stop) != (0, num_keys)):
         rest += [Packed(packed)] if len(packed) - packed.count(0) > 1 else []
         packed = None
+    seen = (num_queries, stop - start) if packed is None else (max(packed), max(packed))  # nobody sees beyond their sequence
     return Structure(
         keys=range(start, stop),
-        band=_local_band(low, high, shift - start, num_queries, stop - start),
+        band=_local_band(low, high, shift - start, *seen),
         key_lengths=None if lengths is None else as_integers(xp, lengths) - start,
         packed=packed,
         array=None if array is None else pick_pairs(xp, array, range(num_queries), range(start, stop)),

@@ -23,7 +23,7 @@ LAYERS = (Judged("numpy", "encoder_layer", "chunks"), Judged("numpy", "feed_forw
 SDPA = (Judged("torch", "attention", "sdpa"),)
 SDPA_VJP = (Judged("torch", "attention_vjp", "sdpa"),)
 BLOCKS_VJP = (Judged("torch", "attention_vjp", "blocks"),)
-TORCH_LAYER = (Judged("torch", "encoder_layer", "functional"),)
+TORCH_LAYER = (Judged("torch", "encoder_layer", "functional"), Judged("torch", "feed_forward", "inplace"))
 
 
 def _pieces(backend: str, kernel: str, *ops: str) -> tuple[Judged, ...]:
@@ -80,6 +80,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_torch.gradients": _pieces("torch", "fused", "layer_norm_vjp", "embedding_vjp"),
     "mha_torch.layers": TORCH_LAYER,
     "mha_torch.parts": (*SDPA_VJP, *BLOCKS_VJP),
+    "mha_torch.rotary": _pieces("torch", "inplace", "rotary"),
     "mha_torch.rows": (*SDPA_VJP, *BLOCKS_VJP),
     "mha_torch.sdpa": SDPA,
     "mha_torch.sdpa_vjp": SDPA_VJP,

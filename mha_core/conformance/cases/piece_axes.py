@@ -41,6 +41,7 @@ def axes_of_piece(op: str) -> dict[str, list[Any]]:
         return axes | {
             "width": [2, 4, 10, 64, 128, 130, 256],
             "half": ["all", "some", "one pair"],
+            "tables": ["of positions", "of each element", "of one row", "of one axis"],
             "interleaved": [True, False],
         }
     axes["width"] = list(WIDTHS)
@@ -118,7 +119,8 @@ def _piece_call(op: str, row: Row, rng: np.random.Generator) -> PieceCall:
     if op == "rotary":
         x = normal(*rows[:-1], *(rows[-1:] or (4,)), width) * row["spread"]
         half = {"all": width // 2, "some": width // 4, "one pair": 1}[row["half"]]
-        angles = 3 * normal(x.shape[-2], half)
+        lead = {"of each element": x.shape[:-1], "of one row": (1,), "of one axis": ()}.get(row["tables"], x.shape[-2:-1])
+        angles = 3 * normal(*lead, half)
         tables = np.cos(angles), np.sin(angles)
         return PieceCall("", operation, exact, (x, *tables), rotary_magnitude, {"interleaved": row["interleaved"]})
     if op == "relu":  # it has no derivative at 0

@@ -69,8 +69,8 @@ def piece_calls(rng: np.random.Generator, op: str) -> Iterator[PieceCall]:
                 )
     elif op == "rotary":
         for interleaved in (True, False):
-            for length, width, half in [(4, 8, 4), (3, 10, 3), (1, 2, 1)]:
-                angles = 3 * normal(length, half)
+            for length, width, table in [(4, 8, (4, 4)), (3, 10, (2, 1, 3, 3)), (1, 2, (1, 1)), (5, 4, (2,))]:
+                angles = 3 * normal(*table)  # of positions, of positions in each batch element, or one for all positions
                 arrays = (normal(2, 3, length, width), np.cos(angles), np.sin(angles))
                 name = "interleaved" if interleaved else "halves"
                 yield PieceCall(name, mha.rotary, reference.rotary, arrays, rotary_magnitude, {"interleaved": interleaved})
