@@ -29,7 +29,7 @@ SANITIZED := $(if $(shell command -v g++),build/native-asan/ready build/native-t
 SETTINGS-native-asan := -C cmake.define.MHA_SANITIZE=address,undefined
 SETTINGS-native-tsan := -C cmake.define.MHA_SANITIZE=thread
 
-.PHONY: demo test test-all native native-here native-sanitize mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-ranks bench-corpora bench-report bench-screenshot gpu-check wheel third-party clean
+.PHONY: demo test test-all compiled native native-here native-sanitize mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-ranks bench-corpora bench-report bench-screenshot gpu-check wheel third-party clean
 
 demo: $(DEMO)/ready
 	@mkdir -p build
@@ -42,6 +42,9 @@ test: $(DEV)/ready build/third_party/ready $(NATIVE)
 # Run every test, as .ci/run does: also CUDA sources on the host, asv in clones, pages in a browser, all of conformance, the docs' code.
 test-all: $(DEV)/ready build/third_party/ready $(NATIVE) $(SANITIZED)
 	$(PYTEST) -m "not ($(SHORT))" $(ARGS)
+
+# Build what the tests need of C++.
+compiled: $(NATIVE) $(SANITIZED)
 
 # Judge wrong kernels, made from ours by changes of the source, by the conformance suite, and write docs/mutants.md. Those that live
 # are judged again, by more of it. Takes half an hour.

@@ -52,7 +52,7 @@ SLOW = {
 """Modules of the suite that take long on a backend: each is a separate test, so that pytest-xdist's workers can share them."""
 
 
-IN_FLOAT32 = {"jax": ("test_algebra", "test_gradients", "test_layer_gradients")}
+IN_FLOAT32 = {"jax": [module for module in SLOW["jax"] if module != "test_half_precision"]}
 """Modules that compile for minutes on a backend, judged in float32 alone; its other modules are judged in all dtypes."""
 CHOSEN = {
     "dask": (
@@ -71,15 +71,16 @@ def parts(name):
     return {**{module: [module] for module in slow}, "others": [module for module in MODULES if module not in slow]}
 
 
+FEW = ("--quick", "--dtype", "float32")
 OTHERS = [name for name in dict.fromkeys((*INSTALLED, "jax", "dask", "frozen_v1")) if name not in (*IN_FULL, *IN_PART)]
 RUNS = [
     *(pytest.param(name, part, [], marks=pytest.mark.full, id=f"{name}-{part}") for name in IN_FULL for part in parts(name)),
-    *(pytest.param(name, None, ["--quick"], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
+    *(pytest.param(name, None, [*FEW], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
     *(
         pytest.param(
             name,
             part,
-            ["--quick", *(["--dtype", "float32"] if part in IN_FLOAT32.get(name, ()) else [])],
+            [*FEW] if part in IN_FLOAT32.get(name, ()) else ["--quick"],
             marks=pytest.mark.full,
             id=f"{name}-{part}",
         )
@@ -87,7 +88,7 @@ RUNS = [
         for part in parts(name)
     ),
 ]
-"""NumPy and torch are judged by the whole suite, and in `make test` by the quick one; the others by the quick one."""
+"""NumPy and torch are judged by the whole suite, and in `make test` by the quick one in float32; the others by the quick one."""
 
 
 @pytest.mark.parametrize(("name", "part", "extent"), RUNS)

@@ -234,7 +234,7 @@ def test_a_mutated_kernel_is_found_and_a_right_one_is_not(tmp_path):
 @pytest.mark.full
 def test_the_suite_finds_every_mutant_of_a_sample_that_is_not_known_to_live(tmp_path):
     """The sample is part of that on the page, and judged as there: what lives is judged again, by more of the suite."""
-    sample = ["--sample", "16", "--cap", "12", "-j", "2"]
+    sample = ["--sample", "8", "--cap", "12", "-j", "2"]
     judged(tmp_path, *sample, "--seconds", "3", "--dtypes", "float32")
     status, output, results = judged(tmp_path, *sample, "--seconds", "10", "--suite", "--again")
     living = Living.read()

@@ -34,11 +34,15 @@ def test_explain_breaks_no_word_and_leaves_nothing_out(width):
     assert max(map(len, narrow.splitlines())) <= width
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
-def test_backends_break_no_word(width):
-    rows = json.loads(run("backends", "--json").stdout)
+@pytest.fixture(scope="module")
+def backends():
+    return json.loads(run("backends", "--json").stdout)
+
+
+@pytest.mark.parametrize("width", [80, *(pytest.param(width, marks=pytest.mark.full) for width in (60, 100))])
+def test_backends_break_no_word(width, backends):
     shown = run("backends", width=width).stdout
-    for row in rows:
+    for row in backends:
         named = [row["name"], row["state"], *(kernel for kernel in row["kernels"]), *row["libraries"]]
         assert all(word in shown for text in named for word in text.split()), row["name"]
 

@@ -14,8 +14,10 @@ from .backends import BACKENDS, ready, skip_missing
 TIMEOUT = 300.0  # seconds per process; JAX compiles once for each length of the texts
 SAMPLE = 0.01  # seconds; shorter samples rank backends wrongly
 
-CHECK = "MHA_BENCH_CHECK" in os.environ  # set by python -m tracking check
-PROBLEMS = {**CASES, **{name: problem.small() if CHECK else problem for name, problem in ALL_CORES.items()}}
+CHECK = (
+    "MHA_BENCH_CHECK" in os.environ
+)  # set by python -m tracking check; the benchmarks of cost and memory then keep the sizes
+PROBLEMS = {name: problem.small() if CHECK else problem for name, problem in {**CASES, **ALL_CORES}.items()}
 
 
 def verified(problem: Problem, backend: str, *others: Work) -> Work:

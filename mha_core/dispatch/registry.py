@@ -147,19 +147,17 @@ def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel], list[
 
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    expected = [spec for spec in dir(hookspecs) if manager.parse_hookspec_opts(hookspecs, spec) is not None]
-    for function in dir(module):
-        marked = manager.parse_hookimpl_opts(module, function)
-        hook = function if marked is None else marked.get("specname") or function
-        if marked is not None and hook not in expected and not marked.get("optionalhook"):
-            raise TypeError(
-                f"{name} marks {hook} with @hookimpl, but there is no such hook; expected {' or '.join(expected)}"
-                f"{did_you_mean(hook, expected)}"
-            )
+    expected = [name for name in dir(hookspecs) if manager.parse_hookspec_opts(hookspecs, name) is not None]
     manager.register(module, name=name)
-    if not manager.get_hookcallers(module):
-        hooks = " or ".join(f"{hook}()" for hook in expected)
-        raise TypeError(f"{name} has no hook: define {hooks}, marked with @hookimpl")
+    hooks = manager.get_hookcallers(module) or []
+    for hook in hooks:
+        if not hook.has_spec() and not hook.get_hookimpls()[0].optionalhook:
+            raise TypeError(
+                f"{name} marks {hook.name} with @hookimpl, but there is no such hook; expected {' or '.join(expected)}"
+                f"{did_you_mean(hook.name, expected)}"
+            )
+    if not hooks:
+        raise TypeError(f"{name} has no hook: define {' or '.join(f'{hook}()' for hook in expected)}, marked with @hookimpl")
     found = manager.hook
     return _flat(found.mha_backends()), _flat(found.mha_kernels()), _flat(found.mha_collectives())
 
