@@ -88,7 +88,7 @@ RUNS = [
         for part in parts(name)
     ),
 ]
-"""NumPy and torch are judged by the whole suite, and in `make test` by the quick one in float32; the others by the quick one."""
+"""NumPy and torch are judged by the whole suite, in `make test` by the quick one in float32; the others by the quick one."""
 
 
 @pytest.mark.parametrize(("name", "part", "extent"), RUNS)
