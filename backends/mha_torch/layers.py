@@ -39,7 +39,7 @@ def encoder_layer(layer: Any, x: Tensor, **options: Any) -> Tensor:
     return _by_rows(lambda heads, residual: _after_attention(layer, heads, residual), attended, x)
 
 
-def feed_forward(x: Tensor, *weights: Tensor | None, **options: Any) -> Tensor:
+def feed_forward(x: Tensor, *weights: Any, **options: Any) -> Tensor:
     """f(x w_1 + b_1) w_2 + b_2, or with a gate (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2; records no gradient."""
     return _by_rows(lambda rows: _feed_forward(rows, *weights, **options), x)
 
