@@ -1,9 +1,7 @@
-"""encode_corpus in one process: what it writes, what it finds again, and what it refuses; pickled encoders."""
+"""encode_corpus in one process: what it writes, what it finds again, and what it refuses."""
 
 import dataclasses
 import json
-import os
-import pickle
 import resource
 import signal
 
@@ -15,7 +13,6 @@ from conftest import mha
 from mha_core.corpus.stored import npy_writer, stored_vectors
 from mha_core.models.dense import Dense
 from test_corpus_files import SUFFIXES, write
-from test_encode import fails, ok
 
 pytestmark = needs.installed("pyarrow")
 WORDS = ["a bird", "", "the bird sings", "dawn", "in the tree", "sings"]
@@ -298,105 +295,6 @@ def test_a_model_may_be_an_encoder_or_a_function(encode, tiny, tmp_path):
     encode(model=tiny, out=tmp_path / "encoder")
     encode(model=lambda: tiny, out=tmp_path / "function")
     assert contents(tmp_path / "out") == contents(tmp_path / "encoder") == contents(tmp_path / "function")
-
-
-# encoders that are pickled
-
-
-def test_an_encoder_is_pickled_as_its_path_and_read_once(tiny, tiny_model):
-    pickled = pickle.dumps(tiny)
-    assert len(pickled) < 500
-    first, second = pickle.loads(pickled), pickle.loads(pickled)
-    assert first is second
-    np.testing.assert_array_equal(first.encode(TEXTS), tiny.encode(TEXTS))
-    os.utime(tiny_model / "model.safetensors", (0, 0))
-    assert pickle.loads(pickled) is not first, "the file has changed"
-
-
-def test_a_relative_path_is_pickled_as_an_absolute_one(tiny_model, monkeypatch):
-    monkeypatch.chdir(tiny_model.parent)
-    pickled = pickle.dumps(mha.TextEncoder.from_pretrained(tiny_model.name))
-    monkeypatch.chdir("/")
-    assert pickle.loads(pickled).dim == 8
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_an_encoder_that_was_changed_is_pickled_with_its_arrays(tiny_model, backend):
-    pytest.importorskip(backend)
-    encoder = mha.TextEncoder.from_pretrained(tiny_model, backend=backend)
-    changed = dataclasses.replace(encoder, model=encoder.model.map(lambda x: x * 0.5))
-    found = pickle.loads(pickle.dumps(changed))
-    assert found.backend is encoder.backend
-    to_numpy = encoder.backend.to_numpy
-    np.testing.assert_array_equal(to_numpy(found.encode(TEXTS)), to_numpy(changed.encode(TEXTS)))
-    assert abs(to_numpy(found.encode(TEXTS)) - to_numpy(encoder.encode(TEXTS))).max() > 1e-3
-
-
-def test_texts_that_are_tokenized_have_the_vectors_of_encode(tiny):
-    ids, _ = tiny.tokenizer(TEXTS)
-    np.testing.assert_array_equal(tiny.encode_ids(ids), tiny.encode(TEXTS))
-    assert tiny.encode_ids([]).shape == (0, 8)
-
-
-def test_the_bits_of_a_part_do_not_depend_on_the_number_of_threads(tmp_path, tiny):
-    """One batch, of more rows than a thread takes at once."""
-    ids, _ = tiny.tokenizer([" ".join(["a", "bird", "sings"] * 2)] * 100)
-    numpy = tiny.backend.record
-    found = []
-    try:
-        for count in (1, 2, 3):
-            numpy.set_num_threads(count)
-            found.append(tiny.encode_ids(ids).tobytes())
-    finally:
-        numpy.set_num_threads(None)
-    assert len(set(found)) == 1
-
-
-# the command
-
-
-def test_the_command_writes_a_folder_and_sums_up(tiny_model, tmp_path):
-    write(tmp_path / "x.jsonl", [*TEXTS, "a " * 20])
-    given = ("encode", "--model", tiny_model, tmp_path / "*.jsonl", "--field", "text", "-o", tmp_path / "out")
-    first, second = (ok(*given).splitlines() for _ in range(2))
-    assert first[0] == second[0] == f"wrote {tmp_path / 'out'}: 1 file of 24 vectors of 8 numbers"
-    assert first[1].startswith("24 texts in ")
-    assert first[2] == second[2] == "1 text is longer than 8 tokens, and was cut there"
-    assert second[1] == "24 of them had been written by an earlier run"
-    manifest = json.loads((tmp_path / "out/_manifest.json").read_text())
-    assert manifest["sources"][0]["path"] == "x.jsonl"
-
-
-def test_the_command_lists_rows_without_texts(tiny_model, tmp_path):
-    (tmp_path / "x.txt").write_bytes(b"a\n\xff\n")
-    given = ("encode", "--model", tiny_model, tmp_path / "x.txt", "-o", tmp_path / "out")
-    assert f"{tmp_path / 'x.txt'}, line 2: not valid UTF-8" in fails(1, *given)
-    found = ok(*given[:-1], tmp_path / "other", "--skip-invalid").splitlines()
-    assert found[-1] == f"1 row has no text that can be encoded: see {tmp_path / 'other/_rejected/rejected.parquet'}"
-
-
-def test_one_array_and_json_lines_come_from_the_same_files(tiny_model, tiny, tmp_path):
-    write(tmp_path / "x.parquet", TEXTS)
-    given = ("encode", "--model", tiny_model, tmp_path / "x.parquet", "--column", "text")
-    ok(*given, "-o", tmp_path / "x.npy")
-    vectors = np.array([json.loads(line) for line in ok(*given).splitlines()], np.float32)
-    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), tiny.encode(TEXTS))
-    np.testing.assert_allclose(vectors, tiny.encode(TEXTS), rtol=0, atol=1e-6)
-
-
-def test_the_command_refuses_what_does_not_go_together(tiny_model, tmp_path):
-    write(tmp_path / "x.csv", TEXTS)
-    given = ("encode", "--model", tiny_model, tmp_path / "x.csv", "--column", "text")
-    assert "is for a folder of vectors; add --output vectors/" in fails(2, *given, "--id", "key")
-    assert "is for a folder of vectors; add --output vectors/" in fails(2, *given, "--skip-invalid", "-o", "x.npy")
-    assert "'int4' is none of float32, float16, int8, binary" in fails(2, *given, "--precision", "int4", "-o", "out")
-    assert "a scheduler has workers; leave out one of the two" in fails(
-        2, *given, "-w", "2", "--scheduler", "tcp://x:1", "-o", "y"
-    )
-    for more in (["--workers", "2"], ["-o", "out", "--text", "a"], ["-o", "out", "-k", "2"], ["-o", "out", "-"]):
-        assert "leave out --text, - and --similar" in fails(2, *given, *more)
-    assert "x.csv has no column 'words': its columns are key, text" in fails(1, *given[:-1], "words", "-o", tmp_path / "out")
-    assert "no file matches" in fails(2, "encode", "--model", tiny_model, tmp_path / "*.tsv")
 
 
 # reading what was written
