@@ -7,6 +7,7 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,20 +37,25 @@ def supports(call: Call) -> str | None:
 def encoder_layer(layer: Any, x: Tensor, **options: Any) -> Tensor:
     """Apply the layer. No gradient is recorded, so intermediates are overwritten; ``x`` and the weights never are."""
     attended = _attend(layer, _norm(layer.norm_1, x) if layer.norm_first else x, options)
-    return _by_rows(lambda heads, residual: _after_attention(layer, heads, residual), attended, x)
+    return _by_rows(partial(_after_attention, layer), x.shape[-1], attended, x)
 
 
-def feed_forward(x: Tensor, *weights: Any, **options: Any) -> Tensor:
+def feed_forward(x: Tensor, w_1: Tensor, b_1: Tensor | None, w_2: Tensor, b_2: Tensor | None, **options: Any) -> Tensor:
     """f(x w_1 + b_1) w_2 + b_2, or with a gate (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2; records no gradient."""
-    return _by_rows(lambda rows: _feed_forward(rows, *weights, **options), x)
+    return _by_rows(lambda rows: _feed_forward(rows, w_1, b_1, w_2, b_2, **options), w_2.shape[1], x)
 
 
-def _by_rows(function: Callable[..., Tensor], *arrays: Tensor) -> Tensor:
-    """Return what ``function`` returns for rows of the arrays, in chunks."""
-    shape, size = arrays[0].shape[:-1], _ROWS if arrays[0].is_cpu else max(1, arrays[0].shape[:-1].numel())
-    chunks = [function(*rows) for rows in zip(*(torch.split(x.reshape(-1, x.shape[-1]), size) for x in arrays), strict=True)]
-    out = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
-    return out.reshape(*shape, out.shape[-1])
+def _by_rows(function: Callable[..., Tensor], width: int, *arrays: Tensor) -> Tensor:
+    """Return (..., width), what ``function`` returns for rows of the arrays, in chunks."""
+    first, shape = arrays[0], (*arrays[0].shape[:-1], width)
+    rows = [x.reshape(-1, x.shape[-1]) for x in arrays]
+    size = _ROWS if first.is_cpu else rows[0].shape[0]
+    if rows[0].shape[0] <= size:
+        return function(*rows).reshape(shape)
+    out = torch.empty(shape, dtype=first.dtype, device=first.device)
+    for to, *chunk in zip(*(torch.split(x, size) for x in (out.view(-1, width), *rows)), strict=True):
+        to.copy_(function(*chunk))
+    return out
 
 
 def _attend(layer: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
