@@ -87,7 +87,7 @@ def test_every_feature_of_attention_is_asked_for_by_some_value():
         assert any(len(fewer[name]) < len(every[name]) for name in every), feature
 
 
-@pytest.mark.parametrize("handles", [ATTENTION_FEATURES, frozenset()], ids=len)
+@pytest.mark.parametrize("handles", [pytest.param(ATTENTION_FEATURES, marks=pytest.mark.full), frozenset()], ids=len)
 def test_every_value_of_every_axis_occurs(handles):
     """A value that the limits on sizes exclude would be left out without a word."""
     axes = axes_of(handles, half=True)

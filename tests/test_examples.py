@@ -40,6 +40,7 @@ def test_an_encoder_learns_to_read_digits_on_bare_numpy():
     assert right >= 97, printed
 
 
+@pytest.mark.full
 @installed("sklearn", "torch")
 def test_the_losses_of_numpy_and_torch_are_the_same():
     """The first steps of the schedule of a whole training."""

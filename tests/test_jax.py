@@ -310,6 +310,7 @@ def test_rotary_with_traced_offsets(rng):
     close(jax.jit(moved)(jnp.asarray(x), jnp.asarray(offset)), rotary(x, offset))
 
 
+@pytest.mark.full
 @in_float32
 def test_texts_are_encoded_on_jax(tmp_path):
     folder = write_tiny_model(tmp_path / "tiny")
@@ -327,6 +328,7 @@ def test_arrays_convert_both_ways():
         np.testing.assert_array_equal(backend.to_numpy(there), array)
 
 
+@pytest.mark.full
 @in_float32
 def test_the_python_of_the_plugin_s_readme_runs():
     text = (ROOT / "tests" / "third_party" / "mha-jax" / "README.md").read_text(encoding="utf-8")

@@ -5,12 +5,12 @@ import os
 import pytest
 
 from native import BUILT, LEVELS, needs_native
-from test_conformance import conform
+from test_conformance import FEW, conform
 
 pytestmark = needs_native
 
 
-QUICK = [pytest.param("numpy", LEVELS[0], ["--quick"], id=f"numpy-{LEVELS[0]}-quick")]
+QUICK = [pytest.param("numpy", LEVELS[0], [*FEW], marks=pytest.mark.quick, id=f"numpy-{LEVELS[0]}-quick")]
 TENSORS = [pytest.param("torch", LEVELS[0], ["--quick"], marks=pytest.mark.full, id=f"torch-{LEVELS[0]}-quick")]
 FULL = [pytest.param("numpy", LEVELS[0], [], marks=pytest.mark.full, id=f"numpy-{LEVELS[0]}")]  # both libraries call one module
 HELD_DOWN = [

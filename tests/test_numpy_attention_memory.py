@@ -127,7 +127,10 @@ def test_scratch_where_keys_and_values_are_copied(rng, shape, kind, view):
 LENGTH, NUMBERS = 8192, 4
 
 
-@pytest.mark.parametrize("kind", ["plain", "causal", "window", "key_lengths", "alibi", "rest", "softcap and sink"])
+KINDS = ("causal", "window", "key_lengths", "alibi", "rest", "softcap and sink")
+
+
+@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.full) for kind in KINDS)])
 def test_13_all_other_memory_grows_with_the_length(rng, kind):
     """Besides the scratch of two threads: a few numbers for each query and key of each head, such as a bias by distance."""
     heads, dim = 8, 64
