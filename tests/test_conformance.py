@@ -95,8 +95,8 @@ RUNS = [
     ),
 ]
 """NumPy and torch are judged by the whole suite in float32, and by the quick one in other dtypes; the certificates in the
-documentation come from the whole suite in all of them. `make test` judges their kernels by the covering designs, which hold each
-problem to many promises at once. The others are judged by the quick suite."""
+documentation come from the whole suite in all of them. `make test` judges their kernels by the covering designs, which hold
+each problem to many promises at once. The others are judged by the quick suite."""
 
 
 @pytest.mark.parametrize(("name", "part", "extent"), RUNS)
