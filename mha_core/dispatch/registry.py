@@ -151,7 +151,7 @@ def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel], list[
     manager.register(module, name=name)
     hooks = manager.get_hookcallers(module) or []
     for hook in hooks:
-        if not hook.has_spec() and not hook.get_hookimpls()[0].optionalhook:
+        if not hook.has_spec() and not all(implementation.optionalhook for implementation in hook.get_hookimpls()):
             raise TypeError(
                 f"{name} marks {hook.name} with @hookimpl, but there is no such hook; expected {' or '.join(expected)}"
                 f"{did_you_mean(hook.name, expected)}"
