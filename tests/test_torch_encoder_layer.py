@@ -1,5 +1,6 @@
 """The torch kernel of the encoder layer: correct, and refused for what it does not support."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -137,3 +138,11 @@ def test_an_input_that_does_not_fit_is_an_error_before_any_work():
         layer(torch.ones(3, 6))
     with pytest.raises(TypeError, match=r"x has dtype torch\.float64, but attention\.w_q has torch\.float32"):
         layer(torch.ones(3, 8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_hidden_features_that_overflow_are_infinite_as_in_the_algebra(activation):
+    x, w, one = (torch.tensor(values) for values in ([[3e38], [-3e38], [math.nan], [1.0]], [[10.0]], [[1.0]]))
+    assert mha.explain("feed_forward", x, w, None, one, None, activation=activation).kernel == "inplace"
+    found = mha.feed_forward(x, w, None, one, None, activation=activation)
+    assert found[0] == math.inf and found[1] == 0 and found[2].isnan() and found[3].isfinite()
