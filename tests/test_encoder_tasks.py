@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from conftest import mha
-
-WORDS = ["a bird", "", "the bird sings", "dawn", "in the tree", "sings"]
-TEXTS = [f"{WORDS[at % 6]} {WORDS[at // 6 % 6]}" for at in range(23)]
+from test_corpus import TEXTS
 
 
 @pytest.fixture

@@ -14,9 +14,7 @@ from .backends import BACKENDS, ready, skip_missing
 TIMEOUT = 300.0  # seconds per process; JAX compiles once for each length of the texts
 SAMPLE = 0.01  # seconds; shorter samples rank backends wrongly
 
-CHECK = (
-    "MHA_BENCH_CHECK" in os.environ
-)  # set by python -m tracking check; the benchmarks of cost and memory then keep the sizes
+CHECK = "MHA_BENCH_CHECK" in os.environ  # set by python -m tracking check; cost and memory are then still of the real sizes
 PROBLEMS = {name: problem.small() if CHECK else problem for name, problem in {**CASES, **ALL_CORES}.items()}
 
 
