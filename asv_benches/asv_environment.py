@@ -18,7 +18,7 @@ from asv import util
 from asv.console import log
 from asv.environment import Environment
 
-from mha_core.bench.machine import tuning_variables
+from mha_conformance.bench.machine import tuning_variables
 
 # otherwise glibc maps and unmaps large temporaries in one process and keeps them in another
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
@@ -81,7 +81,8 @@ class Installed(Environment):
             "--no-build-isolation",
             "--compile",
         ]
-        util.check_call([sys.executable, *pip, "--target", str(fresh), self._build_root], timeout=self._install_timeout)
+        sources = [self._build_root, *map(str, Path(self._build_root).glob("text"))]  # mha-text, once it was a distribution
+        util.check_call([sys.executable, *pip, "--target", str(fresh), *sources], timeout=self._install_timeout)
         fresh.rename(folder)
 
     def run(self, args: list[str], **options: Any) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-import mha_core as mha
+import mha_text as mt
 
 SENTENCES = Path(__file__).parent / "sentences.txt"
 WIDTH = min(100, shutil.get_terminal_size().columns)
@@ -29,7 +29,7 @@ model = sys.argv[1]
 file = Path(sys.argv[2] if len(sys.argv) > 2 else "neighbours.txt")
 
 sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
-encoder = mha.TextEncoder.from_pretrained(model, backend="numpy")
+encoder = mt.TextEncoder.from_pretrained(model, backend="numpy")
 start = time.perf_counter()
 vectors = encoder.encode(sentences)
 seconds = time.perf_counter() - start

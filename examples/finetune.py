@@ -12,6 +12,7 @@ import random
 import time
 
 import mha_core as mha
+import mha_text as mt
 
 TEENS = ["ten", "eleven", "twelve", *(f"{name}teen" for name in ("thir", "four", "fif", "six", "seven", "eigh", "nine"))]
 ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", *TEENS]
@@ -59,7 +60,7 @@ def main():
     rng = random.Random(given.seed)
     numbers = rng.sample(range(1_000_000), BATCH * given.steps + 200)
     unseen, seen = numbers[:200], numbers[200:]
-    encoder = mha.TextEncoder.from_pretrained(given.model, backend=given.backend)
+    encoder = mt.TextEncoder.from_pretrained(given.model, backend=given.backend)
     print(f"before: {share_found(encoder, unseen):.0%} of 200 unseen numbers found")
 
     labels = encoder.backend.xp.arange(BATCH)

@@ -11,7 +11,6 @@ from .algebra.biases import alibi, relative_bias
 from .algebra.dropout import weight_dropout
 from .algebra.masks import array_mask, causal, chunks, key_lengths, packed, prefix, segments, window
 from .algebra.state import AttentionState
-from .corpus.errors import BadText, CorpusError
 from .dispatch.backend import set_num_threads
 from .dispatch.errors import (
     BackendMismatch,
@@ -35,11 +34,6 @@ from .layers.files import LayerFileError
 from .layers.norm import Identity, LayerNorm, RMSNorm
 from .layers.residual import Dropout
 from .layers.rotary import Rotary
-from .models.batches import TruncationWarning
-from .models.cross_encoder import CrossEncoder, RankedDocument
-from .models.files import ModelError, ModelNotFound
-from .models.quantize import quantize_embeddings
-from .models.text_encoder import TextEncoder
 from .ops.attention import (
     attention_state,
     attention_weights,
@@ -57,10 +51,6 @@ from .ops.vjp import Gradients, value_and_grad, vjp
 from .train.optimiser import OptimiserState
 from .train.optimisers import SGD, AdamW
 from .train.schedules import warmup_cosine, warmup_linear
-
-if typing.TYPE_CHECKING:
-    from .corpus.encode import CorpusReport, encode_corpus
-    from .corpus.search import Hit, semantic_search
 
 __version__ = "0.1.0"
 
@@ -117,15 +107,6 @@ __all__ = [
     "Decoder",
     "KeyValueCache",
     "DecoderCache",
-    "TextEncoder",
-    "CrossEncoder",
-    "RankedDocument",
-    "TruncationWarning",
-    "quantize_embeddings",
-    "encode_corpus",
-    "CorpusReport",
-    "semantic_search",
-    "Hit",
     "backends",
     "use_backend",
     "set_default_backend",
@@ -144,25 +125,20 @@ __all__ = [
     "KernelWarning",
     "PluginApiMismatch",
     "LayerFileError",
-    "ModelError",
-    "ModelNotFound",
-    "CorpusError",
-    "BadText",
 ]
 
 
-def __getattr__(name: str) -> typing.Any:
-    """Import the functions on corpora when they are first used: they would take a fifth of the time of ``import mha_core``."""
-    if name in ("CorpusReport", "encode_corpus"):
-        from .corpus import encode
-
-        return getattr(encode, name)
-    if name in ("Hit", "semantic_search"):
-        from .corpus import search
-
-        return getattr(search, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+_OF_TEXTS = frozenset(
+    {
+        *("TextEncoder", "CrossEncoder", "RankedDocument", "TruncationWarning", "quantize_embeddings", "encode_corpus"),
+        *("CorpusReport", "semantic_search", "Hit", "ModelError", "ModelNotFound", "CorpusError", "BadText"),
+    }
+)
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+def __getattr__(name: str) -> typing.Never:
+    """Say where the names of texts are, which belong to another distribution."""
+    message = f"module {__name__!r} has no attribute {name!r}"
+    if name in _OF_TEXTS:
+        message += f"; it is mha_text.{name}, of the distribution mha-text: pip install mha-text"
+    raise AttributeError(message, name=name, obj=sys.modules[__name__])

@@ -6,21 +6,26 @@
 from .algebra.arrays import DynamicRange, sum_to
 from .algebra.attention import block_state
 from .algebra.attention_vjp import AttentionGradients, block_gradients, gradients_by_sequence, row_terms, sink_gradient
-from .algebra.biases import Alibi, ArrayBias, BiasSum
-from .algebra.blocks import by_batch_slices
-from .algebra.grid import Grid
-from .algebra.masks import Mask, Relation, runs
+from .algebra.bias_sums import ScoreSum, bias_by_distance, gradient_by_distance, score_sum
+from .algebra.biases import Alibi, ArrayBias, Bias, BiasSum
+from .algebra.blocks import by_batch_slices, visible_blocks
+from .algebra.diagonals import keys_by_distance, place_of_pair, places_of_block, skewed
+from .algebra.expressions import Mask
+from .algebra.grid import Grid, Relation
+from .algebra.masks import runs
 from .algebra.packed import by_sequence, goes_by_sequence, only_packed
 from .algebra.parts import Part
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, concat_queries, merge
+from .algebra.tiles import Limits, Tile, heads_together, pieces
 from .dispatch.context import is_overridden
 from .dispatch.contract import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Call, Collectives, Kernel
 from .dispatch.errors import NoDevice
 from .dispatch.hookspecs import hookimpl
-from .dispatch.problems import attend, attend_vjp
 from .dispatch.registry import register, unregister
-from .dispatch.step import Step
+from .ops.attend import attend
+from .ops.attend_vjp import attend_vjp
+from .ops.operation import Step
 from .ops.tree import map_arrays
 
 __all__ = [
@@ -32,35 +37,49 @@ __all__ = [
     "AttentionProblem",
     "AttentionState",
     "Backend",
+    "Bias",
     "BiasSum",
     "Call",
     "Collectives",
     "DynamicRange",
     "Grid",
     "Kernel",
+    "Limits",
     "Mask",
     "NoDevice",
     "Part",
     "Relation",
+    "ScoreSum",
     "Step",
+    "Tile",
     "attend",
     "attend_vjp",
+    "bias_by_distance",
     "block_gradients",
     "block_state",
     "by_batch_slices",
     "by_sequence",
     "concat_queries",
     "goes_by_sequence",
+    "gradient_by_distance",
     "gradients_by_sequence",
+    "heads_together",
     "hookimpl",
     "is_overridden",
+    "keys_by_distance",
     "map_arrays",
     "merge",
     "only_packed",
+    "pieces",
+    "place_of_pair",
+    "places_of_block",
     "register",
     "row_terms",
     "runs",
+    "score_sum",
     "sink_gradient",
+    "skewed",
     "sum_to",
     "unregister",
+    "visible_blocks",
 ]

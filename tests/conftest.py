@@ -1,9 +1,9 @@
 """Fixtures for all tests: backends, seeded random numbers, and models to read."""
 
 import importlib.util
-import json
 import os
 import zlib
+from functools import partial
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test uses a network
@@ -13,54 +13,39 @@ os.environ.setdefault("KERAS_BACKEND", "torch")  # of the libraries that Keras c
 os.environ.pop("MHA_BACKEND", None)
 os.environ.pop("MHA_MODEL", None)
 
-import numpy as np
-import pytest
-
-import mha_core as mha
 import native as native_plugin
 import needs
-import strict_plugin
+import numpy as np
+import pytest
 from browser import chromium
-from mha_core.dispatch.backend import load
-from mha_core.plugin import NoDevice, register, unregister
-from mha_numpy import blas, cores
+from project import ROOT
 from sample_kernels import Plugin, received
+from tested_backends import EACH_BACKEND, WITHOUT_CUPY
+from tiny_models import write_tiny_model
 
-ROOT = Path(__file__).parent.parent
-THIRD_PARTY = ROOT / "build" / "third_party"
-BACKENDS = {"numpy": "numpy", "torch": "torch", "array_api_strict": "array_api_strict", "frozen_v1": "mha_frozen_v1"}
-"""Backends that the algebra is tested on, and the library that each one needs."""
-collect_ignore = ["third_party"]  # distributions, which are tested as they are installed
+from mha_core.dispatch.backend import load
+from mha_core.plugin import register, unregister
+from mha_numpy import blas, cores
+
+FOLDERS = {"browser": ["browser"], "cuda": ["cuda", "rotating"], "field": ["field", "rotating"], "pages": ["pages"]}
+"""Markers of the tests in a folder."""
+pytest_plugins = ["shares"]
+collect_ignore = ["third_party", "support"]  # what is tested as it is installed, and what tests import
 
 if needs.REQUIRED and (absent := [needs.reason(name) for name in needs.INSTALL if needs.is_absent(name)]):
     raise pytest.UsageError(f"MHA_TESTS_REQUIRE=all, but something is not installed: {'; '.join(absent)}")
-register(strict_plugin)
-WITHOUT_CUPY = needs.without("cupy")
-if not WITHOUT_CUPY:
-    try:
-        load("cupy")
-        BACKENDS["cupy"] = "cupy"
-    except mha.BackendUnavailable as error:
-        if not isinstance(error.__cause__, NoDevice):  # CuPy is installed, but broken
-            raise
-        WITHOUT_CUPY = str(error.__cause__)
-EACH_BACKEND = [pytest.param(name, marks=needs.installed(library)) for name, library in BACKENDS.items()]
 
 
 def pytest_report_header():
     return f"not tested: cupy: {WITHOUT_CUPY}" if WITHOUT_CUPY else None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collect_file():
-    """Collect no doctests in this folder: only the tests that use a helper module import it."""
-    return [collector for collector in (yield) if type(collector) is pytest.Module]
-
-
 def pytest_collection_modifyitems(items):
+    """Give each test the markers of its folder."""
     for item in items:
-        if item.path.name.startswith("test_cuda_"):
-            item.add_marker("cuda")
+        for folder in FOLDERS.keys() & set(item.path.parts):
+            for marker in FOLDERS[folder]:
+                item.add_marker(marker)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -157,85 +142,48 @@ def sentences():
     return (ROOT / "examples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
 
 
+@pytest.fixture(scope="session")
+def once(tmp_path_factory):
+    """The function that returns the directory that ``write(folder, *arguments, **options)`` writes, once in a run of tests.
+
+    Tests do not change it.
+    """
+    written = {}
+
+    def of(write, *arguments, **options):
+        key = write, arguments, *options.items()
+        if key not in written:
+            written[key] = write(tmp_path_factory.mktemp("models") / "model", *arguments, **options)
+        return written[key]
+
+    return of
+
+
+@pytest.fixture
+def cross_folder(once):
+    """The function that returns the directory of a cross-encoder of a family, with one label."""
+    from cross_models import write
+
+    return partial(once, write)
+
+
+@pytest.fixture
+def pairs(rng):
+    """Pairs of texts of many lengths."""
+    from cross_models import some_pairs
+
+    return some_pairs(rng)
+
+
 @pytest.fixture
 def tiny_model(tmp_path):
     """The directory of a small random BERT with a whole-word tokenizer, in the layout of sentence-transformers."""
     return write_tiny_model(tmp_path / "tiny")
 
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "bird", "sings", "in", "the", "tree", "at", "dawn"]
-CONFIG = {
-    "model_type": "bert",
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
-    "vocab_size": len(WORDS),
-    "max_position_embeddings": 10,
-    "type_vocab_size": 2,
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-}
+@pytest.fixture
+def tiny(tiny_model):
+    """The encoder of ``tiny_model``."""
+    import mha_text as mt
 
-
-def tiny_weights(seed=0):
-    """Random weights that fit CONFIG, by their names in a BERT checkpoint."""
-    rng = np.random.default_rng(seed)
-    d, ff = CONFIG["hidden_size"], CONFIG["intermediate_size"]
-    shapes = {
-        "embeddings.word_embeddings.weight": (CONFIG["vocab_size"], d),
-        "embeddings.position_embeddings.weight": (CONFIG["max_position_embeddings"], d),
-        "embeddings.token_type_embeddings.weight": (CONFIG["type_vocab_size"], d),
-        "embeddings.LayerNorm.weight": (d,),
-        "embeddings.LayerNorm.bias": (d,),
-    }
-    for at in range(CONFIG["num_hidden_layers"]):
-        base = f"encoder.layer.{at}"
-        for name, rows, columns in [
-            ("attention.self.query", d, d),
-            ("attention.self.key", d, d),
-            ("attention.self.value", d, d),
-            ("attention.output.dense", d, d),
-            ("intermediate.dense", ff, d),
-            ("output.dense", d, ff),
-        ]:
-            shapes |= {f"{base}.{name}.weight": (rows, columns), f"{base}.{name}.bias": (rows,)}
-        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
-            shapes |= {f"{base}.{name}.weight": (d,), f"{base}.{name}.bias": (d,)}
-    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-
-
-def write_tiny_model(folder, *, config=CONFIG, weights=None, pooling=None, modules=("Transformer", "Pooling", "Normalize")):
-    """Write the directory of a model, of which tests may then break one file, and return its path."""
-    from safetensors.numpy import save_file
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    (folder / "1_Pooling").mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(tiny_weights() if weights is None else weights, folder / "model.safetensors")
-    tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", WORDS.index("[CLS]")), ("[SEP]", WORDS.index("[SEP]"))]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 8, "do_lower_case": False}))
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    (folder / "modules.json").write_text(
-        json.dumps(
-            [
-                {"idx": at, "path": paths.get(kind, kind), "type": f"sentence_transformers.models.{kind}"}
-                for at, kind in enumerate(modules)
-            ]
-        )
-    )
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling or {"pooling_mode_mean_tokens": True}))
-    return folder
-
-
-__all__ = ["BACKENDS", "CONFIG", "ROOT", "WORDS", "mha", "tiny_weights", "write_tiny_model"]
-
-
-def edit(path, **changes):
-    """Change fields of a JSON file, which is written if there is none."""
-    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | changes))
+    return mt.TextEncoder.from_pretrained(tiny_model, backend="numpy")

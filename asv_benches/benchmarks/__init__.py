@@ -1,7 +1,6 @@
 """The asv benchmarks, run on every installed backend.
 
-The cases are those of ``mha_core.bench`` in this tree, whichever commit is measured: they are imported as ``tree.bench``,
-next to the installed ``mha_core``.
+The cases are those of ``mha_conformance.bench`` in this tree, whichever commit of ``mha_core`` is measured.
 
 asv starts a process for each benchmark, whose name is among the process's arguments. A library reads its number of threads when
 it is loaded, and asv has loaded NumPy before this module is imported. Therefore the process restarts itself with one thread,
@@ -10,7 +9,6 @@ unless the benchmark uses all cores.
 
 import os
 import sys
-import types
 from pathlib import Path
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
@@ -21,6 +19,4 @@ if not any(word.startswith("all_cores.") for word in sys.argv):
     if not ONE_THREAD.items() <= os.environ.items():
         os.execve(sys.executable, sys.orig_argv, os.environ | ONE_THREAD)
 
-tree = types.ModuleType("tree", "mha_core of the tree that contains these benchmarks.")
-tree.__path__ = [str(Path(__file__).parents[2] / "mha_core")]
-sys.modules.setdefault("tree", tree)
+sys.path.insert(0, str(Path(__file__).parents[2] / "conformance"))

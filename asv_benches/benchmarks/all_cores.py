@@ -3,7 +3,7 @@
 Each library is alone in its process: with several threads, NumPy's would slow down another's.
 """
 
-from tree.bench.cases import ALL_CORES
+from mha_conformance.bench.cases import ALL_CORES
 
 from .backends import BACKENDS
 from .timing import _Time

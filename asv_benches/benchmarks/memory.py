@@ -1,7 +1,7 @@
 """Memory that a call needs beyond its arguments, on one thread: every thread adds scratch memory."""
 
-from tree.bench.cases import CASES, LONG
-from tree.bench.memory import grown
+from mha_conformance.bench.cases import CASES, LONG
+from mha_conformance.bench.memory import grown
 
 from .backends import BACKENDS, ready, skip_missing
 from .timing import TIMEOUT

@@ -3,8 +3,8 @@
 On one thread times are stable, and NumPy can be timed in the same process as any other library.
 """
 
-from tree.bench.cases import CASES
-from tree.bench.cost import cost
+from mha_conformance.bench.cases import CASES
+from mha_conformance.bench.cost import cost
 
 from .backends import BACKENDS, ready
 from .timing import CHECK, TIMEOUT, _Time, verified

@@ -6,8 +6,8 @@ import os
 import time
 from functools import partial
 
-from tree.bench.cases import ALL_CORES, CASES, Problem
-from tree.bench.timing import Work, calibrated, timed
+from mha_conformance.bench.cases import ALL_CORES, CASES, Problem
+from mha_conformance.bench.timing import Work, calibrated, timed
 
 from .backends import BACKENDS, ready, skip_missing
 

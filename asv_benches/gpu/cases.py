@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 import mha_core as mha
-from mha_core.conformance.oracle import attention as exact_attention
+from mha_conformance.oracle import attention as exact_attention
 from peers.layer import state_dict
 
 from .target import BLOCKS, OURS, Target

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.bench.rounds import ratio
+from mha_conformance.bench.rounds import ratio
 
 from .cases import Case, Comparison, Goal
 from .target import Target

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mha_core.bench.timing import duration
+import reports
+from mha_conformance.bench.timing import duration
 
 from .cases import CASES, Case, Goal
 from .measure import Row, Verdict
 
-NOT_YET = "not yet run on a GPU"
-_HEAD = """# Benchmarks on a GPU
-
-`make gpu-check` runs the conformance suite on CuPy and on torch with CUDA, and writes their certificates. Then it times the
-cases below on the same GPU, in turns, with CUDA events. Inputs are bfloat16; several sets of inputs take turns. Every answer
-is checked against float64 before it is timed.
+NOT_MEASURED = "not measured"
+_HEAD = """\
+`make gpu-check` runs the conformance suite on CuPy and on torch with CUDA, and writes their certificates. Then it times
+[the cases](../asv_benches/gpu/cases.py) on the same GPU, in turns, with CUDA events. Inputs are bfloat16; several sets of
+inputs take turns. Every answer is checked against float64 before it is timed.
 """
 
 
 def page(found: dict[str, Any] | None, cases: Sequence[Case] = CASES) -> str:
     """Return the Markdown of docs/gpu.md from what ``record`` returned; None if nothing was measured yet."""
     parts = [_HEAD, _measured_on(found)]
-    goals = (_goal(case, goal, found) for case in cases for goal in case.goals)
-    parts.append(_table(("case", "contender", "compared with", "goal", "measured"), goals))
     if found is not None:
-        parts.append(_table(("case", "contender", "time", "rate"), map(_row, found["rows"])))
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
-
-
-def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows))
+        goals = (_goal(case, goal, found) for case in cases for goal in case.goals)
+        parts.append(reports.table(("case", "contender", "compared with", "goal", "measured"), goals))
+        parts.append(reports.table(("case", "contender", "time", "rate"), map(_row, found["rows"])))
+    return reports.page("Benchmarks on a GPU", *parts)
 
 
 def record(rows: Sequence[Row], verdicts: Iterable[Verdict], limits: dict[str, float], head: dict[str, Any]) -> dict[str, Any]:
@@ -49,15 +44,13 @@ def record(rows: Sequence[Row], verdicts: Iterable[Verdict], limits: dict[str, f
 
 def write(folder: Path, found: dict[str, Any], cases: Sequence[Case]) -> None:
     """Write gpu.json and gpu.md."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gpu.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    (folder / "gpu.md").write_text(page(found, cases), encoding="utf-8")
+    reports.write(folder / "gpu", found, page(found, cases))
 
 
 def _measured_on(found: dict[str, Any] | None) -> str:
     """Return the paragraph that says when, on what and with which versions the figures were measured."""
     if found is None:
-        return "These benchmarks have not been run on a GPU yet. The goals are for an H200."
+        return "These benchmarks have not been run on a GPU yet."
     limits, versions = found["limits"], ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     if found["rehearsal"]:
         what = "A rehearsal on the CPU with small problems, and NumPy in place of CuPy: the figures mean nothing"
@@ -69,10 +62,10 @@ def _measured_on(found: dict[str, Any] | None) -> str:
     )
 
 
-def _goal(case: Case, goal: Goal, found: dict[str, Any] | None) -> tuple[str, ...]:
+def _goal(case: Case, goal: Goal, found: dict[str, Any]) -> tuple[str, ...]:
     asked = f"at most {goal.at:.2f} of its time" if goal.beside else f"at least {goal.at:.2f} of its rate"
-    measured = NOT_YET
-    for verdict in found["verdicts"] if found else ():
+    measured = NOT_MEASURED
+    for verdict in found["verdicts"]:
         if verdict["case"] == case.name and verdict["goal"] == asdict(goal):
             ratio, met = verdict["found"], verdict["met"]
             measured = "not timed, see below" if ratio is None else f"{ratio:.2f}, {'met' if met else 'missed'}"

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from mha_core.bench import limits
-from mha_core.bench.machine import source, tuning_variables
-from mha_core.bench.rounds import QUICK, Effort
-from mha_core.bench.worker import WorkerFailed
+from mha_conformance.bench import limits
+from mha_conformance.bench.machine import source, tuning_variables
+from mha_conformance.bench.rounds import QUICK, Effort
+from mha_conformance.bench.worker import WorkerFailed
 
 from .cases import BACKENDS, KNOWN, MissingPeer, check_installed, chosen
 from .measure import Row, measured

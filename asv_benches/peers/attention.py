@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.bench.attention import Attention
-from mha_core.bench.timing import Work
+from mha_conformance.bench.attention import Attention
+from mha_conformance.bench.timing import Work
 
 
 def sdpa(problem: Attention) -> Work:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mha_core.bench.attention import Attention
-from mha_core.bench.cases import Problem
-from mha_core.bench.gradients import AttentionBackward, AttentionStep
-from mha_core.bench.imports import Import
-from mha_core.bench.layer import Layer
-from mha_core.bench.texts import MODEL, Texts
-from mha_core.bench.timing import Work
+from mha_conformance.bench.attention import Attention
+from mha_conformance.bench.cases import Problem
+from mha_conformance.bench.gradients import AttentionBackward, AttentionStep
+from mha_conformance.bench.imports import Import
+from mha_conformance.bench.layer import Layer
+from mha_conformance.bench.texts import MODEL, Texts
+from mha_conformance.bench.timing import Work
 
 from . import attention, layer, pairs, text_step, texts, training
 from .modern import ModernBert

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.bench.layer import D_FF, D_MODEL, NUM_HEADS, Layer
-from mha_core.bench.timing import Work
+from mha_conformance.bench.layer import D_FF, D_MODEL, NUM_HEADS, Layer
+from mha_conformance.bench.timing import Work
 
 FUSED = "aten._transformer_encoder_layer_fwd.default"  # the only operation on torch's fast path
 

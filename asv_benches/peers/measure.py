@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mha_core.bench.compare import Contender, compare
-from mha_core.bench.rounds import Effort, Ratio, ratio
+from mha_conformance.bench.compare import Contender, compare
+from mha_conformance.bench.rounds import Effort, Ratio, ratio
 
 from . import native
 from .cases import Case

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mha_core.bench import plain_numpy
-from mha_core.bench.limits import MATRIX, Limit
-from mha_core.bench.texts import Texts
+import mha_text as mt
+from mha_conformance.bench import plain_numpy
+from mha_conformance.bench.limits import MATRIX, Limit
+from mha_conformance.bench.texts import Texts
 
 from .written import BUILD, once
 
@@ -58,9 +59,8 @@ class ModernBert(Texts):
 
     def exact(self) -> np.ndarray[Any, Any]:
         """Return the vectors of mha_core in float64; sentence-transformers' are checked against them too."""
-        import mha_core as mha
 
-        encoder = mha.TextEncoder.from_pretrained(self.folder, backend="numpy", dtype="float64")
+        encoder = mt.TextEncoder.from_pretrained(self.folder, backend="numpy", dtype="float64")
         return encoder.encode(self.texts(), progress=False)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mha_core.bench.timing import Work
+from mha_conformance.bench.timing import Work
 
 LEVELS = {"native": "", "native-avx2": "avx2"}
 """What may follow a backend's name and "+", and the level of vector instructions that it is held down to."""
@@ -33,7 +33,7 @@ def _register(wanted: bool) -> None:
         sys.path.insert(0, str(BUILT))
         importlib.invalidate_caches()
     if not _is_installed():
-        raise ModuleNotFoundError("mha-native is not installed: run make native-here", name="mha_native")
+        raise ModuleNotFoundError("mha-native is not installed: run make compiled", name="mha_native")
     module = importlib.import_module("mha_native")
     has = any(plugin.module is module for plugin in registry().plugins)
     if wanted and not has:

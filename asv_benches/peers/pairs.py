@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.bench import plain_numpy
-from mha_core.bench.limits import MATRIX, Limit
-from mha_core.bench.texts import Texts
-from mha_core.bench.timing import Work, loaded, on
-from mha_core.conformance.oracle.tolerance import assert_within
+import mha_text as mt
+from mha_conformance.bench import plain_numpy
+from mha_conformance.bench.limits import MATRIX, Limit
+from mha_conformance.bench.texts import Texts
+from mha_conformance.bench.timing import Work, loaded, on
+from mha_conformance.oracle.tolerance import assert_within
 
 from .written import BUILD, once
 
@@ -54,17 +55,15 @@ class Pairs(Texts):
 
     def judge(self) -> Callable[[Any], None]:
         """Return a check of all scores against those of mha_core in float64; the peer's are checked too."""
-        import mha_core as mha
 
-        exact = mha.CrossEncoder.from_pretrained(self.folder, backend="numpy", dtype="float64").predict(self.pairs())
+        exact = mt.CrossEncoder.from_pretrained(self.folder, backend="numpy", dtype="float64").predict(self.pairs())
         bound = np.full(exact.shape, BOUND)
         return lambda answer: assert_within("cross-encoder", answer, exact, bound)
 
     def ours(self, backend: str) -> Work:
-        """Return the call of ``mha_core.CrossEncoder`` on a backend."""
-        import mha_core as mha
+        """Return the call of ``mha_text.CrossEncoder`` on a backend."""
 
-        model = mha.CrossEncoder.from_pretrained(self.folder, backend=backend)
+        model = mt.CrossEncoder.from_pretrained(self.folder, backend=backend)
         pairs = self.pairs()
         return on(loaded(backend), lambda: model.predict(pairs, progress=False))
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from mha_core.bench.limits import COPY, MATRIX
-from mha_core.bench.machine import processor, versions
-from mha_core.bench.rounds import Ratio
-from mha_core.bench.timing import duration
+import reports
+from mha_conformance.bench.limits import COPY, MATRIX
+from mha_conformance.bench.rounds import Ratio
+from mha_conformance.bench.timing import duration
 
 from . import chart
 from .measure import Row
@@ -61,10 +60,8 @@ def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dic
     """Return the table and what its figures depend on, for JSON."""
     return {
         "format": FORMAT,
-        "date": datetime.now(UTC).date().isoformat(),
         "command": command,
-        "machine": processor(),
-        "versions": versions(),
+        **reports.origin(),
         "limits": {kind: float(f"{rate:.4g}") for kind, rate in rates.items()},
         "rows": [asdict(row) | {"verdict": row.verdict} for row in rows],
     }
@@ -72,23 +69,18 @@ def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dic
 
 def markdown(rows: Sequence[Row], found: Mapping[str, Any], picture: str) -> str:
     """Return the page: what the figures depend on, the picture, the ratios, and the times."""
-    machine = found["machine"]
-    parts = [
-        "# Benchmarks against other libraries",
-        f"Measured on {found['date']} by `{found['command']}`: {machine['model']}, {machine['cores']} cores, "
-        f"{' '.join(machine['flags'])}, {machine['system']}; "
-        + ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-        + ".",
+    return reports.page(
+        "Benchmarks against other libraries",
+        reports.measured_on(found, found["command"]),
         *reading(found["limits"]),
         f"![The ratio, the goal and the limit of each backend in each case; the tables have the numbers]({picture})",
         "## Ratios to other libraries",
         "Goals are in parentheses: the greatest ratio that meets them. A ratio that misses its goal is bold.",
         _ratios(rows),
         "## Times",
-        _lines(("case", "backend", "quartiles", "time", "other's time", "of the limit"), 2, map(_times, rows)),
+        reports.table(("case", "backend", "quartiles", "time", "other's time", "of the limit"), map(_times, rows), left=2),
         *(f"{row.case}, {row.backend}: {row.wrong}" for row in rows if row.wrong),
-    ]
-    return "\n\n".join(parts) + "\n"
+    )
 
 
 def _ratios(rows: Sequence[Row]) -> str:
@@ -100,18 +92,12 @@ def _ratios(rows: Sequence[Row]) -> str:
         ratio = row.verdict if row.ratio is None else f"{row.ratio.median:.2f}{goal}"
         cases[row.case, row.peer][row.backend] = f"**{ratio}**" if row.verdict.startswith("missed") else ratio
     lines = [(f"{case},<br>{peer}", *(its.get(name, "") for name in backends)) for (case, peer), its in cases.items()]
-    return _lines(("case, and the other library", *backends), 1, lines)
+    return reports.table(("case, and the other library", *backends), lines, left=1)
 
 
 def _times(row: Row) -> tuple[str, ...]:
     case, _, backend, _, _, quartiles, _, time, its_time, reached = cells(row)
     return case, backend, quartiles, time, its_time, reached
-
-
-def _lines(heading: Sequence[str], left: int, rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, in which the columns after the first ``left`` are numbers."""
-    rule = ["---"] * left + ["---:"] * (len(heading) - left)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, rule, *rows))
 
 
 def reading(rates: Mapping[str, float]) -> list[str]:
@@ -133,17 +119,14 @@ def reading(rates: Mapping[str, float]) -> list[str]:
 
 def write(stem: Path, rows: Sequence[Row], rates: Mapping[str, float], command: str) -> None:
     """Write STEM.md with its picture STEM.svg, and STEM.json."""
-    found = record(rows, rates, command)
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    stem.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    draw(stem, rows, found)
+    draw(stem, rows, record(rows, rates, command))
 
 
 def draw(stem: Path, rows: Sequence[Row], found: Mapping[str, Any]) -> None:
-    """Write STEM.md and STEM.svg."""
+    """Write STEM.md with its picture STEM.svg, and the results to STEM.json."""
     picture = stem.with_suffix(".svg")
+    reports.write(stem, found, markdown(rows, found, picture.name))
     picture.write_text(chart.svg(rows), encoding="utf-8")
-    stem.with_suffix(".md").write_text(markdown(rows, found, picture.name), encoding="utf-8")
 
 
 def read(file: Path) -> tuple[list[Row], dict[str, Any]]:

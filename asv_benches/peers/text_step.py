@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.bench.limits import MATRIX, Limit
-from mha_core.bench.texts import Texts
-from mha_core.bench.timing import Work, loaded
-from mha_core.conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
+import mha_text as mt
+from mha_conformance.bench.limits import MATRIX, Limit
+from mha_conformance.bench.texts import Texts
+from mha_conformance.bench.timing import Work, loaded
+from mha_conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
 
 SEED = 0
 ROUNDINGS = 2000  # of the greatest number in a gradient
@@ -40,7 +41,7 @@ class TextStep(Texts):
         """Return a check of the gradients of three weights against those in float64."""
         import mha_core as mha
 
-        encoder = mha.TextEncoder.from_pretrained(self.folder, backend="numpy", dtype="float64")
+        encoder = mt.TextEncoder.from_pretrained(self.folder, backend="numpy", dtype="float64")
         _, pullback = mha.vjp(encoder, self.texts())
         exact = _some(pullback(self.d_vectors(encoder.dim).astype(np.float64))[0].model.arrays())
 
@@ -56,7 +57,7 @@ class TextStep(Texts):
         import mha_core as mha
 
         library, texts = loaded(backend), self.texts()
-        encoder = mha.TextEncoder.from_pretrained(self.folder, backend=backend)
+        encoder = mt.TextEncoder.from_pretrained(self.folder, backend=backend)
         d_vectors = library.from_numpy(self.d_vectors(encoder.dim))
 
         def step() -> Any:

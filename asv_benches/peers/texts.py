@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mha_core.bench.texts import Texts
-from mha_core.bench.timing import Work
+from mha_conformance.bench.texts import Texts
+from mha_conformance.bench.timing import Work
 
 
 def sentence_transformers(problem: Texts) -> Work:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.bench.gradients import AttentionBackward, AttentionStep
-from mha_core.bench.layer import D_FF, D_MODEL, NUM_HEADS, SEED, Layer
-from mha_core.bench.limits import COPY, MATRIX, Limit
-from mha_core.bench.timing import Work, loaded
-from mha_core.conformance.oracle.layer_gradients import LayerGradients
-from mha_core.conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
+from mha_conformance.bench.gradients import AttentionBackward, AttentionStep
+from mha_conformance.bench.layer import D_FF, D_MODEL, NUM_HEADS, SEED, Layer
+from mha_conformance.bench.limits import COPY, MATRIX, Limit
+from mha_conformance.bench.timing import Work, loaded
+from mha_conformance.oracle.layer_gradients import LayerGradients
+from mha_conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
 
 from .layer import state_dict
 

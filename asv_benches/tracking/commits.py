@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from .project import git
 
-CODE = ("mha_core", "backends")
-UNMEASURED = ("mha_core/bench", "mha_core/conformance", "mha_core/cli")
+CODE = ("mha_core", "backends", "text")
+UNMEASURED = ("mha_core/bench", "mha_core/conformance", "mha_core/cli", "text/mha_text/cli")
 """Code that no benchmark runs."""
 
 

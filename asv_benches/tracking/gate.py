@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mha_core.bench.timing import duration
+from mha_conformance.bench.timing import duration
 
 from .measure import Choice, cells, gap
 from .project import MACHINES, configuration

@@ -18,7 +18,7 @@ from typing import Any
 from asv.commands.run import Run
 from asv.results import Results, iter_results_for_machine
 
-from mha_core.bench.machine import processor, versions
+from mha_conformance.bench.machine import processor, versions
 from mha_core.cli.backends import report
 
 from .commits import changed_code, next_missing

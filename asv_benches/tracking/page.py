@@ -9,7 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from mha_core.cli.offline import render
+from mha_text.cli.offline import render
 
 from .figures import Style, figure, hovers, styles_of
 from .regressions import THRESHOLD, Regression, regressions

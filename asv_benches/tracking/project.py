@@ -59,7 +59,7 @@ def full(revision: str) -> str:
         raise GitFailed(f"no commit is named {revision!r}") from error
 
 
-MEASURING = ("asv_benches/benchmarks", "asv_benches/asv_environment.py", "mha_core/bench", "mha_core/conformance")
+MEASURING = ("asv_benches/benchmarks", "asv_benches/asv_environment.py", "conformance/mha_conformance")
 """The code that measures. It comes from the working tree, whichever commit is measured."""
 
 

@@ -1,6 +1,6 @@
 """The CuPy plugin, for CUDA GPUs. Everything runs on CuPy's current device and stream."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, NoDevice, hookimpl
@@ -15,8 +15,8 @@ def _namespace() -> Any:
     try:
         runtime.getDeviceCount()  # raises if there is no device
     except runtime.CUDARuntimeError as error:
-        found = f"no CUDA device is available: {error}"
-        raise NoDevice(f"{found}; cupy {cupy.__version__} is installed, but needs a CUDA GPU and its driver") from error
+        reason = f"no CUDA device is available: {error}"
+        raise NoDevice(f"{reason}; cupy {cupy.__version__} is installed, but needs a CUDA GPU and its driver") from error
     from . import namespace
 
     return namespace
@@ -90,56 +90,40 @@ def mha_backends() -> Iterable[Backend]:
     )
 
 
+_FLASH = ATTENTION_FEATURES - {"mask", "relative_bias", "bias_term"}
+_D_BLOCKS = ATTENTION_FEATURES - {"lse"} | {"d_lse", "d_bias", "d_sink"}
+_D_FLASH = _FLASH - {"lse"} | {"d_lse", "d_sink"}
+
+_KERNELS: tuple[tuple[str, str, int, str, str, tuple[str, ...], Set[str]], ...] = (
+    # op, name, priority, module, what tells the limits, files of the folder cuda, features
+    ("attention", "flash", 1, "attention.flash", "attention.flash", ("flash.cu",), _FLASH),
+    ("attention", "blocks", 0, "attention.blocks", "attention.blocks", ("softmax.cu",), ATTENTION_FEATURES),
+    ("attention_vjp", "flash", 1, "attention.flash_vjp", "attention.flash_vjp", ("rows.cu", "flash_vjp.cu"), _D_FLASH),
+    ("attention_vjp", "blocks", 0, "attention.blocks_vjp", "attention.blocks_vjp", ("rows.cu", "softmax.cu"), _D_BLOCKS),
+    ("layer_norm", "fused", 0, "norms", "rowwise", ("norms.cu",), set()),
+    ("rms_norm", "fused", 0, "norms", "rowwise", ("norms.cu",), set()),
+    ("gelu", "fused", 0, "activations", "rowwise", ("activations.cu",), set()),
+    ("relu", "fused", 0, "activations", "rowwise", ("activations.cu",), set()),
+    ("silu", "fused", 0, "activations", "rowwise", ("activations.cu",), set()),
+    ("rotary", "fused", 0, "rotary", "rowwise", ("rotary.cu",), set()),
+    ("linear", "fused", 0, "layers", "rowwise", ("activations.cu",), set()),
+    ("feed_forward", "fused", 0, "layers", "rowwise", ("activations.cu",), {"gate"}),
+    ("encoder_layer", "fused", 0, "layers", "rowwise", ("norms.cu", "activations.cu"), STANDARD_LAYER_FEATURES),
+    ("layer_norm_vjp", "fused", 0, "norms_vjp", "rowwise", ("norms_vjp.cu", "columns.cu"), set()),
+    ("rms_norm_vjp", "fused", 0, "norms_vjp", "rowwise", ("norms_vjp.cu", "columns.cu"), set()),
+    ("gelu_vjp", "fused", 0, "activations", "rowwise", ("activations_vjp.cu",), set()),
+    ("relu_vjp", "fused", 0, "activations", "rowwise", ("activations_vjp.cu",), set()),
+    ("silu_vjp", "fused", 0, "activations", "rowwise", ("activations_vjp.cu",), set()),
+    ("rotary_vjp", "fused", 0, "rotary", "rotary:supports_vjp", ("rotary.cu",), set()),
+    ("linear_vjp", "fused", 0, "linear_vjp", "linear_vjp", ("columns.cu",), set()),
+    ("embedding_vjp", "fused", 0, "linear_vjp", "linear_vjp:supports_embedding", ("columns.cu",), set()),
+    ("adamw", "fused", 0, "updates", "updates", ("adamw.cu",), set()),
+)
+
+
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
-    for op, name, module, limits, sources, handles, priority in (
-        (
-            "attention",
-            "flash",
-            "attention.flash",
-            "attention.flash",
-            ("flash.cu",),
-            ATTENTION_FEATURES - {"mask", "relative_bias", "bias_term"},
-            1,
-        ),
-        ("attention", "blocks", "attention.blocks", "attention.blocks", ("softmax.cu",), ATTENTION_FEATURES, 0),
-        (
-            "attention_vjp",
-            "flash",
-            "attention.flash_vjp",
-            "attention.flash_vjp",
-            ("rows.cu", "flash_vjp.cu"),
-            ATTENTION_FEATURES - {"lse", "mask", "relative_bias", "bias_term"} | {"d_lse", "d_sink"},
-            1,
-        ),
-        (
-            "attention_vjp",
-            "blocks",
-            "attention.blocks_vjp",
-            "attention.blocks_vjp",
-            ("rows.cu", "softmax.cu"),
-            ATTENTION_FEATURES - {"lse"} | {"d_lse", "d_bias", "d_sink"},
-            0,
-        ),
-        ("layer_norm", "fused", "norms", "rowwise", ("norms.cu",), (), 0),
-        ("rms_norm", "fused", "norms", "rowwise", ("norms.cu",), (), 0),
-        ("gelu", "fused", "activations", "rowwise", ("activations.cu",), (), 0),
-        ("relu", "fused", "activations", "rowwise", ("activations.cu",), (), 0),
-        ("silu", "fused", "activations", "rowwise", ("activations.cu",), (), 0),
-        ("rotary", "fused", "rotary", "rowwise", ("rotary.cu",), (), 0),
-        ("linear", "fused", "layers", "rowwise", ("activations.cu",), (), 0),
-        ("feed_forward", "fused", "layers", "rowwise", ("activations.cu",), ("gate",), 0),
-        ("encoder_layer", "fused", "layers", "rowwise", ("norms.cu", "activations.cu"), STANDARD_LAYER_FEATURES, 0),
-        ("layer_norm_vjp", "fused", "norms_vjp", "rowwise", ("norms_vjp.cu", "columns.cu"), (), 0),
-        ("rms_norm_vjp", "fused", "norms_vjp", "rowwise", ("norms_vjp.cu", "columns.cu"), (), 0),
-        ("gelu_vjp", "fused", "activations", "rowwise", ("activations_vjp.cu",), (), 0),
-        ("relu_vjp", "fused", "activations", "rowwise", ("activations_vjp.cu",), (), 0),
-        ("silu_vjp", "fused", "activations", "rowwise", ("activations_vjp.cu",), (), 0),
-        ("rotary_vjp", "fused", "rotary", "rotary:supports_vjp", ("rotary.cu",), (), 0),
-        ("linear_vjp", "fused", "linear_vjp", "linear_vjp", ("columns.cu",), (), 0),
-        ("embedding_vjp", "fused", "linear_vjp", "linear_vjp:supports_embedding", ("columns.cu",), (), 0),
-        ("adamw", "fused", "updates", "updates", ("adamw.cu",), (), 0),
-    ):
+    for op, name, priority, module, limits, sources, handles in _KERNELS:
         yield Kernel(
             backend="cupy",
             op=op,

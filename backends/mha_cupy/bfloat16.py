@@ -35,10 +35,10 @@ def finfo(type: Any, /) -> Any:
 
 def result_type(*arrays_and_dtypes: Any) -> Any:
     """``result_type`` of the standard: a Python number does not change a dtype. NumPy returns float64 for bfloat16 and 1.0."""
-    found = [x.dtype if isinstance(x, cupy.ndarray) else x for x in arrays_and_dtypes]
-    if any(map(_is_bfloat16, found)):
-        found = [x for x in found if not isinstance(x, bool | int | float)]
-    return cupy.result_type(*found)
+    dtypes = [x.dtype if isinstance(x, cupy.ndarray) else x for x in arrays_and_dtypes]
+    if any(map(_is_bfloat16, dtypes)):
+        dtypes = [x for x in dtypes if not isinstance(x, bool | int | float)]
+    return cupy.result_type(*dtypes)
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:

@@ -24,23 +24,18 @@ def record(op: str, name: str, sources: Iterable[str]) -> dict[str, Any]:
     return {"source": partial(_texts, tuple(sources)), "opt_in": reason_against(op, name, sources)}
 
 
-def certified(op: str, name: str, sources: Iterable[str]) -> bool:
-    """Return whether the certificate says that a kernel passed with these files of the folder ``cuda``."""
-    return not reason_against(op, name, sources)
-
-
 def reason_against(op: str, name: str, sources: Iterable[str]) -> str:
     """Return why a kernel is not certified; "" if it is."""
-    found, reason = _read(FILE)
+    certificate, reason = _read(FILE)
     if reason:
         return reason
-    kernel = found["kernels"].get((op, name), {})
+    kernel = certificate["kernels"].get((op, name), {})
     if not kernel.get("runs"):
         return "the certificate does not say that it ran on a GPU"
     from hashlib import sha256  # the import takes 3 ms, needed only if there is a certificate
 
     changed = kernel.get("source") != sha256(_texts(tuple(sources)).encode()).hexdigest()
-    return f"its source has changed since it was certified on {found['date']}" if changed else ""
+    return f"its source has changed since it was certified on {certificate['date']}" if changed else ""
 
 
 def _texts(sources: tuple[str, ...]) -> str:
@@ -51,10 +46,10 @@ def _texts(sources: tuple[str, ...]) -> str:
 def _read(file: Path) -> tuple[dict[str, Any], str]:
     """Return the kernels and the date of the certificate, and why it certifies no kernel ("" if it may certify some)."""
     try:
-        found = json.loads(file.read_text("utf-8"))
-        kernels = {(kernel["op"], kernel["name"]): kernel for kernel in found["kernels"]}
-        date, run = found["date"][:10], [found[key] for key in ("format", "backend", "result", "selection", "quick")]
-        missing = sorted(_DTYPES.difference(found["dtypes"]))
+        written = json.loads(file.read_text("utf-8"))
+        kernels = {(kernel["op"], kernel["name"]): kernel for kernel in written["kernels"]}
+        date, run = written["date"][:10], [written[key] for key in ("format", "backend", "result", "selection", "quick")]
+        missing = sorted(_DTYPES.difference(written["dtypes"]))
     except FileNotFoundError:
         return {}, "no certificate says that it passed on a GPU"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # a broken file must not break the plugin

@@ -52,8 +52,8 @@ def address(x: Any) -> int:
     """Return the address of the first element. NumPy arrays are accepted too: tests run the sources on the host."""
     import numpy
 
-    found: int = x.ctypes.data if isinstance(x, numpy.ndarray) else x.data.ptr
-    return found
+    pointer: int = x.ctypes.data if isinstance(x, numpy.ndarray) else x.data.ptr
+    return pointer
 
 
 @cache  # str(dtype) takes NumPy 4 us

@@ -40,12 +40,8 @@ def linear_vjp(x: Any, w: Any, b: Any, d_out: Any, *, wanted: Set[str]) -> tuple
 def supports_embedding(call: Call) -> str | None:
     d_out, ids = call.shape("d_out"), call.shape("ids")
     assert d_out is not None and ids is not None
-    if str(call.dtype) not in rowwise.DTYPES:
-        return f"supports {', '.join(rowwise.DTYPES)}, not {call.dtype}"
-    if 0 in (*d_out, *ids, call.option("num_rows")):
-        return "does not support empty axes"
-    most, count = rowwise.MAX_ELEMENTS, max(prod(d_out), call.option("num_rows") * d_out[-1])
-    return f"supports up to {most} elements, not {count}" if count > most else None
+    table = call.option("num_rows"), d_out[-1]
+    return rowwise.reason_against(call, d_out, ids, table, elements=max(prod(d_out), prod(table)))
 
 
 def embedding_vjp(d_out: Any, ids: Any, *, num_rows: int) -> Any:

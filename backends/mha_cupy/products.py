@@ -24,7 +24,7 @@ class Operand:
     """A matrix as cuBLAS reads it."""
 
     transposed: bool
-    """Whether its columns are contiguous, instead of its rows."""
+    """True if its columns are contiguous, instead of its rows."""
     leading: int
     """Elements from one contiguous row (column, if transposed) to the next."""
 
@@ -83,12 +83,12 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0, *, add: bool = False) 
 
     a, b = _readable(a), _readable(b)
     (m, n), k = out.shape[-2:], a.shape[-1]
-    found = _plan(a, b, out)
-    if len(found.offsets) > _FEW_CALLS and all(
+    planned = _plan(a, b, out)
+    if len(planned.offsets) > _FEW_CALLS and all(
         x.size <= _SMALL or _is_stack(x) for x in (a, b)
     ):  # heads of a batched projection
         a, b = (x if _is_stack(x) else _as_stack(x) for x in (a, b))
-        found = _plan(a, b, out)
+        planned = _plan(a, b, out)
     blas, handle = _cublas()
     double = a.dtype == numpy.float64
     scalars = numpy.asarray([alpha, float(add)], dtype=numpy.float64 if double else numpy.float32)
@@ -97,16 +97,16 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0, *, add: bool = False) 
     mode = blas.getMathMode(handle)
     blas.setMathMode(handle, mode | _NO_REDUCED_PRECISION)  # CuPy uses this thread's handle too
     try:
-        for offsets in found.offsets:
+        for offsets in planned.offsets:
             (pa, ta), (pb, tb), (pc, tc) = (
                 (at + by * size, kind) for (at, size, kind), by in zip(places, offsets, strict=True)
             )
             # cuBLAS is column-major and sees each matrix transposed: out^T = b^T a^T
             blas.gemmStridedBatchedEx(
-                *(handle, int(found.b.transposed), int(found.a.transposed), n, m, k, scalars.ctypes.data),
-                *(pb, tb, found.b.leading, found.step[1], pa, ta, found.a.leading, found.step[0]),
-                *(scalars.ctypes.data + scalars.itemsize, pc, tc, found.leading, found.step[2]),
-                *(found.count, compute, blas.CUBLAS_GEMM_DEFAULT),
+                *(handle, int(planned.b.transposed), int(planned.a.transposed), n, m, k, scalars.ctypes.data),
+                *(pb, tb, planned.b.leading, planned.step[1], pa, ta, planned.a.leading, planned.step[0]),
+                *(scalars.ctypes.data + scalars.itemsize, pc, tc, planned.leading, planned.step[2]),
+                *(planned.count, compute, blas.CUBLAS_GEMM_DEFAULT),
             )
     finally:
         blas.setMathMode(handle, mode)
@@ -170,15 +170,22 @@ def _plan(a: Any, b: Any, out: Any) -> Plan:
 
 
 def _operand(x: Any) -> Operand:
-    found = operand(x.shape, elements(x))
-    if found is None:
+    layout = operand(x.shape, elements(x))
+    if layout is None:
         raise AssertionError(f"cuBLAS cannot read {x.shape} with strides {x.strides}")
-    return found
+    return layout
 
 
 def elements(x: Any) -> tuple[int, ...]:
     """Return the strides in elements; 0 along an axis of size 1, so that it broadcasts."""
     return tuple(0 if size == 1 else step // x.dtype.itemsize for size, step in zip(x.shape, x.strides, strict=True))
+
+
+def with_strides(x: Any, ndim: int) -> tuple[Any, ...]:
+    """Return an array and its strides in elements; without an array, None and zeros."""
+    import numpy
+
+    return x, *map(numpy.int64, (0,) * ndim if x is None else elements(x))
 
 
 def _steps(a: Any, b: Any, out: Any) -> Iterator[tuple[int, ...]]:

@@ -83,13 +83,13 @@ def rotation(x: Any, cos: Any, sin: Any, out: Any, *, interleaved: bool, back: b
 
 def _merged_axes(x: Any, cos: Any, sin: Any) -> Axes:
     """Return the axes before the last, merged into as few as possible."""
-    found: Axes = []
+    merged: Axes = []
     for at, size in enumerate(x.shape[:-1], start=-x.ndim):
         along = tuple(0 if y.ndim < -at or y.shape[at] == 1 else y.strides[at] for y in (x, cos, sin))
         if size == 1:
             continue
-        if found and all(outer == inner * size for outer, inner in zip(found[-1][1], along, strict=True)):
-            found[-1] = (found[-1][0] * size, along)
+        if merged and all(outer == inner * size for outer, inner in zip(merged[-1][1], along, strict=True)):
+            merged[-1] = (merged[-1][0] * size, along)
         else:
-            found.append((size, along))
-    return found
+            merged.append((size, along))
+    return merged

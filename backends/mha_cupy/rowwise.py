@@ -14,17 +14,22 @@ from .launch import address, c_name
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 _MAX_ACCESS = 16  # bytes that a thread reads or writes in one access, at most
-MAX_ELEMENTS = 2**31 - 1  # the kernels count in 32 bits
+_MAX_ELEMENTS = 2**31 - 1  # the kernels count in 32 bits
 
 
 def supports(call: Call) -> str | None:
+    shapes = [shape for _, shape in call.shapes]
+    widest = max((shape[-1] for shape in shapes if shape), default=1)  # of the intermediates
+    return reason_against(call, *shapes, elements=prod(shapes[0][:-1]) * widest)
+
+
+def reason_against(call: Call, *shapes: tuple[int, ...], elements: int = 0) -> str | None:
+    """Return why no kernel computes in the call's dtype, with these shapes, or with so many elements; None if one does."""
     if str(call.dtype) not in DTYPES:
         return f"supports {', '.join(DTYPES)}, not {call.dtype}"
-    shapes = [shape for _, shape in call.shapes]
-    if 0 in (size for shape in shapes for size in shape):
+    if any(0 in shape for shape in shapes):
         return "does not support empty axes"
-    elements = prod(shapes[0][:-1]) * max(shape[-1] for shape in shapes)  # of the widest intermediate
-    return f"supports up to {MAX_ELEMENTS} elements, not {elements}" if elements > MAX_ELEMENTS else None
+    return f"supports up to {_MAX_ELEMENTS} elements, not {elements}" if elements > _MAX_ELEMENTS else None
 
 
 def rows(x: Any) -> Any:
@@ -40,9 +45,9 @@ def stride(x: Any) -> numpy.int64:
 
 def pack(length: int, *arrays: Any) -> int:
     """Return how many elements one access may take, so that all accesses to rows of ``length`` elements are aligned."""
-    given = [x for x in arrays if x is not None]
-    size = given[0].itemsize
-    offsets = [offset for x in given for offset in (address(x), *x.strides[:-1])]
+    present = [x for x in arrays if x is not None]
+    size = present[0].itemsize
+    offsets = [offset for x in present for offset in (address(x), *x.strides[:-1])]
     return max(1, gcd(_MAX_ACCESS, length * size, *offsets) // size)  # NumPy's arrays, in tests, may begin inside an element
 
 

@@ -48,20 +48,20 @@ class Ranks:
         """Send an array to each rank; return those that the ranks sent to this one."""
         received = [_empty(shape, arrays[0]) for shape in shapes]
         received[self.rank] = arrays[self.rank]
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        return self._exchange([(arrays[r], r) for r in others], [(received[r], r) for r in others], received)()
+        peers = [rank for rank in range(self.size) if rank != self.rank]
+        return self._exchange([(arrays[r], r) for r in peers], [(received[r], r) for r in peers], received)()
 
-    def tell(self, text: str) -> list[str]:
-        """Return the texts of all ranks."""
-        own = numpy.frombuffer(text.encode(), dtype=numpy.uint8)
-        lengths = self.all_gather(numpy.asarray([own.size]), [(1,)] * self.size)
-        found = self.all_gather(own, [(int(length[0]),) for length in lengths])
-        return [each.tobytes().decode() for each in found]
+    def all_gather_text(self, text: str) -> list[str]:
+        """Return the text of each rank."""
+        encoded = numpy.frombuffer(text.encode(), dtype=numpy.uint8)
+        lengths = self.all_gather(numpy.asarray([encoded.size]), [(1,)] * self.size)
+        gathered = self.all_gather(encoded, [(int(length[0]),) for length in lengths])
+        return [each.tobytes().decode() for each in gathered]
 
     def _exchange(
-        self, sent: Sequence[tuple[Any, int]], received: Sequence[tuple[Any, int]], found: list[Any]
+        self, sent: Sequence[tuple[Any, int]], received: Sequence[tuple[Any, int]], results: list[Any]
     ) -> Callable[[], list[Any]]:
-        """Start to send arrays to ranks, and to fill others from ranks; return a function that waits, and returns ``found``.
+        """Start to send arrays to ranks, and to fill others from ranks; return a function that waits, and returns ``results``.
 
         An array without elements is not sent.
         """
@@ -69,11 +69,11 @@ class Ranks:
         sends = [(_contiguous(x), rank) for x, rank in sent if x.size]
         open_ = receives + [(self.comm.Isend(_memory(x), rank), f"to rank {rank}", x) for x, rank in sends]
 
-        def arrive() -> list[Any]:
+        def receive() -> list[Any]:
             self._wait(open_)
-            return found
+            return results
 
-        return arrive
+        return receive
 
     def _wait(self, messages: list[tuple[Any, str, Any]]) -> None:
         """Wait for messages, each with its ranks in words and its memory. Raises TimeoutError."""

@@ -5,16 +5,11 @@ import NumPy; the functions that it names do.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
+from importlib import import_module
 from typing import Any
 
 from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, hookimpl
-
-
-def _namespace() -> Any:
-    from .bfloat16 import namespace
-
-    return namespace()
 
 
 def _versions() -> dict[str, str]:
@@ -46,21 +41,15 @@ def _refuses(x: Any) -> str | None:
     return None
 
 
-def _set_num_threads(n: int | None) -> None:
-    from .cores import set_num_threads
-
-    set_num_threads(n)
-
-
 @hookimpl
 def mha_backends() -> Iterable[Backend]:
     yield Backend(
         name="numpy",
         api=1,
         types=("numpy:ndarray",),
-        namespace=_namespace,
+        namespace=lambda: import_module("mha_numpy.bfloat16").namespace(),
         parallel=_parallel,
-        set_num_threads=_set_num_threads,
+        set_num_threads=lambda n: import_module("mha_numpy.cores").set_num_threads(n),
         refuses=_refuses,
         to_numpy=lambda array: array,
         devices=lambda: ["cpu"],
@@ -71,89 +60,47 @@ def mha_backends() -> Iterable[Backend]:
     )
 
 
+_ATTENTION = ATTENTION_FEATURES - {"bias_term"}
+_ATTENTION_VJP = _ATTENTION - {"lse"} | {"d_lse", "d_bias", "d_sink"}
+_LAYER_VJP = STANDARD_LAYER_FEATURES - {f"feed_forward.activation={name}" for name in ("gelu_tanh", "silu")}
+
+_KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
+    # op, name, module, what tells the limits, features
+    ("attention", "tiles", "attention.kernel", "attention.kernel:supports", _ATTENTION),
+    ("attention_vjp", "tiles", "attention.gradients", "attention.gradients:supports", _ATTENTION_VJP),
+    ("gelu", "tiles", "gelu", "gelu:supports", set()),
+    ("gelu_vjp", "tiles", "gelu", "gelu:supports", set()),
+    ("relu", "tiles", "relu", "relu:supports", set()),
+    ("relu_vjp", "tiles", "relu", "relu:supports", set()),
+    ("rotary", "tiles", "rotary", "norms:supports", set()),
+    ("rotary_vjp", "tiles", "rotary", "rotary:supports_vjp", set()),
+    ("linear", "chunks", "linear", "norms:supports", set()),
+    ("linear", "half", "linear:linear_half", "linear:supports_half", set()),
+    ("linear_vjp", "chunks", "linear", "norms:supports", set()),
+    ("layer_norm", "chunks", "norms", "norms:supports", set()),
+    ("layer_norm_vjp", "chunks", "norm_gradients", "norms:supports", set()),
+    ("rms_norm", "chunks", "norms", "norms:supports", set()),
+    ("rms_norm_vjp", "chunks", "norm_gradients", "norms:supports", set()),
+    ("embedding_vjp", "sorted", "embedding", "norms:supports", set()),
+    ("feed_forward", "chunks", "layers", "norms:supports", {"gate"}),
+    ("feed_forward_vjp", "chunks", "layer_gradients", "layer_gradients:supports", set()),
+    ("encoder_layer", "chunks", "layers", "norms:supports", STANDARD_LAYER_FEATURES),
+    ("encoder_layer_vjp", "chunks", "layer_gradients", "layer_gradients:supports", _LAYER_VJP),
+    ("adamw", "chunks", "updates", "relu:supports", set()),
+)
+
+
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
-    yield Kernel(
-        backend="numpy", op="gelu", name="tiles", api=1, load="mha_numpy.gelu:gelu", supports="mha_numpy.gelu:supports"
-    )
-    yield Kernel(
-        backend="numpy",
-        op="attention",
-        name="tiles",
-        api=1,
-        load="mha_numpy.attention.kernel:attention",
-        prepare="mha_numpy.attention.few_pairs:prepare",
-        handles=ATTENTION_FEATURES - {"bias_term"},
-        supports="mha_numpy.attention.kernel:supports",
-    )
-    yield Kernel(
-        backend="numpy",
-        op="attention_vjp",
-        name="tiles",
-        api=1,
-        load="mha_numpy.attention.gradients:attention_vjp",
-        handles=ATTENTION_FEATURES - {"bias_term", "lse"} | {"d_lse", "d_bias", "d_sink"},
-        supports="mha_numpy.attention.gradients:supports",
-    )
-    yield Kernel(
-        backend="numpy",
-        op="linear",
-        name="half",
-        api=1,
-        load="mha_numpy.linear:linear_half",
-        supports="mha_numpy.linear:supports_half",
-    )
-    for op, name, module in (
-        ("gelu_vjp", "tiles", "gelu"),
-        ("relu", "tiles", "relu"),
-        ("relu_vjp", "tiles", "relu"),
-        ("linear_vjp", "chunks", "linear"),
-        ("rotary", "tiles", "rotary"),
-        ("layer_norm_vjp", "chunks", "norm_gradients"),
-        ("rms_norm_vjp", "chunks", "norm_gradients"),
-        ("embedding_vjp", "sorted", "embedding"),
-    ):
+    for op, name, where, supports, handles in _KERNELS:
+        module, _, function = where.partition(":")
         yield Kernel(
             backend="numpy",
             op=op,
             name=name,
             api=1,
-            load=f"mha_numpy.{module}:{op}",
-            supports=f"mha_numpy.{module}:supports",
-        )
-    yield Kernel(
-        backend="numpy",
-        op="rotary_vjp",
-        name="tiles",
-        api=1,
-        load="mha_numpy.rotary:rotary_vjp",
-        supports="mha_numpy.rotary:supports_vjp",
-    )
-    for op, module, handles in (
-        ("linear", "linear", ()),
-        ("layer_norm", "norms", ()),
-        ("rms_norm", "norms", ()),
-        ("feed_forward", "layers", ("gate",)),
-        ("encoder_layer", "layers", STANDARD_LAYER_FEATURES),
-        ("adamw", "updates", ()),
-    ):
-        yield Kernel(
-            backend="numpy",
-            op=op,
-            name="chunks",
-            api=1,
-            load=f"mha_numpy.{module}:{op}",
+            load=f"mha_numpy.{module}:{function or op}",
+            prepare="mha_numpy.attention.few_pairs:prepare" if op == "attention" else None,
             handles=frozenset(handles),
-            supports=f"mha_numpy.{module}:supports",
-        )
-    activations = frozenset(f"feed_forward.activation={name}" for name in ("gelu_tanh", "silu"))
-    for op, handles in (("feed_forward_vjp", frozenset[str]()), ("encoder_layer_vjp", STANDARD_LAYER_FEATURES - activations)):
-        yield Kernel(
-            backend="numpy",
-            op=op,
-            name="chunks",
-            api=1,
-            load=f"mha_numpy.layer_gradients:{op}",
-            handles=handles,
-            supports="mha_numpy.layer_gradients:supports",
+            supports=f"mha_numpy.{supports}",
         )

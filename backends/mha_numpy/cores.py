@@ -49,8 +49,10 @@ def cgroup_limit(root: Path = Path("/")) -> float:
 def _groups(root: Path) -> Iterator[Path]:
     """Yield the directories of the control groups that limit the process's CPU time, innermost first."""
     memberships = [line.split(":", 2) for line in _lines(root / "proc/self/cgroup")]
-    paths = {
-        "cgroup2" if number == "0" else "cgroup": path for number, names, path in memberships if _limits_time(names, number)
+    paths = {  # version 2, or version 1 with the cpu controller
+        "cgroup2" if number == "0" else "cgroup": path
+        for number, controllers, path in memberships
+        if number == "0" or "cpu" in controllers.split(",")
     }
     for line in _lines(root / "proc/self/mountinfo"):
         mount, _, system = line.partition(" - ")
@@ -62,11 +64,6 @@ def _groups(root: Path) -> Iterator[Path]:
         group = PurePosixPath(paths[kind])  # in a container it may be outside of the mounted tree
         inside = group.relative_to(top).parts if group.is_relative_to(top) and ".." not in group.parts else ()
         yield from (directory.joinpath(*inside[:depth]) for depth in range(len(inside), -1, -1))
-
-
-def _limits_time(controllers: str, number: str) -> bool:
-    """Return whether a hierarchy limits CPU time: version 2, or version 1 with the cpu controller."""
-    return number == "0" or "cpu" in controllers.split(",")
 
 
 def _limit(group: Path) -> float:

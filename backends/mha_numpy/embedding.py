@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mha_core.plugin import Call
-
 from .scratch import scratch
 from .threads import run
 
 _COLUMNS = 1 << 17  # numbers of the gathered rows for which another thread is worth waking
-
-
-def supports(call: Call) -> str | None:
-    """Return why the kernel does not support a call, or None."""
-    if str(call.dtype) not in ("float32", "float64"):
-        return f"computes in float32 or float64, not {call.dtype}"
-    return "does not support empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
 
 
 def embedding_vjp(d_out: np.ndarray, ids: np.ndarray, *, num_rows: int) -> np.ndarray:
@@ -34,8 +25,8 @@ def embedding_vjp(d_out: np.ndarray, ids: np.ndarray, *, num_rows: int) -> np.nd
     runs = list(zip(several.tolist(), count[count > 1].tolist(), at[several].tolist(), strict=True))
     sums = np.zeros((num_rows, rows.shape[1]), dtype=rows.dtype)
 
-    def sum_runs(some: slice) -> None:
-        for start, length, i in runs[some]:
+    def sum_runs(span: slice) -> None:
+        for start, length, i in runs[span]:
             picked = scratch("rows", (length, rows.shape[1]), rows.dtype)
             np.take(rows, order[start : start + length], axis=0, out=picked, mode="clip")
             np.add.reduce(picked, axis=0, out=sums[i])

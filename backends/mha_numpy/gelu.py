@@ -15,7 +15,7 @@ from .tasks import in_tiles
 
 # P(a) = log2(1 - Phi(a)) on 0 <= a <= 9, P(0) = -1 exactly; fitted by linear programming so that a 2^P(a) is within
 # 0.8e-8 a. With every step in float32 the error is at most 1.8 unit roundoffs of x (1.73 for the worst of all floats;
-# tests/test_numpy_gelu.py).
+# tests/backends/mha_numpy/test_gelu.py).
 _P = (
     -2.83496283e-06,
     3.93782583e-05,
@@ -43,8 +43,8 @@ def gelu(x: np.ndarray, *, approximate: str) -> np.ndarray:
     flat = x.reshape(-1)
     y = np.empty_like(flat)
 
-    def tile(own: slice) -> None:
-        _tile(flat[own], y[own], *(scratch(name, flat[own].shape, flat.dtype) for name in ("a", "p")))
+    def tile(span: slice) -> None:
+        _tile(flat[span], y[span], *(scratch(name, flat[span].shape, flat.dtype) for name in ("a", "p")))
 
     in_tiles(tile, flat.size)
     return y.reshape(x.shape)
@@ -69,9 +69,9 @@ def gelu_vjp(x: np.ndarray, d_out: np.ndarray, *, wanted: Set[str], approximate:
     flat, d = x.reshape(-1), d_out.reshape(-1)
     dx = np.empty_like(flat)
 
-    def tile(own: slice) -> None:
-        write_slope(flat[own], dx[own])
-        np.multiply(dx[own], d[own], out=dx[own])
+    def tile(span: slice) -> None:
+        write_slope(flat[span], dx[span])
+        np.multiply(dx[span], d[span], out=dx[span])
 
     in_tiles(tile, flat.size)
     return (dx.reshape(x.shape),)

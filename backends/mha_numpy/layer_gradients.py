@@ -67,9 +67,9 @@ def feed_forward_vjp(
         if wanted - {"w_2", "b_2"}:
             _by_rows(lambda at, rows: network.backward(d[rows], rows, d_hidden, to_x), len(d))
         products = {"w_1": (tokens, d_hidden), "w_2": (network.hidden, d), "b_1": d_hidden, "b_2": d}
-        found, parts = _sums(products, wanted)
+        gradients, parts = _sums(products, wanted)
         compute(parts, len(d) * w_1.size)
-        return {**found, "x": dx}
+        return {**gradients, "x": dx}
 
     return out, pullback
 
@@ -157,7 +157,7 @@ class _Step:
         self.network = _Network(f.activation, f.w_1, f.b_1, f.w_2, f.b_2, x)
         inner = layer.norm_2 if self.first else layer.norm_1
 
-        def rest(at: int, rows: slice) -> None:
+        def after_attention(at: int, rows: slice) -> None:
             y = np.matmul(self.attended[rows], a.w_o, out=self.y[rows])
             if a.b_o is not None:
                 y += a.b_o
@@ -169,7 +169,7 @@ class _Step:
             if not self.first:
                 _normed(layer.norm_2, z, out[rows])
 
-        _by_rows(rest, len(x))
+        _by_rows(after_attention, len(x))
         return out.reshape(self.shape)
 
     def pullback(self, d_out: np.ndarray) -> Gradients:
@@ -179,20 +179,20 @@ class _Step:
         dy, d_hidden, d_attended = (np.empty_like(each) for each in (self.y, self.network.hidden, self.attended))
         sums = np.zeros((2, 2, len(_chunks(len(d))), d.shape[1]), dtype=d.dtype)  # of both norms; each chunk has its own
 
-        def rest(at: int, rows: slice) -> None:
+        def after_attention(at: int, rows: slice) -> None:
             if not self.first:
                 _norm_backward(layer.norm_2, self.z[rows], d[rows], dz[rows], sums[1, :, at])
             self.network.backward(dz[rows], rows, d_hidden, dy)
-            own = dy[rows]
+            dy_rows = dy[rows]
             if self.first:
-                _norm_backward(layer.norm_2, self.y[rows], own, own, sums[1, :, at])
-                own += d[rows]
+                _norm_backward(layer.norm_2, self.y[rows], dy_rows, dy_rows, sums[1, :, at])
+                dy_rows += d[rows]
             else:
-                own += dz[rows]
-                _norm_backward(layer.norm_1, self.y[rows], own, own, sums[0, :, at])
-            np.matmul(own, a.w_o.T, out=d_attended[rows])
+                dy_rows += dz[rows]
+                _norm_backward(layer.norm_1, self.y[rows], dy_rows, dy_rows, sums[0, :, at])
+            np.matmul(dy_rows, a.w_o.T, out=d_attended[rows])
 
-        _by_rows(rest, len(d))
+        _by_rows(after_attention, len(d))
         f = "feed_forward."
         products: dict[str, Any] = {"attention.w_o": (self.attended, dy), "attention.b_o": dy}
         products |= {f + "w_1": (self.m, d_hidden), f + "b_1": d_hidden, f + "w_2": (self.network.hidden, dz), f + "b_2": dz}
@@ -204,23 +204,23 @@ class _Step:
             for name, of_rows in zip("qkv", projected, strict=True):
                 products |= {f"attention.w_{name}": (self.n, of_rows), f"attention.b_{name}": of_rows}
             parts += [partial(self._before, projected, dy, dx, sums[0], *each) for each in enumerate(_chunks(len(d)))]
-        found, more = _sums(products, self.wanted)
+        gradients, more = _sums(products, self.wanted)
         compute(parts + more, len(d) * layer.feed_forward.w_1.size)
         with np.errstate(all="ignore"):
             of_norms = np.add.reduce(sums, axis=2)
         for norm, of_norm in zip(("norm_1", "norm_2"), of_norms, strict=True):
-            found |= {f"{norm}.{name}": total for name, total in zip(("weight", "bias"), of_norm, strict=True)}
-        return {**found, "x": dx.reshape(self.shape)}
+            gradients |= {f"{norm}.{name}": total for name, total in zip(("weight", "bias"), of_norm, strict=True)}
+        return {**gradients, "x": dx.reshape(self.shape)}
 
     def _before(self, projected: list[Any], dy: np.ndarray, dx: np.ndarray, sums: np.ndarray, at: int, rows: slice) -> None:
         """Write some rows of the gradient of x, from those of queries, keys and values."""
-        a, own = self.layer.attention, dx[rows]
-        np.matmul(projected[0][rows], a.w_q.T, out=own)
+        a, dx_rows = self.layer.attention, dx[rows]
+        np.matmul(projected[0][rows], a.w_q.T, out=dx_rows)
         for of_rows, w in zip(projected[1:], (a.w_k, a.w_v), strict=True):
-            own += np.matmul(of_rows[rows], w.T, out=scratch("dx", own.shape, own.dtype))
+            dx_rows += np.matmul(of_rows[rows], w.T, out=scratch("dx", dx_rows.shape, dx_rows.dtype))
         if self.first:
-            _norm_backward(self.layer.norm_1, self.x[rows], own, own, sums[:, at])
-        own += dy[rows]
+            _norm_backward(self.layer.norm_1, self.x[rows], dx_rows, dx_rows, sums[:, at])
+        dx_rows += dy[rows]
 
     def _heads(self, x: np.ndarray, count: int) -> np.ndarray:
         """(tokens, count * d) -> (..., count, length, d), a view."""
@@ -247,19 +247,19 @@ def _norm_backward(norm: Any, x: np.ndarray, d: np.ndarray, dx: np.ndarray, sums
 
 def _sums(products: dict[str, Any], wanted: Set[str]) -> tuple[Gradients, list[Part]]:
     """Return gradients of weights, x^T d for a pair (x, d), and of biases, the sum of d, with the parts that write them."""
-    found: Gradients = {}
+    gradients: Gradients = {}
     parts: list[Part] = []
-    for name, given in products.items():
+    for name, factors in products.items():
         if name not in wanted:
             continue
-        if isinstance(given, tuple):
-            x, d = given
-            found[name] = np.empty((x.shape[1], d.shape[1]), dtype=d.dtype)
-            parts += weight_parts(x, d, found[name])
+        if isinstance(factors, tuple):
+            x, d = factors
+            gradients[name] = np.empty((x.shape[1], d.shape[1]), dtype=d.dtype)
+            parts += weight_parts(x, d, gradients[name])
         else:
-            found[name] = np.empty(given.shape[1], dtype=given.dtype)
-            parts.append(bias_part(given, found[name]))
-    return found, parts
+            gradients[name] = np.empty(factors.shape[1], dtype=factors.dtype)
+            parts.append(bias_part(factors, gradients[name]))
+    return gradients, parts
 
 
 def _chunks(count: int) -> list[slice]:

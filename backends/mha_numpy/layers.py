@@ -18,12 +18,10 @@ from mha_core import scaled_dot_product_attention
 
 from .activations import activate
 from .linear import as_rows
-from .norms import normed, supports
+from .norms import normed
 from .pool import inside_a_task
 from .scratch import scratch
 from .threads import num_threads, run
-
-__all__ = ["Chunks", "encoder_layer", "feed_forward", "supports"]
 
 _SEQUENCES = 512  # approximate number of tokens in a chunk of whole sequences
 _TOKENS = 1024  # tokens in a chunk for steps that treat each token separately; fewer make products slower
@@ -110,7 +108,7 @@ class Chunks(NamedTuple):
                     y[rows] += b
 
         _run_chunks(project, len(tokens))
-        heads = (_heads(y.reshape(*x.shape[:-1], -1), count) for y, (_, _, count) in zip(projected, projections, strict=True))
+        heads = [_heads(y.reshape(*x.shape[:-1], -1), count) for y, (_, _, count) in zip(projected, projections, strict=True)]
         attended: Any = scaled_dot_product_attention(*heads, **options)
         attended = as_rows(attended.swapaxes(-2, -3).reshape(*x.shape[:-1], -1))
         _run_chunks(partial(self._after_attention, layer, tokens, attended, to), len(tokens))

@@ -11,21 +11,8 @@ import numpy as np
 from mha_core.plugin import Call
 
 from . import blas
-from .norms import supports
 from .pool import inside_a_task
 from .threads import run
-
-__all__ = [
-    "as_rows",
-    "bias_part",
-    "compute",
-    "linear",
-    "linear_half",
-    "linear_vjp",
-    "supports",
-    "supports_half",
-    "weight_parts",
-]
 
 _TOKENS = 512  # tokens in a chunk; if there are fewer, the columns are cut instead
 _COLUMNS = 64  # columns in a chunk are a multiple of it; products with 31 take 1.6 times as long
@@ -45,10 +32,10 @@ def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
     size = _COLUMNS * max(1, round(_PRODUCT / max(1, x.size * _COLUMNS))) if by_column else _TOKENS
 
     def chunk(at: int) -> None:
-        own = (slice(None), slice(at, at + size)) if by_column else (slice(at, at + size), slice(None))
-        np.matmul(tokens[own[0]], w[:, own[1]], out=to[own])
+        place = (slice(None), slice(at, at + size)) if by_column else (slice(at, at + size), slice(None))
+        np.matmul(tokens[place[0]], w[:, place[1]], out=to[place])
         if b is not None:
-            to[own] += b[own[1]]
+            to[place] += b[place[1]]
 
     with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
         if x.size * columns <= blas.SMALL:
@@ -72,20 +59,20 @@ def linear_vjp(
     dx is cut into chunks of tokens, dw and db into chunks of rows and columns, all of which are computed together.
     """
     rows, d = as_rows(x), as_rows(d_out)
-    found: dict[str, np.ndarray] = {}
+    gradients: dict[str, np.ndarray] = {}
     parts: list[Part] = []
     if "w" in wanted:
-        found["w"] = np.empty(w.shape, dtype=w.dtype)
-        parts += weight_parts(rows, d, found["w"])
+        gradients["w"] = np.empty(w.shape, dtype=w.dtype)
+        parts += weight_parts(rows, d, gradients["w"])
     if "x" in wanted:
-        dx = found["x"] = np.empty(x.shape, dtype=x.dtype)
+        dx = gradients["x"] = np.empty(x.shape, dtype=x.dtype)
         to = dx.reshape(-1, x.shape[-1])
-        parts += [partial(np.matmul, d[own], w.T, out=to[own]) for own in _cut(len(d), w.size, _TOKENS)]
+        parts += [partial(np.matmul, d[span], w.T, out=to[span]) for span in _cut(len(d), w.size, _TOKENS)]
     if "b" in wanted:
-        found["b"] = np.empty(d.shape[1], dtype=d.dtype)
-        parts.append(bias_part(d, found["b"]))
+        gradients["b"] = np.empty(d.shape[1], dtype=d.dtype)
+        parts.append(bias_part(d, gradients["b"]))
     compute(parts, len(rows) * w.size)
-    return found.get("x"), found.get("w"), found.get("b")
+    return gradients.get("x"), gradients.get("w"), gradients.get("b")
 
 
 Part: TypeAlias = Callable[[], Any]
@@ -94,7 +81,7 @@ Part: TypeAlias = Callable[[], Any]
 
 def weight_parts(x: np.ndarray, d: np.ndarray, out: np.ndarray) -> list[Part]:
     """Return parts that write x^T d to ``out``."""
-    return [partial(np.matmul, x[:, own].T, d, out=out[own]) for own in _cut(len(out), d.size, _FEATURES)]
+    return [partial(np.matmul, x[:, span].T, d, out=out[span]) for span in _cut(len(out), d.size, _FEATURES)]
 
 
 def bias_part(d: np.ndarray, out: np.ndarray) -> Part:

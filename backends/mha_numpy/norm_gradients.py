@@ -15,11 +15,8 @@ from typing import Any
 import numpy as np
 
 from .linear import as_rows
-from .norms import supports
 from .scratch import scratch
 from .threads import run
-
-__all__ = ["add_gradients", "layer_norm_vjp", "rms_norm_vjp", "supports"]
 
 _TILE = 1 << 15  # elements: four arrays of 128 KB
 _TASK = 1 << 17  # elements for which another thread is worth waking
@@ -52,9 +49,9 @@ def _gradients(
     sums = np.zeros((2, len(starts), width), dtype=x.dtype)  # each task has its own, added in order below
 
     def task(at: int) -> None:
-        own = slice(at * size, (at + 1) * size)
+        span = slice(at * size, (at + 1) * size)
         with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
-            add_gradients(rows[own], weight, d[own], wanted, eps, centred, None if to is None else to[own], sums[:, at])
+            add_gradients(rows[span], weight, d[span], wanted, eps, centred, None if to is None else to[span], sums[:, at])
 
     run(task, range(len(starts)))
     with np.errstate(all="ignore"):

@@ -15,7 +15,7 @@ _TASK = 1 << 18  # elements for which another thread is worth waking
 
 
 def supports(call: Call) -> str | None:
-    """Return why the kernels of norms and layers do not support a call, or None."""
+    """Return why kernels that compute rows in float32 and float64 do not support a call, or None."""
     if str(call.dtype) not in ("float32", "float64"):
         return f"computes in float32 or float64, not {call.dtype}"
     return "does not support empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
@@ -41,13 +41,7 @@ def by_rows(x: np.ndarray, function: Callable[[np.ndarray, np.ndarray], None]) -
 
 
 def normed(
-    x: np.ndarray,
-    weight: np.ndarray | None,
-    bias: np.ndarray | None,
-    eps: float,
-    out: np.ndarray,
-    *,
-    centred: bool = True,
+    x: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, eps: float, out: np.ndarray, *, centred: bool = True
 ) -> None:
     """Write the norm of each row of x, (n, d), to ``out``, which may be x itself.
 
@@ -56,12 +50,14 @@ def normed(
     """
     width = x.shape[1]
     rows = max(1, _TILE // width)
-    mean = np.full((width, 1), 1 / width, dtype=x.dtype)
+    ones = np.ones((width, 1), dtype=x.dtype)
     with np.errstate(all="ignore"):
         for at in range(0, len(x), rows):
             tile, y = x[at : at + rows], out[at : at + rows]
             if centred:
-                np.subtract(tile, np.matmul(tile, mean), out=y)
+                mean = np.matmul(tile, ones)
+                mean /= width  # 1 / width is not a float32: as the matrix's entries it would move every mean to one side
+                np.subtract(tile, mean, out=y)
                 tile = y
             square = np.vecdot(tile, tile)[:, None]
             square *= 1 / width

@@ -22,7 +22,7 @@ _NONE: Any = object()
 
 
 class _Inside(threading.local):
-    """Whether this thread is computing a task."""
+    """``task``: True while this thread computes a task."""
 
     task = False
 

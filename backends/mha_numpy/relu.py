@@ -17,7 +17,7 @@ _INTEGERS: dict[str, np.dtype[Any]] = {"f": np.dtype(np.int32), "d": np.dtype(np
 
 
 def supports(call: Call) -> str | None:
-    """Return why the kernels do not support a call, or None."""
+    """Return why kernels that compute elements in float32 and float64 do not support a call, or None."""
     return None if str(call.dtype) in ("float32", "float64") else f"computes in float32 or float64, not {call.dtype}"
 
 
@@ -26,8 +26,10 @@ def relu(x: np.ndarray) -> np.ndarray:
     flat = x.reshape(-1)
     y = np.empty_like(flat)
 
-    def tile(own: slice) -> None:
-        np.maximum(flat[own], np.zeros(own.stop - own.start, dtype=x.dtype), out=y[own])  # a scalar takes three times as long
+    def tile(span: slice) -> None:
+        np.maximum(
+            flat[span], np.zeros(span.stop - span.start, dtype=x.dtype), out=y[span]
+        )  # a scalar takes three times as long
 
     in_tiles(tile, flat.size)
     return y.reshape(x.shape)
@@ -37,7 +39,7 @@ def relu_vjp(x: np.ndarray, d_out: np.ndarray, *, wanted: Set[str]) -> tuple[np.
     """d where x > 0, and 0 at 0; NaN stays NaN."""
     flat, d = x.reshape(-1), np.ascontiguousarray(d_out).reshape(-1)
     dx = np.empty_like(flat)
-    in_tiles(lambda own: pass_where_positive(flat[own], d[own], dx[own]), flat.size)
+    in_tiles(lambda span: pass_where_positive(flat[span], d[span], dx[span]), flat.size)
     return (dx.reshape(x.shape),)
 
 

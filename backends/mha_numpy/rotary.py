@@ -14,8 +14,6 @@ from .scratch import scratch
 from .tasks import TILE
 from .threads import run
 
-__all__ = ["rotary", "rotary_vjp", "supports", "supports_vjp"]
-
 _TASK = 4  # tiles for which another thread is worth waking
 
 

@@ -40,11 +40,11 @@ def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
 
     Tasks run as in ``run``; a single item is a task too, so its bits do not depend on the number of threads.
     """
-    rest = iter(items)
+    remaining = iter(items)
     if _one_after_another():
-        yield from map(function, rest)
+        yield from map(function, remaining)
         return
-    first = list(islice(rest, 2))
+    first = list(islice(remaining, 2))
     results: dict[int, Any] = {}
 
     def task(numbered: tuple[int, Any]) -> None:
@@ -55,7 +55,7 @@ def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
         queue.add(enumerate(first))
         begun, asked = len(first), 0
         while asked < begun:
-            more = list(islice(rest, max(0, asked + _AHEAD * num_threads() - begun)))
+            more = list(islice(remaining, max(0, asked + _AHEAD * num_threads() - begun)))
             queue.add(enumerate(more, begun))
             begun += len(more)
             if asked in results:  # the caller goes on with it, and helpers compute what is waiting

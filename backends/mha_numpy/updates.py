@@ -7,18 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.plugin import Call
-
 from .scratch import scratch
 from .threads import num_threads, run
 
 _TILE = 1 << 17  # elements; with shorter loops two threads lose more time to the interpreter lock than they gain
 _TASK = 1 << 17  # elements for which another thread is worth waking
-
-
-def supports(call: Call) -> str | None:
-    """Return why the kernel does not support a call, or None."""
-    return None if str(call.dtype) in ("float32", "float64") else f"computes in float32 or float64, not {call.dtype}"
 
 
 def adamw(
@@ -48,8 +41,8 @@ def adamw(
     size = _tile_size(new.size)
 
     def tile(at: int) -> None:
-        own = slice(at, at + size)
-        g, m, v, w = gradients[own], flat_m[own], flat_v[own], out[own]
+        span = slice(at, at + size)
+        g, m, v, w = gradients[span], flat_m[span], flat_v[span], out[span]
         y = scratch("y", g.shape, g.dtype)
         if scale != 1:
             g = np.multiply(g, scale, out=w)  # w is not needed before the end
@@ -64,7 +57,7 @@ def adamw(
         np.add(y, c_2 * eps, out=y)
         np.divide(m, y, out=y)
         np.multiply(y, learning_rate * c_2 / c_1, out=y)
-        np.multiply(weights[own], 1 - learning_rate * weight_decay, out=w)
+        np.multiply(weights[span], 1 - learning_rate * weight_decay, out=w)
         np.subtract(w, y, out=w)
 
     with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out

@@ -3,11 +3,11 @@
 Autograd works through the algebra and through the kernels that declare gradients.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import ExitStack
 from typing import Any
 
-from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Collectives, Kernel, Step, hookimpl
+from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Collectives, Kernel, hookimpl
 
 _default_threads: int | None = None  # torch's number of threads before the user set another
 _torch: Any = None  # set when the namespace is loaded, like the three below; _features reads them in every call
@@ -28,10 +28,18 @@ def _namespace() -> Any:
     _is_autocast = torch._C._is_any_autocast_enabled
     _modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
     _own_types = frozenset({type(None), torch.Tensor, torch.nn.Parameter})
-    if hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):  # older versions of torch leave their graph instead
-        for call in Step.calls():
-            call._torchdynamo_inline = _compiled  # what torch.compile follows instead
     return array_api_compat.torch
+
+
+def _record_calls(calls: Sequence[Any]) -> None:
+    """Make torch.compile record each call of ours; older versions of torch leave their graph instead."""
+    frames = _torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        for call in calls:
+            call._torchdynamo_inline = _compiled  # torch follows this function instead
+            # if it gave up on the caller and meets the call alone, it compiles neither the call nor what it calls
+            frames.set_code_exec_strategy(call.__code__, skip)
 
 
 def _compiled(step: Any, /, *arguments: Any, **options: Any) -> Any:
@@ -43,11 +51,11 @@ def _compiled(step: Any, /, *arguments: Any, **options: Any) -> Any:
 def _devices() -> list[str]:
     import torch
 
-    found = ["cpu"]
+    names = ["cpu"]
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is not None:
-        found += [f"{accelerator.type}:{at}" for at in range(torch.accelerator.device_count())]
-    return found
+        names += [f"{accelerator.type}:{at}" for at in range(torch.accelerator.device_count())]
+    return names
 
 
 def _from_numpy(array: Any, device: Any) -> Any:
@@ -56,10 +64,6 @@ def _from_numpy(array: Any, device: Any) -> Any:
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()  # torch supports neither read-only memory nor negative strides
     return torch.asarray(array, device=device)
-
-
-def _to_numpy(array: Any) -> Any:
-    return array.detach().cpu().numpy()
 
 
 _PLAIN: frozenset[str] = frozenset()
@@ -77,20 +81,20 @@ def _features(arrays: Sequence[Any]) -> frozenset[str]:
     batching rule. Inside a torch.func transform, arrays do not show whether gradients are recorded, so they are assumed to be.
     """
     if _level._current_level >= 0:
-        found = _TANGENT
+        features = _TANGENT
     elif _transform() is not None:
         kinds, functorch = _torch._C._functorch.TransformType, _torch._C._functorch
         levels = [level.key() for level in functorch.get_interpreter_stack()]
-        found = _TANGENT if kinds.Jvp in levels else _VMAP if kinds.Vmap in levels else _GRADIENT
+        features = _TANGENT if kinds.Jvp in levels else _VMAP if kinds.Vmap in levels else _GRADIENT
     else:
-        found = _PLAIN
+        features = _PLAIN
         for x in arrays:
             if x is not None and x.requires_grad:
-                found = _GRADIENT if _torch.is_grad_enabled() else _PLAIN
+                features = _GRADIENT if _torch.is_grad_enabled() else _PLAIN
                 break
     if _modes() or _tracing() is not None or not all(map(_has_memory, arrays)):
-        found |= _TRACED
-    return found | _AUTOCAST if _is_autocast() else found
+        features |= _TRACED
+    return features | _AUTOCAST if _is_autocast() else features
 
 
 def _has_memory(x: Any) -> bool:
@@ -162,7 +166,7 @@ def mha_backends() -> Iterable[Backend]:
         types=("torch:Tensor",),
         namespace=_namespace,
         from_numpy=_from_numpy,
-        to_numpy=_to_numpy,
+        to_numpy=lambda array: array.detach().cpu().numpy(),
         devices=_devices,
         parallel=_parallel,
         synchronize=_synchronize,
@@ -171,6 +175,7 @@ def mha_backends() -> Iterable[Backend]:
         value_and_grad=_transform_named("value_and_grad"),
         custom_vjp=_transform_named("custom_vjp"),
         transforms={name: _transform_named(name) for name in ("gradient", "forward_gradient", "vmap")},
+        record_calls=_record_calls,
         set_num_threads=_set_num_threads,
         versions=_versions,
         install="pip install 'mha-core[torch]'",
@@ -184,136 +189,50 @@ def mha_collectives() -> Iterable[Collectives]:
     yield Collectives("torch.distributed", 1, groups, "mha_torch.ranks:Ranks", install="pip install 'mha-core[torch]'")
 
 
+_VJP = ATTENTION_FEATURES - {"lse"} | {"d_lse", "d_sink", "d_bias", "traced"}
+_VARLEN = {"gradient", "traced", "grouped_query", "packed", "key_lengths", "causal", "window"}
+
+_KERNELS: tuple[tuple[str, str, int, str, str, Set[str]], ...] = (
+    # op, name, priority, module, what tells the limits ("": nothing does), features
+    ("attention", "recompute", 1, "recompute", "recompute:supports", ATTENTION_FEATURES - {"bias_term"} | _VMAP | _TRACED),
+    ("attention", "sdpa", 0, "sdpa", "sdpa:supports", ATTENTION_FEATURES - {"softcap"} | _GRADIENT | _TRACED),
+    ("attention", "varlen", -1, "varlen", "varlen:supports", _VARLEN),
+    ("attention_vjp", "onednn", 2, "blocks_vjp", "blocks_vjp:supports_onednn", _VJP),
+    ("attention_vjp", "sdpa", 1, "sdpa_vjp", "sdpa_vjp:supports", _VJP - {"softcap", "d_bias"}),
+    ("attention_vjp", "blocks", 0, "blocks_vjp", "blocks_vjp:supports", _VJP),
+    ("encoder_layer", "functional", 0, "layers", "layers:supports", STANDARD_LAYER_FEATURES | _TRACED),
+    ("feed_forward", "inplace", 0, "layers", "layers:supports", _TRACED | {"gate"}),
+    ("linear", "onednn", 1, "onednn", "onednn:supports", _TRACED),
+    ("linear", "functional", 0, "functional", "", _VMAP | _TRACED),
+    ("linear_vjp", "onednn", 0, "onednn", "onednn:supports", _PLAIN),
+    ("layer_norm", "functional", 0, "functional", "", _VMAP | _TRACED),
+    ("layer_norm_vjp", "fused", 0, "gradients", "activations:supports", _PLAIN),
+    ("rms_norm", "functional", 0, "functional", "", _VMAP | _TRACED),
+    ("gelu", "chunks", 1, "activations", "activations:supports_gelu", _PLAIN),
+    ("gelu", "functional", 0, "functional", "functional:supports", _VMAP | _TRACED),
+    ("gelu_vjp", "fused", 0, "activations", "activations:supports", _PLAIN),
+    ("silu", "functional", 0, "functional", "", _VMAP | _TRACED),
+    ("silu_vjp", "fused", 0, "activations", "activations:supports", _PLAIN),
+    ("relu", "functional", 0, "functional", "", _VMAP | _TRACED),
+    ("relu_vjp", "fused", 0, "activations", "activations:supports", _PLAIN),
+    ("rotary", "inplace", 0, "rotary", "activations:supports", _PLAIN),
+    ("embedding_vjp", "fused", 0, "gradients", "", _PLAIN),
+    ("adamw", "fused", 0, "updates", "activations:supports", _PLAIN),
+)
+
+
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
-    yield Kernel(
-        backend="torch",
-        op="attention",
-        name="sdpa",
-        api=1,
-        load="mha_torch.sdpa:attention",
-        handles=ATTENTION_FEATURES - {"softcap"} | {"gradient", "traced"},
-        supports="mha_torch.sdpa:supports",
-        prepare="mha_torch.sdpa:prepare",
-    )
-    yield Kernel(
-        backend="torch",
-        op="attention",
-        name="recompute",
-        api=1,
-        load="mha_torch.recompute:attention",
-        priority=1,
-        handles=ATTENTION_FEATURES - {"bias_term"} | {"gradient", "vmap", "traced"},
-        supports="mha_torch.recompute:supports",
-    )
-    yield Kernel(
-        backend="torch",
-        op="attention",
-        name="varlen",
-        api=1,
-        load="mha_torch.varlen:attention",
-        priority=-1,
-        handles=frozenset({"gradient", "traced", "grouped_query", "packed", "key_lengths", "causal", "window"}),
-        supports="mha_torch.varlen:supports",
-        opt_in=True,  # not yet run on a GPU
-    )
-    yield Kernel(
-        backend="torch",
-        op="attention_vjp",
-        name="sdpa",
-        api=1,
-        load="mha_torch.sdpa_vjp:attention_vjp",
-        priority=1,
-        handles=ATTENTION_FEATURES - {"lse", "softcap"} | {"d_lse", "d_sink", "traced"},
-        supports="mha_torch.sdpa_vjp:supports",
-    )
-    for name, priority, supports in (("onednn", 2, "supports_onednn"), ("blocks", 0, "supports")):
+    for op, name, priority, module, supports, handles in _KERNELS:
         yield Kernel(
             backend="torch",
-            op="attention_vjp",
+            op=op,
             name=name,
             api=1,
-            load="mha_torch.blocks_vjp:attention_vjp",
-            priority=priority,
-            handles=ATTENTION_FEATURES - {"lse"} | {"d_lse", "d_sink", "d_bias", "traced"},
-            supports=f"mha_torch.blocks_vjp:{supports}",
-        )
-    yield Kernel(
-        backend="torch",
-        op="encoder_layer",
-        name="functional",
-        api=1,
-        load="mha_torch.layers:encoder_layer",
-        handles=STANDARD_LAYER_FEATURES | _TRACED,
-        supports="mha_torch.layers:supports",
-    )
-    yield Kernel(
-        backend="torch",
-        op="feed_forward",
-        name="inplace",
-        api=1,
-        load="mha_torch.layers:feed_forward",
-        handles=_TRACED | {"gate"},
-        supports="mha_torch.layers:supports",
-    )
-    yield Kernel(
-        backend="torch",
-        op="rotary",
-        name="inplace",
-        api=1,
-        load="mha_torch.rotary:rotary",
-        supports="mha_torch.activations:supports",
-    )
-    yield Kernel(
-        backend="torch",
-        op="linear",
-        name="onednn",
-        api=1,
-        load="mha_torch.onednn:linear",
-        priority=1,
-        handles=_TRACED,
-        supports="mha_torch.onednn:supports",
-    )
-    for op in ("linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"):
-        yield Kernel(
-            backend="torch",
-            op=op,
-            name="functional",
-            api=1,
-            load=f"mha_torch.functional:{op}",
-            handles=_VMAP | _TRACED,
-            supports="mha_torch.functional:supports" if op == "gelu" else None,
-        )
-    yield Kernel(
-        backend="torch",
-        op="linear_vjp",
-        name="onednn",
-        api=1,
-        load="mha_torch.onednn:linear_vjp",
-        supports="mha_torch.onednn:supports",
-    )
-    yield Kernel(
-        backend="torch",
-        op="gelu",
-        name="chunks",
-        api=1,
-        load="mha_torch.activations:gelu",
-        priority=1,
-        supports="mha_torch.activations:supports_gelu",
-    )
-    for op, module in (
-        ("gelu_vjp", "activations"),
-        ("silu_vjp", "activations"),
-        ("relu_vjp", "activations"),
-        ("layer_norm_vjp", "gradients"),
-        ("adamw", "updates"),
-    ):
-        yield Kernel(
-            backend="torch",
-            op=op,
-            name="fused",
-            api=1,
             load=f"mha_torch.{module}:{op}",
-            supports="mha_torch.activations:supports",
+            priority=priority,
+            handles=frozenset(handles),
+            supports=f"mha_torch.{supports}" if supports else None,
+            opt_in=name == "varlen",  # not yet run on a GPU
+            prepare="mha_torch.sdpa:prepare" if (op, name) == ("attention", "sdpa") else None,
         )
-    yield Kernel(backend="torch", op="embedding_vjp", name="fused", api=1, load="mha_torch.gradients:embedding_vjp")

@@ -10,7 +10,8 @@ Blocks are computed in place, and products of float32 by oneDNN where it is fast
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Set
+from itertools import product
 from typing import Any
 
 import torch
@@ -22,20 +23,21 @@ from mha_core.plugin import (
     AttentionProblem,
     AttentionState,
     Call,
+    ScoreSum,
     goes_by_sequence,
     gradients_by_sequence,
+    heads_together,
+    score_sum,
 )
 
-from .bias_vjp import BlockSum, bias_sum
 from .onednn import fastest_product, unfit
-from .parts import Part, is_turned, parts
+from .parts import ScorePart, is_turned, parts
 from .rows import Rows, gradients_of, rows_of, sink_gradient
 from .shapes import mask_on_four_axes
 
 _LARGEST = 512  # queries, and keys, in a block
-_PAIRS = {
-    "cpu": 1 << 18
-}  # scores in a block: of one head with 512 queries and keys; the four arrays of a block fit into a cache
+# scores in a block; on the CPU those of one head with 512 queries and keys, so that the four arrays of a block fit into a cache
+_PAIRS = {"cpu": 1 << 18}
 _PAIRS_ELSEWHERE = 1 << 23
 
 
@@ -69,29 +71,30 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
     if goes_by_sequence(p):
         return gradients_by_sequence(p, state, d_out, d_lse, wanted, attention_vjp)
     x = rows_of(p, state, d_out, d_lse)
-    others = {"sink": sink_gradient(p, x)} if "sink" in wanted else {}
+    of_options = {"sink": sink_gradient(p, x)} if "sink" in wanted else {}
     if wanted <= {"sink"}:
-        return gradients_of(p, wanted, (None, None, None), **others)
+        return gradients_of(p, wanted, (None, None, None), **of_options)
     turned = is_turned(p)
     if turned:
         x = x._replace(key=x.key.flip(-2), value=x.value.flip(-2))
-    of_bias = bias_sum(p, turned=turned) if "bias" in wanted else None
-    found = _Blocks(p, x, turned, of_bias).gradients(wanted)
+    of_bias = score_sum(p, last_key_first=turned) if "bias" in wanted else None
+    of_arrays = _Blocks(p, x, turned, of_bias).gradients(wanted)
     if turned:
-        found = [d if d is None or at == 0 else d.flip(-2) for at, d in enumerate(found)]
+        of_arrays = [d if d is None or at == 0 else d.flip(-2) for at, d in enumerate(of_arrays)]
     if of_bias is not None:
-        others["bias"] = of_bias.whole()
-    return gradients_of(p, wanted, found, **others)
+        of_options["bias"] = of_bias.whole()
+    return gradients_of(p, wanted, of_arrays, **of_options)
 
 
 class _Blocks:
     """The sum of the gradients of blocks."""
 
-    def __init__(self, p: AttentionProblem, x: Rows, turned: bool, of_bias: BlockSum | None) -> None:
+    def __init__(self, p: AttentionProblem, x: Rows, turned: bool, of_bias: ScoreSum | None) -> None:
         self.p, self.x, self.turned, self.of_bias = p, x, turned, of_bias
         self.factor = p.scale if p.softcap is None else p.scale / p.softcap
         self.query, self.delta = x.query * self.factor, x.delta[..., None]
         self.lse = x.lse[..., None]
+        self.batches = list(product(*map(range, p.batch_shape or (1,))))
 
     def gradients(self, wanted: Set[str]) -> list[Tensor | None]:
         x, p = self.x, self.p
@@ -100,26 +103,19 @@ class _Blocks:
         self.d_value = torch.zeros_like(x.value) if "value" in wanted else None
         only_value = wanted <= {"value", "sink"}
         largest = max(64, _LARGEST // math.isqrt(p.num_groups))
+        (count, heads), most = x.key.shape[:2], _PAIRS.get(p.device.type, _PAIRS_ELSEWHERE)
         for part in parts(p, largest=largest):
             mask = None if part.mask is None else mask_on_four_axes(part.mask, p.batch_shape)
-            for batch, kv_heads in self._chunks(len(part.rows) * len(part.cols)):
-                self._add(part, mask, batch, kv_heads, only_value=only_value)
+            size = max(1, min(heads, most // (len(part.rows) * len(part.cols) * p.num_groups)))
+            for element, kv_heads in heads_together(count, heads, size):
+                self._add(part, mask, element.start, kv_heads, only_value=only_value)
         if self.d_query is not None:
             self.d_query *= p.scale
         if self.d_key is not None and p.softcap is not None:
             self.d_key *= p.softcap  # of the factor that queries have
         return [self.d_query, self.d_key, self.d_value]
 
-    def _chunks(self, pairs: int) -> Iterator[tuple[int, slice]]:
-        """Yield elements of the batch and heads of keys that are computed together."""
-        count, heads = self.x.key.shape[:2]
-        most = _PAIRS.get(self.p.device.type, _PAIRS_ELSEWHERE)
-        size = max(1, most // (pairs * self.p.num_groups))
-        for batch in range(count):
-            for start in range(0, heads, size):
-                yield batch, slice(start, min(heads, start + size))
-
-    def _add(self, part: Part, mask: Tensor | None, batch: int, kv: slice, *, only_value: bool) -> None:
+    def _add(self, part: ScorePart, mask: Tensor | None, batch: int, kv: slice, *, only_value: bool) -> None:
         """Add the gradients of one block: some queries, keys and heads of one element of the batch."""
         groups, softcap = self.p.num_groups, self.p.softcap
         rows, cols = part.slices(self.x.key.shape[-2], turned=self.turned)
@@ -149,12 +145,12 @@ class _Blocks:
             return
         ds = fastest_product(do, v.mT).sub_(delta).mul_(w)
         if self.of_bias is not None:
-            self.of_bias.add(batch, heads, part, self.of_bias.scores(count * groups, part).copy_(by_head(ds)))
+            self.of_bias.add((*self.batches[batch], range(heads.start, heads.stop), part.rows, part.cols), by_head(ds))
         if t is not None:  # the slope of softcap, 1 - tanh^2
             ds = ds.addcmul_(t.mul_(t), ds, value=-1)
         if self.d_query is not None:
-            found = fastest_product(ds, k)
-            self.d_query[batch, heads, rows] += found.view(count * groups, len(part.rows), -1)
+            d_rows = fastest_product(ds, k)
+            self.d_query[batch, heads, rows] += d_rows.view(count * groups, len(part.rows), -1)
         if self.d_key is not None:
             self.d_key[batch, kv, cols] += fastest_product(q.mT, ds).mT
 

@@ -15,9 +15,6 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
-from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
-from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch.utils import _pytree
 
 from mha_core.plugin import Step, is_overridden
@@ -91,15 +88,6 @@ _call_unsupported = _outside(
 )
 
 
-def _skip(function: Any) -> None:
-    """Make torch compile neither a function nor what it calls, if it gave up on the caller and meets the function alone."""
-    set_code_exec_strategy(function.__code__, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
-
-
-for each in Step.calls():
-    _skip(each)
-
-
 def _described(value: Any, leaves: list[Any]) -> Any:
     """Return the description of a value, and append its tensors and numbers to ``leaves``."""
     kind = type(value)
@@ -125,11 +113,11 @@ def _made(description: Any, leaves: Any) -> Any:
     if description is _LEAF:
         leaf = next(leaves)
         return _SYMBOLS[type(leaf)](leaf) if type(leaf) in _SYMBOLS else leaf  # the graph is for this number only
-    kind, *rest = description
+    kind, *details = description
     if kind == "value":
-        return rest[0]
-    parts = [_made(each, leaves) for each in rest[-1]]
-    if len(rest) == 2:
-        named = dict(zip(rest[0], parts, strict=True))
+        return details[0]
+    parts = [_made(each, leaves) for each in details[-1]]
+    if len(details) == 2:
+        named = dict(zip(details[0], parts, strict=True))
         return named if kind is dict else kind(**named)
     return kind(parts) if kind in (tuple, list) else kind(*parts)

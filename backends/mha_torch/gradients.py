@@ -16,11 +16,11 @@ def layer_norm_vjp(
     """The gradients of x, weight and bias, as far as they are wanted; mean and spread of x are computed again."""
     width = x.shape[-1:]
     _, mean, inverse_spread = torch.native_layer_norm(x, width, None, None, eps)
-    given = [name in wanted for name in ("x", "weight", "bias")]
-    found: tuple[Gradient, Gradient, Gradient] = torch.ops.aten.native_layer_norm_backward(
-        d_out, x, width, mean, inverse_spread, weight, bias, given
+    output_mask = [name in wanted for name in ("x", "weight", "bias")]
+    gradients: tuple[Gradient, Gradient, Gradient] = torch.ops.aten.native_layer_norm_backward(
+        d_out, x, width, mean, inverse_spread, weight, bias, output_mask
     )
-    return found
+    return gradients
 
 
 def embedding_vjp(d_out: Tensor, ids: Tensor, *, num_rows: int) -> Tensor:

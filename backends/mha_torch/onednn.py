@@ -38,9 +38,8 @@ def unfit(dtype: Any, device: Any) -> str | None:
 def linear(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     """x w + b, without a gradient."""
     b = None if b is None else b.contiguous()  # oneDNN ignores the stride of a bias
-    w = (
-        w if w.is_contiguous() or w.mT.is_contiguous() else w.contiguous()
-    )  # oneDNN takes 1000 times as long for a part of a matrix
+    # oneDNN takes 1000 times as long for a part of a matrix
+    w = w if w.is_contiguous() or w.mT.is_contiguous() else w.contiguous()
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, w.mT, b, "none", [], "")
     return y
 

@@ -1,4 +1,4 @@
-"""How a problem is cut into parts whose masks are small: what is added to their scores, as numbers.
+"""Cut a problem into parts whose masks are small: numbers that are added to their scores.
 
 What is added to a score often depends on the distance of key and query alone: a band, ALiBi, a relative bias. Such a matrix has
 equal numbers along each diagonal (it is a Toeplitz matrix), so it is a view of one number for each distance. The last key comes
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mha_core.plugin import AttentionProblem, Grid, Relation
+from mha_core.plugin import AttentionProblem, Limits, Relation, bias_by_distance, pieces, places_of_block, visible_blocks
 
 _MASK = 1 << 20  # elements in the mask of a tile: 4 MB in float32
 _ROWS = 512  # queries in a tile
@@ -24,7 +24,7 @@ _BAND_ROWS = 256  # queries in a part of a band: more would compute more scores 
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ScorePart:
     """Some queries and keys, as indices of the problem's arrays, and what is added to their scores."""
 
     rows: range
@@ -32,7 +32,7 @@ class Part:
     mask: Tensor | None = None
     """(..., h, l, s), where each axis may be 1; with the last key first if ``is_turned``."""
     causal: bool = False
-    """Whether query i of the part sees the keys up to i only."""
+    """True if query i of the part sees the keys up to i only."""
 
     def slices(self, num_keys: int, *, turned: bool) -> tuple[slice, slice]:
         """Return the part's queries and keys; ``turned``: of keys in reverse order."""
@@ -57,7 +57,7 @@ def along_distances(p: AttentionProblem, *, band: bool = True) -> Tensor:
     keys, queries = p.structure.keys, p.query.shape[-2]
     added = torch.zeros((1, 1), dtype=p.compute_dtype, device=p.device)
     if p.bias is not None:
-        values: Any = p.bias.block(distances(p))
+        values: Any = bias_by_distance(p)
         added = values.to(p.compute_dtype).reshape(-1, values.shape[-1])
     low, high = p.structure.band if band else (None, None)
     distance = torch.arange(len(keys) - 1, -queries, -1, device=p.device)
@@ -68,19 +68,7 @@ def along_distances(p: AttentionProblem, *, band: bool = True) -> Tensor:
     return added.expand(-1, len(distance)).contiguous()
 
 
-def distances(p: AttentionProblem) -> Grid:
-    """Return one query, and a key at each distance that a pair of the problem has, the farthest first."""
-    keys = p.structure.keys
-    return p.grid(range(1), range(keys.stop - 1, keys.start - p.query.shape[-2], -1))
-
-
-def place(p: AttentionProblem, rows: range, cols: range) -> slice:
-    """Return where the distances of a part are in ``along_distances``."""
-    first = len(p.structure.keys) - cols.stop + rows.start
-    return slice(first, first + len(rows) + len(cols) - 1)
-
-
-def parts(p: AttentionProblem, *, largest: int | None = None) -> Iterator[Part]:
+def parts(p: AttentionProblem, *, largest: int | None = None) -> Iterator[ScorePart]:
     """Yield parts that cover every pair that attends.
 
     ``largest``: the number of queries, and of keys, that a part has at most.
@@ -90,44 +78,38 @@ def parts(p: AttentionProblem, *, largest: int | None = None) -> Iterator[Part]:
     return _tiles(p, largest)
 
 
-def _parts_of_band(p: AttentionProblem, largest: int | None) -> Iterator[Part]:
+def _parts_of_band(p: AttentionProblem, largest: int | None) -> Iterator[ScorePart]:
     """Yield parts whose masks are views."""
     added = along_distances(p)
-    (low, high), num_keys = p.structure.band, len(p.structure.keys)
-    whole = largest is None and (low, high) == (None, None)
-    size = p.query.shape[-2] if whole else _BAND_ROWS if largest is None else largest
-    for rows in _split(range(p.query.shape[-2]), size):
-        start = 0 if low is None else min(num_keys, max(0, rows.start + low))
-        stop = num_keys if high is None else max(start, min(num_keys, rows.stop + high))
-        for cols in _split(range(start, stop), largest or num_keys):
-            nearest, farthest = cols.start - rows.stop + 1, cols.stop - 1 - rows.start
-            inside = (low is None or low <= nearest) and (high is None or farthest <= high)
-            yield Part(rows, cols, None if inside and p.bias is None else _toeplitz(p, added, rows, cols))
+    band, queries, keys = p.structure.band, range(p.query.shape[-2]), range(len(p.structure.keys))
+    size = largest or (len(queries) if band == Limits() else _BAND_ROWS)
+    for rows in pieces(queries, size):
+        for cols in pieces(band.keys_of(rows, keys), largest or len(keys)):
+            inside = band.keys_of(rows, cols, every=True) == cols
+            yield ScorePart(rows, cols, None if inside and p.bias is None else toeplitz(added, len(keys), rows, cols))
 
 
-def _toeplitz(p: AttentionProblem, added: Tensor, rows: range, cols: range) -> Tensor:
-    return added[:, place(p, rows, cols)].unfold(-1, len(cols), 1)
+def toeplitz(by_distance: Tensor, num_keys: int, rows: range, cols: range) -> Tensor:
+    """Return the matrix of a block, (h, l, s), from one number for each distance of the problem: a view, the last key first."""
+    return by_distance[:, places_of_block(num_keys, rows, cols)].unfold(-1, len(cols), 1)
 
 
-def _tiles(p: AttentionProblem, largest: int | None) -> Iterator[Part]:
+def _tiles(p: AttentionProblem, largest: int | None) -> Iterator[ScorePart]:
     """Yield tiles with masks of 4 MB at most, or as large as the rows or columns of all."""
     queries, keys = range(p.query.shape[-2]), p.structure.keys
     added = along_distances(p, band=False) if p.bias is not None and is_turned(p) else None
     num_rows, num_cols = _tile(p)
-    for rows in _split(queries, min(num_rows, largest or num_rows)):
-        for cols in _split(keys, min(num_cols, largest or num_cols)):
-            relation = Relation.ALL if p.mask is None else p.mask.relation(p.grid(rows, cols))
-            if relation is Relation.NONE:
-                continue
+    for rows in pieces(queries, min(num_rows, largest or num_rows)):
+        for cols, relation in visible_blocks(p, rows, min(num_cols, largest or num_cols)):
             of_arrays = range(cols.start - keys.start, cols.stop - keys.start)
             if added is None:
-                yield Part(rows, of_arrays, mask_of(p, rows, cols))
+                yield ScorePart(rows, of_arrays, mask_of(p, rows, cols))
                 continue
-            mask = _toeplitz(p, added, rows, of_arrays)
+            mask = toeplitz(added, len(keys), rows, of_arrays)
             if p.mask is not None and relation is Relation.SOME:
                 allowed: Any = p.mask.block(p.grid(rows, cols))
                 mask = torch.where(allowed.flip(-1), mask, -math.inf)
-            yield Part(rows, of_arrays, mask)
+            yield ScorePart(rows, of_arrays, mask)
 
 
 def _tile(p: AttentionProblem) -> tuple[int, int]:
@@ -135,10 +117,10 @@ def _tile(p: AttentionProblem) -> tuple[int, int]:
     queries, keys = range(p.query.shape[-2]), p.structure.keys
     grid = p.grid(queries[:2], keys[:2])
     shapes = [tuple(term.block(grid).shape) for term in (p.mask, p.bias) if term is not None]
-    *others, rows, cols = torch.broadcast_shapes((1, 1), *shapes)  # type: ignore[no-untyped-call]
+    *leading, rows, cols = torch.broadcast_shapes((1, 1), *shapes)  # type: ignore[no-untyped-call]
     if 1 in (rows, cols) and len(queries) > 1 and len(keys) > 1:
         return len(queries), len(keys)  # one number for all queries, or for all keys
-    count = math.prod(others)
+    count = math.prod(leading)
     num_rows = min(len(queries), _ROWS)
     num_cols = min(len(keys), max(128, _MASK // max(1, count * num_rows)))
     return min(num_rows, max(64, _MASK // max(1, count * num_cols))), num_cols
@@ -157,7 +139,3 @@ def mask_of(p: AttentionProblem, rows: range, cols: range) -> Tensor | None:
         bias: Any = p.bias.block(grid)
         mask = bias.to(p.compute_dtype)
     return mask if allowed is None else torch.where(allowed, mask, -math.inf)
-
-
-def _split(index: range, size: int) -> Iterator[range]:
-    return (index[at : at + size] for at in range(0, len(index), max(1, size)))

@@ -30,31 +30,31 @@ class Ranks:
 
     def all_gather(self, array: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
         """Return the tensor of each rank, whose lengths may differ."""
-        found = []
+        gathered = []
         for rank, shape in enumerate(shapes):
             x = array.contiguous() if rank == self.rank else torch.empty(shape, dtype=array.dtype, device=array.device)
             dist.broadcast(x, self._number[rank], group=self.group)
-            found.append(x)
-        return found
+            gathered.append(x)
+        return gathered
 
     def all_to_all(self, arrays: Sequence[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
         """Send a tensor to each rank; return those that the ranks sent to this one."""
         like = arrays[0]
         received = [torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes]
         received[self.rank] = arrays[self.rank]
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        return self._exchange([(arrays[r], r) for r in others], [(received[r], r) for r in others], received)()
+        peers = [rank for rank in range(self.size) if rank != self.rank]
+        return self._exchange([(arrays[r], r) for r in peers], [(received[r], r) for r in peers], received)()
 
-    def tell(self, text: str) -> list[str]:
-        """Return the texts of all ranks."""
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, text, group=self.group)
-        return found
+    def all_gather_text(self, text: str) -> list[str]:
+        """Return the text of each rank."""
+        texts: list[Any] = [None] * self.size
+        dist.all_gather_object(texts, text, group=self.group)
+        return texts
 
     def _exchange(
-        self, sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]], found: list[Tensor]
+        self, sent: Sequence[tuple[Tensor, int]], received: Sequence[tuple[Tensor, int]], results: list[Tensor]
     ) -> Callable[[], list[Tensor]]:
-        """Start to send tensors to ranks, and to fill others from ranks; return a function that waits, and returns ``found``.
+        """Start to send tensors to ranks, and to fill others from ranks; return a function that waits, and returns ``results``.
 
         A tensor without elements is not sent.
         """
@@ -63,10 +63,10 @@ class Ranks:
         calls += [dist.P2POp(dist.irecv, x, self._number[rank], self.group) for x, rank in received if x.numel()]
         works = dist.batch_isend_irecv(calls) if calls else []
 
-        def arrive() -> list[Tensor]:
+        def receive() -> list[Tensor]:
             for work in works:
                 work.wait()
             kept.clear()  # they must live until they have been sent
-            return found
+            return results
 
-        return arrive
+        return receive

@@ -15,7 +15,7 @@ from torch import Tensor
 from mha_core.plugin import AttentionProblem, AttentionState, Call, attend, attend_vjp
 
 from . import sdpa
-from .tensors import Outline
+from .tensors import ProblemOutline
 
 _SERVED = frozenset({"gradient", "traced", "causal", "value_dim", "broadcast"})
 """Features of calls for which torch's own gradient of its fused kernel needs no mask."""
@@ -36,7 +36,7 @@ def _is_flagged(call: Call) -> bool:
 
 
 def attention(p: AttentionProblem) -> AttentionState:
-    outline = Outline(p)
+    outline = ProblemOutline(p)
     tensors, outline.tensors = outline.tensors, []
     out, lse = _Attention.apply(outline, *tensors)  # type: ignore[no-untyped-call]
     return AttentionState(out, lse)
@@ -48,7 +48,7 @@ class _Attention(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(outline: Outline, *tensors: Tensor) -> Any:
+    def forward(outline: ProblemOutline, *tensors: Tensor) -> Any:
         return tuple(attend(outline.problem(tensors)))
 
     @staticmethod
@@ -63,28 +63,28 @@ class _Attention(torch.autograd.Function):
         wanted = [at for at in outline.names if ctx.needs_input_grad[at + 1]]
         result: list[Tensor | None] = [None] * (len(saved) - 1)
         if wanted and (d_out is not None or d_lse is not None):
-            given = [x for x in (d_out, d_lse) if x is not None]
+            towards = [x for x in (d_out, d_lse) if x is not None]
             call = _Call(outline, wanted, d_out is not None, d_lse is not None)
-            for at, found in zip(wanted, _Gradients.apply(call, *saved, *given), strict=True):  # type: ignore[no-untyped-call]
-                result[at + 1] = found
+            for at, gradient in zip(wanted, _Gradients.apply(call, *saved, *towards), strict=True):  # type: ignore[no-untyped-call]
+                result[at + 1] = gradient
         return tuple(result)
 
 
 class _Call:
     """A call of ``attention_vjp`` without its tensors: those of a problem, the state, and its gradients that are given."""
 
-    def __init__(self, outline: Outline, wanted: Sequence[int], has_d_out: bool, has_d_lse: bool) -> None:
+    def __init__(self, outline: ProblemOutline, wanted: Sequence[int], has_d_out: bool, has_d_lse: bool) -> None:
         self.outline, self.has_d_out, self.has_d_lse = outline, has_d_out, has_d_lse
         self.wanted = [outline.names[at] for at in wanted]
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        given = list(tensors)
-        d_lse = given.pop() if self.has_d_lse else None
-        d_out = given.pop() if self.has_d_out else None
-        *rest, out, lse = given
+        arrays = list(tensors)
+        d_lse = arrays.pop() if self.has_d_lse else None
+        d_out = arrays.pop() if self.has_d_out else None
+        *inputs, out, lse = arrays
         state: Any = AttentionState(out, lse)
-        found = attend_vjp(self.outline.problem(rest), state, d_out, d_lse, frozenset(self.wanted))
-        return tuple(getattr(found, name) for name in self.wanted)
+        gradients = attend_vjp(self.outline.problem(inputs), state, d_out, d_lse, frozenset(self.wanted))
+        return tuple(getattr(gradients, name) for name in self.wanted)
 
 
 class _Gradients(torch.autograd.Function):
@@ -106,15 +106,15 @@ class _Gradients(torch.autograd.Function):
         tensors = ctx.saved_tensors
         at = [i for i, x in enumerate(tensors) if ctx.needs_input_grad[i + 1] and x.is_floating_point()]
 
-        def call(*some: Tensor) -> tuple[Tensor, ...]:
-            given = list(tensors)
-            for i, x in zip(at, some, strict=True):
-                given[i] = x
-            found: tuple[Tensor, ...] = ctx.call(*given)
-            return found
+        def call(*varied: Tensor) -> tuple[Tensor, ...]:
+            arguments = list(tensors)
+            for i, x in zip(at, varied, strict=True):
+                arguments[i] = x
+            results: tuple[Tensor, ...] = ctx.call(*arguments)
+            return results
 
         pullback = torch.func.vjp(call, *(tensors[i] for i in at))[1]
         result: list[Tensor | None] = [None] * (len(tensors) + 1)
-        for i, found in zip(at, pullback(tuple(d)), strict=True):
-            result[i + 1] = found
+        for i, results in zip(at, pullback(tuple(d)), strict=True):
+            result[i + 1] = results
         return tuple(result)

@@ -36,8 +36,8 @@ class Rows(NamedTuple):
 
 def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) -> Rows:
     """Return the arrays of a problem, selected so that nothing in a row that sees no key has an effect."""
-    given: tuple[Any, ...] = (p.query, p.key, p.value, *state, d_out)
-    query, key, value, out, lse, d_out = (x.to(p.compute_dtype) for x in given)
+    arrays: tuple[Any, ...] = (p.query, p.key, p.value, *state, d_out)
+    query, key, value, out, lse, d_out = (x.to(p.compute_dtype) for x in arrays)
     if p.mask is not None or p.bias is not None:
         empty = lse == -math.inf
         query, d_out = (torch.where(empty[..., None], 0, x) for x in (query, d_out))
@@ -53,15 +53,15 @@ def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) 
 
 
 def gradients_of(
-    p: AttentionProblem, wanted: Set[str], of_arrays: Iterable[Tensor | None], **others: Tensor
+    p: AttentionProblem, wanted: Set[str], of_arrays: Iterable[Tensor | None], **of_options: Tensor
 ) -> AttentionGradients:
-    """Return gradients of query, key and value on four axes in the shapes and dtypes of these, and ``others`` as they are."""
-    found: dict[str, Any] = dict(others)
+    """Return gradients of query, key and value on four axes in their shapes and dtypes, and ``of_options`` as they are."""
+    gradients: dict[str, Any] = dict(of_options)
     for name, d in zip(ARRAYS, of_arrays, strict=True):
         if d is not None and name in wanted:
             x: Any = getattr(p, name)
-            found[name] = d.reshape(*p.batch_shape, *d.shape[1:]).sum_to_size(x.shape).to(x.dtype)
-    return AttentionGradients(**found)
+            gradients[name] = d.reshape(*p.batch_shape, *d.shape[1:]).sum_to_size(x.shape).to(x.dtype)
+    return AttentionGradients(**gradients)
 
 
 def sink_gradient(p: AttentionProblem, x: Rows) -> Tensor:

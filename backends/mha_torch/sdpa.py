@@ -8,7 +8,7 @@ floating-point mask: torch would expand a boolean mask in memory, and let NaN th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,12 +24,14 @@ from mha_core.plugin import (
     by_sequence,
     concat_queries,
     goes_by_sequence,
+    keys_by_distance,
     merge,
+    pieces,
     runs,
 )
 
 from . import second
-from .parts import mask_of
+from .parts import mask_of, toeplitz
 from .shapes import contiguous_rows, fits, four_axes, mask_on_four_axes, padded
 
 _MASK = 1 << 20  # elements in the mask of a block: 4 MB in float32
@@ -159,7 +161,8 @@ def _by_run(p: AttentionProblem) -> AttentionState:
         query, key, value = (contiguous_rows(x[:, tokens_of_run].unflatten(1, sequences).transpose(0, 1)) for x in arrays)
         causal, mask = p.structure.band[1] == 0, None
         if bias is not None:
-            key, value, mask = key.flip(-2), value.flip(-2), _toeplitz(bias, length)
+            longest = bias.shape[-1] // 2 + 1
+            key, value, mask = key.flip(-2), value.flip(-2), toeplitz(bias, longest, range(length), range(length))[None]
         out_of_run, lse_of_run = _flash(query, key, value, 0.0, causal, attn_mask=mask, scale=p.scale)
         out[tokens_of_run].unflatten(0, sequences).copy_(out_of_run.transpose(1, 2))
         lse[:, tokens_of_run].unflatten(1, sequences).copy_(lse_of_run.transpose(0, 1))
@@ -170,14 +173,8 @@ def _bias_by_distance(p: AttentionProblem) -> Tensor | None:
     """Return the bias for the distances n - 1 to 1 - n as (H, 2 n - 1), where n is the length of the longest sequence."""
     if p.bias is None:
         return None
-    last = max(p.structure.packed or (), default=1) - 1
-    return _wide(p, p.bias.block(p.grid(range(1), range(last, -last - 1, -1)))).squeeze(-2)
-
-
-def _toeplitz(bias: Tensor, length: int) -> Tensor:
-    """Return the bias of a sequence as (1, H, length, length), a view. The last key is first: torch has no negative strides."""
-    outside = bias.shape[-1] // 2 + 1 - length
-    return bias[:, outside : bias.shape[-1] - outside].unfold(-1, length, 1)[None]
+    longest = max(p.structure.packed or (), default=1)
+    return _wide(p, p.bias.block(p.grid(range(1), keys_by_distance(range(longest), longest)))).squeeze(-2)
 
 
 def _block(p: AttentionProblem, rows: range) -> AttentionState:
@@ -203,31 +200,24 @@ def _block(p: AttentionProblem, rows: range) -> AttentionState:
     return AttentionState(torch.where(empty, 0, out), lse)
 
 
-def _row_blocks(p: AttentionProblem) -> Iterator[range]:
+def _row_blocks(p: AttentionProblem) -> Sequence[range]:
     """Return blocks of queries with small masks. A mask or bias with arrays may differ between heads and batch elements."""
-    given = [x for x in (p.mask, p.bias) if x is not None]
-    by_head = any(True for x in given for _ in x.arrays()) or (p.bias is not None)
-    low, high = p.structure.band
-    reach = len(p.structure.keys) if low is None or high is None else min(len(p.structure.keys), high - low + _ROWS)
-    each = reach * (math.prod(p.rows_shape[:-1]) if by_head else 1)
-    size = min(_ROWS, max(16, _MASK // max(1, each)))
-    rows = range(p.query.shape[-2])
-    return (rows[at : at + size] for at in range(0, len(rows), size))
+    terms = [x for x in (p.mask, p.bias) if x is not None]
+    by_head = any(True for x in terms for _ in x.arrays()) or (p.bias is not None)
+    each = p.structure.band.most_keys(_ROWS, len(p.structure.keys)) * (math.prod(p.rows_shape[:-1]) if by_head else 1)
+    return pieces(range(p.query.shape[-2]), min(_ROWS, max(16, _MASK // max(1, each))))
 
 
 def _reach(p: AttentionProblem, rows: range) -> range:
     """Return one range around all keys that these queries may see, in the caller's indices."""
-    keys, (low, high) = p.structure.keys, p.structure.band
-    start = 0 if low is None else min(len(keys), max(0, rows.start + low))
-    stop = len(keys) if high is None else max(start, min(len(keys), rows.stop + high))
-    steps = [keys[start:stop][at : at + _STEP] for at in range(0, stop - start, _STEP)]
+    cols = p.structure.keys_of(rows)
     if p.mask is None:
-        return keys[start:stop]
-    while steps and p.mask.relation(p.grid(rows, steps[0])) is Relation.NONE:
-        del steps[0]
-    while steps and p.mask.relation(p.grid(rows, steps[-1])) is Relation.NONE:
-        del steps[-1]
-    return range(steps[0].start, steps[-1].stop) if steps else range(0)
+        return cols
+    while cols and p.mask.relation(p.grid(rows, cols[:_STEP])) is Relation.NONE:
+        cols = cols[_STEP:]
+    while cols and p.mask.relation(p.grid(rows, last := cols[(len(cols) - 1) // _STEP * _STEP :])) is Relation.NONE:
+        cols = cols[: -len(last)]
+    return cols
 
 
 def _fused(

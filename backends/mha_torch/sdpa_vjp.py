@@ -13,16 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mha_core.plugin import (
-    AttentionGradients,
-    AttentionProblem,
-    AttentionState,
-    Call,
-    goes_by_sequence,
-    gradients_by_sequence,
-)
+from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call, goes_by_sequence, gradients_by_sequence
 
-from .parts import Part, is_turned, parts
+from .parts import ScorePart, is_turned, parts
 from .rows import ARRAYS, Rows, gradients_of, rows_of, sink_gradient
 from .shapes import contiguous_rows, mask_on_four_axes, padded
 
@@ -40,12 +33,12 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
     if goes_by_sequence(p):
         return gradients_by_sequence(p, state, d_out, d_lse, wanted, attention_vjp)
     x = rows_of(p, state, d_out, d_lse)
-    others = {"sink": sink_gradient(p, x)} if "sink" in wanted else {}
+    of_options = {"sink": sink_gradient(p, x)} if "sink" in wanted else {}
     if wanted.isdisjoint(ARRAYS):
-        return AttentionGradients(**others)
+        return AttentionGradients(**of_options)
     widths = (x.query.shape[-1], x.query.shape[-1], x.value.shape[-1])
-    found = _gradients(p, _of_one_width(x))
-    return gradients_of(p, wanted, (d[..., :width] for d, width in zip(found, widths, strict=True)), **others)
+    of_arrays = _gradients(p, _of_one_width(x))
+    return gradients_of(p, wanted, (d[..., :width] for d, width in zip(of_arrays, widths, strict=True)), **of_options)
 
 
 def _of_one_width(x: Rows) -> Rows:
@@ -66,14 +59,14 @@ def _gradients(p: AttentionProblem, x: Rows) -> Sequence[Tensor]:
     if not is_turned(p):
         return _sum_of_parts(p, x, parts(p))
     x = x._replace(key=x.key.flip(-2), value=x.value.flip(-2))
-    d_query, *others = _sum_of_parts(p, x, parts(p), turned=True)
-    return [d_query, *(d.flip(-2) for d in others)]
+    d_query, *of_keys = _sum_of_parts(p, x, parts(p), turned=True)
+    return [d_query, *(d.flip(-2) for d in of_keys)]
 
 
-def _sum_of_parts(p: AttentionProblem, x: Rows, some: Iterator[Part], *, turned: bool = False) -> Sequence[Tensor]:
+def _sum_of_parts(p: AttentionProblem, x: Rows, cut: Iterator[ScorePart], *, turned: bool = False) -> Sequence[Tensor]:
     sums: list[Tensor] = []
     num_keys = x.key.shape[-2]
-    for part in some:
+    for part in cut:
         rows, cols = part.slices(num_keys, turned=turned)
         mask = None if part.mask is None else mask_on_four_axes(part.mask, p.batch_shape)
         q, out, d_out = (y[..., rows, :] for y in (x.query, x.out, x.d_out))
@@ -92,12 +85,12 @@ def _is_flagged(p: AttentionProblem) -> bool:
     return p.bias is None and p.structure.features <= ({"causal"} if p.scale > 0 else set())
 
 
-def _flagged(p: AttentionProblem) -> Iterator[Part]:
+def _flagged(p: AttentionProblem) -> Iterator[ScorePart]:
     """Yield parts without masks: the keys that every query sees, and a part that is causal and aligned at the start."""
     rows, cols, high = range(p.query.shape[-2]), range(len(p.structure.keys)), p.structure.band[1]
     if high is None:
-        yield Part(rows, cols)
+        yield ScorePart(rows, cols)
         return
     if high > 0:
-        yield Part(rows, cols[:high])
-    yield Part(rows[max(0, -high) :], cols[max(0, high) :], causal=True)
+        yield ScorePart(rows, cols[:high])
+    yield ScorePart(rows[max(0, -high) :], cols[max(0, high) :], causal=True)

@@ -49,7 +49,7 @@ def refused(out: Tensor) -> Tensor:
 def _record(gradients: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...] | None:
     if not torch.is_grad_enabled():
         return None
-    given = [x for x in gradients if x is not None]
+    defined = [x for x in gradients if x is not None]
     refuse: Any = _Refused.apply
-    passed = iter(refuse(*given))
+    passed = iter(refuse(*defined))
     return tuple(None if x is None else next(passed) for x in gradients)

@@ -20,12 +20,12 @@ class _Slot:
     number: int
 
 
-class Outline:
+class ProblemOutline:
     """A problem, with numbers in place of its tensors."""
 
     def __init__(self, p: AttentionProblem) -> None:
         self.tensors: list[Tensor] = []
-        """Those of the problem, which the caller takes."""
+        """The tensors of the problem, which the caller takes."""
 
         def put(x: Any) -> Any:
             if not isinstance(x, Tensor):
@@ -42,8 +42,8 @@ class Outline:
 
     def problem(self, tensors: Sequence[Tensor]) -> AttentionProblem:
         """Return the problem with these tensors."""
-        found: AttentionProblem = _mapped(self._problem, lambda x: tensors[x.number] if isinstance(x, _Slot) else x)
-        return found
+        whole: AttentionProblem = _mapped(self._problem, lambda x: tensors[x.number] if isinstance(x, _Slot) else x)
+        return whole
 
 
 def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:

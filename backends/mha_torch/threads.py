@@ -28,13 +28,13 @@ def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
     Tasks run one after another if there is one item or one thread, if an accelerator may be computing, if the thread count of
     torch's libraries cannot be set for one thread alone, and inside modes and transforms of torch, which belong to a thread.
     """
-    rest, threads = iter(items), torch.get_num_threads()
+    remaining, threads = iter(items), torch.get_num_threads()
     if threads == 1 or not _is_plain() or _setters() is None:
-        return map(function, rest)
-    first = list(islice(rest, 2))
+        return map(function, remaining)
+    first = list(islice(remaining, 2))
     if len(first) < 2:
         return map(function, first)
-    return _results(_with_modes(function), chain(first, rest), threads)
+    return _results(_with_modes(function), chain(first, remaining), threads)
 
 
 def _results(task: Callable[[Any], Any], items: Iterator[Any], threads: int) -> Iterator[Any]:
@@ -81,18 +81,18 @@ def _setters() -> tuple[Callable[[int], Any], ...] | None:
     names = ["omp_set_num_threads"] + ["MKL_Set_Num_Threads_Local"] * torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     try:
         library = ctypes.CDLL(str(next((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))))
-        found = tuple(getattr(library, name) for name in names)
+        setters = tuple(getattr(library, name) for name in names)
     except (StopIteration, OSError, AttributeError):  # such as on Windows, where a library does not show what it is linked to
         return None
     numbers = []
 
     def try_it() -> None:
         torch.get_num_threads()
-        for set_number in found:
+        for set_number in setters:
             set_number(1)
         numbers.append(torch.get_num_threads())
 
     thread = Thread(target=try_it)
     thread.start()
     thread.join()
-    return found if numbers == [1] else None
+    return setters if numbers == [1] else None

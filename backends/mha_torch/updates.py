@@ -27,19 +27,6 @@ def adamw(
         gradient = gradient * gradient_scale
     new, m, v = w.clone(memory_format=torch.contiguous_format), m.contiguous(), v.contiguous()
     steps = torch.full((), step + 1, dtype=torch.float32, device=w.device)
-    torch._fused_adamw_(
-        [new],
-        [gradient.contiguous()],
-        [m],
-        [v],
-        [],
-        [steps],
-        lr=learning_rate,
-        beta1=beta_1,
-        beta2=beta_2,
-        weight_decay=weight_decay,
-        eps=eps,
-        amsgrad=False,
-        maximize=False,
-    )
+    rates: dict[str, Any] = {"lr": learning_rate, "beta1": beta_1, "beta2": beta_2, "weight_decay": weight_decay, "eps": eps}
+    torch._fused_adamw_([new], [gradient.contiguous()], [m], [v], [], [steps], amsgrad=False, maximize=False, **rates)
     return new, m, v

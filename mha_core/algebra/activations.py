@@ -9,7 +9,7 @@ from .arrays import Array, Namespace, compute_dtype
 
 # Chebyshev coefficients in y = 2t - 1 of log(Q(a) / t) + a^2 / 2, with t = T / (T + a) and Q the upper tail of the
 # normal distribution: one smooth function for all a >= 0, without branches. Fitted with mpmath at 60 digits;
-# tests/test_functional.py fits them again.
+# tests/core/ops/test_functional.py fits them again.
 _T = 3.2
 _TAIL = (
     -1.4269255855545503,

@@ -21,11 +21,12 @@ import math
 from functools import reduce
 
 from .arrays import AnyIndex, Array, DynamicRange, Index, Namespace, bounds, pick, split_axis
-from .blocks import Block, batch_slice_size, block_shape, by_batch_slices, split, visible_blocks
-from .masks import Relation
+from .blocks import Block, batch_slice_size, block_shape, by_batch_slices, visible_blocks
+from .grid import Relation
 from .packed import by_sequence, goes_by_sequence
 from .problem import AttentionProblem, check_lengths
 from .state import AttentionState, concat_queries, merge
+from .tiles import pieces
 
 
 def attention_state(problem: AttentionProblem, *, rows: range | None = None, block: Block | None = None) -> AttentionState:
@@ -45,7 +46,7 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
             return by_batch_slices(p, size, attention_state)
     rows = range(p.query.shape[-2]) if rows is None else rows
     num_rows, num_cols = block or block_shape(p, len(rows))
-    states = [_rows_state(p, some, num_cols) for some in split(rows, num_rows)]
+    states = [_rows_state(p, block_rows, num_cols) for block_rows in pieces(rows, num_rows)]
     return concat_queries(p.xp, states or [_in_input_dtype(p, _no_keys(p, range(0)))])
 
 

@@ -20,22 +20,23 @@ from .arrays import AnyIndex, Array, Namespace, pick
 from .attention import biased, dropped, grouped, kept, products, ungrouped, upcast
 from .biases import BiasSum
 from .block_sum import BlockSum
-from .blocks import batch_slice_size, block_shape, split, visible_blocks
-from .masks import Relation
+from .blocks import batch_slice_size, block_shape, visible_blocks
+from .grid import Relation
 from .packed import goes_by_sequence, sequences
 from .problem import AttentionProblem, check_lengths
 from .state import AttentionState
+from .tiles import pieces
 from .visibility import seeing
 
 
 class AttentionGradients(NamedTuple):
-    """Gradients of what attention depends on, each in the shape and dtype of its array; None for those not wanted."""
+    """Gradients of the arrays that attention depends on, each in its array's shape and dtype; None for those not wanted."""
 
     query: Array | None = None
     key: Array | None = None
     value: Array | None = None
     bias: Array | None = None
-    """That of an array bias, or of the table of a relative bias."""
+    """The gradient of an array bias, or of the table of a relative bias."""
     sink: Array | None = None
 
 
@@ -61,16 +62,16 @@ def attention_vjp(
     if (size := batch_slice_size(p)) is not None:
         return _by_batch_slices(p, size, state, d_out, d_lse, wanted)
     terms = row_terms(p, state, d_out, d_lse)
-    sums = _Sums(p, wanted, p.query.dtype if dtype is None else dtype)
+    sums = _GradientSums(p, wanted, p.query.dtype if dtype is None else dtype)
     num_rows, num_cols = block_shape(p, p.query.shape[-2])
-    for rows in split(range(p.query.shape[-2]), num_rows):
+    for rows in pieces(range(p.query.shape[-2]), num_rows):
         for cols, relation in visible_blocks(p, rows, num_cols):
             sums.add(rows, cols, block_gradients(p, rows, cols, terms, wanted, masked=relation is Relation.SOME))
     return sums.gradients(sink_gradient(p, terms) if "sink" in wanted else None)
 
 
 class RowTerms(NamedTuple):
-    """What the gradients need of each query, in the compute dtype; 0 for queries that see no key."""
+    """Terms of the gradients for each query, in the compute dtype; 0 for queries that see no key."""
 
     lse: Array
     d_out: Array
@@ -89,7 +90,7 @@ def row_terms(p: AttentionProblem, state: AttentionState, d_out: Array, d_lse: A
     return RowTerms(xp.where(no_terms, 0, state.lse), d_out, delta)
 
 
-class _Sums:
+class _GradientSums:
     """The sums over blocks of the wanted gradients."""
 
     def __init__(self, p: AttentionProblem, wanted: Set[str], dtype: Any) -> None:
@@ -98,20 +99,20 @@ class _Sums:
         self.of = {name: BlockSum(p.xp, x.shape) for name, x in arrays.items() if name in wanted}
         self.bias: BiasSum | None = p.bias.sum(p.xp) if p.bias is not None and "bias" in wanted else None
 
-    def add(self, rows: range, cols: range, found: AttentionGradients) -> None:
+    def add(self, rows: range, cols: range, block: AttentionGradients) -> None:
         """Add the gradients of one block of queries and keys."""
         for name, total in self.of.items():
-            d = getattr(found, name)
+            d = getattr(block, name)
             index = rows if name == "query" else kept(self.p, cols)
             assert isinstance(index, range)
             total.add(index, range(d.shape[-1]), d)
-        if self.bias is not None and found.bias is not None:
-            self.bias.add(self.p.grid(rows, cols), found.bias)
+        if self.bias is not None and block.bias is not None:
+            self.bias.add(self.p.grid(rows, cols), block.bias)
 
     def gradients(self, sink: Array | None) -> AttentionGradients:
         p = self.p
-        found = {name: each.whole(self.dtype, p.device) for name, each in self.of.items()}
-        return AttentionGradients(**found, bias=None if self.bias is None else self.bias.whole(p.device), sink=sink)
+        wholes = {name: each.whole(self.dtype, p.device) for name, each in self.of.items()}
+        return AttentionGradients(**wholes, bias=None if self.bias is None else self.bias.whole(p.device), sink=sink)
 
 
 def block_gradients(
@@ -122,7 +123,7 @@ def block_gradients(
     That of a query, key or value is one of ``rows`` or ``cols``, not yet summed over batch axes that it shares; ``bias`` is
     that of the scores, (..., H, rows, cols). ``masked=False`` leaves the mask out; every pair must then be known to attend.
     """
-    xp, found = p.xp, AttentionGradients()
+    xp, gradients = p.xp, AttentionGradients()
     q, do = (grouped(p, upcast(p, pick(xp, x, rows, -2))) for x in (p.query, terms.d_out))
     k, v = (upcast(p, pick(xp, x, kept(p, cols), -2))[..., :, None, :, :] for x in (p.key, p.value))
     lse, delta = (grouped(p, pick(xp, x[..., None], rows, -2)) for x in (terms.lse, terms.delta))
@@ -130,23 +131,23 @@ def block_gradients(
     capped = products(p, rows, cols)
     w = xp.exp(biased(p, capped, rows, cols, masked=masked) - lse)
     if "value" in wanted:
-        found = found._replace(value=_over_groups(p, dropped(p, w, rows, cols), do))
+        gradients = gradients._replace(value=_over_groups(p, dropped(p, w, rows, cols), do))
     if wanted.isdisjoint({"query", "key", "bias"}):
-        return found
+        return gradients
     # by selection, since the value of a key that this query does not see may be NaN to others
     dw = dropped(p, xp.matmul(do, xp.matrix_transpose(v)), rows, cols)
     ds = xp.where(w == 0, 0, w * (dw - delta))
     if "bias" in wanted:
-        found = found._replace(bias=ungrouped(p, ds))
+        gradients = gradients._replace(bias=ungrouped(p, ds))
     if p.softcap is not None:
         t = capped / p.softcap
         ds = ds * (1 - t * t)
     ds = ds * p.scale
     if "query" in wanted:
-        found = found._replace(query=ungrouped(p, xp.matmul(ds, k)))
+        gradients = gradients._replace(query=ungrouped(p, xp.matmul(ds, k)))
     if "key" in wanted:
-        found = found._replace(key=_over_groups(p, ds, q))
-    return found
+        gradients = gradients._replace(key=_over_groups(p, ds, q))
+    return gradients
 
 
 def _over_groups(p: AttentionProblem, weights: Array, x: Array) -> Array:
@@ -169,7 +170,7 @@ def summed_over_rows(xp: Namespace, sink: Array, lse: Array, delta: Array) -> Ar
     return xp.astype(-xp.sum(of_rows, axis=others), sink.dtype, copy=False)
 
 
-# parts of a problem
+# gradients of runs and of slices
 
 
 def gradients_by_sequence(
@@ -183,11 +184,11 @@ def gradients_by_sequence(
     """Return the gradients of packed sequences; ``vjp`` is called once for each run of equal lengths, as ``attention_vjp``."""
 
     def of_run(run: Any) -> AttentionGradients:
-        part = AttentionState(run.stacked(state.out), run.stacked_rows(state.lse))
+        run_state = AttentionState(run.stacked(state.out), run.stacked_rows(state.lse))
         d_rows = None if d_lse is None else run.stacked_rows(d_lse)
-        found = vjp(run.problem, part, run.stacked(d_out), d_rows, wanted)
-        return found._replace(
-            **{name: run.laid_out(x) for name in ("query", "key", "value") if (x := getattr(found, name)) is not None}
+        gradients = vjp(run.problem, run_state, run.stacked(d_out), d_rows, wanted)
+        return gradients._replace(
+            **{name: run.laid_out(x) for name in ("query", "key", "value") if (x := getattr(gradients, name)) is not None}
         )
 
     return _joined(p, map(of_run, sequences(p)), lambda name: -2)
@@ -203,31 +204,31 @@ def _by_batch_slices(
         return x.ndim < ndim or x.shape[0] == 1
 
     def of_slice(start: int) -> AttentionGradients:
-        some = slice(start, start + size)
-        arrays = (x if is_shared(x) else x[some, ...] for x in (p.query, p.key, p.value))
-        part = AttentionState(state.out[some, ...], state.lse[some, ...])
-        d_rows = None if d_lse is None else d_lse[some, ...]
-        return attention_vjp(p.with_arrays(*arrays), part, d_out[some, ...], d_rows, wanted, dtype=p.compute_dtype)
+        batch = slice(start, start + size)
+        arrays = (x if is_shared(x) else x[batch, ...] for x in (p.query, p.key, p.value))
+        slice_state = AttentionState(state.out[batch, ...], state.lse[batch, ...])
+        d_rows = None if d_lse is None else d_lse[batch, ...]
+        return attention_vjp(p.with_arrays(*arrays), slice_state, d_out[batch, ...], d_rows, wanted, dtype=p.compute_dtype)
 
     return _joined(p, map(of_slice, range(0, p.batch_shape[0], size)), lambda name: None if is_shared(getattr(p, name)) else 0)
 
 
 def _joined(
-    p: AttentionProblem, parts: Iterator[AttentionGradients], axis_of: Callable[[str], int | None]
+    p: AttentionProblem, pieces: Iterator[AttentionGradients], axis_of: Callable[[str], int | None]
 ) -> AttentionGradients:
-    """Return gradients of parts as one: concatenated along ``axis_of`` an array, or summed if that is None."""
-    every, arrays = list(parts), ("query", "key", "value")
+    """Return the gradients of pieces as one: concatenated along ``axis_of`` an array, or summed if that is None."""
+    all_gradients, arrays = list(pieces), ("query", "key", "value")
 
     def one(name: str) -> Array | None:
-        given: list[Any] = [getattr(part, name) for part in every]
+        gradients: list[Any] = [getattr(piece, name) for piece in all_gradients]
         axis = axis_of(name) if name in arrays else None
-        if given[0] is None:
+        if gradients[0] is None:
             return None
-        dtype = given[0].dtype if name not in arrays else p.query.dtype
+        dtype = gradients[0].dtype if name not in arrays else p.query.dtype
         if axis is not None:
-            return p.xp.astype(p.xp.concat(given, axis=axis), dtype, copy=False)
-        total = upcast(p, given[0])
-        for each in given[1:]:
+            return p.xp.astype(p.xp.concat(gradients, axis=axis), dtype, copy=False)
+        total = upcast(p, gradients[0])
+        for each in gradients[1:]:
             total = total + upcast(p, each)
         return p.xp.astype(total, dtype, copy=False)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
 from typing import Any, Protocol
 
 from .arrays import Array, Namespace, at_least, is_array, move_axis, pick_pairs, sum_to
 from .block_sum import BlockSum
+from .diagonals import skewed
 from .grid import Grid, Term, check_broadcast
+from .parts import Part, PartOf
 
 
 class BiasSum(Protocol):
@@ -24,10 +26,22 @@ class BiasSum(Protocol):
 
 
 class Bias(Term):
-    """A number for each (query, key) pair, added to the scores."""
+    """A number for each (query, key) pair, added to the scores.
 
+    A class of your own defines ``block``, and works everywhere; for gradients of an array in it, also ``sum``.
+    """
+
+    feature = "bias_term"
+    """The feature that a kernel must declare. A subclass has its own, or this one, since its numbers may differ."""
     by_distance = False
-    """Whether it depends only on key position - query position, and on the head."""
+    """True if it depends only on key position - query position, and on the head."""
+
+    def __init_subclass__(cls) -> None:
+        cls.feature = vars(cls).get("feature", Bias.feature)
+
+    def part(self, xp: Namespace, part: Part) -> Bias:
+        """Return the bias of a part of the problem, in the part's indices."""
+        return self if self.by_distance and part.is_dense and part.heads is None else PartOfBias(self, part)
 
     def sum(self, xp: Namespace) -> BiasSum:
         """Return the sum that becomes the gradient of this bias's array. Raises TypeError if there is no rule for it."""
@@ -35,14 +49,23 @@ class Bias(Term):
 
 
 @dataclass(frozen=True, eq=False)
+class PartOfBias(PartOf, Bias):
+    inner: Bias
+    place: Part
+
+
+@dataclass(frozen=True, eq=False)
 class ArrayBias(Bias):
     """A floating array that broadcasts to ``(..., H, L, S)``."""
 
     array: Array
-    label = "bias"
+    label = feature = "bias"
 
     def block(self, grid: Grid) -> Array:
         return pick_pairs(grid.xp, self.array, grid.rows, grid.cols)
+
+    def part(self, xp: Namespace, part: Part) -> Bias:
+        return replace(self, array=part.pairs(xp, self.array))
 
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         check_broadcast("bias", self.array.shape, shape, "(..., H, L, S)")
@@ -71,6 +94,7 @@ class Alibi(Bias):
     """``-slope[h] * |query position - key position|``."""
 
     num_heads: int
+    feature = "alibi"
     reads_query_position = True
     by_distance = True
 
@@ -99,7 +123,7 @@ class RelativeBias(Bias):
     table: Array
     bidirectional: bool
     max_distance: int
-    label = "relative_bias"
+    label = feature = "relative_bias"
     reads_query_position = True
     by_distance = True
 
@@ -133,6 +157,11 @@ class RelativeBias(Bias):
             expected = f"(buckets, {shape[-3]}), a column for each head of the query"
             raise ValueError(f"relative_bias(table) has shape {tuple(self.table.shape)}; expected {expected}")
 
+    def part(self, xp: Namespace, part: Part) -> Bias:
+        if part.heads is None or not part.is_dense:
+            return super().part(xp, part)
+        return replace(self, table=part.over_heads(xp, self.table, -1))
+
     def sum(self, xp: Namespace) -> BiasSum:
         return _TableSum(xp, self)
 
@@ -147,12 +176,8 @@ class _TableSum:
     def add(self, grid: Grid, d: Array) -> None:
         """Sum over diagonals, along which the distance is the same, then over the distances of each bucket."""
         assert isinstance(grid.rows, range) and isinstance(grid.cols, range)
-        xp, (rows, cols) = self.xp, d.shape[-2:]
-        # with l zeros behind each of l rows, the last first, rows of one element less begin one place later each: diagonals
-        # become columns
-        padded = xp.concat([xp.flip(d, axis=-2), xp.zeros((*d.shape[:-1], rows), dtype=d.dtype, device=grid.device)], axis=-1)
-        flat = xp.reshape(padded, (*d.shape[:-2], rows * (rows + cols)))[..., : rows * (rows + cols - 1)]
-        diagonals = xp.sum(xp.reshape(flat, (*d.shape[:-2], rows, rows + cols - 1)), axis=-2)  # (..., H, l + s - 1)
+        xp = self.xp
+        diagonals = xp.sum(skewed(xp, xp.flip(d, axis=-2)), axis=-2)  # (..., H, l + s - 1), the nearest key first
         first = Grid(
             xp, grid.device, range(grid.rows[-1], grid.rows[0] - 1, -1), range(grid.cols[0], grid.cols[0] + 1), grid.offset
         )

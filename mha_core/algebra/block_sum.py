@@ -24,7 +24,7 @@ class BlockSum:
     def add(self, rows: range, cols: range, block: Array) -> None:
         """Add ``block``, which broadcasts from the leading axes of the array, at ``rows`` and ``cols``."""
         at = tuple(
-            (0, 1) if size == 1 else (some.start, some.stop) for some, size in zip((rows, cols), self.shape[-2:], strict=True)
+            (0, 1) if size == 1 else (span.start, span.stop) for span, size in zip((rows, cols), self.shape[-2:], strict=True)
         )
         block = sum_to(self.xp, block, (*self.shape[:-2], *(stop - start for start, stop in at)))
         self._blocks[at] = block if at not in self._blocks else self._blocks[at] + block  # type: ignore[index]

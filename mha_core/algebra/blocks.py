@@ -6,20 +6,16 @@ import math
 from collections.abc import Callable, Iterator
 
 from .arrays import Array
-from .masks import Relation
+from .grid import Relation
 from .problem import AttentionProblem
 from .state import AttentionState
+from .tiles import pieces
 
 _DENSE = 1 << 22  # scores computed together without blocks: 16 MB in float32
 _BLOCK = 1 << 20  # scores in a block
 
 Block = tuple[int, int]
 """The number of queries and the number of keys in a block."""
-
-
-def split(index: range, size: int) -> Iterator[range]:
-    """Return successive ranges of ``size`` members; the last may be shorter."""
-    return (index[at : at + size] for at in range(0, len(index), size))
 
 
 def block_shape(p: AttentionProblem, num_rows: int) -> Block:
@@ -34,7 +30,7 @@ def block_shape(p: AttentionProblem, num_rows: int) -> Block:
 
 def visible_blocks(p: AttentionProblem, rows: range, num_cols: int) -> Iterator[tuple[range, Relation]]:
     """Yield blocks of ``num_cols`` keys that some of ``rows`` may see, each with how many of its pairs attend."""
-    for cols in split(p.structure.keys, num_cols):
+    for cols in pieces(p.structure.keys, num_cols):
         relation = Relation.ALL if p.mask is None else p.mask.relation(p.grid(rows, cols))
         if relation is not Relation.NONE:
             yield cols, relation
@@ -44,8 +40,8 @@ def batch_slice_size(p: AttentionProblem) -> int | None:
     """Return how many elements of the first batch axis to compute together, for many small problems; None for all of them."""
     if not p.batch_shape or not isinstance(p.offset, int) or p.dropout is not None:
         return None
-    if any(True for term in (p.mask, p.bias) if term is not None for _ in term.arrays()):
-        return None  # arrays may have batch axes of their own
+    if any(term.may_differ_in_batch for term in (p.mask, p.bias) if term is not None):
+        return None
     each = math.prod(p.rows_shape[1:-1]) * min(p.query.shape[-2], 64) * min(len(p.structure.keys), 128)
     size = max(1, _DENSE // max(1, each))
     return size if size < p.batch_shape[0] else None

@@ -13,6 +13,7 @@ from zlib import crc32
 
 from .arrays import AnyIndex, Array, Namespace, device_of, index_array, is_array, pick_pairs
 from .grid import Grid, Term, check_broadcast
+from .parts import Part
 
 _FACTORS = 0x21F0AAAD, 0x735A2D97
 _BITS = 24  # of a hash that are compared with the rate: such a number fits integers of every backend
@@ -42,11 +43,28 @@ class WeightDropout(Term):
         rows, cols = (_words(xp, index, grid.device) for index in (grid.rows, grid.cols))
         return _keeps(xp, xp.bitwise_xor(mixed(xp, xp.bitwise_xor(heads, rows[:, None])), mixed(xp, cols)[None, :]), self.rate)
 
+    def part(self, xp: Namespace, part: Part) -> WeightDropout:
+        """Return the dropout of a part of the problem, in the part's indices."""
+        if self.array is not None:
+            return WeightDropout(self.rate, None, part.pairs(xp, self.array))
+        return _PartOfDropout(self.rate, self.seed, None, part)
+
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         if self.array is not None:
             if self.array.dtype != xp.bool:
                 raise TypeError(f"weight_dropout(keep) has dtype {self.array.dtype}; expected booleans, True to keep a weight")
             check_broadcast("weight_dropout(keep)", self.array.shape, shape, "(..., H, L, S)")
+
+
+@dataclass(frozen=True, eq=False)
+class _PartOfDropout(WeightDropout):
+    place: Part | None = None
+
+    def kept(self, grid: Grid, rows_shape: tuple[int, ...]) -> Any:
+        place = self.place
+        assert place is not None
+        whole = rows_shape if place.heads is None else (*rows_shape[:-2], place.num_heads, rows_shape[-1])
+        return place.over_heads(grid.xp, WeightDropout(self.rate, self.seed).kept(place.whole(grid), whole), -3)
 
 
 def weight_dropout(rate: float, *, seed: int | None = None, keep: Array | None = None) -> WeightDropout:
@@ -134,8 +152,8 @@ def _mix(x: int) -> int:
 
 
 def _words(xp: Namespace, index: AnyIndex, device: Any) -> Array:
-    found = index_array(xp, index, device)
-    return found if xp.iinfo(found.dtype).bits == 64 else xp.astype(found, xp.uint32)
+    words = index_array(xp, index, device)
+    return words if xp.iinfo(words.dtype).bits == 64 else xp.astype(words, xp.uint32)
 
 
 def _low(xp: Namespace, x: Array) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
@@ -56,6 +57,14 @@ class Grid:
         return bounds(self.cols)
 
 
+class Relation(IntEnum):
+    """The share of the pairs of a block that attend."""
+
+    NONE = 0
+    SOME = 1
+    ALL = 2
+
+
 def over_heads(per_batch: Array) -> Array:
     """``(...)`` -> ``(..., 1, 1, 1)``: a number for each batch element, to broadcast over heads, queries and keys."""
     return per_batch[(..., None, None, None)]
@@ -97,8 +106,14 @@ class Term:
                 if is_array(value):
                     yield term.label if name == "array" else f"{term.label}({name})", value
 
+    @property
+    def may_differ_in_batch(self) -> bool:
+        """True if values may differ between elements of the batch, as those of arrays with batch axes."""
+        return any(True for _ in self.arrays())
+
     def _fields(self) -> Iterator[tuple[str, Any]]:
-        return ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
+        names = (field.name for field in fields(self)) if is_dataclass(self) else tuple(vars(self))
+        return ((name, getattr(self, name)) for name in names)
 
 
 def _key(value: Any) -> Hashable:

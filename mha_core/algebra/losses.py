@@ -48,7 +48,7 @@ def cross_entropy_vjp(
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _LogitRows:
     """Logits and labels as n rows, with what the loss and its gradient both need."""
 
     shifted: Array
@@ -65,7 +65,7 @@ class _Rows:
     """(1, 1): how many labels count, at least 1."""
 
 
-def _rows(xp: Namespace, logits: Array, labels: Array, ignore: int | None) -> _Rows:
+def _rows(xp: Namespace, logits: Array, labels: Array, ignore: int | None) -> _LogitRows:
     classes, wide = logits.shape[-1], compute_dtype(xp, logits.dtype)
     labels = as_integers(xp, xp.reshape(labels, (-1, 1)))
     known = (labels >= 0) & (labels < classes)
@@ -76,7 +76,7 @@ def _rows(xp: Namespace, logits: Array, labels: Array, ignore: int | None) -> _R
     x = x - xp.where(largest == -math.inf, 0, largest)
     total = xp.sum(xp.exp(x), axis=-1, keepdims=True)  # 0 if every class is excluded, else at least 1
     count = xp.sum(xp.astype(counted, labels.dtype), keepdims=True)
-    return _Rows(
+    return _LogitRows(
         shifted=x,
         log_total=xp.log(xp.where(total == 0, 1, total)),
         labels=xp.where(known, labels, 0),
@@ -87,6 +87,6 @@ def _rows(xp: Namespace, logits: Array, labels: Array, ignore: int | None) -> _R
 
 
 def _classes(xp: Namespace, shifted: Array) -> Array:
-    """How many classes of each row are not excluded, at least 1; (n, 1)."""
+    """Return the number of classes of each row that are not excluded, at least 1; (n, 1)."""
     count = xp.sum(xp.astype(shifted != -math.inf, shifted.dtype), axis=-1, keepdims=True)
     return xp.where(count == 0, 1, count)

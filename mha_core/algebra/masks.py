@@ -1,93 +1,32 @@
-"""Masks: predicates over a query's position and a key's index, combined with ``&``, ``|`` and ``~``.
-
-True means "attend" (promise 4). A mask can tell for a whole block of queries and keys, without looking at single
-pairs, whether NONE, SOME or ALL of the pairs attend. This logic has three values: ``&`` is min, ``|`` is max,
-``~`` is ``2 - x`` (Kleene 1952). It allows blocks of any expression to be skipped, or computed without masking.
-A mask that contains arrays returns SOME, because reading them could mean waiting for a device.
-"""
+"""The kinds of masks: predicates over a query's position and a key's index."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from itertools import accumulate, groupby
 from numbers import Integral
 from operator import index as as_index
 from typing import Any
 
-from .arrays import AnyIndex, Array, DynamicRange, Namespace, as_integers, bounds, index_array, integers, is_array, pick_pairs
-from .grid import FARTHEST, Grid, Term, check_broadcast, check_integers, over_heads
-
-
-class Relation(IntEnum):
-    """How many pairs of a block attend."""
-
-    NONE = 0
-    SOME = 1
-    ALL = 2
-
-
-class Mask(Term):
-    """A predicate over (query, key) pairs. Combine masks with ``& | ~``."""
-
-    __array_ufunc__ = None  # so that `numpy_array & mask` calls __rand__
-
-    def relation(self, grid: Grid) -> Relation:
-        """Return whether NONE, SOME or ALL pairs of a non-empty block attend; SOME if that is not known."""
-        return Relation.SOME
-
-    def __and__(self, other: Mask | Array) -> Mask:
-        return And(self, as_mask(other))
-
-    def __or__(self, other: Mask | Array) -> Mask:
-        return Or(self, as_mask(other))
-
-    __rand__ = __and__
-    __ror__ = __or__
-
-    def __invert__(self) -> Mask:
-        return Not(self)
-
-    def __bool__(self) -> bool:
-        raise TypeError("a mask is neither true nor false: combine masks with & | ~, not with and, or, not")
-
-
-@dataclass(frozen=True, eq=False)
-class And(Mask):
-    left: Mask
-    right: Mask
-
-    def block(self, grid: Grid) -> Array:
-        return self.left.block(grid) & self.right.block(grid)
-
-    def relation(self, grid: Grid) -> Relation:
-        return min(self.left.relation(grid), self.right.relation(grid))
-
-
-@dataclass(frozen=True, eq=False)
-class Or(Mask):
-    left: Mask
-    right: Mask
-
-    def block(self, grid: Grid) -> Array:
-        return self.left.block(grid) | self.right.block(grid)
-
-    def relation(self, grid: Grid) -> Relation:
-        return max(self.left.relation(grid), self.right.relation(grid))
-
-
-@dataclass(frozen=True, eq=False)
-class Not(Mask):
-    mask: Mask
-
-    def block(self, grid: Grid) -> Array:
-        return ~self.mask.block(grid)
-
-    def relation(self, grid: Grid) -> Relation:
-        return Relation(2 - self.mask.relation(grid))
+from .arrays import (
+    AnyIndex,
+    Array,
+    DynamicRange,
+    Namespace,
+    as_integers,
+    bounds,
+    index_array,
+    integers,
+    is_array,
+    pick,
+    pick_pairs,
+)
+from .expressions import Mask, as_mask
+from .grid import FARTHEST, Grid, Relation, check_integers, over_heads
+from .parts import Part, step_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +57,19 @@ class Band(Mask):
         inside = (self.low is None or least >= self.low) and (self.high is None or most <= self.high)
         return Relation.ALL if inside else Relation.SOME
 
+    def part(self, xp: Namespace, part: Part) -> Mask:
+        if part.is_dense:
+            return self
+        if part.step is None or not isinstance(part.offset, int):
+            return super().part(xp, part)
+        assert isinstance(part.rows, range) and isinstance(part.cols, range)
+        # low <= shift + step (key - query) <= high in the part's indices
+        shift = part.cols.start - part.rows.start - part.offset
+        return Band(
+            None if self.low is None else -((shift - self.low) // part.step),
+            None if self.high is None else (self.high - shift) // part.step,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Chunks(Mask):
@@ -134,6 +86,10 @@ class Chunks(Mask):
             return Relation.SOME
         q, k = ({p // self.size for p in pair} for pair in (grid.query_bounds, grid.key_bounds))
         return _same_interval(q, k)
+
+    def part(self, xp: Namespace, part: Part) -> Mask:
+        begins_a_chunk = part.is_dense and isinstance(part.cols, range) and part.cols.start % self.size == 0
+        return self if begins_a_chunk else super().part(xp, part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +108,13 @@ class KeyLengths(Mask):
         low, high = grid.key_bounds
         return Relation.ALL if high < self.n else Relation.NONE if low >= self.n else Relation.SOME
 
+    def part(self, xp: Namespace, part: Part) -> Mask:
+        cols = part.cols
+        if isinstance(self.n, int) and isinstance(cols, range):
+            return KeyLengths(len(range(cols.start, min(self.n, cols.stop), cols.step)))
+        step, n = step_of(cols), self.n if isinstance(self.n, int) else as_integers(xp, self.n)
+        return KeyLengths((n - cols.start + (step - 1)) // step)
+
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         if not isinstance(self.n, int):
             check_integers(xp, "key_lengths(n)", self.n, shape[:-3], "the batch shape")
@@ -169,6 +132,9 @@ class Segments(Mask):
         q, k = (as_integers(grid.xp, ids) for ids in (self.query_ids, self.key_ids))
         rows = pick_pairs(grid.xp, q[..., None, :, None], grid.rows, range(1))
         return rows == pick_pairs(grid.xp, k[..., None, None, :], range(1), grid.cols)
+
+    def part(self, xp: Namespace, part: Part) -> Mask:
+        return Segments(pick(xp, self.query_ids, part.rows, -1), pick(xp, self.key_ids, part.cols, -1))
 
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         *batch, _, queries, keys = shape
@@ -199,6 +165,9 @@ class Packed(Mask):
         q, k = ({bisect_right(self.ends, i) for i in bounds(index)} for index in (grid.rows, grid.cols))
         return _same_interval(q, k)
 
+    def part(self, xp: Namespace, part: Part) -> Mask:
+        return self if part.rows == part.cols == range(sum(self.lengths)) else super().part(xp, part)
+
     def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
         for name, size in (("queries", shape[-2]), ("keys", shape[-1])):
             if sum(self.lengths) != size:
@@ -214,39 +183,11 @@ def runs(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         start += count * length
 
 
-@dataclass(frozen=True, eq=False)
-class ArrayMask(Mask):
-    """A boolean array that broadcasts to ``(..., H, L, S)``."""
-
-    array: Array
-    label = "mask"
-
-    def block(self, grid: Grid) -> Array:
-        return pick_pairs(grid.xp, self.array, grid.rows, grid.cols)
-
-    def check(self, xp: Namespace, shape: tuple[int, ...]) -> None:
-        if self.array.dtype != xp.bool:
-            raise TypeError(
-                f"mask has dtype {self.array.dtype}; expected a boolean array, True where a query may attend: "
-                "write mask != 0 for a mask of ones and zeros, or pass numbers to be added to the scores as bias="
-            )
-        check_broadcast("mask", self.array.shape, shape, "(..., H, L, S)")
-
-
 def _same_interval(q: set[int], k: set[int]) -> Relation:
     """Compare two intervals of sequence or chunk numbers: NONE if they are disjoint, ALL if both are the same single number."""
     if max(q) < min(k) or max(k) < min(q):
         return Relation.NONE
     return Relation.ALL if q == k and len(q) == 1 else Relation.SOME
-
-
-def as_mask(mask: Mask | Array) -> Mask:
-    """Return a mask unchanged, and a boolean array as an ArrayMask; raise TypeError for anything else."""
-    if isinstance(mask, Mask):
-        return mask
-    if is_array(mask):
-        return ArrayMask(mask)
-    raise TypeError(f"mask is {type(mask).__name__}; expected a mask such as causal(), or a boolean array")
 
 
 def _size(name: str, value: Any, least: int, or_array: str = "") -> int:

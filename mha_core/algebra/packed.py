@@ -10,6 +10,7 @@ from .masks import Band, runs
 from .problem import AttentionProblem
 from .state import AttentionState, concat_queries
 from .structure import Structure
+from .tiles import NO_LIMITS
 
 
 def goes_by_sequence(p: AttentionProblem) -> bool:
@@ -53,12 +54,12 @@ class Run:
 
 def sequences(p: AttentionProblem) -> Iterator[Run]:
     """Yield the runs of a packed problem; no pair of different sequences is in any of them."""
-    low, high = p.structure.band
-    mask = None if (low, high) == (None, None) else Band(low, high)
+    band = p.structure.band
+    mask = None if band == NO_LIMITS else Band(*band)
     for start, count, length in runs(p.structure.packed or ()):
         if count * length:
             run = Run(p, start, count, length)
-            structure = Structure(keys=range(length), band=(low, high))
+            structure = Structure(keys=range(length), band=band)
             arrays = (run.stacked(x) for x in (p.query, p.key, p.value))
             yield replace(run, problem=p.with_arrays(*arrays, structure=structure, mask=mask, offset=0))
 

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from .arrays import AnyIndex, Array, Namespace, broadcast_shapes, compute_dtype, device_of
-from .biases import Alibi, ArrayBias, Bias, RelativeBias
+from .biases import Bias
 from .dropout import WeightDropout
+from .expressions import Mask
 from .grid import Grid
-from .masks import Mask
 from .structure import EVERY_KEY, Structure
-
-_BIAS_FEATURES: dict[type[Bias], str] = {ArrayBias: "bias", Alibi: "alibi", RelativeBias: "relative_bias"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +50,7 @@ class AttentionProblem:
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        query, key, value = (tuple(x.shape[:-3]) for x in (self.query, self.key, self.value))
+        query, key, value = tuple(self.query.shape[:-3]), tuple(self.key.shape[:-3]), tuple(self.value.shape[:-3])
         return query if query == key == value else broadcast_shapes(query, key, value)
 
     @property
@@ -82,10 +80,12 @@ class AttentionProblem:
             "weight_dropout": self.dropout is not None,
             "grouped_query": self.num_groups > 1,
             "value_dim": self.query.shape[-1] != self.value.shape[-1],
-            "broadcast": any(x.shape[:-3] != self.query.shape[:-3] for x in (self.key, self.value)),
+            "broadcast": not self.query.shape[:-3] == self.key.shape[:-3] == self.value.shape[:-3],
         }
-        bias = frozenset() if self.bias is None else frozenset({_BIAS_FEATURES.get(type(self.bias), "bias_term")})
-        return self.asked | self.structure.features | bias | frozenset(name for name, given in present.items() if given)
+        bias = frozenset() if self.bias is None else frozenset({self.bias.feature})
+        return (
+            self.asked | self.structure.features | bias | frozenset(name for name, is_present in present.items() if is_present)
+        )
 
     def grid(self, rows: AnyIndex, cols: AnyIndex) -> Grid:
         """Return the block of ``rows`` and ``cols``, both in the caller's indices."""
@@ -117,19 +117,19 @@ def scores_shape(query: Array, key: Array, value: Array, sink: Array | None = No
         if x.ndim < 2:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected at least 2 axes, (..., heads, length, head_dim)")
     q, k, v = ((1,) * (x.ndim == 2) + tuple(x.shape) for x in (query, key, value))
-    told = f"query {q}, key {k}, value {v}, as (..., heads, length, head_dim)"
+    shapes = f"query {q}, key {k}, value {v}, as (..., heads, length, head_dim)"
     if k[-1] != q[-1]:
-        raise ValueError(f"key has head_dim {k[-1]}, but query has {q[-1]}: {told}")
+        raise ValueError(f"key has head_dim {k[-1]}, but query has {q[-1]}: {shapes}")
     if v[-2] != k[-2]:
-        raise ValueError(f"value has length {v[-2]}, but key has {k[-2]}: {told}")
+        raise ValueError(f"value has length {v[-2]}, but key has {k[-2]}: {shapes}")
     if v[-3] != k[-3]:
-        raise ValueError(f"value has {v[-3]} heads, but key has {k[-3]}: {told}")
+        raise ValueError(f"value has {v[-3]} heads, but key has {k[-3]}: {shapes}")
     if q[-3] != k[-3] and (k[-3] == 0 or q[-3] % k[-3]):
-        raise ValueError(f"query has {q[-3]} heads, which is not a multiple of key's {k[-3]} heads: {told}")
+        raise ValueError(f"query has {q[-3]} heads, which is not a multiple of key's {k[-3]} heads: {shapes}")
     if sink is not None and tuple(sink.shape) != q[-3:-2]:
         raise ValueError(f"sink has shape {tuple(sink.shape)}; expected (H,) = {q[-3:-2]}")
     try:
         batch = broadcast_shapes(q[:-3], k[:-3], v[:-3])
     except ValueError:
-        raise ValueError(f"the batch axes of query, key and value do not broadcast: {told}") from None
+        raise ValueError(f"the batch axes of query, key and value do not broadcast: {shapes}") from None
     return (*batch, *q[-3:-1], k[-2])

@@ -14,9 +14,9 @@ from typing import Any
 
 from .arrays import Array, Namespace, compute_dtype
 from .attention import exponentials, grouped, grouped_sink, scores, ungrouped, upcast
-from .blocks import split
 from .problem import AttentionProblem
 from .state import AttentionState, concat_queries
+from .tiles import pieces
 
 _BLOCK = 1 << 20  # scores in a block
 
@@ -33,7 +33,7 @@ def attention(p: AttentionProblem, y: AttentionState) -> AttentionState:
     """
     xp, rows = p.xp, range(p.query.shape[-2])
     num_rows = max(1, _BLOCK // max(1, math.prod(p.rows_shape[:-1]) * len(p.structure.keys)))
-    bounds = [_attention_rows(p, y, some) for some in split(rows, num_rows)]
+    bounds = [_attention_rows(p, y, block_rows) for block_rows in pieces(rows, num_rows)]
     if not bounds or not len(p.structure.keys):
         return AttentionState(xp.zeros_like(y.out), xp.zeros_like(y.lse))
     return concat_queries(xp, bounds)
@@ -118,9 +118,7 @@ def by_row(xp: Namespace, y: Array, roundings: float) -> Array:
 
 BOUNDS: dict[str, Callable[..., Array]] = {
     "linear": linear,
-    "gelu": activation,
-    "relu": activation,
-    "silu": activation,
+    **dict.fromkeys(("gelu", "relu", "silu"), activation),
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     "rotary": rotary,

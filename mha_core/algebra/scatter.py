@@ -28,14 +28,14 @@ def sum_at(xp: Namespace, d: Array, ids: Array, num_rows: int) -> Array:
         step *= 2
     wanted = xp.arange(num_rows, dtype=ids.dtype, device=device_of(d))
     first = xp.clip(xp.searchsorted(ids, wanted), 0, count - 1)
-    found = (xp.take(ids, first, axis=0) == wanted)[:, None]
-    return xp.astype(xp.where(found, xp.take(sums, first, axis=0), 0), d.dtype, copy=False)
+    present = (xp.take(ids, first, axis=0) == wanted)[:, None]
+    return xp.astype(xp.where(present, xp.take(sums, first, axis=0), 0), d.dtype, copy=False)
 
 
 def placed(xp: Namespace, d: Array, keys: Sequence[Any], shape: tuple[int, ...]) -> Array:
     """Return zeros of ``shape`` but for ``d`` at ``keys``, which are integers, slices, None and ``...``."""
-    given = [key for key in keys if key is not None and key is not Ellipsis]
-    rest = [slice(None)] * (len(shape) - len(given))
+    indices = [key for key in keys if key is not None and key is not Ellipsis]
+    rest = [slice(None)] * (len(shape) - len(indices))
     at = next((i for i, key in enumerate(keys) if key is Ellipsis), len(keys))
     whole = [*(key for key in keys[:at] if key is not None), *rest, *(key for key in keys[at + 1 :] if key is not None)]
     spans = [

@@ -6,16 +6,16 @@ the structure uses the indices of the keys that remain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import and_
 
 from .arrays import Array, Namespace, as_integers, pick_pairs
-from .grid import FARTHEST, Grid
-from .masks import And, ArrayMask, Band, KeyLengths, Mask, Not, Or, Packed, Relation
-
-Limits = tuple[int | None, int | None]
+from .expressions import ArrayMask, Mask
+from .grid import FARTHEST, Grid, Relation
+from .masks import Band, KeyLengths, Packed
+from .tiles import NO_LIMITS, Limits
 
 EVERY_KEY = range(FARTHEST)
 """The keys that remain if a library does not know how many there are, as while it traces a graph: all."""
@@ -31,8 +31,8 @@ class Structure:
     keys: range
     """The caller's keys that remain; no query may see any other. ``EVERY_KEY`` if the number of queries or keys is not known:
     then no key is dropped or zeroed, and the whole mask is ``rest``."""
-    band: Limits = (None, None)
-    """low <= j - i <= high, with the query offset included; None: no limit."""
+    band: Limits = NO_LIMITS
+    """low <= j - i <= high, with the query offset included."""
     key_lengths: Array | None = None
     """j < key_lengths: integers of the batch shape."""
     packed: tuple[int, ...] | None = None
@@ -45,6 +45,11 @@ class Structure:
     def keeps_all(self, num_keys: int) -> bool:
         """Return whether all of ``num_keys`` keys remain."""
         return self.keys is EVERY_KEY or len(self.keys) == num_keys
+
+    def keys_of(self, rows: range) -> range:
+        """Return the caller's keys that the band lets at least one of ``rows`` see."""
+        cols = self.band.keys_of(rows, range(len(self.keys)))
+        return self.keys[cols.start : cols.stop]
 
     @cached_property
     def features(self) -> frozenset[str]:
@@ -61,23 +66,6 @@ class Structure:
         return frozenset(name for name, given in present.items() if given)
 
 
-def conjuncts(mask: Mask | None) -> Iterator[Mask]:
-    """Yield the masks of the outermost conjunction, which may also be written ``~(a | b)`` (De Morgan)."""
-    match mask:
-        case None:
-            return
-        case And(left, right):
-            yield from conjuncts(left)
-            yield from conjuncts(right)
-        case Not(Or(left, right)):
-            yield from conjuncts(Not(left))
-            yield from conjuncts(Not(right))
-        case Not(Not(inner)):
-            yield from conjuncts(inner)
-        case _:
-            yield mask
-
-
 def structure_of(
     xp: Namespace, mask: Mask | None, *, num_queries: int | None, num_keys: int | None, offset: int | Array
 ) -> Structure:
@@ -91,7 +79,7 @@ def structure_of(
     packed: tuple[int, ...] | None = None
     array: Array | None = None
     rest: list[Mask] = []
-    for conjunct in conjuncts(mask):
+    for conjunct in () if mask is None else mask.conjuncts():
         match conjunct:
             case Band(its_low, its_high) if isinstance(offset, int):
                 low, high = _tightest(max, low, its_low), _tightest(min, high, its_high)
@@ -112,23 +100,21 @@ def structure_of(
         rest = [conjunct for conjunct, relation in relations if relation is not Relation.ALL]
         stop = 0 if any(relation is Relation.NONE for _, relation in relations) else stop
 
-    shift = offset if isinstance(offset, int) else 0
-    start = 0 if low is None else max(0, low + shift)
-    if high is not None:
-        stop = min(stop, num_queries + high + shift)
-    if stop <= start or (low is not None and high is not None and low > high):
+    band = Limits(low, high).shifted(offset if isinstance(offset, int) else 0)
+    keys = band.keys_of(range(num_queries), range(stop))
+    if not keys or (low is not None and high is not None and low > high):
         return Structure(range(0))
 
-    if packed is not None and (len(packed) - packed.count(0) < 2 or (start, stop) != (0, num_keys)):
+    if packed is not None and (len(packed) - packed.count(0) < 2 or keys != range(num_keys)):
         rest += [Packed(packed)] if len(packed) - packed.count(0) > 1 else []
         packed = None
-    seen = (num_queries, stop - start) if packed is None else (max(packed), max(packed))  # nobody sees beyond their sequence
+    seen = (num_queries, len(keys)) if packed is None else (max(packed), max(packed))  # nobody sees beyond their sequence
     return Structure(
-        keys=range(start, stop),
-        band=_local_band(low, high, shift - start, *seen),
-        key_lengths=None if lengths is None else as_integers(xp, lengths) - start,
+        keys=keys,
+        band=_limiting(band.shifted(-keys.start), *seen),
+        key_lengths=None if lengths is None else as_integers(xp, lengths) - keys.start,
         packed=packed,
-        array=None if array is None else pick_pairs(xp, array, range(num_queries), range(start, stop)),
+        array=None if array is None else pick_pairs(xp, array, range(num_queries), keys),
         rest=reduce(and_, rest) if rest else None,
     )
 
@@ -137,8 +123,9 @@ def _tightest(choose: Callable[[int, int], int], a: int | None, b: int | None) -
     return b if a is None else a if b is None else choose(a, b)
 
 
-def _local_band(low: int | None, high: int | None, shift: int, num_queries: int, num_keys: int) -> Limits:
-    """Return the band with ``shift`` added, without limits that exclude no pair."""
-    low = None if low is None or low + shift <= 1 - num_queries else low + shift
-    high = None if high is None or high + shift >= num_keys - 1 else high + shift
-    return low, high
+def _limiting(band: Limits, num_queries: int, num_keys: int) -> Limits:
+    """Return the band without limits that exclude no pair."""
+    low, high = band
+    low = None if low is None or low <= 1 - num_queries else low
+    high = None if high is None or high >= num_keys - 1 else high
+    return Limits(low, high)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from .arrays import Array, at_least, broadcast_shapes
-from .blocks import split
-from .grid import over_heads
-from .masks import ArrayMask, Relation
+from .blocks import visible_blocks
+from .grid import Relation, over_heads
 from .problem import AttentionProblem
 from .structure import EVERY_KEY
+from .tiles import pieces
 
 _BLOCK = 1 << 20  # pairs evaluated together
 _ROWS = 512  # queries in a block
@@ -31,7 +31,7 @@ def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
 
 
 def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Callable[..., AttentionProblem], bool]:
-    """Return a function (query, key, value, sink) -> problem, and whether it lets the arrays enter unchanged.
+    """Return a function (query, key, value, sink=sink) -> problem, and whether it lets the arrays enter unchanged.
 
     The function makes a problem like ``p`` from arrays like those that ``p`` was made from, and holds no array itself.
     """
@@ -41,16 +41,17 @@ def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tup
     as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
     nothing: Any = None
     bare = p.with_arrays(nothing, nothing, nothing, sink=None)
+    if as_given and not zeroes:
+        return bare.with_arrays, True
 
-    def fill(query: Array, key: Array, value: Array, sink: Array | None) -> AttentionProblem:
-        if not as_given:
-            query, key, value = [x[None, ...] if x.ndim == 2 else x for x in (query, key, value)]
-            if keys is not None:
-                key, value = key[keys], value[keys]
-        filled = bare.with_arrays(query, key, value) if sink is None else bare.with_arrays(query, key, value, sink=sink)
+    def fill(query: Array, key: Array, value: Array, *, sink: Array | None) -> AttentionProblem:
+        query, key, value = [x[None, ...] if x.ndim == 2 else x for x in (query, key, value)]
+        if keys is not None:
+            key, value = key[keys], value[keys]
+        filled = bare.with_arrays(query, key, value, sink=sink)
         return without_unseen_keys(filled) if zeroes else filled
 
-    return fill, as_given and not zeroes
+    return fill, False
 
 
 def _seen(p: AttentionProblem) -> Array | None:
@@ -66,8 +67,8 @@ def _seen(p: AttentionProblem) -> Array | None:
             return None
         keys = xp.arange(len(s.keys), device=p.device)[None, :]
         return keys < over_heads(s.key_lengths)
-    num_rows = _block_shape(p)[0]
-    blocks = [(cols, _seen_block(p, cols, num_rows)) for cols in _column_blocks(p)]
+    num_rows, num_cols = _block_shape(p)
+    blocks = [(cols, _seen_block(p, cols, num_rows)) for cols in pieces(p.structure.keys, num_cols)]
     if all(seen is None for _, seen in blocks):
         return None
     shape = broadcast_shapes(*(seen.shape[:-1] for _, seen in blocks if seen is not None))
@@ -84,7 +85,7 @@ def _seen_block(p: AttentionProblem, cols: range, num_rows: int) -> Array | None
     """Return which keys of a block any query sees; None if some block of queries is known to see all of them."""
     assert p.mask is not None
     xp = p.xp
-    grids = [p.grid(rows, cols) for rows in split(range(p.query.shape[-2]), num_rows)]
+    grids = [p.grid(rows, cols) for rows in pieces(range(p.query.shape[-2]), num_rows)]
     relations = [p.mask.relation(grid) for grid in grids]
     if Relation.ALL in relations:
         return None
@@ -112,9 +113,9 @@ def seeing(p: AttentionProblem) -> Array | None:
         return xp.zeros((1, num_rows), dtype=xp.bool, device=p.device)
     if p.mask is None or not num_rows:
         return None
-    found = [_seeing_rows(p, rows) for rows in split(range(num_rows), _block_shape(p)[0])]
-    shape = broadcast_shapes(*(seen.shape[:-1] for seen in found))
-    return xp.concat([xp.broadcast_to(seen, (*shape, seen.shape[-1])) for seen in found], axis=-1)
+    blocks = [_seeing_rows(p, rows) for rows in pieces(range(num_rows), _block_shape(p)[0])]
+    shape = broadcast_shapes(*(seen.shape[:-1] for seen in blocks))
+    return xp.concat([xp.broadcast_to(seen, (*shape, seen.shape[-1])) for seen in blocks], axis=-1)
 
 
 def _seeing_rows(p: AttentionProblem, rows: range) -> Array:
@@ -122,13 +123,10 @@ def _seeing_rows(p: AttentionProblem, rows: range) -> Array:
     assert p.mask is not None
     xp = p.xp
     seen = xp.zeros((1, len(rows), 1), dtype=xp.bool, device=p.device)
-    for cols in split(p.structure.keys, _block_shape(p)[1]):
-        grid = p.grid(rows, cols)
-        relation = p.mask.relation(grid)
+    for cols, relation in visible_blocks(p, rows, _block_shape(p)[1]):
         if relation is Relation.ALL:
             return xp.ones((1, len(rows)), dtype=xp.bool, device=p.device)
-        if relation is Relation.SOME:
-            seen = seen | _any(p, p.mask.block(grid), -1, seen)
+        seen = seen | _any(p, p.mask.block(p.grid(rows, cols)), -1, seen)
     return seen[..., 0]
 
 
@@ -146,14 +144,10 @@ def _for_keys(p: AttentionProblem, seen: Array, shape: tuple[int, ...]) -> Array
     return xp.reshape(seen, seen.shape[max(0, seen.ndim - len(shape)) :])
 
 
-def _column_blocks(p: AttentionProblem) -> Iterator[range]:
-    return split(p.structure.keys, _block_shape(p)[1])
-
-
 def _block_shape(p: AttentionProblem) -> tuple[int, int]:
     """Return how many queries and keys are evaluated together: all of an array, which takes no memory, else few."""
     queries, keys = p.query.shape[-2], len(p.structure.keys)
-    if isinstance(p.mask, ArrayMask):
+    if p.mask is not None and p.mask.is_stored:
         return queries, keys
     heads = max(1, math.prod(p.rows_shape[:-1]))
     if heads * _ROWS * keys > _BLOCK:  # worth a look at how many heads and batch elements the mask tells apart

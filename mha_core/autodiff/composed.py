@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,9 +54,7 @@ def vecdot(xp: Namespace, x: Any, y: Any, *, axis: int = -1) -> Any:
 def var(xp: Namespace, x: Any, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
     centred = x - xp.mean(x, axis=axis, keepdims=True) if axis is not None else x - xp.mean(x)
     axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-    count = 1
-    for at in axes:
-        count *= x.shape[at]
+    count = math.prod(x.shape[at] for at in axes)
     return xp.sum(centred * centred, axis=axis, keepdims=keepdims) / (count - correction)
 
 
@@ -69,12 +68,10 @@ def asarray(xp: Namespace, x: Any, *, dtype: Any = None, device: Any = None, cop
 
 
 def tensordot(xp: Namespace, x: Any, y: Any, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
-    ours, theirs = axes if not isinstance(axes, int) else (range(x.ndim - axes, x.ndim), range(axes))
-    ours, theirs = [at % x.ndim for at in ours], [at % y.ndim for at in theirs]
-    free_x, free_y = ([at for at in range(z.ndim) if at not in used] for z, used in ((x, ours), (y, theirs)))
-    count = 1
-    for at in ours:
-        count *= x.shape[at]
-    rows = xp.reshape(xp.permute_dims(x, (*free_x, *ours)), (-1, count))
-    columns = xp.reshape(xp.permute_dims(y, (*theirs, *free_y)), (count, -1))
+    axes_x, axes_y = axes if not isinstance(axes, int) else (range(x.ndim - axes, x.ndim), range(axes))
+    axes_x, axes_y = [at % x.ndim for at in axes_x], [at % y.ndim for at in axes_y]
+    free_x, free_y = ([at for at in range(z.ndim) if at not in used] for z, used in ((x, axes_x), (y, axes_y)))
+    count = math.prod(x.shape[at] for at in axes_x)
+    rows = xp.reshape(xp.permute_dims(x, (*free_x, *axes_x)), (-1, count))
+    columns = xp.reshape(xp.permute_dims(y, (*axes_y, *free_y)), (count, -1))
     return xp.reshape(rows @ columns, (*(x.shape[at] for at in free_x), *(y.shape[at] for at in free_y)))

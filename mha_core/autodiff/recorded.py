@@ -16,64 +16,30 @@ from .shapes import Rule, getitem
 from .tape import Node, Pull, leaves_of
 
 FLAT = frozenset(
-    [
-        "equal",
-        "not_equal",
-        "less",
-        "less_equal",
-        "greater",
-        "greater_equal",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "signbit",
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "floor_divide",
-        "logical_not",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "any",
-        "all",
-        "argmax",
-        "argmin",
-        "argsort",
-        "nonzero",
-        "count_nonzero",
-        "zeros_like",
-        "ones_like",
-        "empty_like",
-        "isdtype",
-        "result_type",
-        "can_cast",
-        "finfo",
-        "iinfo",
-    ]
+    {
+        *(
+            "equal",
+            "not_equal",
+            "less",
+            "less_equal",
+            "greater",
+            "greater_equal",
+            "isnan",
+            "isinf",
+            "isfinite",
+            "signbit",
+            "sign",
+        ),
+        *("floor", "ceil", "round", "trunc", "floor_divide", "logical_not", "logical_and", "logical_or", "logical_xor", "any"),
+        *("all", "argmax", "argmin", "argsort", "nonzero", "count_nonzero", "zeros_like", "ones_like", "empty_like"),
+        *("isdtype", "result_type", "can_cast", "finfo", "iinfo"),
+    }
 )
 """Functions with derivative 0 wherever they have one, and functions of types."""
 
-_OTHER_NAMES = {
-    "absolute": "abs",
-    "true_divide": "divide",
-    "power": "pow",
-    "amax": "max",
-    "amin": "min",
-    "concatenate": "concat",
-    "arcsin": "asin",
-    "arccos": "acos",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arcsinh": "asinh",
-    "arccosh": "acosh",
-    "arctanh": "atanh",
-    "cumsum": "cumulative_sum",
-    "around": "round",
-    "invert": "logical_not",
-}
+_OTHER_NAMES = {f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")}
+_OTHER_NAMES |= {"absolute": "abs", "true_divide": "divide", "power": "pow", "amax": "max", "amin": "min"}
+_OTHER_NAMES |= {"concatenate": "concat", "cumsum": "cumulative_sum", "around": "round", "invert": "logical_not"}
 """The array-API names of functions that NumPy and CuPy call otherwise."""
 
 
@@ -161,30 +127,15 @@ def _in_place(self: Recorded, other: Any) -> Any:
     raise TypeError("an array whose gradient is recorded cannot be changed in place: write x = x + y in place of x += y")
 
 
-for _symbol, _name in {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "pow": "pow",
-    "matmul": "matmul",
-    "floordiv": "floor_divide",
-}.items():
+_BINARY = {"sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide"}
+_BINARY |= {name: name for name in ("add", "pow", "matmul")}
+_UNARY = {"neg": "negative", "pos": "positive", "abs": "abs"}
+_COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+for _symbol, _name in (_BINARY | _UNARY | _COMPARISONS).items():
     setattr(Recorded, f"__{_symbol}__", _operator(_name))
+for _symbol, _name in _BINARY.items():
     setattr(Recorded, f"__r{_symbol}__", _operator(_name, reflected=True))
     setattr(Recorded, f"__i{_symbol}__", _in_place)
-for _symbol, _name in {
-    "neg": "negative",
-    "pos": "positive",
-    "abs": "abs",
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}.items():
-    setattr(Recorded, f"__{_symbol}__", _operator(_name))
 
 
 class RecordedNamespace:
@@ -197,9 +148,9 @@ class RecordedNamespace:
 
     def __getattr__(self, name: str) -> Any:
         name = name if hasattr(self.xp, name) and name not in _OTHER_NAMES else _OTHER_NAMES.get(name, name)
-        found = self._recording(name)
-        setattr(self, name, found)  # the next lookup is as fast as a module's
-        return found
+        member = self._recording(name)
+        setattr(self, name, member)  # the next lookup is as fast as a module's
+        return member
 
     def _recording(self, name: str) -> Any:
         """Return what the namespace has by this name: a function is replaced by one that also takes recorded arrays."""
@@ -234,12 +185,12 @@ class RecordedNamespace:
 
     def apply(self, name: str, rule: Rule, arguments: Sequence[Any], options: Any = {}) -> Any:  # noqa: B006  (never written)
         """Return the result of a function with a rule, as a node if a recorded array enters it."""
-        given = arguments[0] if arguments and isinstance(arguments[0], list | tuple) else arguments
+        inputs = arguments[0] if arguments and isinstance(arguments[0], list | tuple) else arguments
         hidden = [key for key, value in options.items() if isinstance(value, Recorded)]
         if hidden:
             raise TypeError(f"{name}: pass {', '.join(hidden)} by position, so that its gradient is recorded")
         result, pulls = rule(self.xp, *map(plain_value, arguments), **options)
-        active = [(x, pulls[at]) for at, x in enumerate(given) if isinstance(x, Recorded)] if pulls is not None else []
+        active = [(x, pulls[at]) for at, x in enumerate(inputs) if isinstance(x, Recorded)] if pulls is not None else []
         chosen = [(x.node, pull) for x, pull in active if pull is not None]
         if not chosen:
             return result

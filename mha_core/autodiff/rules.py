@@ -96,8 +96,8 @@ def _extreme(name: str) -> Rule:
     def rule(xp: Namespace, x: Any, y: Any) -> Any:
         z = getattr(xp, name)(x, y)
 
-        def share(d: Any, mine: Any) -> Any:
-            return xp.where(mine == z, xp.where(x == y, 0.5 * d, d), 0)
+        def share(d: Any, argument: Any) -> Any:
+            return xp.where(argument == z, xp.where(x == y, 0.5 * d, d), 0)
 
         return z, [lambda d: share(d, x), lambda d: share(d, y)]
 

@@ -37,14 +37,14 @@ def gradients(xp: Namespace, results: Mapping[Node, Any], *, once: bool = False)
 
     ``once``: pullbacks, and the arrays they hold, are released as soon as they were used.
     """
-    found: dict[Node, Any] = {}
+    sums: dict[Node, Any] = {}
     waiting: list[tuple[int, Node]] = []
     for node, d in results.items():
-        _add(xp, found, waiting, node, d)
+        _add(xp, sums, waiting, node, d)
     leaves: dict[Node, Any] = {}
     while waiting:
         _, node = heapq.heappop(waiting)  # the latest: every result that depends on it has been passed already
-        d = found.pop(node)
+        d = sums.pop(node)
         d = d if node.dtype is None else xp.astype(d, node.dtype, copy=False)
         if not node.parents:
             leaves[node] = d
@@ -55,20 +55,20 @@ def gradients(xp: Namespace, results: Mapping[Node, Any], *, once: bool = False)
             node.pull = None
         for parent, of_parent in zip(node.parents, pull(d), strict=True):
             if of_parent is not None:
-                _add(xp, found, waiting, parent, of_parent)
+                _add(xp, sums, waiting, parent, of_parent)
     return leaves
 
 
-def _add(xp: Namespace, found: dict[Node, Any], waiting: list[tuple[int, Node]], node: Node, d: Any) -> None:
+def _add(xp: Namespace, sums: dict[Node, Any], waiting: list[tuple[int, Node]], node: Node, d: Any) -> None:
     if node.shape is not None:
         d = sum_to(xp, d, node.shape)
-    if node not in found:
+    if node not in sums:
         heapq.heappush(waiting, (-node.number, node))
-        found[node] = d
+        sums[node] = d
     elif node.dtype is None:
-        found[node] = type(d)(*(_total(xp, *pair) for pair in zip(found[node], d, strict=True)))
+        sums[node] = type(d)(*(_total(xp, *pair) for pair in zip(sums[node], d, strict=True)))
     else:
-        found[node] = _total(xp, found[node], d)
+        sums[node] = _total(xp, sums[node], d)
 
 
 def _total(xp: Namespace, a: Array | None, b: Array | None) -> Array | None:

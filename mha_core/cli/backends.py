@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 
 from ..dispatch.selection import BackendInfo, backends
+from .command import command, failing_clearly
 from .tables import prose_console, table
 
 _COLUMNS = ("backend", "state", "library", "devices", "kernels", "from")
@@ -23,16 +25,16 @@ from mha_core.dispatch.errors import BackendUnavailable
 from mha_core.dispatch.kernels import broken_kernels
 try:
     record = load(sys.argv[1]).record
-    found = {
+    row = {
         "libraries": dict(record.versions()) if record.versions else {},
         "devices": [str(device) for device in record.devices()] if record.devices else [],
         "broken_kernels": broken_kernels(sys.argv[1]),
     }
 except BackendUnavailable as error:
     cause = error.__cause__
-    found = {"reason": f"{type(cause).__name__}: {cause}", "install": error.install}
-    found["traceback"] = "".join(traceback.format_exception(cause))
-print(json.dumps(found))
+    row = {"reason": f"{type(cause).__name__}: {cause}", "install": error.install}
+    row["traceback"] = "".join(traceback.format_exception(cause))
+print(json.dumps(row))
 """
 _TIMEOUT = 300  # seconds; the slowest library so far took about ten
 
@@ -87,8 +89,8 @@ def _probe(name: str) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"reason": f"its library took more than {_TIMEOUT} seconds to load"}
     if done.returncode == 0:
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return row
     lines = done.stderr.strip().splitlines()
     return {
         "reason": lines[-1] if lines else f"the process that loads it exited with status {done.returncode}",
@@ -110,3 +112,18 @@ def _troubles(row: dict[str, Any]) -> Iterator[str]:
 
 def _owner(row: dict[str, Any]) -> str:
     return f"{row['distribution']} {row['version']}".strip()
+
+
+@command("Example:  mha backends")
+def backends_command(
+    *,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show full tracebacks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, tracebacks included.")] = False,
+) -> None:
+    """List the installed backends, and whether each works."""
+    with failing_clearly():
+        rows = report()
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2))
+        else:
+            show(rows, traceback=traceback)

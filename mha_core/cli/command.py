@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -14,6 +14,21 @@ from typer.core import TyperArgument, TyperCommand
 import mha_core
 
 from .tables import prose_console
+
+BackendName = Annotated[
+    str | None, typer.Option("--backend", "-b", metavar="NAME", help="A backend that `mha backends` lists, such as numpy.")
+]
+
+
+def command(epilog: str, **options: Any) -> Callable[[Callable[..., None]], TyperCommand]:
+    """Make a function a subcommand of ``mha``, with an example below its help, for an entry point of ``mha_core.commands``."""
+
+    def convert(function: Callable[..., None]) -> TyperCommand:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        app.command(cls=Command, epilog=epilog, **options)(function)
+        return typer.main.get_command(app)  # type: ignore[return-value]
+
+    return convert
 
 
 class Command(TyperCommand):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -23,6 +25,7 @@ from ..dispatch.selection import backend_without_arrays
 from ..layers.encoder import EncoderLayer
 from ..ops import check
 from ..ops.explain import OPERATIONS, Explanation, explain
+from .command import BackendName, command, failing_clearly
 from .tables import table
 
 _COLUMNS = ("operation", "runs", "arrays", "features", "not chosen")
@@ -193,14 +196,14 @@ def _evaluate(name: str, text: str, backend: LoadedBackend, device: Any) -> Any:
         raise ValueError(f"{name}={text} cannot be read; expected a shape, or {', '.join(_TERMS)} joined by & | ~")
 
     try:
-        found = visit(ast.parse(text, mode="eval"))
+        term = visit(ast.parse(text, mode="eval"))
     except SyntaxError as error:
         raise ValueError(f"{name}={text} cannot be read: {error.msg}") from error
     except TypeError as error:
         raise ValueError(f"{name}={text}: {error}") from error
-    if not isinstance(found, Term):
+    if not isinstance(term, Term):
         raise ValueError(f"{name}={text} is not a {name}; expected a shape, or {', '.join(_TERMS)} joined by & | ~")
-    return found
+    return term
 
 
 def _layer(backend: LoadedBackend, values: dict[str, Any], dtype: Any, device: Any) -> tuple[EncoderLayer, Any]:
@@ -211,3 +214,35 @@ def _layer(backend: LoadedBackend, values: dict[str, Any], dtype: Any, device: A
     settings = {name: values.pop(name) for name in ("num_heads", "d_ff", "activation", "norm_first") if name in values}
     layer = EncoderLayer.init(d_model=x.shape[-1], seed=0, backend=backend.name, **settings)
     return layer.map(lambda w: backend.placeholder(tuple(w.shape), dtype, device)), x
+
+
+@command("Example:  mha explain attention query=1x8x2048x64 mask='causal() & window(255, 0)' --backend torch")
+def explain_command(
+    op: Annotated[str, typer.Argument(metavar="OP", help="An operation, such as attention, gelu or encoder_layer.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE...", help="An argument of OP: a shape such as 8x512, a mask such as 'causal()', or a number."
+        ),
+    ] = None,
+    *,
+    backend: BackendName = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Dtype of the arrays, such as float16. Default: float32.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Device of the arrays; `mha backends` lists them.")] = None,
+    gradients: Annotated[bool, typer.Option("--gradients", help="Explain the gradients too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show which kernel a call would use, and why others are not chosen. Nothing is computed."""
+    with failing_clearly():
+        try:
+            explanation = run(op, given or [], backend=backend, dtype=dtype, device=device, gradients=gradients)
+        except BadArgument as error:
+            raise typer.BadParameter(str(error), param_hint=error.argument) from error
+        except (ValueError, TypeError) as error:
+            raise typer.BadParameter(str(error), param_hint="NAME=VALUE") from error
+        if as_json:
+            typer.echo(json.dumps(record(explanation), indent=2))
+        else:
+            show(explanation)

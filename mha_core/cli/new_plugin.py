@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ..dispatch.errors import MhaError
 from ..dispatch.registry import Plugin, registry
+from .command import command, failing_clearly
 
 
 class CannotWrite(MhaError):
@@ -22,23 +25,13 @@ class BadName(MhaError, ValueError):
     """The name cannot be that of a backend, a module and a distribution."""
 
 
-_FILES = {
-    "backend": {
-        "pyproject.toml": "pyproject.toml.template",
-        "README.md": "README.md.template",
-        "mha_{name}.py": "plugin.py.template",
-        "mha_{name}_arrays.py": "arrays.py.template",
-        "tests/test_conformance.py": "test_conformance.py.template",
-    },
-    "engine": {
-        "pyproject.toml": "pyproject.toml.template",
-        "README.md": "engine_README.md.template",
-        "mha_{name}.py": "engine.py.template",
-        "mha_{name}_pipes.py": "pipes.py.template",
-        "tests/test_engine.py": "test_engine.py.template",
-    },
+_PATHS = ("pyproject.toml", "README.md", "mha_{name}.py", "mha_{name}_{standin}.py", "tests/test_{tested}.py")
+_KINDS = {
+    "backend": ("arrays", "conformance", ("pyproject.toml", "README.md", "plugin.py", "arrays.py", "test_conformance.py")),
+    "engine": ("pipes", "engine", ("pyproject.toml", "engine_README.md", "engine.py", "pipes.py", "test_engine.py")),
 }
-"""The files of a plugin that brings a backend and a kernel, or an engine for many processes, and their templates."""
+"""What stands in for a library and what is tested in a plugin with a backend and a kernel, or an engine for many processes;
+and the templates of ``_PATHS``."""
 
 
 def check_name(name: str, kind: str = "backend") -> str:
@@ -60,10 +53,12 @@ def write(name: str, directory: Path, kind: str = "backend") -> Path:
 
     Raises BadName and CannotWrite; existing files are never changed.
     """
-    words = {"name": check_name(name, kind), "kind": kind, "standin": "arrays" if kind == "backend" else "pipes"}
+    standin, tested, templates = _KINDS[kind]
+    words = {"name": check_name(name, kind), "kind": kind, "standin": standin}
     words |= {"distribution": f"mha-{name.replace('_', '-')}", "Array": _class_name(name)}
     root = directory / words["distribution"]
-    contents = {path: _render(template, words) for path, template in _FILES[kind].items()}
+    paths = (path.format(name=name, standin=standin, tested=tested) for path in _PATHS)
+    contents = {path: _render(f"{template}.template", words) for path, template in zip(paths, templates, strict=True)}
     if not directory.is_dir():
         raise CannotWrite(f"{directory} is not a directory; create it first, or give another --directory")
     try:
@@ -71,7 +66,7 @@ def write(name: str, directory: Path, kind: str = "backend") -> Path:
     except FileExistsError:
         raise CannotWrite(f"{root} already exists; give another --directory (nothing was written)") from None
     for path, text in contents.items():
-        target = root / path.format(name=name)
+        target = root / path
         target.parent.mkdir(exist_ok=True)
         target.write_text(text, encoding="utf-8")
     return root
@@ -88,3 +83,29 @@ def _class_name(name: str) -> str:
 
 def _render(template: str, words: dict[str, str]) -> str:
     return Template((files("mha_core.cli") / "templates" / template).read_text(encoding="utf-8")).substitute(words)
+
+
+@command("Example:  mha new-plugin mylibrary")
+def new_plugin_command(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the backend or engine: lower-case letters, digits, underscores.")
+    ],
+    *,
+    collectives: Annotated[
+        bool, typer.Option("--collectives", help="An engine that sends arrays between processes, instead of a backend.")
+    ] = False,
+    directory: Annotated[
+        Path, typer.Option("--directory", "-d", metavar="DIR", help="Parent of the new directory mha-NAME.")
+    ] = Path("."),
+) -> None:
+    """Create a working plugin package, with the lines to replace marked."""
+    kind = "engine" if collectives else "backend"
+    try:
+        check_name(name, kind)
+    except BadName as error:
+        raise typer.BadParameter(str(error), param_hint="NAME") from error
+    with failing_clearly():
+        root = write(name, directory, kind)
+        for path in written(root):
+            typer.echo(path)
+        typer.echo(f"\nnext:  cd {root} && pip install -e '.[test]' && python -m pytest tests")

@@ -28,12 +28,12 @@ def table(
     widths = _least_widths(columns, rows)
     if sum(width + _BORDERS for width in widths) + 1 > console.width:
         return _blocks(columns, rows, title)
-    found = Table(title=title or None)
+    grid = Table(title=title or None)
     for at, (name, width) in enumerate(zip(columns, widths, strict=True)):
-        found.add_column(name, min_width=width, overflow="fold", justify="right" if right and at else "left")
+        grid.add_column(name, min_width=width, overflow="fold", justify="right" if right and at else "left")
     for row in rows:
-        found.add_row(*row)
-    return found
+        grid.add_row(*row)
+    return grid
 
 
 def _least_widths(columns: Sequence[str], rows: Sequence[Row]) -> list[int]:
@@ -47,14 +47,14 @@ def _longest_word(text: str) -> int:
 
 def _blocks(columns: Sequence[str], rows: Sequence[Row], title: str) -> RenderableType:
     """Return each row as its first cell, and below it a line for each other cell that is not empty."""
-    found = Table.grid()
+    grid = Table.grid()
     if title:
-        found.add_row(Text(title, style="italic"))
+        grid.add_row(Text(title, style="italic"))
     for first, *others in rows:
-        found.add_row(Text(first.plain, style="bold"))
+        grid.add_row(Text(first.plain, style="bold"))
         lines = Table.grid(padding=(0, 1))
         for name, cell in zip(columns[1:], others, strict=True):
             if cell.plain.strip():
                 lines.add_row(Text(name, style="dim"), cell)
-        found.add_row(Padding(lines, (0, 0, 0, 2 + len(first.plain) - len(first.plain.lstrip()))))
-    return found
+        grid.add_row(Padding(lines, (0, 0, 0, 2 + len(first.plain) - len(first.plain.lstrip()))))
+    return grid

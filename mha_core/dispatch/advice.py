@@ -1,4 +1,4 @@
-"""What an error tells the user to write: conversions that can be copied as they stand.
+"""Conversions that errors tell the user to write; they can be copied as they stand.
 
 An argument is named ``key``, the argument of a mask or bias ``key_lengths(n)``, and a weight in a layer ``attention.w_q``.
 """
@@ -29,8 +29,8 @@ def converted(backend: LoadedBackend, name: str, x: Any) -> str:
     of_types = (each.partition(":")[0] for each in backend.record.types if isinstance(each, str))
     modules = [module for path in (*of_types, backend.xp.__name__) for module in _enclosing(path)]
     functions = ["from_dlpack", "asarray"] if hasattr(x, "__dlpack__") else ["asarray"]
-    found = (f"{module}.{each}" for each in functions for module in modules if hasattr(sys.modules.get(module), each))
-    function = next(found, f"{backend.xp.__name__}.asarray")
+    names = (f"{module}.{each}" for each in functions for module in modules if hasattr(sys.modules.get(module), each))
+    function = next(names, f"{backend.xp.__name__}.asarray")
     return _written(name, lambda x: f"{function}({x})", layer=f"layer.to({backend.name!r})")
 
 

@@ -11,6 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from ..autodiff.recorded import RecordedNamespace
+from . import registry as plugins
 from .contract import Backend
 from .errors import BackendUnavailable, NoDevice
 from .registry import Plugin, registry
@@ -100,6 +101,8 @@ def load(name: str) -> LoadedBackend:
                 namespace = record.namespace()
                 if _num_threads is not None and record.set_num_threads is not None:
                     record.set_num_threads(_num_threads)
+                if record.record_calls is not None:
+                    record.record_calls(plugins.calls)
             except KeyboardInterrupt:
                 raise
             except BaseException as cause:  # also one that would end the process

@@ -13,16 +13,12 @@ ALGEBRA = "algebra"
 
 
 class Demands(NamedTuple):
-    """What ``use_backend`` and ``use_kernel`` demand; hashable, because it is part of the key of a plan."""
+    """The demands of ``use_backend`` and ``use_kernel``; hashable, because it is part of the key of a plan."""
 
     backend: str | None = None
     kernels: tuple[tuple[str, str], ...] = ()
     """Pairs (operation, kernel), the innermost ``use_kernel`` last."""
     algebra_only: bool = False
-
-    def kernel(self, op: str) -> str | None:
-        """Return the kernel that the innermost ``use_kernel`` for this operation names."""
-        return ALGEBRA if self.algebra_only else dict(self.kernels).get(op)
 
 
 NO_DEMANDS = Demands()
@@ -30,7 +26,7 @@ demands: ContextVar[Demands] = ContextVar("mha_core.demands", default=NO_DEMANDS
 watcher: ContextVar[Callable[..., Any] | None] = ContextVar("mha_core.watcher", default=None)
 """The function that receives every dispatched operation instead of running it, for ``explain`` and ``verify``."""
 dry: ContextVar[bool] = ContextVar("mha_core.dry", default=False)
-"""Whether operations only check their arguments and choose kernels; caches must not change then."""
+"""True if operations only check their arguments and choose kernels; caches must not change then."""
 
 
 _overridden = False

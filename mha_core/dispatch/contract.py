@@ -14,8 +14,8 @@ API = 1
 """The version of this contract. A plugin written for another version is refused."""
 
 STATE_FEATURES = frozenset({"gradient", "forward_gradient", "vmap", "traced", "unknown_sizes"})
-"""What the state of a library may require of any kernel: reverse-mode or forward-mode gradients, mapping over a batch; if
-traced, to consist of the library's own operations, which are being recorded, or whose arrays have no memory of their own; or
+"""Features that the state of a library may require of any kernel: reverse-mode or forward-mode gradients, mapping over a batch;
+if traced, to consist of the library's own operations, which are being recorded, or whose arrays have no memory of their own; or
 to compute with sizes that the library does not know, which are None in shapes."""
 
 MASK_FEATURES = frozenset({"causal", "window", "key_lengths", "packed", "array_mask", "mask"})
@@ -85,7 +85,7 @@ class Backend:
     """An array library."""
 
     name: str
-    """What users write in ``use_backend``."""
+    """The name that users write in ``use_backend``."""
     api: int
     """The version of the contract that the plugin was written for, 1."""
     types: tuple[str | Callable[[Any], bool], ...]
@@ -107,7 +107,7 @@ class Backend:
     to_numpy: Callable[[Any], Any] | None = None
     """Converts an array to NumPy, copying it from its device if needed; by default through DLPack."""
     is_floating: Callable[[Any], bool] | None = None
-    """Whether a dtype is floating; by default the namespace's ``isdtype(dtype, "real floating")``."""
+    """Returns whether a dtype is floating; by default the namespace's ``isdtype(dtype, "real floating")``."""
     parallel: Callable[[Callable[[Any], Any], Any], Any] | None = None
     """Applies a function to items on all cores and yields the results in order.
 
@@ -170,11 +170,17 @@ class Backend:
     each array, and returns those of the results. ``"vmap"`` returns the results for each element along the first axis of the
     arrays. Conformance judges kernels under them.
     """
+    record_calls: Callable[[Sequence[Callable[..., Any]]], None] | None = None
+    """Lets the library's compiler record each public call whole, if it follows Python code, but not the choice of a kernel.
+
+    It is called once, after ``namespace``, with the functions that every public call passes through. They take a ``Step``, and
+    its arguments and options. The compiler should follow a function of the plugin in their place.
+    """
 
 
 @dataclass(frozen=True)
 class Call:
-    """What is known about a call without reading the elements of its arrays; hashable."""
+    """The properties of a call that are known without reading the elements of its arrays; hashable."""
 
     op: str
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
@@ -201,7 +207,7 @@ class Kernel:
     op: str
     """The operation, such as ``"attention"`` or ``"gelu"``."""
     name: str
-    """What users write in ``use_kernel``."""
+    """The name that users write in ``use_kernel``."""
     api: int
     """The version of the contract that the plugin was written for, 1."""
     load: str
@@ -226,7 +232,7 @@ class Kernel:
     ``"module:function"`` is imported on first use, so the function may be in a module that imports the library.
     """
     opt_in: bool | str = False
-    """Whether only ``use_kernel`` chooses the kernel; a string is true and gives the reason."""
+    """True if only ``use_kernel`` chooses the kernel; a string is true and gives the reason."""
     prepare: str | None = None
     """``"module:function"`` of an attention kernel, for small calls.
 
@@ -243,7 +249,7 @@ class Collectives:
     """An engine that sends arrays between the processes of a group, for ``mha_core.distributed``."""
 
     name: str
-    """What messages call it, such as ``"torch.distributed"``."""
+    """The name in messages, such as ``"torch.distributed"``."""
     api: int
     """The version of the contract that the plugin was written for, 1."""
     types: tuple[str, ...]

@@ -28,10 +28,10 @@ class Decision:
     """``Kernel.prepare``, loaded."""
 
 
-def describe(op: str, given: Mapping[str, Any], *, features: frozenset[str], options: Mapping[str, Any]) -> Call:
+def describe(op: str, arrays: Mapping[str, Any], *, features: frozenset[str], options: Mapping[str, Any]) -> Call:
     """Return the record by which kernels are chosen; None among the given arrays stands for no array."""
-    first = next(iter(given.values()))
-    shapes = tuple((name, tuple(x.shape)) for name, x in given.items() if x is not None)
+    first = next(iter(arrays.values()))
+    shapes = tuple((name, tuple(x.shape)) for name, x in arrays.items() if x is not None)
     device = getattr(first, "device", None)  # a tracer has none
     if type(device).__hash__ is None:  # a ``Call`` has a hash, so it names such a device
         device = str(device)
@@ -45,7 +45,7 @@ def decide(backend: str, call: Call, demand: Demands | None = None, *, composite
     ``use_kernel`` names a kernel that cannot compute the call.
     """
     demand = demands.get() if demand is None else demand
-    wanted = demand.kernel(call.op)
+    wanted = ALGEBRA if demand.algebra_only else dict(demand.kernels).get(call.op)  # by the innermost ``use_kernel``
     rejected: list[tuple[Kernel, str]] = []
     for kernel in registry().kernels.get((backend, call.op), ()):
         reason = _passed_over(kernel, demand, wanted, composite) or _unfit(kernel, call)
@@ -103,14 +103,14 @@ def _load(kernel: Kernel) -> tuple[Callable[..., Any], Callable[..., Any] | None
 
 def imported(function: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that ``"module:function"`` names, or a function unchanged."""
-    return _found(function, plugins.generation) if isinstance(function, str) else function
+    return _import(function, plugins.generation) if isinstance(function, str) else function
 
 
 @lru_cache  # a call that is planned each time makes three lookups, which took 1.5 of its 4 us
-def _found(name: str, generation: int) -> Callable[..., Any]:
+def _import(name: str, generation: int) -> Callable[..., Any]:
     module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return found
+    attribute: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return attribute
 
 
 def _unsupported(backend: str, call: Call, wanted: str, rejected: Iterable[tuple[Kernel, str]]) -> KernelUnsupported:
@@ -120,9 +120,9 @@ def _unsupported(backend: str, call: Call, wanted: str, rejected: Iterable[tuple
                 f"use_kernel asks for {wanted!r} for {call.op} on {backend}, which cannot compute this call: it {reason}; "
                 f"leave use_kernel out, or write use_kernel({call.op!r}, {ALGEBRA!r})"
             )
-    theirs = sorted({kernel.backend for kernel in kernels_of(call.op) if kernel.name == wanted})
+    owners = sorted({kernel.backend for kernel in kernels_of(call.op) if kernel.name == wanted})
     return KernelUnsupported(
-        f"use_kernel asks for {wanted!r} for {call.op}, a kernel of {', '.join(theirs)}, but the arrays are {backend}'s"
+        f"use_kernel asks for {wanted!r} for {call.op}, a kernel of {', '.join(owners)}, but the arrays are {backend}'s"
     )
 
 
@@ -143,7 +143,7 @@ def missing_kernels(backend: Backend, op: str) -> Iterator[tuple[str, str]]:
 
 def broken_kernels(backend: str) -> dict[str, str]:
     """Load all kernels of a backend; return the reason for each that cannot be loaded, by "operation: name"."""
-    found = {}
+    reasons = {}
     for (name, op), kernels in registry().kernels.items():
         for kernel in kernels if name == backend else ():
             try:
@@ -153,8 +153,8 @@ def broken_kernels(backend: str) -> dict[str, str]:
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt):
                     raise
-                found[f"{op}: {kernel.name}"] = f"cannot be loaded: {type(error).__name__}: {error}"
-    return found
+                reasons[f"{op}: {kernel.name}"] = f"cannot be loaded: {type(error).__name__}: {error}"
+    return reasons
 
 
 @contextmanager

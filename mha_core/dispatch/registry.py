@@ -1,6 +1,6 @@
-"""The installed plugins, found once, on first use.
+"""The installed plugins, found once, on first use, and the checks of their records.
 
-A plugin that breaks keeps its traceback and does not affect the others.
+A plugin that breaks, or yields a wrong record, keeps its traceback and does not affect the others.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .contract import Backend, Collectives, Kernel
-from .errors import did_you_mean
-from .records import check_record
+from .context import ALGEBRA
+from .contract import API, Backend, Collectives, Kernel
+from .errors import PluginApiMismatch, did_you_mean
+from .typed import field_types, fits, in_words
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -103,10 +104,10 @@ class Registry:
         self.kernels = kernels
 
     def remove(self, module: Any) -> None:
-        mine = [plugin for plugin in self.plugins if plugin.error is None and plugin.module is module]
-        if not mine:
+        removed = [plugin for plugin in self.plugins if plugin.error is None and plugin.module is module]
+        if not removed:
             raise ValueError(f"{module!r} is not registered")
-        self.plugins = [plugin for plugin in self.plugins if plugin not in mine]
+        self.plugins = [plugin for plugin in self.plugins if plugin not in removed]
         self._index()
 
     def owner(self, kernel: Kernel) -> str:
@@ -122,6 +123,45 @@ class Registry:
                     f"a kernel named {kernel.name!r} for {kernel.op} on {kernel.backend} is already registered by {owner}: "
                     "give this one another name"
                 )
+
+
+_FUNCTIONS = ("load", "prepare", "supports")
+"""The fields of a record that may be ``"module:function"``."""
+
+
+def check_record(record: Any, kind: Any) -> None:
+    """Raise TypeError or ValueError, naming the field, unless a record is of this kind and its fields have the declared types.
+
+    Raises PluginApiMismatch for a record that was written for another version of the contract.
+    """
+    if not isinstance(record, kind):
+        raise TypeError(f"a plugin's hook yielded {record!r}; expected a {kind.__name__}")
+    if record.api != API:
+        raise PluginApiMismatch(
+            f"{kind.__name__} {record.name!r} was written for api {record.api}, this mha-core has api {API}: "
+            "install a version of the plugin, or of mha-core, that matches"
+        )
+    for name, declared in field_types(kind).items():
+        value = getattr(record, name)
+        if not fits(value, declared):
+            raise TypeError(f"{name} of {_described(record)} is {value!r}; expected {in_words(declared)}")
+    if not record.name:
+        raise ValueError(f"name of {_described(record)} is empty; expected what users write")
+    if isinstance(record, Kernel) and record.name == ALGEBRA:
+        raise ValueError(
+            f"a kernel for {record.op} is named {ALGEBRA!r}, which is reserved for the algebra: give it another name"
+        )
+    for field_name in _FUNCTIONS:
+        function = getattr(record, field_name, None)
+        parts = function.split(":") if isinstance(function, str) else ()
+        if isinstance(function, str) and (len(parts) != 2 or not all(parts)):
+            raise ValueError(f'{field_name} of {_described(record)} is {function!r}; expected "module:function"')
+
+
+def _described(record: Backend | Collectives | Kernel) -> str:
+    if isinstance(record, Kernel):
+        return f"kernel {record.name!r} for {record.op} on {record.backend}"
+    return f"{'backend' if isinstance(record, Backend) else 'collectives'} {record.name!r}"
 
 
 def _check_name(record: Any, kind: Any, before: list[Any], known: dict[str, tuple[Any, Plugin]]) -> None:
@@ -158,8 +198,8 @@ def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel], list[
             )
     if not hooks:
         raise TypeError(f"{name} has no hook: define {' or '.join(f'{hook}()' for hook in expected)}, marked with @hookimpl")
-    found = manager.hook
-    return _flat(found.mha_backends()), _flat(found.mha_kernels()), _flat(found.mha_collectives())
+    results = manager.hook
+    return _flat(results.mha_backends()), _flat(results.mha_kernels()), _flat(results.mha_collectives())
 
 
 def _flat(results: Iterable[Iterable[Any]]) -> list[Any]:
@@ -174,6 +214,8 @@ by_type: dict[type, Any] = {}
 """The loaded backend of each array type seen since then."""
 known_modules: set[str] = {"builtins"}
 """The modules of the array types ever seen: a set of names, because compilers can guard on names but not on types."""
+calls: list[Callable[..., Any]] = []
+"""The functions that every public call passes through, for ``Backend.record_calls``."""
 
 
 def registry() -> Registry:
@@ -182,9 +224,9 @@ def registry() -> Registry:
     if _registry is None:
         with _lock:
             if _registry is None:
-                found = Registry()
-                found.discover()
-                _registry = found
+                installed = Registry()
+                installed.discover()
+                _registry = installed
     return _registry
 
 

@@ -8,6 +8,7 @@ arrays runs on the first of these that is given: the ``backend=`` argument, the 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,21 +54,21 @@ def backends() -> list[BackendInfo]:
     >>> [backend.state for backend in mha.backends() if backend.name == "numpy"]
     ['registered']
     """
-    found = registry()
+    installed = registry()
     rows = []
-    for plugin in found.plugins:
+    for plugin in installed.plugins:
         owner = (plugin.distribution, plugin.version)
         if plugin.error is not None:
             reason = f"{type(plugin.error).__name__}: {plugin.error}"
             rows.append(BackendInfo(plugin.name, *owner, "broken", reason, traceback=plugin.traceback))
         elif not plugin.backends and not plugin.kernels and not plugin.collectives:
             rows.append(BackendInfo(plugin.name, *owner, "idle", "its hooks yield neither a backend, a kernel nor an engine"))
-        for name in sorted({kernel.backend for kernel in plugin.kernels} - set(found.backends)):
+        for name in sorted({kernel.backend for kernel in plugin.kernels} - set(installed.backends)):
             reason = f"it extends backend {name!r}, which no installed plugin provides"
             rows.append(BackendInfo(plugin.name, *owner, "idle", reason))
         for kernel in plugin.kernels:
             rows += [BackendInfo(plugin.name, *owner, "idle", reason) for reason in _unknown_names(kernel)]
-        rows += [BackendInfo(each.name, *owner, "registered", kernels=_kernels(each.name)) for each in plugin.backends]
+        rows += [BackendInfo(backend.name, *owner, "registered", kernels=_kernels(backend.name)) for backend in plugin.backends]
     return rows
 
 
@@ -136,33 +137,33 @@ def backend_without_arrays(name: str | None = None) -> LoadedBackend:
 
 def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
     """Return the backend that all named arrays belong to. Raises TypeError or BackendMismatch, naming the argument."""
-    found: LoadedBackend | None = None
+    common: LoadedBackend | None = None
     for name, x in arrays.items():
-        backend = known_backend(x)
+        backend = find_backend(x)
         if backend is None:
             raise _unknown_type(name, x)
         reason = None if backend.record.refuses is None else backend.record.refuses(x)
         if reason is not None:
             raise TypeError(f"{name} {reason}")
-        if found is not None and backend is not found:
-            if (backend.plain or backend) is not (found.plain or found):
+        if common is not None and backend is not common:
+            if (backend.plain or backend) is not (common.plain or common):
                 raise _mismatch(arrays)
-            backend = backend if found.plain is None else found  # an array that is recorded beside one that is not
-        found = backend
-    assert found is not None
+            backend = backend if common.plain is None else common  # an array that is recorded beside one that is not
+        common = backend
+    assert common is not None
     demand = demands.get().backend
-    if demand is not None and demand != found.name:
+    if demand is not None and demand != common.name:
         first = next(iter(arrays))
         raise BackendMismatch(
-            f"use_backend({demand!r}) is in force, but {first} is a {_type_name(arrays[first])} of backend {found.name!r}: "
+            f"use_backend({demand!r}) is in force, but {first} is a {_type_name(arrays[first])} of backend {common.name!r}: "
             f"write {converted(load(demand), first, arrays[first])}, or leave use_backend out"
         )
-    return found
+    return common
 
 
 def _mismatch(arrays: Mapping[str, Any]) -> BackendMismatch:
     """Return the error for arrays of several libraries."""
-    owners = {name: owner for name, x in arrays.items() if (owner := known_backend(x)) is not None}
+    owners = {name: owner for name, x in arrays.items() if (owner := find_backend(x)) is not None}
     odd, like = odd_one({name: owner.name for name, owner in owners.items()})
     of_layer = f", or move the layer: layer = layer.to({owners[odd].name!r})" if odd == "x" and len(owners) > 2 else ""
     return BackendMismatch(
@@ -171,29 +172,29 @@ def _mismatch(arrays: Mapping[str, Any]) -> BackendMismatch:
     )
 
 
-def agreed(*, optional: Mapping[str, Any] | None = None, **named: Any) -> LoadedBackend:
+def check_floating(*, optional: Mapping[str, Any] | None = None, **named: Any) -> LoadedBackend:
     """Return the backend of arrays that are floating, of one library, device and dtype; an optional one may be None."""
-    given = named | {name: x for name, x in (optional or {}).items() if x is not None}
-    backend = backend_of(given)
-    names = iter(given)
+    arrays = named | {name: x for name, x in (optional or {}).items() if x is not None}
+    backend = backend_of(arrays)
+    names = iter(arrays)
     first = next(names)
-    like = given[first]
+    like = arrays[first]
     if not backend.is_floating(like.dtype):
         wanted = cast(backend, first, like, backend.xp.float32)
         raise TypeError(f"{first} has dtype {like.dtype}; expected a floating dtype: write {wanted}")
     if backend.record.current_device is not None:
-        _current_device(backend.name, first, like, backend.record.current_device())
+        _check_current_device(backend.name, first, like, backend.record.current_device())
     for name in names:
-        x = given[name]
+        x = arrays[name]
         if x.dtype != like.dtype:
-            odd, right = odd_one({each: y.dtype for each, y in given.items()})
-            wanted = cast(backend, odd, given[odd], given[right].dtype)
-            raise TypeError(f"{odd} has dtype {given[odd].dtype}, but {right} has {given[right].dtype}: write {wanted}")
-        _same_device(name, x, first, like)
+            odd, right = odd_one({each: y.dtype for each, y in arrays.items()})
+            wanted = cast(backend, odd, arrays[odd], arrays[right].dtype)
+            raise TypeError(f"{odd} has dtype {arrays[odd].dtype}, but {right} has {arrays[right].dtype}: write {wanted}")
+        _compare_devices(name, x, first, like)
     return backend
 
 
-def _same_device(name: str, x: Any, first: str, like: Any) -> None:
+def _compare_devices(name: str, x: Any, first: str, like: Any) -> None:
     """Raise BackendMismatch if two arrays are on different devices."""
     here, there = _device(x), _device(like)
     if here != there and here is not None and there is not None:
@@ -202,7 +203,7 @@ def _same_device(name: str, x: Any, first: str, like: Any) -> None:
         )
 
 
-def _current_device(backend: str, name: str, x: Any, current: Any) -> None:
+def _check_current_device(backend: str, name: str, x: Any, current: Any) -> None:
     """Raise BackendMismatch if an array is not on the device that its library computes on."""
     here = _device(x)
     if here != current and here is not None:
@@ -212,11 +213,11 @@ def _current_device(backend: str, name: str, x: Any, current: Any) -> None:
         )
 
 
-def companions(like: Any, named: Iterable[tuple[str, Any]], *, first: str = "query") -> None:
+def check_same_device(like: Any, named: Iterable[tuple[str, Any]], *, first: str = "query") -> None:
     """Check that the arrays inside masks, biases and options have the library and the device of ``like``, the query."""
     for name, x in named:
         backend_of({first: like, name: x})
-        _same_device(name, x, first, like)
+        _compare_devices(name, x, first, like)
 
 
 def _device(x: Any) -> Any:
@@ -224,13 +225,13 @@ def _device(x: Any) -> Any:
     return getattr(x, "device", None)
 
 
-def known_backend(x: Any) -> LoadedBackend | None:
+def find_backend(x: Any) -> LoadedBackend | None:
     """Return the backend that an array belongs to; None for anything else. The first call for a type loads the library."""
-    found: LoadedBackend | None = plugins.by_type.get(type(x))
-    return found if found is not None else backend_of_type(type(x), x)
+    loaded: LoadedBackend | None = plugins.by_type.get(type(x))
+    return loaded if loaded is not None else find_backend_of_type(type(x), x)
 
 
-def backend_of_type(kind: type, x: Any = None) -> LoadedBackend | None:
+def find_backend_of_type(kind: type, x: Any = None) -> LoadedBackend | None:
     """Return the backend that arrays of a type belong to; without such an array ``x``, only backends that name their types."""
     if issubclass(kind, Recorded):
         recorded: LoadedBackend = kind.backend
@@ -242,9 +243,29 @@ def backend_of_type(kind: type, x: Any = None) -> LoadedBackend | None:
     owner = next(chain(named, asked), None)
     if owner is None:
         return None
-    by_type[kind] = found = load(owner.name)
+    by_type[kind] = loaded = load(owner.name)
     plugins.known_modules.add(kind.__module__)
-    return found
+    return loaded
+
+
+def loads_backend(x: Any) -> bool:
+    """Return whether an array belongs to a backend, loading it; ``find_backend_of_type`` for compilers that follow Python code.
+
+    They run the ``__getattr__`` of a module as it is, which they could not follow.
+    """
+    cls = type(x)
+    known: bool = getattr(sys.modules[__name__], _qualified(cls).replace(".", "/"))
+    if known:
+        plugins.known_modules.add(cls.__module__)  # it is known already, but not to a compiler that follows this line
+    return known
+
+
+def __getattr__(name: str) -> bool:
+    module, colon, kind = name.replace("/", ".").partition(":")
+    if not colon:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    cls = getattr(sys.modules.get(module), kind, None)
+    return isinstance(cls, type) and find_backend_of_type(cls) is not None
 
 
 def _unknown_type(name: str, x: Any) -> TypeError:

@@ -1,4 +1,4 @@
-"""Whether a value has the type that a field of a dataclass declares, for records and files that come from elsewhere."""
+"""Checks that values have the types that the fields of a dataclass declare, for records and files from elsewhere."""
 
 from __future__ import annotations
 

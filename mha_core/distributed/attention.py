@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Unpack
 
 from ..algebra.arrays import Array
 from ..algebra.attention_vjp import summed_over_rows
 from ..algebra.state import AttentionState
-from ..ops.differentiable import Arrays, differentiable
+from ..ops.differentiable import Arrays
 from ..ops.options import Options, shows_options
-from .agreement import Together, jointly
-from .engine import Engine, engine_of
+from .agreement import GatheredErrors, with_gathered_errors
+from .engine import Engine
 from .layout import Layout
-from .rehearsal import explained
+from .rehearsal import attention_over_ranks
 from .sequences import Sequences
 
 
@@ -56,35 +55,28 @@ def ring_attention(
     TypeError
         If gradients of a bias are recorded, which have no rule here.
     """
-    arrays = {"query": query, "key": key, "value": value, "sink": options.pop("sink", None)}
-    ring = _Ring(engine_of(group), layout, options)
-    return differentiable("ring_attention", arrays, ring.attend, ring.gradients, options)
+    ring = _Ring(layout)
+    return attention_over_ranks("ring_attention", group, (query, key, value), options, ring.attend, ring.gradients)
 
 
 class _Ring:
     """A call of ``ring_attention``, and its gradients."""
 
-    def __init__(self, engine: Engine, layout: Layout, options: Mapping[str, Any]) -> None:
-        self.engine, self.layout, self.options = engine, layout, options
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
 
-    def attend(self, arrays: Arrays) -> AttentionState:
-        return explained("ring_attention", self.engine, arrays, self.options, partial(self._attend, arrays))
-
-    def gradients(self, arrays: Arrays, state: AttentionState, d: AttentionState) -> Arrays:
-        backward = partial(self._gradients, state, d)
-        return explained("ring_attention_vjp", self.engine, arrays, self.options, backward)
-
-    def _attend(self, arrays: Arrays, engine: Engine) -> AttentionState:
-        self.problem = problem = Sequences(engine, arrays, self.layout, self.layout, self.options)
-        together, found = Together(engine), dict[range, AttentionState]()
-        for step, held in problem.journey([problem.key, problem.value]):
-            found = (together(problem.attended, found, *held, step) if held else found) or {}
-        state = together(problem.finished, found)
-        together.told()
+    def attend(self, arrays: Arrays, options: Mapping[str, Any], engine: Engine) -> AttentionState:
+        self.problem = problem = Sequences(engine, arrays, self.layout, self.layout, options)
+        errors, states = GatheredErrors(engine), dict[range, AttentionState]()
+        for step, held in problem.ring_steps([problem.key, problem.value]):
+            block = errors.call(problem.attend, *held, step) if held else None
+            states = errors.call(problem.merged, states, block or {}) or {}
+        state = errors.call(problem.finished, states)
+        errors.gather()
         assert state is not None
         return state
 
-    def _gradients(self, state: AttentionState, d: AttentionState, engine: Engine) -> Arrays:
+    def gradients(self, state: AttentionState, d: AttentionState, engine: Engine) -> Arrays:
         """Return the gradients of this rank's arrays: those of keys and values travel with them, lse and d stay.
 
         A block is as in Dao 2023, algorithm 2.
@@ -92,42 +84,43 @@ class _Ring:
         self.problem.engine = engine
         problem, xp = self.problem, self.problem.backend.xp
         d = AttentionState(xp.zeros_like(state.out) if d.out is None else d.out, d.lse)
-        together, homeward = Together(engine), dict[int, list[Array]]()
-        d_query = problem.zeros([problem.query])
-        arrive: Callable[[], list[Array]] = list  # nothing
-        for step, held in problem.journey([problem.key, problem.value]):
-            found = together(problem.gradients, *held, step, state, d) if held else None
-            sums = problem.zeros(held)  # what goes on if this rank failed: another one waits for arrays of this shape
-            if found is not None:
-                d_query, sums = _sums(d_query, found[:1]), found[1:]
-            sums = _sums(sums, arrive())
-            if held and not problem.goes_on(step):
-                homeward[problem.source(step)], sums = sums, []
-            coming = problem.like(problem.zeros([problem.key, problem.value]), step + 1) if problem.comes(step) else []
-            arrive = engine.shift(sums, coming)
-        d_key, d_value = _returned(problem, homeward)
-        d_sink = None if problem.sink is None else together(_sink_gradient, problem, state, d)
-        together.told()
-        found = [xp.astype(x, problem.query.dtype, copy=False) for x in (*d_query, d_key, d_value)]
-        return dict(zip(("query", "key", "value", "sink"), (*found, d_sink), strict=True))
+        errors, returns = GatheredErrors(engine), dict[int, list[Array]]()
+        d_query, like = problem.zeros([problem.query]), problem.zeros([problem.key, problem.value])
+        receive: Callable[[], list[Array]] = list  # nothing
+        for step, held in problem.ring_steps([problem.key, problem.value]):
+            block = errors.call(problem.gradients, *held, step, state, d) if held else None
+            if block is None:
+                sums = problem.zeros(held)  # sent if this rank failed: another one waits for arrays of this shape
+            else:
+                d_query, sums = _sums(d_query, block[:1]), block[1:]
+            sums = _sums(sums, receive())
+            if held and not problem.sends_at(step):
+                returns[problem.source(step)], sums = sums, []
+            receive = engine.shift(sums, problem.received_at(step, like))
+        d_key, d_value = _returned(problem, returns, like)
+        d_sink = None if problem.sink is None else errors.call(_sink_gradient, problem, state, d)
+        errors.gather()
+        gradients = [xp.astype(x, problem.query.dtype, copy=False) for x in (*d_query, d_key, d_value)]
+        return dict(zip(("query", "key", "value", "sink"), (*gradients, d_sink), strict=True))
 
 
 def _sums(a: list[Array], b: list[Array]) -> list[Array]:
-    """Return sums of arrays; nothing added leaves them."""
+    """Return the sums of two lists of arrays, the second of which may be empty."""
     return [x + y for x, y in zip(a, b, strict=True)] if b else a
 
 
-def _returned(problem: Sequences, homeward: dict[int, list[Array]]) -> list[Array]:
+def _returned(problem: Sequences, returns: dict[int, list[Array]], like: list[Array]) -> list[Array]:
     """Return the sums for this rank's keys and values from the rank where they ended; send those of others to them."""
-    engine, size = problem.engine, problem.engine.size
-    last = (problem.source(0) + problem.reach[problem.source(0)]) % size
-    found = []
-    for at, like in enumerate(problem.zeros([problem.key, problem.value])):
-        nothing = like[..., :0, :]
-        sent = [homeward[rank][at] if rank in homeward else nothing for rank in range(size)]
-        shapes = [tuple((like if rank == last else nothing).shape) for rank in range(size)]
-        found.append(engine.all_to_all(sent, shapes)[last])
-    return found
+    rank, size = problem.engine.rank, problem.engine.size
+    assert rank is not None
+    last = (rank + problem.reach[rank]) % size
+    received = []
+    for i, zeros in enumerate(like):
+        nothing = zeros[..., :0, :]
+        sent = [returns[to][i] if to in returns else nothing for to in range(size)]
+        shapes = [tuple((zeros if source == last else nothing).shape) for source in range(size)]
+        received.append(problem.engine.all_to_all(sent, shapes)[last])
+    return received
 
 
 def _sink_gradient(problem: Sequences, state: AttentionState, d: AttentionState) -> Array:
@@ -156,20 +149,17 @@ def split_attention(
     AttentionState
         ``out`` (..., H, L, E) and ``lse`` (..., H, L), the same on all ranks.
     """
-    arrays = {"query": query, "key": key, "value": value, "sink": options.pop("sink", None)}
 
-    def attend(plain: Arrays, engine: Engine) -> AttentionState:
-        problem = Sequences(engine, plain, None, layout, options)
-        own = jointly(engine, lambda: problem.finished(problem.attend(problem.key, problem.value, 0), partial=True))
-        shapes = [[tuple(x.shape)] * engine.size for x in own]
-        outs, lses = (engine.all_gather(x, of_ranks) for x, of_ranks in zip(own, shapes, strict=True))
-        (_, at), *_ = problem.places(problem.queries)
-        total: dict[range, AttentionState] = {}
-        for state in map(AttentionState, outs, lses):
-            total = problem.merged(total, {at: state})
-        return problem.finished(total)
+    def attend(arrays: Arrays, options: Mapping[str, Any], engine: Engine) -> AttentionState:
+        problem = Sequences(engine, arrays, None, layout, options)
+        state = with_gathered_errors(
+            engine, lambda: problem.finished(problem.attend(problem.key, problem.value, 0), partial=True)
+        )
+        outs, lses = (engine.all_gather(x, [tuple(x.shape)] * engine.size) for x in state)
+        (_, rows), *_ = problem.places(problem.queries)
+        states: dict[range, AttentionState] = {}
+        for each in map(AttentionState, outs, lses):
+            states = problem.merged(states, {rows: each})
+        return problem.finished(states)
 
-    def forward(plain: Arrays) -> AttentionState:
-        return explained("split_attention", engine_of(group), plain, options, partial(attend, plain))
-
-    return differentiable("split_attention", arrays, forward, None, options)
+    return attention_over_ranks("split_attention", group, (query, key, value), options, attend)

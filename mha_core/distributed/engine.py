@@ -1,4 +1,4 @@
-"""What an engine of communication does for attention, and how a group that users pass becomes one."""
+"""The interface of an engine of communication, and the conversion of groups that users pass to engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Engine(Protocol):
     """A group of ranks that compute together. Every rank makes the same calls in the same order."""
 
     rank: int | None
-    """The number of this rank; None if all ranks run one compiled program, which does not know it. ``own`` is needed then."""
+    """The number of this rank; None if all ranks run one compiled program, which does not know it, and needs ``rank_range``."""
     size: int
 
     def shift(self, arrays: Sequence[Array], like: Sequence[tuple[Shape, Array]]) -> Callable[[], list[Array]]:
@@ -29,13 +29,13 @@ class Engine(Protocol):
         """
 
     def all_gather(self, array: Array, shapes: Sequence[Shape]) -> list[Array]:
-        """Return the array of each rank; ``shapes`` are theirs."""
+        """Return the array of each rank, of these shapes."""
 
     def all_to_all(self, arrays: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
         """Send an array to each rank; return those that the ranks sent to this one, of these shapes and the same dtype."""
 
-    def tell(self, text: str) -> list[str]:
-        """Return the texts of all ranks."""
+    def all_gather_text(self, text: str) -> list[str]:
+        """Return the text of each rank."""
 
 
 class OneProgram(Engine, Protocol):
@@ -43,11 +43,11 @@ class OneProgram(Engine, Protocol):
 
     rank: None
 
-    def own(self, ranges: Sequence[range]) -> Positions:
-        """Return the range of this rank, of ranges of one length, one for each rank."""
+    def rank_range(self, ranges: Sequence[range]) -> Positions:
+        """Return this rank's range, of one for each rank; all have one length."""
 
 
-VERBS = ("rank", "size", "shift", "all_gather", "all_to_all", "tell")
+VERBS = ("rank", "size", "shift", "all_gather", "all_to_all", "all_gather_text")
 
 
 def engine_of(group: Any) -> Engine:
@@ -56,15 +56,13 @@ def engine_of(group: Any) -> Engine:
     Raises TypeError for anything else, naming the engines that are installed.
     """
     if all(hasattr(group, verb) for verb in VERBS):
-        engine: Engine = group
-        return engine
-    known = [record for record, _ in registry().collectives.values()]
+        return group
+    records = [record for record, _ in registry().collectives.values()]
     for cls in type(group).__mro__:
-        for record in known:
+        for record in records:
             if f"{cls.__module__}:{cls.__qualname__}" in record.types:
-                found: Engine = imported(record.load)(group)
-                return found
-    engines = "; ".join(f"{record.name}: {', '.join(record.types)}" for record in known) or "none"
+                return imported(record.load)(group)
+    engines = "; ".join(f"{record.name}: {', '.join(record.types)}" for record in records) or "none"
     raise TypeError(
         f"group is {type(group).__name__}; expected a group of an installed engine ({engines}), "
         f"or an object with {', '.join(VERBS)}"

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from itertools import accumulate, pairwise
+from typing import TypeAlias, TypeVar
 
+from ..algebra.parts import Positions
+from .engine import Engine
+
+P = TypeVar("P", bound=Positions)
 Ranges: TypeAlias = tuple[range, ...]
 Layout: TypeAlias = str | Sequence[Sequence[range]]
 """``"contiguous"``, ``"zigzag"``, ``"striped"``, or the ranges of positions of each rank."""
@@ -33,10 +38,10 @@ def layout_of(layout: Layout, length: int, size: int) -> tuple[Ranges, ...]:
             raise ValueError(f"layout is {layout!r}; expected {', '.join(map(repr, _NAMED))}, or the ranges of each rank")
         return _NAMED[layout](length, size)
     try:
-        ranges = tuple(tuple(its) or (range(0),) for its in layout)  # so that each rank has a range
+        ranges = tuple(tuple(of_rank) or (range(0),) for of_rank in layout)  # so that each rank has a range
     except TypeError:
         raise TypeError(f"layout is {type(layout).__name__}; expected a name, or the ranges of each rank") from None
-    if not all(isinstance(some, range) for its in ranges for some in its):
+    if not all(isinstance(each, range) for of_rank in ranges for each in of_rank):
         raise TypeError("layout contains something that is not a range; expected for each rank a sequence of ranges")
     if len(ranges) != size:
         raise ValueError(f"layout has ranges for {len(ranges)} ranks, but the group has {size}")
@@ -44,21 +49,40 @@ def layout_of(layout: Layout, length: int, size: int) -> tuple[Ranges, ...]:
     return ranges
 
 
-def told_layout(layout: Layout) -> str | list[list[str]]:
-    """Return a layout as ranks compare it, and as JSON holds it."""
+def layout_json(layout: Layout) -> str | list[list[str]]:
+    """Return a layout as JSON holds it, for ranks to compare."""
     if isinstance(layout, str) or not isinstance(layout, Sequence):
         return str(layout)
-    return [[str(some) for some in its] if isinstance(its, Sequence) else [str(its)] for its in layout]
+    return [list(map(str, of_rank)) if isinstance(of_rank, Sequence) else [str(of_rank)] for of_rank in layout]
+
+
+def places(ranges: Sequence[P]) -> list[tuple[P, range]]:
+    """Return ranges of positions, each with the indices of its elements in the array of the rank that holds them all."""
+    ends = accumulate(map(len, ranges), initial=0)
+    return [(each, range(start, stop)) for each, (start, stop) in zip(ranges, pairwise(ends), strict=True)]
+
+
+def positions_of(engine: Engine, ranges: Sequence[Sequence[range]], step: int = 0) -> Sequence[Positions]:
+    """Return the ranges of the rank that comes ``step`` ranks before this one, of those of all ranks."""
+    sources = [ranges[(rank - step) % engine.size] for rank in range(engine.size)]
+    if engine.rank is not None:
+        return sources[engine.rank]
+    if len({tuple((len(each), each.step) for each in of_rank) for of_rank in ranges}) > 1 or ranges[0][0].step != 1:
+        raise ValueError(
+            "ranks that run one compiled program must hold ranges of the same lengths, of successive positions: "
+            "take the layout 'contiguous' or 'zigzag', and a length that divides"
+        )
+    return [engine.rank_range(list(slot)) for slot in zip(*sources, strict=True)]  # type: ignore[attr-defined]
 
 
 def _check_cover(ranges: Sequence[Ranges], length: int) -> None:
     """Raise ValueError unless each position belongs to exactly one range."""
     holder: list[int | None] = [None] * length
-    for rank, its in enumerate(ranges):
-        for some in its:
-            if some.step < 1:
-                raise ValueError(f"layout: {some} of rank {rank} does not ascend")
-            for position in some:
+    for rank, of_rank in enumerate(ranges):
+        for each in of_rank:
+            if each.step < 1:
+                raise ValueError(f"layout: {each} of rank {rank} does not ascend")
+            for position in each:
                 if not 0 <= position < length:
                     raise ValueError(f"layout: rank {rank} holds position {position}, but there are {length} positions")
                 if holder[position] is not None:
@@ -69,7 +93,7 @@ def _check_cover(ranges: Sequence[Ranges], length: int) -> None:
 
 
 def pieces_of(length: int, count: int) -> list[range]:
-    """Cut positions into pieces of about the same length; the first are the longest."""
+    """Return ranges of about the same length, the first the longest, that cut ``length`` positions into ``count`` pieces."""
     least, more = divmod(length, count)
     ends = [(least * (i + 1)) + min(i + 1, more) for i in range(count)]
     return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]

@@ -1,4 +1,4 @@
-"""What ``explain`` says of attention over ranks: the blocks of a rank, and the bytes that it would send. Nothing is sent."""
+"""A call of attention over ranks, with its gradients, and its rehearsal for ``explain``, which sends nothing."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..algebra.arrays import Array, device_of
+from ..algebra.state import AttentionState
 from ..dispatch.context import dry, watcher
 from ..dispatch.kernels import Decision, describe
 from ..dispatch.selection import backend_of
-from ..ops.operation import Run
+from ..ops.differentiable import Arrays, differentiable
+from ..ops.operation import PendingCall
 from ..ops.options import given_options
-from .engine import Engine, Shape
+from .engine import Engine, Shape, engine_of
 
 T = TypeVar("T")
 
 
 class Rehearsal:
-    """An engine whose ranks still agree by texts, but that sends no arrays: it counts their bytes."""
+    """An engine whose ranks still agree by texts, but that sends no arrays and counts their bytes."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.rank, self.size = engine, engine.rank, engine.size
-        self.tell = engine.tell
-        self.own = getattr(engine, "own", None)
+        self.all_gather_text = engine.all_gather_text
+        self.rank_range = getattr(engine, "rank_range", None)
         self.sent = 0
 
     def shift(self, arrays: Sequence[Array], like: Sequence[tuple[Shape, Array]]) -> Callable[[], list[Array]]:
@@ -40,29 +42,56 @@ class Rehearsal:
         return [_placeholder(shape, arrays[0]) for shape in shapes]
 
 
-def explained(
+def attention_over_ranks(
+    name: str,
+    group: Any,
+    arrays: tuple[Array, Array, Array],
+    options: Mapping[str, Any],
+    attend: Callable[[Arrays, Mapping[str, Any], Engine], AttentionState],
+    gradients: Callable[[AttentionState, AttentionState, Engine], Arrays] | None = None,
+) -> AttentionState:
+    """Return ``attend`` of query, key, value and sink, the other options, and the engine of a group.
+
+    ``gradients``, of the state, its gradients and the engine, returns those of the arrays if they are recorded. ``explain``
+    sees both, with an engine that sends nothing.
+    """
+    engine, (query, key, value) = engine_of(group), arrays
+    inputs = {"query": query, "key": key, "value": value, "sink": options.get("sink")}
+    options = {option: value for option, value in options.items() if option != "sink"}
+
+    def forward(plain: Arrays) -> AttentionState:
+        return _explained(name, engine, plain, options, partial(attend, plain, options))
+
+    def pullback(plain: Arrays, state: AttentionState, d: AttentionState) -> Arrays:
+        assert gradients is not None
+        return _explained(f"{name}_vjp", engine, plain, options, partial(gradients, state, d))
+
+    return differentiable(name, inputs, forward, None if gradients is None else pullback, options)
+
+
+def _explained(
     name: str, engine: Engine, arrays: Mapping[str, Any], options: Mapping[str, Any], compute: Callable[[Engine], T]
 ) -> T:
-    """Return ``compute(engine)``; for ``explain``, what it makes of it with an engine that sends nothing."""
+    """Return ``compute(engine)``; for ``explain``, the result of its watcher for an engine that sends nothing."""
     watch = watcher.get()
     if watch is None or not dry.get():
         return compute(engine)
-    rehearsal, given = Rehearsal(engine), {key: x for key, x in arrays.items() if x is not None}
+    rehearsal, present = Rehearsal(engine), {key: x for key, x in arrays.items() if x is not None}
     algebra = partial(compute, rehearsal)
-    run = Run(
-        backend=backend_of(given),
-        call=describe(name, given, features=frozenset(given_options(options)), options={}),
+    run = PendingCall(
+        backend=backend_of(present),
+        call=describe(name, present, features=frozenset(given_options(options)), options={}),
         decision=Decision(None),
-        arguments=given,
+        arguments=present,
         options=options,
         compute=algebra,
         algebra=algebra,
         empty=algebra,
-        parts=True,
+        is_composite=True,
         sent=lambda: rehearsal.sent,
     )
-    found: T = watch(run)
-    return found
+    result: T = watch(run)
+    return result
 
 
 def _bytes(x: Array) -> int:

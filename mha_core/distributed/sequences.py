@@ -9,24 +9,21 @@ from typing import Any
 
 from ..algebra import state as states
 from ..algebra.arrays import Array, compute_dtype, device_of, is_array, pick
-from ..algebra.attention_vjp import AttentionGradients
 from ..algebra.biases import as_bias
-from ..algebra.grid import check_aligned
-from ..algebra.masks import Relation, as_mask
+from ..algebra.expressions import as_mask
+from ..algebra.grid import Relation, check_aligned
 from ..algebra.parts import Part, Positions
 from ..algebra.problem import scores_shape
 from ..algebra.state import AttentionState
-from ..dispatch.selection import agreed
+from ..dispatch.selection import check_floating
 from ..ops.attend_vjp import attention_gradients
 from ..ops.attention import attention_state
 from ..ops.options import given_options
-from .agreement import RanksDiffer, agree
-from .engine import Engine
-from .layout import Layout, Ranges, layout_of, told_layout
+from .agreement import agree, agreed_ranges
+from .engine import Engine, Shape
+from .layout import Layout, Ranges, layout_json, places, positions_of
 
 _BY_POSITION = ("mask", "bias", "query_offset", "weight_dropout", "sink")
-Places = list[tuple[Positions, range]]
-"""Ranges of positions, each with the indices of its elements in a rank's array."""
 
 
 class Sequences:
@@ -46,30 +43,20 @@ class Sequences:
         self.engine, self.options = engine, options
         query, key, value, sink = arrays.values()
 
-        def facts() -> tuple[dict[str, Any], dict[str, Any]]:
+        def facts() -> tuple[dict[str, Any], dict[str, int]]:
             self.options = given_options(options)
             return _facts(arrays, layout, self.options)
 
-        counts = agree(engine, facts)
+        lengths = agree(engine, facts)
         assert query is not None and key is not None and value is not None
         self.query, self.key, self.value, self.sink = query, key, value, sink
-        self.backend = agreed(query=query)
-        self.keys = self._ranges("key", layout, [its["key"] for its in counts])
+        self.backend = check_floating(query=query)
+        self.keys = agreed_ranges("key", layout, lengths["key"])
         if query_layout is None:
-            self.queries: tuple[Ranges, ...] = tuple((range(its["query"]),) for its in counts)
+            self.queries: tuple[Ranges, ...] = tuple((range(length),) for length in lengths["query"])
         else:
-            self.queries = self._ranges("query", query_layout, [its["query"] for its in counts])
+            self.queries = agreed_ranges("query", query_layout, lengths["query"])
         self._prepare()
-
-    def _ranges(self, name: str, layout: Layout, counts: list[int]) -> tuple[Ranges, ...]:
-        ranges = layout_of(layout, sum(counts), self.engine.size)
-        for rank, (its, count) in enumerate(zip(ranges, counts, strict=True)):
-            if sum(map(len, its)) != count:
-                raise RanksDiffer(
-                    f"{name} has {count} positions on rank {rank}, where the layout of {sum(counts)} positions "
-                    f"has {sum(map(len, its))}"
-                )
-        return ranges
 
     def _prepare(self) -> None:
         """Check mask and bias against the whole problem."""
@@ -77,7 +64,7 @@ class Sequences:
         self.offset = 0 if offset is None else offset
         self.mask = None if (mask := self.options.get("mask")) is None else as_mask(mask)
         self.bias = None if (bias := self.options.get("bias")) is None else as_bias(bias)
-        rows = max((some[-1] + 1 for its in self.queries for some in its if len(some)), default=self.query.shape[-2])
+        rows = max((each[-1] + 1 for each in sum(self.queries, ()) if len(each)), default=self.query.shape[-2])
         shape = scores_shape(self.query, self.key, self.value)
         self.heads_shape = () if self.query.ndim == self.key.ndim == self.value.ndim == 2 else shape[:-2]
         """(..., H); () for arrays without a head axis."""
@@ -87,73 +74,65 @@ class Sequences:
                 each.check(self.backend.xp, shape)
                 check_aligned(name, each, offset, shape)
 
-    # who holds what, and where it goes
+    # the positions of each rank, and the ring
 
-    def own(self, ranges: Sequence[Sequence[range]], step: int = 0) -> Sequence[Positions]:
-        """Return the ranges of the rank that comes ``step`` ranks before this one, of those of all ranks."""
-        return positions_of(self.engine, ranges, step)
-
-    def places(self, ranges: tuple[Ranges, ...], step: int = 0) -> Places:
+    def places(self, ranges: tuple[Ranges, ...], step: int = 0) -> list[tuple[Positions, range]]:
         """Return the positions of the rank that comes ``step`` ranks before this one, with their places in its arrays."""
-        own = self.own(ranges, step)
-        ends = [0]
-        for some in own:
-            ends.append(ends[-1] + len(some))
-        return [(some, range(start, end)) for some, start, end in zip(own, ends, ends[1:], strict=False)]
+        return places(positions_of(self.engine, ranges, step))
 
     @cached_property
     def reach(self) -> list[int]:
-        """For each rank, how many ranks further its keys are wanted."""
+        """The number of steps that each rank's keys travel along the ring, as far as some rank sees them."""
         size = self.engine.size
-        far_first = range(size - 1, -1, -1)
-        found = [next(step for step in far_first if step == 0 or self._wants((s + step) % size, s)) for s in range(size)]
-        return found if self.engine.rank is not None else [max(found)] * size
+        reach = [
+            next((step for step in range(size - 1, 0, -1) if self._sees((source + step) % size, source)), 0)
+            for source in range(size)
+        ]
+        return reach if self.engine.rank is not None else [max(reach)] * size
 
-    def _wants(self, rank: int, source: int) -> bool:
-        """Whether some query of a rank may see some key of another."""
+    def _sees(self, rank: int, source: int) -> bool:
+        """Return whether some query of a rank may see some key of another."""
         return any(
             Part(rows, cols, self.offset).relation(self.backend.xp, self.mask) is not Relation.NONE
             for rows in self.queries[rank]
             for cols in self.keys[source]
         )
 
-    def goes_on(self, step: int) -> bool:
-        """Whether the next rank wants the keys that came ``step`` ranks to this one."""
-        return self.reach[((self.engine.rank or 0) - step) % self.engine.size] > step
-
-    def comes(self, step: int) -> bool:
-        """Whether the rank before this one sends the keys that came ``step`` ranks to it."""
-        return self.reach[((self.engine.rank or 0) - step - 1) % self.engine.size] > step
-
     def source(self, step: int) -> int:
-        """Return the rank that comes ``step`` ranks before this one."""
-        assert self.engine.rank is not None
-        return (self.engine.rank - step) % self.engine.size
+        """Return the rank that comes ``step`` ranks before this one; in one compiled program, before rank 0, as good as any."""
+        return ((self.engine.rank or 0) - step) % self.engine.size
 
-    def like(self, arrays: list[Array], step: int) -> list[tuple[tuple[int, ...], Array]]:
-        """Return the shapes that arrays over keys have ``step`` ranks before this one."""
-        length = sum(map(len, self.keys[((self.engine.rank or 0) - step) % self.engine.size]))
+    def sends_at(self, step: int) -> bool:
+        """Return whether this rank sends the keys that it holds at a step to the next rank."""
+        return self.reach[self.source(step)] > step
+
+    def received_at(self, step: int, arrays: list[Array]) -> list[tuple[Shape, Array]]:
+        """Return the shapes of the arrays over keys that this rank receives at a step, each with an array like it; or []."""
+        source = self.source(step + 1)
+        if self.reach[source] <= step:
+            return []
+        length = sum(map(len, self.keys[source]))
         return [((*x.shape[:-2], length, x.shape[-1]), x) for x in arrays]
 
-    def journey(self, arrays: list[Array]) -> Iterator[tuple[int, list[Array]]]:
-        """Yield for each step the arrays over keys that came ``step`` ranks, or none; the next are on their way meanwhile."""
+    def ring_steps(self, arrays: list[Array]) -> Iterator[tuple[int, list[Array]]]:
+        """Yield for each step the arrays over keys that this rank holds, or []; the next ones arrive meanwhile."""
         held = arrays
         for step in range(self.engine.size):
-            coming = self.like(arrays, step + 1) if self.comes(step) else []
-            arrive = self.engine.shift(held if self.goes_on(step) else [], coming)
+            receive = self.engine.shift(held if self.sends_at(step) else [], self.received_at(step, arrays))
             yield step, held
-            held = arrive()
+            held = receive()
 
     # what this rank computes
 
-    def _parts(self, step: int) -> Iterator[tuple[range, range, Part]]:
-        """Yield the parts of this rank's queries over the keys of another, with the indices of their queries and keys."""
-        cols = self.places(self.keys, step)
-        for positions, at in self.places(self.queries):
-            for others, place in cols:
-                part = Part(positions, others, self.offset)
-                if part.relation(self.backend.xp, self.mask) is not Relation.NONE:
-                    yield at, place, part
+    def _parts(self, key: Array, value: Array, step: int) -> Iterator[tuple[range, range, list[Array], dict[str, Any]]]:
+        """Yield the parts of this rank's queries over keys that came ``step`` ranks: rows, columns, arrays and options."""
+        xp, keys = self.backend.xp, self.places(self.keys, step)
+        for queries, rows in self.places(self.queries):
+            for positions, cols in keys:
+                part = Part(queries, positions, self.offset)
+                if part.relation(xp, self.mask) is not Relation.NONE:
+                    arrays = [pick(xp, x, index, -2) for x, index in ((self.query, rows), (key, cols), (value, cols))]
+                    yield rows, cols, arrays, self.options_of(part)
 
     def options_of(self, part: Part) -> dict[str, Any]:
         """Return the options of a part, but for the sink."""
@@ -168,22 +147,14 @@ class Sequences:
 
     def attend(self, key: Array, value: Array, step: int) -> dict[range, AttentionState]:
         """Return the state of each range of this rank's queries over keys that came ``step`` ranks, if they see any."""
-        found: dict[range, AttentionState] = {}
-        for at, place, part in self._parts(step):
-            arrays = (self._at(x, index) for x, index in ((self.query, at), (key, place), (value, place)))
-            found = self.merged(found, {at: attention_state(*arrays, **self.options_of(part))})
-        return found
-
-    def attended(self, before: dict[range, AttentionState], key: Array, value: Array, step: int) -> dict[range, AttentionState]:
-        """Return the states before, merged with those over keys that came ``step`` ranks."""
-        return self.merged(before, self.attend(key, value, step))
-
-    def _at(self, x: Array, index: range) -> Array:
-        return pick(self.backend.xp, x, index, -2)
+        total: dict[range, AttentionState] = {}
+        for rows, _, arrays, options in self._parts(key, value, step):
+            total = self.merged(total, {rows: attention_state(*arrays, **options)})
+        return total
 
     def merged(self, a: dict[range, AttentionState], b: dict[range, AttentionState]) -> dict[range, AttentionState]:
         """Return the states of ranges as one for each; a range that is missing has seen no keys."""
-        both = {at: states.merge(self.backend.xp, a[at], b[at]) for at in a.keys() & b.keys()}
+        both = {rows: states.merge(self.backend.xp, a[rows], b[rows]) for rows in a.keys() & b.keys()}
         return {**a, **b, **both}
 
     @property
@@ -191,13 +162,13 @@ class Sequences:
         """The dtype of sums."""
         return compute_dtype(self.backend.xp, self.query.dtype)
 
-    def finished(self, found: dict[range, AttentionState], *, partial: bool = False) -> AttentionState:
+    def finished(self, totals: dict[range, AttentionState], *, partial: bool = False) -> AttentionState:
         """Return the state of this rank's queries, in the dtype of the query; ``partial``: in that of lse, without the sink."""
         xp, sink, kept = self.backend.xp, None if partial else self.sink, []
-        for _, at in self.places(self.queries):
-            shape = (*self.heads_shape, len(at))
-            if at in found:
-                total = AttentionState(xp.astype(found[at].out, self.wide, copy=False), found[at].lse)
+        for _, rows in self.places(self.queries):
+            shape = (*self.heads_shape, len(rows))
+            if rows in totals:
+                total = AttentionState(xp.astype(totals[rows].out, self.wide, copy=False), totals[rows].lse)
             else:
                 total = states.identity(xp, shape, self.value.shape[-1], dtype=self.wide, device=device_of(self.query))
             if sink is not None:
@@ -217,35 +188,20 @@ class Sequences:
         """
         xp, wanted = self.backend.xp, frozenset({"query", "key", "value"})
         totals = self.zeros([self.query, key, value])
-        for at, place, part in self._parts(step):
-            arrays = [self._at(x, index) for x, index in ((self.query, at), (key, place), (value, place))]
-            (out, lse), (d_out, d_lse) = (self._rows(each, at) for each in (state, d))
-            found: AttentionGradients = attention_gradients(
-                *arrays, None, out, lse, d_out, d_lse, wanted=wanted, **self.options_of(part)
-            )
+        for rows, cols, arrays, options in self._parts(key, value, step):
+            (out, lse), (d_out, d_lse) = (self._rows(each, rows) for each in (state, d))
+            gradients = attention_gradients(*arrays, None, out, lse, d_out, d_lse, wanted=wanted, **options)
             totals = [
                 _added(xp, total, index, xp.astype(gradient, self.wide))
-                for total, gradient, index in zip(totals, found[:3], (at, place, place), strict=True)
+                for total, gradient, index in zip(totals, gradients[:3], (rows, cols, cols), strict=True)
             ]
         return totals
 
-    def _rows(self, state: AttentionState, at: range) -> AttentionState:
+    def _rows(self, state: AttentionState, rows: range) -> AttentionState:
         """Return some rows of a state, or of its gradients; its lse may be None."""
-        lse = None if state.lse is None else self._at(state.lse[..., None], at)[..., 0]
-        return AttentionState(self._at(state.out, at), lse)
-
-
-def positions_of(engine: Engine, ranges: Sequence[Sequence[range]], step: int = 0) -> Sequence[Positions]:
-    """Return the ranges of the rank that comes ``step`` ranks before this one, of those of all ranks."""
-    theirs = [ranges[(rank - step) % engine.size] for rank in range(engine.size)]
-    if engine.rank is not None:
-        return theirs[engine.rank]
-    if len({tuple((len(some), some.step) for some in its) for its in ranges}) > 1 or ranges[0][0].step != 1:
-        raise ValueError(
-            "ranks that run one compiled program must hold ranges of the same lengths, of successive positions: "
-            "take the layout 'contiguous' or 'zigzag', and a length that divides"
-        )
-    return [engine.own(list(slot)) for slot in zip(*theirs, strict=True)]  # type: ignore[attr-defined]
+        xp = self.backend.xp
+        lse = None if state.lse is None else pick(xp, state.lse, rows, -1)
+        return AttentionState(pick(xp, state.out, rows, -2), lse)
 
 
 def _added(xp: Any, total: Array, index: range, x: Array) -> Array:
@@ -261,28 +217,27 @@ def _added(xp: Any, total: Array, index: range, x: Array) -> Array:
 
 def _facts(
     arrays: Mapping[str, Array | None], layout: Layout, options: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Check this rank's arguments; return what must be the same on all ranks, and the lengths, which are its own."""
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Check this rank's arguments; return what must be the same on all ranks, and the lengths of query and key."""
     query, key, value, sink = arrays.values()
     assert query is not None and key is not None and value is not None
-    backend = agreed(query=query, key=key, value=value)
+    backend = check_floating(query=query, key=key, value=value)
     scores_shape(query, key, value, sink)
-    same: dict[str, Any] = {"backend": backend.name, "layout": told_layout(layout)}
+    shared: dict[str, Any] = {"backend": backend.name, "layout": layout_json(layout)}
     for name, x in (("query", query), ("key", key), ("value", value)):
-        same |= {f"the dtype of {name}": str(x.dtype), f"the shape of {name}": [*x.shape[:-2], "length", x.shape[-1]]}
-    given = dict(options) if sink is None else {**options, "sink": sink}
-    same |= {f"option {name}": _told(option) for name, option in given.items()}
+        shared |= {f"the dtype of {name}": str(x.dtype), f"the shape of {name}": [*x.shape[:-2], "length", x.shape[-1]]}
+    shared |= {f"option {name}": _option_text(option) for name, option in options.items()}
+    shared |= {} if sink is None else {"option sink": _option_text(sink)}
     features = backend.features([query, key, value, sink])
-    same |= {"gradients": "recorded"} if "gradient" in features else {}
-    return same, {"query": query.shape[-2], "key": key.shape[-2]}
+    shared |= {"gradients": "recorded"} if "gradient" in features else {}
+    return shared, {"query": query.shape[-2], "key": key.shape[-2]}
 
 
-def _told(value: Any) -> str:
-    """Return what an option is, as far as ranks can compare it: arrays by shape and dtype."""
-    if is_dataclass(value):
-        return (
-            f"{type(value).__name__}({', '.join(f'{each.name}={_told(getattr(value, each.name))}' for each in fields(value))})"
-        )
-    if is_array(value):
-        return f"an array {tuple(value.shape)} of {value.dtype}"
-    return repr(value) if value is None or isinstance(value, int | float | str | tuple) else type(value).__name__
+def _option_text(option: Any) -> str:
+    """Return the text by which ranks compare an option: of an array, its shape and dtype."""
+    if is_dataclass(option):
+        values = (f"{field.name}={_option_text(getattr(option, field.name))}" for field in fields(option))
+        return f"{type(option).__name__}({', '.join(values)})"
+    if is_array(option):
+        return f"an array {tuple(option.shape)} of {option.dtype}"
+    return repr(option) if option is None or isinstance(option, int | float | str | tuple) else type(option).__name__

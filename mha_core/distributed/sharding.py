@@ -1,19 +1,18 @@
-"""What layers need to attend over ranks: who holds which positions, and which function attends."""
+"""Sharding, which layers take to attend over ranks: the group, the layout of positions, and the function that attends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ..algebra.arrays import Array, device_of, move_axis
+from ..algebra.arrays import Array, device_of, move_axis, pick
 from ..algebra.parts import Positions
-from ..dispatch.selection import agreed
+from ..dispatch.selection import check_floating
 from ..ops.multi_head import Rotation
-from .agreement import agree
+from .agreement import agree, agreed_ranges
 from .attention import ring_attention, split_attention
 from .engine import engine_of
-from .layout import Layout, layout_of, told_layout
-from .sequences import positions_of
+from .layout import Layout, layout_json, places, positions_of
 from .shards import shard, unshard
 
 
@@ -50,24 +49,17 @@ class Sharding:
         return split_attention(query, key, value, group=self.engine, layout="striped", **options).out
 
     def cached(self, x: Array, start: int) -> Array:
-        """Return those of new positions (..., length, d) that this rank's cache holds; the first has position ``start``."""
+        """Return the part of new positions (..., length, d) that this rank's cache holds; the first has position ``start``."""
         if self.engine.rank is None:
             raise TypeError("a cache cannot be spread over ranks that run one compiled program")
         return x[..., (self.engine.rank - start) % self.engine.size :: self.engine.size, :]
 
     def rotated(self, rotary: Rotation, x: Array, offset: int | Array) -> Array:
         """Return this rank's heads (..., heads, length, d), rotated at the positions that it holds."""
-        engine, xp = self.engine, agreed(x=x).xp
-
-        def facts() -> tuple[dict[str, Any], dict[str, Any]]:
-            return {"layout": told_layout(self.layout)}, {"length": x.shape[-2]}
-
-        lengths = [its["length"] for its in agree(engine, facts)]
-        own = positions_of(engine, layout_of(self.layout, sum(lengths), engine.size))
-        ends, parts = 0, []
-        for some in own:
-            parts.append(_rotated(xp, rotary, x[..., ends : ends + len(some), :], some, offset))
-            ends += len(some)
+        xp = check_floating(x=x).xp
+        lengths = agree(self.engine, lambda: ({"layout": layout_json(self.layout)}, {"x": x.shape[-2]}))["x"]
+        positions = positions_of(self.engine, agreed_ranges("x", self.layout, lengths))
+        parts = [_rotated(xp, rotary, pick(xp, x, place, -2), each, offset) for each, place in places(positions)]
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-2)
 
 
@@ -80,7 +72,7 @@ def _rotated(xp: Any, rotary: Rotation, x: Array, positions: Positions, offset: 
             "query_offset is an array: rotary positions in steps need an int; take a layout of successive positions"
         )
     first = offset + positions.start
-    of_each = xp.arange(first, first + len(positions) * positions.step, positions.step, device=device_of(x))
-    alone = move_axis(xp, x, -2, -x.ndim)[..., None, :]  # (length, ..., heads, 1, d): each position is the first of a sequence
-    turned = rotary(alone, xp.reshape(of_each, (-1, *(1,) * (alone.ndim - 4))))
-    return move_axis(xp, turned[..., 0, :], -x.ndim, -2)
+    each = xp.arange(first, first + len(positions) * positions.step, positions.step, device=device_of(x))
+    single = move_axis(xp, x, -2, -x.ndim)[..., None, :]  # (length, ..., heads, 1, d): each position begins a sequence
+    rotated = rotary(single, xp.reshape(each, (-1, *(1,) * (single.ndim - 4))))
+    return move_axis(xp, rotated[..., 0, :], -x.ndim, -2)

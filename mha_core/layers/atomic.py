@@ -108,17 +108,17 @@ def remove_left_over(folder: Path, name: str | None = None) -> None:
     names: list[str] = []
     with suppress(PermissionError):  # files can be made in some directories that cannot be listed
         names = os.listdir(folder)
-    for found in (folder / name for name in names if pattern.fullmatch(name)):
+    for leftover in (folder / name for name in names if pattern.fullmatch(name)):
         with suppress(OSError):  # gone, or another user's
-            handle = os.open(found, os.O_RDWR)
+            handle = os.open(leftover, os.O_RDWR)
             try:
                 is_left_over = _lock(handle)
                 if is_left_over and os.name != "nt":
-                    found.unlink()  # while it is locked: its writer, if there is one, then sees that it is gone
+                    leftover.unlink()  # while it is locked: its writer, if there is one, then sees that it is gone
             finally:
                 os.close(handle)
             if is_left_over and os.name == "nt":
-                found.unlink()
+                leftover.unlink()
 
 
 def _lock(handle: int) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
@@ -133,42 +133,19 @@ class MultiHeadAttention(Layer):
         **options: Unpack[Options],
     ) -> Array:
         """x (..., L, d_model), context (..., S, d_context) -> (..., L, d_model)."""
-        return multi_head_attention(
-            x,
-            self.w_q,
-            self.w_k,
-            self.w_v,
-            self.w_o,
-            self.num_heads,
-            context=context,
-            value_context=value_context,
-            num_kv_heads=self.num_kv_heads,
-            b_q=self.b_q,
-            b_k=self.b_k,
-            b_v=self.b_v,
-            b_o=self.b_o,
-            norm_q=self.norm_q,
-            norm_k=self.norm_k,
-            rotary=self.rotary,
-            cache=cache,
-            group=group,
-            **options,
-        )
+        inputs: Any = {"context": context, "value_context": value_context, "cache": cache, "group": group}
+        return multi_head_attention(x, **self._named(_ARGUMENTS), **inputs, **options)
 
     @shows_options
     def weights(self, x: Array, *, context: Array | None = None, **options: Unpack[Options]) -> Array:
         """Return the attention weights of each head, (..., h, L, S)."""
-        return multi_head_weights(
-            x,
-            self.w_q,
-            self.w_k,
-            self.num_heads,
-            context=context,
-            num_kv_heads=self.num_kv_heads,
-            b_q=self.b_q,
-            b_k=self.b_k,
-            norm_q=self.norm_q,
-            norm_k=self.norm_k,
-            rotary=self.rotary,
-            **options,
-        )
+        return multi_head_weights(x, **self._named(_OF_WEIGHTS), context=context, **options)
+
+    def _named(self, names: tuple[str, ...]) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
+
+_ARGUMENTS = tuple(field.name for field in fields(MultiHeadAttention))
+"""The fields, which are arguments of ``multi_head_attention``; a subclass may have more."""
+_OF_WEIGHTS = tuple(name for name in _ARGUMENTS if not name.endswith(("_v", "_o")))
+"""Those of ``multi_head_weights``."""

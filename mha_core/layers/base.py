@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
@@ -33,7 +33,7 @@ class Layer:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "vjp" in vars(cls) and "__call__" in vars(cls):
-            cls.__call__ = _with_its_vjp(vars(cls)["__call__"])  # type: ignore[method-assign]
+            cls.__call__ = _with_custom_vjp(vars(cls)["__call__"])  # type: ignore[method-assign]
         if "__repr__" not in vars(cls):  # before @dataclass makes one, which would show every value
             cls.__repr__ = Layer.__repr__  # type: ignore[method-assign]
 
@@ -47,7 +47,11 @@ class Layer:
         >>> list(mha.LayerNorm.init(d_model=4).arrays())
         ['weight', 'bias']
         """
-        return dict(_walk("", self))
+        return dict(self._arrays)
+
+    @cached_property
+    def _arrays(self) -> dict[str, Array]:
+        return dict(_walk(self))
 
     @cached_property
     def features(self) -> frozenset[str]:
@@ -60,12 +64,23 @@ class Layer:
         >>> sorted(mha.FeedForward.init(d_model=4, d_ff=8, seed=0).features)
         ['activation=relu']
         """
-        return frozenset(feature for feature in _features("", self))
+        return frozenset(_features(self._values))
 
     @cached_property
     def settings(self) -> dict[str, int | float]:
         """Every setting that is a number, by dotted name."""
-        return {name: value for name, value, _ in _values("", self) if _is_number(value)}
+        return {name: value for name, value, _ in self._values if _is_number(value)}
+
+    @cached_property
+    def _values(self) -> list[tuple[str, Any, bool]]:
+        """The dotted name of each field, its value, and whether it is optional."""
+        values = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            values.append((field.name, value, field.default is None))
+            if isinstance(value, Layer):
+                values += [(f"{field.name}.{name}", *rest) for name, *rest in value._values]
+        return values
 
     def _check(self) -> None:
         """Raise TypeError or ValueError, naming the setting, if one of this layer's own cannot be used; called by ``load``."""
@@ -132,13 +147,13 @@ class Layer:
 
         Raises FileNotFoundError; LayerFileError if the file is corrupt, holds another layer, or does not fit.
         """
-        found = files.load(path, _known(Layer), backend=backend, device=device)
-        if not isinstance(found, cls):
-            raise files.LayerFileError(f"{path} holds {type(found).__name__}; expected {cls.__name__}")
-        return found
+        layer = files.load(path, _known(Layer), backend=backend, device=device)
+        if not isinstance(layer, cls):
+            raise files.LayerFileError(f"{path} holds {type(layer).__name__}; expected {cls.__name__}")
+        return layer
 
 
-def _with_its_vjp(call: Callable[..., Any]) -> Callable[..., Any]:
+def _with_custom_vjp(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return the ``__call__`` of a class with its own ``vjp``: on recorded arrays, that is used."""
 
     @wraps(call)
@@ -152,34 +167,25 @@ def _with_its_vjp(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _known(cls: type[Any]) -> dict[str, type[Any]]:
     """Return every layer class by name."""
-    found: dict[str, type[Any]] = {}
+    classes: dict[str, type[Any]] = {}
     for kind in cls.__subclasses__():
-        found |= {kind.__name__: kind, **_known(kind)}
-    return found
+        classes |= {kind.__name__: kind, **_known(kind)}
+    return classes
 
 
-def _walk(name: str, value: Any) -> Iterator[tuple[str, Array]]:
-    if isinstance(value, Layer):
-        for field in fields(value):
-            yield from _walk(f"{name}.{field.name}" if name else field.name, getattr(value, field.name))
-    elif isinstance(value, tuple):
-        for at, item in enumerate(value):
-            yield from _walk(f"{name}.{at}", item)
-    elif is_array(value):
-        yield name, value
+def _walk(value: Layer | tuple[Any, ...]) -> Iterator[tuple[str, Array]]:
+    """Yield the arrays in a layer or a tuple by their dotted names; a layer inside has its own already."""
+    inside = enumerate(value) if isinstance(value, tuple) else ((f.name, getattr(value, f.name)) for f in fields(value))
+    for name, each in inside:
+        if isinstance(each, Layer | tuple):
+            arrays = each._arrays.items() if isinstance(each, Layer) else _walk(each)
+            yield from ((f"{name}.{key}", x) for key, x in arrays)
+        elif is_array(each):
+            yield str(name), each
 
 
-def _values(name: str, layer: Layer) -> Iterator[tuple[str, Any, bool]]:
-    """Yield the dotted name of each field, its value, and whether it is optional."""
-    for field in fields(layer):
-        value, dotted = getattr(layer, field.name), f"{name}.{field.name}" if name else field.name
-        yield dotted, value, field.default is None
-        if isinstance(value, Layer):
-            yield from _values(dotted, value)
-
-
-def _features(name: str, layer: Layer) -> Iterator[str]:
-    for dotted, value, optional in _values(name, layer):
+def _features(values: Iterable[tuple[str, Any, bool]]) -> Iterator[str]:
+    for dotted, value, optional in values:
         if isinstance(value, str):
             yield f"{dotted}={value}"
         elif value is True or (optional and (is_array(value) or _is_number(value))):

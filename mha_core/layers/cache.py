@@ -36,8 +36,8 @@ class KeyValueCache:
     @property
     def length(self) -> int:
         """S, the number of positions that were cached, on all ranks."""
-        own = 0 if self.key is None else self.key.shape[-2]
-        return own if self.whole is None else self.whole
+        length = 0 if self.key is None else self.key.shape[-2]
+        return length if self.whole is None else self.whole
 
     def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]:
         """Return the cached positions followed by new ones; the cache does not change.

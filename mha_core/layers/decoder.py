@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
 
 from ..algebra.arrays import Array
-from ..algebra.masks import Mask, as_mask, causal
+from ..algebra.expressions import Mask, as_mask
+from ..algebra.masks import causal
 from ..ops.multi_head import Ranks
 from .attention import MultiHeadAttention
 from .cache import DecoderCache, KeyValueCache, unchanged_on_error
 from .feed_forward import FeedForward
-from .from_torch import LAYER_SETTINGS, StateDict, reads_torch
-from .init import Weights
+from .from_torch import LAYER_SETTINGS, reads_torch
 from .norm import LayerNorm, Norm
 from .residual import Dropout, residual
 from .stack import Block, Stack
@@ -33,33 +32,14 @@ class DecoderLayer(Block):
     norm_first: bool = False
 
     sublayers = ("self_attention", "cross_attention", "feed_forward")
-
-    @classmethod
-    def make(
-        cls, weights: Weights, d_model: int, num_heads: int, d_ff: int, *, activation: str, norm_first: bool, eps: float
-    ) -> Self:
-        return cls(
-            self_attention=MultiHeadAttention.make(weights, d_model, num_heads),
-            norm_1=LayerNorm.make(weights, d_model, eps),
-            cross_attention=MultiHeadAttention.make(weights, d_model, num_heads),
-            norm_2=LayerNorm.make(weights, d_model, eps),
-            feed_forward=FeedForward.make(weights, d_model, d_ff, activation),
-            norm_3=LayerNorm.make(weights, d_model, eps),
-            norm_first=norm_first,
-        )
-
-    @classmethod
-    def _read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
-        # from nn.TransformerDecoderLayer
-        return cls(
-            self_attention=MultiHeadAttention._read(state, f"{prefix}self_attn.", num_heads=num_heads),
-            norm_1=LayerNorm._read(state, f"{prefix}norm1."),
-            cross_attention=MultiHeadAttention._read(state, f"{prefix}multihead_attn.", num_heads=num_heads),
-            norm_2=LayerNorm._read(state, f"{prefix}norm2."),
-            feed_forward=FeedForward._read(state, prefix, activation),
-            norm_3=LayerNorm._read(state, f"{prefix}norm3."),
-            norm_first=norm_first,
-        )
+    _parts = (
+        ("self_attention", MultiHeadAttention, "self_attn."),
+        ("norm_1", LayerNorm, "norm1."),
+        ("cross_attention", MultiHeadAttention, "multihead_attn."),
+        ("norm_2", LayerNorm, "norm2."),
+        ("feed_forward", FeedForward, ""),
+        ("norm_3", LayerNorm, "norm3."),
+    )
 
     def __call__(
         self,
@@ -81,12 +61,12 @@ class DecoderLayer(Block):
         """
         if dropout is not None:
             dropout.check(self.sublayers, group)
-        own_cache, memory_cache = (None, None) if cache is None else cache
-        own_mask = causal() if mask is None else causal() & as_mask(mask)
-        of_own, of_memory = ({} if dropout is None else dropout.of_weights(name) for name in self.sublayers[:2])
-        of_own["group"], of_memory["group"] = group, group if cache is None else None
-        self_attention = partial(self.self_attention, mask=own_mask, cache=own_cache, **of_own)
-        cross_attention = partial(self.cross_attention, context=memory, mask=memory_mask, cache=memory_cache, **of_memory)
+        self_cache, memory_cache = (None, None) if cache is None else cache
+        self_mask = causal() if mask is None else causal() & as_mask(mask)
+        self_options, memory_options = ({} if dropout is None else dropout.of_weights(name) for name in self.sublayers[:2])
+        self_options["group"], memory_options["group"] = group, group if cache is None else None
+        self_attention = partial(self.self_attention, mask=self_mask, cache=self_cache, **self_options)
+        cross_attention = partial(self.cross_attention, context=memory, mask=memory_mask, cache=memory_cache, **memory_options)
         with unchanged_on_error(*(cache or ())):
             y = residual("self_attention", y, self_attention, self.norm_1, self.norm_first, dropout)
             y = residual("cross_attention", y, cross_attention, self.norm_2, self.norm_first, dropout)
@@ -124,11 +104,11 @@ class Decoder(Stack[DecoderLayer]):
         """
         layers = self.each(dropout)
         if cache is None:
-            for layer, its_dropout in layers:
-                y = layer(y, memory, mask=mask, memory_mask=memory_mask, dropout=its_dropout, group=group)
+            for layer, layer_dropout in layers:
+                y = layer(y, memory, mask=mask, memory_mask=memory_mask, dropout=layer_dropout, group=group)
         else:
             with cache.step(len(self.layers)) as caches:
-                for (layer, its_dropout), its_cache in zip(layers, caches, strict=True):
-                    call = partial(layer, mask=mask, memory_mask=memory_mask, cache=its_cache)
-                    y = call(y, memory, dropout=its_dropout, group=group)
+                for (layer, layer_dropout), layer_cache in zip(layers, caches, strict=True):
+                    call = partial(layer, mask=mask, memory_mask=memory_mask, cache=layer_cache)
+                    y = call(y, memory, dropout=layer_dropout, group=group)
         return y if self.norm is None else self.norm(y)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self, Unpack
+from functools import cached_property, partial
+from typing import Any, Unpack
 
 from ..algebra.arrays import Array
-from ..dispatch.selection import agreed
+from ..dispatch.selection import check_floating
 from ..ops.composite import composite
 from ..ops.elementary import Examined
 from ..ops.multi_head import Ranks
 from ..ops.options import Options, given_options, shows_options
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
-from .from_torch import LAYER_SETTINGS, StateDict, reads_torch
-from .init import Weights
+from .from_torch import LAYER_SETTINGS, reads_torch
 from .norm import LayerNorm, Norm
 from .residual import Dropout, residual
 from .stack import Block, Stack
@@ -42,29 +41,12 @@ class EncoderLayer(Block):
     """Applied to what the feed-forward network returns."""
 
     sublayers = ("attention", "feed_forward")
-
-    @classmethod
-    def make(
-        cls, weights: Weights, d_model: int, num_heads: int, d_ff: int, *, activation: str, norm_first: bool, eps: float
-    ) -> Self:
-        return cls(
-            attention=MultiHeadAttention.make(weights, d_model, num_heads),
-            norm_1=LayerNorm.make(weights, d_model, eps),
-            feed_forward=FeedForward.make(weights, d_model, d_ff, activation),
-            norm_2=LayerNorm.make(weights, d_model, eps),
-            norm_first=norm_first,
-        )
-
-    @classmethod
-    def _read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
-        # from nn.TransformerEncoderLayer
-        return cls(
-            attention=MultiHeadAttention._read(state, f"{prefix}self_attn.", num_heads=num_heads),
-            norm_1=LayerNorm._read(state, f"{prefix}norm1."),
-            feed_forward=FeedForward._read(state, prefix, activation),
-            norm_2=LayerNorm._read(state, f"{prefix}norm2."),
-            norm_first=norm_first,
-        )
+    _parts = (
+        ("attention", MultiHeadAttention, "self_attn."),
+        ("norm_1", LayerNorm, "norm1."),
+        ("feed_forward", FeedForward, ""),
+        ("norm_2", LayerNorm, "norm2."),
+    )
 
     @shows_options
     def __call__(
@@ -77,24 +59,24 @@ class EncoderLayer(Block):
         """
         if dropout is not None:
             dropout.check(self.sublayers, group)
-        given = {name: value for name, value in (("dropout", dropout), ("group", group)) if value is not None}
-        return _encoder_layer(self, x, **given, **given_options(options))
+        present = {name: value for name, value in (("dropout", dropout), ("group", group)) if value is not None}
+        return _encoder_layer(self, x, **present, **given_options(options))
+
+    @cached_property
+    def _facts(self) -> tuple[Hashable, ...]:
+        return self.features, *((name, type(value), value) for name, value in self.settings.items())
 
 
 def _named(layer: EncoderLayer, x: Array, **options: Any) -> dict[str, Array | None]:
-    return {"x": x, **layer.arrays()}
+    return {"x": x, **layer._arrays}
 
 
-def _facts(layer: EncoderLayer, x: Array) -> tuple[Hashable, ...]:
-    return layer.features, *((name, type(value), value) for name, value in layer.settings.items())
-
-
-def _examine(layer: EncoderLayer, x: Array, **given: Any) -> Examined:
+def _examine(layer: EncoderLayer, x: Array, **options: Any) -> Examined:
     return Examined(
-        agreed(x=x, optional=layer.arrays()),
+        check_floating(x=x, optional=layer.arrays()),
         _algebra,
         shape=tuple(x.shape),
-        features=layer.features.union(given),
+        features=layer.features.union(options),
         settings=layer.settings.items(),
     )
 
@@ -109,7 +91,7 @@ def _algebra(
     return residual("feed_forward", x, layer.feed_forward, layer.norm_2, first, dropout, layer.post_norm_2)
 
 
-_encoder_layer = composite("encoder_layer", _named, _examine, facts=_facts, at=1)
+_encoder_layer = composite("encoder_layer", _named, _examine, facts=lambda layer, x: layer._facts, at=1)
 
 
 @reads_torch(LAYER_SETTINGS)
@@ -134,6 +116,6 @@ class Encoder(Stack[EncoderLayer]):
 
         ``dropout`` may name ``"layers.0.attention"``, ``"layers.0.feed_forward"``, and so on.
         """
-        for layer, its_dropout in self.each(dropout):
-            x = layer(x, dropout=its_dropout, group=group, **options)
+        for layer, layer_dropout in self.each(dropout):
+            x = layer(x, dropout=layer_dropout, group=group, **options)
         return x if self.norm is None else self.norm(x)

@@ -58,12 +58,12 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
         raise LayerFileError(f"{path} is a safetensors file without the metadata of a layer: write it with .save(path)")
     try:
         plan = json.loads(metadata[_KEY])
-        found = plan.get("format")
-        shapes = dict(_shapes(plan["layer"])) if found == 1 else {}
+        version = plan.get("format")
+        shapes = dict(_shapes(plan["layer"])) if version == 1 else {}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise LayerFileError(f"{path} has metadata that do not describe a layer: {cause!r}") from cause
-    if found != 1:
-        raise LayerFileError(f"{path} has format {found!r}; this mha-core reads format 1")
+    if version != 1:
+        raise LayerFileError(f"{path} has format {version!r}; this mha-core reads format 1")
     names = set(shapes)
     if missing := sorted(names - set(stored)):
         raise LayerFileError(f"{path} lacks {', '.join(missing)}")

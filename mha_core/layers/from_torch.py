@@ -63,21 +63,21 @@ class StateDict:
     def finish(self, what: str) -> None:
         """Raise ValueError that lists the keys that were missing or not taken, if any."""
         unknown = sorted(set(self.arrays) - self.taken)
-        found = [f"{label} {', '.join(names)}" for label, names in (("missing", self.missing), ("unknown", unknown)) if names]
-        if found:
-            raise ValueError(f"the state dict does not fit {what}: {'; '.join(found)}")
+        faults = [f"{label} {', '.join(names)}" for label, names in (("missing", self.missing), ("unknown", unknown)) if names]
+        if faults:
+            raise ValueError(f"the state dict does not fit {what}: {'; '.join(faults)}")
 
 
-def read(cls: Any, source: Any, given: Mapping[str, Any]) -> Any:
+def read(cls: Any, source: Any, settings: Mapping[str, Any]) -> Any:
     """Return a layer of ``cls`` from a torch module or its state dict."""
     if cls not in _SETTINGS:
         known = ", ".join(kind.__name__ for kind in _SETTINGS)
         raise TypeError(f"a {cls.__name__} cannot be read from torch by itself; expected one of {known}")
-    given = dict(given)
+    settings = dict(settings)
     only_attention = _SETTINGS[cls] == ATTENTION_SETTINGS
-    eps = given.pop("eps", 1e-5) if not only_attention and not hasattr(source, "state_dict") else norms_of(source)
+    eps = settings.pop("eps", 1e-5) if not only_attention and not hasattr(source, "state_dict") else norms_of(source)
     state = StateDict(arrays_of(source), eps)
-    layer = cls._read(state, "", **settings_of(source, given, only_attention))
+    layer = cls._read(state, "", **settings_of(source, settings, only_attention))
     state.finish(cls.__name__)
     return layer
 
@@ -110,25 +110,25 @@ def activation_of(module: Any) -> str:
     return "gelu_tanh" if getattr(module, "approximate", "none") == "tanh" else _ACTIVATIONS[name]
 
 
-def settings_of(source: Any, given: Mapping[str, Any], only_attention: bool) -> dict[str, Any]:
+def settings_of(source: Any, settings: Mapping[str, Any], only_attention: bool) -> dict[str, Any]:
     """Return the settings that a state dict does not contain: the module's, or those given with the state dict."""
     needed = ATTENTION_SETTINGS if only_attention else LAYER_SETTINGS
-    if strange := sorted(set(given) - set(needed)):
+    if strange := sorted(set(settings) - set(needed)):
         expected = f"{', '.join(needed)}, and eps with a state dict"
         raise TypeError(f"from_torch has no option {', '.join(strange)}; expected {expected}")
     if not hasattr(source, "state_dict"):
-        if absent := [name for name in needed if name not in given]:
+        if absent := [name for name in needed if name not in settings]:
             raise TypeError(f"a state dict does not hold {', '.join(absent)}: give {', '.join(f'{name}=' for name in absent)}")
         if not only_attention:
-            check_activation(given["activation"])
-        return dict(given)
-    if given:
-        raise TypeError(f"{', '.join(given)} is given with a module, which holds it: leave it out")
+            check_activation(settings["activation"])
+        return dict(settings)
+    if settings:
+        raise TypeError(f"{', '.join(settings)} is given with a module, which holds it: leave it out")
     layers = list(getattr(source, "layers", [source]))
-    settings = [_module_settings(source, layer, only_attention) for layer in layers]
-    if any(other != settings[0] for other in settings):
-        raise ValueError(f"the layers of {type(source).__name__} differ in their settings: {settings}")
-    return settings[0]
+    per_layer = [_module_settings(source, layer, only_attention) for layer in layers]
+    if any(other != per_layer[0] for other in per_layer):
+        raise ValueError(f"the layers of {type(source).__name__} differ in their settings: {per_layer}")
+    return per_layer[0]
 
 
 def _module_settings(source: Any, layer: Any, only_attention: bool) -> dict[str, Any]:

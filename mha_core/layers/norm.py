@@ -39,7 +39,7 @@ class LayerNorm(Layer):
         return cls(state.take(f"{prefix}weight"), state.optional(f"{prefix}bias"), state.eps_of(prefix))
 
     def _check(self) -> None:
-        check.eps(self.eps)
+        check.at_least_zero("eps", self.eps)
 
     def __call__(self, x: Array) -> Array:
         """x (..., d_model) -> (..., d_model)."""
@@ -62,7 +62,7 @@ class RMSNorm(Layer):
         return cls(Weights(0, backend, dtype, device).ones(d_model), eps)
 
     def _check(self) -> None:
-        check.eps(self.eps)
+        check.at_least_zero("eps", self.eps)
 
     def __call__(self, x: Array) -> Array:
         """x (..., d_model) -> (..., d_model)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -9,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from ..algebra.arrays import Array, is_array
-from ..dispatch.selection import known_backend
+from ..dispatch.selection import find_backend
 
 _INDENT = "  "
 Lines = tuple[str, ...]
@@ -18,22 +19,24 @@ Lines = tuple[str, ...]
 def outline(layer: Any, arrays: Mapping[str, Array]) -> str:
     """Return the lines for a layer: first its class, backend and size, then what is in it. Equal neighbours are one line."""
     usual = _most_common(_kind(x) for x in arrays.values())
-    heading = ", ".join([_name(layer), *filter(None, [usual]), f"{sum(map(_size, arrays.values())):,} parameters"])
+    heading = ", ".join(
+        [_name(layer), *filter(None, [usual]), f"{sum(math.prod(x.shape) for x in arrays.values()):,} parameters"]
+    )
     return "\n".join([heading, *_inside(layer, usual)])
 
 
 def _inside(layer: Any, usual: str) -> Iterator[str]:
     """Yield the indented lines of a layer's fields; neighbouring arrays of one shape share a line."""
-    given = [(field.name, getattr(layer, field.name)) for field in fields(layer)]
-    for said, group in groupby(given, key=lambda pair: _said(pair[1], usual)):
-        if said:
-            yield f"{_INDENT}{', '.join(name for name, _ in group)} {said}"
+    values = [(field.name, getattr(layer, field.name)) for field in fields(layer)]
+    for shape, group in groupby(values, key=lambda pair: _shape(pair[1], usual)):
+        if shape:
+            yield f"{_INDENT}{', '.join(name for name, _ in group)} {shape}"
             continue
         for name, value in group:
             yield from (_INDENT + line for line in _lines(name, value, usual))
 
 
-def _said(value: Any, usual: str) -> str:
+def _shape(value: Any, usual: str) -> str:
     """Return the shape of an array, and its kind unless it is the usual one; "" for anything else."""
     if not is_array(value):
         return ""
@@ -62,10 +65,10 @@ def _items(name: str, items: tuple[Any, ...], usual: str) -> Iterator[str]:
 
 def _name(layer: Any) -> str:
     """Return the class with the settings that differ from their defaults."""
-    given = ((field, getattr(layer, field.name)) for field in fields(layer))
+    values = ((field, getattr(layer, field.name)) for field in fields(layer))
     settings = [
         f"{field.name}={value!r}"
-        for field, value in given
+        for field, value in values
         if isinstance(value, bool | int | float | str) and (value != field.default or field.name == "eps")
     ]
     return type(layer).__name__ + (f"({', '.join(settings)})" if settings else "")
@@ -77,16 +80,9 @@ def _has_fields(value: Any) -> bool:
 
 def _kind(x: Array) -> str:
     """Return the backend and the dtype of an array, such as "numpy float32"; without a backend, its library."""
-    backend = known_backend(x)
+    backend = find_backend(x)
     library = type(x).__module__.partition(".")[0] if backend is None else backend.name
     return f"{library} {str(x.dtype).rpartition('.')[2]}"
-
-
-def _size(x: Array) -> int:
-    size = 1
-    for length in x.shape:
-        size *= length
-    return size
 
 
 def _most_common(kinds: Iterator[str]) -> str:

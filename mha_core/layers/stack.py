@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ..ops import check
+from .attention import MultiHeadAttention
 from .base import Layer
+from .feed_forward import FeedForward
 from .from_torch import StateDict
 from .init import Weights
 from .norm import LayerNorm, Norm
@@ -20,6 +22,8 @@ class Block(Layer):
 
     sublayers: ClassVar[tuple[str, ...]]
     """The names that ``Dropout`` may use."""
+    _parts: ClassVar[tuple[tuple[str, Any, str], ...]]
+    """The fields that hold layers, their classes, and how the names of their arrays begin in torch's layer."""
 
     @classmethod
     def init(
@@ -44,11 +48,18 @@ class Block(Layer):
     def make(
         cls, weights: Weights, d_model: int, num_heads: int, d_ff: int, *, activation: str, norm_first: bool, eps: float
     ) -> Self:
-        raise NotImplementedError
+        sizes: dict[Any, tuple[Any, ...]]
+        sizes = {MultiHeadAttention: (num_heads,), FeedForward: (d_ff, activation), LayerNorm: (eps,)}
+        layers: Any = {name: kind.make(weights, d_model, *sizes[kind]) for name, kind, _ in cls._parts}
+        return cls(**layers | {"norm_first": norm_first})
 
     @classmethod
     def _read(cls, state: StateDict, prefix: str, *, num_heads: int, activation: str, norm_first: bool) -> Self:
-        raise NotImplementedError
+        # from nn.TransformerEncoderLayer and nn.TransformerDecoderLayer
+        settings: dict[Any, dict[str, Any]]
+        settings = {MultiHeadAttention: {"num_heads": num_heads}, FeedForward: {"activation": activation}, LayerNorm: {}}
+        layers: Any = {name: kind._read(state, prefix + start, **settings[kind]) for name, kind, start in cls._parts}
+        return cls(**layers | {"norm_first": norm_first})
 
 
 B = TypeVar("B", bound=Block)

@@ -1,56 +1,177 @@
-"""Attention and its weights as operations: their keys, their plans, and the choice of a kernel for an ``AttentionProblem``."""
+"""Attention as an operation: a call is checked and becomes an ``AttentionProblem``, for which a kernel is chosen.
+
+Unseen keys are dropped or zeroed, and the mask is reduced to its structure. The algebra and every kernel receive the same
+problem, so the promises hold for all of them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ..algebra import attention as algebra
-from ..algebra.arrays import Array
-from ..algebra.problem import AttentionProblem
+from ..algebra.arrays import Array, compute_dtype
+from ..algebra.biases import Bias, as_bias
+from ..algebra.dropout import WeightDropout
+from ..algebra.expressions import Mask, as_mask
+from ..algebra.grid import check_aligned, check_integers
+from ..algebra.problem import AttentionProblem, scores_shape
 from ..algebra.state import AttentionState
-from ..algebra.visibility import template
+from ..algebra.structure import structure_of
+from ..algebra.visibility import template, without_unseen_keys
+from ..autodiff.recorded import Recorded
+from ..dispatch.advice import cast
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.kernels import decide, describe
-from ..dispatch.problems import attention_call
-from .attend_vjp import is_recorded, recorded_attention
-from .operation import Key, Operation, Plan, Run, key_of
-from .prepare import prepare, prepare_weights
+from ..dispatch.context import NO_DEMANDS, Demands
+from ..dispatch.contract import Call
+from ..dispatch.kernels import Decision, decide, describe
+from ..dispatch.selection import backend_of, check_floating, check_same_device
+from . import check
+from .operation import Operation, PendingCall, Plan, key_of
+from .options import unknown
+from .tree import arrays_in
 
 
-def attention_operation(*, lse: bool) -> Operation:
-    """Return attention(query, key, value, sink, **options); without ``lse``, a kernel may return a state whose lse is None."""
-    return Operation(partial(key_of, ("attention", lse)), partial(_plan, lse))
+def prepare(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Mask | Array | None = None,
+    bias: Bias | Array | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Array | None = None,
+    query_offset: int | Array | None = None,
+    weight_dropout: WeightDropout | None = None,
+    **unknown_names: Any,
+) -> tuple[LoadedBackend, AttentionProblem]:
+    """Return the backend and a valid problem, in which every array has a head axis."""
+    if unknown_names:
+        raise unknown(unknown_names)
+    mask = None if mask is None else as_mask(mask)
+    bias = None if bias is None else as_bias(bias)
+    if weight_dropout is not None and not isinstance(weight_dropout, WeightDropout):
+        raise TypeError(
+            f"weight_dropout is {type(weight_dropout).__name__}; expected mha.weight_dropout(rate, seed=...), or with keep=..."
+        )
+    offset = 0 if query_offset is None else check.offset(query_offset)
+    added = [] if sink is None else [("sink", sink)]
+    added += [] if bias is None else bias.arrays()
+    others = [] if isinstance(offset, int) else [("query_offset", offset)]
+    others += [] if mask is None else mask.arrays()
+    others += [] if weight_dropout is None else weight_dropout.arrays()
+    backend = check_floating(query=query, key=key, value=value)
+    check_same_device(query, [*others, *added])
+
+    shape = scores_shape(query, key, value, sink)
+    query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
+    xp, head_dim = backend.xp, query.shape[-1]
+    if not isinstance(offset, int):
+        check_integers(xp, "query_offset", offset, shape[:-3], "the batch shape")
+    for name, x in added:
+        _check_added(backend, name, x, query)
+    for name, term in (("mask", mask), ("bias", bias), ("weight_dropout", weight_dropout)):
+        for part in () if term is None else term.walk():
+            part.check(xp, shape)
+            check_aligned(name, part, query_offset, shape)
+    structure = structure_of(xp, mask, num_queries=shape[-2], num_keys=shape[-1], offset=offset)
+    whole = structure.keeps_all(shape[-1])
+    kept = slice(structure.keys.start, structure.keys.stop)
+    problem = AttentionProblem(
+        xp=xp,
+        query=query,
+        key=key if whole else key[..., kept, :],
+        value=value if whole else value[..., kept, :],
+        structure=structure,
+        scale=(1 / math.sqrt(head_dim) if head_dim else 1.0) if scale is None else check.number("scale", scale),
+        mask=mask,
+        bias=bias,
+        softcap=None if softcap is None else check.number("softcap", softcap, above_zero=True),
+        sink=sink,
+        offset=offset,
+        dropout=weight_dropout,
+    )
+    return backend, problem if mask is None else without_unseen_keys(problem)
 
 
-def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-    if is_recorded(arrays, options):
-        return Plan(partial(recorded_attention, state_operation, lse), None)
+def _check_added(backend: LoadedBackend, name: str, x: Array, query: Array) -> None:
+    """Raise TypeError unless an array that is added to the scores has the query's dtype, or that of the scores."""
+    if x.dtype not in (query.dtype, compute_dtype(backend.xp, query.dtype)):
+        wanted = cast(backend, name, x, query.dtype)
+        raise TypeError(f"{name} has dtype {x.dtype}, but query has {query.dtype}: write {wanted}")
+
+
+def arrays_inside(p: AttentionProblem) -> Iterator[Array]:
+    """Yield the arrays inside the mask and the bias, which may require a gradient too."""
+    return (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
+
+
+def settings_of(p: AttentionProblem) -> dict[str, Any]:
+    """Return the options of a ``Call`` of attention, or of its gradients."""
+    settings = {"band": p.structure.band, "packed": p.structure.packed, "scale": p.scale, "softcap": p.softcap}
+    return settings | {"query_offset": p.offset if isinstance(p.offset, int) else None}  # None: an array
+
+
+def _choose(p: AttentionProblem, backend: LoadedBackend, demand: Demands | None = None) -> tuple[Call, Decision]:
+    arrays = {"query": p.query, "key": p.key, "value": p.value, "sink": p.sink}
+    call = describe("attention", arrays, features=p.features, options=settings_of(p))
+    return call, decide(backend.name, call, demand)
+
+
+def attend(p: AttentionProblem) -> AttentionState:
+    """Return out and lse by the first kernel that supports the problem, for a kernel that records the gradient itself.
+
+    The caller's demands are not followed: they are about the kernel that calls this.
+    """
+    backend = backend_of({"query": p.query})
+    features, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, *arrays_inside(p))))
+    p = p.with_arrays(p.query, p.key, p.value, asked=features - {"gradient"} | {"lse"})
+    _, decision = _choose(p, backend, NO_DEMANDS)
+    state: AttentionState = shield(algebra.attention_state if decision.run is None else decision.run)(p)
+    return state
+
+
+def attention_operation(recorded: Callable[..., AttentionState], *, lse: bool) -> Operation:
+    """Return attention(query, key, value, sink, **options); without ``lse``, a kernel may return a state whose lse is None.
+
+    ``recorded(lse, query, key, value, sink, **options)`` computes it if the gradient of an array is recorded.
+    """
+    return Operation(partial(key_of, ("attention", lse)), partial(_plan, recorded, lse), plans_hold_options=True)
+
+
+def _plan(
+    recorded: Callable[..., AttentionState], lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool
+) -> Plan:
+    inside = () if kept else arrays_in(options)  # a call with arrays in its options has no key
+    if any(isinstance(x, Recorded) for x in (*arrays, *inside)):
+        return Plan(partial(recorded, lse, **options), None)
     *arrays_with_head_axis, sink = arrays
     backend, p = prepare(*arrays_with_head_axis, sink=sink, **options)
-    asked, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, *_inside(p))))
-    p = replace(p, asked=asked | {"lse"} if lse else asked)
-    call = attention_call(p)
-    decision = decide(backend.name, call)
+    features, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, *arrays_inside(p))))
+    p = p.with_arrays(p.query, p.key, p.value, asked=features | {"lse"} if lse else features)
+    call, decision = _choose(p, backend)
     fill: Callable[..., AttentionProblem]
-    fill, unchanged = template(p, *arrays_with_head_axis) if kept else (lambda *_: p, False)
+    fill, unchanged = template(p, *arrays_with_head_axis) if kept else (lambda *_, **__: p, False)
     prepared = decision.prepared(p) if kept and decision.prepared is not None else None
-    prepared = None if prepared is None else shield(prepared)
     by_algebra = shield(algebra.attention_state)
     run = by_algebra if decision.run is None else shield(decision.run)
     if prepared is not None:
+        prepared = shield(prepared)
         run = partial(_run_prepared, prepared)
-    finish = _without_head_axis if all(x.ndim == 2 for x in arrays_with_head_axis) else None
+    without_heads = all(x.ndim == 2 for x in arrays_with_head_axis)
+    placeholder = partial(_placeholder, backend)
+    if without_heads:
+        run, by_algebra, placeholder = (partial(_without_head_axis, function) for function in (run, by_algebra, placeholder))
 
     def compute(query: Array, key: Array, value: Array, sink: Array | None) -> AttentionState:
-        state: AttentionState = run(fill(query, key, value, sink))
-        return state if finish is None else finish(state)
+        return run(fill(query, key, value, sink=sink))
 
-    def bind(query: Array, key: Array, value: Array, sink: Array | None, **options: Any) -> Run:
-        p = fill(query, key, value, sink)
-        return Run(
+    def bind(query: Array, key: Array, value: Array, sink: Array | None) -> PendingCall:
+        p = fill(query, key, value, sink=sink)
+        return PendingCall(
             backend=backend,
             call=call,
             decision=decision,
@@ -58,67 +179,23 @@ def _plan(lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: 
             options={**options, "scale": p.scale, "query_offset": p.offset, "problem": p},
             compute=partial(run, p),
             algebra=partial(by_algebra, p),
-            empty=partial(_empty_state, backend, p),
+            empty=partial(placeholder, p),
         )
 
-    return Plan(prepared if prepared is not None and unchanged else compute, bind, has_options=True, finish=finish)
-
-
-def _inside(p: AttentionProblem) -> Iterator[Array]:
-    """Yield the arrays inside the mask and the bias, which may require a gradient too."""
-    return (x for term in (p.mask, p.bias) if term is not None for _, x in term.arrays())
+    return Plan(prepared if prepared is not None and unchanged else compute, bind)
 
 
 def _run_prepared(prepared: Callable[..., AttentionState], p: AttentionProblem) -> AttentionState:
     return prepared(p.query, p.key, p.value, p.sink)
 
 
-def _without_head_axis(state: AttentionState) -> AttentionState:
+def _without_head_axis(run: Callable[[AttentionProblem], AttentionState], p: AttentionProblem) -> AttentionState:
+    state = run(p)
+    if not isinstance(state, AttentionState):
+        return state  # by a wrong kernel, which ``verify`` reports
     return AttentionState(state.out[0, ...], state.lse if state.lse is None else state.lse[0, ...])
 
 
-def _empty_state(backend: LoadedBackend, p: AttentionProblem) -> AttentionState:
+def _placeholder(backend: LoadedBackend, p: AttentionProblem) -> AttentionState:
     out = backend.placeholder((*p.rows_shape, p.value.shape[-1]), p.query.dtype, p.device)
     return AttentionState(out, backend.placeholder(p.rows_shape, p.compute_dtype, p.device))
-
-
-def _plan_weights(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-    """Return the plan of ``attention_weights``: a kernel receives the problem, lse, rows, cols, and the number of all keys."""
-    query, key, lse, rows, cols = arguments
-    backend, p, lse, rows, cols = prepare_weights(query, key, lse, rows, cols, **options)
-    received = (p, lse, rows, cols, key.shape[-2])
-    given = {"query": p.query, "key": p.key, "lse": lse}
-    asked, shield = backend.shielded(backend.features((*given.values(), p.sink, *_inside(p))))
-    sizes = {"num_rows": len(rows), "num_cols": len(cols)}
-    call = describe("attention_weights", given, features=asked | (p.features - {"value_dim"}), options=sizes)
-    decision = decide(backend.name, call)
-    by_algebra = partial(shield(algebra.attention_weights), *received)
-    run = by_algebra if decision.run is None else partial(shield(decision.run), *received)
-    finish = _first_head if query.ndim == key.ndim == 2 else None
-
-    def bind(*_: Any, **__: Any) -> Run:
-        return Run(
-            backend=backend,
-            call=call,
-            decision=decision,
-            arguments=given,
-            options={"mask": p.mask, "bias": p.bias},
-            compute=run,
-            algebra=by_algebra,
-            empty=partial(backend.placeholder, (*p.rows_shape[:-1], len(rows), len(cols)), p.query.dtype, p.device),
-        )
-
-    return Plan(lambda *_, **__: run() if finish is None else finish(run()), bind, finish=finish)
-
-
-def _first_head(weights: Array) -> Array:
-    return weights[0, ...]
-
-
-def _no_key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-    return None
-
-
-state_operation = attention_operation(lse=True)
-weights_operation = Operation(_no_key, _plan_weights)
-"""attention_weights(query, key, lse, rows, cols, **options); planned each time."""

@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import Any
 
-from ..algebra.arrays import Array, device_of, is_array
-from ..algebra.attention_vjp import AttentionGradients, attention_vjp
+from ..algebra import attention_vjp as algebra
+from ..algebra.arrays import Array, device_of
+from ..algebra.attention_vjp import AttentionGradients
 from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
 from ..algebra.visibility import template
 from ..autodiff.recorded import Recorded, plain_value
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.kernels import decide
-from ..dispatch.problems import attention_vjp_call
+from ..dispatch.contract import Call
+from ..dispatch.kernels import Decision, decide, describe
+from ..dispatch.selection import backend_of
+from .attend import arrays_inside, attention_operation, prepare, settings_of
 from .differentiable import recorded_state
-from .operation import Operation, Plan, Run, key_of
-from .prepare import prepare
+from .operation import Operation, PendingCall, Plan, key_of
 from .tree import arrays_in, map_arrays
 
 _NAMES = ("query", "key", "value", "sink", "out", "lse", "d_out", "d_lse")
 
 
-def is_recorded(arrays: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
-    """Return whether a gradient of any array is recorded, those inside a bias included."""
-    return any(isinstance(x, Recorded) for x in arrays) or any(isinstance(x, Recorded) for x in arrays_in(options))
+def _choose(
+    p: AttentionProblem,
+    backend: LoadedBackend,
+    d_out: Array | None,
+    d_lse: Array | None,
+    wanted: Set[str],
+    state_features: frozenset[str],
+) -> tuple[Call, Decision]:
+    """Choose a kernel; ``state_features``: those that arrays, or the state of the library, require."""
+    arrays = {"query": p.query, "key": p.key, "value": p.value, "sink": p.sink, "d_out": d_out, "d_lse": d_lse}
+    added = {f"d_{name}" for name in ("bias", "sink") if name in wanted} | ({"d_lse"} if d_lse is not None else set())
+    options = {**settings_of(p), "wanted": frozenset(wanted)}
+    features = p.features - p.asked | state_features | added
+    call = describe("attention_vjp", arrays, features=features, options=options)
+    return call, decide(backend.name, call)
 
 
-def recorded_attention(operation: Operation, lse: bool, *arrays: Any, **options: Any) -> AttentionState:
+def attend_vjp(
+    p: AttentionProblem, state: AttentionState, d_out: Array | None, d_lse: Array | None, wanted: Set[str]
+) -> AttentionGradients:
+    """Return the gradients by the first kernel of ``attention_vjp`` that supports the problem, for a kernel made of others."""
+    backend = backend_of({"query": p.query})
+    arrays = (p.query, p.key, p.value, p.sink, *state, d_out, d_lse, *arrays_inside(p))
+    features, shield = backend.shielded(backend.features(arrays))
+    p = p.with_arrays(p.query, p.key, p.value, asked=frozenset())
+    _, decision = _choose(p, backend, d_out, d_lse, wanted, features)
+    d_out = p.xp.zeros_like(state.out) if d_out is None else d_out
+    run = shield(algebra.attention_vjp if decision.run is None else decision.run)
+    gradients: AttentionGradients = run(p, state, d_out, d_lse, wanted)
+    return gradients
+
+
+def recorded_attention(lse: bool, *arrays: Any, **options: Any) -> AttentionState:
     """Return attention on query, key, value and sink, some of which are recorded, or the array of the bias.
 
     Raises TypeError if another option is recorded, or several arrays of a bias: their gradients would be lost.
@@ -37,8 +66,8 @@ def recorded_attention(operation: Operation, lse: bool, *arrays: Any, **options:
         name: [x for x in arrays_in(value) if isinstance(x, Recorded)] for name, value in options.items()
     }
     bias, *more = recorded.pop("bias", []) or [None]
-    for name, found in {**recorded, "a second array of the bias": more}.items():
-        if found:
+    for name, arrays_without_rule in {**recorded, "a second array of the bias": more}.items():
+        if arrays_without_rule:
             raise TypeError(
                 f"{name} has no rule for gradients: pass a plain number or array; a learned scale can multiply the query"
             )
@@ -46,11 +75,11 @@ def recorded_attention(operation: Operation, lse: bool, *arrays: Any, **options:
     active = {name: x for name, x in inputs.items() if isinstance(x, Recorded)}
     wanted = frozenset(active)
     values, plain = [plain_value(x) for x in arrays], map_arrays(options, plain_value)
-    state: AttentionState = operation(*values, **plain)
+    state: AttentionState = state_operation(*values, **plain)
 
     def pull(d: AttentionState) -> Mapping[str, Array | None]:
-        found: AttentionGradients = attention_gradients(*values, *state, *d, wanted=wanted, **plain)
-        return found._asdict()
+        gradients: AttentionGradients = attention_gradients(*values, *state, *d, wanted=wanted, **plain)
+        return gradients._asdict()
 
     return recorded_state(active, state if lse else state._replace(lse=None), pull)  # type: ignore[arg-type]
 
@@ -61,56 +90,54 @@ def _plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Pl
     others = dict(options)
     wanted = others.pop("wanted")
     backend, p = prepare(query, key, value, sink=sink, **others)
-    given = (p.query, p.key, p.value, p.sink, d_out, d_lse)
-    asked, shield = backend.shielded(backend.features((*given, *arrays_in((p.mask, p.bias)))))
-    call = attention_vjp_call(p, d_out, d_lse, wanted, asked)
-    decision = decide(backend.name, call)
-    by_algebra = shield(attention_vjp)
-    run = by_algebra if decision.run is None else shield(decision.run)
-    fill: Callable[..., AttentionProblem] = template(p, query, key, value)[0] if kept else lambda *_: p
+    features, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, d_out, d_lse, *arrays_inside(p))))
+    call, decision = _choose(p, backend, d_out, d_lse, wanted, features)
+    by_algebra = shield(algebra.attention_vjp)
+    kernel = by_algebra if decision.run is None else shield(decision.run)
+    fill: Callable[..., AttentionProblem] = template(p, query, key, value)[0] if kept else lambda *_, **__: p
     without_heads = query.ndim == key.ndim == value.ndim == 2
-    finish = partial(_in_shape, backend, p.structure.keys, *(tuple(x.shape) for x in (query, key, value)))
+    shapes = {name: tuple(x.shape) for name, x in zip(_NAMES, (query, key, value), strict=False)}
 
-    def prepared(*arrays: Any) -> tuple[AttentionProblem, AttentionState, Array, Array | None]:
-        p, rest = fill(*arrays[:4]), arrays[4:]
+    def run(function: Callable[..., AttentionGradients], p: AttentionProblem, rest: tuple[Any, ...]) -> AttentionGradients:
         out, lse, d_out, d_lse = (x if x is None or not without_heads else x[None, ...] for x in rest)
-        return p, AttentionState(out, lse), p.xp.zeros_like(out) if d_out is None else d_out, d_lse
+        d_out = p.xp.zeros_like(out) if d_out is None else d_out
+        gradients = function(p, AttentionState(out, lse), d_out, d_lse, wanted)
+        # a wrong kernel may return another type, which ``verify`` reports
+        return _in_shape(p, shapes, gradients) if isinstance(gradients, AttentionGradients) else gradients
 
     def compute(*arrays: Any) -> AttentionGradients:
-        return finish(run(*prepared(*arrays), wanted))
+        return run(kernel, fill(*arrays[:3], sink=arrays[3]), arrays[4:])
 
-    def bind(*arrays: Any, **_: Any) -> Run:
-        p, *rest = prepared(*arrays)
+    def bind(*arrays: Any) -> PendingCall:
+        p, rest = fill(*arrays[:3], sink=arrays[3]), arrays[4:]
         named = {name: x for name, x in zip(_NAMES, arrays, strict=True) if x is not None}
 
         def again(function: Callable[[Any], Any]) -> AttentionGradients:
             wide = map_arrays({**named, **others}, function)
             _, q = prepare(**{name: x for name, x in wide.items() if name not in _NAMES[4:]})
-            state, d_out, d_lse = map_arrays(tuple(rest), function)
-            return attention_vjp(q, state, d_out, d_lse, wanted)
+            return run(algebra.attention_vjp, q, map_arrays(rest, function))
 
-        return Run(
+        return PendingCall(
             backend=backend,
             call=call,
             decision=decision,
             arguments=named,
             options={**others, "scale": p.scale, "query_offset": p.offset, "wanted": wanted},
-            compute=partial(run, p, *rest, wanted),
-            algebra=partial(by_algebra, p, *rest, wanted),
-            empty=partial(_empty, backend, p, wanted),
+            compute=partial(run, kernel, p, rest),
+            algebra=partial(run, by_algebra, p, rest),
+            empty=partial(_placeholders, backend, p, named, wanted),
             again=again,
         )
 
-    return Plan(compute, bind, has_options=True, finish=finish)
+    return Plan(compute, bind)
 
 
-def _in_shape(backend: LoadedBackend, keys: range, *shapes_and_found: Any) -> AttentionGradients:
+def _in_shape(p: AttentionProblem, shapes: Mapping[str, tuple[int, ...]], gradients: AttentionGradients) -> AttentionGradients:
     """Return gradients in the shapes of the caller's arrays: 0 for keys that were dropped, and without an added head axis."""
-    xp, (*shapes, found) = backend.xp, shapes_and_found
+    xp, keys = p.xp, p.structure.keys
 
-    def of(name: str, shape: tuple[int, ...], d: Array | None) -> Array | None:
-        if d is None:
-            return None
+    def in_shape(name: str, d: Array) -> Array:
+        shape = shapes[name]
         if name != "query" and len(keys) != shape[-2]:
             before, after = (
                 xp.zeros((*d.shape[:-2], n, d.shape[-1]), dtype=d.dtype, device=device_of(d))
@@ -119,17 +146,20 @@ def _in_shape(backend: LoadedBackend, keys: range, *shapes_and_found: Any) -> At
             d = xp.concat([before, d, after], axis=-2)
         return d[0, ...] if len(shape) == 2 else d
 
-    named = zip(AttentionGradients._fields[:3], shapes, found[:3], strict=True)
-    in_shape: AttentionGradients = found._replace(**{name: of(name, shape, d) for name, shape, d in named})
-    return in_shape
+    changed = {name: d for name, d in gradients._asdict().items() if name in shapes and d is not None}
+    return gradients._replace(**{name: in_shape(name, d) for name, d in changed.items()})
 
 
-def _empty(backend: LoadedBackend, p: AttentionProblem, wanted: frozenset[str]) -> AttentionGradients:
-    bias = next((x for x in arrays_in(p.bias) if is_array(x)), None)
-    arrays = {"query": p.query, "key": p.key, "value": p.value, "bias": bias, "sink": p.sink}
-    given = {name: x for name, x in arrays.items() if x is not None and name in wanted}
-    return AttentionGradients(**{name: backend.placeholder(tuple(x.shape), x.dtype, p.device) for name, x in given.items()})
+def _placeholders(
+    backend: LoadedBackend, p: AttentionProblem, arrays: Mapping[str, Array], wanted: frozenset[str]
+) -> AttentionGradients:
+    inputs = {**arrays, **({} if p.bias is None else {"bias": next((x for _, x in p.bias.arrays()), None)})}
+    wanted_inputs = {name: x for name, x in inputs.items() if x is not None and name in wanted}
+    return AttentionGradients(
+        **{name: backend.placeholder(tuple(x.shape), x.dtype, p.device) for name, x in wanted_inputs.items()}
+    )
 
 
-attention_gradients = Operation(partial(key_of, "attention_vjp"), _plan)
+state_operation = attention_operation(recorded_attention, lse=True)
+attention_gradients = Operation(partial(key_of, "attention_vjp"), _plan, plans_hold_options=True)
 """attention_vjp(query, key, value, sink, out, lse, d_out, d_lse, *, wanted, **options) -> AttentionGradients."""

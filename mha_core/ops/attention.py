@@ -7,14 +7,16 @@ from typing import Unpack
 from ..algebra import state as states
 from ..algebra.arrays import Array, Index
 from ..algebra.state import AttentionState
-from ..dispatch.selection import agreed
-from ..dispatch.step import Step
+from ..dispatch.selection import check_floating
 from . import check
-from .attend import attention_operation, state_operation, weights_operation
+from .attend import attention_operation
+from .attend_vjp import recorded_attention, state_operation
 from .functional import linear
+from .operation import Step
 from .options import Options, shows_options
+from .weights import weights_operation
 
-_attention = attention_operation(lse=False)
+_attention = attention_operation(recorded_attention, lse=False)
 
 
 @shows_options
@@ -122,13 +124,13 @@ def merge_states(*states_: AttentionState) -> AttentionState:
 
 @Step
 def _merge_states(_: Array, states_: tuple[AttentionState, ...]) -> AttentionState:
-    given = [AttentionState(*state) for state in states_]
-    backend = agreed(**{f"states[{i}].out": state.out for i, state in enumerate(given)})  # type: ignore[arg-type]
-    agreed(**{f"states[{i}].lse": state.lse for i, state in enumerate(given)})  # type: ignore[arg-type]
-    for i, state in enumerate(given):
-        check.shape(f"states[{i}].out", state.out, tuple(given[0].out.shape), "the shape of states[0].out")
+    attention_states = [AttentionState(*state) for state in states_]
+    backend = check_floating(**{f"states[{i}].out": state.out for i, state in enumerate(attention_states)})  # type: ignore[arg-type]
+    check_floating(**{f"states[{i}].lse": state.lse for i, state in enumerate(attention_states)})  # type: ignore[arg-type]
+    for i, state in enumerate(attention_states):
+        check.shape(f"states[{i}].out", state.out, tuple(attention_states[0].out.shape), "the shape of states[0].out")
         check.shape(f"states[{i}].lse", state.lse, tuple(state.out.shape[:-1]), "the shape of out without its last axis")
-    return states.merge_states(backend.xp, given)
+    return states.merge_states(backend.xp, attention_states)
 
 
 @shows_options
@@ -198,7 +200,7 @@ def self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpa
 
 @Step
 def _self_attention(x: Array, w_q: Array, w_k: Array, w_v: Array, **options: Unpack[Options]) -> tuple[Array, Array]:
-    agreed(x=x, w_q=w_q, w_k=w_k, w_v=w_v)
+    check_floating(x=x, w_q=w_q, w_k=w_k, w_v=w_v)
     check.ndim("x", x, 2, "(..., length, d_model)")
     for name, w in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
         if w.ndim != 2 or w.shape[0] != x.shape[-1]:

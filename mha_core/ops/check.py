@@ -46,12 +46,20 @@ def number(name: str, value: Any, *, above_zero: bool = False) -> float:
     return number
 
 
-def eps(value: Any) -> float:
-    """Return what a norm adds to the variance, as float. Raises TypeError or ValueError unless it is a finite number >= 0."""
-    found = number("eps", value)
-    if found < 0:
-        raise ValueError(f"eps is {value}; expected a number of at least 0")
-    return found
+def at_least_zero(name: str, value: Any) -> float:
+    """Return a host number as float. Raises TypeError for anything else, ValueError unless it is finite and at least 0."""
+    converted = number(name, value)
+    if converted < 0:
+        raise ValueError(f"{name} is {value}; expected a number of at least 0")
+    return converted
+
+
+def below_one(name: str, value: Any) -> float:
+    """Return a host number as float. Raises TypeError for anything else, ValueError unless it is at least 0 and below 1."""
+    converted = number(name, value)
+    if not 0 <= converted < 1:
+        raise ValueError(f"{name} is {value}; expected at least 0 and below 1")
+    return converted
 
 
 def offset(value: Any) -> int | Array:
@@ -88,10 +96,10 @@ def floating(backend: LoadedBackend, dtype: Any, default: str | None = "float32"
     Raises TypeError for a name that the backend lacks, and for a dtype that is not floating.
     """
     dtype = default if dtype is None else dtype
-    found = getattr(backend.xp, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype is not None and (found is None or not _is_floating(backend, found)):
+    resolved = getattr(backend.xp, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is not None and (resolved is None or not _is_floating(backend, resolved)):
         raise TypeError(f"dtype is {dtype!r}; expected float32, float64 or another floating dtype of {backend.xp.__name__}")
-    return found
+    return resolved
 
 
 def _is_floating(backend: LoadedBackend, dtype: Any) -> bool:

@@ -11,9 +11,9 @@ from ..autodiff.recorded import Recorded, plain_value
 from ..autodiff.tape import Node, gradients
 from ..dispatch.context import watcher
 from ..dispatch.kernels import decide, describe
-from ..dispatch.selection import known_backend
-from .elementary import Examined, check_parts, empty, planned, unnamed
-from .operation import Key, Operation, Plan, Run, key_of
+from ..dispatch.selection import find_backend
+from .elementary import Examined, check_smaller_operations, empty, planned, unnamed
+from .operation import Key, Operation, PendingCall, Plan, key_of
 from .tree import arrays_in, map_arrays
 
 Named: TypeAlias = Callable[..., Mapping[str, Any]]
@@ -28,7 +28,7 @@ def composite(
     *,
     facts: Callable[..., tuple[Any, ...]] = lambda *arguments: (),
     at: int = 0,
-    parts: bool = True,
+    smaller_operations: bool = True,
     planned_by_options: bool = True,
 ) -> Operation:
     """Return an operation made of smaller ones; the functions below are called with its arguments.
@@ -42,7 +42,7 @@ def composite(
     examine : checks the arguments
     facts : called without the options; returns what a key contains besides arrays and options
     at : as in ``Operation``
-    parts : False for an operation that is not made of smaller ones, but has arguments that are not all of one kind
+    smaller_operations : False for an operation that is not made of smaller ones, but has arguments that are not all of one kind
     planned_by_options : False if options are numbers that differ in every call, and no choice depends on them
     """
 
@@ -53,11 +53,11 @@ def composite(
 
     def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         examined = examine(*arguments, **options)
-        if parts and examined.backend.plain is not None:
+        if smaller_operations and examined.backend.plain is not None:
             plain = map_arrays((arguments, dict(options)), plain_value)
             whole = _Whole(f"{name}_vjp", named, examined, examine(*plain[0], **plain[1]))
             return whole.plan(arguments, options, *plain)
-        return planned(name, named, examined, arguments, options, composite=parts)
+        return planned(name, named, examined, arguments, options, composite=smaller_operations)
 
     return Operation(key, plan, at)
 
@@ -75,25 +75,25 @@ class _Whole:
         """Return the plan of a call: with a kernel, or with the smaller operations on recorded arrays."""
         active = self._active(arguments, options)
         self.wanted, backend = frozenset(active), self.plain.backend
-        given = self.named(*plain, **plain_options)
-        ours = (x for x in arrays_in(plain_options) if known_backend(x) is backend)
-        features, self.shield = backend.shielded(backend.features((*given.values(), *ours)))
+        arrays = self.named(*plain, **plain_options)
+        option_arrays = (x for x in arrays_in(plain_options) if find_backend(x) is backend)
+        features, self.shield = backend.shielded(backend.features((*arrays.values(), *option_arrays)))
         features = features.union(self.plain.features, unnamed(active, (arguments, options)))
         settings = dict(self.plain.settings)
         self.smooth = not any(str(x).rpartition("=")[2] == "relu" for x in (*features, *settings.values()))
-        self.call = describe(self.op, given, features=features, options={**settings, "wanted": self.wanted})
+        self.call = describe(self.op, arrays, features=features, options={**settings, "wanted": self.wanted})
         self.decision = decide(backend.name, self.call, composite=True)
         if self.decision.run is None:
             return Plan(self.recorded.algebra, self._bind)
-        check_parts(self.shield(self.plain.algebra), plain, plain_options)
+        check_smaller_operations(self.shield(self.plain.algebra), plain, plain_options)
         return Plan(partial(self._compute, self.shield(self.decision.run)), None)
 
     def _active(self, arguments: Arguments, options: Options) -> dict[str, Recorded]:
         return {name: x for name, x in self.named(*arguments, **options).items() if isinstance(x, Recorded)}
 
-    def _bind(self, *arguments: Any, **options: Any) -> Run:
-        by_parts = partial(self.recorded.algebra, *arguments, **options)
-        return self._run(arguments, options, compute=by_parts, algebra=by_parts)
+    def _bind(self, *arguments: Any, **options: Any) -> PendingCall:
+        by_smaller_operations = partial(self.recorded.algebra, *arguments, **options)
+        return self._pending(arguments, options, compute=by_smaller_operations, algebra=by_smaller_operations)
 
     def _compute(self, kernel: Callable[..., Any], *arguments: Any, **options: Any) -> Recorded:
         active = self._active(arguments, options)
@@ -109,23 +109,25 @@ class _Whole:
         def again(function: Callable[[Any], Any]) -> Any:
             return algebra(*map_arrays(plain, function), **map_arrays(plain_options, function))
 
-        given = {"algebra": partial(algebra, *plain, **plain_options), "again": again}
-        out = _watched(self._run(plain, plain_options, compute=forward, **given), forward)
+        references = {"algebra": partial(algebra, *plain, **plain_options), "again": again}
+        out = _watched(self._pending(plain, plain_options, compute=forward, **references), forward)
 
         def pull(d: Array) -> tuple[Array, ...]:
             def backward() -> tuple[Array, ...]:
-                found = pullbacks[0](d)
-                return tuple(found[name] for name in active)
+                by_name = pullbacks[0](d)
+                return tuple(by_name[name] for name in active)
 
-            def by_parts(function: Callable[[Any], Any] = lambda x: x) -> tuple[Array, ...]:
+            def by_smaller_operations(function: Callable[[Any], Any] = lambda x: x) -> tuple[Array, ...]:
                 return self._gradients(active, arguments, options, d, function)
 
             if not pullbacks:  # explained, not computed
                 return tuple(self.plain.backend.placeholder(x.shape, x.dtype, device_of(x.value)) for x in active.values())
             if not self.smooth:
                 return backward()  # rounding may decide on which side of a jump a slope is, so there is nothing to compare
-            run = self._run(plain, plain_options, compute=backward, algebra=by_parts, again=by_parts)
-            return _watched(run, backward)
+            pending = self._pending(
+                plain, plain_options, compute=backward, algebra=by_smaller_operations, again=by_smaller_operations
+            )
+            return _watched(pending, backward)
 
         space = self.recorded.backend.xp
         return space.record(out, [x.node for x in active.values()], pull)
@@ -146,24 +148,24 @@ class _Whole:
 
         inputs, others = map_arrays((arguments, options), leaf)
         out = self.recorded.algebra(*inputs, **others)
-        found = gradients(self.plain.backend.xp, {out.node: function(d)})
-        return tuple(found[leaves[id(x)].node] for x in active.values())
+        by_node = gradients(self.plain.backend.xp, {out.node: function(d)})
+        return tuple(by_node[leaves[id(x)].node] for x in active.values())
 
-    def _run(self, arguments: Arguments, options: Options, **functions: Any) -> Run:
+    def _pending(self, arguments: Arguments, options: Options, **functions: Any) -> PendingCall:
         arrays = self.named(*arguments, **options)
-        return Run(
+        return PendingCall(
             backend=self.plain.backend,
             call=self.call,
             decision=self.decision,
             arguments=arrays,
             options=options,
             empty=partial(empty, self.plain.backend, self.plain, self.call, arrays),
-            parts=True,
+            is_composite=True,
             **functions,
         )
 
 
-def _watched(run: Run, compute: Callable[[], Any]) -> Any:
+def _watched(pending: PendingCall, compute: Callable[[], Any]) -> Any:
     """Return what the watcher makes of a run; without one, what ``compute`` returns."""
     watch = watcher.get()
-    return compute() if watch is None else watch(run)
+    return compute() if watch is None else watch(pending)

@@ -24,8 +24,8 @@ def recorded_state(
     space = next(iter(active.values())).space
 
     def in_order(d: AttentionState) -> list[Array | None]:
-        found = pull(d)
-        return [found[name] for name in active]
+        by_name = pull(d)
+        return [by_name[name] for name in active]
 
     node = Node([x.node for x in active.values()], in_order)
     out = space.record(state.out, [node], lambda d: [AttentionState(d, None)])  # type: ignore[arg-type]
@@ -45,8 +45,8 @@ def differentiable(
     Raises TypeError if gradients are recorded and ``pullback`` is None, if those of an array in ``options`` are, which have no
     rule, and for transforms that the rule does not serve.
     """
-    given = {key: x for key, x in arrays.items() if x is not None}
-    active = {key: x for key, x in given.items() if isinstance(x, Recorded)}
+    present = {key: x for key, x in arrays.items() if x is not None}
+    active = {key: x for key, x in present.items() if isinstance(x, Recorded)}
     plain = {key: None if x is None else plain_value(x) for key, x in arrays.items()}
     backend = backend_of({key: x for key, x in plain.items() if x is not None})
     transforms = {"gradient", "forward_gradient", "vmap"}
@@ -67,11 +67,11 @@ def differentiable(
         return recorded_state(active, state, lambda d: rule(plain, state, d))
 
     def named(values: Any) -> Arrays:
-        return {**arrays, **dict(zip(given, values, strict=True))}
+        return {**arrays, **dict(zip(present, values, strict=True))}
 
     def pull(values: Any, results: Any, d: Any) -> list[Array | None]:
-        found = rule(named(values), AttentionState(*results), AttentionState(*d))
-        return [found.get(key) for key in given]
+        by_name = rule(named(values), AttentionState(*results), AttentionState(*d))
+        return [by_name.get(key) for key in present]
 
     assert custom is not None
-    return AttentionState(*custom(list(given.values()), lambda values: tuple(forward(named(values))), pull))
+    return AttentionState(*custom(list(present.values()), lambda values: tuple(forward(named(values))), pull))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..algebra.arrays import Array, device_of
+from ..algebra.arrays import Array, Namespace, device_of
 from ..autodiff.recorded import Recorded, plain_value
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import dry_run
 from ..dispatch.contract import Call
 from ..dispatch.kernels import decide, describe
-from ..dispatch.selection import agreed, backend_of, known_backend
-from .operation import Operation, Plan, Run, key_of
+from ..dispatch.selection import backend_of, check_floating, find_backend
+from .operation import Operation, PendingCall, Plan, key_of
 from .tree import arrays_in, map_arrays
 
 
@@ -61,21 +61,14 @@ def elementary(
         return dict(zip(names, arrays, strict=True))
 
     def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
-        backend = agreed(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
+        backend = check_floating(**{k: x for k, x in named(*arrays).items() if x is not None or k not in optional})
         if backend.plain is not None:
             return Plan(partial(recorded, backend, operation, gradients, names), None)
         if validate is not None:
             validate(*arrays)
         xp, first = backend.xp, arrays[0]
         if first.ndim == 0:  # NumPy's functions return a scalar, which is not an array, for an array without axes
-            one = plan((xp.reshape(first, (1,)), *arrays[1:]), options, kept)
-            assert one.bind is not None
-            bind = one.bind
-            return Plan(
-                lambda x, *rest, **options: xp.reshape(one.compute(xp.reshape(x, (1,)), *rest, **options), ()),
-                lambda x, *rest, **options: bind(xp.reshape(x, (1,)), *rest, **options),
-                finish=lambda y: xp.reshape(y, ()),
-            )
+            return _without_axes(xp, plan((xp.reshape(first, (1,)), *arrays[1:]), options, kept))
         result = shape(*arrays) if shape else tuple(first.shape)
         examined = Examined(backend, partial(algebra, xp), result, settings=options.items())
         return planned(name, named, examined, arrays, options)
@@ -83,6 +76,25 @@ def elementary(
     gradients = gradients_operation(name, names, vjp)
     operation = Operation(partial(key_of, name), plan)
     return operation
+
+
+def _without_axes(xp: Namespace, plan: Plan) -> Plan:
+    """Return the plan for a first array of shape () from that for one of shape (1,)."""
+    bind = plan.bind
+    assert bind is not None
+
+    def of_number(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x, *rest, **options: function(xp.reshape(x, (1,)), *rest, **options)
+
+    def to_number(function: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda *arrays, **options: xp.reshape(function(*arrays, **options), ())
+
+    def bind_number(*arrays: Any, **options: Any) -> PendingCall:
+        pending: PendingCall = of_number(bind)(*arrays, **options)
+        compute, algebra, empty = map(to_number, (pending.compute, pending.algebra, pending.empty))
+        return replace(pending, compute=compute, algebra=algebra, empty=empty)
+
+    return Plan(to_number(of_number(plan.compute)), bind_number)
 
 
 def gradients_operation(name: str, names: tuple[str, ...], vjp: Callable[..., tuple[Array | None, ...]]) -> Operation:
@@ -109,11 +121,11 @@ def recorded(
     wanted = frozenset(names[at] for at in active)
 
     def pull(d: Array) -> list[Array | None]:
-        given = [*values, d]
+        inputs = [*values, d]
         if d.ndim == 0:  # a gradient of one number
-            given = [x if x is None or x.ndim else backend.xp.reshape(x, (1,)) for x in given]
-        found = gradients(*given, wanted=wanted, **options)
-        return [found[at] for at in active]
+            inputs = [x if x is None or x.ndim else backend.xp.reshape(x, (1,)) for x in inputs]
+        input_gradients = gradients(*inputs, wanted=wanted, **options)
+        return [input_gradients[at] for at in active]
 
     made: Recorded = backend.xp.record(operation(*values, **options), [arrays[at].node for at in active], pull)
     return made
@@ -130,23 +142,23 @@ def planned(
 ) -> Plan:
     """Return the plan of a checked call. Before a kernel computes a composite, its smaller operations check their arguments."""
     backend, shape = examined.backend, examined.shape
-    given = named(*arguments, **options)
-    ours = (x for x in arrays_in(options) if known_backend(x) is backend)  # an error will name the others
-    features, shield = backend.shielded(backend.features((*given.values(), *ours)))
+    arrays = named(*arguments, **options)
+    option_arrays = (x for x in arrays_in(options) if find_backend(x) is backend)  # an error will name the others
+    features, shield = backend.shielded(backend.features((*arrays.values(), *option_arrays)))
     algebra = shield(examined.algebra)
-    features = features.union(examined.features, unnamed(given, options))
-    call = describe(name, given, features=features, options=dict(examined.settings))
+    features = features.union(examined.features, unnamed(arrays, options))
+    call = describe(name, arrays, features=features, options=dict(examined.settings))
     decision = decide(backend.name, call, composite=composite)
     if composite and decision.kernel is not None:
-        check_parts(algebra, arguments, options)
+        check_smaller_operations(algebra, arguments, options)
     compute = algebra if decision.run is None else shield(decision.run)
 
-    def bind(*arguments: Any, **options: Any) -> Run:
+    def bind(*arguments: Any, **options: Any) -> PendingCall:
         def again(function: Callable[[Any], Any]) -> Any:
             return algebra(*map_arrays(arguments, function), **map_arrays(options, function))
 
         arrays = named(*arguments, **options)
-        return Run(
+        return PendingCall(
             backend=backend,
             call=call,
             decision=decision,
@@ -156,15 +168,15 @@ def planned(
             algebra=partial(algebra, *arguments, **options),
             empty=partial(empty, backend, examined, call, arrays),
             again=again if composite or shape is None else None,
-            parts=composite,
+            is_composite=composite,
         )
 
     return Plan(compute, bind)
 
 
-def unnamed(given: Mapping[str, Any], others: Any) -> Iterable[str]:
+def unnamed(named: Mapping[str, Any], others: Any) -> Iterable[str]:
     """Return the feature ``recorded``, which no kernel declares, if arrays beside those given by name are recorded."""
-    known = {id(x) for x in given.values()}
+    known = {id(x) for x in named.values()}
     return ["recorded"] if any(isinstance(x, Recorded) and id(x) not in known for x in arrays_in(others)) else []
 
 
@@ -176,11 +188,11 @@ def empty(backend: LoadedBackend, examined: Examined, call: Call, arrays: Mappin
     return tuple(None if x is None else backend.placeholder(tuple(x.shape), x.dtype, device_of(x)) for x in likes)
 
 
-def check_parts(algebra: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+def check_smaller_operations(algebra: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
     """Let the smaller operations of a composite check their arguments, without computing."""
     with dry_run(_check_only):
         algebra(*arguments, **options)
 
 
-def _check_only(run: Run) -> Any:
-    return run.algebra() if run.parts else run.empty()
+def _check_only(pending: PendingCall) -> Any:
+    return pending.algebra() if pending.is_composite else pending.empty()

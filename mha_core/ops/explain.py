@@ -11,27 +11,17 @@ from typing import Any, NamedTuple
 from ..dispatch.context import ALGEBRA, dry_run, watched_by
 from ..dispatch.kernels import missing_kernels
 from . import attention, functional, multi_head, positions
-from .operation import Run
+from .operation import PendingCall
 from .vjp import vjp
 
-OPERATIONS: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        attention.scaled_dot_product_attention,
-        attention.attention_state,
-        attention.attention_weights,
-        attention.self_attention,
-        multi_head.multi_head_attention,
-        functional.feed_forward,
-        functional.linear,
-        functional.layer_norm,
-        functional.rms_norm,
-        functional.gelu,
-        functional.relu,
-        functional.silu,
-        positions.rotary,
-    )
-} | {"attention": attention.scaled_dot_product_attention}
+_NAMED = {
+    attention: ("scaled_dot_product_attention", "attention_state", "attention_weights", "self_attention"),
+    multi_head: ("multi_head_attention",),
+    functional: ("feed_forward", "linear", "layer_norm", "rms_norm", "gelu", "relu", "silu"),
+    positions: ("rotary",),
+}
+OPERATIONS: dict[str, Callable[..., Any]] = {name: getattr(module, name) for module, names in _NAMED.items() for name in names}
+OPERATIONS |= {"attention": attention.scaled_dot_product_attention}
 """The operations that ``explain`` knows by name; it also accepts any callable, such as a layer."""
 
 
@@ -44,7 +34,7 @@ class Rejection(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one operation would run on. ``str`` formats it as a table."""
+    """The kernel that one operation would run on, and the reasons against others. ``str`` formats it as a table."""
 
     op: str
     backend: str
@@ -129,16 +119,16 @@ def explain(op: str | Callable[..., Any], *args: Any, gradients: bool = False, *
         function = op
     else:
         raise TypeError(f"op is {type(op).__name__}; expected the name of an operation, or a callable such as a layer")
-    found: list[Explanation] = []
+    explanations: list[Explanation] = []
     if gradients:
         function = partial(_with_gradients, function)
-    with watched_by(_Recorder(found)), dry_run():
+    with watched_by(_Recorder(explanations)), dry_run():
         function(*args, **options)
-    if len(found) == 1:
-        return found[0]
+    if len(explanations) == 1:
+        return explanations[0]
     name = op if isinstance(op, str) else getattr(op, "__name__", type(op).__name__)
     name += " and its gradients" * gradients
-    return Explanation(name, found[0].backend if found else "", calls=tuple(found))
+    return Explanation(name, explanations[0].backend if explanations else "", calls=tuple(explanations))
 
 
 def _with_gradients(function: Callable[..., Any], *args: Any, **options: Any) -> None:
@@ -146,36 +136,38 @@ def _with_gradients(function: Callable[..., Any], *args: Any, **options: Any) ->
     pullback(out)
 
 
-def _rejections(run: Run) -> Iterator[Rejection]:
-    for kernel, reason in run.decision.rejected:
+def _rejections(pending: PendingCall) -> Iterator[Rejection]:
+    for kernel, reason in pending.decision.rejected:
         yield Rejection(kernel.name, reason)
-    for name, reason in missing_kernels(run.backend.record, run.call.op):
+    for name, reason in missing_kernels(pending.backend.record, pending.call.op):
         yield Rejection(name, reason)
 
 
 class _Recorder:
     """Records each operation, and those inside it if the algebra would compute it; computes nothing else."""
 
-    def __init__(self, found: list[Explanation]) -> None:
-        self.found = found
+    def __init__(self, explanations: list[Explanation]) -> None:
+        self.explanations = explanations
 
-    def __call__(self, run: Run) -> Any:
-        call, kernel = run.call, run.decision.kernel
-        noted = Explanation(
+    def __call__(self, pending: PendingCall) -> Any:
+        call, kernel = pending.call, pending.decision.kernel
+        explanation = Explanation(
             op=call.op,
-            backend=run.backend.name,
+            backend=pending.backend.name,
             kernel=kernel.name if kernel else None,
-            rejected=tuple(_rejections(run)),
+            rejected=tuple(_rejections(pending)),
             features=call.features,
             shapes=call.shapes,
             dtype=str(call.dtype).rpartition(".")[2],
             device="" if call.device is None else str(call.device),
         )
-        if kernel is not None or not run.parts:
-            self.found.append(noted)
-            return run.empty()
+        if kernel is not None or not pending.is_composite:
+            self.explanations.append(explanation)
+            return pending.empty()
         inside: list[Explanation] = []
         with watched_by(_Recorder(inside)):
-            result = run.algebra()
-        self.found.append(replace(noted, calls=tuple(inside), sent=None if run.sent is None else run.sent()))
+            result = pending.algebra()
+        self.explanations.append(
+            replace(explanation, calls=tuple(inside), sent=None if pending.sent is None else pending.sent())
+        )
         return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from ..algebra import activations, norms
 from ..algebra.arrays import Array, compute_dtype
@@ -10,11 +10,11 @@ from ..algebra.grid import check_broadcast
 from ..algebra.scatter import sum_at
 from ..autodiff.recorded import Recorded
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.selection import agreed, companions
-from ..dispatch.step import Step
+from ..dispatch.selection import check_floating, check_same_device
 from . import check
 from .composite import composite
 from .elementary import Examined, elementary
+from .operation import Step
 
 
 def linear(x: Array, w: Array, b: Array | None = None) -> Array:
@@ -58,7 +58,7 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
     >>> mha.layer_norm(np.asarray([1.0, 3.0]), eps=0.0)
     array([-1.,  1.])
     """
-    return _layer_norm(x, weight, bias, eps=check.eps(eps))
+    return _layer_norm(x, weight, bias, eps=check.at_least_zero("eps", eps))
 
 
 def _check_norm(x: Array, *parameters: Array | None) -> None:
@@ -82,7 +82,7 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float = 1e-5) -> Arr
     >>> mha.rms_norm(np.asarray([3.0, 3.0]), eps=0.0)
     array([1., 1.])
     """
-    return _rms_norm(x, weight, eps=check.eps(eps))
+    return _rms_norm(x, weight, eps=check.at_least_zero("eps", eps))
 
 
 _rms_norm = elementary("rms_norm", _NORM[:2], norms.rms_norm, optional=_NORM[1:2], vjp=norms.rms_norm_vjp, validate=_check_norm)
@@ -168,19 +168,10 @@ def feed_forward(
     return _feed_forward(x, w_1, b_1, w_2, b_2, activation=activation, **gate)
 
 
-def _examine_feed_forward(
-    x: Array,
-    w_1: Array,
-    b_1: Array | None,
-    w_2: Array,
-    b_2: Array | None,
-    *,
-    activation: str,
-    w_g: Array | None = None,
-    b_g: Array | None = None,
-) -> Examined:
+def _examine_feed_forward(*arrays: Any, activation: str, w_g: Array | None = None, b_g: Array | None = None) -> Examined:
+    x, w_1, b_1, w_2, b_2 = arrays
     check_activation(activation)
-    backend = agreed(x=x, w_1=w_1, w_2=w_2, optional={"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g})
+    backend = check_floating(x=x, w_1=w_1, w_2=w_2, optional={"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g})
     check.ndim("x", x, 1, "(..., features)")
     if w_1.ndim != 2 or w_1.shape[0] != x.shape[-1]:
         raise ValueError(f"w_1 has shape {tuple(w_1.shape)}; expected ({x.shape[-1]}, d_ff), a row for each feature of x")
@@ -201,27 +192,17 @@ def _examine_feed_forward(
     )
 
 
-def _feed_forward_algebra(
-    x: Array,
-    w_1: Array,
-    b_1: Array | None,
-    w_2: Array,
-    b_2: Array | None,
-    *,
-    activation: str,
-    w_g: Array | None = None,
-    b_g: Array | None = None,
-) -> Array:
+def _feed_forward_algebra(*arrays: Any, activation: str, w_g: Array | None = None, b_g: Array | None = None) -> Array:
+    x, w_1, b_1, w_2, b_2 = arrays
     hidden = activate(activation, linear(x, w_1, b_1))
     return linear(hidden if w_g is None else hidden * linear(x, w_g, b_g), w_2, b_2)
 
 
-_FEED_FORWARD = ("x", "w_1", "b_1", "w_2", "b_2", "w_g", "b_g")
-_feed_forward = composite(
-    "feed_forward",
-    lambda *arrays, w_g=None, b_g=None, **options: dict(zip(_FEED_FORWARD, (*arrays, w_g, b_g), strict=True)),
-    _examine_feed_forward,
-)
+def _named_feed_forward(*arrays: Any, w_g: Array | None = None, b_g: Array | None = None, **options: Any) -> dict[str, Any]:
+    return dict(zip(("x", "w_1", "b_1", "w_2", "b_2", "w_g", "b_g"), (*arrays, w_g, b_g), strict=True))
+
+
+_feed_forward = composite("feed_forward", _named_feed_forward, _examine_feed_forward)
 
 
 def dropout(x: Array, keep: Array, *, rate: float) -> Array:
@@ -241,13 +222,12 @@ def dropout(x: Array, keep: Array, *, rate: float) -> Array:
 
 @Step
 def _dropout(x: Array, keep: Array, *, rate: float) -> Array:
-    backend = agreed(x=x)
-    companions(x, [("keep", keep)], first="x")
+    backend = check_floating(x=x)
+    check_same_device(x, [("keep", keep)], first="x")
     if keep.dtype != backend.xp.bool:
         raise TypeError(f"keep has dtype {keep.dtype}; expected a boolean array, True where x is kept")
     check_broadcast("keep", keep.shape, x.shape, "the shape of x")
-    if not 0 <= check.number("rate", rate) < 1:
-        raise ValueError(f"rate is {rate}; expected at least 0 and below 1")
+    check.below_one("rate", rate)
     xp = backend.xp
     wide = xp.astype(x, compute_dtype(xp, x.dtype), copy=False)  # 1 - rate has no exact form in half precision
     kept = xp.astype(wide / (1 - rate), x.dtype, copy=False)
@@ -270,9 +250,9 @@ def embedding(ids: Array, table: Array) -> Array:
 
 @Step
 def _embedding(ids: Array, table: Array) -> Array:
-    backend = agreed(table=table)
+    backend = check_floating(table=table)
     xp = backend.xp
-    companions(table, [("ids", ids)], first="table")
+    check_same_device(table, [("ids", ids)], first="table")
     if not xp.isdtype(ids.dtype, "integral"):
         raise TypeError(f"ids has dtype {ids.dtype}; expected integers")
     if table.ndim != 2:
@@ -290,7 +270,7 @@ def _rows(backend: LoadedBackend, table: Array, ids: Array) -> Array:
 
 
 def _examine_embedding_vjp(d_out: Array, ids: Array, *, num_rows: int) -> Examined:
-    backend = agreed(d_out=d_out)
+    backend = check_floating(d_out=d_out)
 
     def rows(d_out: Array, ids: Array, *, num_rows: int) -> Array:
         xp = backend.xp
@@ -300,5 +280,8 @@ def _examine_embedding_vjp(d_out: Array, ids: Array, *, num_rows: int) -> Examin
 
 
 _embedding_vjp = composite(
-    "embedding_vjp", lambda d_out, ids, **options: {"d_out": d_out, "ids": ids}, _examine_embedding_vjp, parts=False
+    "embedding_vjp",
+    lambda d_out, ids, **options: {"d_out": d_out, "ids": ids},
+    _examine_embedding_vjp,
+    smaller_operations=False,
 )

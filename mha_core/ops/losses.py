@@ -7,9 +7,9 @@ from typing import Any
 from ..algebra import losses as algebra
 from ..algebra.arrays import Array
 from ..autodiff.recorded import Recorded
-from ..dispatch.selection import agreed, companions
-from ..dispatch.step import Step
+from ..dispatch.selection import check_floating, check_same_device
 from . import check
+from .operation import Step
 
 
 def cross_entropy(logits: Array, labels: Array, *, ignore: int | None = None, label_smoothing: float = 0.0) -> Array:
@@ -46,9 +46,7 @@ def cross_entropy(logits: Array, labels: Array, *, ignore: int | None = None, la
     >>> float(mha.cross_entropy(np.zeros((2, 4)), np.asarray([0, 3])).round(4))
     1.3863
     """
-    smoothing = check.number("label_smoothing", label_smoothing)
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"label_smoothing is {label_smoothing}; expected at least 0 and below 1")
+    smoothing = check.below_one("label_smoothing", label_smoothing)
     if ignore is not None and (isinstance(ignore, bool) or not isinstance(ignore, int)):
         raise TypeError(f"ignore is {type(ignore).__name__}; expected an int, or None")
     return _cross_entropy(logits, labels, ignore=ignore, label_smoothing=smoothing)
@@ -56,9 +54,9 @@ def cross_entropy(logits: Array, labels: Array, *, ignore: int | None = None, la
 
 @Step
 def _cross_entropy(logits: Array, labels: Array, **options: Any) -> Array:
-    backend = agreed(logits=logits)
+    backend = check_floating(logits=logits)
     xp = (backend.plain or backend).xp
-    companions(logits, [("labels", labels)], first="logits")
+    check_same_device(logits, [("labels", labels)], first="logits")
     if not xp.isdtype(labels.dtype, "integral"):
         raise TypeError(f"labels has dtype {labels.dtype}; expected integers")
     check.ndim("logits", logits, 1, "(..., classes)")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeAlias, Unpack
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, Unpack
 
 from ..algebra.arrays import Array, Namespace, move_axis
 from ..dispatch.context import dry
-from ..dispatch.selection import agreed
-from ..dispatch.step import Step
+from ..dispatch.selection import check_floating
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
 from .composite import composite
 from .elementary import Examined
 from .functional import linear
+from .operation import Step
+from .options import NAMES as OPTION_NAMES
 from .options import Options, given_options, shows_options
-from .projections import HeadNorm, check_projections, heads, normed_heads
+from .projections import HeadNorm, Projection, check_projections, heads
 
 Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 """Function of heads and the position of the first query; returns the rotated heads."""
@@ -115,122 +116,142 @@ def multi_head_attention(
     array([[3., 3., 3., 3., 3., 3.],
            [3., 3., 3., 3., 3., 3.]])
     """
-    biases: dict[str, Any] = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    parts: dict[str, Any] = {"context": context, "value_context": value_context, "norm_q": norm_q, "norm_k": norm_k}
-    parts |= {"rotary": rotary, "group": group}
-    given = {**biases, **{name: value for name, value in parts.items() if value is not None}, **given_options(options)}
+    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+    others: dict[str, Any] = {"context": context, "value_context": value_context, "norm_q": norm_q, "norm_k": norm_k}
+    others |= {"rotary": rotary, "group": group}
+    keywords = {**biases, **{name: value for name, value in others.items() if value is not None}, **given_options(options)}
     arguments = (x, w_q, w_k, w_v, w_o, num_heads)
     kv = num_heads if num_kv_heads is None else num_kv_heads
     if cache is None:
-        return _operation(*arguments, num_kv_heads=kv, **given)
+        return _operation(*arguments, num_kv_heads=kv, **keywords)
     if options.get("query_offset") is not None:
         raise ValueError("query_offset is given with cache, which determines it: leave query_offset out")
-    return _with_cache(*arguments, num_kv_heads=kv, cache=cache, **given)
+    return _with_cache(*arguments, num_kv_heads=kv, cache=cache, **keywords)
+
+
+class _Arguments(NamedTuple):
+    """The arguments of a call, without the cache."""
+
+    x: Array
+    w_q: Array
+    w_k: Array
+    w_v: Array
+    w_o: Array
+    num_heads: int
+    num_kv_heads: int
+    options: Options
+    """The options of attention."""
+    b_q: Array | None = None
+    b_k: Array | None = None
+    b_v: Array | None = None
+    b_o: Array | None = None
+    context: Array | None = None
+    value_context: Array | None = None
+    norm_q: HeadNorm | None = None
+    norm_k: HeadNorm | None = None
+    rotary: Rotation | None = None
+    group: Ranks | None = None
+
+    @classmethod
+    def of(cls, *arguments: Any, **keywords: Any) -> Self:
+        """Return the record of a call, in which the options of attention are among the others."""
+        options = {name: keywords.pop(name) for name in list(keywords) if name in OPTION_NAMES}
+        return cls(*arguments, **keywords, options=options)  # type: ignore[misc, arg-type]
+
+    def projections(self) -> tuple[Projection, Projection, Projection]:
+        """Return the projections of queries, keys and values, for their checks."""
+        keys_input = _keys_input(self.x, self.context)
+        values_input = keys_input if self.value_context is None else ("value_context", self.value_context)
+        return (
+            Projection("w_q", "x", self.x, self.w_q, self.b_q, self.num_heads, self.norm_q),
+            Projection("w_k", *keys_input, self.w_k, self.b_k, self.num_kv_heads, self.norm_k),
+            Projection("w_v", *values_input, self.w_v, self.b_v, self.num_kv_heads),
+        )
+
+
+def _keys_input(x: Array, context: Array | None) -> tuple[str, Array]:
+    return ("x", x) if context is None else ("context", context)
 
 
 @Step
-def _with_cache(*arguments: Any, cache: Cache, **given: Any) -> Array:
-    if given.get("group") is None and getattr(cache, "whole", None) is not None:
+def _with_cache(*arguments: Any, cache: Cache, **keywords: Any) -> Array:
+    if keywords.get("group") is None and getattr(cache, "whole", None) is not None:
         raise ValueError("the cache is spread over ranks: give the group that it was filled with")
     # kernels must not change their arguments, such as a cache; those of the smaller operations may still be used
-    examined = _examine(*arguments, **given)
+    examined = _examine(*arguments, **keywords)
     if examined.backend.plain is not None:
         raise ValueError("cache is given while gradients are recorded; train on whole sequences: leave cache out")
-    return examined.algebra(*arguments, cache=cache, **given)
+    return examined.algebra(*arguments, cache=cache, **keywords)
 
 
+_WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
 _BIASES = ("b_q", "b_k", "b_v", "b_o")
-_ARRAYS = ("context", "value_context", *_BIASES)
+_OPTIONAL = ("context", "value_context", *_BIASES)
 
 
-def _examine(
-    x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int, *, num_kv_heads: int, **given: Any
-) -> Examined:
-    context, value_context = given.get("context"), given.get("value_context")
-    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
-    backend = agreed(x=x, **weights, optional={name: given.get(name) for name in _ARRAYS})
-    if context is None and value_context is not None:
+def _examine(*arguments: Any, **keywords: Any) -> Examined:
+    a = _Arguments.of(*arguments, **keywords)
+    weights = {name: getattr(a, name) for name in _WEIGHTS}
+    backend = check_floating(x=a.x, **weights, optional={name: getattr(a, name) for name in _OPTIONAL})
+    if a.context is None and a.value_context is not None:
         raise ValueError("value_context is given without context; expected both")
-    _check_rotary(context, given.get("rotary"))
-    _check_ranks(given.get("group"))
-    keys_of = ("x", x) if context is None else ("context", context)
-    values_of = keys_of if value_context is None else ("value_context", value_context)
-    projections = (
-        ("w_q", w_q, ("x", x), num_heads),
-        ("w_k", w_k, keys_of, num_kv_heads),
-        ("w_v", w_v, values_of, num_kv_heads),
-    )
-    check_projections(projections, num_heads)
+    _check_rotary(a.context, a.rotary)
+    if a.group is not None and not hasattr(a.group, "attention_to_cache"):
+        raise TypeError(f"group is {type(a.group).__name__}; expected mha_core.distributed.Sharding(group, layout)")
+    check_projections(*a.projections())
     for name, w in zip(_BIASES, weights.values(), strict=True):
-        check.shape(name, given.get(name), tuple(w.shape[1:]), "a number for each column of its weight")
-    joined = num_heads * (w_v.shape[1] // num_kv_heads)
-    if w_o.ndim != 2 or w_o.shape[0] != joined:
-        expected = f"({joined}, d_out): a row for each feature of {num_heads} heads"
-        raise ValueError(f"w_o has shape {tuple(w_o.shape)}; expected {expected}")
+        check.shape(name, getattr(a, name), tuple(w.shape[1:]), "a number for each column of its weight")
+    joined = a.num_heads * (a.w_v.shape[1] // a.num_kv_heads)
+    if a.w_o.ndim != 2 or a.w_o.shape[0] != joined:
+        expected = f"({joined}, d_out): a row for each feature of {a.num_heads} heads"
+        raise ValueError(f"w_o has shape {tuple(a.w_o.shape)}; expected {expected}")
     return Examined(
         backend,
         partial(_multi_head, backend.xp),
-        shape=(*x.shape[:-1], w_o.shape[1]),
-        features=[*(given.keys() - set(_BIASES)), *(["grouped_query"] if num_kv_heads != num_heads else [])],
-        settings=[("num_heads", num_heads), ("num_kv_heads", num_kv_heads)],
+        shape=(*a.x.shape[:-1], a.w_o.shape[1]),
+        features=[
+            *(keywords.keys() - {*_BIASES, "num_kv_heads"}),
+            *(["grouped_query"] if a.num_kv_heads != a.num_heads else []),
+        ],
+        settings=[("num_heads", a.num_heads), ("num_kv_heads", a.num_kv_heads)],
     )
 
 
-def _multi_head(
-    xp: Namespace,
-    x: Array,
-    w_q: Array,
-    w_k: Array,
-    w_v: Array,
-    w_o: Array,
-    num_heads: int,
-    *,
-    num_kv_heads: int,
-    b_q: Array | None = None,
-    b_k: Array | None = None,
-    b_v: Array | None = None,
-    b_o: Array | None = None,
-    context: Array | None = None,
-    value_context: Array | None = None,
-    norm_q: HeadNorm | None = None,
-    norm_k: HeadNorm | None = None,
-    rotary: Rotation | None = None,
-    cache: Cache | None = None,
-    group: Ranks | None = None,
-    **options: Unpack[Options],
-) -> Array:
-    keys_of = x if context is None else context
-    values_of = keys_of if value_context is None else value_context
-    q = normed_heads(xp, x, w_q, b_q, num_heads, norm_q)
-    source = {"w_k": w_k, "b_k": b_k, "w_v": w_v, "b_v": b_v, "value_context": value_context}
-    known = cache.of_context(context, source) if cache is not None and context is not None else None
-    if known is None:
-        k = normed_heads(xp, keys_of, w_k, b_k, num_kv_heads, norm_k)
-        v = heads(xp, linear(values_of, w_v, b_v), num_kv_heads)
+def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **keywords: Any) -> Array:
+    a = _Arguments.of(*arguments, **keywords)
+    x, context, group, options = a.x, a.context, a.group, a.options
+    q = heads(xp, x, a.w_q, a.b_q, a.num_heads, a.norm_q)
+    source = {"w_k": a.w_k, "b_k": a.b_k, "w_v": a.w_v, "b_v": a.b_v, "value_context": a.value_context}
+    cached = cache.of_context(context, source) if cache is not None and context is not None else None
+    if cached is None:
+        keys_input = x if context is None else context
+        values_input = keys_input if a.value_context is None else a.value_context
+        k = heads(xp, keys_input, a.w_k, a.b_k, a.num_kv_heads, a.norm_k)
+        v = heads(xp, values_input, a.w_v, a.b_v, a.num_kv_heads)
     else:
-        k, v = known
+        k, v = cached
     if cache is not None and context is None:
         options["query_offset"] = cache.length
     elif context is None and x.shape[-2] is None:
         options.setdefault("query_offset", 0)  # there are as many queries as keys, even if the library does not know how many
-    if rotary is not None:
-        turn = rotary if group is None or cache is not None else partial(group.rotated, rotary)
-        q, k = (turn(y, _start(options)) for y in (q, k))
+    if a.rotary is not None:
+        rotate = a.rotary if group is None or cache is not None else partial(group.rotated, a.rotary)
+        q, k = (rotate(y, _start(options)) for y in (q, k))
     attend, whole = scaled_dot_product_attention, None
     if group is not None:
         attend = group.attention if cache is None else group.attention_to_cache
     if group is not None and cache is not None:
-        k, v, whole = *_own_part(group, cache, context, k, v), cache.length + x.shape[-2]
-    if cache is not None and known is None:
+        k, v, whole = *_kept_by_rank(group, cache, context, k, v), cache.length + x.shape[-2]
+    if cache is not None and cached is None:
         k, v = cache.joined(k, v, source)
     out = move_axis(xp, attend(q, k, v, **options), -3, -2)
-    out = linear(xp.reshape(out, (*out.shape[:-2], w_o.shape[0])), w_o, b_o)
+    out = linear(xp.reshape(out, (*out.shape[:-2], a.w_o.shape[0])), a.w_o, a.b_o)
     if cache is not None and not dry.get():  # at the end, so that a call that fails leaves the cache as it was
         cache.key, cache.value, cache.context, cache.source, cache.whole = k, v, context, source, whole
     return out
 
 
-def _own_part(group: Ranks, cache: Cache, context: Array | None, k: Array, v: Array) -> tuple[Array, Array]:
+def _kept_by_rank(group: Ranks, cache: Cache, context: Array | None, k: Array, v: Array) -> tuple[Array, Array]:
     """Return the new keys and values that this rank keeps."""
     if context is not None:
         raise ValueError("group and cache are given with context, which is not spread over ranks: leave group out")
@@ -239,14 +260,9 @@ def _own_part(group: Ranks, cache: Cache, context: Array | None, k: Array, v: Ar
     return group.cached(k, cache.length), group.cached(v, cache.length)
 
 
-def _check_ranks(group: Any) -> None:
-    if group is not None and not hasattr(group, "attention_to_cache"):
-        raise TypeError(f"group is {type(group).__name__}; expected mha_core.distributed.Sharding(group, layout)")
-
-
-def _named(x: Array, w_q: Array, w_k: Array, w_v: Array, w_o: Array, num_heads: int, **options: Any) -> dict[str, Array | None]:
-    weights = {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
-    return {**weights, **{name: options.get(name) for name in _ARRAYS}}
+def _named(*arguments: Any, **keywords: Any) -> dict[str, Array | None]:
+    arrays = dict(zip(("x", *_WEIGHTS), arguments[:5], strict=True))
+    return {**arrays, **{name: keywords.get(name) for name in _OPTIONAL}}
 
 
 def _facts(*arguments: Any) -> tuple[Any, ...]:
@@ -274,34 +290,25 @@ def multi_head_weights(
     **options: Unpack[Options],
 ) -> Array:
     """Return the attention weights of each head, (..., h, L, S). Arguments and errors as in ``multi_head_attention``."""
-    parts: dict[str, Any] = {"context": context, "num_kv_heads": num_kv_heads, "b_q": b_q, "b_k": b_k}
-    parts |= {"norm_q": norm_q, "norm_k": norm_k, "rotary": rotary}
-    return _multi_head_weights(x, w_q, w_k, num_heads, **parts, **options)
+    kv = num_heads if num_kv_heads is None else num_kv_heads
+    queries = Projection("w_q", "x", x, w_q, b_q, num_heads, norm_q)
+    keys = Projection("w_k", *_keys_input(x, context), w_k, b_k, kv, norm_k)
+    return _multi_head_weights(x, queries, keys, context, rotary, **options)
 
 
 @Step
 def _multi_head_weights(
     x: Array,
-    w_q: Array,
-    w_k: Array,
-    num_heads: int,
-    *,
+    queries: Projection,
+    keys: Projection,
     context: Array | None,
-    num_kv_heads: int | None,
-    b_q: Array | None,
-    b_k: Array | None,
-    norm_q: HeadNorm | None,
-    norm_k: HeadNorm | None,
     rotary: Rotation | None,
     **options: Unpack[Options],
 ) -> Array:
-    backend = agreed(x=x, w_q=w_q, w_k=w_k, optional={"context": context, "b_q": b_q, "b_k": b_k})
+    backend = check_floating(x=x, w_q=queries.w, w_k=keys.w, optional={"context": context, "b_q": queries.b, "b_k": keys.b})
     _check_rotary(context, rotary)
-    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    keys_of = ("x", x) if context is None else ("context", context)
-    check_projections((("w_q", w_q, ("x", x), num_heads), ("w_k", w_k, keys_of, num_kv_heads)), num_heads)
-    q = normed_heads(backend.xp, x, w_q, b_q, num_heads, norm_q)
-    k = normed_heads(backend.xp, keys_of[1], w_k, b_k, num_kv_heads, norm_k)
+    check_projections(queries, keys)
+    q, k = (projection.heads(backend.xp) for projection in (queries, keys))
     if rotary is not None:
         q, k = (rotary(y, _start(options)) for y in (q, k))
     return attention_weights(q, k, **options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..algebra.grid import Term
 from ..dispatch import registry
@@ -17,8 +17,7 @@ from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import demands, watcher
 from ..dispatch.contract import Call
 from ..dispatch.kernels import Decision
-from ..dispatch.selection import known_backend
-from ..dispatch.step import Step, met
+from ..dispatch.selection import find_backend, loads_backend
 
 Key = tuple[Hashable, ...] | None
 """The key of a call; None if the call is planned each time, for example because an option contains arrays, whose values may
@@ -26,7 +25,7 @@ differ in the next call."""
 
 
 @dataclass(frozen=True)
-class Run:
+class PendingCall:
     """A call about to be computed, as ``explain`` and ``verify`` receive it."""
 
     backend: LoadedBackend
@@ -36,31 +35,27 @@ class Run:
     """The arrays by name."""
     options: Mapping[str, Any]
     compute: Callable[[], Any]
-    """Computes with the chosen kernel, or with the algebra if none was chosen."""
+    """Computes the caller's result with the chosen kernel, or with the algebra if none was chosen."""
     algebra: Callable[[], Any]
-    """Computes with the algebra."""
+    """Computes it with the algebra."""
     empty: Callable[[], Any]
     """Returns a placeholder with the shape and dtype of the result, without computing it."""
     again: Callable[[Callable[[Any], Any]], Any] | None = None
     """Computes with the algebra after applying a function to every array; None if rounding has a bound of its own."""
-    parts: bool = False
-    """Whether the operation is made of smaller ones."""
+    is_composite: bool = False
+    """True if the operation is made of smaller ones."""
     sent: Callable[[], int] | None = None
     """Returns the bytes that this process sent to others, once the smaller operations were called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was decided for all calls with one key."""
+    """The decision for all calls with one key: two functions of the arguments of a call (``Operation.plans_hold_options``)."""
 
     compute: Callable[..., Any]
-    """Called with the arguments of the operation, ``compute(*arguments, **options)``; returns its result."""
-    bind: Callable[..., Run] | None
-    """Called with the same arguments; returns the ``Run`` that a watcher receives. None: operations inside have theirs."""
-    has_options: bool = False
-    """Whether ``compute`` has the options already, and is called with the other arguments only."""
-    finish: Callable[[Any], Any] | None = None
-    """Removes an axis that was added for the ``Run``. ``compute`` does this by itself; a watcher's result still needs it."""
+    """Returns the result."""
+    bind: Callable[..., PendingCall] | None
+    """Returns the ``PendingCall`` that a watcher receives. None: operations inside have theirs."""
 
 
 class PlanStore:
@@ -94,6 +89,27 @@ def _length(key: Any) -> int:
 plans = PlanStore()
 
 
+class Step:
+    """A public function that passes through ``__call__``, so that the compiler of an array library may record it whole.
+
+    ``Backend.record_calls`` receives ``__call__`` of this class and its subclass.
+    """
+
+    every: ClassVar[list[Step]] = []
+    """All steps, each at its ``number``."""
+    at = 0
+    """The index of an argument that is an array."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run, self.number = run, len(Step.every)
+        Step.every.append(self)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if type(arguments[self.at]).__module__ not in registry.known_modules and loads_backend(arguments[self.at]):
+            return self(*arguments, **options)  # as recorded by the compiler of the library that is loaded now
+        return self.run(*arguments, **options)
+
+
 class Operation(Step):
     """A step that kernels may compute.
 
@@ -104,6 +120,7 @@ class Operation(Step):
     plan : function of the arguments, the options, and whether the plan will be kept
         Checks the call, chooses a kernel, and returns the ``Plan``. A plan that will be kept must not refer to any array.
     at : the index of an argument that is an array
+    plans_hold_options : whether a plan holds the options, and its functions receive the other arguments only
     """
 
     def __init__(
@@ -111,12 +128,14 @@ class Operation(Step):
         key: Callable[[tuple[Any, ...], Mapping[str, Any]], Key],
         plan: Callable[[tuple[Any, ...], Mapping[str, Any], bool], Plan],
         at: int = 0,
+        *,
+        plans_hold_options: bool = False,
     ) -> None:
         super().__init__(self.__call__)
-        self.key, self.plan, self.at = key, plan, at
+        self.key, self.plan, self.at, self.plans_hold_options = key, plan, at, plans_hold_options
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        if type(arguments[self.at]).__module__ not in registry.known_modules and met(arguments[self.at]):
+        if type(arguments[self.at]).__module__ not in registry.known_modules and loads_backend(arguments[self.at]):
             return self(*arguments, **options)
         key = self.key(arguments, options)
         try:
@@ -127,11 +146,15 @@ class Operation(Step):
             plan = self.plan(arguments, options, key is not None)
             if key is not None:
                 plans.keep(key, plan)
+        if self.plans_hold_options:
+            options = {}
         watch = watcher.get()
         if watch is None or plan.bind is None:
-            return plan.compute(*arguments) if plan.has_options else plan.compute(*arguments, **options)
-        result = watch(plan.bind(*arguments, **options))
-        return result if plan.finish is None else plan.finish(result)
+            return plan.compute(*arguments, **options)
+        return watch(plan.bind(*arguments, **options))
+
+
+registry.calls += [Step.__call__, Operation.__call__]
 
 
 def key_of(head: Hashable, arrays: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
@@ -140,7 +163,7 @@ def key_of(head: Hashable, arrays: tuple[Any, ...], options: Mapping[str, Any]) 
     An array that was not given is None. Returns None if an argument is not an array, or is of another library (``plan`` then
     raises the error), or has no device; and if an option contains arrays, or is of an unknown type.
     """
-    backend = registry.by_type.get(type(arrays[0])) or known_backend(arrays[0])
+    backend = registry.by_type.get(type(arrays[0])) or find_backend(arrays[0])
     if backend is None:
         return None
     record = backend.record

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeVar
 from ..algebra.arrays import Array
 from ..algebra.biases import Bias
 from ..algebra.dropout import WeightDropout
-from ..algebra.masks import Mask
+from ..algebra.expressions import Mask
 
 
 class Options(TypedDict, total=False):
@@ -40,17 +40,17 @@ _HERE = {
     "attn_bias": "write bias=",
     "window_size": "write mask=mha.window(left, right)",
 }
-"""What to write here for the names that torch, Keras, transformers and FlashAttention have."""
+"""Hints for the names that torch, Keras, transformers and FlashAttention have."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def unknown(names: Iterable[str]) -> TypeError:
     """Return the error for names that are no options."""
-    given = list(names)
-    hints = dict.fromkeys(_HERE[name] for name in given if name in _HERE)
+    received = list(names)
+    hints = dict.fromkeys(_HERE[name] for name in received if name in _HERE)
     return TypeError(
-        "; ".join([f"there is no option {', '.join(given)}; expected {', '.join(Options.__annotations__)}", *hints])
+        "; ".join([f"there is no option {', '.join(received)}; expected {', '.join(Options.__annotations__)}", *hints])
     )
 
 
@@ -68,6 +68,6 @@ def shows_options(function: F) -> F:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str(kind.__forward_arg__))
         for name, kind in Options.__annotations__.items()
     ]
-    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
-    function.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
+    others = [parameter for parameter in signature.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=[*others, *named])  # type: ignore[attr-defined]
     return function

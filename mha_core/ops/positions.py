@@ -8,9 +8,9 @@ from ..algebra import positions as algebra
 from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
 from ..dispatch.selection import backend_without_arrays
-from ..dispatch.step import Step
 from . import check
 from .elementary import elementary
+from .operation import Step
 
 
 def sinusoidal_positions(

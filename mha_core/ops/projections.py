@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..algebra.arrays import Array, Namespace, move_axis, split_axis
 from . import check
@@ -13,19 +13,28 @@ HeadNorm: TypeAlias = Callable[[Array], Array]
 """Function of heads (..., heads, L, d); returns them normalized over d."""
 
 
-def heads(xp: Namespace, y: Array, count: int) -> Array:
-    """(..., length, count * d) -> (..., count, length, d)."""
-    return move_axis(xp, split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
-
-
-def normed_heads(xp: Namespace, x: Array, w: Array, b: Array | None, count: int, norm: HeadNorm | None) -> Array:
-    """Return the heads of x w + b, normalized."""
-    y = heads(xp, linear(x, w, b), count)
+def heads(xp: Namespace, x: Array, w: Array, b: Array | None, count: int, norm: HeadNorm | None = None) -> Array:
+    """Return the heads (..., count, length, d) of x w + b, normalized."""
+    y = linear(x, w, b)
+    y = move_axis(xp, split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
     return y if norm is None else norm(y)
 
 
-Projection: TypeAlias = tuple[str, Array, tuple[str, Array], int]
-"""Name, weight, (name, array) that it projects, and the number of heads."""
+class Projection(NamedTuple):
+    """The projection x w + b into heads, and the norm of each head."""
+
+    name: str
+    """The argument that ``w`` is."""
+    input_name: str
+    """The argument that ``x`` is."""
+    x: Array
+    w: Array
+    b: Array | None
+    num_heads: int
+    norm: HeadNorm | None = None
+
+    def heads(self, xp: Namespace) -> Array:
+        return heads(xp, self.x, self.w, self.b, self.num_heads, self.norm)
 
 
 def check_heads(num_heads: int, num_kv_heads: int) -> None:
@@ -46,15 +55,14 @@ def check_head_dim(w_q: Array, w_k: Array, num_heads: int, num_kv_heads: int) ->
         )
 
 
-def check_projections(projections: tuple[Projection, ...], num_heads: int) -> None:
+def check_projections(queries: Projection, keys: Projection, values: Projection | None = None) -> None:
     """Check the weights of queries, keys and, if given, values, in this order."""
-    check_heads(num_heads, projections[1][3])
-    for w_name, w, (name, inputs), count in projections:
-        check.ndim(name, inputs, 2, "(..., length, features)")
-        if w.ndim != 2 or w.shape[0] != inputs.shape[-1] or w.shape[1] % count:
+    check_heads(queries.num_heads, keys.num_heads)
+    for p in (queries, keys) if values is None else (queries, keys, values):
+        check.ndim(p.input_name, p.x, 2, "(..., length, features)")
+        if p.w.ndim != 2 or p.w.shape[0] != p.x.shape[-1] or p.w.shape[1] % p.num_heads:
             raise ValueError(
-                f"{w_name} has shape {tuple(w.shape)}; expected ({inputs.shape[-1]}, {count} * d): a row for each feature of "
-                f"{name}, and columns that divide into {count} heads"
+                f"{p.name} has shape {tuple(p.w.shape)}; expected ({p.x.shape[-1]}, {p.num_heads} * d): a row for each feature "
+                f"of {p.input_name}, and columns that divide into {p.num_heads} heads"
             )
-    (_, w_q, _, _), (_, w_k, _, num_kv_heads), *_ = projections
-    check_head_dim(w_q, w_k, num_heads, num_kv_heads)
+    check_head_dim(queries.w, keys.w, queries.num_heads, keys.num_heads)

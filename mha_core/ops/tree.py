@@ -73,14 +73,14 @@ def map_named(value: Any, function: Callable[[str, Any], Any], name: str = "", *
 
 def named_arrays(value: Any) -> dict[str, Any]:
     """Return every array in a value by its dotted name."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
 
     def note(name: str, x: Any) -> Any:
-        found[name] = x
+        by_name[name] = x
         return x
 
     map_named(value, note)
-    return found
+    return by_name
 
 
 def dotted(name: str, key: Any) -> str:

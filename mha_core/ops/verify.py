@@ -18,13 +18,13 @@ from ..dispatch.context import demanding, watched_by
 from ..dispatch.errors import KernelDivergence
 from ..dispatch.registry import registry
 from . import check
-from .operation import Run
+from .operation import PendingCall
 from .tree import arrays_in
 
 
 @dataclass
 class Verification:
-    """What ``verify`` did."""
+    """The record that ``verify`` keeps of its comparisons."""
 
     sample: float
     seed: int
@@ -74,34 +74,36 @@ class _Shadow:
         self._draw = random.Random(verification.seed).random
         self._lock = threading.Lock()  # the threads of a backend may share one context
 
-    def __call__(self, run: Run) -> Any:
-        kernel = run.decision.kernel
+    def __call__(self, pending: PendingCall) -> Any:
+        kernel = pending.decision.kernel
         if kernel is None:
-            return run.compute()
+            return pending.compute()
         with self._lock:
             self.done.calls += 1
             number, chosen = self.done.calls, self._draw() < self.done.sample
         if not chosen:
-            return run.compute()
+            return pending.compute()
         with demanding(algebra_only=True), watched_by(None):  # before the kernel, which might write to its arguments
-            expected = run.algebra()
-            compared = list(_compared(run, expected))
-        actual = run.compute()
+            expected = pending.algebra()
+            compared = list(_compared(pending, expected))
+        actual = pending.compute()
         if compared and isinstance(expected, tuple) and not (isinstance(actual, tuple) and len(actual) == len(expected)):
-            raise self._divergence(run, number, f"it returned a {type(actual).__name__}; expected a state", actual, expected)
+            raise self._divergence(
+                pending, number, f"it returned a {type(actual).__name__}; expected a state", actual, expected
+            )
         for name, wanted, bound, read in compared:
-            reason = _difference(run, name, read(actual), wanted, bound)
+            reason = _difference(pending, name, read(actual), wanted, bound)
             if reason is not None:
-                raise self._divergence(run, number, reason, actual, expected)
+                raise self._divergence(pending, number, reason, actual, expected)
         with self._lock:
-            self.done.checked[run.call.op, kernel.name] += 1
+            self.done.checked[pending.call.op, kernel.name] += 1
         return actual
 
-    def _divergence(self, run: Run, number: int, reason: str, actual: Any, expected: Any) -> KernelDivergence:
-        call, kernel = run.call, run.decision.kernel
+    def _divergence(self, pending: PendingCall, number: int, reason: str, actual: Any, expected: Any) -> KernelDivergence:
+        call, kernel = pending.call, pending.decision.kernel
         assert kernel is not None
         shapes = ", ".join(f"{name} {shape}" for name, shape in call.shapes)
-        options = {name: _shown(value) for name, value in run.options.items() if name != "problem" and value is not None}
+        options = {name: _shown(value) for name, value in pending.options.items() if name != "problem" and value is not None}
         owner = registry().owner(kernel)
         error = KernelDivergence(
             f"kernel {kernel.name!r} for {call.op} on {kernel.backend} ({owner}) does not agree with the algebra: {reason}\n"
@@ -111,7 +113,7 @@ class _Shadow:
             f"  again     kernel call {number} under verify(sample={self.done.sample}, seed={self.done.seed}); "
             "its arrays are this error's .arguments, the results .actual and .expected"
         )
-        error.call, error.arguments, error.options = call, run.arguments, run.options
+        error.call, error.arguments, error.options = call, pending.arguments, pending.options
         error.actual, error.expected = actual, expected
         return error
 
@@ -121,41 +123,41 @@ def _shown(value: Any) -> Any:
     return type(value).__name__ if any(True for _ in arrays_in(value)) else value
 
 
-def _compared(run: Run, expected: Any) -> Iterator[tuple[str, Array, Array, Callable[[Any], Any]]]:
+def _compared(pending: PendingCall, expected: Any) -> Iterator[tuple[str, Array, Array, Callable[[Any], Any]]]:
     """Yield (name, expected, bound, function that reads the actual) for each array in the results."""
-    xp = run.backend.xp
-    if run.call.op == "attention":
-        bound = rounding.attention(run.options["problem"], expected)
+    xp = pending.backend.xp
+    if pending.call.op == "attention":
+        bound = rounding.attention(pending.options["problem"], expected)
         yield "out", expected.out, bound.out, lambda actual: actual[0]
-        if "lse" in run.call.features:
+        if "lse" in pending.call.features:
             yield "lse", expected.lse, bound.lse, lambda actual: actual[1]
     elif isinstance(expected, tuple):
         labels = getattr(expected, "_fields", range(len(expected)))
-        for at, (label, part, wide) in enumerate(zip(labels, expected, _in_float64(run, expected), strict=True)):
+        for at, (label, part, wide) in enumerate(zip(labels, expected, _in_float64(pending, expected), strict=True)):
             if part is not None:
-                yield str(label), part, _bound_of_parts(run, part, wide), itemgetter(at)
-    elif run.again is not None:
-        yield "", expected, _bound_of_parts(run, expected, _in_float64(run, (expected,))[0]), lambda actual: actual
+                yield str(label), part, _bound_from_float64(pending, part, wide), itemgetter(at)
+    elif pending.again is not None:
+        yield "", expected, _bound_from_float64(pending, expected, _in_float64(pending, (expected,))[0]), lambda actual: actual
     else:
-        bounded = rounding.BOUNDS[run.call.op]
-        yield "", expected, bounded(xp, expected, *run.arguments.values(), **run.options), lambda actual: actual
+        bounded = rounding.BOUNDS[pending.call.op]
+        yield "", expected, bounded(xp, expected, *pending.arguments.values(), **pending.options), lambda actual: actual
 
 
-def _in_float64(run: Run, expected: tuple[Any, ...]) -> tuple[Any, ...]:
+def _in_float64(pending: PendingCall, expected: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return results computed in float64; None for those that are in float64 already, or without a wider dtype."""
-    xp, backend = run.backend.xp, run.backend
-    if run.again is None or not hasattr(xp, "float64") or all(x is None or x.dtype == xp.float64 for x in expected):
+    xp, backend = pending.backend.xp, pending.backend
+    if pending.again is None or not hasattr(xp, "float64") or all(x is None or x.dtype == xp.float64 for x in expected):
         return (None,) * len(expected)
-    wide = run.again(lambda x: xp.astype(x, xp.float64) if backend.is_floating(x.dtype) else x)
+    wide = pending.again(lambda x: xp.astype(x, xp.float64) if backend.is_floating(x.dtype) else x)
     return wide if isinstance(wide, tuple) else (wide,)
 
 
-def _bound_of_parts(run: Run, expected: Array, wide: Array | None) -> Array:
+def _bound_from_float64(pending: PendingCall, expected: Array, wide: Array | None) -> Array:
     """Return a multiple of the algebra's own distance from float64, row by row: each operation amplifies earlier rounding.
 
     For float64, or without a wider dtype, only the rounding of the result is known.
     """
-    xp = run.backend.xp
+    xp = pending.backend.xp
     rounded = rounding.by_row(xp, expected, 64)
     if wide is None or wide.dtype != xp.float64:
         return 64 * rounded
@@ -163,23 +165,23 @@ def _bound_of_parts(run: Run, expected: Array, wide: Array | None) -> Array:
     return rounded + 8 * xp.max(error, axis=-1, keepdims=True)
 
 
-def _difference(run: Run, name: str, actual: Any, expected: Array, bound: Array) -> str | None:
+def _difference(pending: PendingCall, name: str, actual: Any, expected: Array, bound: Array) -> str | None:
     """Return what is wrong, at the worst place; None if rounding explains every difference.
 
     NaN and infinity must be in both, except in attention where values that some queries do not see are not finite.
     """
-    xp, label = run.backend.xp, name or "the result"
+    xp, label = pending.backend.xp, name or "the result"
     if not is_array(actual):
         return f"{label} is {type(actual).__name__}; expected an array"
     if tuple(actual.shape) != tuple(expected.shape) or actual.dtype != expected.dtype:
-        got, wanted = (f"{tuple(x.shape)} of {x.dtype}" for x in (actual, expected))
-        return f"{label} is {got}; expected {wanted}"
+        actual_form, expected_form = (f"{tuple(x.shape)} of {x.dtype}" for x in (actual, expected))
+        return f"{label} is {actual_form}; expected {expected_form}"
     if 0 in expected.shape:
         return None
     a, e = (xp.astype(x, bound.dtype) for x in (actual, expected))
     finite = xp.isfinite(a) & xp.isfinite(e)
     apart = xp.abs(xp.where(finite, a, 0.0) - xp.where(finite, e, 0.0))
-    if run.call.op == "attention":
+    if pending.call.op == "attention":
         excess = xp.where(xp.isfinite(a) == xp.isfinite(e), apart / bound, math.inf)
         excess = xp.where(xp.isnan(bound), 0.0, excess)
     else:
@@ -188,9 +190,9 @@ def _difference(run: Run, name: str, actual: Any, expected: Array, bound: Array)
     flat = xp.reshape(xp.where(xp.isnan(excess), 0.0, excess), (-1,))
 
     def number(x: Array, at: int) -> float:
-        return float(run.backend.to_numpy(xp.reshape(x, (-1,))[at : at + 1])[0])
+        return float(pending.backend.to_numpy(xp.reshape(x, (-1,))[at : at + 1])[0])
 
-    worst = int(run.backend.to_numpy(xp.argmax(flat, axis=0, keepdims=True))[0])
+    worst = int(pending.backend.to_numpy(xp.argmax(flat, axis=0, keepdims=True))[0])
     if number(flat, worst) <= 1:
         return None
     place: list[int] = []

@@ -13,7 +13,7 @@ from ..algebra.arrays import Array, is_array
 from ..autodiff.recorded import Recorded, plain_value
 from ..autodiff.tape import Node, gradients
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.selection import agreed, backend_of, known_backend
+from ..dispatch.selection import backend_of, check_floating, find_backend
 from . import check
 from .positions import rotary
 from .tree import arrays_in, map_arrays, map_named, named_arrays
@@ -65,10 +65,10 @@ def vjp(
     """
     if not callable(what):
         raise TypeError(f"what is {type(what).__name__}; expected an operation, a layer, or a function made of these")
-    own = getattr(what, "vjp", None)
-    if own is not None and not isinstance(what, type):
-        found: tuple[Any, Callable[[Any], Gradients]] = own(*arguments, wrt=wrt, **options)
-        return found
+    layer_vjp = getattr(what, "vjp", None)
+    if layer_vjp is not None and not isinstance(what, type):
+        result: tuple[Any, Callable[[Any], Gradients]] = layer_vjp(*arguments, wrt=wrt, **options)
+        return result
     return traced(what, arguments, options, wrt)
 
 
@@ -77,10 +77,10 @@ def traced(
 ) -> tuple[Any, Callable[[Any], Gradients]]:
     """Return the result and the pullback of a call that is recorded on a tape."""
     holds_weights = is_dataclass(what) and not isinstance(what, type)
-    given = (what, *arguments) if holds_weights else arguments
+    values = (what, *arguments) if holds_weights else arguments
     places = [""] if holds_weights else []
     places += _names(what, len(arguments))
-    backend = _backend((*given, dict(options)))
+    backend = _backend((*values, dict(options)))
     fixed = _FIXED.get(what, frozenset()) if not holds_weights else frozenset()
 
     def is_wanted(name: str, at: int) -> bool:
@@ -94,18 +94,18 @@ def traced(
     def with_leaves(at: int, value: Any) -> Any:
         return map_named(value, lambda name, x: leaf(x, is_wanted(name, at)), places[at], learned=True)
 
-    lifted = [with_leaves(at, value) for at, value in enumerate(given)]
+    lifted = [with_leaves(at, value) for at, value in enumerate(values)]
     lifted_options = {key: map_arrays(value, partial(leaf, wanted=is_wanted(key, 1))) for key, value in options.items()}
     function = lifted[0] if holds_weights else what
     out = function(*(lifted[1:] if holds_weights else lifted), **lifted_options)
 
     def pullback(d_out: Any) -> Gradients:
-        found = gradients(backend.xp, dict(_starts(backend, out, d_out)))
+        leaf_gradients = gradients(backend.xp, dict(_starts(backend, out, d_out)))
 
         def of(value: Any) -> Any:
             if not any(isinstance(x, Recorded) for x in arrays_in(value)):
                 return None
-            return map_arrays(value, lambda x: _gradient(backend, found, x))
+            return map_arrays(value, lambda x: _gradient(backend, leaf_gradients, x))
 
         result = Gradients(map(of, lifted))
         result.options = {key: d for key, value in lifted_options.items() if (d := of(value)) is not None}
@@ -126,23 +126,23 @@ def _names(what: Any, count: int) -> list[str]:
 
 def _backend(values: Any) -> LoadedBackend:
     """Return the backend of the floating arrays in values; all must agree."""
-    found: dict[str, Any] = {}
+    floating: dict[str, Any] = {}
     for name, x in named_arrays(values).items():
         if isinstance(x, Recorded):
             raise TypeError("a gradient is recorded already: gradients of gradients need a library with its own, such as torch")
-        backend = known_backend(x)
+        backend = find_backend(x)
         if backend is None or backend.is_floating(x.dtype):
-            found[name or "x"] = x
-    if not found:
+            floating[name or "x"] = x
+    if not floating:
         raise TypeError("no argument holds a floating array: there is nothing to differentiate by")
-    return backend_of(found)
+    return backend_of(floating)
 
 
-def _gradient(backend: LoadedBackend, found: Mapping[Node, Any], x: Any) -> Any:
+def _gradient(backend: LoadedBackend, leaf_gradients: Mapping[Node, Any], x: Any) -> Any:
     """Return the gradient of a leaf, zeros if no result depends on it; None for any other array."""
     if not isinstance(x, Recorded):
         return None
-    return found[x.node] if x.node in found else backend.xp.zeros_like(x.value)
+    return leaf_gradients[x.node] if x.node in leaf_gradients else backend.xp.zeros_like(x.value)
 
 
 def _starts(backend: LoadedBackend, out: Any, d_out: Any, name: str = "d_out") -> Iterable[tuple[Node, Any]]:
@@ -161,7 +161,7 @@ def _starts(backend: LoadedBackend, out: Any, d_out: Any, name: str = "d_out") -
     value = plain_value(out)
     if isinstance(d_out, Number) and not value.shape:
         d_out = backend.xp.asarray(d_out, dtype=value.dtype)
-    agreed(**{"out": backend.xp.asarray(value), name: d_out})
+    check_floating(**{"out": backend.xp.asarray(value), name: d_out})
     check.shape(name, d_out, tuple(value.shape), "the shape of the result")
     if isinstance(out, Recorded):
         yield out.node, d_out
@@ -169,8 +169,8 @@ def _starts(backend: LoadedBackend, out: Any, d_out: Any, name: str = "d_out") -
 
 def as_node(layer: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Return the result of a layer that has its own ``vjp``, called on recorded arrays, as a node with its pullback."""
-    given = {"": layer, **{f"{at}": x for at, x in enumerate(arguments)}}
-    inputs = [(key, name, x) for key, value in given.items() for name, x in named_arrays(value).items()]
+    values_by_name = {"": layer, **{f"{at}": x for at, x in enumerate(arguments)}}
+    inputs = [(key, name, x) for key, value in values_by_name.items() for name, x in named_arrays(value).items()]
     inputs += [(key, name, x) for key, value in options.items() for name, x in named_arrays(value).items()]
     active = [(key, name, x) for key, name, x in inputs if isinstance(x, Recorded)]
     plain = map_arrays((layer, arguments, dict(options)), plain_value)
@@ -179,8 +179,8 @@ def as_node(layer: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) 
         raise TypeError(f"the vjp of {type(layer).__name__} returned {type(out).__name__}; expected an array and a pullback")
 
     def pull(d: Any) -> list[Any]:
-        found = pullback(d)
-        of = dict(zip(given, found, strict=True)) | dict(getattr(found, "options", {}))
+        argument_gradients = pullback(d)
+        of = dict(zip(values_by_name, argument_gradients, strict=True)) | dict(getattr(argument_gradients, "options", {}))
         named = {key: named_arrays(value) for key, value in of.items()}
         return [named.get(key, {}).get(name) for key, name, _ in active]
 
@@ -227,7 +227,7 @@ def value_and_grad(function: Callable[..., Any], *, has_aux: bool = False) -> Ca
     @wraps(function)
     def with_gradients(first: Any, *rest: Any, **options: Any) -> tuple[Any, Any]:
         backend = _backend(first)
-        own = backend.record.value_and_grad
+        differentiate_natively = backend.record.value_and_grad
         leaves: dict[str, Any] = {}
 
         def collect(name: str, x: Any) -> Any:
@@ -250,9 +250,9 @@ def value_and_grad(function: Callable[..., Any], *, has_aux: bool = False) -> Ca
             _check_scalar(backend, value)
             return value, list(arrays_in(aux))
 
-        differentiate = _by_tape(backend) if own is None else own
-        value, plain, found = differentiate(run, list(leaves.values()))
-        by_name = dict(zip(leaves, found, strict=True))
+        differentiate = _by_tape(backend) if differentiate_natively is None else differentiate_natively
+        value, plain, leaf_gradients = differentiate(run, list(leaves.values()))
+        by_name = dict(zip(leaves, leaf_gradients, strict=True))
         gradients = filled(by_name, lambda x: None)
         if not has_aux:
             return value, gradients
@@ -270,8 +270,8 @@ def _by_tape(backend: LoadedBackend) -> Callable[..., tuple[Any, Any, list[Any]]
         leaves = [backend.recording.xp.kind(x, Node(like=x)) for x in arrays]
         value, aux = run(leaves)
         starts = {value.node: xp.ones_like(value.value)} if isinstance(value, Recorded) else {}
-        found = gradients(xp, starts, once=True)
-        return plain_value(value), map_arrays(aux, plain_value), [_gradient(backend, found, x) for x in leaves]
+        leaf_gradients = gradients(xp, starts, once=True)
+        return plain_value(value), map_arrays(aux, plain_value), [_gradient(backend, leaf_gradients, x) for x in leaves]
 
     return differentiate
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 from ..algebra.arrays import Array, Namespace, compute_dtype, device_name, device_of
 from ..algebra.updates import clip_scale
 from ..dispatch.errors import BackendMismatch
-from ..dispatch.selection import backend_of, known_backend
+from ..dispatch.selection import backend_of, find_backend
 from ..ops import check
 from .weights import named_arrays, named_gradients, replaced
 
@@ -39,12 +39,12 @@ class OptimiserState:
     moments: dict[str, tuple[Array, ...]] = field(default_factory=dict)
     """The moments of each weight that has had a gradient, by its dotted name; (m, v) of AdamW, (m,) or () of SGD."""
     updates: dict[str, int] = field(default_factory=dict)
-    """How often each of these weights was updated."""
+    """The number of updates of each of these weights."""
     _use: _Use = field(default_factory=_Use)
 
     @property
     def used(self) -> bool:
-        """Whether a step has used the state up. Its moments have then moved to the next state."""
+        """True if a step has used the state up. Its moments have then moved to the next state."""
         return self._use.happened
 
     def __repr__(self) -> str:
@@ -97,21 +97,21 @@ class Optimiser(ABC):
             If a gradient is not an array or has another dtype than its weight, or the weight is not floating; BackendMismatch,
             a TypeError, if the gradient is of another library or on another device.
         """
-        weights, found = named_arrays(model), named_gradients(model, gradients)
-        trained = {name: weights[name] for name in found}
+        weights, by_name = named_arrays(model), named_gradients(model, gradients)
+        trained = {name: weights[name] for name in by_name}
         xp = backend_of(trained).xp if trained else None
         for name, w in trained.items():
-            _check_gradient(name, w, found[name])
+            _check_gradient(name, w, by_name[name])
         self._check_state(state, weights)
         rate = self._rate(state.step)
-        scale = clip_scale(xp, found.values(), self.clip_norm) if trained and self.clip_norm is not None else 1.0
+        scale = clip_scale(xp, by_name.values(), self.clip_norm) if trained and self.clip_norm is not None else 1.0
 
         moments, updates = state._take()
         new = {}
         for name, w in trained.items():
             before, count = moments.pop(name, None) or self._zeros(xp, w), updates.get(name, 0)
-            given = (w, found[name], *before)
-            new[name], *after = self._updated(xp, given, learning_rate=rate, step=count, gradient_scale=scale)
+            inputs = (w, by_name[name], *before)
+            new[name], *after = self._updated(xp, inputs, learning_rate=rate, step=count, gradient_scale=scale)
             moments[name], updates[name] = tuple(after), count + 1
         return replaced(model, new), OptimiserState(state.step + 1, moments, updates)
 
@@ -120,16 +120,16 @@ class Optimiser(ABC):
         dtype, device = compute_dtype(xp, w.dtype), device_of(w)
         return tuple(xp.zeros(tuple(w.shape), dtype=dtype, device=device) for _ in range(self._num_moments))
 
-    def _updated(self, xp: Namespace, given: tuple[Array, ...], **options: Any) -> tuple[Array, ...]:
-        if given[0].ndim:
-            return self._update(xp, *given, **options)
-        given = tuple(xp.reshape(x, (1,)) for x in given)  # NumPy returns scalars for arrays without axes
-        return tuple(xp.reshape(x, ()) for x in self._update(xp, *given, **options))
+    def _updated(self, xp: Namespace, inputs: tuple[Array, ...], **options: Any) -> tuple[Array, ...]:
+        if inputs[0].ndim:
+            return self._update(xp, *inputs, **options)
+        inputs = tuple(xp.reshape(x, (1,)) for x in inputs)  # NumPy returns scalars for arrays without axes
+        return tuple(xp.reshape(x, ()) for x in self._update(xp, *inputs, **options))
 
     @property
     @abstractmethod
     def _num_moments(self) -> int:
-        """How many moments each weight has."""
+        """The number of moments of each weight."""
 
     @abstractmethod
     def _update(
@@ -140,13 +140,13 @@ class Optimiser(ABC):
     def _check_settings(self) -> None:
         """Raise TypeError or ValueError for settings that all optimisers have."""
         if not callable(self.learning_rate):
-            at_least_zero("learning_rate", self.learning_rate)
+            check.at_least_zero("learning_rate", self.learning_rate)
         if self.clip_norm is not None:
             check.number("clip_norm", self.clip_norm, above_zero=True)
 
     def _rate(self, step: int) -> float:
         rate = self.learning_rate
-        return at_least_zero(f"learning_rate({step})", rate(step)) if callable(rate) else rate
+        return check.at_least_zero(f"learning_rate({step})", rate(step)) if callable(rate) else rate
 
     def _check_state(self, state: OptimiserState, weights: Mapping[str, Array]) -> None:
         if not isinstance(state, OptimiserState):
@@ -164,10 +164,10 @@ class Optimiser(ABC):
                     f"the state has {len(moments)} moments of {name}, but {self} needs {self._num_moments}: write init(model)"
                 )
             w = weights[name]
-            backend = known_backend(w)
+            backend = find_backend(w)
             expected = (backend, tuple(w.shape), device_of(w), backend and compute_dtype(backend.xp, w.dtype))
             for x in moments:
-                if (known_backend(x), tuple(x.shape), device_of(x), x.dtype) != expected:
+                if (find_backend(x), tuple(x.shape), device_of(x), x.dtype) != expected:
                     raise ValueError(
                         f"the state has a moment of {name} that is {_described(x)}, but the weight is {_described(w)}: "
                         "write init(model)"
@@ -177,7 +177,7 @@ class Optimiser(ABC):
 def _check_gradient(name: str, w: Array, gradient: Array) -> None:
     if not _is_floating(w):
         raise TypeError(f"{name} has dtype {w.dtype}, which is not floating; expected None as its gradient")
-    if known_backend(gradient) is not known_backend(w) or device_of(gradient) != device_of(w):
+    if find_backend(gradient) is not find_backend(w) or device_of(gradient) != device_of(w):
         raise BackendMismatch(f"the gradient of {name} is {_described(gradient)}, but the weight is {_described(w)}")
     if tuple(gradient.shape) != tuple(w.shape):
         raise ValueError(
@@ -188,7 +188,7 @@ def _check_gradient(name: str, w: Array, gradient: Array) -> None:
 
 
 def _is_floating(x: Array) -> bool:
-    backend = known_backend(x)
+    backend = find_backend(x)
     return backend is not None and backend.is_floating(x.dtype)
 
 
@@ -196,17 +196,3 @@ def _described(x: Array) -> str:
     """Return an array's type, shape, dtype and device."""
     kind, device = type(x), device_name(x)
     return f"{kind.__module__}.{kind.__qualname__} of shape {tuple(x.shape)}, {x.dtype}{device and f', on {device}'}"
-
-
-def at_least_zero(name: str, value: Any) -> float:
-    """Return a host number as float. Raises TypeError for anything else, ValueError unless it is finite and at least 0."""
-    found = check.number(name, value)
-    if found < 0:
-        raise ValueError(f"{name} is {value}; expected a number of at least 0")
-    return found
-
-
-def below_one(name: str, value: Any) -> None:
-    """Raise TypeError for anything but a host number, ValueError unless it is at least 0 and below 1."""
-    if not 0 <= check.number(name, value) < 1:
-        raise ValueError(f"{name} is {value}; expected at least 0 and below 1")

@@ -9,7 +9,7 @@ from ..algebra.arrays import Array, Namespace
 from ..algebra.updates import sgd
 from ..ops import check
 from ..ops.updates import adamw
-from .optimiser import Optimiser, Rate, at_least_zero, below_one
+from .optimiser import Optimiser, Rate
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class AdamW(Optimiser):
 
     def __post_init__(self) -> None:
         self._check_settings()
-        below_one("beta_1", self.beta_1)
-        below_one("beta_2", self.beta_2)
+        check.below_one("beta_1", self.beta_1)
+        check.below_one("beta_2", self.beta_2)
         check.number("eps", self.eps, above_zero=True)
-        at_least_zero("weight_decay", self.weight_decay)
+        check.at_least_zero("weight_decay", self.weight_decay)
 
     @property
     def _num_moments(self) -> int:
@@ -82,7 +82,7 @@ class SGD(Optimiser):
     momentum: float = 0.0
     """The decay of m, the sum of gradients; at least 0 and below 1."""
     nesterov: bool = False
-    """Whether the gradient of the next step is anticipated (Sutskever et al. 2013, equation 4)."""
+    """True if the gradient of the next step is anticipated (Sutskever et al. 2013, equation 4)."""
     weight_decay: float = 0.0
     """Each gradient is that of the loss plus weight_decay / 2 times the sum of squares of all weights."""
     clip_norm: float | None = None
@@ -90,8 +90,8 @@ class SGD(Optimiser):
 
     def __post_init__(self) -> None:
         self._check_settings()
-        below_one("momentum", self.momentum)
-        at_least_zero("weight_decay", self.weight_decay)
+        check.below_one("momentum", self.momentum)
+        check.at_least_zero("weight_decay", self.weight_decay)
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov is set, but momentum is 0; expected a momentum above 0")
 
@@ -100,14 +100,6 @@ class SGD(Optimiser):
         return 1 if self.momentum else 0
 
     def _update(self, xp: Namespace, w: Array, gradient: Array, *moments: Array, **options: Any) -> tuple[Array, ...]:
-        return sgd(
-            xp,
-            w,
-            gradient,
-            *moments,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            learning_rate=options["learning_rate"],
-            gradient_scale=options["gradient_scale"],
-        )
+        options |= {"momentum": self.momentum, "nesterov": self.nesterov, "weight_decay": self.weight_decay}
+        m = moments[0] if moments else None
+        return sgd(xp, w, gradient, m, **{name: value for name, value in options.items() if name != "step"})

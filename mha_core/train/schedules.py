@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..ops import check
-from .optimiser import at_least_zero
 
 
 def warmup_cosine(peak: float, *, warmup: int, total: int, floor: float = 0.0) -> Callable[[int], float]:
@@ -59,10 +58,10 @@ class _Warmup:
     curve: Callable[[float], float]
 
     def __post_init__(self) -> None:
-        at_least_zero("peak", self.peak)
+        check.at_least_zero("peak", self.peak)
         check.integer("warmup", self.warmup, 0)
         check.integer("total", self.total, self.warmup + 1)
-        if at_least_zero("floor", self.floor) > self.peak:
+        if check.at_least_zero("floor", self.floor) > self.peak:
             raise ValueError(f"floor is {self.floor}; expected at most peak = {self.peak}")
 
     def __call__(self, step: int) -> float:

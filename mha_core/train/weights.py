@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ..algebra.arrays import Array, is_array
-from ..ops.tree import children, dotted, with_children
+from ..ops.tree import children, dotted, map_named
 
 Model: TypeAlias = Any
 """A tree of arrays."""
@@ -23,12 +23,16 @@ def named_arrays(model: Model) -> dict[str, Array]:
 
     Raises ValueError if two arrays have the same name.
     """
-    found: dict[str, Array] = {}
-    for name, x in _walk("", model):
-        if name in found:
+    arrays: dict[str, Array] = {}
+
+    def note(name: str, x: Array) -> Array:
+        if (name := name or _ROOT) in arrays:
             raise ValueError(f"two arrays of the model are named {name}; expected keys that give each its own name")
-        found[name] = x
-    return found
+        arrays[name] = x
+        return x
+
+    map_named(model, note)
+    return arrays
 
 
 def named_gradients(model: Model, gradients: Any) -> dict[str, Array]:
@@ -41,14 +45,7 @@ def named_gradients(model: Model, gradients: Any) -> dict[str, Array]:
 
 def replaced(model: Model, arrays: Mapping[str, Array]) -> Model:
     """Return the model with these arrays in place of those of the same names. Parts without any stay the same objects."""
-    return _replaced("", model, arrays)
-
-
-def _walk(name: str, value: Any) -> Iterator[tuple[str, Array]]:
-    if is_array(value):
-        yield name or _ROOT, value
-    for key, child in (children(value) or {}).items():
-        yield from _walk(dotted(name, key), child)
+    return map_named(model, lambda name, x: arrays.get(name or _ROOT, x))
 
 
 def _pair(name: str, value: Any, gradient: Any) -> Iterator[tuple[str, Array]]:
@@ -73,15 +70,6 @@ def _pair(name: str, value: Any, gradient: Any) -> Iterator[tuple[str, Array]]:
         raise ValueError(f"the gradient of {name or _ROOT} has {_listed(given)}; expected {_listed(inside)}, as in the model")
     for key, child in inside.items():
         yield from _pair(dotted(name, key), child, given[key])
-
-
-def _replaced(name: str, value: Any, arrays: Mapping[str, Array]) -> Any:
-    if is_array(value):
-        return arrays.get(name or _ROOT, value)
-    inside = children(value)
-    if inside is None:
-        return value
-    return with_children(value, {key: _replaced(dotted(name, key), child, arrays) for key, child in inside.items()})
 
 
 def _listed(inside: Mapping[Any, Any]) -> str:

@@ -16,9 +16,10 @@ from mha_core.plugin import AttentionProblem, AttentionState, Call, by_sequence,
 
 from .. import launch, products
 from ..launch import Launch, c_name
+from ..products import with_strides
 from . import partition
 from .batch_axes import over_batches
-from .mask_and_bias import FAR, MaskAndBias, along, supports_shapes, with_batch
+from .mask_and_bias import MaskAndBias, along, supports_shapes, with_batch
 from .partition import Block, threads_of_row
 
 # Float16 weights of many keys would be subnormal; the second product divides by this factor again.
@@ -132,26 +133,19 @@ def modifier_args(modifiers: MaskAndBias, block: Block, cols: range, scores: Any
     mask, bias = (None if x is None else along(along(x, 0, batch), 1, heads) for x in (mask, bias))
     lengths = None if modifiers.lengths is None else along(modifiers.lengths, 0, batch)
     slopes = None if modifiers.slopes is None or modifiers.is_computed else along(modifiers.slopes, 0, heads)
-    low, high = modifiers.band
+    low, high, _, shift = modifiers.limits
     int32 = numpy.int32
     return bias, [
         *(scores.dtype.type(p.softcap or 0), int32(block.rows.start), int32(cols.start)),
-        *(int32(-FAR if low is None else low), int32(FAR if high is None else high)),
-        *(*_with_strides(lengths, 1), *_with_strides(mask, 4), *_with_strides(bias, 4)),
-        *(slopes, int32(0 if slopes is None else modifiers.shift)),
+        *(int32(low), int32(high)),
+        *(*with_strides(lengths, 1), *with_strides(mask, 4), *with_strides(bias, 4)),
+        *(slopes, int32(0 if slopes is None else shift)),
     ]
 
 
 def weight_factor(weights: Any) -> float:
     """Return what weights are multiplied by before they are rounded."""
     return _WEIGHT_FACTOR.get(str(weights.dtype), 1.0)
-
-
-def _with_strides(x: Any, ndim: int) -> tuple[Any, ...]:
-    """Return an array and its strides in elements; without an array, None and zeros."""
-    import numpy
-
-    return x, *map(numpy.int64, (0,) * ndim if x is None else products.elements(x))
 
 
 def _lse_strides(lse: Any) -> tuple[int, int, int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from itertools import product
 from typing import Any
 
 from mha_core.plugin import (
@@ -21,18 +20,19 @@ from mha_core.plugin import (
     AttentionProblem,
     AttentionState,
     Call,
+    ScoreSum,
     goes_by_sequence,
     gradients_by_sequence,
+    score_sum,
 )
 
 from .. import launch, products
 from ..launch import Launch, c_name
 from . import blocks, partition
-from .bias_vjp import BlockSum, bias_sum
 from .blocks import modifier_args, slice_of, weight_factor
 from .mask_and_bias import MaskAndBias, along, with_batch
 from .partition import Block
-from .rows import Rows, gradients_of, rows_of
+from .rows import Rows, gradients_of, over_batches, rows_of
 
 _THREADS = 256  # of a row, at most
 
@@ -50,14 +50,10 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
     if goes_by_sequence(p):
         return gradients_by_sequence(p, state, d_out, d_lse, wanted, attention_vjp)
     rows = rows_of(p, state, d_out, d_lse)
-    of_bias = bias_sum(p) if "bias" in wanted else None
+    of_bias = score_sum(p) if "bias" in wanted else None
     sums = {name: _zeros(p, getattr(p, name)) for name in ("query", "key", "value") if name in wanted}
-    batch = p.batch_shape
-    for at, index in enumerate(product(*map(range, batch[:-1]))) if wanted - {"sink"} else ():
-        size = batch[-1] if batch else 1
-        some = slice(at * size, (at + 1) * size)
-        place = index if batch else (None,)  # without batch axes, add one
-        _Blocks(p, index, Rows(*(x[some] for x in rows)), {n: x[place] for n, x in sums.items()}, of_bias).add()
+    for index, of_batch, to in over_batches(p, rows, sums) if wanted - {"sink"} else ():
+        _Blocks(p, index, of_batch, to, of_bias).add()
     return gradients_of(p, sums, rows, wanted, bias=None if of_bias is None else of_bias.whole())
 
 
@@ -69,7 +65,7 @@ class _Blocks:
     """The blocks of the problem of one index of the batch axes before the last, added to sums in place."""
 
     def __init__(
-        self, p: AttentionProblem, index: tuple[int, ...], rows: Rows, sums: dict[str, Any], of_bias: BlockSum | None
+        self, p: AttentionProblem, index: tuple[int, ...], rows: Rows, sums: dict[str, Any], of_bias: ScoreSum | None
     ) -> None:
         xp = p.xp
         self.p, self.index, self.rows, self.of_bias = p, index, rows, of_bias
@@ -107,25 +103,26 @@ class _Blocks:
         count = len(cols)
         products.product(query, xp.matrix_transpose(key[:, :, None]), scores[..., :count], p.scale)
         products.product(d_out, xp.matrix_transpose(value[:, :, None]), d_weights[..., :count])
-        is_wide, own = p.query.dtype == p.compute_dtype, self.of_bias is not None and p.softcap is not None
+        is_wide, separate = p.query.dtype == p.compute_dtype, self.of_bias is not None and p.softcap is not None
         weights = scores if is_wide else xp.empty(shape, dtype=p.query.dtype, device=p.device)
-        d_scores = d_weights if is_wide and not own else xp.empty(shape, dtype=p.query.dtype, device=p.device)
+        d_scores = d_weights if is_wide and not separate else xp.empty(shape, dtype=p.query.dtype, device=p.device)
         d_bias = d_weights if self.of_bias is not None and d_scores is not d_weights else None
         launch.run(self._softmax_vjp(block, cols, scores, d_weights, weights, d_scores, d_bias))
         if self.of_bias is not None:
             of_scores = xp.reshape(d_weights, (shape[0], -1, *shape[3:]))[..., :count]
-            self.of_bias.add(self.index, block, cols, of_scores)
+            heads = range(block.heads.start * p.num_groups, block.heads.stop * p.num_groups)
+            self.of_bias.add((*self.index, block.batch, heads, block.rows, cols), of_scores)
         weights, d_scores = weights[..., :count], d_scores[..., :count]
-        some = slice_of(block.batch), slice_of(block.heads)
+        place = slice_of(block.batch), slice_of(block.heads)
         if self.d_query is not None:
-            of_rows = self.d_query[(*some, slice(None), slice_of(block.rows))]
+            of_rows = self.d_query[(*place, slice(None), slice_of(block.rows))]
             products.product(d_scores, key[:, :, None], of_rows, p.scale, add=True)
         for total, left, right, factor in (
             (self.d_key, d_scores, query, p.scale),
             (self.d_value, weights, d_out, 1 / weight_factor(weights)),
         ):
             if total is not None:
-                of_keys = total[(*some, slice_of(cols))]
+                of_keys = total[(*place, slice_of(cols))]
                 products.product(xp.matrix_transpose(_stacked(xp, left)), _stacked(xp, right), of_keys, factor, add=True)
 
     def _softmax_vjp(

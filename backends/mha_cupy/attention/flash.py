@@ -41,8 +41,8 @@ def supports(call: Call) -> str | None:
     offset = call.option("query_offset")
     if "alibi" in call.features and (offset is None or abs(offset) >= FAR // 2):
         return f"supports ALiBi only if query_offset is an int below {FAR // 2}"
-    found = capability()
-    return f"needs compute capability 8.0, not {found / 10}" if found < _MIN_CAPABILITY else supports_shapes(call)
+    current = capability()
+    return f"needs compute capability 8.0, not {current / 10}" if current < _MIN_CAPABILITY else supports_shapes(call)
 
 
 def attention(p: AttentionProblem) -> AttentionState:
@@ -75,7 +75,7 @@ def _flash(
 
     The first axis of out and lse is the split.
     """
-    p, (low, high) = modifiers.p, modifiers.band
+    p = modifiers.p
     rows, cols = range(out.shape[-2]), range(key.shape[-2])
     mask, bias = modifiers.mask(rows, cols), modifiers.bias(rows, cols)
     read = (query, key, value)
@@ -84,8 +84,7 @@ def _flash(
         tuple(map(layout, (*read, out, modifiers.lengths, mask, bias))),
         aligned=not any(address(x) % 16 for x in read),
         numbers=(p.scale, p.softcap or 0.0),
-        band=(-FAR if low is None else low, FAR if high is None else high),
-        shift=0 if modifiers.slopes is None else modifiers.shift,
+        limits=modifiers.limits,
     )
     arrays = (*read, out, lse, modifiers.spans, modifiers.lengths, mask, bias, modifiers.slopes, sink)
     return Launch("flash.cu", "flash", config.defines, config.grid, config.block, (*arrays, *config.scalars), config.shared)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy
 
 from ..launch import c_name
-from .mask_and_bias import FAR
 
 _WARPS = 8  # warps that a multiprocessor runs at the same time; its registers allow no more
 _MIN_STEPS = 4  # steps of a split: with fewer, too much of the time goes into starting and combining
@@ -35,7 +34,7 @@ class ThreadBlock:
     keys: int
     """Keys in each step."""
     plain: bool
-    """Whether only a band, lengths or packed sequences modify the scores."""
+    """True if only a band, lengths or packed sequences modify the scores."""
 
     @property
     def rows(self) -> int:
@@ -97,8 +96,7 @@ def for_flash(
     *,
     aligned: bool,
     numbers: tuple[float, ...],
-    band: tuple[int, int],
-    shift: int,
+    limits: tuple[int, int, int, int],
 ) -> LaunchConfig:
     """Return the configuration of ``flash``.
 
@@ -112,28 +110,26 @@ def for_flash(
     query, key, value, out, lengths, mask, bias = layouts
     assert query and key and value and out
     dim, value_dim = query.shape[-1], value.shape[-1]
-    wide_reads = all(x.shape[-1] % 8 == 0 and not any(step % 8 for step in x.strides[:-1]) for x in (query, key, value))
-    types = {"DTYPE": query, "OUT": out, "BIAS": bias or query}
+    types = {"DTYPE": query.dtype, "OUT": out.dtype, "BIAS": (bias or query).dtype}
     sizes = {
         "DIM": padded(dim),
         "VALUE_DIM": padded(value_dim),
-        "PACK": 8 if aligned and wide_reads else 1,
+        "PACK": pack(aligned, query, key, value),
         "WARPS": block.warps,
         "TILES": block.tiles,
         "KEYS": block.keys,
         "PLAIN": int(block.plain),
     }
-    strides = ((query, 4), (key, 3), (value, 3), (out, 5), (lengths, 1), (mask, 4), (bias, 4))
     return LaunchConfig(
-        defines=_defines(types, sizes),
+        defines=defines(types, sizes),
         grid=math.prod(out.shape[:3]) * -(-math.prod(out.shape[3:5]) // block.rows),
         block=32 * block.warps,
         shared=2 * ((block.rows + block.keys) * pitch(dim) + block.keys * pitch(value_dim)),
-        scalars=(
-            *(numpy.int64(step) for x, axes in strides for step in ((0,) * axes if x is None else x.strides[:axes])),
-            *map(numpy.int32, (*out.shape[:-1], key.shape[-2], dim, value_dim)),
-            *map(numpy.float32, numbers),
-            *map(numpy.int32, (*band, band != (-FAR, FAR), shift)),
+        scalars=scalars(
+            ((query, 4), (key, 3), (value, 3), (out, 5), (lengths, 1), (mask, 4), (bias, 4)),
+            (*out.shape[:-1], key.shape[-2], dim, value_dim),
+            numbers,
+            limits,
         ),
     )
 
@@ -143,7 +139,7 @@ def for_combine(outs: tuple[int, ...], out: Layout) -> LaunchConfig:
     """Return the configuration of ``combine``. outs: (splits, b, K, G, L, E); out: the same without the splits."""
     unused = {"DIM": 16, "VALUE_DIM": 16, "PACK": 1, "WARPS": 1, "TILES": 1, "KEYS": 16, "PLAIN": 1}  # only by ``flash``
     return LaunchConfig(
-        defines=_defines(dict.fromkeys(("DTYPE", "OUT", "BIAS"), out), unused),
+        defines=defines(dict.fromkeys(("DTYPE", "OUT", "BIAS"), out.dtype), unused),
         grid=-(-math.prod(out.shape[:-1]) // _COMBINE_WARPS),
         block=32 * _COMBINE_WARPS,
         shared=0,
@@ -151,5 +147,26 @@ def for_combine(outs: tuple[int, ...], out: Layout) -> LaunchConfig:
     )
 
 
-def _defines(types: dict[str, Layout], sizes: dict[str, int]) -> tuple[str, ...]:
-    return (*(f"{name}={c_name(x.dtype)}" for name, x in types.items()), *(f"{name}={n}" for name, n in sizes.items()))
+def defines(types: dict[str, Any], sizes: dict[str, int]) -> tuple[str, ...]:
+    """Return the defines that name dtypes and sizes."""
+    return (*(f"{name}={c_name(x)}" for name, x in types.items()), *(f"{name}={n}" for name, n in sizes.items()))
+
+
+def pack(aligned: bool, *layouts: Layout) -> int:
+    """Return how many elements a thread copies at once: 8 if all rows are aligned to 16 bytes, else 1."""
+    return 8 if aligned and all(x.shape[-1] % 8 == 0 and not any(n % 8 for n in x.strides[:-1]) for x in layouts) else 1
+
+
+def scalars(
+    strides: tuple[tuple[Layout | None, int], ...],
+    sizes: tuple[int, ...],
+    numbers: tuple[float, ...],
+    limits: tuple[int, int, int, int],
+) -> tuple[Any, ...]:
+    """Return the arguments after the arrays. strides: layouts, each with the number of its axes before the last."""
+    return (
+        *(numpy.int64(step) for x, axes in strides for step in ((0,) * axes if x is None else x.strides[:axes])),
+        *map(numpy.int32, sizes),
+        *map(numpy.float32, numbers),
+        *map(numpy.int32, limits),
+    )

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Set
 from functools import lru_cache
-from itertools import product
 from typing import Any
-
-import numpy
 
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call
 
 from .. import launch
-from ..launch import Launch, address, c_name
-from . import flash
+from ..launch import Launch, address
+from . import flash, flash_config
 from .flash_config import LaunchConfig, Layout, padded, pitch
-from .mask_and_bias import FAR, MaskAndBias, with_batch
-from .rows import Rows, gradients_of, rows_of
+from .mask_and_bias import MaskAndBias, with_batch
+from .rows import Rows, gradients_of, over_batches, rows_of
 
 _MAX_HEAD_DIM = 128  # the sums of keys and values that are wider do not fit in the registers of a warp
 
@@ -37,14 +34,10 @@ def supports(call: Call) -> str | None:
 def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any, wanted: Set[str]) -> AttentionGradients:
     """Return the wanted gradients, in the dtypes of the arrays; sums are float32."""
     rows = rows_of(p, state, d_out, d_lse)
-    batch = p.batch_shape
-    found = {name: _empty(p, getattr(p, name)) for name in ("query", "key", "value") if name in wanted}
-    for at, index in enumerate(product(*map(range, batch[:-1]))) if found else ():
-        size = batch[-1] if batch else 1
-        some = slice(at * size, (at + 1) * size)
-        place = index if batch else (None,)  # without batch axes, add one
-        _fill(p, index, Rows(*(x[some] for x in rows)), {name: x[place] for name, x in found.items()})
-    return gradients_of(p, found, rows, wanted)
+    sums = {name: _empty(p, getattr(p, name)) for name in ("query", "key", "value") if name in wanted}
+    for index, of_batch, to in over_batches(p, rows, sums) if sums else ():
+        _fill(p, index, of_batch, to)
+    return gradients_of(p, sums, rows, wanted)
 
 
 def _empty(p: AttentionProblem, x: Any) -> Any:
@@ -56,32 +49,31 @@ def _empty(p: AttentionProblem, x: Any) -> Any:
 def _fill(p: AttentionProblem, index: tuple[int, ...], rows: Rows, to: dict[str, Any]) -> None:
     """Fill the gradients, (b, H, L, D) and so on, for one index of the batch axes before the last."""
     modifiers = MaskAndBias(p, index, takes_spans=True)
-    given = [flash.readable(x) for x in (*(with_batch(x, index) for x in (p.query, p.key, p.value)), rows.d_out)]
+    read = [flash.readable(x) for x in (*(with_batch(x, index) for x in (p.query, p.key, p.value)), rows.d_out)]
     if "query" in to:
-        launch.run(_flash_vjp(modifiers, given, rows, (to["query"], None, None)))
+        launch.run(_flash_vjp(modifiers, read, rows, (to["query"], None, None)))
     of_keys = [to[name] for name in ("key", "value") if name in to]
     for dtype in {str(x.dtype): x.dtype for x in of_keys}.values():  # two, if only one of them is shared by batch elements
         key, value = (x if (x := to.get(name)) is not None and x.dtype == dtype else None for name in ("key", "value"))
-        launch.run(_flash_vjp(modifiers, given, rows, (None, key, value)))
+        launch.run(_flash_vjp(modifiers, read, rows, (None, key, value)))
 
 
-def _flash_vjp(modifiers: MaskAndBias, given: list[Any], rows: Rows, to: tuple[Any, Any, Any]) -> Launch:
+def _flash_vjp(modifiers: MaskAndBias, read: list[Any], rows: Rows, to: tuple[Any, Any, Any]) -> Launch:
     """Return the launch for query (b, H, L, D), key, value and d_out, which fills d_query, or d_key and d_value."""
-    p, (low, high) = modifiers.p, modifiers.band
-    num_rows, num_cols = range(given[0].shape[-2]), range(given[1].shape[-2])
+    p = modifiers.p
+    num_rows, num_cols = range(read[0].shape[-2]), range(read[1].shape[-2])
     mask, bias = modifiers.mask(num_rows, num_cols), modifiers.bias(num_rows, num_cols)
     config = _config(
-        tuple(map(flash.layout, (*given, modifiers.lengths, mask, bias))),
+        tuple(map(flash.layout, (*read, modifiers.lengths, mask, bias))),
         tuple(rows.lse.shape),
         next(x.dtype for x in to if x is not None),
         of_keys=to[0] is None,
         plain=modifiers.is_plain,
-        aligned=not any(address(x) % 16 for x in given),
+        aligned=not any(address(x) % 16 for x in read),
         numbers=(p.scale, p.softcap or 0.0),
-        band=(-FAR if low is None else low, FAR if high is None else high),
-        shift=0 if modifiers.slopes is None else modifiers.shift,
+        limits=modifiers.limits,
     )
-    arrays = (*given, *to, rows.lse, rows.delta, modifiers.spans, modifiers.lengths, mask, bias, modifiers.slopes)
+    arrays = (*read, *to, rows.lse, rows.delta, modifiers.spans, modifiers.lengths, mask, bias, modifiers.slopes)
     return Launch(
         "flash_vjp.cu", "flash_vjp", config.defines, config.grid, config.block, (*arrays, *config.scalars), config.shared
     )
@@ -107,36 +99,33 @@ def _config(
     plain: bool,
     aligned: bool,
     numbers: tuple[float, ...],
-    band: tuple[int, int],
-    shift: int,
+    limits: tuple[int, int, int, int],
 ) -> LaunchConfig:
     """Return everything about a launch except its arrays. layouts: of query, key, value, d_out, lengths, mask and bias."""
     query, key, value, d_out, lengths, mask, bias = layouts
     assert query and key and value and d_out
     (batch, heads, rows), (kv_heads, cols, dim), value_dim = lse, key.shape[-3:], value.shape[-1]
-    wide_reads = all(x.shape[-1] % 8 == 0 and not any(n % 8 for n in x.strides[:-1]) for x in (query, key, value, d_out))
-    own = cols if of_keys else rows
-    warps, step = own_and_step(dim, value_dim, own)
+    own_count = cols if of_keys else rows
+    warps, step = own_and_step(dim, value_dim, own_count)
     types = {"DTYPE": query.dtype, "OUT": out, "BIAS": (bias or query).dtype}
     sizes = {
         "OF_KEYS": int(of_keys),
         "DIM": padded(dim),
         "VALUE_DIM": padded(value_dim),
-        "PACK": 8 if aligned and wide_reads else 1,
+        "PACK": flash_config.pack(aligned, query, key, value, d_out),
         "WARPS": warps,
         "OTHERS": step,
         "PLAIN": int(plain),
     }
-    strides = ((query, 3), (key, 3), (value, 3), (d_out, 3), (lengths, 1), (mask, 4), (bias, 4))
     return LaunchConfig(
-        defines=(*(f"{name}={c_name(x)}" for name, x in types.items()), *(f"{name}={n}" for name, n in sizes.items())),
-        grid=batch * (kv_heads if of_keys else heads) * -(-own // (16 * warps)),
+        defines=flash_config.defines(types, sizes),
+        grid=batch * (kv_heads if of_keys else heads) * -(-own_count // (16 * warps)),
         block=32 * warps,
         shared=shared_bytes(dim, value_dim, warps, step),
-        scalars=(
-            *(numpy.int64(n) for x, axes in strides for n in ((0,) * axes if x is None else x.strides[:axes])),
-            *map(numpy.int32, (batch, heads, heads // kv_heads, rows, cols, dim, value_dim)),
-            *map(numpy.float32, numbers),
-            *map(numpy.int32, (*band, band != (-FAR, FAR), shift)),
+        scalars=flash_config.scalars(
+            ((query, 3), (key, 3), (value, 3), (d_out, 3), (lengths, 1), (mask, 4), (bias, 4)),
+            (batch, heads, heads // kv_heads, rows, cols, dim, value_dim),
+            numbers,
+            limits,
         ),
     )

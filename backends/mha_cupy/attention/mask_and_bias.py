@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from mha_core.plugin import Alibi, ArrayBias, AttentionProblem, Call
+from mha_core.plugin import Alibi, ArrayBias, AttentionProblem, Call, Limits
 
 FAR = 1 << 30  # more than any distance between a query and a key that the kernels count in 32 bits
 _MIN_SCALE = 2.0**-126  # a smaller scale would be flushed to 0 on a device, and -inf times 0 is NaN
-Band = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,18 +22,18 @@ class MaskAndBias:
     p: AttentionProblem
     index: tuple[int, ...]
     takes_spans: bool = False
-    """Whether the kernel has an argument for packed sequences."""
+    """True if the kernel has an argument for packed sequences."""
 
     @cached_property
     def is_computed(self) -> bool:
-        """Whether the mask or the bias must be computed for each block, because the kernel has no argument for it."""
+        """True if the mask or the bias must be computed for each block, because the kernel has no argument for it."""
         s, bias = self.p.structure, self.p.bias
         bias_is_argument = bias is None or isinstance(bias, ArrayBias) or self.slopes is not None
         return s.rest is not None or (s.packed is not None and not self.takes_spans) or not bias_is_argument
 
     @property
     def is_plain(self) -> bool:
-        """Whether only a band, lengths or spans modify the scores, and a larger product always gives a larger score."""
+        """True if only a band, lengths or spans modify the scores, and a larger product always gives a larger score."""
         p = self.p
         return (
             p.scale >= _MIN_SCALE
@@ -46,7 +45,7 @@ class MaskAndBias:
 
     @property
     def every_row_sees(self) -> bool:
-        """Whether no query can be without a key: there is no mask, and no bias that may be -inf everywhere."""
+        """True if no query can be without a key: there is no mask, and no bias that may be -inf everywhere."""
         return self.p.mask is None and self.p.bias is None
 
     @cached_property
@@ -70,8 +69,14 @@ class MaskAndBias:
         return p.xp.asarray(numpy.repeat(spans, packed, axis=0), device=p.device)
 
     @property
-    def band(self) -> Band:
-        return (None, None) if self.is_computed else self.p.structure.band
+    def band(self) -> Limits:
+        return Limits() if self.is_computed else self.p.structure.band
+
+    @property
+    def limits(self) -> tuple[int, int, int, int]:
+        """Limits of col - row, whether they limit anything, and the shift of ALiBi's distances."""
+        low, high = (far if x is None else x for x, far in zip(self.band, (-FAR, FAR), strict=True))
+        return low, high, (low, high) != (-FAR, FAR), 0 if self.slopes is None else self.shift
 
     @property
     def shift(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .mask_and_bias import Band
+from mha_core.plugin import Limits, heads_together, pieces
 
 MIN_SCORES = 1 << 22  # scores in a block of a small problem: 16 MB of float32, and half as much for the weights
 MAX_SCORES = 1 << 25  # scores in a block of a large problem: 128 MB, and half as much
@@ -35,11 +35,11 @@ def blocks(
     groups: int,
     num_rows: int,
     num_cols: int,
-    band: Band,
+    band: Limits,
     *,
     copies: int = 0,
     scores: int | None = None,
-    max_keys: int | None = None,
+    max_keys: int = MAX_KEYS,
 ) -> Iterator[Block]:
     """Yield blocks that cover each (batch element, key head, query) once.
 
@@ -54,33 +54,20 @@ def blocks(
     """
     if scores is None:
         scores = scores_of_block(batch * heads * groups * num_rows * num_cols)
-    max_keys = MAX_KEYS if max_keys is None else max_keys
-    rows_at_once = num_rows if band == (None, None) else min(num_rows, BAND_QUERIES)
-    reach = max(
-        len(keys_in_band(range(at, min(num_rows, at + rows_at_once)), num_cols, band)) for at in _probes(num_rows, rows_at_once)
-    )
-    width = max(1, min(reach, max_keys))
-    rows_at_once = max(1, min(rows_at_once, scores // max(groups * width, copies * reach, 1)))
-    heads_at_once = max(1, min(heads, scores // (groups * rows_at_once * width)))
-    batch_at_once = max(1, min(batch, scores // (groups * rows_at_once * width * heads))) if heads_at_once == heads else 1
-    for rows in _split(range(num_rows), rows_at_once):
-        cols = tuple(_split(keys_in_band(rows, num_cols, band), max_keys))
-        for elements in _split(range(batch), batch_at_once):
-            for some_heads in _split(range(heads), heads_at_once):
-                yield Block(elements, some_heads, rows, cols)
+    most = num_rows if band == Limits() else min(num_rows, BAND_QUERIES)
+    reach = max(1, band.most_keys(most, num_cols))
+    width = min(reach, max_keys)
+    most = max(1, min(most, scores // max(groups * width, copies * reach)))
+    together = heads_together(batch, heads, max(1, scores // (groups * most * width)))
+    for rows in pieces(range(num_rows), most):
+        cols = tuple(pieces(band.keys_of(rows, range(num_cols)), max_keys))
+        for elements, key_heads in together:
+            yield Block(range(elements.start, elements.stop), range(key_heads.start, key_heads.stop), rows, cols)
 
 
 def scores_of_block(total: int) -> int:
     """Return how many scores a block has in a problem with ``total`` scores."""
     return max(MIN_SCORES, min(MAX_SCORES, total // NUM_BLOCKS))
-
-
-def keys_in_band(rows: range, num_cols: int, band: Band) -> range:
-    """Return the keys that at least one of these queries may see."""
-    low, high = band
-    start = 0 if low is None else max(0, rows.start + low)
-    stop = num_cols if high is None else min(num_cols, rows.stop + high)
-    return range(start, max(start, stop))
 
 
 def threads_of_row(num_cols: int) -> tuple[int, int]:
@@ -92,13 +79,3 @@ def threads_of_row(num_cols: int) -> tuple[int, int]:
     while threads * each < num_cols:
         each *= 2
     return threads, each
-
-
-def _probes(num_rows: int, rows_at_once: int) -> Iterator[int]:
-    """Yield the starts of the first, a middle and the last block of rows; in no other block does the band reach more keys."""
-    last = max(0, num_rows - rows_at_once)
-    yield from {0, last // 2, last}
-
-
-def _split(index: range, size: int) -> Iterator[range]:
-    return (index[at : at + size] for at in range(0, len(index), size))

@@ -1,9 +1,10 @@
-"""What gradients of attention need of each query, by one kernel (cuda/rows.cu), and gradients in the shapes of the arrays."""
+"""Terms of each query that gradients of attention need, by one kernel (cuda/rows.cu), and gradients in the arrays' shapes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from itertools import product
 from typing import Any, NamedTuple
 
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, sink_gradient, sum_to
@@ -31,21 +32,20 @@ def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) 
     lse: Any = xp.reshape(state.lse, (batch, heads, rows))
     d_lse = d_lse if d_lse is None else xp.reshape(d_lse, lse.shape)
     where: dict[str, Any] = {"dtype": p.compute_dtype, "device": p.device}
-    found = Rows(xp.empty(lse.shape, **where), xp.empty(lse.shape, **where), d_out)
+    rows_to = Rows(xp.empty(lse.shape, **where), xp.empty(lse.shape, **where), d_out)
     every_row_sees = p.mask is None and p.bias is None and not p.structure.features
     if not every_row_sees:
-        found = found._replace(d_out=xp.empty(d_out.shape, dtype=d_out.dtype, device=p.device))
+        rows_to = rows_to._replace(d_out=xp.empty(d_out.shape, dtype=d_out.dtype, device=p.device))
     sink = None if p.sink is None else xp.astype(p.sink, p.compute_dtype, copy=False)
     sink = sink if sink is None or sink.strides[0] == sink.dtype.itemsize else sink.copy()
-    launch.run(_row_terms(out, d_out, lse, d_lse, sink, found, writes_d_out=not every_row_sees))
-    return found
+    launch.run(_row_terms(out, d_out, lse, d_lse, sink, rows_to, writes_d_out=not every_row_sees))
+    return rows_to
 
 
 def _row_terms(out: Any, d_out: Any, lse: Any, d_lse: Any, sink: Any, to: Rows, *, writes_d_out: bool) -> Launch:
     import numpy
 
-    given = ((out, 4), (d_out, 4), (lse, 3), (d_lse, 3))
-    strides = ((x, *map(numpy.int64, (0,) * axes if x is None else products.elements(x))) for x, axes in given)
+    read = ((out, 4), (d_out, 4), (lse, 3), (d_lse, 3))
     return Launch(
         "rows.cu",
         "row_terms",
@@ -53,17 +53,28 @@ def _row_terms(out: Any, d_out: Any, lse: Any, d_lse: Any, sink: Any, to: Rows, 
         grid=-(-math.prod(lse.shape) // _WARPS),
         block=32 * _WARPS,
         args=(
-            *(x for some in strides for x in some),
+            *(argument for x, axes in read for argument in products.with_strides(x, axes)),
             *(sink, to.lse, to.delta, to.d_out if writes_d_out else None),
             *map(numpy.int32, out.shape),
         ),
     )
 
 
+def over_batches(
+    p: AttentionProblem, rows: Rows, sums: dict[str, Any]
+) -> Iterator[tuple[tuple[int, ...], Rows, dict[str, Any]]]:
+    """Yield each index of the batch axes before the last, with the rows and the gradients of its problem."""
+    batch = p.batch_shape
+    size = batch[-1] if batch else 1
+    for at, index in enumerate(product(*map(range, batch[:-1]))):
+        place = index if batch else (None,)  # without batch axes, add one
+        yield index, Rows(*(x[at * size : (at + 1) * size] for x in rows)), {name: x[place] for name, x in sums.items()}
+
+
 def gradients_of(
     p: AttentionProblem, sums: dict[str, Any], rows: Rows, wanted: Set[str], *, bias: Any = None
 ) -> AttentionGradients:
     """Return gradients of whole batches in the shapes and dtypes of the arrays, with that of the sink."""
-    found = {name: sum_to(p.xp, x, getattr(p, name).shape) for name, x in sums.items()}
-    found = {name: p.xp.astype(x, p.query.dtype, copy=False) for name, x in found.items()}
-    return AttentionGradients(**found, bias=bias, sink=sink_gradient(p, rows) if "sink" in wanted else None)  # type: ignore[arg-type]
+    sums = {name: sum_to(p.xp, x, getattr(p, name).shape) for name, x in sums.items()}
+    sums = {name: p.xp.astype(x, p.query.dtype, copy=False) for name, x in sums.items()}
+    return AttentionGradients(**sums, bias=bias, sink=sink_gradient(p, rows) if "sink" in wanted else None)  # type: ignore[arg-type]

@@ -34,30 +34,18 @@ extern "C" __global__ void activate(
     if (pack >= packs) return;
     const long long row = pack / packs_of_row;
     const int at = pack % packs_of_row * PACK;
-    WIDE y[PACK], more[PACK];
+    WIDE y[PACK];
     load(x + row * x_stride + at, y);
-    if (b) {
-        load(b + at, more);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) y[i] += more[i];
-    }
+    if (b) add(b + at, y);
 #pragma unroll
     for (int i = 0; i < PACK; i++) y[i] = ACTIVATION(y[i]);
     if (gate) {
         WIDE by[PACK];
         load(gate + row * gate_stride + at, by);
-        if (gate_b) {
-            load(gate_b + at, more);
-#pragma unroll
-            for (int i = 0; i < PACK; i++) by[i] += more[i];
-        }
+        if (gate_b) add(gate_b + at, by);
 #pragma unroll
         for (int i = 0; i < PACK; i++) y[i] *= by[i];
     }
-    if (residual) {
-        load(residual + row * residual_stride + at, more);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) y[i] += more[i];
-    }
+    if (residual) add(residual + row * residual_stride + at, y);
     store(y, out + row * packs_of_row * PACK + at);
 }

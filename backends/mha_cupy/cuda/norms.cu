@@ -7,36 +7,18 @@
 // x + b + residual for PACK elements.
 __device__ __forceinline__ void sum_of(const DTYPE* x, const DTYPE* b, const DTYPE* residual, int at, WIDE (&to)[PACK]) {
     load(x + at, to);
-    WIDE more[PACK];
-    if (b) {
-        load(b + at, more);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) to[i] += more[i];
-    }
-    if (residual) {
-        load(residual + at, more);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) to[i] += more[i];
-    }
+    if (b) add(b + at, to);
+    if (residual) add(residual + at, to);
 }
 
 // (v - mean) * factor * weight + bias for PACK elements.
 __device__ __forceinline__ void write(
     WIDE (&v)[PACK], WIDE mean, WIDE factor, const DTYPE* weight, const DTYPE* bias, int at, DTYPE* out)
 {
-    WIDE more[PACK];
 #pragma unroll
     for (int i = 0; i < PACK; i++) v[i] = (v[i] - mean) * factor;
-    if (weight) {
-        load(weight + at, more);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) v[i] *= more[i];
-    }
-    if (bias) {
-        load(bias + at, more);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) v[i] += more[i];
-    }
+    if (weight) multiply(weight + at, v);
+    if (bias) add(bias + at, v);
     store(v, out + at);
 }
 

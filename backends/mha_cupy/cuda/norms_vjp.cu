@@ -8,12 +8,7 @@
 // g = d weight for PACK elements.
 __device__ __forceinline__ void gradient_of(const DTYPE* d, const DTYPE* weight, int at, WIDE (&g)[PACK]) {
     load(d + at, g);
-    if (weight) {
-        WIDE more[PACK];
-        load(weight + at, more);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) g[i] *= more[i];
-    }
+    if (weight) multiply(weight + at, g);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS * ROWS) normalize_vjp(

@@ -62,6 +62,18 @@ template <typename T, typename W, int COUNT> __device__ __forceinline__ void loa
 #pragma unroll
     for (int i = 0; i < COUNT; i++) to[i] = wide(pack.of[i]);
 }
+template <typename T, typename W, int COUNT> __device__ __forceinline__ void add(const T* from, W (&to)[COUNT]) {
+    W more[COUNT];
+    load(from, more);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) to[i] += more[i];
+}
+template <typename T, typename W, int COUNT> __device__ __forceinline__ void multiply(const T* from, W (&to)[COUNT]) {
+    W more[COUNT];
+    load(from, more);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) to[i] *= more[i];
+}
 template <typename T, typename W, int COUNT> __device__ __forceinline__ void store(const W (&from)[COUNT], T* to) {
     Pack<T, COUNT> pack;
 #pragma unroll

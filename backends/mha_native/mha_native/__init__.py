@@ -3,7 +3,7 @@
 Importing this module imports neither an array library nor the compiled module; the functions that it names do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from mha_core.plugin import STANDARD_LAYER_FEATURES, Kernel, hookimpl
 
@@ -19,45 +19,34 @@ Its gradients are computed for all of them but batch axes that broadcast; those 
 """
 
 
+_VJP = HANDLES - {"lse", "broadcast"} | {"d_lse", "d_sink"}
+
+_KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
+    # backend, op, module, what tells the limits in it, features
+    ("numpy", "attention", "on_numpy", "supports", HANDLES),
+    ("numpy", "attention_vjp", "on_numpy", "supports", _VJP),
+    ("torch", "attention", "on_torch", "supports", HANDLES),
+    ("torch", "attention_vjp", "on_torch", "supports", _VJP),
+    ("numpy", "gelu", "on_numpy_lines", "supports_gelu", set()),
+    ("numpy", "gelu_vjp", "on_numpy_lines", "supports_gelu", set()),
+    ("numpy", "layer_norm", "on_numpy_lines", "supports", set()),
+    ("numpy", "rms_norm", "on_numpy_lines", "supports", set()),
+    ("numpy", "feed_forward", "on_numpy_lines", "supports", {"gate"}),
+    ("numpy", "encoder_layer", "on_numpy_lines", "supports", STANDARD_LAYER_FEATURES),
+)
+
+
 @hookimpl
 def mha_kernels() -> Iterable[Kernel]:
-    for backend in ("numpy", "torch"):
+    for backend, op, module, supports, handles in _KERNELS:
         yield Kernel(
             backend=backend,
-            op="attention",
-            name="native",
-            api=1,
-            load=f"mha_native.on_{backend}:attention",
-            prepare=f"mha_native.on_{backend}:prepare",
-            supports=f"mha_native.on_{backend}:supports",
-            handles=HANDLES,
-            priority=10,
-        )
-        yield Kernel(
-            backend=backend,
-            op="attention_vjp",
-            name="native",
-            api=1,
-            load=f"mha_native.on_{backend}:attention_vjp",
-            supports=f"mha_native.on_{backend}:supports",
-            handles=HANDLES - {"lse", "broadcast"} | {"d_lse", "d_sink"},
-            priority=10,
-        )
-    for op, supports, handles in (
-        ("gelu", "supports_gelu", ()),
-        ("gelu_vjp", "supports_gelu", ()),
-        ("layer_norm", "supports", ()),
-        ("rms_norm", "supports", ()),
-        ("feed_forward", "supports", ("gate",)),
-        ("encoder_layer", "supports", STANDARD_LAYER_FEATURES),
-    ):
-        yield Kernel(
-            backend="numpy",
             op=op,
             name="native",
             api=1,
-            load=f"mha_native.on_numpy_lines:{op}",
-            supports=f"mha_native.on_numpy_lines:{supports}",
+            load=f"mha_native.{module}:{op}",
+            prepare=f"mha_native.{module}:prepare" if op == "attention" else None,
+            supports=f"mha_native.{module}:{supports}",
             handles=frozenset(handles),
             priority=10,
         )

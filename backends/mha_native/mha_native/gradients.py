@@ -33,24 +33,24 @@ def attention_vjp(
     ``view`` returns an array in a form that the compiled module reads, ``empty_like(x, dtype)`` one laid out like x,
     ``empty_like(x, dtype, shape)`` one of another shape.
     """
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if p.sink is not None and (p.mask is not None or "sink" in wanted):
         terms = row_terms(p, state, p.xp.zeros_like(state.out) if d_out is None else d_out, d_lse)
         d_out = terms.d_out  # 0 in a query that sees no key, whose lse is the sink
-        found |= {"sink": sink_gradient(p, terms)} if "sink" in wanted else {}
-    given = {name: getattr(p, name) for name in _ARRAYS}
-    sums = {name: _sum_of(p, x, empty_like) if name in wanted else None for name, x in given.items()}
-    read = (*given.values(), state.out, state.lse[..., None], None if p.sink is None else p.sink[:, None, None])
+        results |= {"sink": sink_gradient(p, terms)} if "sink" in wanted else {}
+    operands = {name: getattr(p, name) for name in _ARRAYS}
+    sums = {name: _sum_of(p, x, empty_like) if name in wanted else None for name, x in operands.items()}
+    read = (*operands.values(), state.out, state.lse[..., None], None if p.sink is None else p.sink[:, None, None])
     towards = (d_out, None if d_lse is None else d_lse[..., None])
     if not wanted.isdisjoint(_ARRAYS):
-        first, last = ([None if x is None else view(x) for x in some] for some in (read, (*towards, *sums.values())))
+        first, last = ([None if x is None else view(x) for x in group] for group in (read, (*towards, *sums.values())))
         arrays = [*first, *beside, *last]
         native.attend_vjp(plan, threads, *arrays)
     for name, total in sums.items():
         if total is not None:
-            x = given[name]
-            found[name] = p.xp.astype(total[..., : x.shape[-1]], x.dtype, copy=False)
-    return AttentionGradients(**found)
+            x = operands[name]
+            results[name] = p.xp.astype(total[..., : x.shape[-1]], x.dtype, copy=False)
+    return AttentionGradients(**results)
 
 
 def _sum_of(p: AttentionProblem, x: Any, empty_like: Callable[..., Any]) -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call
-from mha_numpy.pool import inside_a_task
-from mha_numpy.threads import num_threads
+from mha_numpy.shared import check, inside_a_task, num_threads
 
 from . import gradients, problem
 from .level import native
 
+check(1, "mha-native")
 _KINDS = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H"}
 
 
@@ -49,10 +49,10 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside) -> Callable[..., Atte
         lse: Any = None if lse_shape is None else empty(lse_shape, lse_dtype)
         sinks = None if sink is None else _view(sink[:, None, None])
         column = None if lse is None else lse[..., None]
-        given = (query, key, value, out)
+        operands = (query, key, value, out)
         if is_bfloat16:
-            given = (_view(query), _view(key), _view(value), _view(out))
-        attend(plan, threads(), *given, column, sinks, *arrays)
+            operands = (_view(query), _view(key), _view(value), _view(out))
+        attend(plan, threads(), *operands, column, sinks, *arrays)
         return AttentionState(out, lse)
 
     return compute

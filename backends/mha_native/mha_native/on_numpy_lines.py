@@ -8,21 +8,19 @@ from typing import Any
 import numpy as np
 
 from mha_core.plugin import Call
-from mha_numpy import activations, norms
-from mha_numpy.gelu import supports as supports_gelu
-from mha_numpy.layers import Chunks
-from mha_numpy.tasks import in_tiles
+from mha_numpy.shared import Chunks, activate, by_rows, check, in_tiles, supports_gelu, supports_norms
 
 from .level import native
 
 __all__ = ["encoder_layer", "feed_forward", "gelu", "gelu_vjp", "layer_norm", "rms_norm", "supports", "supports_gelu"]
 
+check(1, "mha-native")
 _GELU, _GELU_VJP, _LAYER_NORM, _RMS_NORM = range(4)  # as in problem.h
 
 
 def supports(call: Call) -> str | None:
     """Return why norms and layers are not computed here, or None."""
-    return norms.supports(call) or (None if str(call.dtype) == "float32" else f"computes in float32, not {call.dtype}")
+    return supports_norms(call) or (None if str(call.dtype) == "float32" else f"computes in float32, not {call.dtype}")
 
 
 def gelu(x: np.ndarray, *, approximate: str) -> np.ndarray:
@@ -39,9 +37,9 @@ def _by_tiles(what: int, x: np.ndarray, other: np.ndarray | None) -> np.ndarray:
     y = np.empty(x.shape, dtype=x.dtype)
     flat, to = _dense(x.reshape(-1)), y.reshape(-1)
 
-    def tile(own: slice) -> None:
-        a = None if other is None else other[own]
-        native.lines(what, flat[own], a, None, 0.0, to[own][None])
+    def tile(part: slice) -> None:
+        a = None if other is None else other[part]
+        native.lines(what, flat[part], a, None, 0.0, to[part][None])
 
     in_tiles(tile, flat.size)
     return y
@@ -49,12 +47,12 @@ def _by_tiles(what: int, x: np.ndarray, other: np.ndarray | None) -> np.ndarray:
 
 def layer_norm(x: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, *, eps: float) -> np.ndarray:
     """(x - mean) / sqrt(var + eps) * weight + bias."""
-    return norms.by_rows(x, lambda rows, to: _normed(rows, weight, bias, eps, to))
+    return by_rows(x, lambda rows, to: _normed(rows, weight, bias, eps, to))
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray | None, *, eps: float) -> np.ndarray:
     """x / sqrt(mean(x^2) + eps) * weight."""
-    return norms.by_rows(x, lambda rows, to: native.lines(_RMS_NORM, _dense(rows), _dense(weight), None, eps, to))
+    return by_rows(x, lambda rows, to: native.lines(_RMS_NORM, _dense(rows), _dense(weight), None, eps, to))
 
 
 def _normed(x: np.ndarray, weight: Any, bias: Any, eps: float, out: np.ndarray) -> None:
@@ -65,7 +63,7 @@ def _activate(name: str, x: np.ndarray, bias: np.ndarray | None) -> None:
     if name == "gelu":
         native.lines(_GELU, x, _dense(bias), None, 0.0, x)
     else:
-        activations.activate(name, x, bias)
+        activate(name, x, bias)
 
 
 def _dense(x: Any) -> Any:

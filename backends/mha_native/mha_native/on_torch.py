@@ -118,10 +118,10 @@ def _team() -> int:
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     paths = {line.split(maxsplit=5)[-1] for line in lines if "omp" in line}
-    found = [path for path in paths if re.fullmatch(r"lib[gi]?omp5?[-.].*", Path(path).name)]
-    if len(found) != 1 or not Path(found[0]).name.startswith("libgomp"):
+    libraries = [path for path in paths if re.fullmatch(r"lib[gi]?omp5?[-.].*", Path(path).name)]
+    if len(libraries) != 1 or not Path(libraries[0]).name.startswith("libgomp"):
         return 0
-    return ctypes.cast(ctypes.CDLL(found[0]).GOMP_parallel, ctypes.c_void_p).value or 0
+    return ctypes.cast(ctypes.CDLL(libraries[0]).GOMP_parallel, ctypes.c_void_p).value or 0
 
 
 def _view(x: Any) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""What the compiled module is told of a problem, for any array library: a plan, and arrays beside query, key and value."""
+"""A problem as the compiled module reads it, for any array library: a plan, and arrays beside query, key and value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_core.plugin import AttentionProblem, Call, goes_by_sequence
+from mha_core.plugin import AttentionProblem, Call, bias_by_distance, goes_by_sequence
 
 from .level import native
 
@@ -66,7 +66,7 @@ def plan(p: AttentionProblem, kind: str, team: int = 0) -> Any:
 
 
 class Library(NamedTuple):
-    """What an array library does with its arrays."""
+    """Functions of an array library."""
 
     view: Callable[[Any], Any]
     """Returns an array in a form that the compiled module reads."""
@@ -80,13 +80,14 @@ def beside(p: AttentionProblem, library: Library) -> Beside:
     """Return the problem's other arrays."""
     view = library.view
     s = p.structure
+    by_distance = p.bias is not None and p.bias.by_distance
     lengths = None
     if s.key_lengths is not None:
         lengths = np.ascontiguousarray(np.broadcast_to(library.host(s.key_lengths), p.batch_shape), dtype=np.int64)
     return Beside(
         mask=None if s.array is None else view(s.array),
-        bias=None if p.bias is None or p.bias.by_distance else view(p.bias.block(_grid(p))),
-        distance=view(library.dense(by_distance(p), p.compute_dtype)) if p.bias is not None and p.bias.by_distance else None,
+        bias=None if p.bias is None or by_distance else view(p.bias.block(_grid(p))),
+        distance=view(library.dense(bias_by_distance(p), p.compute_dtype)) if by_distance else None,
         lengths=lengths,
         sequences=sequences(s.packed) if goes_by_sequence(p) else None,
     )
@@ -94,14 +95,6 @@ def beside(p: AttentionProblem, library: Library) -> Beside:
 
 def _grid(p: AttentionProblem) -> Any:
     return p.grid(range(p.query.shape[-2]), p.structure.keys)
-
-
-def by_distance(p: AttentionProblem) -> Any:
-    """Return a bias that depends on distance only, once for each distance: (..., H, 1, L + S - 1), at query - key + S - 1."""
-    assert p.bias is not None
-    keys, length = p.structure.keys, p.query.shape[-2]
-    # one query, with as many keys as there are distances of any query from any key
-    return p.bias.block(p.grid(range(1), range(keys.stop - 1, keys.start - length, -1)))
 
 
 def sequences(lengths: Any) -> np.ndarray:

@@ -48,7 +48,7 @@ def _extremes(grid: list[mpf], errors: list[mpf], count: int) -> list[mpf]:
 
 if __name__ == "__main__":
     degree, bits = map(int, sys.argv[1:])
-    found, worst = remez(degree)
+    coefficients, worst = remez(degree)
     print("greatest error", mp.nstr(worst, 3), "=", mp.nstr(worst * 2**bits, 3), "units in the last place of 1")
-    for at, c in enumerate(found):
+    for at, c in enumerate(coefficients):
         print(f"f^{at + 1}", float(c).hex(), mp.nstr(c, 20))

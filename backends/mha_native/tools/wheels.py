@@ -43,8 +43,8 @@ LOAD_DYLIB, CODE_SIGNATURE, BUILD_VERSION = 0xC, 0x1D, 0x32  # commands of a Mac
 def main(folder: Path, targets: list[str]) -> None:
     headers = python_headers(folder / "include")
     for target in targets:
-        found = build(folder, target, headers)
-        print(f"{found.name}: {found.stat().st_size // 1000} kB, {inspect(found, target)}")
+        accepted = build(folder, target, headers)
+        print(f"{accepted.name}: {accepted.stat().st_size // 1000} kB, {inspect(accepted, target)}")
 
 
 def python_headers(to: Path) -> Path:
@@ -101,7 +101,7 @@ def inspect(wheel: Path, target: str) -> str:
 
 def needs_of_elf(module: bytes) -> tuple[str, tuple[int, ...]]:
     """Return the C library that a Linux module needs, and its version."""
-    return "glibc", max(tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_(\d+\.\d+)", module))
+    return "glibc", max(tuple(map(int, version.split(b"."))) for version in re.findall(rb"GLIBC_(\d+\.\d+)", module))
 
 
 def needs_of_mach_o(module: bytes) -> tuple[str, tuple[int, ...]]:
@@ -109,17 +109,17 @@ def needs_of_mach_o(module: bytes) -> tuple[str, tuple[int, ...]]:
     magic, processor, _, _, count, _, _, _ = struct.unpack_from("<8I", module)
     if magic != 0xFEEDFACF:
         raise ValueError(f"the module begins with {magic:#x}, which is no 64-bit Mach-O file")
-    at, found = 32, {}
+    at, commands = 32, {}
     for _ in range(count):
         command, size = struct.unpack_from("<2I", module, at)
-        found.setdefault(command & 0x7FFFFFFF, []).append(module[at : at + size])
+        commands.setdefault(command & 0x7FFFFFFF, []).append(module[at : at + size])
         at += size
-    libraries = [each[24:].rstrip(b"\0").decode() for each in found[LOAD_DYLIB]]
+    libraries = [each[24:].rstrip(b"\0").decode() for each in commands[LOAD_DYLIB]]
     if libraries != ["/usr/lib/libSystem.B.dylib"]:
         raise ValueError(f"the module needs {', '.join(libraries)}")
-    if processor == 0x0100000C and CODE_SIGNATURE not in found:
+    if processor == 0x0100000C and CODE_SIGNATURE not in commands:
         raise ValueError("the module has no signature, which arm64 requires")
-    (build,) = found[BUILD_VERSION]
+    (build,) = commands[BUILD_VERSION]
     (version,) = struct.unpack_from("<I", build, 12)
     return "macOS", (version >> 16, version >> 8 & 0xFF)
 

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mha_core.plugin import Tile, places_of_block
+
 from ..scratch import scratch
 from .masks_and_biases import Heads
-from .subproblem import Tile
 
 
 class BiasGradient(Protocol):
@@ -33,15 +34,15 @@ class MatrixGradient:
         return scratch("d_scores", shape, dtype)
 
     def add(self, heads: Heads, tile: Tile, ds: np.ndarray) -> None:
-        own = self.array[heads][..., tile.rows.start : tile.rows.stop, tile.cols.start : tile.cols.stop]
-        own = own.transpose(0, 1, 4, 3, 2)
-        pairs = ds.reshape(own.shape, copy=False)
-        wide = tuple(axis for axis, stride in enumerate(own.strides) if stride == 0)
+        target = self.array[heads][..., tile.rows.start : tile.rows.stop, tile.cols.start : tile.cols.stop]
+        target = target.transpose(0, 1, 4, 3, 2)
+        pairs = ds.reshape(target.shape, copy=False)
+        wide = tuple(axis for axis, stride in enumerate(target.strides) if stride == 0)
         if wide:
             pairs = np.add.reduce(pairs, axis=wide, keepdims=True)
-            own = own[tuple(slice(0, 1) if axis in wide else slice(None) for axis in range(5))]
-        own.flags.writeable = True  # np.broadcast_to returns a view that is not, of an array that is
-        own += pairs
+            target = target[tuple(slice(0, 1) if axis in wide else slice(None) for axis in range(5))]
+        target.flags.writeable = True  # np.broadcast_to returns a view that is not, of an array that is
+        target += pairs
 
 
 @dataclass(slots=True)
@@ -71,5 +72,4 @@ class DistanceGradient:
         by_distance = np.add.reduce(by_distance, axis=0)  # the distances -1, -2, ... are the last ones
         by_distance = np.concatenate([by_distance[:, length - (cols - 1) * group :], by_distance[:, :numbers]], axis=1)
         by_distance = by_distance.reshape(len(by_distance), -1, group).swapaxes(1, 2)
-        first = tile.rows.start - (tile.cols.stop - 1) + self.num_keys - 1
-        self.sums[heads[1], :, first : first + by_distance.shape[2]] += by_distance
+        self.sums[heads[1], :, places_of_block(self.num_keys, tile.rows, tile.cols)] += by_distance

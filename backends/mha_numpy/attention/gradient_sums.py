@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.plugin import ArrayBias, AttentionGradients, AttentionProblem, AttentionState
+from mha_core.plugin import (
+    ArrayBias,
+    AttentionGradients,
+    AttentionProblem,
+    AttentionState,
+    gradient_by_distance,
+    places_of_block,
+)
 
 from .bias_gradients import BiasGradient, DistanceGradient, MatrixGradient
 from .gradient_tiles import write_delta
@@ -43,7 +50,7 @@ class Sums:
 
     @property
     def bias_is_shared(self) -> bool:
-        """Whether several heads or batch elements add to the same numbers of an array bias, so that one task computes them."""
+        """True if several heads or batch elements add to the same numbers of an array bias, so that one task computes them."""
         if "bias" not in self.wanted or not isinstance(self.p.bias, ArrayBias):
             return False
         return math.prod(self.p.bias.array.shape[:-2]) != math.prod(self.p.rows_shape[:-1])
@@ -67,37 +74,33 @@ class Sums:
         if isinstance(gradient.bias, Matrix):
             return MatrixGradient(gradient.bias.array)
         key_heads, group, length = subproblem.query.shape[1:4]
-        found = DistanceGradient(
+        total = DistanceGradient(
             np.zeros((key_heads, group, length + subproblem.num_keys - 1), self.dtype), subproblem.num_keys
         )
-        self.distances.append(found)
-        return found
+        self.distances.append(total)
+        return total
 
     def gradients(self) -> AttentionGradients:
         """Return what the sums add up to, in the shapes and dtypes of the problem's arrays."""
-        p, found = self.p, {}
+        p, totals = self.p, {}
         if "query" in self.wanted:
-            found["query"] = _total(self.query, p.query)
+            totals["query"] = _total(self.query, p.query)
         for name, total, x in (("key", self.key, p.key), ("value", self.value, p.value)):
             if name in self.wanted:
-                found[name] = _total([total], x)
+                totals[name] = _total([total], x)
         if "bias" in self.wanted:
-            found["bias"] = _total(self.bias, p.bias.array) if isinstance(p.bias, ArrayBias) else self._of_table()
-        return AttentionGradients(**found)
+            totals["bias"] = _total(self.bias, p.bias.array) if isinstance(p.bias, ArrayBias) else self._of_table()
+        return AttentionGradients(**totals)
 
     def _of_table(self) -> Any:
         """Return the gradient of a table of relative biases, from its sums by distance."""
         p, (key_heads, group) = self.p, (self.p.key.shape[-3], self.p.num_groups)
-        keys, length = p.structure.keys, p.query.shape[-2]
-        total = np.zeros((key_heads, group, length + len(keys) - 1), dtype=self.dtype)
+        num_keys, length = len(p.structure.keys), p.query.shape[-2]
+        total = np.zeros((key_heads, group, length + num_keys - 1), dtype=self.dtype)
         for each in self.distances:
-            first = len(keys) - each.num_keys  # where its least distance is
-            total[..., first : first + each.sums.shape[2]] += each.sums
-        assert p.bias is not None
-        table = p.bias.sum(p.xp)
-        # one query, with as many keys as there are distances of any query from any key
-        table.add(p.grid(range(1), range(keys.stop - 1, keys.start - length, -1)), total.reshape(key_heads * group, 1, -1))
-        return table.whole(p.device)
+            rows = range(each.sums.shape[2] - each.num_keys + 1)
+            total[..., places_of_block(num_keys, rows, range(each.num_keys))] += each.sums
+        return gradient_by_distance(p, total.reshape(key_heads * group, -1))
 
 
 def _total(sums: list[np.ndarray], like: Any) -> np.ndarray:

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mha_core.plugin import Tile
+
 from ..scratch import scratch
 from .bias_gradients import BiasGradient
 from .masks_and_biases import Heads
-from .subproblem import Subproblem, Tile
+from .subproblem import Subproblem
 from .tiles import longest_norm
 
 _BOUND = 60.0  # a smaller |t| + |lse| needs no clamp: b^60 is finite, and b^-60 times a small gradient is not subnormal
@@ -28,16 +30,16 @@ _KEPT = 1 << 18  # numbers in an array that is kept for the next task
 
 
 class _Queries(NamedTuple):
-    """What tiles read of all queries of some heads, (batch, key heads, rows * group, features)."""
+    """The arrays of all queries of some heads, which tiles read, (batch, key heads, rows * group, features)."""
 
     query: np.ndarray
     """q / ln b, or q / softcap; the last feature is lse / ln b."""
     d_out: np.ndarray
     """do; the last feature is delta."""
     clamps: bool
-    """Whether exponents must be clamped."""
+    """True if exponents must be clamped."""
     selects: bool
-    """Whether do, v or delta may have NaN or infinity, so that ds must be selected where w is 0."""
+    """True if do, v or delta may have NaN or infinity, so that ds must be selected where w is 0."""
 
 
 class HeadGradients:
@@ -48,12 +50,7 @@ class HeadGradients:
     """
 
     def __init__(
-        self,
-        subproblem: Subproblem,
-        gradient: Subproblem,
-        heads: Heads,
-        wanted: Set[str],
-        bias: BiasGradient | None,
+        self, subproblem: Subproblem, gradient: Subproblem, heads: Heads, wanted: Set[str], bias: BiasGradient | None
     ) -> None:
         self.subproblem, self.gradient, self.heads, self.wanted, self.bias = subproblem, gradient, heads, wanted, bias
         self.unit = subproblem.base.ln if subproblem.softcap is None else subproblem.softcap
@@ -110,8 +107,8 @@ class HeadGradients:
         sum_key = scratch("d_key", key.shape, s.dtype)
         group = s.query.shape[2]
         for at, tile in enumerate(tiles):
-            own = slice(tile.rows.start * group, tile.rows.stop * group)
-            q, do = self.queries.query[:, :, own], self.queries.d_out[:, :, own]
+            span = slice(tile.rows.start * group, tile.rows.stop * group)
+            q, do = self.queries.query[:, :, span], self.queries.d_out[:, :, span]
             w, slope = self._weights(tile, k, q)
             if "value" in wanted:
                 _add_product(w, do[..., :-1], d_value, fresh=at == 0)

@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call, goes_by_sequence
+from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call, goes_by_sequence, heads_together, pieces
 
 from ..threads import one_thread, run
 from .bias_gradients import BiasGradient, DistanceGradient
 from .gradient_sums import Sums, of_sink
 from .gradient_tiles import HeadGradients
-from .kernel import heads_together
 from .masks_and_biases import Heads
 from .split import split
-from .subproblem import Subproblem, evenly
+from .subproblem import Subproblem
 
 _ROWS = 512  # queries in a tile, at most
 _COLS = 512  # keys in a tile of as many queries, at most
@@ -29,7 +28,7 @@ _MOST_SPANS = 4  # but into no more spans than this, because each has a sum of t
 _SERIAL = 1 << 18  # pairs below which no other thread is woken
 
 
-class Part(NamedTuple):
+class GradientPart(NamedTuple):
     """Some heads of a subproblem, and one of the same shapes whose query, key and value are gradients, to be written."""
 
     subproblem: Subproblem
@@ -39,10 +38,10 @@ class Part(NamedTuple):
     bias: BiasGradient | None
 
 
-class Task(NamedTuple):
+class GradientTask(NamedTuple):
     """Parts of a problem, and a span of their keys; calling the task computes their gradients."""
 
-    parts: list[Part]
+    parts: list[GradientPart]
     span: range
     wanted: Set[str]
 
@@ -57,41 +56,42 @@ class Task(NamedTuple):
     def cost(self) -> int:
         """The number of pairs that some band lets through, about."""
         return sum(
-            len(part.subproblem.queries_of(self.span)) * len(self.span) * sum(map(_count, part.heads)) for part in self.parts
+            len(s.band.rows_of(self.span, range(s.query.shape[3]))) * len(self.span) * sum(map(_count, heads))
+            for s, _, heads, _ in self.parts
         )
 
-    def _compute(self, part: Part) -> None:
+    def _compute(self, part: GradientPart) -> None:
         s, g, heads, bias = part
         cols, rows = _tile_shape(s)
-        blocks = list(evenly(range(self.span.start, min(self.span.stop, s.num_keys)), cols))
+        blocks = pieces(range(self.span.start, min(self.span.stop, s.num_keys)), cols, even=True)
         kept = [HeadGradients(s, g, heads[0], self.wanted, bias)] if len(heads) == 1 and blocks else []
         for at, block in enumerate(blocks):
             tiles = s.tiles_of_keys(block, rows)
-            whole = len(blocks) == 1 and [tile.rows for tile in tiles] == [range(s.query.shape[3])]
+            whole = len(blocks) == 1 and bool(tiles) and tiles[0].rows == range(s.query.shape[3])
             if at == 0 and not whole:
                 self._clear(part)
-            for one in kept or (HeadGradients(s, g, some, self.wanted, bias) for some in heads):
-                one.add(block, tiles, whole)
+            for head_gradients in kept or (HeadGradients(s, g, together, self.wanted, bias) for together in heads):
+                head_gradients.add(block, tiles, whole)
         if not blocks:
             self._clear(part)
 
-    def _clear(self, part: Part) -> None:
+    def _clear(self, part: GradientPart) -> None:
         if "query" in self.wanted:
             for heads in part.heads:
                 part.gradient.query[heads].fill(0)
 
-    def _is_finite(self, part: Part) -> bool:
-        given = (getattr(part.gradient, name) for name in ("query", "key", "value") if name in self.wanted)
-        return all(np.isfinite(x[heads]).all() for x in given for heads in part.heads)
+    def _is_finite(self, part: GradientPart) -> bool:
+        arrays = (getattr(part.gradient, name) for name in ("query", "key", "value") if name in self.wanted)
+        return all(np.isfinite(x[heads]).all() for x in arrays for heads in part.heads)
 
-    def _compute_each_sequence(self, part: Part) -> None:
+    def _compute_each_sequence(self, part: GradientPart) -> None:
         """Compute the part again, so that NaN and infinity stay in the sequence that has them."""
         s, g, heads, bias = part
         if isinstance(bias, DistanceGradient):
             bias.sums.fill(0)
         every = range(s.query.shape[3])
         for (alone, _), (gradient, _) in zip(s.each_sequence(every), g.each_sequence(every), strict=True):
-            self._compute(Part(alone, gradient, heads, bias))
+            self._compute(GradientPart(alone, gradient, heads, bias))
 
 
 def supports(call: Call) -> str | None:
@@ -113,9 +113,9 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
         gradients = list(split(sums.of_span(), out, d_lse))
         for group in groups:
             pairs = [(subproblems[at], gradients[at], heads) for at, heads in group]
-            tasks.append(Task([Part(s, g, heads, sums.bias_of(s, g)) for s, g, heads in pairs], span, wanted))
+            tasks.append(GradientTask([GradientPart(s, g, heads, sums.bias_of(s, g)) for s, g, heads in pairs], span, wanted))
     if len(tasks) > 1 and sum(task.cost for task in tasks) > _SERIAL:
-        run(Task.__call__, sorted(tasks, key=lambda task: -task.cost))
+        run(GradientTask.__call__, sorted(tasks, key=lambda task: -task.cost))
     else:
         with one_thread:
             for task in tasks:
@@ -132,14 +132,14 @@ def _groups(subproblems: list[Subproblem], *, together: bool) -> Iterator[list[t
         return
     for at, heads in every:
         # a mask is evaluated once for all heads
-        for some in [heads] if subproblems[at].evaluate_mask is not None else [[one] for one in heads]:
-            yield [(at, some)]
+        for of_task in [heads] if subproblems[at].evaluate_mask is not None else [[each] for each in heads]:
+            yield [(at, of_task)]
 
 
 def _heads_of(s: Subproblem) -> list[Heads]:
     (batch, key_heads, group, length, _), (cols, rows) = s.query.shape, _tile_shape(s)
     size = max(1, _PAIRS // (min(rows, length) * group * min(cols, s.num_keys or 1)))
-    return list(heads_together(batch, key_heads, min(size, batch * key_heads)))
+    return heads_together(batch, key_heads, min(size, batch * key_heads), even=True)
 
 
 def _tile_shape(s: Subproblem) -> tuple[int, int]:
@@ -156,7 +156,7 @@ def _spans(p: AttentionProblem, num_tasks: int) -> Iterable[range]:
     """Cut the keys into spans, if there are few tasks."""
     keys = range(len(p.structure.keys))
     count = 1 if goes_by_sequence(p) else min(-(-_MIN_TASKS // num_tasks), _MOST_SPANS, len(keys) // _SPAN)
-    return evenly(keys, -(-len(keys) // max(1, count)))
+    return pieces(keys, -(-len(keys) // max(1, count)), even=True)
 
 
 def _count(heads: Heads) -> int:

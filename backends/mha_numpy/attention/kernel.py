@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_core.plugin import AttentionProblem, AttentionState, Call
+from mha_core.plugin import AttentionProblem, AttentionState, Call, heads_together, pieces
 
 from ..threads import one_thread, run
 from .few_pairs import prepare
 from .masks_and_biases import Heads
 from .split import split
-from .subproblem import Subproblem, evenly
+from .subproblem import Subproblem
 from .tiles import attend
 
 _ROWS = 512  # queries in a tile, at most
@@ -61,10 +61,10 @@ def attention(p: AttentionProblem) -> AttentionState:
     if few_pairs is not None:  # the function that a prepared call uses, so both return the same bits
         return few_pairs(p.query, p.key, p.value, p.sink)
     out, lse = _results(p)
-    found = list(split(p, out, lse))
-    cost = sum(s.query.shape[0] * s.query.shape[1] * _cost(s, range(s.query.shape[3])) for s in found)
-    least = 1 if len(found) >= _MIN_TASKS else max(1, min(_MIN_TASKS, int(cost / _SERIAL)))
-    tasks = [task for subproblem in found for task in _tasks(subproblem, least)]
+    subproblems = list(split(p, out, lse))
+    cost = sum(s.query.shape[0] * s.query.shape[1] * _cost(s, range(s.query.shape[3])) for s in subproblems)
+    least = 1 if len(subproblems) >= _MIN_TASKS else max(1, min(_MIN_TASKS, int(cost / _SERIAL)))
+    tasks = [task for subproblem in subproblems for task in _tasks(subproblem, least)]
     if len(tasks) > 1 and cost > _SERIAL:
         run(Task.__call__, sorted(tasks, key=lambda task: -task.cost))
     else:
@@ -101,29 +101,20 @@ def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
         cols = min(num_keys, num_keys if subproblem.band == (None, None) else _EDGE)
         together = int(numbers / (length * (per_query + cols * per_pair) + cols * per_key))
         together = max(1, min(together, batch * key_heads // least))
-    all_heads = list(heads_together(batch, key_heads, together))
-    all_rows = list(evenly(range(length), num_rows))
+    all_heads = heads_together(batch, key_heads, together, even=True)
+    all_rows = pieces(range(length), num_rows, even=True)
     longest = len(all_rows[0])  # all tiles of a call share memory of this size
     size = max(1, int((numbers / together - longest * per_query) / (longest * per_pair + per_key)))
     edge = min(size, max(_EDGE, _EDGE_PAIRS // (longest * group * together)))
     for rows in all_rows:
         # a mask is evaluated once for all heads
-        for heads in [all_heads] if subproblem.evaluate_mask is not None else [[one] for one in all_heads]:
+        for heads in [all_heads] if subproblem.evaluate_mask is not None else [[each] for each in all_heads]:
             yield Task(subproblem, rows, heads, size, edge, len(heads) * together * _cost(subproblem, rows))
-
-
-def heads_together(batch: int, key_heads: int, size: int) -> Iterator[Heads]:
-    """Yield about ``size`` heads at a time: all heads of some batch elements, or some heads of one element."""
-    if size >= key_heads:
-        for some in evenly(range(batch), size // key_heads):
-            yield slice(some.start, some.stop), slice(0, key_heads)
-    else:
-        for b in range(batch):
-            for some in evenly(range(key_heads), size):
-                yield slice(b, b + 1), slice(some.start, some.stop)
 
 
 def _cost(subproblem: Subproblem, rows: range) -> float:
     """Estimated ns for one head: 1e11 operations a second, a few passes over the scores, and reading keys and values."""
     width = subproblem.query.shape[-1] + subproblem.value.shape[-1]
-    return len(subproblem.reach(rows)) * (len(rows) * subproblem.query.shape[2] * (0.02 * width + 1) + 0.3 * width)
+    return len(subproblem.band.keys_of(rows, range(subproblem.num_keys))) * (
+        len(rows) * subproblem.query.shape[2] * (0.02 * width + 1) + 0.3 * width
+    )

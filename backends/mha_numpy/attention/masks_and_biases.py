@@ -7,6 +7,8 @@ from typing import Protocol, Self
 
 import numpy as np
 
+from mha_core.plugin import place_of_pair
+
 Heads = tuple[slice, slice]
 """Some batch elements, and some key heads."""
 
@@ -48,7 +50,7 @@ class Toeplitz:
     def view(self, heads: Heads, rows: range, cols: range) -> np.ndarray:
         x, (by_element, by_head, by_group, step) = self.values, self.values.strides
         (b, b_stop), (k, k_stop) = ((0, 1) if n == 1 else some.indices(n)[:2] for some, n in zip(heads, x.shape, strict=False))
-        first = b * by_element + k * by_head + (rows.start - cols.start + self.num_keys - 1) * step
+        first = b * by_element + k * by_head + place_of_pair(self.num_keys, rows.start, cols.start) * step
         shape = (b_stop - b, k_stop - k, len(cols), len(rows), x.shape[2])
         return np.ndarray(shape, x.dtype, x.data, first, (by_element, by_head, -step, step, by_group))
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_core.plugin import AttentionProblem, Relation, goes_by_sequence, runs
+from mha_core.plugin import AttentionProblem, Limits, Relation, bias_by_distance, goes_by_sequence, runs
 
 from .exponential import FASTEST, NATURAL
 from .masks_and_biases import Matrix, PairValues, Toeplitz
@@ -40,9 +40,9 @@ class _Arrays(NamedTuple):
 def split(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Subproblem]:
     """Yield subproblems that together write all of ``out`` and, unless it is None, of ``lse``."""
     batch, s = p.batch_shape, p.structure
-    given: tuple[Any, ...] = (p.query, p.key, p.value)
-    given = tuple(x if x.shape[:-3] == batch else np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in given)
-    query, key, value = given
+    inputs: tuple[Any, ...] = (p.query, p.key, p.value)
+    inputs = tuple(x if x.shape[:-3] == batch else np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in inputs)
+    query, key, value = inputs
     arrays = _Arrays(query, key, value, out, None if lse is None else lse[..., None])
     if goes_by_sequence(p):
         yield from _packed(p, arrays)
@@ -54,7 +54,7 @@ def split(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Subproblem]:
     array = None if as_written or s.array is None else _grouped_pairs(p, s.array, batch, pairs)
     bias = _bias(p, batch)
     for at in np.ndindex(*batch[:-1]):
-        subproblem = _subproblem(p, arrays.at(at), (None, None) if as_written else s.band)
+        subproblem = _subproblem(p, arrays.at(at), Limits() if as_written else s.band)
         subproblem.bias = bias(at)
         subproblem.mask = None if array is None else Matrix(array[at])
         subproblem.evaluate_mask = partial(_evaluate_mask, p, batch, at) if as_written else None
@@ -66,7 +66,7 @@ def split(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Subproblem]:
             yield from (subproblem.element(b, n) for b, n in enumerate(np.clip(lengths, 0, subproblem.num_keys).tolist()))
 
 
-def _subproblem(p: AttentionProblem, arrays: _Arrays, band: tuple[int | None, int | None]) -> Subproblem:
+def _subproblem(p: AttentionProblem, arrays: _Arrays, band: Limits) -> Subproblem:
     group, dtype = p.num_groups, np.dtype(p.compute_dtype)
     base = FASTEST if p.bias is None and p.sink is None else NATURAL
 
@@ -151,8 +151,7 @@ def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> Callable[[tuple[int, .
         array = p.bias.block(p.grid(range(length), keys))
         matrix = _grouped_pairs(p, array, batch, (length, len(keys)))
         return lambda at: Matrix(matrix[at])
-    # one query, with as many keys as there are distances of any query from any key
-    values: Any = p.bias.block(p.grid(range(1), range(keys.stop - 1, keys.start - length, -1)))
+    values: Any = bias_by_distance(p)
     values = values[..., 0, :]
     elements = batch if values.ndim > 2 else (*batch[:-1], 1)  # three axes: an offset for each batch element
     values = np.ascontiguousarray(np.broadcast_to(values, (*elements, *values.shape[-2:])), dtype=p.compute_dtype)

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from mha_core.plugin import Tile
+
 from ..scratch import for_blas, scratch
 from .masks_and_biases import Heads
-from .subproblem import Subproblem, Tile
+from .subproblem import Subproblem
 
 _BOUND = 60.0  # scores with a smaller bound are exponentiated without subtracting m: sums of b^60 are far from overflow
 _FEW = 16  # fewer queries than this are stored with a row for each query: loops along so few of them would be short
@@ -96,8 +98,8 @@ class _Sums:
         self.single = len(tiles) == 1 and tiles[0].rows == rows and subproblem.sink is None  # one tile is the whole sum
         self._begin(len(rows))
         for tile in tiles:
-            own = slice((tile.rows.start - rows.start) * group, (tile.rows.stop - rows.start) * group)
-            self._add(tile, query[:, :, own], own)
+            span = slice((tile.rows.start - rows.start) * group, (tile.rows.stop - rows.start) * group)
+            self._add(tile, query[:, :, span], span)
 
     def in_range(self) -> bool:
         """Return whether b^t without m was precise: no product overflowed, and no sum is so small that it lost precision."""
@@ -118,15 +120,15 @@ class _Sums:
                 sink = sink - self.top
             self.total += self.subproblem.base.power(sink)
 
-    def _add(self, tile: Tile, query: np.ndarray, own: slice) -> None:
-        """Add a tile; ``own`` selects its queries among all n."""
+    def _add(self, tile: Tile, query: np.ndarray, span: slice) -> None:
+        """Add a tile; ``span`` selects its queries among all n."""
         subproblem = self.subproblem
         value = for_blas(subproblem.value[*self.heads, tile.cols.start : tile.cols.stop], subproblem.dtype, "value")
         weights = self._scores(tile, query)
-        out, total = self.out[:, :, own], self.total[..., own]
+        out, total = self.out[:, :, span], self.total[..., span]
         if self.shifted:
             subproblem.hide(weights, self.heads, tile, -math.inf)
-            self._shift(weights, out, total, self.top[..., own])
+            self._shift(weights, out, total, self.top[..., span])
         else:
             subproblem.base.power(weights, out=weights)
             subproblem.hide(weights, self.heads, tile, 0.0)
@@ -182,10 +184,10 @@ def _product(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
     if spans == 1 or keys * out.size < _SHORT:
         return np.matmul(x, y, out=out)
     each = keys // spans
-    within, rest = slice(0, spans * each), slice(spans * each, keys)
+    within, remainder = slice(0, spans * each), slice(spans * each, keys)
     x_spans = x[..., within].reshape(*x.shape[:-1], spans, each, copy=False).swapaxes(-2, -3)
     y_spans = y[..., within, :].reshape(*y.shape[:-2], spans, each, y.shape[-1], copy=False)
     np.add.reduce(np.matmul(x_spans, y_spans), axis=-3, out=out)
     if spans * each < keys:
-        out += np.matmul(x[..., rest], y[..., rest, :])
+        out += np.matmul(x[..., remainder], y[..., remainder, :])
     return out

@@ -1,0 +1,1 @@
+"""Benchmark of attention over ranks: processor time, bytes and waiting of each rank, and a model of many ranks."""

@@ -1,0 +1,52 @@
+"""The writer of reports: Markdown pages of parts and tables, and the results beside them as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mha_conformance.bench.machine import processor, versions
+
+UNITS = (("y", 365.25 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3))
+
+
+def origin() -> dict[str, Any]:
+    """Return when, on which processor, and with which versions and commit results are measured, without host name or paths."""
+    return {"date": datetime.now(UTC).date().isoformat(), "machine": processor(), "versions": versions()}
+
+
+def measured_on(results: Mapping[str, Any], by: str) -> str:
+    """Return a sentence on the origin of results: a date, a command, the processor and the versions; "" if they have none."""
+    if "machine" not in results:
+        return ""
+    machine, found = results["machine"], ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    words = f"{machine['model']}, {machine['cores']} cores, {' '.join(machine['flags'])}, {machine['system']}"
+    return f"Measured on {results['date']} by `{by}`: {words}; {found}."
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[Any]], *, left: int | None = None) -> str:
+    """Return a Markdown table. Columns after the first ``left`` are numbers; None: no column is."""
+    rule = ["---" if left is None or at < left else "---:" for at in range(len(heading))]
+    lines = (heading, rule, *rows)
+    return "\n".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def page(title: str, *parts: str) -> str:
+    """Return a page: a title, then the parts that are not empty, with a blank line between each two."""
+    return "\n\n".join([f"# {title}", *(part.strip("\n") for part in parts if part)]) + "\n"
+
+
+def write(stem: Path, results: Mapping[str, Any], text: str) -> None:
+    """Write results to STEM.json, and their page to STEM.md."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    stem.with_suffix(".json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+def long_duration(seconds: float) -> str:
+    """Format seconds with three digits, in units from years to milliseconds."""
+    unit, size = next((each for each in UNITS if seconds >= each[1]), UNITS[-1])
+    return f"{seconds / size:.3g} {unit}"

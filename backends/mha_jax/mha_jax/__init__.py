@@ -1,0 +1,44 @@
+"""JAX for mha-core: the backend of ``mha_jax.backend`` with JAX's own gradients, and kernels in bounded memory under jit."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mha_core.plugin import Collectives, Kernel, hookimpl
+
+from . import backend as plain
+
+_OPTIONS = frozenset(
+    {
+        *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
+        *("bias", "alibi", "relative_bias", "bias_term", "softcap", "sink"),
+        *("grouped_query", "value_dim", "broadcast", "weight_dropout"),
+    }
+)
+FEATURES: Mapping[str, frozenset[str]] = {
+    "attention": _OPTIONS | {"lse", "gradient", "vmap", "traced"},
+    "attention_vjp": _OPTIONS | {"d_lse", "d_bias", "d_sink", "gradient", "forward_gradient", "vmap", "traced"},
+}
+
+
+def value_and_grad(function, arrays):
+    import jax
+
+    (value, aux), gradients = jax.value_and_grad(function, has_aux=True)(arrays)
+    return value, aux, gradients
+
+
+@hookimpl
+def mha_backends():
+    for backend in plain.mha_backends():
+        yield replace(backend, value_and_grad=value_and_grad)
+
+
+@hookimpl
+def mha_kernels():
+    for op, features in FEATURES.items():
+        yield Kernel("jax", op, "scan", 1, f"mha_jax.scan:{op}", handles=features, supports="mha_jax.scan:supports")
+
+
+@hookimpl
+def mha_collectives():
+    yield Collectives("jax", 1, ("builtins:str",), "mha_jax.ranks:Axis")  # the name of an axis, inside jax.shard_map

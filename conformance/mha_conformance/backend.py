@@ -1,0 +1,121 @@
+"""The backend under test, and how arrays enter and leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mha_core.shared import LoadedBackend, backend_of, device_of, registry
+
+from .oracle.tolerance import Exact, exact_attention
+
+EVERY_DTYPE = ("test_random_problems_equal_the_oracle", "test_longer_problems_equal_the_oracle")
+"""Tests that judge every dtype in a quick run too."""
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+class CannotJudge(Exception):
+    """The suite cannot do what was asked: the backend lacks the device or the dtype, or no report can be written."""
+
+
+@dataclass(frozen=True, eq=False)
+class BackendUnderTest:
+    """A backend on one device, with the settings of the run. NumPy arrays enter rounded; results are checked on the way out."""
+
+    loaded: LoadedBackend
+    device: Any
+    dtypes: tuple[str, ...]
+    """Names of the floating dtypes that are judged."""
+    quick: bool = False
+    """True to try fewer problems of each kind."""
+    seed: int = 0
+    plugins: tuple[str, ...] = ()
+    """Modules that were registered by hand; a new process must register them too."""
+
+    @property
+    def name(self) -> str:
+        return self.loaded.name
+
+    @property
+    def xp(self) -> Any:
+        return self.loaded.xp
+
+    @property
+    def rounds_weights(self) -> bool:
+        """True if probabilities may be rounded to half precision: fused kernels do, the algebra does not."""
+        return bool(registry().kernels.get((self.name, "attention")))
+
+    @cached_property
+    def writes(self) -> bool:
+        """True if numbers can be written into an array; some libraries' arrays never change."""
+        x = self.array(np.zeros(1))
+        try:
+            x[...] = x
+        except (TypeError, RuntimeError):
+            return False
+        return True
+
+    @cached_property
+    def on_host(self) -> bool | str:
+        """True if its arrays live in host memory, according to DLPack; a text that says why if they do not tell."""
+        ask = getattr(self.array(np.zeros(1)), "__dlpack_device__", None)
+        if ask is None:
+            return "its arrays have no __dlpack_device__"
+        try:
+            return int(ask()[0]) == 1  # kDLCPU
+        except Exception as error:  # arrays that are not computed yet have no memory
+            return f"__dlpack_device__ of its arrays raises {type(error).__name__}: {error}"
+
+    def dtypes_in(self, module: str, test: str) -> tuple[str, ...]:
+        """Return the dtypes that a test judges: all; in a quick run, only the first, except in test_kernels and EVERY_DTYPE."""
+        every = not self.quick or module == "test_kernels" or test in EVERY_DTYPE
+        return self.dtypes if every else self.dtypes[:1]
+
+    def count(self, full: int) -> int:
+        """Return how many random problems to try: ``full``, or a tenth of it in a quick run."""
+        return max(1, full // 10) if self.quick else full
+
+    def array(self, x: Any, dtype: str | None = None) -> Any:
+        """Make an array of the library on the device. Floating numbers are rounded to ``dtype``, by default the first one."""
+        x = np.asarray(x)
+        if x.dtype.kind != "f":
+            return self.loaded.from_numpy(x, self.device)
+        dtype = self.dtypes[0] if dtype is None else dtype
+        if dtype == "float64":
+            return self.loaded.from_numpy(x.astype(np.float64), self.device)
+        return self.xp.astype(self.loaded.from_numpy(x.astype(np.float32), self.device), getattr(self.xp, dtype))
+
+    def numpy(self, x: Any) -> np.ndarray:
+        """Convert an array of the library to NumPy; half precision becomes float32, which is exact."""
+        if self.loaded.is_floating(x.dtype) and dtype_name(x) in ("float16", "bfloat16"):
+            x = self.xp.astype(x, self.xp.float32)
+        return np.asarray(self.loaded.to_numpy(x))
+
+    def rounded(self, x: np.ndarray, dtype: str) -> np.ndarray:
+        """Round float64 numbers to ``dtype`` and read them back from the library, for the oracle to use."""
+        return self.numpy(self.array(x, dtype)).astype(np.float64)
+
+    def exact_attention(self, *arrays: Any, dtype: str, **options: Any) -> Exact:
+        """Return the oracle's answer, with the bounds of this backend's kernels."""
+        return exact_attention(*arrays, dtype=dtype, rounds_weights=self.rounds_weights, **options)
+
+    def assert_like(self, result: Any, given: Any, *, dtype: Any = None) -> None:
+        """Raise AssertionError if a result has another library, dtype or device than the input."""
+        assert backend_of({"the result": result}) is self.loaded, f"the result is a {type(result)}, not an array of {self.name}"
+        expected = given.dtype if dtype is None else dtype
+        assert result.dtype == expected, f"the result has dtype {result.dtype}; expected {expected}"
+        assert device_of(result) == device_of(given), f"the result is on {device_of(result)}, the input on {device_of(given)}"
+
+    def assert_unchanged(self, arrays: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
+        """Raise AssertionError, naming the argument, if an input no longer has the same bits as before (promise 12)."""
+        for name, x in arrays.items():
+            assert self.numpy(x).tobytes() == before[name].tobytes(), f"{name} was written to"
+
+
+def dtype_name(x: Any) -> str:
+    """Return ``float32`` for torch.float32, numpy.float32 and so on."""
+    return str(x.dtype).rpartition(".")[2]

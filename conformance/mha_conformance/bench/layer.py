@@ -1,0 +1,68 @@
+"""Encoder layer of the base Transformer, with d_model 512."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..oracle.layer_gradients import LayerGradients
+from ..oracle.tolerance import UNIT_ROUNDOFF, assert_within
+from . import plain_numpy
+from .limits import MATRIX, Limit
+from .timing import Work, loaded, on
+
+SEED = 0
+D_MODEL, NUM_HEADS, D_FF = 512, 8, 2048
+ROUNDINGS = 200  # of the greatest number in the result; observed errors are 10 to 20
+
+
+@dataclass(frozen=True)
+class Layer:
+    """An encoder layer with 8 heads, d_ff 2048 and GELU, on float32 numbers (batch, length, 512)."""
+
+    batch: int
+    length: int
+
+    def arrays(self) -> tuple[np.ndarray, Any]:
+        """Return x and the layer on NumPy. No bias is 0 and no norm weight is 1, so that an omitted one changes the answer."""
+        import mha_core as mha
+
+        rng = np.random.default_rng(SEED)
+        x = rng.standard_normal((self.batch, self.length, D_MODEL), dtype=np.float32)
+        made = mha.EncoderLayer.init(
+            d_model=D_MODEL, num_heads=NUM_HEADS, d_ff=D_FF, activation="gelu", seed=SEED, backend="numpy"
+        )
+        return x, made.map(lambda w: w + 0.02 * rng.standard_normal(w.shape, dtype=np.float32))
+
+    def small(self) -> Layer:
+        """Return the same problem with one sequence of 16 tokens."""
+        return replace(self, batch=1, length=16)
+
+    @property
+    def limit(self) -> Limit:
+        """The matrix products: four with d_model x d_model weights, two with d_model x d_ff, two over all pairs."""
+        tokens = self.batch * self.length
+        return Limit(MATRIX, 2 * tokens * (4 * D_MODEL**2 + 2 * D_MODEL * D_FF + 2 * self.length * D_MODEL))
+
+    def judge(self) -> Callable[[Any], None]:
+        """Return a check of the whole answer against float64."""
+        x, layer = self.arrays()
+        wide = layer.to("numpy", dtype="float64")
+        exact, _ = LayerGradients().encoder_layer_vjp(x.astype(np.float64), wide)
+        bound = np.full(exact.shape, ROUNDINGS * UNIT_ROUNDOFF["float32"] * np.abs(exact).max())
+        return lambda answer: assert_within("encoder_layer", answer, exact, bound)
+
+    def ours(self, backend: str) -> Work:
+        """Return the call of mha_core's layer on a backend."""
+        library = loaded(backend)
+        numbers, layer = self.arrays()
+        x, layer = library.from_numpy(numbers), layer.to(backend)
+        return on(library, lambda: layer(x))
+
+    def plain(self) -> Work:
+        """Return the call in plain NumPy."""
+        x, layer = self.arrays()
+        return Work(lambda: plain_numpy.encoder_layer(x, layer), lambda out: out)

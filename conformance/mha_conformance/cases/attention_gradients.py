@@ -1,0 +1,144 @@
+"""Gradients of attention as problems of a covering design: those of attention, with gradients of out, of lse, or of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import mha_core as mha
+
+from ..oracle.attention import Floats
+from ..oracle.attention_gradients import Bounded, attention_gradients, by_bucket, summed_to
+from ..oracle.tolerance import compute_dtype
+from . import attention_axes
+from .attention_axes import batch_shape, resolved
+from .attention_problem import AttentionProblem, attention_problem
+from .covering import Row
+from .options import heads_of
+
+ARGUMENTS = ("query", "key", "value")
+_WANTED = ("query, key, value", "query", "key, value", "value", "query, key", "no argument")
+"""The arguments whose gradients are wanted; ``d_bias`` and ``d_sink`` of a row add the options."""
+
+
+@dataclass
+class AttentionGradientProblem(AttentionProblem):
+    """A call of ``mha.vjp`` and its pullback; its results are the wanted gradients, as ``d_query`` and so on."""
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The names of the arguments and options whose gradients are wanted."""
+        options = {"bias": {"bias", "table"} & self.floats.keys(), "sink": {"sink"} & self.floats.keys()}
+        chosen = {name for name, given in options.items() if given and self.row[f"d_{name}"]}
+        return frozenset({name for name in ARGUMENTS if name in self.row["wanted"]} | chosen or ARGUMENTS)
+
+    @property
+    def wide_results(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset(f"d_{name}" for name in self._wide_options())
+
+    def _wide_options(self) -> frozenset[str]:
+        return frozenset({"table": "bias"}.get(name, name) for name in self.wide - {"d_lse"})
+
+    def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        given, options = [arrays[name] for name in ARGUMENTS], self.options.make(arrays)
+        towards, wanted = self.row["towards"], self.wanted
+        fixed = {name: options.pop(name) for name in ("bias", "sink") if name in options and name not in wanted}
+        operation = partial(mha.scaled_dot_product_attention if towards == "out" else mha.attention_state, **fixed)
+        _, pullback = mha.vjp(operation, *given, wrt=lambda name: name in wanted, **options)
+        d_out, d_lse = (arrays.get(name) for name in ("d_out", "d_lse"))
+        gradients = pullback(d_out if towards == "out" else mha.AttentionState(d_out, d_lse))  # type: ignore[arg-type]
+        found = dict(zip(ARGUMENTS, gradients, strict=True)) | dict(gradients.options)
+        unwanted = sorted(name for name, x in found.items() if x is not None and name not in wanted)
+        assert not unwanted, f"gradients of {', '.join(unwanted)} were returned, but not wanted"
+        if "bias" in wanted and "table" in self.floats:
+            found["bias"] = found["bias"].table
+        return {f"d_{name}": found[name] for name in sorted(wanted)}
+
+    def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
+        return {name: x for name, (x, _) in self.expected(floats, "float64", rounds_weights=False).items()}
+
+    def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
+        query, key, value = (floats[name] for name in ARGUMENTS)
+        found = attention_gradients(
+            query,
+            key,
+            value,
+            floats.get("d_out"),
+            floats.get("d_lse"),
+            dtype=dtype,
+            rounds_weights=rounds_weights,
+            of_bias=self._of_bias if self.floats.keys() & {"bias", "table"} else None,
+            wide=self._wide_options(),
+            **self.options.oracle(floats, compute_dtype(dtype)),
+        )
+        return {f"d_{name}": found[name] for name in sorted(self.wanted)}
+
+    def _of_bias(self, d_scores: Floats) -> Floats:
+        if "bias" in self.floats:
+            return summed_to(d_scores, self.floats["bias"].shape)
+        return by_bucket(d_scores, self.options.buckets, self.floats["table"].shape)
+
+    def poisoned(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Return the arrays with NaN in what no query may see, and in the gradients of queries that see nothing."""
+        found, row = super().poisoned(floats), self.row
+        shape = (*batch_shape(row), heads_of(row), row["queries"])
+        blind = np.broadcast_to(~np.any(self.options.visible & np.ones(row["keys"], dtype=bool), axis=-1), shape)
+        if row["layout"] == "expanded":
+            blind = np.broadcast_to(np.all(blind, axis=tuple(range(blind.ndim - 2)), keepdims=True), shape)
+        for name in {"d_out", "d_lse"} & found.keys():
+            if name == "d_out" or "sink" not in floats:  # with a sink, lse is that of the sink
+                found[name] = found[name].copy()
+                found[name][blind] = np.nan
+        return found
+
+    def layout(self, name: str) -> tuple[str, int]:
+        axes = {"d_out": 3, "d_lse": 2}.get(name)
+        return super().layout(name) if axes is None else (self.row["layout"], self.floats[name].ndim - axes)
+
+
+def axes_of_gradients(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
+    """Return the axes of the problems that a kernel of ``attention_vjp`` with these features must compute."""
+    has = frozenset(handles)
+    axes = attention_axes.axes_of(has - {"lse"}, half=half)
+    del axes["lse"]
+    return axes | {
+        "towards": ["out", "out of a state", *(["both", "lse"] if "d_lse" in has else [])],
+        "wanted": list(_WANTED),
+        "d_bias": [False, *([True] if "d_bias" in has else [])],
+        "d_sink": [False, *([True] if "d_sink" in has else [])],
+    }
+
+
+def plain_row(handles: Iterable[str], **changes: Any) -> Row:
+    """Return a row with grouped queries, narrow values and both gradients, as far as these features allow, and ``changes``."""
+    has = frozenset(handles)
+    sizes = {"queries": 7, "batch": "one", "kv_heads": 2, "head_dim": 8}
+    arrays = {"wide": False, "integers": "int64", "scores": "plain", "values": 1.0, "layout": "contiguous"}
+    features = {
+        "groups": 2 if "grouped_query" in has else 1,
+        "value_dim": 5 if "value_dim" in has else "the same",
+        "towards": "both" if "d_lse" in has else "out",
+        "d_bias": "d_bias" in has,
+        "d_sink": "d_sink" in has,
+    }
+    return {**attention_axes.PLAIN, **sizes, **arrays, **features, "wanted": _WANTED[0], **changes}
+
+
+def attention_gradient_problem(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> AttentionGradientProblem:
+    """Draw a problem whose axes have the values of ``row``: see ``options_of`` for the two generators."""
+    row = {**resolved(row), "lse": False}
+    made = attention_problem(row, structure, rng)
+    shape = (*batch_shape(row), heads_of(row), row["queries"], made.floats["value"].shape[-1])
+    towards = {}
+    for name, size, given in (
+        ("d_out", shape, row["towards"] != "lse"),
+        ("d_lse", shape[:-1], row["towards"] in ("both", "lse")),
+    ):
+        if given:
+            drawn = len(batch_shape(row)) if row["layout"] == "expanded" else 0  # all elements of the batch are one array
+            towards[name] = np.broadcast_to(rng.normal(size=size[drawn:]), size).copy()
+    return AttentionGradientProblem(row, made.floats | towards, made.others, made.wide | {"d_lse"}, made.options)

@@ -1,0 +1,237 @@
+"""The options of attention (mask, bias, sink, offset, softcap, scale) from the rows of a covering design.
+
+Each option is made twice: for a call on a backend, and as full arrays for the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import mha_core as mha
+
+from ..oracle.attention import Floats
+from .attention_axes import BANDS, OFFSETS, batch_shape
+from .covering import Row
+from .features import KeyBias, relative_buckets
+
+RATE = 0.25
+"""The share of weights that dropout drops."""
+
+Arrays = Mapping[str, Any]
+"""Arrays of a backend by name."""
+Make = Callable[[Arrays], Any]
+"""Makes an option of a call from the arrays of the problem."""
+
+
+@dataclass
+class Options:
+    """The options of one call."""
+
+    row: Row
+    floats: dict[str, np.ndarray] = field(default_factory=dict)
+    """Floating arrays by name: ``bias``, ``table`` of a relative bias, ``sink``."""
+    others: dict[str, np.ndarray] = field(default_factory=dict)
+    """Arrays of booleans and integers by name: masks, lengths, segments, offsets."""
+    masks: list[tuple[Make, np.ndarray]] = field(default_factory=list)
+    """The parts of the mask, each as an option and as an array that broadcasts to (..., H, L, S)."""
+    bias: Make | None = None
+    whole_bias: Callable[[Mapping[str, Floats], str], Floats] | None = None
+    """Returns the bias as an array that broadcasts likewise, from the floating arrays and the dtype of the scores."""
+    buckets: np.ndarray | None = None
+    """The buckets of a relative bias, (L, S), or (..., 1, L, S) with an offset for each element of the batch."""
+    offset: Any = None
+
+    @property
+    def visible(self) -> np.ndarray:
+        """The whole mask as an array."""
+        visible = np.ones((1, 1), dtype=bool)
+        for _, array in self.masks:
+            visible = visible & array
+        return visible
+
+    def make(self, arrays: Arrays) -> dict[str, Any]:
+        """Return the options of the call."""
+        masks = [make(arrays) for make, _ in self.masks]
+        mask = masks[0] if masks else None
+        for other in masks[1:]:
+            mask = mask & other
+        given = {
+            "mask": mask,
+            "bias": None if self.bias is None else self.bias(arrays),
+            "sink": arrays.get("sink"),
+            "softcap": self.row["softcap"],
+            "scale": self.row["scale"],
+            "query_offset": arrays.get("query_offset", self.offset),
+            "weight_dropout": mha.weight_dropout(RATE, keep=arrays["keep"]) if "keep" in arrays else None,
+        }
+        return {name: option for name, option in given.items() if option is not None}
+
+    def oracle(self, floats: Mapping[str, Floats], wide: str) -> dict[str, Any]:
+        """Return the same options as the oracle takes them. A bias of -inf masks, although what it masks may not hold NaN."""
+        allowed, bias = self.visible, None if self.whole_bias is None else self.whole_bias(floats, wide)
+        if bias is not None:
+            allowed, bias = allowed & (bias > -np.inf), np.where(bias > -np.inf, bias, 0.0)
+        given = {"allowed": allowed, "bias": bias, "sink": floats.get("sink")}
+        kept = {"kept_weights": self.others["keep"] / (1 - RATE)} if "keep" in self.others else {}
+        return given | {"softcap": self.row["softcap"], "scale": self.row["scale"]} | kept
+
+
+def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Options:
+    """Return the options of a row: ``structure`` draws what is no array, such as packed lengths, and ``rng`` the arrays."""
+    made = Options(row, offset=OFFSETS[row["offset"]])
+    shape = {"array": batch_shape(row), "array of one": (1,) * len(batch_shape(row))}.get(row["offset"])
+    offset = made.offset
+    if shape is not None:
+        made.offset = None
+        offset = made.others["query_offset"] = rng.integers(row.get("lowest offset", -3), 4, size=shape)
+    q = np.arange(row["queries"])[:, None]
+    q = q + (offset[..., None, None, None] if isinstance(offset, np.ndarray) else offset or 0)
+    k = np.arange(row["keys"])
+    _add_masks(made, q, k, structure, rng)
+    _add_bias(made, q, k, rng)
+    if row.get("weight_dropout", "none") != "none":
+        made.others["keep"] = rng.random((*batch_shape(row), heads_of(row), row["queries"], row["keys"])) >= RATE
+    for name, x in made.others.items():
+        made.others[name] = x.astype(row.get("integers", "int64")) if x.dtype.kind == "i" else x
+    if row["sink"] != "none":
+        made.floats["sink"] = rng.normal(size=heads_of(row)) + (20 if row["sink"] == "large" else 0)
+    return made
+
+
+def heads_of(row: Row) -> int:
+    """Return the number of query heads."""
+    heads: int = row["kv_heads"] * row["groups"]
+    return heads
+
+
+def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random.Generator, rng: np.random.Generator) -> None:
+    row = made.row
+    band = BANDS[row["band"]]
+    if band is not None:
+        low, high = band
+        inside = (k - q >= (-np.inf if low is None else low)) & (k - q <= (np.inf if high is None else high))
+        of_band = mha.causal() if band == (None, 0) else mha.window(None if low is None else -low, high)
+        made.masks.append((lambda arrays: of_band, inside))
+    if row["lengths"] != "none":
+        _add_lengths(made, structure, rng)
+    if row["packed"] != "none":
+        _add_packed(made, structure)
+    if row["array"] != "none":
+        allowed = rng.random(_array_shape(row["array"], row)) < 0.6
+        if row["array"] == "tiles":
+            _clear_tiles(allowed)
+        made.others["mask"] = allowed
+        made.masks.append((lambda arrays: mha.array_mask(arrays["mask"]), allowed))
+    if row["term"] != "none":
+        _add_term(made, q, k, rng)
+
+
+def _add_lengths(made: Options, structure: np.random.Generator, rng: np.random.Generator) -> None:
+    k, keys, kind = np.arange(made.row["keys"]), made.row["keys"], made.row["lengths"]
+    if kind == "int":
+        n = int(structure.integers(0, keys + 1))
+        made.masks.append((lambda arrays: mha.key_lengths(n), k < n))
+        return
+    shape = batch_shape(made.row)
+    lengths = rng.integers(min(1, keys), keys + 1, size=(1,) * len(shape) if kind == "array of one" else shape)
+    if kind != "array of one":
+        lengths.flat[0] = keys
+    if kind == "array with 0":
+        lengths.flat[-1] = 0
+    made.others["key_lengths"] = lengths
+    made.masks.append((lambda arrays: mha.key_lengths(arrays["key_lengths"]), k < lengths[..., None, None, None]))
+
+
+def _add_packed(made: Options, structure: np.random.Generator) -> None:
+    length = made.row["queries"]
+    count = {"few": 3, "with empty ones": 7, "many": 290}[made.row["packed"]]
+    cuts = np.sort(structure.integers(0, length + 1, size=count - 1))
+    if made.row["packed"] == "with empty ones":
+        cuts[: count // 2] = cuts[0]
+    lengths = [int(n) for n in np.diff(np.concatenate([[0], cuts, [length]]))]
+    ids = np.repeat(np.arange(count), lengths)
+    made.masks.append((lambda arrays: mha.packed(lengths), ids[:, None] == ids[None, :]))
+
+
+def _array_shape(kind: str, row: Row) -> tuple[int, ...]:
+    batch, heads, queries, keys = batch_shape(row), heads_of(row), row["queries"], row["keys"]
+    return {
+        "scores": (queries, keys),
+        "tiles": (queries, keys),
+        "-inf": (queries, keys),
+        "keys": (1, keys),
+        "queries": (queries, 1),
+        "heads": (heads, queries, keys),
+        "batch": (*batch, 1, 1, keys),
+        "batch of one": (*(1 for _ in batch), 1, queries, keys),
+        "whole": (*batch, heads, queries, keys),
+    }[kind]
+
+
+def _clear_tiles(allowed: np.ndarray) -> None:
+    """Mask queries and keys at the start, in the middle and at the end, and one whole tile off the diagonal."""
+    for axis in (0, 1):
+        size = allowed.shape[axis]
+        for part in (slice(0, size // 7), slice(size // 2, size // 2 + size // 9), slice(size - size // 8, size)):
+            allowed[(slice(None), part)[:: 1 if axis else -1]] = False
+    allowed[: allowed.shape[0] // 2, allowed.shape[1] // 2 :] = False
+
+
+def _add_term(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Generator) -> None:
+    """Add a mask that is no array, band, lengths or packed sequences, or not by itself."""
+    row, add = made.row, made.masks.append
+    if row["term"] == "or":
+        add((lambda arrays: mha.causal() | mha.prefix(5), (k <= q) | (k < 5)))
+    elif row["term"] == "not":
+        add((lambda arrays: ~mha.window(3, 1), ~((k >= q - 3) & (k <= q + 1))))
+    elif row["term"] == "chunks":
+        add((lambda arrays: mha.chunks(37), q // 37 == k // 37))
+    else:
+        of_query, of_key = (rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))
+        made.others |= {"segments of queries": of_query, "segments of keys": of_key}
+        add(
+            (
+                lambda arrays: mha.segments(arrays["segments of queries"], arrays["segments of keys"]),
+                of_query[..., None, :, None] == of_key[..., None, None, :],
+            )
+        )
+
+
+def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Generator) -> None:
+    row, kind, heads = made.row, made.row["bias"], heads_of(made.row)
+    if kind == "none":
+        return
+    if kind == "term":
+        made.bias, made.whole_bias = (lambda arrays: KeyBias(0.01)), (lambda floats, wide: 0.01 * k)
+    elif kind == "alibi":
+        slopes, distance = _slopes(heads), np.abs(q - k)
+        made.bias = lambda arrays: mha.alibi(heads)
+        made.whole_bias = lambda floats, wide: -slopes.astype(wide).astype(np.float64)[:, None, None] * distance
+    elif kind.startswith("relative"):
+        both = kind == "relative"
+        buckets = made.buckets = relative_buckets(k - q, bidirectional=both)
+        made.floats["table"] = rng.normal(size=(8, heads))
+        made.bias = lambda arrays: mha.relative_bias(arrays["table"], bidirectional=both, max_distance=5)
+
+        def whole(floats: Mapping[str, Floats], wide: str) -> Floats:
+            found = floats["table"][buckets]
+            return np.moveaxis(found[..., 0, :, :, :] if found.ndim > 3 else found, -1, -3)
+
+        made.whole_bias = whole
+    else:
+        x = rng.normal(size=_array_shape(kind, row))
+        if kind == "-inf":
+            x[rng.random(x.shape) < 0.2] = -np.inf
+        made.floats["bias"] = x
+        made.bias, made.whole_bias = (lambda arrays: arrays["bias"]), (lambda floats, wide: floats["bias"])
+
+
+def _slopes(heads: int) -> np.ndarray:
+    """Return ALiBi's slopes: 2^(-8 i / n) for a power of two, and then the odd i of the series for twice as many."""
+    n = 1 << (heads.bit_length() - 1)
+    slopes: np.ndarray = 2.0 ** np.concatenate([-8 * np.arange(1, n + 1) / n, -4 * np.arange(1, 2 * (heads - n), 2) / n])
+    return slopes

@@ -1,0 +1,88 @@
+"""The commands ``mha conform`` and ``mha bench``: their arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mha_core import MhaError
+from mha_core.cli.command import command, failing_clearly
+
+from . import conform as conformance
+
+
+@command("Example:  mha conform torch --device cuda --dtype float16")
+def conform_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A backend that `mha backends` lists.")],
+    *,
+    device: Annotated[str | None, typer.Option("--device", metavar="D", help="One of the backend's devices.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option("--dtype", metavar="T", help="Only this dtype; repeatable.")] = None,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option("--plugin", metavar="MODULE", help="Register a plugin module that is not installed; repeatable."),
+    ] = None,
+    expression: Annotated[
+        str | None, typer.Option("-k", metavar="EXPRESSION", help="Only tests whose names match, as in pytest.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Run fewer problems of each kind.")] = False,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the random problems.")] = 0,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="DIR", help="Write a certificate to DIR: NAME[-DEVICE].json and .md.")
+    ] = None,
+) -> None:
+    """Run the conformance suite on a backend and its kernels. Exit codes are pytest's."""
+    options = {"--device": device, "--dtype": dtype, "--plugin": plugin, "-k": expression}
+    with failing_clearly():
+        status = conformance.conform(name, {**options, "--quick": quick, "--seed": seed, "--report": report})
+    if status == conformance.NOTHING_RUN:
+        selected = "" if expression is None else f" that matches -k {expression!r}"
+        typer.echo(f"error: nothing was tested: no test{selected} applies to backend {name!r}", err=True)
+    raise typer.Exit(status)
+
+
+@command("Example:  mha bench --backend numpy --backend torch --case causal")
+def bench_command(
+    *,
+    backend: Annotated[
+        list[str] | None, typer.Option("--backend", "-b", metavar="NAME", help="Only this backend; repeatable.")
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option("--case", metavar="WORD", help="Only cases whose name contains WORD; repeatable.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three rounds, for a first impression.")] = False,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", "-m", metavar="DIR", help="Directory of a model for the text encoder; needs --texts."),
+    ] = None,
+    texts: Annotated[
+        Path | None, typer.Option("--texts", metavar="FILE", help="File with one text per line for the text encoder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time each backend against plain NumPy and the limits of this machine."""
+    if (model is None) != (texts is None):
+        raise typer.BadParameter("give both --model DIR and --texts FILE", param_hint="--model, --texts")
+    from ..bench.worker import WorkerFailed
+    from . import bench as benching  # it imports NumPy, which no other command needs at startup
+
+    with failing_clearly():
+        try:
+            with benching.watching(as_json=as_json) as watch:
+                results = benching.run(backend or [], case or [], quick=quick, model=model, texts=texts, watch=watch)
+        except benching.Stopped as stopped:
+            if stopped.results.rows and not as_json:
+                benching.show(stopped.results)
+            raise KeyboardInterrupt(str(stopped)) from stopped
+        except benching.UnknownCase as error:
+            raise typer.BadParameter(str(error), param_hint="--case") from error
+        except (ValueError, WorkerFailed) as error:
+            raise MhaError(str(error)) from error
+        if as_json:
+            typer.echo(json.dumps(results.record(), indent=2))
+        else:
+            benching.show(results)
+    if any(row.wrong for row in results.rows):
+        raise typer.Exit(1)

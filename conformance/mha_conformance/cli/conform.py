@@ -1,0 +1,29 @@
+"""``mha conform``: run the conformance suite with pytest in a separate process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+NOTHING_RUN = 5  # pytest's exit status if no test was run
+_SETTINGS = Path(__file__).parents[1] / "pytest.ini"
+
+
+def conform(backend: str, options: Mapping[str, Any]) -> int:
+    """Test a backend and return pytest's exit status, which is 0 only if tests were run and all of them passed.
+
+    options: those of pytest and the suite's plugin. A list repeats its option, True gives it without a value, and None and
+    False leave it out.
+    """
+    arguments = ["-p", "mha_conformance.plugin", "--pyargs", "mha_conformance", "--backend", backend]
+    for option, value in options.items():
+        given = [x for x in (value if isinstance(value, list) else [value]) if x is not None and x is not False]
+        arguments += [word for x in given for word in ([option] if x is True else [option, str(x)])]
+    # ignore pytest.ini and conftest.py of the current folder and PYTEST_ADDOPTS, and leave no cache there
+    isolated = ["-c", str(_SETTINGS), "--rootdir", str(Path.cwd()), "--noconftest", "-p", "no:cacheprovider"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments, *isolated], env=environment, check=False).returncode

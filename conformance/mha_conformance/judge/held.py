@@ -1,0 +1,149 @@
+"""Calls of one kernel, each held to every promise that a call can break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+
+from ..backend import BackendUnderTest
+from ..cases.problem import Problem
+from ..oracle import tolerance
+from ..report.sections import REFUSED_EVERY_CALL
+from .layouts import WRITABLE, laid_out
+
+Bits = dict[str, bytes]
+
+
+@dataclass
+class Called:
+    """A call that was judged, its results, and their bits."""
+
+    problem: Problem
+    compute: Callable[[], dict[str, Any]]
+    results: dict[str, Any]
+    bits: Bits
+
+
+@dataclass
+class Judge:
+    """Judges one kernel in one dtype.
+
+    It remembers the last call: later calls must not change its results, and made again, in another thread for every second one,
+    it must give the same bits.
+    """
+
+    backend: BackendUnderTest
+    op: str
+    kernel: str
+    dtype: str
+    refused: dict[str, int] = field(default_factory=dict)
+    """Number of refused calls by the reason that the kernel gave."""
+    computed: int = 0
+    last: Called | None = None
+
+    def judge(self, problem: Problem, other: Problem | None = None) -> bool:
+        """Raise AssertionError if a promise is broken; return whether the kernel computed the problem.
+
+        ``other`` differs from the problem in the numbers only. They are put into the same arrays before a first call, whose
+        result is not judged: what a kernel remembers about arrays must not outlive their numbers.
+        """
+        arrays, floats = self.arrays(problem)
+
+        def compute() -> dict[str, Any]:
+            with mha.use_kernel(self.op, self.kernel):
+                return problem.call(arrays)
+
+        try:
+            if other is not None and self._can_write(problem):
+                floats = self._write(other, into=arrays, after=compute)
+                problem.others.update(other.others)
+                problem = other
+            before = {name: self.backend.numpy(x).copy() for name, x in arrays.items()}
+            results = compute()
+        except mha.KernelUnsupported as error:
+            self.refuse(error)
+            return False
+        self.computed += 1
+        bits = self.bits(results)
+        self.assert_right(results, arrays[problem.first], problem, floats)
+        assert self.bits(compute()) == bits, "a second, equal call gave other bits"
+        self._call_the_last_again()
+        self.backend.assert_unchanged(arrays, before)
+        self.last = Called(problem, compute, results, bits)
+        return True
+
+    def refuse(self, error: mha.KernelUnsupported) -> None:
+        """Remember the reason for which the kernel refused a call."""
+        reason = str(error).partition(": it ")[2].partition(";")[0]
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def assert_computed(self) -> None:
+        """Skip the test if the kernel refused every problem; raise AssertionError if it computed none for another reason."""
+        if self.refused and not self.computed:
+            pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(self.refused))}")
+        assert self.computed, "the kernel computed no problem"
+
+    def arrays(self, problem: Problem, *, poison: bool = True) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the arrays of a problem on the backend, and the numbers that the oracle sees.
+
+        poison: put NaN and inf where the results do not depend on them.
+        """
+        backend = self.backend
+        floats = {name: backend.rounded(x, self.dtype_of(problem, name)) for name, x in problem.floats.items()}
+        numbers = problem.poisoned(floats) if poison else floats
+        given = {name: backend.array(x, self.dtype_of(problem, name)) for name, x in numbers.items()}
+        given |= {name: backend.array(x) for name, x in problem.others.items()}
+        arrays = {}
+        for name, x in given.items():
+            layout, batch = problem.layout(name)
+            arrays[name] = laid_out(backend, x, layout, batch=batch)
+        return arrays, floats
+
+    def dtype_of(self, problem: Problem, name: str) -> str:
+        return tolerance.compute_dtype(self.dtype) if name in problem.wide else self.dtype
+
+    def dtype_of_result(self, name: str) -> str:
+        return tolerance.compute_dtype(self.dtype) if name == "lse" else self.dtype
+
+    def _can_write(self, problem: Problem) -> bool:
+        return self.backend.writes and all(problem.layout(name)[0] in WRITABLE for name in (*problem.floats, *problem.others))
+
+    def _write(self, other: Problem, *, into: Mapping[str, Any], after: Callable[[], Any]) -> dict[str, np.ndarray]:
+        """Call ``after``, write the numbers of another problem into its arrays, and return those that the oracle sees."""
+        after()
+        fresh, floats = self.arrays(other)
+        for name, x in into.items():
+            if 0 not in x.shape:  # some libraries raise an error if there is nothing to write
+                x[...] = fresh[name]
+        return floats
+
+    def assert_right(self, results: Mapping[str, Any], given: Any, problem: Problem, floats: Mapping[str, np.ndarray]) -> None:
+        """Raise AssertionError if a result is wrong, or not of the kind of ``given``."""
+        backend, dtype = self.backend, self.dtype
+        expected = problem.expected(floats, dtype, rounds_weights=backend.rounds_weights)
+        for name, (exact, bound) in expected.items():
+            of_result = tolerance.compute_dtype(dtype) if name in problem.wide_results else dtype
+            backend.assert_like(results[name], given, dtype=getattr(backend.xp, of_result))
+            tolerance.assert_within(name, backend.numpy(results[name]), exact, bound)
+
+    def _call_the_last_again(self) -> None:
+        last = self.last
+        if last is None:
+            return
+        assert self.bits(last.results) == last.bits, f"a later call changed the result of: {last.problem}"
+        if self.computed % 2:
+            again = last.compute()
+        else:
+            with ThreadPoolExecutor(1) as other_thread:
+                again = other_thread.submit(last.compute).result()
+        assert self.bits(again) == last.bits, f"after another call, other bits are the result of: {last.problem}"
+
+    def bits(self, results: Mapping[str, Any]) -> Bits:
+        return {name: self.backend.numpy(x).tobytes() for name, x in results.items()}

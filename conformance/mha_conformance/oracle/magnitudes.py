@@ -1,0 +1,35 @@
+"""Bounds on rounding errors of the pieces, divided by the unit roundoff: sums of absolute terms times numbers of roundings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .attention import Floats
+
+
+def linear_magnitude(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
+    """Bound a sum in any order. b may be its first term, and then every partial sum is rounded relative to b too.
+
+    Each of these n roundings is evenly distributed within u |b|, so five standard deviations of their sum are 3 sqrt(n) u |b|.
+    """
+    root = np.sqrt(w.shape[0])
+    found: Floats = np.abs(x) @ np.abs(w) * (root + 2) + (0.0 if b is None else np.abs(b) * (3 * root + 2))
+    return found
+
+
+def norm_magnitude(x: Floats, weight: Floats | None = None, bias: Floats | None = None, *, eps: float = 1e-5) -> Any:
+    """Bound rounding of mean and variance by max |x| over the root mean square of the centred row."""
+    deviation = np.sqrt(((x - x.mean(axis=-1, keepdims=True)) ** 2).mean(axis=-1, keepdims=True) + eps)
+    size = (np.sqrt(x.shape[-1]) + 8) * np.abs(x).max(axis=-1, keepdims=True, initial=0) / deviation
+    size = size * (1 + np.abs(x) / deviation)
+    return size * (1.0 if weight is None else np.abs(weight)) + (0.0 if bias is None else np.abs(bias))
+
+
+def rotary_magnitude(x: Floats, cos: Floats, sin: Floats) -> Floats:
+    return 4 * np.abs(x).max(axis=-1, keepdims=True, initial=0) + 0 * x
+
+
+def activation_magnitude(x: Floats) -> Floats:
+    return np.where(np.isfinite(x), 16 * np.abs(x), 1)

@@ -1,0 +1,54 @@
+"""Pieces of layers in NumPy float64, independent of the algebra."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .attention import Floats
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def linear(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
+    y: Floats = x @ w
+    return y if b is None else y + b
+
+
+def layer_norm(x: Floats, weight: Floats | None = None, bias: Floats | None = None, *, eps: float = 1e-5) -> Floats:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    y: Floats = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    return (y if weight is None else y * weight) + (0.0 if bias is None else bias)
+
+
+def rms_norm(x: Floats, weight: Floats | None = None, *, eps: float = 1e-5) -> Floats:
+    y: Floats = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+    return y if weight is None else y * weight
+
+
+def gelu(x: Floats, *, approximate: str = "none") -> Floats:
+    x = np.where(x == -np.inf, 0, x)  # the limit
+    if approximate == "tanh":
+        return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+    return x * (1 + np.asarray(_erf(x / math.sqrt(2)), dtype=np.float64)) / 2
+
+
+def relu(x: Floats) -> Floats:
+    return np.maximum(x, 0.0)
+
+
+def silu(x: Floats) -> Floats:
+    x = np.where(x == -np.inf, 0, x)  # the limit
+    with np.errstate(over="ignore"):  # e^-x is inf, and the quotient 0
+        return x / (1 + np.exp(-x))
+
+
+def rotary(x: Floats, cos: Floats, sin: Floats, *, interleaved: bool) -> Floats:
+    half = cos.shape[-1]
+    y = x.copy()
+    for at in range(half):
+        first, second = (2 * at, 2 * at + 1) if interleaved else (at, at + half)
+        y[..., first] = x[..., first] * cos[..., at] - x[..., second] * sin[..., at]
+        y[..., second] = x[..., second] * cos[..., at] + x[..., first] * sin[..., at]
+    return y

@@ -1,0 +1,168 @@
+"""Bounds on the rounding error of attention, one for each element, derived from the arithmetic.
+
+With p the exact weights, s the scores, y the exact output, u the unit roundoff of the dtype in which scores are computed,
+u_out that of the output, and u_p that of probabilities which a fused kernel rounds (0 where they stay in the wide dtype):
+
+    ds = u ((sqrt(d) + 2) scale |q| |k|^T + 1 + (s_max - s))
+    |error| <= sum(p ds |v|) + sum(p ds) (|y| + p |v|) + u (sqrt(S) + 3) p |v| + u_out |y| + u_p p |v| + e0 sum |v| + tiny
+
+A sum of n products has an error of u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
+and Mary 2019); exp turns an absolute error of its argument into a relative one of its result. Softcap and bias add their own
+roundings to ds; e0 is a probability that may count as 0; ``tiny`` is half the smallest subnormal of the output. The oracle
+computes in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..report.evidence import evidence
+from .attention import Floats, attention
+
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+NEGLIGIBLE = {"float32": 2.0**-99, "float64": 2.0**-899}
+"""Probabilities up to this may count as 0: products with denormal numbers take a hundred times as long on some processors."""
+SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3e38, "float32": 3.4e38, "float64": 1.7e308}
+
+
+def compute_dtype(dtype: str) -> str:
+    """Return the dtype in which scores are computed for arrays of ``dtype`` (promise 9)."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The exact answer of an attention problem, and a bound on the error of each element."""
+
+    out: Floats
+    lse: Floats
+    weights: Floats
+    out_bound: Floats
+    lse_bound: Floats
+    weights_bound: Floats
+
+    def assert_near(self, out: np.ndarray, lse: np.ndarray | None = None) -> None:
+        """Raise AssertionError if out, or lse where it is given, is farther from the exact answer than its bound."""
+        assert_within("out", out, self.out, self.out_bound)
+        if lse is not None:
+            assert_within("lse", lse, self.lse, self.lse_bound)
+
+
+def exact_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    dtype: str,
+    rounds_weights: bool = False,
+    equal_weights: bool = False,
+    scale: float | None = None,
+    kept_weights: Any = None,
+    **options: Any,
+) -> Exact:
+    """Return the oracle's answer and its bounds, for arrays that already hold numbers of ``dtype``.
+
+    rounds_weights: allow probabilities to be rounded to ``dtype``, as fused half-precision kernels do.
+    equal_weights: the probabilities of a row are nearly equal, so that rounding errors of their sum may all have one sign.
+    kept_weights: what the weights are multiplied by, for dropout.
+    options: ``allowed``, ``bias``, ``softcap`` and ``sink``, as the oracle takes them.
+    """
+    y, lse, p = attention(query, key, value, scale=scale, kept_weights=kept_weights, **options)
+    u, u_out = UNIT_ROUNDOFF[compute_dtype(dtype)], UNIT_ROUNDOFF[dtype]
+    num_keys, groups = p.shape[-1], query.shape[-3] // key.shape[-3]
+    key, value = (np.repeat(np.asarray(x, dtype=np.float64), groups, axis=-3) for x in (key, value))
+    ds, ds_sink = _score_errors(u, np.asarray(query, dtype=np.float64), key, lse, p, scale, **options)
+    mean_ds = (p * ds).sum(axis=-1, keepdims=True) + ds_sink
+    p = p if kept_weights is None else p * kept_weights
+    root = (num_keys if equal_weights else np.sqrt(num_keys)) + 3
+    absolute = p @ np.abs(value)
+    bound = (p * ds) @ np.abs(value) + mean_ds * (np.abs(y) + absolute) + u * root * absolute
+    weights_bound = p * (ds + mean_ds + u * root)
+    lse_bound = mean_ds[..., 0] + u * root + 2 * u * np.abs(np.where(np.isfinite(lse), lse, 0))
+    if rounds_weights and u_out > u:
+        # a probability is rounded relative to the greatest of its row, where it may be subnormal
+        top = p.max(axis=-1, keepdims=True, initial=0)
+        bound = bound + u_out * absolute + SMALLEST[dtype] / 2 * top * np.abs(value).sum(axis=-2, keepdims=True)
+    both = 2.0 if dtype == "float64" else 1.0
+    tiny = (SMALLEST[dtype] + num_keys * SMALLEST[compute_dtype(dtype)]) / 2  # products of small values are subnormal
+    rest = NEGLIGIBLE[compute_dtype(dtype)] * (p > 0)
+    bound, weights_bound = bound + rest @ np.abs(value), weights_bound + rest
+    return Exact(
+        y, lse, p, both * (bound + u_out * np.abs(y)) + tiny, both * lse_bound, both * (weights_bound + u_out * p) + tiny
+    )
+
+
+def _score_errors(
+    u: float,
+    query: Floats,
+    key: Floats,
+    lse: Floats,
+    p: Floats,
+    scale: float | None,
+    *,
+    allowed: Any = None,
+    bias: Any = None,
+    softcap: float | None = None,
+    sink: Any = None,
+) -> tuple[Floats, Floats]:
+    """Return ds for every pair, and p ds of the sink, which has a weight but no value."""
+    width = query.shape[-1]
+    scale = (1 / np.sqrt(width) if width else 1.0) if scale is None else scale
+    keys = np.swapaxes(key, -1, -2)
+    s = scale * (query @ keys)
+    ds = (np.sqrt(width) + 2) * abs(scale) * (np.abs(query) @ np.abs(keys))
+    if softcap is not None:
+        s = softcap * np.tanh(s / softcap)
+        ds = ds + 4 * np.abs(s)  # the division, tanh within two roundings, the product; the slope is at most 1
+    if bias is not None:
+        s = s + bias
+        ds = ds + np.abs(s) + np.abs(bias)  # the sum, and the bias: a product of slope and distance, or in another base
+    seen = np.broadcast_to(True if allowed is None else allowed, p.shape)
+    s = np.where(seen, s, -np.inf)
+    top = s.max(axis=-1, keepdims=True, initial=-np.inf)
+    empty = np.zeros((*lse.shape, 1))
+    if sink is None:
+        return u * np.where(seen, ds + 1 + _distance(top, s), 0), empty
+    given = np.asarray(sink, dtype=np.float64)[:, None, None]
+    top = np.maximum(top, given)
+    p_sink = np.exp(given - lse[..., None])
+    return u * np.where(seen, ds + 1 + _distance(top, s), 0), u * p_sink * (1 + top - given)
+
+
+def _distance(top: Floats, s: Floats) -> Floats:
+    """Return top - s, and 0 where the row is empty."""
+    return np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0), 0)
+
+
+OPERATIONS = {
+    "out": "attention",
+    "lse": "attention lse",
+    "weights": "attention weights",
+    **{f"d_{name}": f"gradient of {name}" for name in ("query", "key", "value", "bias", "sink")},
+}
+"""The operation of each named result. Other names begin with their operation, such as "gelu tanh"."""
+
+
+def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats) -> None:
+    """Raise AssertionError, naming the worst element, if |got - exact| > bound anywhere or the shapes differ.
+
+    The greatest error over its bound is recorded as evidence for the report.
+    """
+    assert got.shape == exact.shape, f"{name} has shape {got.shape}; expected {exact.shape}"
+    wide = got.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        equal = (wide == exact) | (np.isnan(wide) & np.isnan(exact))  # inf - inf is not an error
+        error = np.where(equal, 0.0, np.abs(wide - exact))
+        excess = np.where(np.isnan(error), np.inf, error / np.maximum(bound, np.finfo(np.float64).tiny))
+    evidence.error(OPERATIONS.get(name, name.partition(" ")[0]), got.dtype.name, float(excess.max(initial=0.0)))
+    wrong = ~(error <= bound)  # NaN is wrong too
+    if wrong.any():
+        at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
+        raise AssertionError(
+            f"{name}{list(at)} is {wide[at]:.9g}; expected {exact[at]:.9g} within {bound[at]:.3g}; the error is "
+            f"{error[at]:.3g} ({excess[at]:.3g} times the bound); {int(wrong.sum())} of {wrong.size} elements exceed the bound"
+        )

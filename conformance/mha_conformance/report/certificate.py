@@ -1,0 +1,185 @@
+"""The certificate of a run: JSON for programs, and Markdown tables for a README.
+
+It names everything that the verdict depends on: the backend, its versions, machine and device, and the part of the suite that
+was run. It describes the host only by its architecture and system.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mha_core
+from mha_core.plugin import Kernel
+from mha_core.shared import atomic_file, device_name, registry
+
+from ..backend import BackendUnderTest, CannotJudge
+from .counts import Counts
+from .promises import PROMISES
+from .sections import FAILED, OUTCOMES, PASSED
+from .summary import error_rows, section_rows
+
+FORMAT = 1
+"""Version of the certificate's format; increased when a key is removed or changes its meaning."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Paths of the certificate."""
+
+    json: Path
+    markdown: Path
+
+
+def files(folder: Path, name: str, device: str | None) -> Files:
+    """Return the paths ``NAME[-DEVICE].json`` and ``.md`` in this folder, which is made if it does not exist.
+
+    Raises CannotJudge if they cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise CannotJudge(f"--report {folder} is not a directory")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotJudge(f"--report {folder} cannot be written: {error.strerror}") from error
+    stem = re.sub(r"[^\w.-]+", "_", name if device is None else f"{name}-{device}")
+    found = Files(folder / f"{stem}.json", folder / f"{stem}.md")
+    for path in (found.json, found.markdown):
+        if path.is_dir():
+            raise CannotJudge(f"--report {folder} cannot be written: {path.name} in it is a directory")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise CannotJudge(f"--report {folder} cannot be written: {error.strerror}") from error
+    return found
+
+
+def head(backend: BackendUnderTest, kernels: Iterable[Kernel], selection: str) -> dict[str, Any]:
+    """Return the part that is known before the first test, since a library that a test breaks may no longer work.
+
+    selection: the options that select tests; empty if the whole suite is run.
+    """
+    record, plugin = registry().backends[backend.name]
+    return {
+        "format": FORMAT,
+        "backend": backend.name,
+        "plugin": {"name": plugin.name, "distribution": plugin.distribution or None, "version": plugin.version or None},
+        "mha_core": mha_core.__version__,
+        "libraries": dict(record.versions()) if record.versions else {},
+        "python": platform.python_version(),
+        "platform": {"machine": platform.machine(), "system": platform.system()},
+        "device": device_name(backend.array(np.zeros(1, dtype=np.float32))),
+        "dtypes": list(backend.dtypes),
+        "seed": backend.seed,
+        "quick": backend.quick,
+        "selection": selection,
+        "kernels": [_kernel(kernel) for kernel in kernels],
+    }
+
+
+def _kernel(kernel: Kernel) -> dict[str, Any]:
+    """Describe a kernel, with the hash of its source if it has one: the verdict holds for that source only."""
+    found = {"op": kernel.op, "name": kernel.name, "from": registry().owner(kernel), "opt_in": bool(kernel.opt_in), "runs": 0}
+    return found if kernel.source is None else {**found, "source": sha256(kernel.source().encode()).hexdigest()}
+
+
+def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dict[str, Any]:
+    """Return the head and the results. A ratio that is not finite is null, since JSON has no infinity."""
+    errors: dict[str, dict[str, float | None]] = {}
+    for (operation, dtype), ratio in sorted(counts.errors.items()):
+        errors.setdefault(operation, {})[dtype] = float(f"{ratio:.4g}") if math.isfinite(ratio) else None
+    covering: dict[str, dict[str, dict[str, int]]] = {}
+    for (kernel, dtype), (problems, occurred, every) in sorted(counts.covered.items()):
+        covering.setdefault(kernel, {})[dtype] = {"problems": problems, "combinations": occurred, "of": every}
+    return {
+        **head,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "result": PASSED if passed else FAILED,
+        "sections": {name: _keys(counts) for name, counts in counts.sections().items()},
+        "promises": {
+            str(number): {"promise": PROMISES[number], **_keys(counts)} for number, counts in counts.promises().items()
+        },
+        "worst_error_over_bound": errors,
+        "covering": covering,
+        "kernels": [{**kernel, "runs": counts.runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
+    }
+
+
+def _keys(counts: Mapping[str, int]) -> dict[str, int]:
+    return {outcome.replace(" ", "_"): count for outcome, count in counts.items()}
+
+
+def write(found: Mapping[str, Any], to: Files) -> None:
+    """Write both files, each completely or not at all. Raises OSError, naming the file."""
+    for path, text in ((to.json, json.dumps(found, indent=2, allow_nan=False) + "\n"), (to.markdown, markdown(found))):
+        with atomic_file(path) as file:
+            file.write(text.encode())
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """Return a certificate as Markdown paragraphs and tables."""
+    libraries = ", ".join(f"{name} {version}" for name, version in found["libraries"].items()) or "versions unknown"
+    plugin = found["plugin"]
+    owner = f"{plugin['distribution']} {plugin['version']}" if plugin["distribution"] else f"plugin {plugin['name']}"
+    how = [f"seed {found['seed']}", *["quick"] * found["quick"], *[f"only {found['selection']}"] * bool(found["selection"])]
+    place = f"{found['platform']['system']} {found['platform']['machine']}, Python {found['python']}"
+    sections = {
+        name: {outcome: counts[outcome.replace(" ", "_")] for outcome in OUTCOMES} for name, counts in found["sections"].items()
+    }
+    errors = {
+        (operation, dtype): math.inf if ratio is None else ratio
+        for operation, by_dtype in found["worst_error_over_bound"].items()
+        for dtype, ratio in by_dtype.items()
+    }
+    kernels = [
+        (kernel["op"], kernel["name"] + " (opt-in)" * kernel["opt_in"], kernel["from"], str(kernel["runs"]))
+        for kernel in found["kernels"]
+    ]
+    covered = [
+        (kernel, dtype, str(one["problems"]), f"{one['combinations']} of {one['of']}")
+        for kernel, by_dtype in found["covering"].items()
+        for dtype, one in by_dtype.items()
+    ]
+    on = f" on device {found['device']}" if found["device"] else ""
+    part = ", a part of the suite" if found["selection"] else ""
+    paragraphs = [
+        f"**{found['backend']}: conformance {found['result']}{part}** ({found['date'][:10]}, mha-core {found['mha_core']})",
+        f"{owner} with {libraries}{on}; {place}; {', '.join(found['dtypes'])}; {', '.join(how)}.",
+        _table([("section", *OUTCOMES), *section_rows(sections)], numbers=len(OUTCOMES)),
+        *_promises(found["promises"]),
+        *([_table(error_rows(errors, "worst error / bound"), numbers=len({dtype for _, dtype in errors}))] if errors else []),
+        *([_table([("kernel of", "name", "from", "runs"), *kernels], numbers=1)] if kernels else []),
+        *([_table([("covering design of", "dtype", "problems", "combinations"), *covered], numbers=2)] if covered else []),
+    ]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _promises(promises: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
+    """List the promises that failed, those that held, and those that no test judged."""
+    failed = [f"{number} ({counts['promise']})" for number, counts in promises.items() if counts["failed"]]
+    held = [number for number, counts in promises.items() if counts["passed"] and not counts["failed"]]
+    untried = [number for number, counts in promises.items() if not counts["passed"] + counts["failed"]]
+    said = [("Promises failed", failed), ("Promises held", held), ("Promises not judged", untried)]
+    return ["; ".join(f"{what}: {', '.join(numbers)}" for what, numbers in said if numbers) + "."]
+
+
+def _table(rows: Iterable[tuple[str, ...]], *, numbers: int) -> str:
+    """Return a table whose first row is the heading and whose last ``numbers`` columns are aligned right."""
+    heading, *others = rows
+    rule = (*["---"] * (len(heading) - numbers), *["---:"] * numbers)
+    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in (heading, rule, *others))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

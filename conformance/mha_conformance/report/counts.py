@@ -1,0 +1,118 @@
+"""Results of all tests of a run, counted by section and by promise, and the evidence that they recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .evidence import Covered, Errors, Runs, evidence
+from .promises import PROMISES
+from .sections import FAILED, OUTCOMES, SECTIONS, outcome_of, section_named, section_of
+
+if TYPE_CHECKING:
+    import pytest
+
+TO_REPRODUCE = "to reproduce"
+
+
+# user_properties travel with a test's report: pytest-xdist sends them on, and JUnit's XML shows them.
+
+
+def describe(item: pytest.Item) -> None:
+    """Attach its section and its promises to a test."""
+    marker = item.get_closest_marker("promise")  # a test's own mark replaces its module's
+    item.user_properties += [("section", section_of(item)), ("promises", [*marker.args] if marker else [])]
+
+
+def attach_evidence(item: pytest.Item) -> None:
+    """Attach the recorded evidence to a test whose call is over."""
+    errors, runs, covered = evidence.take()
+    item.user_properties += [("error over bound", [[*key, ratio]]) for key, ratio in errors.items()]
+    item.user_properties += [("kernel runs", [[*key, count]]) for key, count in runs.items()]
+    item.user_properties += [("covered", [[*key, counts]]) for key, counts in covered.items()]
+
+
+def died(report: pytest.TestReport) -> bool:
+    """Return whether the process ended during a test; pytest-xdist then reports only that, and no phase of the test."""
+    return report.when not in ("setup", "call", "teardown")
+
+
+@dataclass
+class Result:
+    """The result of one test."""
+
+    section: str
+    promises: list[int]
+    outcome: str
+    reproduce: str = ""
+
+
+@dataclass
+class Counts:
+    """Results of the tests by id, the greatest error over its bound, and the runs of each kernel."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+    errors: Errors = field(default_factory=dict)
+    runs: Runs = field(default_factory=dict)
+    covered: Covered = field(default_factory=dict)
+    _started: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Count one phase of a test; reports of tests outside this suite are ignored."""
+        properties: dict[str, Any] = dict(report.user_properties)
+        if died(report):  # all that is known of the test comes from the report of its setup
+            properties = self._started.get(report.nodeid, {"section": section_named(report.nodeid)})
+        if "section" not in properties:
+            return
+        self._started[report.nodeid] = properties
+        outcome = outcome_of(report)
+        before = self.results.get(report.nodeid)
+        if outcome is not None and (before is None or before.outcome != FAILED):
+            reproduce = next((text for title, text in report.sections if title == TO_REPRODUCE), "")
+            promises = list(properties.get("promises", []))
+            self.results[report.nodeid] = Result(properties["section"], promises, outcome, reproduce)
+        if report.when == "call":
+            self._add_evidence(report.user_properties)
+
+    def _add_evidence(self, properties: Iterable[tuple[str, Any]]) -> None:
+        for name, value in properties:
+            for op, which, number in value if name in ("error over bound", "kernel runs", "covered") else ():
+                if name == "error over bound":
+                    self.errors[op, which] = max(self.errors.get((op, which), 0.0), number)
+                elif name == "covered":
+                    self.covered[op, which] = tuple(number)
+                else:
+                    self.runs[op, which] = self.runs.get((op, which), 0) + number
+
+    @property
+    def judged(self) -> bool:
+        """True if any test passed or failed."""
+        return any(result.outcome in ("passed", "failed") for result in self.results.values())
+
+    def sections(self) -> dict[str, dict[str, int]]:
+        """Count outcomes by section, in the order of ``SECTIONS``; sections without a test are left out."""
+        named = {result.section for result in self.results.values()}
+        order = [*(name for name in SECTIONS if name in named), *sorted(named.difference(SECTIONS))]
+        return {name: _count(result for result in self.results.values() if result.section == name) for name in order}
+
+    def promises(self) -> dict[int, dict[str, int]]:
+        """Count outcomes by promise, including promises that no test tried; a test counts for each of its promises."""
+        return {number: _count(result for result in self.results.values() if number in result.promises) for number in PROMISES}
+
+    def failures(self) -> Iterator[tuple[str, int, str]]:
+        """Yield each promise that failed, the number of its failed tests, and the command that reproduces the first."""
+        failed = [result for result in self.results.values() if result.outcome == FAILED]
+        for number, name in PROMISES.items():
+            mine = [result for result in failed if number in result.promises]
+            if mine:
+                yield f"promise {number}, {name}", len(mine), mine[0].reproduce
+        others = [result for result in failed if not result.promises]
+        if others:
+            yield "no numbered promise", len(others), others[0].reproduce
+
+
+def _count(results: Iterable[Result]) -> dict[str, int]:
+    found = Counter(result.outcome for result in results)
+    return {outcome: found[outcome] for outcome in OUTCOMES}

@@ -1,0 +1,48 @@
+"""Each kernel computes the problems of a covering design, in which every pair of values occurs that a problem may have.
+
+The kernel is demanded by name, so its priority and ``opt_in`` do not matter. Each problem is held to several promises at once:
+keys and values that no query may see hold NaN and inf, a second call must give the same bits, also after calls with other
+shapes and in another thread, and neither arguments nor earlier results may change. Some problems are put into arrays that the
+kernel has computed other numbers from.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mha_core.plugin import Kernel
+from mha_core.shared import ALGEBRA, FEATURES
+
+from .backend import BackendUnderTest
+from .cases.layer_axes import LAYERS
+from .cases.pieces import PIECES
+from .judge.designed import judge_design
+
+SECTION = "kernels"
+pytestmark = pytest.mark.promise(0)
+
+
+def test_a_kernel_on_problems_of_a_covering_design(
+    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
+) -> None:
+    judge_design(backend, "attention", attention_kernel.name, attention_kernel.handles, dtype, rng).assert_computed()
+
+
+def test_a_kernel_of_a_piece_on_calls_of_a_covering_design(
+    backend: BackendUnderTest, piece_kernel: Kernel, dtype: str, rng: np.random.Generator
+) -> None:
+    judge_design(backend, piece_kernel.op, piece_kernel.name, piece_kernel.handles, dtype, rng).assert_computed()
+
+
+def test_a_kernel_of_a_layer_on_calls_of_a_covering_design(
+    backend: BackendUnderTest, layer_kernel: Kernel, dtype: str, rng: np.random.Generator
+) -> None:
+    judge_design(backend, layer_kernel.op, layer_kernel.name, layer_kernel.handles, dtype, rng).assert_computed()
+
+
+@pytest.mark.parametrize("op", ["attention", *PIECES, *LAYERS])
+def test_the_algebra_on_problems_of_a_covering_design(
+    backend: BackendUnderTest, dtype: str, rng: np.random.Generator, op: str
+) -> None:
+    judge_design(backend, op, ALGEBRA, FEATURES[op], dtype, rng).assert_computed()

@@ -1,0 +1,156 @@
+"""Kernels of this backend: a declared feature must work, an undeclared one must be refused.
+
+Each kernel is preferred to all others and recorded while public operations are called; the features of a call are those that
+core names for it. A kernel whose ``supports`` refuses every call is skipped with its reasons: it may be for another device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+from mha_core.plugin import Kernel
+
+from . import oracle
+from .backend import BackendUnderTest
+from .cases.features import ALL_FEATURES, FEATURES, AttentionCall, go_together, plain, rounded, with_features
+from .cases.pieces import piece_calls
+from .cases.problems import Limits
+from .judge.attention import judge_call
+from .judge.pieces import judge_piece
+from .judge.random_problems import judge_problems
+from .oracle.tolerance import UNIT_ROUNDOFF
+from .probes.recorder import Recording, recorded
+from .report.sections import REFUSED_EVERY_CALL
+
+LONG = ((1, 2, 2, 150, 150, 64, 64), (1, 1, 4, 1, 1100, 64, 64), (2, 1, 1, 20, 300, 128, 96), (1, 1, 1, 300, 40, 32, 40))
+"""Shapes as in ``Limits.shapes`` that span several tiles in any kernel: equal lengths, one query, more keys, more queries."""
+SHAPES = [(3, 8), (6, 8), (48, 64)]
+"""(length, width): small ones, and one for kernels that need round numbers."""
+
+
+def judge(backend: BackendUnderTest, kernel: Kernel, call: AttentionCall, dtype: str) -> Recording:
+    """Judge one call with this kernel preferred to all others. The log-sum-exp is requested only if the kernel declares it."""
+    with recorded(kernel, ALL_FEATURES) as recording:
+        judge_call(backend, call, dtype, wants_lse="lse" in kernel.handles)
+    recording.assert_given_what_it_declares()
+    return recording
+
+
+def skip_if_never_run(recordings: Iterable[Recording]) -> None:
+    seen = list(recordings)
+    if not any(recording.runs for recording in seen):
+        reasons = sorted({reason for recording in seen for reason in recording.reasons})
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "core offered the kernel no call tried here")
+
+
+@pytest.mark.promise(6)
+def test_every_declared_feature_is_known(attention_kernel: Kernel) -> None:
+    unknown = sorted(attention_kernel.handles - ALL_FEATURES)
+    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(ALL_FEATURES))}"
+
+
+@pytest.mark.promise(0)
+def test_plain_attention(backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
+    calls = [plain(rng, *shape, times=times) for shape in SHAPES for times in (1, 8)]
+    skip_if_never_run([judge(backend, attention_kernel, call, dtype) for call in calls])
+
+
+@pytest.mark.promise(6)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_declared_feature_works(
+    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator, feature: str
+) -> None:
+    if feature not in attention_kernel.handles:
+        pytest.skip(f"the kernel does not declare {feature}")
+    calls = [with_features(plain(rng, *shape, times=times), [feature], rng) for shape in SHAPES for times in (1, 8)]
+    skip_if_never_run([judge(backend, attention_kernel, call, dtype) for call in calls])
+
+
+@pytest.mark.promise(6)
+def test_pairs_of_declared_features_work(
+    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
+) -> None:
+    declared = [name for name in FEATURES if name in attention_kernel.handles]
+    pairs = [pair for pair in combinations(declared, 2) if go_together(pair)]
+    rng.shuffle(pairs)
+    if not pairs:
+        pytest.skip("the kernel declares no two features that go together")
+    chosen = pairs[: backend.count(len(pairs))]
+    skip_if_never_run(
+        [judge(backend, attention_kernel, with_features(plain(rng, *SHAPES[1]), pair, rng), dtype) for pair in chosen]
+    )
+
+
+@pytest.mark.promise(6)
+@pytest.mark.parametrize("feature", [name for name in FEATURES if name != "lse"])
+def test_an_undeclared_feature_is_refused(
+    backend: BackendUnderTest, attention_kernel: Kernel, rng: np.random.Generator, feature: str
+) -> None:
+    """The kernel must never be called for the feature, alone or with any declared feature that goes together with it."""
+    if feature in attention_kernel.handles:
+        pytest.skip(f"the kernel declares {feature}")
+    declared = [name for name in FEATURES if name in attention_kernel.handles and go_together((name, feature))]
+    for others in ([], *([name] for name in declared)):
+        recording = judge(
+            backend, attention_kernel, with_features(plain(rng, *SHAPES[1]), [feature, *others], rng), backend.dtypes[0]
+        )
+        assert any(feature in call.features for call in recording.seen), f"core did not name {feature}"
+        assert not recording.runs, f"the kernel does not declare {feature}, but was called"
+
+
+@pytest.mark.promise(0, 6)
+def test_a_gradient_is_right_whoever_computes_it(
+    backend: BackendUnderTest, attention_kernel: Kernel, rng: np.random.Generator, wide_dtype: str
+) -> None:
+    """A kernel that does not declare ``gradient`` must not be called while one is recorded: its result would have none."""
+    call = rounded(plain(rng, *SHAPES[1]), lambda x: backend.rounded(x, wide_dtype))
+    arrays = [backend.array(x, wide_dtype) for x in (call.query, call.key, call.value)]
+    if backend.loaded.features is None or not all(hasattr(x, "requires_grad_") for x in arrays):
+        pytest.skip("the backend does not record gradients by requires_grad_ and backward")
+    arrays = [x.requires_grad_() for x in arrays]
+    towards = rng.normal(size=call.query.shape)
+    with recorded(attention_kernel, ALL_FEATURES) as recording:
+        out = mha.scaled_dot_product_attention(*arrays)
+        (out * backend.array(towards, wide_dtype)).sum().backward()
+    recording.assert_given_what_it_declares()
+    assert "gradient" in attention_kernel.handles or not recording.runs
+    scale = call.query.shape[-1] ** -0.5
+    y, _, p = oracle.attention(call.query, call.key, call.value)
+    d_scores = p * (towards @ np.swapaxes(call.value, -1, -2) - (towards * y).sum(axis=-1, keepdims=True)) * scale
+    turned = np.swapaxes(d_scores, -1, -2)
+    expected = (d_scores @ call.key, turned @ call.query, np.swapaxes(p, -1, -2) @ towards)
+    for name, x, exact in zip(("query", "key", "value"), arrays, expected, strict=True):
+        tolerance = 200 * UNIT_ROUNDOFF[wide_dtype] * max(1.0, float(np.abs(exact).max()))
+        np.testing.assert_allclose(backend.numpy(x.grad), exact, rtol=0, atol=tolerance, err_msg=f"gradient of {name}")
+
+
+@pytest.mark.promise(0)
+@pytest.mark.parametrize(
+    ("count", "limits"), [(400, Limits(times=1)), (30, Limits(times=1, depth=1, shapes=LONG))], ids=["short", "long"]
+)
+def test_random_problems_equal_the_oracle(
+    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator, count: int, limits: Limits
+) -> None:
+    """The kernel computes the problems that it accepts; for others, the next kernel or the algebra is chosen."""
+    if "lse" not in attention_kernel.handles:
+        pytest.skip("the kernel does not declare lse: other tests of this module judge its out")
+    with recorded(attention_kernel, ALL_FEATURES) as recording:
+        judge_problems(backend, rng, count, dtype, kernel=attention_kernel.name, limits=limits)
+    skip_if_never_run([recording])
+
+
+@pytest.mark.promise(0)
+def test_a_kernel_of_a_piece(backend: BackendUnderTest, piece_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
+    kernel = piece_kernel
+    recordings = []
+    for call in piece_calls(rng, kernel.op):
+        with recorded(kernel, ALL_FEATURES) as recording:
+            judge_piece(backend, kernel.op, call, dtype)
+        recording.assert_given_what_it_declares()
+        recordings.append(recording)
+    skip_if_never_run(recordings)

@@ -1,0 +1,92 @@
+"""The updates of optimisers, against the formula in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mha_core.shared import adamw
+
+from .backend import BackendUnderTest
+from .oracle.tolerance import SMALLEST, UNIT_ROUNDOFF, assert_within, compute_dtype
+from .probes.computed_by import ComputedBy
+
+SECTION = "layers"
+pytestmark = pytest.mark.promise(0)
+SHAPES = [(1,), (7, 3), (0, 5), (300, 513), (2, 3, 4, 5)]
+SETTINGS: list[dict[str, Any]] = [
+    {"learning_rate": 1e-3, "beta_1": 0.9, "beta_2": 0.999, "eps": 1e-8, "weight_decay": 0.01, "step": 0},
+    {"learning_rate": 0.3, "beta_1": 0.5, "beta_2": 0.9, "eps": 1e-3, "weight_decay": 0.0, "step": 17},
+    {"learning_rate": 0.0, "beta_1": 0.0, "beta_2": 0.0, "eps": 1e-8, "weight_decay": 0.5, "step": 3},
+]
+
+
+def test_a_step_of_adamw_is_that_of_the_formula(
+    backend: BackendUnderTest, update_by: ComputedBy, dtype: str, rng: np.random.Generator
+) -> None:
+    wide = compute_dtype(dtype)
+    for shape in SHAPES:
+        for settings in SETTINGS:
+            for scale in (1.0, 0.25):
+                w, gradient = (backend.rounded(rng.normal(size=shape), dtype) for _ in range(2))
+                m, v = backend.rounded(rng.normal(size=shape), wide), backend.rounded(rng.random(size=shape) + 0.01, wide)
+                arrays = [backend.array(x, dtype) for x in (w, gradient)] + [backend.array(x, wide) for x in (m, v)]
+                found = adamw(*arrays, **settings, gradient_scale=scale)
+                names = zip(("w", "m", "v"), found, _exact(w, gradient * scale, m, v, dtype, **settings), strict=True)
+                for name, got, (exact, bound) in names:
+                    assert_within(f"adamw {name}", backend.numpy(got), exact, bound)
+                np.testing.assert_array_equal(backend.numpy(arrays[0]), w, err_msg="w was written to")
+                np.testing.assert_array_equal(backend.numpy(arrays[1]), gradient, err_msg="the gradient was written to")
+
+
+def test_a_gradient_that_is_not_finite_stays_in_its_element(
+    backend: BackendUnderTest, update_by: ComputedBy, rng: np.random.Generator
+) -> None:
+    dtype = backend.dtypes[0]
+    w, gradient = (backend.rounded(rng.normal(size=(5, 4)), dtype) for _ in range(2))
+    zeros = np.zeros((5, 4))
+    plain, poisoned = (
+        adamw(*(backend.array(x, kind) for x, kind in _with_kinds(w, g, zeros, dtype)), **SETTINGS[0], gradient_scale=1.0)
+        for g in (gradient, np.where(np.arange(20).reshape(5, 4) == 6, np.nan, gradient))
+    )
+    for a, b in zip(plain, poisoned, strict=True):
+        a, b = backend.numpy(a).reshape(-1), backend.numpy(b).reshape(-1)
+        assert np.isnan(b[6])
+        np.testing.assert_array_equal(np.delete(a, 6), np.delete(b, 6))
+
+
+def _with_kinds(w: Any, gradient: Any, zeros: Any, dtype: str) -> Iterator[tuple[Any, str]]:
+    wide = compute_dtype(dtype)
+    yield from ((w, dtype), (gradient, dtype), (zeros.copy(), wide), (zeros.copy(), wide))
+
+
+def _exact(
+    w: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    dtype: str,
+    *,
+    learning_rate: float,
+    beta_1: float,
+    beta_2: float,
+    eps: float,
+    weight_decay: float,
+    step: int,
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the new w, m and v (Loshchilov and Hutter 2019, algorithm 2), each with the bound of its rounding."""
+    u, u_out = UNIT_ROUNDOFF[compute_dtype(dtype)], UNIT_ROUNDOFF[dtype]
+    tiny = np.finfo(np.float32).tiny
+    new_m, new_v = beta_1 * m + (1 - beta_1) * g, beta_2 * v + (1 - beta_2) * g * g
+    size_m, size_v = beta_1 * np.abs(m) + (1 - beta_1) * np.abs(g), new_v
+    c_1, c_2 = 1 - beta_1 ** (step + 1), 1 - beta_2 ** (step + 1)
+    below = np.sqrt(new_v / c_2) + eps
+    moved = learning_rate * new_m / c_1 / below
+    decayed = (1 - learning_rate * weight_decay) * w
+    error = 8 * u * (np.abs(decayed) + learning_rate * size_m / c_1 / below) + u_out * np.abs(decayed - moved)
+    yield decayed - moved, 2 * error + tiny + SMALLEST[dtype]  # a result that is subnormal in half precision
+    yield new_m, 8 * u * size_m + tiny
+    yield new_v, 8 * u * size_v + tiny

@@ -1,6 +1,0 @@
-"""Independent answers in NumPy float64, and bounds on how far a correct answer may be from them.
-
-Nothing here imports the code under test.
-"""
-
-from .naive_attention import attention as attention

@@ -1,0 +1,70 @@
+"""Names that distributions released together with mha-core import; their version must be this package's.
+
+Plugins of other people import ``mha_core.plugin``, whose contract has a version of its own. No other
+distribution of this repository imports a name of core that is neither here, nor there, nor public.
+"""
+
+from .algebra import attention as attention_algebra
+from .algebra.arrays import Array, Namespace, compute_dtype, device_name, device_of, integers, split_axis
+from .algebra.biases import Bias
+from .algebra.dropout import kept_elements
+from .algebra.expressions import Mask
+from .algebra.masks import runs
+from .dispatch import contract
+from .dispatch.backend import LoadedBackend, load
+from .dispatch.context import ALGEBRA
+from .dispatch.contract import FEATURES, LAYER_VJPS, STATE_FEATURES, VJPS
+from .dispatch.errors import did_you_mean
+from .dispatch.kernels import imported
+from .dispatch.registry import registry
+from .dispatch.selection import backend_of, backend_without_arrays, check_floating, check_name, find_backend
+from .distributed.engine import Engine, engine_of
+from .layers.atomic import atomic_file, remove_left_over
+from .layers.base import Layer
+from .layers.norm import Norm
+from .ops import check
+from .ops.functional import ACTIVATIONS, activate
+from .ops.updates import adamw
+from .ops.vjp import traced
+
+__all__ = [
+    "ACTIVATIONS",
+    "ALGEBRA",
+    "FEATURES",
+    "LAYER_VJPS",
+    "STATE_FEATURES",
+    "VJPS",
+    "Array",
+    "Bias",
+    "Engine",
+    "Layer",
+    "LoadedBackend",
+    "Mask",
+    "Namespace",
+    "Norm",
+    "activate",
+    "adamw",
+    "check_floating",
+    "atomic_file",
+    "attention_algebra",
+    "backend_of",
+    "backend_without_arrays",
+    "check",
+    "check_name",
+    "compute_dtype",
+    "contract",
+    "device_name",
+    "device_of",
+    "did_you_mean",
+    "engine_of",
+    "imported",
+    "integers",
+    "kept_elements",
+    "find_backend",
+    "load",
+    "registry",
+    "remove_left_over",
+    "runs",
+    "split_axis",
+    "traced",
+]

@@ -1,0 +1,195 @@
+"""The benchmarks that asv runs: how they are timed, on how many threads, and that no wrong answer is timed.
+
+Each test runs in its own process, because importing the benchmarks sets the number of threads of the whole process.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from project import INSTALLED, ROOT
+
+pytestmark = pytest.mark.asv
+START = """
+import sys
+sys.argv = ["run", "folder", {benchmark!r}]
+import os, time
+import numpy, pytest  # as asv does before it imports the benchmarks
+import benchmarks
+from benchmarks import all_cores, backends, dispatch, memory, one_thread, timing
+from dataclasses import dataclass, replace
+from mha_conformance.bench.attention import Attention
+from mha_conformance.bench.cases import ALL_CORES, CASES, LONG
+from mha_conformance.bench.timing import Work
+import mha_core
+"""
+OFF = """
+@dataclass(frozen=True)
+class Off(Attention):
+    def ours(self, backend):
+        work = super().ours(backend)
+        return replace(work, read=lambda answer: work.read(answer) + 0.01)
+"""
+
+
+def process(code, benchmark="one_thread.Time.time_call-0", also=()):
+    paths = os.pathsep.join(map(str, (ROOT / "asv_benches", *also)))
+    given = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", START.format(benchmark=benchmark) + textwrap.dedent(code)],
+        env=given | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_all_benchmarks_use_one_core_except_those_of_all_cores():
+    """The BLAS too, which asv has loaded before it imports the benchmarks."""
+    told = """
+    from mha_numpy import blas
+    print(len(os.sched_getaffinity(0)), blas.functions()[0](), len(os.listdir("/proc/self/task")))
+    """
+    assert process(told).split() == ["1", "1", "1"]
+    cores = len(os.sched_getaffinity(0))
+    assert process(told, benchmark="all_cores.Time.time_call-3").split() == [str(cores), str(cores), str(cores)]
+
+
+def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
+    process(
+        """
+        assert backends.BACKENDS[:3] == ["numpy", "torch", "cupy"]
+        assert "jax" in backends.BACKENDS[3:] and backends.BACKENDS[3:] == sorted(backends.BACKENDS[3:])
+        for one in (one_thread.Time, one_thread.Cost, all_cores.Time, memory.Memory, dispatch.Dispatch):
+            assert one.params[0] == backends.BACKENDS and one.param_names[0] == "backend" and one.version
+        assert one_thread.Time.params[1] == list(CASES)
+        assert set(all_cores.Time.params[1]) - set(CASES) == set(ALL_CORES)
+        assert set(LONG) < set(memory.Memory.params[1])
+        with pytest.raises(NotImplementedError, match="no backend is named 'nobody'"):
+            one_thread.Time().setup("nobody", "tiny call 1x1x8x8")
+        with pytest.raises(NotImplementedError, match="backend 'cupy' .* cannot be used"):
+            one_thread.Time().setup("cupy", "tiny call 1x1x8x8")
+        """,
+        also=[INSTALLED],
+    )
+
+
+def test_a_wrong_answer_is_refused_by_every_benchmark():
+    process(
+        OFF
+        + textwrap.dedent("""
+        timing.PROBLEMS = one_thread.CASES = {"off": Off(1, 2, 16, 8)}
+        memory.PROBLEMS = {"off": Off(1, 2, 16, 8)}
+        timed = one_thread.Time()
+        for call in (lambda: timed.setup("numpy", "off"), lambda: one_thread.Cost().setup("numpy", "off"),
+                     lambda: memory.Memory().track_peak("numpy", "off")):
+            with pytest.raises(AssertionError, match="times the bound"):
+                call()
+        assert not hasattr(timed, "work")
+        """)
+    )
+
+
+def test_a_sample_has_several_calls_and_its_time_is_that_of_one():
+    process(
+        """
+        case = "tiny call 1x1x8x8"
+        benchmark = one_thread.Time()
+        benchmark.setup("numpy", case)
+        work = benchmark.work
+        benchmark.setup("numpy", case)  # as asv does before each sample
+        assert benchmark.work is work and benchmark.calls > 50
+        start, clock = time.perf_counter(), benchmark.timer()
+        benchmark.time_call("numpy", case)
+        one, all_of_them = benchmark.timer() - clock, time.perf_counter() - start
+        assert 0.9 * all_of_them < one * benchmark.calls < 1.1 * all_of_them
+        """
+    )
+
+
+def test_a_check_times_the_small_problem_of_each_case(monkeypatch):
+    code = """
+    for case, problem in {{**CASES, **ALL_CORES}}.items():
+        assert timing.PROBLEMS[case] == {expected}
+    assert all(problem.small() != problem for problem in ALL_CORES.values())
+    """
+    process(code.format(expected="problem"))
+    monkeypatch.setenv("MHA_BENCH_CHECK", "1")
+    process(code.format(expected="problem.small()"))
+
+
+def test_the_cost_is_the_median_of_ratios_in_turns():
+    """Uses a clock that slows down for a while: it slows both alike, except in the turns in which that begins."""
+    process(
+        """
+        from mha_conformance.bench import cost
+        seconds, clock, turns = {"ours": 0.002, "plain": 0.001}, [0], []
+
+        def timed(work, calls):
+            clock[0] += 1
+            turns.append(work)
+            return seconds[work] * calls * (7.0 if 20 < clock[0] < 30 else 1.0)
+
+        cost.timed = timed
+        assert abs(cost.cost("ours", "plain", sample=0.01, seconds=60.0, most=9) - 2.0) < 1e-9
+        assert turns[-8:] == ["ours", "plain", "plain", "ours"] * 2
+        """
+    )
+
+
+def test_memory_counts_what_a_call_takes_and_not_what_its_setup_took():
+    process(
+        """
+        from mha_conformance.bench.memory import grown
+
+        @dataclass(frozen=True)
+        class Plain(Attention):
+            def ours(self, backend):
+                return self.plain()
+
+        problem = Attention(1, 4, 2048, 64)
+        out, scores = 4 * 4 * 2048 * 64, 4 * 4 * 2048**2
+        assert out <= grown(problem, "numpy") < scores / 2
+        assert grown(Plain(1, 4, 2048, 64), "numpy") > 2 * scores  # scores, and their exponentials
+        assert out <= grown(problem, "numpy") < scores / 2  # what is free again is not held
+        """
+    )
+
+
+def test_what_an_older_mha_core_lacks_is_skipped_and_other_errors_are_raised():
+    process(
+        """
+        with pytest.raises(NotImplementedError, match="this mha_core has no Nothing"), backends.skip_missing():
+            mha_core.Nothing
+        with pytest.raises(AttributeError), backends.skip_missing():
+            "text".nothing
+        """
+    )
+
+
+def test_another_mha_core_than_that_of_the_commit_is_not_measured(monkeypatch):
+    monkeypatch.setenv("ASV_COMMIT", "0" * 40)
+    monkeypatch.setenv("ASV_ENV_TYPE", "installed")
+    process(
+        """
+        with pytest.raises(ImportError, match="expected that of commit 0000000000"):
+            backends.ready("numpy")
+        """
+    )
+
+
+@pytest.mark.parametrize("operation", ["attention, causal", "layer_norm"])
+def test_dispatch_costs_microseconds(operation):
+    told = process(
+        f"""
+        benchmark = dispatch.Dispatch()
+        dispatch.BATCHES, dispatch.CALLS = 5, 200
+        benchmark.setup("numpy", {operation!r})
+        print(benchmark.track_overhead("numpy", {operation!r}))
+        """
+    )
+    assert 0.0 < float(told) < 1000.0

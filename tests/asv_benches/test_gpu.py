@@ -1,0 +1,132 @@
+"""``make gpu-check`` without a GPU: its rehearsal on the host, its verdicts, and its page before anything is measured."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from project import ROOT
+from tested_backends import BACKENDS
+
+import mha_core as mha
+from gpu import report
+from gpu.__main__ import main
+from gpu.cases import CASES, PLAIN, REHEARSAL, Case, Comparison, Goal
+from gpu.measure import Row, limits, measured, verdicts
+from gpu.target import OURS, host
+
+without_gpu = pytest.mark.skipif("cupy" in BACKENDS, reason="this machine has a CUDA device")
+
+
+@pytest.fixture(scope="module")
+def target():
+    return host()
+
+
+@pytest.mark.parametrize("case", REHEARSAL, ids=lambda case: case.name)
+def test_every_contender_is_correct_and_timed_in_each_round(case, target):
+    rows = measured(case, target, rounds=3)
+    assert [row.wrong for row in rows] == [""] * len(rows)
+    assert {goal.contender for goal in case.goals} | {case.peer} <= {row.contender for row in rows}
+    assert all(len(row.seconds) == 3 and min(row.seconds) > 0 and row.rate > 0 for row in rows)
+
+
+def test_plain_attention_is_attention(target):
+    comparison = REHEARSAL[0].problem.comparison(target)
+    out = comparison.sample(comparison.contenders[PLAIN](0))
+    np.testing.assert_allclose(out, comparison.exact, atol=1e-5)
+    assert len({comparison.contenders[OURS](at).tobytes() for at in range(comparison.sets)}) == comparison.sets, (
+        "the sets of inputs are not used in turn"
+    )
+
+
+class Planted:
+    """Contenders that are correct, wrong and broken."""
+
+    unit = "FLOP"
+
+    def comparison(self, target):
+        exact = np.arange(4.0)
+
+        def broken(at):
+            raise RuntimeError("no such kernel")
+
+        contenders = {
+            "peer": lambda at: exact + 1e-3,
+            "right": lambda at: exact - 1e-3,
+            "wrong": lambda at: exact + 0.1,
+            "broken": broken,
+        }
+        return Comparison(contenders, 2, lambda out: out, exact, 8.0)
+
+
+def test_a_wrong_or_broken_contender_has_no_time_and_a_reason(target):
+    rows = {row.contender: row for row in measured(Case("planted", Planted(), "peer", ()), target, rounds=2)}
+    assert rows["right"].seconds and rows["peer"].seconds
+    assert rows["wrong"].wrong == "its error relative to float64 is 0.1, the peer's 0.001" and not rows["wrong"].seconds
+    assert rows["broken"].wrong == "RuntimeError: no such kernel"
+
+
+def test_verdicts():
+    goals = (Goal("a", 0.5, "b"), Goal("a", 0.6, "b"), Goal("a", 0.8), Goal("a", 0.9), Goal("c", 1.0, "b"))
+    rows = [Row("x", "a", (1.0, 3.0, 1.1), 85.0, "B"), Row("x", "b", (2.0, 6.0, 2.0), 40.0, "B"), Row("x", "c", wrong="broken")]
+    found = list(verdicts(Case("x", None, "b", goals), rows, {"B": 100.0}))
+    assert [verdict.found for verdict in found] == [0.5, 0.5, 0.85, 0.85, None]
+    assert [verdict.is_met for verdict in found] == [True, True, True, False, None]
+
+
+def test_limits_are_rates(target):
+    rates = limits(target).values()
+    assert rates
+    assert all(rate > 0 for rate in rates)
+
+
+def test_a_rehearsal_writes_the_same_files_and_is_marked(tmp_path):
+    main(output=tmp_path, rounds=2, rehearse=True)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["rehearsal"] and found["card"] == "host" and len(found["rows"]) == 9
+    text = (tmp_path / "gpu.md").read_text()
+    assert "A rehearsal on the CPU" in text and report.NOT_MEASURED not in text
+    assert text.count(" met |") + text.count(" missed |") == 4
+
+
+def test_the_page_shows_what_was_measured_and_says_in_one_sentence_that_nothing_was():
+    measured = ROOT / "docs" / "gpu.json"
+    found = json.loads(measured.read_text()) if measured.exists() else None
+    assert (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8") == report.page(found)
+    unmeasured = report.page(None)
+    assert unmeasured.endswith("\n\nThese benchmarks have not been run on a GPU yet.\n")
+    assert "|" not in unmeasured
+
+
+def test_the_page_of_a_gpu_says_which_goals_are_met():
+    goal = CASES[0].goals[0]
+    rows = [
+        Row(CASES[0].name, goal.contender, (1e-3, 1e-3), 5e14, "FLOP"),
+        Row(CASES[0].name, goal.beside, (2e-3, 2e-3), 2.5e14, "FLOP"),
+    ]
+    best = {"FLOP": 7.9e14, "B": 4.1e12}
+    head = {"rehearsal": False, "date": "2026-11-21", "card": "SomeCard", "versions": {"torch": "2.13.0"}}
+    text = report.page(report.record(rows, verdicts(CASES[0], rows, best), best, head))
+    assert "Measured on 2026-11-21 on one SomeCard; torch 2.13.0. Its limits in the same run: 790 TFLOP/s" in text
+    assert f"| {CASES[0].name} | {goal.contender} | {goal.beside} | at most 1.02 of its time | 0.50, met |" in text
+    assert f"| {CASES[0].name} | {goal.contender} | 1 ms | 500 TFLOP/s |" in text
+    assert text.count(report.NOT_MEASURED) == sum(len(case.goals) for case in CASES) - 1
+
+
+@without_gpu
+def test_without_a_gpu_it_exits_with_1_and_an_error(capsys):
+    with pytest.raises(Exception, match="1") as ended:  # typer's Exit, whose text is the exit status
+        main()
+    assert ended.value.exit_code == 1
+    assert "error: backend 'cupy'" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_torch_must_have_a_gpu_too(monkeypatch):
+    from gpu import target
+
+    monkeypatch.setattr(target, "load", lambda name: mha)
+    torch = sys.modules.get("torch") or __import__("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="CuPy has a CUDA device, but torch has none"):
+        target.gpu()

@@ -1,0 +1,298 @@
+"""The report of asv's measurements: its numbers, its verdicts, and its errors."""
+
+import json
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from project import ROOT
+from sample_history import (
+    COST,
+    DISPATCH,
+    LAST,
+    LATE,
+    MEMORY,
+    NAN,
+    SLOWER,
+    STEP,
+    TIME,
+    UNMEASURED,
+    days,
+    line,
+    measured,
+    only,
+    planted,
+    steady,
+)
+from typer.testing import CliRunner
+
+from tracking import page, series
+from tracking.__main__ import app
+from tracking.regressions import THRESHOLD, regressions
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return planted(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="module")
+def history(project):
+    return series.read(project.config)
+
+
+@pytest.fixture(scope="module")
+def machine(history):
+    (machine,) = history.machines
+    return machine
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A repository of eight commits, without results."""
+    return days(tmp_path)
+
+
+# the numbers
+
+
+def test_each_line_has_the_values_that_were_measured_and_gaps_elsewhere(machine, project):
+    days = [at for at in range(LAST + 1) if at not in UNMEASURED]
+    assert [commit.hash for commit in machine.commits] == [project.hashes[at] for at in days]
+    assert [commit.place for commit in machine.commits] == days
+    assert line(machine, TIME, "short", "torch").values == tuple(
+        0.020 * (SLOWER if at >= STEP else 1) * steady(at) for at in days
+    )
+    assert line(machine, TIME, "long", "numpy").values == tuple(None if at == 6 else 0.5 * steady(at) for at in days)
+    assert line(machine, MEMORY, "long", "late").values == tuple(1e8 if LATE <= at < LAST else None for at in days)
+
+
+def test_a_backend_that_is_not_in_the_latest_benchmarks_json_is_included(machine, history, project):
+    assert "late" not in (project.results / "benchmarks.json").read_text(encoding="utf-8")
+    assert history.backends == ("numpy", "torch", "late")
+    assert {each.benchmark.name for each in machine.series if each.backend == "late"} == {TIME, COST, MEMORY}
+
+
+def test_a_failed_measurement_is_distinguished_from_a_missing_one(machine):
+    torch = line(machine, TIME, "long", "torch")
+    assert torch.failed == {len(machine.commits) - 1} and torch.values[-1] is None
+    assert line(machine, TIME, "long", "numpy").failed == frozenset()
+
+
+def test_time_comes_first_then_cost_then_benchmarks_with_fewer_cases(machine):
+    assert [each.name for each in machine.benchmarks] == [TIME, COST, MEMORY]
+    assert [each.title for each in machine.benchmarks] == ["time, one thread", "cost relative to plain NumPy", "peak memory"]
+
+
+def test_a_benchmark_with_few_cases_comes_last_whatever_its_unit(small):
+    for name, cases in ((MEMORY, ["a", "b"]), (TIME, ["a"])):
+        described = small.benchmark(name, ["numpy"], cases)
+        small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in cases})
+    assert [each.name for each in only(small).benchmarks] == [MEMORY, TIME]
+
+
+def test_a_benchmark_without_a_title_has_its_name(small):
+    described = small.benchmark(DISPATCH, ["numpy"], ["attention, causal"])
+    small.measure(small.hashes[0], described, {("numpy", "attention, causal"): 2.0})
+    (found,) = only(small).series
+    assert (found.benchmark.title, found.benchmark.unit, found.case) == (DISPATCH, "us", "attention, causal")
+
+
+def test_values_of_another_version_are_left_out(small):
+    for at, version in enumerate("1122"):
+        described = small.benchmark(TIME, ["numpy"], ["case"], version=version)
+        small.measure(small.hashes[at], described, {("numpy", "case"): at + 1.0})
+    described = small.benchmark(COST, ["numpy"], ["case"])
+    small.measure(small.hashes[1], described, {("numpy", "case"): 5.0})
+    machine = only(small)
+    assert [commit.hash for commit in machine.commits] == small.hashes[1:4]
+    assert line(machine, TIME, "case", "numpy").values == (None, 3.0, 4.0)
+    assert line(machine, COST, "case", "numpy").values == (5.0, None, None)
+
+
+@pytest.mark.parametrize("environments", ["ab", "ba"])
+def test_the_later_of_two_measurements_is_kept(small, environments):
+    for hour, environment in enumerate(environments, 1):
+        measured(small, [float(hour)], environment=environment, started=datetime(2026, 1, 1, hour, tzinfo=UTC))
+    assert only(small).series[0].values == (2.0,)
+
+
+def test_a_run_that_skipped_a_backend_takes_no_value_away(small):
+    measured(small, [1.0], environment="a", started=datetime(2026, 1, 1, tzinfo=UTC))
+    measured(small, [NAN], environment="b", started=datetime(2026, 1, 2, tzinfo=UTC))
+    assert only(small).series[0].values == (1.0,)
+
+
+def test_commits_of_a_branch_that_was_merged_are_left_out_and_counted(small):
+    small.git("checkout", "--quiet", "-b", "side", small.hashes[3])
+    small.commit("aside")
+    aside = small.hashes.pop()
+    small.git("checkout", "--quiet", "main")
+    small.git("merge", "--quiet", "--no-ff", "--message=merge", "side", day=9)
+    small.hashes.append(small.git("rev-parse", "HEAD"))
+    measured(small, map(float, range(1, 10)))
+    small.measure(aside, small.known[TIME], {("numpy", "case"): 100.0})
+    history = series.read(small.config)
+    assert history.unrelated == 1
+    assert history.machines[0].series[0].values == tuple(map(float, range(1, 10)))
+    assert [commit.subject for commit in history.machines[0].commits][-2:] == ["commit 7", "merge"]
+
+
+def test_each_machine_has_its_own_history(small):
+    measured(small, [1.0, 2.0])
+    measured(small, [3.0], machine="h200")
+    history = series.read(small.config)
+    assert [(each.name, len(each.commits)) for each in history.machines] == [("ci-2core", 2), ("h200", 1)]
+
+
+# regressions
+
+
+def test_a_regression_is_of_one_backend_in_one_case(machine, project):
+    (found,) = [step for each in machine.series for step in regressions(each, machine)]
+    assert found.series is line(machine, TIME, "short", "torch")
+    assert (found.good.hash, found.bad.hash, found.suspects) == (project.hashes[7], project.hashes[9], 2)
+    assert found.before == pytest.approx(0.020, rel=0.01) and found.after == pytest.approx(0.028, rel=0.01)
+    assert found.factor == pytest.approx(SLOWER, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("levels", "count"),
+    [
+        ([1, 1, 1, 1, 1, 1, 1, 1], 0),
+        ([2, 2, 2, 2, 1, 1, 1, 1], 0),
+        ([1, 1, 2, 2, 2, 1, 1, 1], 0),
+        ([1, 1, 1, 1, 1 + 0.8 * THRESHOLD, 1 + 0.8 * THRESHOLD, 1 + 0.8 * THRESHOLD, 1 + 0.8 * THRESHOLD], 0),
+        ([1, 1, 1, 1, 1 + 2 * THRESHOLD, 1 + 2 * THRESHOLD, 1 + 2 * THRESHOLD, 1 + 2 * THRESHOLD], 1),
+        ([1, 1, 1, None, None, 2, 2, 2], 1),
+    ],
+    ids=["level", "faster", "made good", "below the threshold", "above it", "across a gap"],
+)
+def test_a_step_counts_where_it_is_up_and_stays(small, levels, count):
+    measured(small, [level and level * steady(at) for at, level in enumerate(levels)])
+    machine = only(small)
+    assert len(regressions(machine.series[0], machine)) == count
+
+
+def test_a_change_of_processor_is_not_a_regression(small):
+    """Nor does it hide one: the values of each processor are judged separately."""
+    levels, processors = [1, 2, 1, 2, 1, 2, 1, 2], ("fast", "slow") * 4
+    measured(small, [level * steady(at) for at, level in enumerate(levels)])
+    machine = replace(only(small), processors=processors)
+    assert regressions(machine.series[0], machine) == []
+    values = tuple(value * (1.5 if at >= 4 and at % 2 == 0 else 1.0) for at, value in enumerate(machine.series[0].values))
+    (found,) = regressions(replace(machine.series[0], values=values), machine)
+    assert (found.good, found.bad) == (machine.commits[2], machine.commits[4])
+
+
+def test_a_regression_from_a_value_that_is_not_positive_has_no_factor(small):
+    measured(small, [-1.0, -1.01, -0.99, -1.0, 3.0, 3.01, 2.99, 3.0])
+    machine = only(small)
+    (found,) = regressions(machine.series[0], machine)
+    assert found.factor is None
+
+
+# the command
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["report", *map(str, words)])
+
+
+def test_the_command_writes_the_page(project, tmp_path):
+    output = tmp_path / "new" / "report.html"
+    done = run("--config", project.config, "--output", output)
+    assert done.exit_code == 0, done.output
+    assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert [path.name for path in output.parent.iterdir()] == ["report.html"]
+
+
+def refused(project, tmp_path, exit_code=3):
+    """Return the error of a run that writes no page; exit code 3, the default, means that there is no history."""
+    output = tmp_path / "report.html"
+    done = run("--config", project.config, "--output", output)
+    assert done.exit_code == exit_code and not output.exists() and done.stdout == ""
+    return done.stderr
+
+
+def test_without_results_the_command_says_how_to_measure(small, tmp_path):
+    said = refused(small, tmp_path)
+    assert said == (
+        f"error: no results in {small.results}: `make bench` measures this commit, `make bench-history` those before it\n"
+    )
+
+
+def test_results_of_other_commits_alone_are_not_a_history(small, tmp_path):
+    measured(small, [1.0])
+    small.git("update-ref", "refs/heads/main", small.git("commit-tree", "-m", "another root", "HEAD^{tree}"))
+    assert "belongs to a benchmark and a commit of this branch" in refused(small, tmp_path)
+
+
+def test_without_a_repository_the_command_says_so(small, tmp_path):
+    measured(small, [1.0])
+    (small.root / ".git").rename(small.root / "git")
+    (small.root / ".git").write_text("gitdir: nowhere\n", encoding="utf-8")
+    assert "git cannot list the commits of" in refused(small, tmp_path)
+
+
+def test_a_benchmark_without_a_backend_is_refused(small, tmp_path):
+    measured(small, [1.0])
+    small.known[TIME]["param_names"] = ["case", "backend"]
+    small.benchmark(COST, ["numpy"], ["case"])  # writes both
+    assert f"the first parameter of {TIME} is case; expected backend" in refused(small, tmp_path, 1)
+
+
+def test_a_results_file_that_is_broken_is_an_error(small, tmp_path):
+    measured(small, [1.0])
+    (path,) = (small.results / "ci-2core").glob("*-env.json")
+    path.write_text("{", encoding="utf-8")
+    assert f"Error parsing JSON in file '{path}'" in refused(small, tmp_path, 1)
+
+
+@pytest.mark.parametrize(("status", "built"), [(0, True), (3, True), (1, False), (2, False)])
+def test_the_documentation_is_built_without_a_history_but_not_after_another_error(tmp_path, status, built):
+    """`make docs`, with a Python that exits with this status for the report and only prints a word for Sphinx."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\ncase "$*" in *tracking*) exit {status};; *sphinx*) echo built;; *) exit 9;; esac\n')
+    python.chmod(0o755)
+    (tmp_path / "ready").touch()
+    done = subprocess.run(
+        ["make", "docs", f"DEV={tmp_path}", "--assume-old", f"{tmp_path}/ready"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ("built" in done.stdout.splitlines()) is built and (done.returncode == 0) is built, done
+
+
+def test_results_of_other_commits_are_counted_when_a_page_is_written(small, tmp_path):
+    measured(small, [1.0, 2.0])
+    small.git("update-ref", "refs/heads/main", small.hashes[0])
+    done = run("--config", small.config, "--output", tmp_path / "report.html")
+    assert done.exit_code == 0 and "left out: 1 measured commit that is" in done.stderr
+
+
+def test_a_page_that_fails_leaves_the_old_one(project, tmp_path, monkeypatch):
+    output = tmp_path / "report.html"
+    output.write_text("before", encoding="utf-8")
+    history = series.read(project.config)
+    monkeypatch.setattr("mha_text.cli.offline.get_plotlyjs", lambda: "\ud800")  # not UTF-8: fails in the middle of writing
+    with pytest.raises(UnicodeEncodeError):
+        page.write(history, output)
+    assert output.read_text(encoding="utf-8") == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+# what is committed
+
+
+def test_the_committed_history_goes_back_to_the_first_commit_that_runs():
+    machine = next(each for each in series.read(ROOT / "asv_benches" / "asv.conf.json").machines if each.name == "ci-2core")
+    assert {each.backend for each in machine.series} >= {"numpy", "torch"}
+    assert machine.commits[0].place == 0 and len(machine.commits) >= 5
+    newest = machine.commits[-1]
+    for backend in ("numpy", "torch"):
+        there = [each for each in machine.series if each.backend == backend and each.values[-1] is not None]
+        assert len({each.benchmark.name for each in there}) >= 4, f"{backend} at {newest.short}"
+    kept = [path.read_text(encoding="utf-8") for path in (ROOT / "asv_benches" / "facts").rglob("*.json")]
+    assert len(kept) >= len(machine.commits) and all(json.loads(text)["processor"]["model"] for text in kept)

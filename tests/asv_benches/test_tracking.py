@@ -1,0 +1,292 @@
+"""Commits measured by asv, in a clone of this project: what is measured, what is refused, and the gate's verdicts."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from asv.results import Results
+from project import INSTALLED, ROOT
+
+from tracking import gate
+from tracking.commits import next_missing
+from tracking.gate import Cell, Side, Verdict
+from tracking.measure import Choice, cells
+
+TINY = ("--benchmark", "one_thread.Time", "--case", "tiny")
+ATTEND = ("mha_core/ops/attention.py", '    return _attention(query, key, value, options.pop("sink", None), **options).out')
+"""The file and the line of the public function in which tests plant a fault."""
+
+
+class Clone:
+    """This working tree, committed in a new repository."""
+
+    def __init__(self, root):
+        self.root = root
+        files = subprocess.run(
+            ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            capture_output=True,
+            check=True,
+        )
+        for name in filter(None, files.stdout.decode().split("\0")):
+            if name.startswith(("asv_benches/results/", "asv_benches/facts/", "docs/")) or not (ROOT / name).is_file():
+                continue
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.commit("as it is")
+
+    def git(self, *words):
+        names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        done = subprocess.run(
+            ["git", "-C", str(self.root), *words], env=os.environ | names, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    def commit(self, subject):
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", subject)
+        return self.git("rev-parse", "HEAD")
+
+    def append(self, path, text):
+        with (self.root / path).open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def change(self, path, old, new, subject):
+        text = (self.root / path).read_text(encoding="utf-8")
+        assert old in text
+        (self.root / path).write_text(text.replace(old, new, 1), encoding="utf-8")
+        return self.commit(subject)
+
+    def run(self, *words, also=()):
+        """Run ``python -m tracking`` in the clone; ``also`` are folders of other distributions."""
+        paths = os.pathsep.join(map(str, (self.root / "asv_benches", self.root, self.root / "backends", *also)))
+        environment = {name: value for name, value in os.environ.items() if name not in ("MACHINE", "MINUTES")}
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "tracking", *words],
+            env=environment | {"PYTHONPATH": paths, "NO_COLOR": "1", "COLUMNS": "200"},
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+pytestmark = pytest.mark.asv
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    return Clone(tmp_path_factory.mktemp("clone"))
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(request):
+    """After each test, reset the clone to its first commit, without results."""
+    yield
+    if "clone" in request.fixturenames:
+        there = request.getfixturevalue("clone")
+        there.git("reset", "--quiet", "--hard", there.git("rev-list", "--max-parents=0", "HEAD"))
+        for folder in ("results", "facts", "html"):
+            shutil.rmtree(there.root / "asv_benches" / folder, ignore_errors=True)
+
+
+# measuring
+
+
+def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
+    done = clone.run("measure", "--backend", "numpy", *TINY)
+    assert done.returncode == 0, done.stderr
+    commit = clone.git("rev-parse", "HEAD")
+    folder = clone.root / "asv_benches" / "results" / "local"
+    assert sorted(path.name for path in folder.iterdir()) == [f"{commit[:8]}-installed.json", "machine.json"]
+    found = dict(cells(Results.load(str(folder / f"{commit[:8]}-installed.json"), "local")))
+    assert 1e-6 < found["one_thread.Time.time_call", "numpy", "tiny call 1x1x8x8"] < 1e-2
+    facts = json.loads((clone.root / "asv_benches" / "facts" / "local" / f"{commit[:8]}.json").read_text(encoding="utf-8"))
+    assert facts["whole"] == [], "a part is not the whole"
+    assert set(facts["processor"]) == {"model", "cores", "flags", "system"}
+    assert facts["backends"]["torch"]["libraries"]["torch"] == facts["versions"]["torch"]
+    assert facts["backends"]["torch"]["devices"] == ["cpu"]
+    kept = "".join(path.read_text(encoding="utf-8") for path in (clone.root / "asv_benches" / "results").rglob("*.json"))
+    assert str(ROOT) not in kept and str(clone.root) not in kept and f'"{os.uname().nodename}"' not in kept
+
+    asv = [sys.executable, "-m", "asv", "--config", "asv_benches/asv.conf.json", "publish"]
+    published = subprocess.run(asv, cwd=clone.root, capture_output=True, text=True, check=False)
+    assert published.returncode == 0, published.stderr
+    graphs = [path.name for path in (clone.root / "asv_benches" / "html" / "graphs").rglob("one_thread.Time.time_call.json")]
+    assert graphs
+
+    shown = clone.run("report")
+    assert shown.returncode == 0, shown.stderr
+    text = (clone.root / "asv_benches" / "report.html").read_text(encoding="utf-8")
+    assert "tiny call 1x1x8x8" in text and "time, one thread" in text
+
+
+def test_history_measures_the_last_commit_first_then_the_others_and_commits_each(clone):
+    """A commit that changes only a document is not measured."""
+    first = clone.git("rev-parse", "HEAD")
+    (clone.root / "NOTES").write_text("a document\n", encoding="utf-8")
+    clone.commit("a document")
+    last = clone.change("mha_core/__init__.py", "0.1.0", "0.1.1", "code")
+    shorten(clone)
+    done = clone.run("history", "--machine", "ci-2core", "--commit", "--backend", "numpy")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if ": measured" in line or "without results" in line] == [
+        f"{last[:8]}: measured",
+        f"{first[:8]}: measured",
+        "commits without results: none",
+    ]
+    assert clone.git("log", "--format=%s", "-2").splitlines() == [f"Results of {c[:8]} on ci-2core" for c in (first, last)]
+    assert clone.git("status", "--porcelain") == ""
+
+
+def test_a_shallow_clone_has_no_history(clone, tmp_path):
+    (clone.root / "NOTES").write_text("another\n", encoding="utf-8")
+    clone.commit("another")
+    shallow = Clone.__new__(Clone)
+    shallow.root = tmp_path / "shallow"
+    clone.git("clone", "--quiet", "--depth=1", f"file://{clone.root}", str(shallow.root))
+    done = shallow.run("history", "--minutes", "1")
+    assert done.returncode == 1
+    assert "run git fetch --unshallow" in done.stderr
+
+
+def test_the_most_informative_commit_is_measured_next():
+    line = list("abcdefgh")
+    measured, order = set(), []
+    while (commit := next_missing(line, measured)) is not None:
+        order.append(commit)
+        measured.add(commit)
+    assert order[:3] == ["h", "a", "d"]
+    assert sorted(order) == line
+    assert next_missing([], set()) is None
+
+
+def shorten(clone):
+    """Remove all benchmarks except one case on one thread."""
+    benches = "asv_benches/benchmarks"
+    clone.git("rm", "--quiet", *(f"{benches}/{name}.py" for name in ("all_cores", "memory", "dispatch")))
+    end = "\n\nCASES = {name: problem for name, problem in CASES.items() if name.startswith('tiny')}\n"
+    clone.append("conformance/mha_conformance/bench/cases.py", end)
+    return clone.commit("fewer benchmarks")
+
+
+def test_results_are_committed_only_if_the_benchmarks_are(clone):
+    clone.append("conformance/mha_conformance/bench/cases.py", "\n")
+    done = clone.run("measure", "--machine", "ci-2core", "--backend", "numpy", *TINY)
+    assert done.returncode == 2
+    assert "the benchmarks have uncommitted changes" in " ".join(done.stderr.split())
+    clone.git("checkout", "--quiet", ".")
+    clone.append("mha_core/ops/tree.py", "\n")
+    done = clone.run("measure", "--backend", "numpy", *TINY)
+    assert done.returncode == 0
+    assert "uncommitted changes are not measured: HEAD is" in done.stderr
+
+
+# the check
+
+
+def test_every_installed_backend_is_checked_third_party_ones_too(clone):
+    done = clone.run("check", "--expect", "numpy", "--expect", "jax", *TINY, also=[INSTALLED])
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "every benchmark ran on numpy, jax" in done.stderr
+    assert not (clone.root / "asv_benches" / "results").exists(), "nothing is kept"
+
+
+def test_a_backend_that_was_not_measured_is_an_error(clone):
+    done = clone.run("check", "--expect", "numpy", "--expect", "cupy", *TINY)
+    assert done.returncode == 1
+    assert "no benchmark measured cupy" in done.stderr
+    assert "no benchmark measured numpy" not in done.stderr
+
+
+def test_a_skipped_benchmark_is_an_error(clone):
+    clone.change("mha_core/__init__.py", "__version__ =", "del causal\n__version__ =", "lost")
+    done = clone.run("check", "--expect", "numpy", "--benchmark", "one_thread.Time", "--case", "2048x64, causal")
+    assert done.returncode == 1
+    assert "one_thread.Time.time_call, numpy, attention 1x8x2048x64, causal: skipped" in done.stderr
+
+
+def test_a_wrong_answer_is_an_error_and_is_not_timed(clone):
+    clone.change(*ATTEND, ATTEND[1] + " * 2", "broken")
+    done = clone.run("check", "--expect", "numpy", *TINY)
+    assert done.returncode == 1
+    assert "asv ended with status 2" in done.stderr
+    assert "no benchmark measured numpy" in done.stderr
+
+
+# the gate
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_planted_slowdown_is_reported_by_backend_and_case(clone, backend):
+    base = clone.git("rev-parse", "HEAD")
+    clone.change(*ATTEND, "    for _ in range(20000): pass\n" + ATTEND[1], "slower")
+    done = clone.run("gate", base, "--backend", backend, "--case", "tiny")
+    assert done.returncode == Verdict.SLOWER, done.stderr + done.stdout
+    assert f"slower: {backend}, tiny call 1x1x8x8: " in done.stdout
+
+
+def test_a_commit_that_answers_wrongly_was_not_measured(clone):
+    base = clone.git("rev-parse", "HEAD")
+    clone.change(*ATTEND, ATTEND[1] + " * 2", "broken")
+    done = clone.run("gate", base, "--backend", "numpy", "--case", "Tiny")
+    assert done.returncode == Verdict.NOT_MEASURED, done.stderr + done.stdout
+    assert "not measured: numpy, tiny call 1x1x8x8" in done.stdout
+
+
+def cell(before, after, slower=False, backend="numpy", samples=20):
+    return Cell(backend, "a case", Side(before, samples), Side(after, samples), slower)
+
+
+def test_a_slowdown_and_nothing_measured_are_different_verdicts():
+    numpy, both = Choice(["numpy"]), Choice(["numpy", "torch"])
+    assert gate.verdict([cell(1.0, 1.05)], numpy) == Verdict.AS_FAST == 0
+    assert gate.verdict([cell(1.0, 1.3, slower=True)], numpy) == Verdict.SLOWER == 1
+    assert gate.verdict([], numpy) == gate.verdict([], Choice([])) == Verdict.NOT_MEASURED == 3
+    assert gate.verdict([cell(1.0, float("nan"))], numpy) == Verdict.NOT_MEASURED
+    assert gate.verdict([cell(1.0, 1.3, samples=6)], numpy) == Verdict.NOT_MEASURED
+    assert gate.verdict([cell(1.0, 1.05, samples=6)], numpy) == Verdict.AS_FAST
+    assert gate.verdict([cell(1.0, None)], numpy) == Verdict.NOT_MEASURED
+    assert gate.verdict([cell(None, 1.0)], numpy) == Verdict.NOT_MEASURED
+    assert gate.verdict([cell(1.0, 1.0)], both) == Verdict.NOT_MEASURED
+    assert gate.verdict([cell(1.0, 1.3, slower=True), cell(1.0, None)], both) == Verdict.SLOWER
+
+
+def test_the_gate_names_what_it_found(capsys):
+    choice = Choice(["numpy", "torch"])
+    others = [
+        Cell("numpy", "failing", Side(1.0, 9), Side(None)),
+        Cell("numpy", "newer", Side(float("nan")), Side(1.0, 9)),
+        Cell("numpy", "long", Side(1.0, 6), Side(1.5, 6)),
+    ]
+    gate.show([cell(0.010, 0.013, slower=True), *others], choice, 1.1)
+    told = capsys.readouterr().out
+    assert "slower: numpy, a case: 1.30x" in told
+    assert "not measured: numpy, failing: failed after" in told
+    assert "not measured: numpy, newer: skipped before" in told
+    assert "not measured: numpy, long: 1.50x, with too few samples" in told
+    assert "not measured: torch, in any case" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gate", "no-such-commit"], "no commit is named 'no-such-commit'"),
+        (["gate", "HEAD", "--backend", "nothing"], "'nothing' is not ready; expected one of numpy, torch"),
+        (["gate", "HEAD", "--backend", "numpy"], "itself; give another commit to compare with"),
+        (
+            ["measure", "--machine", "unknown", "--backend", "numpy", *TINY],
+            "'unknown' is not in machines.json; expected one of ci-2core, local",
+        ),
+        (["measure", "--backend", "numpy", "--case", "no such (case"], "asv ran no benchmark of"),
+        (["history", "--commit", "--backend", "numpy"], "results of local are not committed"),
+    ],
+)
+def test_bad_arguments_are_refused_with_a_reason(clone, words, message):
+    done = clone.run(*words)
+    assert done.returncode in (1, 2)
+    assert message in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stderr

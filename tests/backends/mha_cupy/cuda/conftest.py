@@ -1,0 +1,21 @@
+"""In this folder the host stands in for the device."""
+
+import pytest
+from cuda_on_host import plugin
+
+from mha_core.plugin import register, unregister
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch):
+    """Register the kernels of mha_cupy for NumPy arrays, with names that end with ``_on_host``."""
+    plugin.stand_in(monkeypatch.setattr)
+    register(plugin)
+    yield
+    unregister(plugin)
+
+
+@pytest.fixture
+def normal(rng):
+    """Return a function that draws an array of a shape and a dtype."""
+    return lambda *shape, dtype="float32": rng.normal(size=shape).astype(dtype)

@@ -1,0 +1,125 @@
+"""The compiled kernel under sanitizers: it reads and writes no memory that is not its own, and its threads do not race.
+
+Conformance's problems run with AddressSanitizer and UndefinedBehaviorSanitizer, many callers at once with ThreadSanitizer.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from native import LEVELS, needs_native
+from project import ROOT
+from suite import SUITE
+
+pytestmark = [
+    needs_native,
+    pytest.mark.full,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++, whose sanitizers are used"),
+]
+
+
+def library(name):
+    return subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run(build, libraries, command, cwd, **environment):
+    folder = ROOT / "build" / build
+    assert (folder / "ready").exists(), f"{folder} is not built: make compiled"
+    path = os.pathsep.join(map(str, (folder, ROOT, ROOT / "backends")))
+    preload = " ".join(map(library, libraries))
+    environment = {**os.environ, "PYTHONPATH": path, "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0", **environment}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+with_address_sanitizer = partial(run, "native-asan", ("libasan.so", "libubsan.so"))
+with_thread_sanitizer = partial(run, "native-tsan", ("libtsan.so",))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_memory_is_read_out_of_bounds(tmp_path, level):
+    command = [*SUITE, "-q", "-s", "-p", "no:cacheprovider", "--backend", "numpy", "--quick", "-k", "native"]
+    done = with_address_sanitizer(command, tmp_path, MHA_NATIVE_LEVEL=level)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "attention by native" in done.stdout
+
+
+TOO_LONG = """
+import numpy as np
+from mha_native.level import native
+x = np.zeros((1, 1, 64, 16), np.float32)
+plan = native.plan("f", (1,), 1, 1, 64, 80, 16, 16, 1.0, 0.0, None, None, 0)
+lie = (x.ctypes.data, "f", (1, 1, 80, 16), (1280, 1280, 16, 1))  # it has 64 rows
+native.attend(plan, 1, x, lie, lie, x.copy(), *[None] * 7)
+"""
+
+
+def test_the_address_sanitizer_would_find_such_a_read(tmp_path):
+    done = with_address_sanitizer([sys.executable, "-c", TOO_LONG], tmp_path)
+    assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr, done.stderr
+
+
+CALLERS = """
+import threading
+import numpy as np, mha_core as mha
+
+mha.set_num_threads(3)
+rng = np.random.default_rng(0)
+normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
+problems = [
+    ([normal(2, 4, 200, 64)] * 3, {}),
+    ([normal(1, 8, 1, 64)] + [normal(1, 2, 4000, 64)] * 2, {}),
+    ([normal(1, 1, 40, 32)] + [normal(1, 1, 3000, 32)] * 2, {"sink": normal(1)}),
+    ([normal(4, 700, 32)] * 3, {"mask": mha.packed([300, 400]) & mha.causal()}),
+]
+assert all("native" in str(mha.explain("attention", *arrays, **options)) for arrays, options in problems)
+
+def computed(arrays, options):
+    out, pullback = mha.vjp(mha.scaled_dot_product_attention, *arrays, **options)
+    with mha.use_kernel("attention_vjp", "native"):
+        return out, *pullback(out)
+
+expected = [computed(*problem) for problem in problems]
+wrong = []
+
+def call(first):
+    for n in range(first, first + 12):
+        if not all(map(np.array_equal, computed(*problems[n % 4]), expected[n % 4])):
+            wrong.append(n)
+
+callers = [threading.Thread(target=call, args=(first,)) for first in range(4)]
+for caller in callers:
+    caller.start()
+for caller in callers:
+    caller.join()
+print("wrong", wrong)
+"""
+
+
+def test_threads_do_not_race(tmp_path):
+    done = with_thread_sanitizer([sys.executable, "-c", CALLERS], tmp_path)
+    assert done.returncode == 0 and "WARNING: ThreadSanitizer" not in done.stderr, done.stderr[-5000:]
+    assert done.stdout.strip() == "wrong []"
+
+
+ONE_RESULT = """
+import threading
+import numpy as np
+from mha_native.level import native
+x = np.zeros((1, 1, 512, 64), np.float32)
+out = np.empty_like(x)
+plan = native.plan("f", (1,), 1, 1, 512, 512, 64, 64, 1.0, 0.0, None, None, 0)
+calls = [threading.Thread(target=native.attend, args=(plan, 1, x, x, x, out, *[None] * 7)) for _ in range(4)]
+for call in calls:
+    call.start()
+for call in calls:
+    call.join()
+"""
+
+
+def test_the_thread_sanitizer_would_find_a_race(tmp_path):
+    """Four calls write to one array."""
+    done = with_thread_sanitizer([sys.executable, "-c", ONE_RESULT], tmp_path)
+    assert done.returncode != 0 and "data race" in done.stderr, done.stderr[-3000:]

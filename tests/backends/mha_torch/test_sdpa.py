@@ -1,0 +1,270 @@
+"""The torch kernel ``sdpa``: correct with every option, without masks where possible, and refused where it would be wrong."""
+
+import subprocess
+import sys
+import warnings
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+import torch
+from torch_options import OPTIONS, B, H, L, S, tensor
+
+import mha_core as mha
+from mha_core.plugin import AttentionProblem
+from mha_torch import sdpa
+
+D = 8
+
+
+@pytest.fixture
+def qkv(rng):
+    def make(dtype=torch.float64, *, keys=S, key_heads=H, value_dim=D, grad=False):
+        shapes = (B, H, L, D), (B, key_heads, keys, D), (B, key_heads, keys, value_dim)
+        arrays = (torch.asarray(rng.normal(size=shape)).to(dtype) for shape in shapes)
+        return tuple(x.requires_grad_(grad) for x in arrays)
+
+    return make
+
+
+each_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def like(x):
+    return partial(tensor, dtype=x.dtype)
+
+
+@each_option
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("form", ["plain", "grouped", "wide values", "narrow values"])
+def test_sdpa_is_chosen_and_equals_the_algebra(qkv, options, dtype, form):
+    settings = {"grouped": {"key_heads": 2}, "wide values": {"value_dim": 11}, "narrow values": {"value_dim": 3}}
+    query, key, value = qkv(dtype, **settings.get(form, {}))
+    given = options(like(query))
+    for attend in (mha.attention_state, mha.scaled_dot_product_attention):
+        assert mha.explain(attend, query, key, value, **given).kernel == "sdpa"
+        with mha.verify() as done:  # within the bounds of algebra/rounding.py
+            result = attend(query, key, value, **given)
+        assert done.checked == {("attention", "sdpa"): 1}
+        out = result.out if attend is mha.attention_state else result
+        assert out.dtype == dtype
+        assert not out.isnan().any()
+
+
+FLAGS = ["nothing", "causal at the start", "causal at the end", "scale"]
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_no_mask_is_built_where_a_flag_suffices(qkv, monkeypatch, name):
+    asked = []
+    monkeypatch.setattr(sdpa, "mask_of", lambda *args: asked.append(args))
+    mha.attention_state(*qkv(), **OPTIONS[name](torch.asarray))
+    assert not asked
+
+
+def test_packed_sequences_need_no_mask(qkv, monkeypatch):
+    query, key, value = qkv(keys=L)
+    lengths = [2, 2, 0, 1, 4]
+    expected = mha.attention_state(query, key, value, mask=mha.packed(lengths) & (torch.ones(L, L) == 1) & mha.causal())
+    asked = []
+    monkeypatch.setattr(sdpa, "mask_of", lambda *args: asked.append(args))
+    state = mha.attention_state(query, key, value, mask=mha.packed(lengths) & mha.causal())
+    assert not asked
+    torch.testing.assert_close(state.out, expected.out)
+    torch.testing.assert_close(state.lse, expected.lse)
+
+
+def test_long_masks_are_built_in_blocks_of_queries(rng, monkeypatch):
+    query, key, value = (torch.asarray(rng.normal(size=(1, 2, 300, 4))) for _ in range(3))
+    mask = torch.asarray(rng.random((2, 300, 300)) < 0.1)
+    with mha.use_kernel("attention", "algebra"):
+        expected = mha.attention_state(query, key, value, mask=mask & mha.window(40, 10))
+    monkeypatch.setattr(sdpa, "_MASK", 1 << 12)
+    built, build = [], sdpa.mask_of
+    monkeypatch.setattr(sdpa, "mask_of", lambda *args: built.append(build(*args)) or built[-1])
+    state = mha.attention_state(query, key, value, mask=mask & mha.window(40, 10))
+    assert len(built) > 5
+    assert max(x.numel() for x in built) <= 2 * 16 * 300
+    torch.testing.assert_close(state.out, expected.out)
+    torch.testing.assert_close(state.lse, expected.lse)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("name", [*FLAGS, "window"])
+def test_the_same_call_gives_the_same_bits_whatever_the_strides(qkv, name, dtype):
+    arrays = qkv(dtype)
+    given = OPTIONS[name](like(arrays[0]))
+    first = mha.attention_state(*arrays, **given)
+    columns = [x.mT.contiguous().mT for x in arrays]
+    halves = [torch.cat([x, x], -1)[..., D:] for x in arrays]
+    for views in (arrays, columns, halves):
+        again = mha.attention_state(*views, **given)
+        assert torch.equal(again.out, first.out)
+        assert torch.equal(again.lse, first.lse)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_the_bias_of_packed_sequences_is_computed_once_per_distance(rng, monkeypatch, dtype):
+    """All sequences use views of one array with a bias for each distance."""
+    lengths = [200, 3, 3, 50]
+    arrays = [torch.asarray(rng.normal(size=(4, sum(lengths), 8))).to(dtype) for _ in range(3)]
+    table = torch.asarray(rng.normal(size=(32, 4))).to(dtype)
+    options = {"mask": mha.packed(lengths), "bias": mha.relative_bias(table, bidirectional=True, max_distance=128)}
+    with mha.use_kernel("attention", "algebra"):
+        expected = mha.scaled_dot_product_attention(*arrays, **options)
+    sizes, grid = [], AttentionProblem.grid
+    monkeypatch.setattr(AttentionProblem, "grid", lambda p, *sides: sizes.append([*map(len, sides)]) or grid(p, *sides))
+    out = mha.scaled_dot_product_attention(*arrays, **options)
+    assert sizes == [[1, 2 * 200 - 1]]
+    tolerance = 1e-5 if dtype.itemsize > 2 else 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
+
+
+# gradients
+
+
+@each_option
+def test_gradients_equal_those_of_the_algebra(qkv, options):
+    given = options(torch.asarray)
+    query, key, value = qkv(grad=True, key_heads=2)
+    weight = torch.linspace(-1, 1, D, dtype=torch.float64)
+
+    def gradients():
+        out = mha.scaled_dot_product_attention(query, key, value, **given)
+        return torch.autograd.grad((out * weight).sum(), (query, key, value))
+
+    with mha.use_kernel("attention", "algebra"):
+        expected = gradients()
+    with mha.use_kernel("attention", "sdpa") if "sink" not in given else nullcontext():
+        result = gradients()
+    for actual, exact in zip(result, expected, strict=True):
+        assert actual.isfinite().all()
+        torch.testing.assert_close(actual, exact)
+
+
+def test_the_gradient_of_a_bias_is_recorded(qkv):
+    query, key, value = qkv()
+    bias = torch.zeros(H, L, S, dtype=torch.float64, requires_grad=True)
+    explanation = mha.explain("attention", query, key, value, bias=bias)
+    assert "gradient" in explanation.features
+    (gradient,) = torch.autograd.grad(mha.scaled_dot_product_attention(query, key, value, bias=bias).square().sum(), bias)
+    assert gradient.any()
+
+
+def test_a_gradient_through_lse_is_refused_by_sdpa_and_right(qkv):
+    query, key, value = qkv(grad=True)
+    with (
+        pytest.raises(mha.KernelUnsupported, match="does not return a log-sum-exp with a gradient"),
+        mha.use_kernel("attention", "sdpa"),
+    ):
+        mha.attention_state(query, key, value)
+    halves = [mha.attention_state(query, key[..., s, :], value[..., s, :]) for s in (slice(0, 5), slice(5, S))]
+    whole = mha.scaled_dot_product_attention(query, key, value)
+    for x in (query, key, value):
+        (actual,) = torch.autograd.grad(mha.merge_states(*halves).out.square().sum(), x, retain_graph=True)
+        (expected,) = torch.autograd.grad(whole.square().sum(), x, retain_graph=True)
+        torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("mask", [mha.prefix(0), mha.prefix(0) & mha.causal(), mha.key_lengths(0)], ids=str)
+@pytest.mark.parametrize("function", [mha.scaled_dot_product_attention, mha.attention_state, mha.attention_weights])
+def test_the_gradient_is_zero_where_no_key_can_be_reached(qkv, function, mask):
+    arrays = qkv(keys=L, key_heads=2, grad=True)[: 2 if function is mha.attention_weights else 3]
+    results = function(*arrays, mask=mask)
+    for result in (results,) if isinstance(results, torch.Tensor) else results:
+        assert result.requires_grad
+        actual = torch.autograd.grad(result.sum(), arrays, allow_unused=True, retain_graph=True)
+        assert all(x is None or not x.any() for x in actual) and actual[0] is not None
+        assert result.is_contiguous() and result.untyped_storage().size() >= result.numel() * result.itemsize
+    results[0].sum().backward()
+
+
+def test_without_grad_mode_nothing_is_recorded(qkv):
+    query, key, value = qkv(grad=True)
+    with torch.no_grad():
+        assert mha.explain("attention_state", query, key, value).features == {"lse"}
+        assert not mha.scaled_dot_product_attention(query, key, value).requires_grad
+    assert mha.scaled_dot_product_attention(query, key, value).requires_grad
+
+
+def test_forward_gradients_use_the_algebra(qkv):
+    query, key, value = qkv()
+
+    def attend(x):
+        return mha.scaled_dot_product_attention(x, key, value, mask=mha.causal(), query_offset=0)
+
+    with warnings.catch_warnings():  # torch warns about its own code
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=r"`torch\.jit")
+        _, actual = torch.func.jvp(attend, (query,), (torch.ones_like(query),))
+    jacobian = torch.autograd.functional.jacobian(attend, query)
+    torch.testing.assert_close(actual, jacobian.flatten(4).sum(-1))
+
+
+THROUGH_VMAP = {
+    "sink": lambda q, k: mha.scaled_dot_product_attention(q, k, k, sink=torch.ones(H, dtype=torch.float64)),
+    "two pieces": lambda q, k: mha.scaled_dot_product_attention(q, k, k, mask=mha.causal(), query_offset=2),
+    "lse": lambda q, k: mha.attention_state(q, k, k).lse,
+    "packed": lambda q, k: mha.scaled_dot_product_attention(q, k[:, :L], k[:, :L], mask=mha.packed([4, 5])),
+}
+
+
+@pytest.mark.parametrize("attend", THROUGH_VMAP.values(), ids=THROUGH_VMAP)
+def test_gradients_pass_through_vmap(qkv, attend):
+    query, key, _ = qkv()
+    query.requires_grad_()
+    whole = torch.func.vmap(lambda q: attend(q, key[0]))(query).square().sum()
+    one_by_one = torch.stack([attend(q, key[0]) for q in query]).square().sum()
+    for actual, expected in zip(*(torch.autograd.grad(y, query) for y in (whole, one_by_one)), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_vmap_passes_through_multi_head_attention(rng):
+    heads = mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=0, backend="torch")
+    x = torch.asarray(rng.normal(size=(3, 5, 8)), dtype=torch.float32)
+    torch.testing.assert_close(torch.func.vmap(heads)(x), heads(x))
+
+
+def test_verify_accepts_weights_that_underflow_in_float16():
+    query, key = torch.tensor([[[1.0, 0.0]]]), torch.zeros(1, 40, 2)
+    key[0, 0, 0] = 17.5
+    value = torch.full((1, 40, 2), 6e4)
+    value[0, 0] = 0
+    with mha.verify() as done:
+        mha.scaled_dot_product_attention(query.half(), key.half(), value.half(), scale=1.0)
+    assert done.checked == {("attention", "sdpa"): 1}
+
+
+PEAK = """
+import resource
+import torch, mha_core as mha
+torch.set_num_threads(1)
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+options = [dict(bias=mha.alibi(2)), dict(mask=mha.causal() | mha.prefix(10)), dict(mask=mha.chunks(3000))]
+def run(length, given):
+    x = torch.ones(2, length, 16)
+    mha.scaled_dot_product_attention(x, x, x, **given)
+for given in options:
+    run(512, given)
+before = peak()
+for given in options:
+    run(8192, given)
+    print(peak() - before)
+"""
+
+
+def test_long_masked_attention_needs_little_memory():
+    """The three problems run one after another, so the peaks in MB never fall."""
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    peaks = dict(zip(["alibi", "causal or prefix", "chunks"], map(int, done.stdout.split()), strict=True))
+    assert max(peaks.values()) < 128, peaks  # the scores of the two heads would take 512
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+@pytest.mark.parametrize("mask", [mha.causal(), mha.packed([3, 5]) & mha.causal()])
+def test_causal_attention_with_a_scale_that_is_not_positive(scale, mask):
+    q = torch.randn(1, 8, 4, generator=torch.Generator().manual_seed(0))
+    actual = mha.scaled_dot_product_attention(q, q, q, scale=scale, mask=mask)
+    with mha.use_kernel("attention", "algebra"):
+        expected = mha.scaled_dot_product_attention(q, q, q, scale=scale, mask=mask)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)

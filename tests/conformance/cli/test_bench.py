@@ -1,0 +1,237 @@
+"""``mha bench``: what it measures, what it skips with a note, and what it refuses."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_contenders as sample
+from typer.testing import CliRunner
+
+from mha_conformance.bench import limits, texts
+from mha_conformance.bench.attention import Attention
+from mha_conformance.bench.limits import COPY, MATRIX
+from mha_conformance.bench.rounds import QUICK
+from mha_conformance.bench.worker import Worker, WorkerFailed
+from mha_conformance.cli import bench
+from mha_core.cli.app import app
+
+
+def mha(*words):
+    return CliRunner().invoke(app, ["bench", *words], env={"COLUMNS": "200", "NO_COLOR": "1"})
+
+
+@pytest.mark.asv
+def test_a_backend_is_compared_with_plain_numpy():
+    done = mha("--quick", "--json", "--backend", "numpy", "--case", "tiny")
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.stdout)
+    plain, row = results["rows"]
+    assert (plain["backend"], plain["ratio"], row["backend"]) == ("plain NumPy", None, "numpy")
+    assert row["seconds"] > 0 and row["ratio"] > 0 and row["wrong"] == "" and row["of"] == MATRIX
+    assert 0 < row["reached"] < 1
+    assert results["limits"]["numpy"][MATRIX] > 1e9
+
+
+def test_the_table_has_a_line_for_each_case_and_a_column_for_each_backend(monkeypatch, capsys):
+    results = bench.Results(
+        [
+            bench.Row("a case", bench.PLAIN, 0.02),
+            bench.Row("a case", "numpy", 0.01, 0.5, 0.25, MATRIX),
+            bench.Row("a case", "other", wrong="out[0] is nan; expected 1"),
+        ],
+        {"numpy": {MATRIX: 2e11, COPY: 3e10}, "other": {MATRIX: 4e11, COPY: 3e10}},
+        ["skipped third: no such device"],
+    )
+    told = shown(results, monkeypatch, capsys)
+    assert "10 ms 0.50x (25%)" in told
+    assert (
+        "limits for numpy, measured just now as the best of NumPy and these: 200 GFLOP/s in matrix products and 30 GB/s" in told
+    )
+    assert "skipped third: no such device" in told
+    assert "a case, other: out[0] is nan; expected 1" in told
+
+
+def shown(results, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    bench.show(results)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_wrong_answer_is_reported_and_not_timed():
+    plain, right, wrong = [
+        *bench._rows("sum", sample.Total(1000), ["any"], QUICK, Worker),
+        *list(bench._rows("sum", sample.Total(1000, error=1), ["any"], QUICK, Worker))[1:],
+    ]
+    assert plain.seconds > 0 and right.ratio > 0 and right.reached is None
+    assert (wrong.wrong, wrong.seconds, wrong.ratio) == ("the sum is 499501; expected 499500", None, None)
+
+
+def test_a_limit_that_could_not_be_measured_is_left_out():
+    """Also if the other limit of the backend was measured."""
+    row, problem = bench.Row("few", "numpy", 0.01, 0.5), Attention(1, 1, 8, 8)
+    assert bench._limited(row, problem, {"numpy": {COPY: 3e10}}) is row
+    found = bench._limited(row, problem, {"numpy": {MATRIX: 3e10}})
+    assert found.reached == problem.limit.amount / 0.01 / 3e10 and found.of == MATRIX
+    wrong = bench.Row("few", "numpy", wrong="off")
+    assert bench._limited(wrong, problem, {"numpy": {MATRIX: 3e10}}) is wrong
+
+
+def test_a_wrong_answer_exits_with_1(monkeypatch):
+    results = bench.Results([bench.Row("a case", "numpy", wrong="off")], {}, [])
+    monkeypatch.setattr(bench, "run", lambda *words, **options: results)
+    assert mha("--case", "tiny").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--case", "nothing"), 2, "no case has 'nothing' in its name; the cases are: attention 32x12x128x32;"),
+        (("--backend", "nump"), 1, "did you mean 'numpy'?"),
+        (("--backend", "cupy", "--case", "tiny"), 1, "backend 'cupy' (from mha-core"),
+        (("--model", "somewhere"), 2, "give both --model DIR and --texts FILE"),
+        (
+            ("--model", "somewhere", "--texts", "some", "--case", "tiny"),
+            2,
+            "--model is given, but no chosen case uses it; choose the text encoder",
+        ),
+        (("--model", "somewhere", "--texts", "no-such-file", "--case", "text"), 1, "no-such-file"),
+        (
+            ("--model", "somewhere", "--texts", os.devnull, "--case", "text"),
+            1,
+            "/dev/null is empty; expected one text per line",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_with_a_reason(words, code, message):
+    done = mha(*words)
+    assert done.exit_code == code
+    assert message in " ".join(done.output.replace("│", " ").split())
+
+
+def test_skipped_backends_are_reported():
+    names, notes = bench._usable([])
+    assert {"numpy", "torch"} <= set(names)
+    assert [note for note in notes if note.startswith("skipped cupy: ")]
+
+
+def test_the_text_encoder_reads_the_given_texts_and_is_skipped_without_them(monkeypatch, tmp_path, minilm):
+    file = tmp_path / "texts.txt"
+    file.write_text("one text\nanother\n", encoding="utf-8")
+    cases, notes = bench._cases(["text encoder"], minilm, file)
+    assert list(cases) == ["text encoder"] and notes == []
+    assert cases["text encoder"].texts() == ["one text", "another"]
+    monkeypatch.setattr(texts, "SENTENCES", tmp_path / "no checkout")
+    cases, notes = bench._cases([], None, None)
+    assert not [name for name in cases if "text" in name]
+    assert notes == ["skipped the text encoder: give --model DIR and --texts FILE"]
+
+
+def test_without_a_ready_backend_nothing_is_measured(monkeypatch):
+    row = {"name": "numpy", "state": "broken", "reason": "no module"}
+    monkeypatch.setattr(bench, "report", lambda: [row])
+    done = mha("--case", "tiny")
+    assert done.exit_code == 1
+    assert "no backend is ready; skipped numpy: no module" in done.output
+
+
+# limits
+
+
+class Timed:
+    """A worker whose calls take a given time; it answers with the type of its device."""
+
+    def __init__(self, name, build, *_):
+        self.name, self.kind = name, build.__name__
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def answer(self):
+        if self.name == "lame":
+            raise WorkerFailed("no __dlpack_device__")
+        return 2 if self.name == "far" else limits.HOST
+
+    def time(self, calls):
+        if (self.name, self.kind) == ("near", "linear"):
+            raise WorkerFailed("out of memory")
+        seconds = {("plain NumPy", "numpy_product"): 4.0, ("near", "product"): 2.0, ("far", "product"): 0.5}
+        return calls * seconds.get((self.name, self.kind), 8.0)
+
+
+def test_the_limit_is_the_best_on_the_same_kind_of_device():
+    rates = limits.measured(["near", "far", "lame"], QUICK, [MATRIX], Timed)
+    assert rates == {"near": {MATRIX: 2.0 * limits.SIZE**3 / 2.0}, "far": {MATRIX: 2.0 * limits.SIZE**3 / 0.5}}
+
+
+@pytest.mark.asv
+def test_each_limit_is_measured():
+    assert limits.device("numpy").call() == limits.device("torch").call() == limits.HOST
+    for build in (limits.product, limits.linear, limits.copy):
+        work = build("torch")
+        assert work.read(work.call()).size
+
+
+# what is seen meanwhile
+
+
+def test_what_is_measured_is_told_with_the_rows_so_far(monkeypatch):
+    row = bench.Row("", "numpy", 1.0)
+    monkeypatch.setattr(bench, "_usable", lambda asked: (["numpy"], []))
+    monkeypatch.setattr(bench, "_rows", lambda case, *_: [replace(row, case=case)])
+    monkeypatch.setattr(bench, "measured", lambda names, effort, kinds, start: {"numpy": dict.fromkeys(kinds, 1e12)})
+    told = []
+    results = bench.run(
+        [], ["tiny", "layer"], watch=lambda doing, done, total, rows: told.append((doing, done, total, len(rows)))
+    )
+    tiny, layer = bench.chosen(["tiny", "layer"])
+    assert told == [(tiny, 0, 3, 0), (layer, 1, 3, 1), ("the limits of this machine", 2, 3, 2)]
+    assert [row.case for row in results.rows] == [tiny, layer] and all(row.reached for row in results.rows)
+
+
+def test_ctrl_c_ends_in_one_line_below_the_rows_so_far(monkeypatch):
+    def rows(case, *_):
+        if "layer" in case:
+            raise KeyboardInterrupt
+        return [bench.Row(case, "numpy", 1.0)]
+
+    monkeypatch.setattr(bench, "_usable", lambda asked: (["numpy"], []))
+    monkeypatch.setattr(bench, "_rows", rows)
+    done = mha("--case", "tiny", "--case", "layer")
+    assert done.exit_code == 130
+    assert "tiny call 1x1x8x8" in done.stdout
+    assert done.stderr == "interrupted after 1 of 2 cases\n"
+    assert mha("--json", "--case", "tiny", "--case", "layer").stdout == ""
+
+
+@pytest.mark.asv
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminal")
+def test_in_a_terminal_the_case_is_shown_and_ctrl_c_leaves_no_traceback():
+    import pty
+
+    near, far = pty.openpty()
+    words = [Path(sys.executable).with_name("mha"), "bench", "--quick", "--backend", "numpy"]
+    settings = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(words, stdin=far, stdout=far, stderr=far, start_new_session=True, env=settings) as process:
+        os.close(far)
+        seen, pressed = b"", False
+        with suppress(OSError):  # raised when the process has closed the terminal
+            while part := os.read(near, 4096):
+                seen += part
+                if re.search(rb" 1/\d\d", seen) and not pressed:  # the second case has begun, and its frame is written
+                    os.killpg(process.pid, signal.SIGINT)
+                    pressed = True
+    os.close(near)
+    text = seen.decode()
+    assert process.returncode == 130, text
+    assert pressed and "32x12x128x32" in text and "Traceback" not in text, text
+    assert text.rstrip().splitlines()[-1].startswith("interrupted after ")

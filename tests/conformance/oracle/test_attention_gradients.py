@@ -1,0 +1,198 @@
+"""The judge of gradients: its oracles equal complex-step derivatives and torch's, and it finds planted faults."""
+
+from types import SimpleNamespace
+
+import needs
+import numpy as np
+import pytest
+from complex_step import along, assert_derivatives
+from whole_gradients import WholeGradients
+from wrong_gradients import FAULTS, NAME, GradientPlugin
+
+from mha_conformance.cases.attention_gradients import attention_gradient_problem, axes_of_gradients, plain_row
+from mha_conformance.find import find
+from mha_conformance.judge.designed import design_of, drawn
+from mha_conformance.judge.held import Judge
+from mha_conformance.oracle import attention
+from mha_conformance.oracle.attention_gradients import attention_gradients
+from mha_core.dispatch.contract import FEATURES
+from mha_core.dispatch.registry import register, unregister
+
+pytestmark = pytest.mark.full
+
+OP = "attention_vjp"
+
+
+def kept(problem):
+    """Return what weights are multiplied by, for dropout."""
+    return problem.others["keep"] / 0.75 if "keep" in problem.others else 1.0
+
+
+class Scalar:
+    """The sum of the results times what is given, as a function of the arrays of an attention problem."""
+
+    def __init__(self, problem):
+        self.problem = problem
+
+    def __call__(self, arrays):
+        p = self.problem
+        options = p.options.oracle({name: x.real for name, x in arrays.items()}, "float64")
+        if "bias" in p.floats:
+            options["bias"] = np.where(
+                arrays["bias"].real > -np.inf, np.where(np.isfinite(arrays["bias"]), arrays["bias"], 0), 0
+            )
+        if "table" in p.floats:
+            found = arrays["table"][p.options.buckets]
+            options["bias"] = np.moveaxis(found[..., 0, :, :, :] if found.ndim > 3 else found, -1, -3)
+        options |= {"sink": arrays.get("sink")}
+        out, lse, _ = attention(*(arrays[name] for name in ("query", "key", "value")), **options)
+        lse = np.where(np.isfinite(lse), lse, 0)  # of rows that see no key
+        given = arrays.get("d_out", 0), arrays.get("d_lse", 0)
+        return (out * given[0]).sum() + (lse * given[1]).sum()
+
+
+def problems(count, seed, **more):
+    """Yield small problems of the covering design, with every option."""
+    rng = np.random.default_rng(seed)
+    design = design_of(
+        OP, FEATURES[OP], "float64", rng, small=True, more={"values": (1.0,), "wanted": ("query, key, value",), **more}
+    )
+    for _, row in zip(range(count), design.and_random(), strict=False):
+        yield attention_gradient_problem(row, np.random.default_rng(rng.integers(2**32)), rng)
+
+
+def exact(problem):
+    found = problem.expected(problem.floats, "float64", rounds_weights=False)
+    names = {"d_bias": "table" if "table" in problem.floats else "bias"}
+    return {names.get(name, name.removeprefix("d_")): (x, bound) for name, (x, bound) in found.items()}
+
+
+def test_the_gradients_of_attention_equal_complex_step_derivatives():
+    """For every pair of options that can be given together, half of the problems with both d_out and d_lse."""
+    rng = np.random.default_rng(1)
+    for problem in problems(400, 0, d_bias=(True,), d_sink=(True,)):
+        gradients = {name: x for name, (x, _) in exact(problem).items()}
+        bounds = {name: bound for name, (_, bound) in exact(problem).items()}
+        assert_derivatives(Scalar(problem), problem.floats, gradients, rng, bounds)
+
+
+@pytest.mark.parametrize("towards", ["out", "lse", "both"])
+@pytest.mark.parametrize("bias", ["none", "keys", "batch", "relative", "relative of one side"])
+def test_every_element_equals_its_complex_step_derivative(bias, towards):
+    """With all other options at once, offsets by element of the batch, and keys that the batch shares."""
+    rng = np.random.default_rng(2)
+    given = {"softcap": 0.5, "sink": "small", "scale": -0.7, "array": "heads", "batch": "keys shared", "queries": 3, "keys": 4}
+    row = plain_row(FEATURES[OP], bias=bias, towards=towards, offset="array", head_dim=3, value_dim=2, **given)
+    problem = attention_gradient_problem(row, rng, rng)
+    value = Scalar(problem)
+    for name, (gradient, _) in exact(problem).items():
+        for at in np.ndindex(*gradient.shape):
+            direction = np.zeros(gradient.shape)
+            direction[at] = 1
+            expected = along(value, problem.floats, name, direction)
+            assert abs(gradient[at] - expected) <= 1e-13 * (1 + abs(expected)), (name, at)
+
+
+@needs.installed("torch")
+def test_the_gradients_of_attention_equal_torch_autograd():
+    import torch
+
+    for problem in problems(60, 3, d_bias=(True,), d_sink=(True,)):
+        p = {name: torch.tensor(np.where(np.isfinite(x), x, 0), requires_grad=True) for name, x in problem.floats.items()}
+        options = problem.options.oracle(problem.floats, "float64")
+        groups = p["query"].shape[-3] // p["key"].shape[-3]
+        q, k, v = p["query"], *(p[name].repeat_interleave(groups, dim=-3) for name in ("key", "value"))
+        s = q @ k.mT * (q.shape[-1] ** -0.5 if options["scale"] is None else options["scale"])
+        s = s if options["softcap"] is None else options["softcap"] * torch.tanh(s / options["softcap"])
+        if "table" in p:
+            found = p["table"][torch.tensor(problem.options.buckets)]
+            s = s + (found[..., 0, :, :, :] if found.ndim > 3 else found).movedim(-1, -3)
+        elif "bias" in p:
+            s = s + p["bias"]
+        elif options["bias"] is not None:
+            s = s + torch.tensor(options["bias"])
+        batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+        s = s.expand(*batch, *s.shape[-3:])
+        seen = torch.tensor(options["allowed"]).expand(s.shape)
+        extra = [] if "sink" not in p else [p["sink"][:, None, None].expand(*s.shape[:-1], 1)]
+        blind = torch.zeros(s.shape[:-1], dtype=bool) if extra else ~seen.any(dim=-1)
+        masked = torch.cat([s.masked_fill(~seen, -torch.inf), *extra], dim=-1)
+        masked = masked.masked_fill(blind[..., None], 0)
+        if not masked.shape[-1] or not masked.numel():
+            continue
+        weights = torch.softmax(masked, dim=-1)[..., : s.shape[-1]].masked_fill(blind[..., None], 0)
+        out, lse = (weights * torch.tensor(kept(problem))) @ v, torch.logsumexp(masked, dim=-1).masked_fill(blind, 0)
+        total = sum(
+            (x * torch.tensor(problem.floats[f"d_{name}"])).sum()
+            for name, x in (("out", out), ("lse", lse))
+            if f"d_{name}" in p
+        )
+        total.backward()
+        for name, (gradient, bound) in exact(problem).items():
+            found = np.zeros(gradient.shape) if p[name].grad is None else p[name].grad.numpy()
+            at_inf = ~np.isfinite(problem.floats[name])
+            assert (np.abs(np.where(at_inf, 0, found - gradient)) <= bound + 1e-300).all(), (name, str(problem))
+
+
+def test_a_query_without_keys_and_a_key_without_queries_have_bounds_of_zero():
+    rng = np.random.default_rng(4)
+    q, k, v, d = (rng.normal(size=(1, 4, 3)) for _ in range(4))
+    allowed = np.ones((4, 4), dtype=bool)
+    allowed[1] = allowed[:, 2] = False
+    found = attention_gradients(q, k, v, d, d[..., 0], allowed=allowed, of_bias=lambda x: x)
+    for name, at in (("query", 1), ("key", 2), ("value", 2)):
+        assert not found[name][0][:, at].any() and not found[name][1][:, at].any()
+        assert found[name][1][:, 0].all()
+    assert not found["bias"][1][:, ~allowed].any() and found["bias"][1][:, allowed].all()
+
+
+def test_half_precision_adds_the_roundings_of_the_forward_pass():
+    rng = np.random.default_rng(5)
+    q, k, v, d = (rng.normal(size=(2, 16, 8)).astype(np.float16).astype(float) for _ in range(4))
+    narrow, wide = (attention_gradients(q, k, v, d, dtype=dtype) for dtype in ("float16", "float32"))
+    fused = attention_gradients(q, k, v, d, dtype="float16", rounds_weights=True)
+    for name in ("query", "key", "value"):
+        assert (wide[name][1] < narrow[name][1]).all() and (narrow[name][1] < fused[name][1]).all()
+
+
+# planted faults
+
+
+def judged(cls, most):
+    """Judge a kernel in float32 on small problems of the covering design; return what was found first, or None."""
+    backend, rng, plugin = find("numpy", None, ["float32"]), np.random.default_rng(0), GradientPlugin(cls)
+    register(plugin, f"whole gradients: {cls.__name__}")
+    try:
+        judge = Judge(backend, OP, NAME, "float32")
+        design = design_of(OP, FEATURES[OP], "float32", rng, small=True)
+        for count, row in zip(range(1, most + 1), design.and_random(), strict=False):
+            problem = drawn(OP, row, np.random.default_rng(int(rng.integers(2**32))), rng)
+            try:
+                judge.judge(problem)
+            except AssertionError as error:
+                return SimpleNamespace(count=count, error=str(error).partition("\n")[0], problem=str(problem))
+    finally:
+        unregister(plugin)
+    return None
+
+
+def test_a_right_kernel_passes():
+    assert judged(WholeGradients, 200) is None
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name):
+    found = judged(FAULTS[name], 120)
+    assert found is not None, f"not found: {FAULTS[name].__doc__}"
+    print(f"{FAULTS[name].__doc__}: found by problem {found.count}: {found.error}; {found.problem}")
+
+
+def test_there_are_at_least_30_faults():
+    assert len(FAULTS) >= 30
+
+
+def test_axes_of_a_kernel_follow_its_features():
+    """A kernel that declares nothing is never asked for gradients of lse, of a bias, or of a sink."""
+    axes = axes_of_gradients((), half=False)
+    assert axes["towards"] == ["out", "out of a state"] and axes["d_bias"] == axes["d_sink"] == [False]
+    assert "both" in axes_of_gradients({"d_lse"}, half=False)["towards"]

@@ -1,0 +1,209 @@
+"""Conformance's oracles of the gradients of pieces and layers equal complex-step derivatives and central differences."""
+
+from functools import partial
+
+import needs
+import numpy as np
+import pytest
+from complex_step import assert_derivatives
+
+import mha_core as mha
+from mha_conformance.cases.piece_gradients import DIFFERENTIABLE, NAMES, axes_of_piece_gradients, piece_gradient_problem
+from mha_conformance.judge.designed import design_of
+from mha_conformance.oracle import piece_gradients, reference
+from mha_conformance.oracle.attention_gradients import merge_gradients, summed_to
+from mha_conformance.oracle.layer_gradients import LayerGradients
+from mha_core.layers.rotary import Rotary
+
+pytestmark = pytest.mark.full
+
+# pieces
+
+
+def complex_piece(op, arrays, options):
+    """Return the result of a piece by a formula for complex arrays."""
+    given = [arrays.get(name) for name in NAMES[op]]
+    if op == "relu":
+        return np.where(given[0].real > 0, given[0], 0)
+    if op == "embedding":
+        return arrays["table"][arrays["ids"]]
+    if op == "gelu" and options.get("approximate") != "tanh":
+        import mpmath
+
+        with mpmath.workdps(60):
+            below = np.vectorize(lambda x: complex(mpmath.erfc(-mpmath.mpc(x) / mpmath.sqrt(2))), otypes=[complex])(given[0])
+        return given[0] * below / 2
+    return getattr(reference, op)(*given, **options)
+
+
+@needs.installed("mpmath")
+@pytest.mark.parametrize("op", DIFFERENTIABLE)
+def test_the_gradients_of_pieces_equal_complex_step_derivatives(op):
+    rng = np.random.default_rng(6)
+    design = design_of(f"{op}_vjp", (), "float64", rng, small=True)
+    for _, row in zip(range(40), design.and_random(), strict=False):
+        problem = piece_gradient_problem(op, {**row, "rows": "few" if row["rows"] == "many" else row["rows"]}, rng)
+        gradients = piece_gradients.GRADIENTS[op](
+            problem.floats["d"], *({**problem.floats, **problem.others}.get(name) for name in NAMES[op]), **problem.options
+        )
+        if op == "gelu" and problem.floats["x"].size > 100:
+            continue  # erf of many complex numbers is slow
+        given = {name: x.astype(complex) for name, x in problem.floats.items()} | problem.others
+
+        def value(arrays, problem=problem):
+            return (complex_piece(op, arrays, problem.options) * problem.floats["d"]).sum()
+
+        exact = {name: x for name, (x, _) in gradients.items()}
+        assert_derivatives(value, given, exact, rng)
+
+
+@pytest.mark.parametrize("op", DIFFERENTIABLE)
+def test_an_error_of_a_thousandth_exceeds_the_bounds_of_pieces(op):
+    rng = np.random.default_rng(7)
+    axes = {name: values[0] for name, values in axes_of_piece_gradients(op).items()}
+    row = axes | {"rows": "few", "width": 64, **({"outputs": 17, "b": True} if op == "linear" else {})}
+    problem = piece_gradient_problem(op, row | ({"parts": "weight"} if "parts" in axes else {}), rng)
+    for name, (x, bound) in problem.expected(problem.floats, "float32", rounds_weights=False).items():
+        assert np.mean(np.abs(1e-3 * x) > bound) >= 0.9 * np.mean(x != 0), name
+
+
+def test_the_gradients_of_dropout_and_merged_states_equal_complex_step_derivatives():
+    rng = np.random.default_rng(8)
+    x, d = rng.normal(size=(2, 5, 4))
+    keep = rng.random((5, 4)) < 0.5
+    assert (piece_gradients.dropout(d, x, keep, rate=0.25)["x"][0] == np.where(keep, d / 0.75, 0)).all()
+    outs, lses = rng.normal(size=(3, 2, 5, 4)), 3 * rng.normal(size=(3, 2, 5))
+    d_out, d_lse = rng.normal(size=(2, 5, 4)), rng.normal(size=(2, 5))
+
+    def value(arrays):
+        top = np.max(arrays["lses"].real, axis=0)
+        e = np.exp(arrays["lses"] - top)
+        out, lse = (e[..., None] * arrays["outs"]).sum(axis=0) / e.sum(axis=0)[..., None], top + np.log(e.sum(axis=0))
+        return (out * d_out).sum() + (lse * d_lse).sum()
+
+    found = merge_gradients(list(outs), list(lses), d_out, d_lse)
+    gradients = {"outs": np.stack([out for (out, _), _ in found]), "lses": np.stack([lse for _, (lse, _) in found])}
+    assert_derivatives(value, {"outs": outs, "lses": lses}, gradients, rng)
+
+
+# layers
+
+
+def layer(kind, **settings):
+    made = getattr(mha, kind).init(d_model=8, num_heads=4, seed=0, dtype="float64", **settings)
+    rng = np.random.default_rng(9)
+    return made.map(lambda x: x + 0.3 * rng.normal(size=x.shape))
+
+
+def replaced(made, **changes):
+    return type(made)(**{**vars(made), **changes})
+
+
+def central(compute, arrays, name, direction):
+    """Return the derivative along a direction by central differences, of the fourth order."""
+    step = 1e-4
+
+    def at(by):
+        return compute({**arrays, name: arrays[name] + by * step * direction})
+
+    return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * step)
+
+
+def with_arrays(made, arrays, prefix=""):
+    """Return a layer with other arrays, by dotted name."""
+    names = iter(made.arrays())
+    return made.map(lambda x: arrays[next(names)])
+
+
+ENCODER = {"d_ff": 12, "activation": "gelu"}
+LAYERS = {
+    "grouped heads": (partial(layer, "MultiHeadAttention", num_kv_heads=2), "multi_head", {}),
+    "encoder layer": (partial(layer, "EncoderLayer", **ENCODER), "encoder_layer", {"kept": True}),
+    "pre-norm": (partial(layer, "EncoderLayer", norm_first=True, **ENCODER), "encoder_layer", {"kept": True}),
+    "encoder": (partial(layer, "Encoder", num_layers=2, norm_first=True, **ENCODER), "stack", {"layer": "encoder_layer"}),
+    "decoder layer": (partial(layer, "DecoderLayer", **ENCODER), "decoder_layer", {"memory": True}),
+    "decoder": (
+        partial(layer, "Decoder", num_layers=2, norm_first=True, **ENCODER),
+        "stack",
+        {"layer": "decoder_layer", "memory": True},
+    ),
+    "gate": (lambda: gated("silu"), "feed_forward", {}),
+    "rotary": (lambda: rotated(), "multi_head", {"offset": 2}),
+    "RMSNorm": (
+        lambda: replaced(layer("EncoderLayer", **ENCODER), norm_1=mha.RMSNorm(np.full(8, 1.3), 1e-5)),
+        "encoder_layer",
+        {},
+    ),
+    "norms of heads": (lambda: normed_heads(rotary=True), "multi_head", {"offset": 2}),
+    "norms after sublayers": (lambda: normed(norm_first=True), "encoder_layer", {"kept": True}),
+    "no first norm": (
+        lambda: replaced(layer("EncoderLayer", norm_first=True, **ENCODER), norm_1=mha.Identity()),
+        "encoder_layer",
+        {},
+    ),
+}
+
+
+def gated(activation):
+    made = mha.FeedForward.init(d_model=8, d_ff=12, activation=activation, seed=1, dtype="float64")
+    return replaced(made, w_g=0.7 * made.w_1[:, ::-1], b_g=made.b_1 + 0.2)
+
+
+def rotated():
+    return replaced(layer("MultiHeadAttention"), rotary=Rotary.init(max_length=9, dim=2, interleaved=True, dtype="float64"))
+
+
+def normed_heads(rotary=False):
+    made = rotated() if rotary else layer("MultiHeadAttention")
+    width, rng = made.w_q.shape[1] // made.num_heads, np.random.default_rng(3)
+    norm_q, norm_k = (mha.RMSNorm(rng.normal(size=width), 1e-2), mha.LayerNorm(*rng.normal(size=(2, width)), 1e-2))
+    return replaced(made, norm_q=norm_q, norm_k=norm_k)
+
+
+def normed(norm_first):
+    made = layer("EncoderLayer", norm_first=norm_first, **ENCODER)
+    return replaced(made, post_norm_1=mha.RMSNorm(np.full(8, 1.3), 1e-5), post_norm_2=mha.LayerNorm(*np.full((2, 8), 0.7)))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_gradients_of_layers_equal_central_differences(name):
+    make, operation, given = LAYERS[name]
+    made, rng, layers = make(), np.random.default_rng(10), LayerGradients()
+    arrays = {"x": rng.normal(size=(2, 5, 8)), **made.arrays()}
+    arrays |= {"context": rng.normal(size=(2, 6, 8))} if given.get("memory") else {}
+    d = rng.normal(size=(2, 5, 8))
+    kept = {each: (rng.random((2, 5, 8)) < 0.7) / 0.7 for each in ("attention", "feed_forward")}
+
+    def compute(arrays):
+        options = {key: given[key] for key in ("offset",) if key in given}
+        options |= {"kept": kept} if "kept" in given else {}
+        options |= {"memory": arrays["context"]} if "memory" in given else {}
+        positional = [getattr(layers, f"{given['layer']}_vjp")] if "layer" in given else []
+        return getattr(layers, f"{operation}_vjp")(arrays["x"], with_arrays(made, arrays), *positional, **options)
+
+    gradients = compute(arrays)[1](d)
+    assert gradients.keys() == arrays.keys() - {"rotary.cos", "rotary.sin"}
+    for key, gradient in gradients.items():
+        direction = rng.normal(size=gradient.shape)
+        expected = (central(lambda arrays: compute(arrays)[0], arrays, key, direction) * d).sum()
+        assert abs((gradient * direction).sum() - expected) <= 1e-8 * (1 + np.abs(gradient * direction).sum()), key
+
+
+def test_a_layer_with_contexts_a_bias_and_a_sink_equals_central_differences():
+    made, rng = layer("MultiHeadAttention", num_kv_heads=2), np.random.default_rng(11)
+    shapes = {"x": (2, 5, 8), "context": (2, 6, 8), "value_context": (2, 6, 8), "bias": (4, 1, 6), "sink": (4,)}
+    arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    d = rng.normal(size=(2, 5, 8))
+    options = {name: x for name, x in arrays.items() if name != "x"}
+    _, pull = LayerGradients().multi_head_vjp(arrays["x"], made, of_bias=lambda g: summed_to(g, (4, 1, 6)), **options)
+    gradients = pull(d)
+    for name in shapes:
+        direction = rng.normal(size=shapes[name])
+
+        def compute(arrays):
+            return LayerGradients().multi_head_vjp(arrays["x"], made, **{name: x for name, x in arrays.items() if name != "x"})[
+                0
+            ]
+
+        expected = (central(compute, arrays, name, direction) * d).sum()
+        assert abs((gradients[name] * direction).sum() - expected) <= 1e-8 * (1 + np.abs(gradients[name] * direction).sum())

@@ -1,0 +1,165 @@
+"""Attention with random combinations of options, whole and in blocks, against the float64 oracle."""
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+from mha_conformance import oracle
+from mha_conformance.cases.problems import random_problem
+from mha_core.algebra import attention as algebra
+from mha_core.algebra import blocks
+from mha_core.ops.attend import prepare
+
+CASES = 150
+
+
+@pytest.fixture
+def problems(rng):
+    return (random_problem(rng) for _ in range(CASES))
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(
+        actual,
+        expected,
+        rtol=0,
+        atol=2e-14 * max(1.0, np.abs(expected, where=np.isfinite(expected), out=np.zeros(np.shape(expected))).max(initial=0)),
+    )
+
+
+def close_state(backend, state, out, lse):
+    close(backend.to_numpy(state.out), out)
+    close(backend.to_numpy(state.lse), lse)
+
+
+def test_the_result_does_not_depend_on_the_block_size(backend, problems, rng):
+    for p in problems:
+        out, lse, _ = oracle.attention(p.query, p.key, p.value, **p.oracle)
+        _, problem = prepare(*map(backend.from_numpy, (p.query, p.key, p.value)), **p.options(backend.from_numpy))
+        block = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
+        state = algebra.attention_state(problem, block=block)
+        close_state(backend, state, out, lse)
+
+
+def test_weights_and_selections_of_them_equal_the_oracle(backend, problems, rng):
+    for p in problems:
+        _, _, weights = oracle.attention(p.query, p.key, p.value, **p.oracle)
+        query, key, value = map(backend.from_numpy, (p.query, p.key, p.value))
+        options = p.options(backend.from_numpy)
+        close(backend.to_numpy(mha.attention_weights(query, key, **options)), weights)
+        lse = mha.attention_state(query, key, value, **options).lse
+        queries, keys = weights.shape[-2:]
+        if queries and keys:
+            rows, cols = slice(None, None, 2), [int(at) for at in rng.integers(-keys, keys, size=3)]
+            if key.shape[0] == query.shape[0]:
+                part = mha.attention_weights(query, key, lse, rows=rows, cols=cols, **options)
+                close(backend.to_numpy(part), weights[..., rows, :][..., cols])
+            part = mha.attention_weights(query, key, rows=slice(None, None, -1), cols=slice(1, None), **options)
+            close(backend.to_numpy(part), weights[..., ::-1, 1:])
+
+
+def test_problems_cut_into_blocks_equal_the_oracle(backend, rng, monkeypatch):
+    """With lower limits every kind of block occurs: skipped, whole and partly masked."""
+    monkeypatch.setattr(blocks, "_DENSE", 1 << 10)
+    monkeypatch.setattr(blocks, "_BLOCK", 1 << 10)
+    query, key, value = rng.normal(size=(3, 1, 2, 300, 4))
+    q, k = np.arange(300)[:, None], np.arange(300)[None, :]
+    for mask, allowed in [
+        (None, None),
+        (mha.causal(), k <= q),
+        (mha.window(20, 3), (k >= q - 20) & (k <= q + 3)),
+        (~mha.chunks(128), q // 128 != k // 128),
+        (mha.prefix(70) | mha.causal(), (k < 70) | (k <= q)),
+        (
+            mha.packed([100, 0, 50, 50, 100]) & mha.causal(),
+            (np.digitize(q, [100, 150, 200]) == np.digitize(k, [100, 150, 200])) & (k <= q),
+        ),
+    ]:
+        state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), mask=mask)
+        out, lse, _ = oracle.attention(query, key, value, allowed=allowed)
+        close_state(backend, state, out, lse)
+
+
+def test_inputs_of_two_axes_are_one_head(backend, rng):
+    query, key, value = (rng.normal(size=(length, 4)) for length in (3, 5, 5))
+    out, lse, weights = oracle.attention(query[None], key[None], value[None])
+    q, k, v = map(backend.from_numpy, (query, key, value))
+    state = mha.attention_state(q, k, v)
+    assert state.out.shape == (3, 4)
+    assert state.lse.shape == (3,)
+    close(backend.to_numpy(state.out), out[0])
+    close(backend.to_numpy(state.lse), lse[0])
+    close(backend.to_numpy(mha.attention_weights(q, k, state.lse)), weights[0])
+    close(backend.to_numpy(mha.scaled_dot_product_attention(q, k, v)), out[0])
+
+
+def test_an_offset_for_each_batch_element(backend, rng):
+    query, key, value = rng.normal(size=(2, 1, 3, 4)), rng.normal(size=(2, 1, 5, 4)), rng.normal(size=(2, 1, 5, 4))
+    offsets = np.asarray([0, 2])
+    q, k = np.arange(3)[:, None] + offsets[:, None, None, None], np.arange(5)[None, :]
+    bias = -np.abs(q - k) * 2.0**-8
+    options = {"mask": mha.causal() & mha.window(1, None), "bias": mha.alibi(1), "query_offset": backend.from_numpy(offsets)}
+    state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), **options)
+    out, lse, _ = oracle.attention(query, key, value, allowed=(k <= q) & (k >= q - 1), bias=bias)
+    close_state(backend, state, out, lse)
+
+
+def test_values_may_have_batch_axes_of_their_own(backend, rng, monkeypatch):
+    query, key, value = rng.normal(size=(1, 2, 30, 4)), rng.normal(size=(1, 2, 30, 4)), rng.normal(size=(5, 2, 30, 4))
+    q, k = np.arange(30)[:, None] + 20, np.arange(30)[None, :]
+    allowed = (k >= q - 2) & (k <= q + 2)  # the last queries see nothing
+    out, lse, weights = oracle.attention(query, key, value, allowed=allowed)
+    options = {"mask": mha.window(2, 2), "query_offset": 20}
+    arrays = [backend.from_numpy(x) for x in (query, key, value)]
+    for dense in (1 << 22, 1 << 8):
+        monkeypatch.setattr(blocks, "_DENSE", dense)
+        state = mha.attention_state(*arrays, **options)
+        close_state(backend, state, out, lse)
+        close(backend.to_numpy(mha.merge_states(state, state).out), out)
+        close(backend.to_numpy(mha.attention_weights(*arrays[:2], state.lse, **options)), weights)
+
+
+def test_many_small_problems_run_in_slices_of_the_batch(backend, rng, monkeypatch):
+    monkeypatch.setattr(blocks, "_DENSE", 1 << 8)
+    query, key, value = rng.normal(size=(7, 2, 3, 6, 4)), rng.normal(size=(1, 2, 3, 6, 4)), rng.normal(size=(2, 3, 6, 4))
+    state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), mask=mha.causal())
+    out, lse, _ = oracle.attention(query, key, value[None], allowed=np.tri(6, dtype=bool))
+    close_state(backend, state, out, lse)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
+def test_lengths_offsets_and_ids_may_be_integers_of_any_width(dtype, rng):
+    query, key, value = rng.normal(size=(2, 1, 4, 4)), rng.normal(size=(2, 1, 600, 4)), rng.normal(size=(2, 1, 600, 4))
+    lengths, offsets = np.asarray([100, 50], dtype=dtype), np.asarray([120, 90], dtype=dtype)
+    k = np.arange(600)
+    q = np.arange(4)[:, None] + 596
+    allowed = (k >= q - 550) & (k < lengths.astype(int)[:, None, None, None])
+    state = mha.attention_state(query, key, value, mask=mha.key_lengths(lengths) & mha.window(550, None), query_offset=596)
+    close(state.out, oracle.attention(query, key, value, allowed=allowed)[0])
+    q = np.arange(4)[:, None] + offsets.astype(int)[:, None, None, None]
+    mask = mha.window(100, 0) & mha.segments(np.ones((2, 4), dtype=dtype), np.ones(600, dtype=dtype))
+    state = mha.attention_state(query, key, value, mask=mask, query_offset=offsets)
+    close(state.out, oracle.attention(query, key, value, allowed=(k <= q) & (k >= q - 100))[0])
+
+
+def test_longdouble_is_not_computed_in_float32(rng):
+    query, key, value = rng.normal(size=(3, 2, 5, 4))
+    state = mha.attention_state(*(x.astype(np.longdouble) for x in (query, key, value)))
+    assert state.lse.dtype == np.float64
+    close(np.asarray(state.out, dtype=np.float64), oracle.attention(query, key, value)[0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([True, False, True], TypeError, "rows[0] is bool; expected an int"),
+        ([0.7], TypeError, "rows[0] is float; expected an int"),
+        (1, TypeError, "rows is int; expected a slice, or a sequence of ints such as [1]"),
+        ([3], IndexError, "rows contains an index out of range; there are 3"),
+    ],
+)
+def test_bad_rows_are_refused_by_name(rows, error, message):
+    x = np.ones((3, 4))
+    with pytest.raises(error) as raised:
+        mha.attention_weights(x, x, rows=rows)
+    assert message in str(raised.value)

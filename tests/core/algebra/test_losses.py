@@ -1,0 +1,184 @@
+"""The cross-entropy and its gradient: against torch, differences and closed forms."""
+
+import math
+
+import needs
+import numpy as np
+import pytest
+
+from mha_core.algebra.losses import cross_entropy, cross_entropy_vjp
+from mha_core.dispatch.backend import load
+
+jax, torch = needs.Library("jax"), needs.Library("torch")
+CLASSES = 7
+SETTINGS = [(-100, 0.0), (-100, 0.1), (2, 0.0), (2, 0.3), (None, 0.0), (None, 0.9)]
+each_setting = pytest.mark.parametrize(("ignore", "label_smoothing"), SETTINGS)
+
+
+def problem(rng, shape=(4, 5), *, ignore=None, scale=3.0):
+    """Return logits, and labels of which about a third are ``ignore``."""
+    labels = rng.integers(0, CLASSES, size=shape)
+    if ignore is not None:
+        labels = np.where(rng.random(size=shape) < 0.3, ignore, labels)
+    return scale * rng.normal(size=(*shape, CLASSES)), labels
+
+
+def loss_and_gradient(backend, logits, labels, *, ignore=None, label_smoothing=0.0, d_out=1.0):
+    """Return both as NumPy arrays of the dtype of the logits."""
+    x, y = backend.from_numpy(logits), backend.from_numpy(np.asarray(labels))
+    options = {"ignore": ignore, "label_smoothing": label_smoothing}
+    loss = cross_entropy(backend.xp, x, y, **options)
+    gradient = cross_entropy_vjp(backend.xp, x, y, backend.from_numpy(np.asarray(d_out, dtype=logits.dtype)), **options)
+    assert loss.shape == () and loss.dtype == gradient.dtype == x.dtype and tuple(gradient.shape) == logits.shape
+    return backend.to_numpy(loss), backend.to_numpy(gradient)
+
+
+def by_torch(logits, labels, *, ignore, label_smoothing, d_out=1.0):
+    x = torch.tensor(logits, requires_grad=True)
+    rows, answers = x.reshape(-1, logits.shape[-1]), torch.tensor(labels).reshape(-1)
+    given = {} if ignore is None else {"ignore_index": ignore}
+    loss = torch.nn.functional.cross_entropy(rows, answers, label_smoothing=label_smoothing, **given)
+    (gradient,) = torch.autograd.grad(loss, x, torch.tensor(d_out, dtype=x.dtype))
+    return loss.detach().numpy(), gradient.numpy()
+
+
+@each_setting
+def test_loss_and_gradient_are_those_of_torch(backend, rng, ignore, label_smoothing):
+    logits, labels = problem(rng, ignore=ignore)
+    options = {"ignore": ignore, "label_smoothing": label_smoothing, "d_out": -0.7}
+    loss, gradient = loss_and_gradient(backend, logits, labels, **options)
+    expected, its_gradient = by_torch(logits, labels, **options)
+    np.testing.assert_allclose(loss, expected, rtol=1e-14)
+    np.testing.assert_allclose(gradient, its_gradient, rtol=1e-12, atol=1e-16)
+
+
+@each_setting
+def test_the_gradient_is_that_of_central_differences(rng, ignore, label_smoothing):
+    logits, labels = problem(rng, (6,), ignore=ignore)
+    options = {"ignore": ignore, "label_smoothing": label_smoothing}
+    _, gradient = loss_and_gradient(load("numpy"), logits, labels, **options)
+    for at in np.ndindex(logits.shape):
+        step = np.zeros_like(logits)
+        step[at] = 1e-5
+        above, below = (cross_entropy(np, logits + sign * step, labels, **options) for sign in (1, -1))
+        assert abs((above - below) / 2e-5 - gradient[at]) < 1e-9
+
+
+@each_setting
+@pytest.mark.parametrize("excluded", [False, True])
+def test_autograd_through_the_loss_agrees_with_the_gradient(rng, ignore, label_smoothing, excluded):
+    logits, labels = problem(rng, ignore=ignore)
+    if excluded:
+        logits[..., 3] = -np.inf
+        labels[labels == 3] = 4
+    options = {"ignore": ignore, "label_smoothing": label_smoothing}
+    _, gradient = loss_and_gradient(load("torch"), logits, labels, **options)
+    x = torch.tensor(logits, requires_grad=True)
+    cross_entropy(load("torch").xp, x, torch.tensor(labels), **options).backward()
+    np.testing.assert_allclose(x.grad.numpy(), gradient, rtol=1e-13, atol=1e-16)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_an_excluded_class_might_as_well_not_be_there(backend, rng, label_smoothing):
+    logits, labels = problem(rng)
+    labels[labels == 6] = 0
+    logits[..., 6] = -np.inf
+    loss, gradient = loss_and_gradient(backend, logits, labels, label_smoothing=label_smoothing)
+    expected, its_gradient = loss_and_gradient(backend, logits[..., :6], labels, label_smoothing=label_smoothing)
+    np.testing.assert_allclose(loss, expected, rtol=1e-14)
+    np.testing.assert_allclose(gradient[..., :6], its_gradient, rtol=1e-13, atol=1e-16)
+    assert (gradient[..., 6] == 0).all()
+
+
+@pytest.mark.parametrize("row", [[0.0, -np.inf, 1.0], [-np.inf] * 3])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_the_loss_of_an_excluded_label_is_infinite(backend, row, label_smoothing):
+    loss, gradient = loss_and_gradient(backend, np.asarray([row, [1.0, 2.0, 3.0]]), [1, 1], label_smoothing=label_smoothing)
+    assert loss == np.inf
+    assert gradient[0, 1] == -(1 - label_smoothing) / 2 and np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_huge_logits_neither_overflow_nor_lose_the_loss(backend, dtype):
+    huge = float(np.finfo(dtype).max) / 4
+    loss, gradient = loss_and_gradient(backend, np.asarray([[huge, -huge, 0.0], [-huge, -huge, -huge]], dtype=dtype), [0, 2])
+    np.testing.assert_allclose(loss, math.log(3) / 2, rtol=1e-6)
+    np.testing.assert_allclose(gradient, [[0, 0, 0], [1 / 6, 1 / 6, -1 / 3]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_rows_that_are_ignored_do_not_matter(backend, rng, poison, label_smoothing):
+    logits, labels = problem(rng)
+    options = {"ignore": -1, "label_smoothing": label_smoothing}
+    expected, its_gradient = loss_and_gradient(backend, logits[1:], labels[1:], **options)
+    labels[0], logits[0] = -1, poison
+    loss, gradient = loss_and_gradient(backend, logits, labels, **options)
+    np.testing.assert_allclose(loss, expected, rtol=1e-15)
+    np.testing.assert_allclose(gradient[1:], its_gradient, rtol=1e-15)
+    assert (gradient[0] == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (0,)])
+def test_without_labels_that_count_loss_and_gradient_are_zero(backend, shape):
+    loss, gradient = loss_and_gradient(backend, np.ones((*shape, CLASSES)), np.full(shape, -100), ignore=-100)
+    assert loss == 0 and (gradient == 0).all()
+
+
+@pytest.mark.parametrize("label", [-1, CLASSES, -100])
+def test_a_label_that_is_no_class_makes_the_loss_nan(backend, rng, label):
+    """NumPy would count negative labels from the end."""
+    logits, labels = problem(rng, (3,))
+    labels[1] = label
+    loss, gradient = loss_and_gradient(backend, logits, labels, ignore=3)
+    assert np.isnan(loss)
+    assert np.isnan(gradient).all(axis=-1).tolist() == [False, True, False]
+
+
+def test_one_row_without_batch_axes(backend):
+    loss, gradient = loss_and_gradient(backend, np.asarray([0.0, math.log(3.0)]), 1)
+    np.testing.assert_allclose(loss, math.log(4 / 3), rtol=1e-15)
+    np.testing.assert_allclose(gradient, [0.25, -0.25], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32, np.int64])
+@pytest.mark.parametrize("ignore", [None, -100, 2])
+def test_labels_of_any_integer_dtype(backend, rng, dtype, ignore):
+    """156 and -100 are the same bits in eight."""
+    logits, labels = problem(rng)
+    expected = by_torch(logits, labels, ignore=ignore, label_smoothing=0.0)
+    got = loss_and_gradient(backend, logits, labels.astype(dtype), ignore=ignore)
+    for each, right in zip(got, expected, strict=True):
+        np.testing.assert_allclose(each, right, rtol=1e-12, atol=1e-16)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_half_precision_is_rounded_once(rng, name, dtype):
+    backend = load(name)
+    xp, half = backend.xp, getattr(backend.xp, dtype)
+    logits, labels = problem(rng, (300,), ignore=1)
+    x = xp.astype(backend.from_numpy(logits), half)
+    wide = xp.astype(x, xp.float32)
+    y, options = backend.from_numpy(labels), {"ignore": 1, "label_smoothing": 0.1}
+    loss, expected = (cross_entropy(xp, each, y, **options) for each in (x, wide))
+    assert loss.dtype == half and bool(xp.all(loss == xp.astype(expected, half)))
+    gradient, expected = (cross_entropy_vjp(xp, each, y, xp.ones((), dtype=each.dtype), **options) for each in (x, wide))
+    assert gradient.dtype == half and bool(xp.all(gradient == xp.astype(expected, half)))
+
+
+def test_jax_agrees_also_under_jit(rng):
+    logits, labels = problem(rng, ignore=2)
+    logits = logits.astype(np.float32)
+    options = {"ignore": 2, "label_smoothing": 0.1}
+    expected, its_gradient = loss_and_gradient(load("numpy"), logits, labels, **options)
+
+    def loss(x):
+        return cross_entropy(jax.numpy, x, jax.numpy.asarray(labels), **options)
+
+    x = jax.numpy.asarray(logits)
+    gradient = cross_entropy_vjp(jax.numpy, x, jax.numpy.asarray(labels), jax.numpy.float32(1.0), **options)
+    for value, by_jax in (jax.value_and_grad(loss)(x), jax.jit(jax.value_and_grad(loss))(x)):
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+        for each in (gradient, by_jax):
+            np.testing.assert_allclose(each, its_gradient, rtol=1e-4, atol=1e-6)

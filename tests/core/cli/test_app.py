@@ -1,0 +1,72 @@
+"""The command ``mha``: help, version, and what to install for it."""
+
+import subprocess
+import sys
+import types
+from importlib.metadata import EntryPoint
+
+import pytest
+import typer
+from command import fails, ok
+
+import mha_core as mha
+from mha_core.cli import app
+from mha_core.cli.command import command
+
+
+def test_version():
+    assert ok("--version") == f"mha-core {mha.__version__}\n"
+
+
+def test_help_shows_an_example():
+    assert "mha encode --model DIR sentences.txt --similar 3" in ok("encode", "--help")
+    commands = ok("--help")
+    assert "encode" in commands
+    assert "backends" in commands
+
+
+def test_without_the_cli_extra_the_command_says_what_to_install():
+    code = "import sys; sys.modules['typer'] = None; from mha_core.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "mha: the command needs typer: pip install 'mha-core[cli]'\n"
+
+
+@pytest.fixture
+def entries(monkeypatch):
+    """Return the function that makes these the only entry points of commands."""
+
+    def only(**values):
+        points = [EntryPoint(name, value, "mha_core.commands") for name, value in values.items()]
+        monkeypatch.setattr(app, "entry_points", lambda group: points)
+
+    return only
+
+
+def test_a_command_that_is_not_installed_says_what_to_install(entries):
+    entries(backends="mha_core.cli.backends:backends_command")
+    assert "encode      (not installed: pip install mha-text)" in ok("--help")
+    for name, distribution in (("encode", "mha-text"), ("conform", "mha-conformance")):
+        message = f"error: mha {name} is not installed: pip install {distribution}\n"
+        assert fails(1, name, "numpy", "--anything", "4") == message
+
+
+def test_a_command_that_cannot_be_imported_breaks_no_other(entries):
+    entries(explain="mha_core.cli.explain:explain_command", bench="no_such_module:bench")
+    reason = "cannot be imported from no_such_module:bench: No module named 'no_such_module'"
+    assert reason in " ".join(ok("--help").split())
+    assert fails(1, "bench") == f"error: mha bench {reason}\n"
+    assert "gelu" in ok("explain", "gelu", "x=2x3")
+
+
+def test_any_distribution_may_add_a_command(entries, monkeypatch):
+    @command("Example:  mha greet NAME")
+    def greet(name: str) -> None:
+        """Greet somebody."""
+        typer.echo(f"hello {name}")
+
+    monkeypatch.setitem(sys.modules, "greeting", types.SimpleNamespace(greet=greet))
+    entries(greet="greeting:greet")
+    assert "Greet somebody." in ok("--help")
+    assert ok("greet", "Ada") == "hello Ada\n"
+    assert "No such command 'gret'. Did you mean 'greet'?" in fails(2, "gret")

@@ -1,0 +1,151 @@
+"""``mha new-plugin``: what it writes can be installed and passes conformance unchanged, with the commands of its README."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from command import run
+from project import ROOT
+
+from mha_core.cli.new_plugin import BadName, CannotWrite, write
+
+NAME = "test_library"
+
+
+def generated(folder, *options):
+    """Return the root of a distribution as generated, and a private folder where it is installed."""
+    done = run("new-plugin", NAME, *options, "--directory", folder)
+    assert done.exit_code == 0, done.output
+    root, site = folder / "mha-test-library", folder / "site"
+    assert f"next:  cd {root} && pip install -e '.[test]' && python -m pytest tests" in done.stdout
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, *install, "--target", str(site), str(root)], check=True)
+    return root, site
+
+
+@pytest.fixture(scope="module")
+def distribution(tmp_path_factory):
+    """A distribution with a backend and a kernel."""
+    return generated(tmp_path_factory.mktemp("plugins"))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """A distribution with an engine."""
+    return generated(tmp_path_factory.mktemp("engines"), "--collectives")
+
+
+def python(site, *arguments, cwd):
+    """Run Python with the private folder on its path; return its exit status and what it prints."""
+    environment = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "400"}
+    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_its_files_are_as_listed(distribution):
+    root, site = distribution
+    files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    modules = {"mha_test_library.py", "mha_test_library_arrays.py"}
+    assert files == {"README.md", "pyproject.toml", "tests/test_conformance.py", *modules}
+    assert {path.name for path in site.glob("*.py")} == modules
+    assert all("$" not in (root / path).read_text().replace("$ p", "") for path in files), "a placeholder was left"
+
+
+def test_it_is_listed_and_imports_no_array_library(distribution):
+    code = "import sys, mha_core as mha; print([b for b in mha.backends() if b.name == 'test_library'], 'numpy' in sys.modules)"
+    status, said = python(distribution[1], "-c", code, cwd=distribution[1])
+    assert status == 0
+    assert "distribution='mha-test-library', version='0.1.0', state='registered'" in said
+    assert said.strip().endswith("False")
+
+
+@pytest.mark.full
+def test_it_passes_its_own_test_as_its_readme_says(distribution):
+    root, site = distribution
+    commands = re.findall(r"^\$ (.*)$", (root / "README.md").read_text(), flags=re.MULTILINE)
+    assert commands == ["pip install -e '.[test]'", "python -m pytest tests"]
+    status, said = python(site, *shlex.split(commands[1])[1:], "-p", "no:cacheprovider", cwd=root)
+    assert status == 0, said
+    assert "1 passed" in said
+
+
+@pytest.mark.full
+def test_its_kernel_is_what_runs_and_is_judged(distribution):
+    site = distribution[1]
+    suite = ["-m", "mha_core", "conform", NAME, "--quick", "--dtype", "float32", "-k", "test_kernels"]
+    status, said = python(site, *suite, cwd=site.parent)
+    assert status == 0, said
+    assert "attention-dense" not in said and " passed" in said
+    module = site / "mha_test_library.py"
+    source = module.read_text()
+    try:  # the suite finds a fault in the kernel
+        module.write_text(source.replace("p.query * p.scale", "p.query * p.scale * 1.01"))
+        status, said = python(site, *suite, cwd=site.parent)
+    finally:
+        module.write_text(source)
+    assert status == 1
+    assert "test_plain_attention[float32-attention-dense]" in said
+
+
+@pytest.mark.parametrize("kind", ["distribution", "engine"])
+@pytest.mark.parametrize("arguments", [["format", "--check"], ["check"]], ids=["format", "lint"])
+def test_what_it_writes_is_formatted(kind, arguments, request):
+    root, _ = request.getfixturevalue(kind)
+    ruff = [sys.executable, "-m", "ruff", *arguments, "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(root)]
+    done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.full
+def test_an_engine_passes_its_own_test_as_its_readme_says(engine):
+    root, site = engine
+    assert all("$" not in path.read_text().replace("$ p", "") for path in root.rglob("*.*") if path.is_file())
+    status, said = python(site, "-m", "pytest", "tests", "-p", "no:cacheprovider", cwd=root)
+    assert status == 0, said
+    assert "2 passed" in said
+    module = root / "mha_test_library.py"  # pytest imports it from the folder where it runs
+    source = module.read_text()
+    module.write_text(source.replace("[text] * self.size", "[text[:9]] * self.size"))
+    status, said = python(site, "-m", "pytest", "tests", "-p", "no:cacheprovider", "-k", "2", cwd=root)
+    module.write_text(source)
+    assert status == 1
+    assert "EngineFault" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("My-Lib", "'My-Lib' cannot name a module; give lower-case letters, digits and single underscores, such as my_lib"),
+        ("2fast", "'2fast' cannot name a module"),
+        ("class", "'class' cannot name a module"),
+        ("a/../b", "'a/../b' cannot name a module"),
+        ("", "'' cannot name a module"),
+        ("numpy", "a backend named 'numpy' is already installed, from mha-core; give another name"),
+        ("mpi", "an engine named 'mpi' is already installed, from mha-core; give another name"),
+    ],
+)
+def test_a_bad_name_is_refused_in_one_line(tmp_path, name, message):
+    options, kind = (["--collectives"], "engine") if name == "mpi" else ([], "backend")
+    done = run("new-plugin", name, *options, "--directory", tmp_path)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.split())
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(BadName):
+        write(name, tmp_path, kind)
+
+
+def test_nothing_is_overwritten(tmp_path):
+    page = tmp_path / "mha-mine" / "README.md"
+    page.parent.mkdir()
+    page.write_text("of someone else")
+    done = run("new-plugin", "mine", "--directory", tmp_path)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"error: {page.parent} already exists; give another --directory (nothing was written)\n"
+    assert page.read_text() == "of someone else"
+    assert [path.name for path in page.parent.iterdir()] == ["README.md"]
+    with pytest.raises(CannotWrite, match="is not a directory; create it first"):
+        write("mine", tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()

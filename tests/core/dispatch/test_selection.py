@@ -1,0 +1,362 @@
+"""Choice of the backend: by the arrays, by use_backend, by the default; errors for unknown and unavailable names."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import array_api_strict as strict
+import numpy as np
+import pytest
+from sample_kernels import Plugin, a_backend
+
+import mha_core as mha
+from mha_core.ops.operation import Operation
+from mha_core.plugin import Kernel, NoDevice, Step, register, unregister
+
+X = np.asarray([[1.0, -2.0], [0.5, 3.0]])
+
+
+@pytest.fixture(autouse=True)
+def default_restored(monkeypatch):
+    monkeypatch.delenv("MHA_BACKEND", raising=False)
+    yield
+    mha.set_default_backend(None)
+
+
+def library():
+    """Return the library that a call without arrays runs on."""
+    return type(mha.sinusoidal_positions(2, 4)).__module__.partition(".")[0]
+
+
+def names():
+    return [backend.name for backend in mha.backends()]
+
+
+# the arrays decide
+
+
+def test_the_type_of_the_arrays_decides(backend):
+    x = backend.from_numpy(X)
+    assert type(mha.relu(x)) is type(x)
+    np.testing.assert_array_equal(backend.to_numpy(mha.relu(x)), np.maximum(X, 0))
+
+
+def test_a_subclass_of_an_array_type_belongs_to_its_backend():
+    class Named(np.ndarray):
+        pass
+
+    assert isinstance(mha.relu(X.view(Named)), np.ndarray)
+    np.testing.assert_array_equal(mha.linear(X, X.view(Named)), X @ X)
+
+
+def test_a_type_belongs_to_a_backend_only_while_its_plugin_is_registered():
+    class Foreign:
+        dtype = np.dtype("int64")
+
+    plugin = Plugin(backends=[a_backend(types=(f"{Foreign.__module__}:{Foreign.__qualname__}",))])
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"^x is .*Foreign; expected an array of an installed backend \(.*numpy.*\)"):
+            mha.relu(Foreign())
+        register(plugin)
+        try:
+            with pytest.raises(TypeError, match=r"^x has dtype int64"):
+                mha.relu(Foreign())
+        finally:
+            unregister(plugin)
+
+
+def conversion(error):
+    """Return the line of code that a message suggests."""
+    return str(error.value).partition("write ")[2].partition(", or ")[0]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("order", [(np, strict), (strict, np)], ids=["numpy first", "strict first"])
+def test_mixed_libraries_name_both_arguments_and_the_conversion(order, at):
+    most, other = order
+    arguments = {name: most.asarray(X) for name in ("query", "key", "value")}
+    odd = ["query", "key", "value"][at]
+    arguments[odd] = other.asarray(X)
+    with pytest.raises(mha.BackendMismatch, match=rf"^{odd} is .*{other.__name__}.*query is .*{most.__name__}") as error:
+        mha.scaled_dot_product_attention(**arguments)
+    exec(conversion(error), {"numpy": np, "array_api_strict": strict}, arguments)
+    mha.scaled_dot_product_attention(**arguments)
+
+
+@pytest.mark.parametrize(("name", "of"), [("mask", np.ones((2, 2), dtype=bool)), ("bias", X), ("sink", X[0, :1])])
+def test_an_option_of_another_library_names_the_argument_and_the_conversion(name, of):
+    options = {name: strict.asarray(of)}
+    with pytest.raises(mha.BackendMismatch, match=r"query is .*numpy") as error:
+        mha.scaled_dot_product_attention(X, X, X, **options)
+    exec(conversion(error), {"numpy": np}, options)
+    mha.scaled_dot_product_attention(X, X, X, **options)
+
+
+CALLS = {
+    mha.relu: ["x"],
+    mha.linear: ["x", "w"],
+    mha.scaled_dot_product_attention: ["query", "key", "value"],
+    mha.embedding: ["ids", "table"],
+}
+
+
+@pytest.mark.parametrize("operation", CALLS, ids=lambda operation: operation.__name__)
+@pytest.mark.parametrize("x", [None, [1.0], "abc", 1.0, np.float64(1.0)], ids=repr)
+def test_a_value_that_is_not_an_array_is_a_type_error_that_names_the_argument(operation, x):
+    for name in CALLS[operation]:
+        with pytest.raises(TypeError, match=rf"^{name} is .*{type(x).__name__}"):
+            operation(**dict.fromkeys(CALLS[operation], X) | {name: x})
+
+
+# use_backend
+
+
+def test_use_backend_chooses_for_calls_without_arrays():
+    assert library() == "numpy"
+    with mha.use_backend("array_api_strict"):
+        assert library() == "array_api_strict"
+        weights = mha.Encoder.init(d_model=4, num_heads=2, d_ff=8, num_layers=1, seed=0).arrays().values()
+        assert {type(w) for w in weights} == {type(strict.asarray(0))}
+    assert library() == "numpy"
+
+
+def test_the_innermost_use_backend_wins_and_the_outer_one_returns():
+    with mha.use_backend("array_api_strict"):
+        with mha.use_backend("numpy"):
+            assert library() == "numpy"
+        assert library() == "array_api_strict"
+
+
+def test_use_backend_ends_with_an_exception_too():
+    with mha.use_backend("array_api_strict"):
+        with pytest.raises(ZeroDivisionError), mha.use_backend("numpy"):
+            raise ZeroDivisionError
+        assert library() == "array_api_strict"
+    assert library() == "numpy"
+
+
+def test_an_argument_wins_over_use_backend():
+    with mha.use_backend("array_api_strict"):
+        assert isinstance(mha.sinusoidal_positions(2, 4, backend="numpy"), np.ndarray)
+
+
+def test_use_backend_that_contradicts_the_arrays_raises_with_the_conversion():
+    arguments = {"x": X}
+    with mha.use_backend("array_api_strict"):
+        with pytest.raises(mha.BackendMismatch, match=r"use_backend\('array_api_strict'\).* x is a numpy\.ndarray") as error:
+            mha.relu(**arguments)
+        exec(conversion(error), {"array_api_strict": strict}, arguments)
+        assert isinstance(mha.relu(**arguments), type(strict.asarray(0)))
+
+
+def test_use_backend_does_not_reach_new_threads():
+    with mha.use_backend("array_api_strict"), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(library).result() == "numpy"
+        assert library() == "array_api_strict"
+
+
+# the default: only for calls without arrays
+
+
+def test_the_default_is_numpy_then_the_environment_then_the_set_one(monkeypatch):
+    assert library() == "numpy"
+    monkeypatch.setenv("MHA_BACKEND", "array_api_strict")
+    assert library() == "array_api_strict"
+    mha.set_default_backend("numpy")
+    assert library() == "numpy"
+    mha.set_default_backend(None)
+    assert library() == "array_api_strict"
+    monkeypatch.setenv("MHA_BACKEND", "")
+    assert library() == "numpy"
+
+
+@pytest.mark.parametrize("by", ["set_default_backend", "MHA_BACKEND"])
+def test_the_default_does_not_apply_to_calls_with_arrays(monkeypatch, by):
+    if by == "MHA_BACKEND":
+        monkeypatch.setenv(by, "array_api_strict")
+    else:
+        mha.set_default_backend("array_api_strict")
+    assert isinstance(mha.relu(X), np.ndarray)
+    assert not isinstance(mha.LayerNorm.init(d_model=4).weight, np.ndarray)
+
+
+def test_the_default_applies_to_every_thread_and_use_backend_wins_over_it():
+    mha.set_default_backend("array_api_strict")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(library).result() == "array_api_strict"
+    with mha.use_backend("numpy"):
+        assert library() == "numpy"
+
+
+# unknown and unavailable names
+
+
+ASKING = {
+    "argument": lambda name: mha.sinusoidal_positions(2, 4, backend=name),
+    "use_backend": lambda name: mha.use_backend(name).__enter__(),
+    "set_default_backend": mha.set_default_backend,
+    "layer": lambda name: mha.LayerNorm.init(d_model=4).to(name),
+}
+each_way_to_ask = pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+
+
+@each_way_to_ask
+def test_an_unknown_name_lists_installed_backends_and_suggests_one(ask):
+    with pytest.raises(
+        mha.UnknownBackend, match=r"'nunpy'.*installed are array_api_strict, .*numpy.*did you mean 'numpy'"
+    ) as error:
+        ask("nunpy")
+    assert isinstance(error.value, LookupError)
+    with pytest.raises(mha.UnknownBackend, match="'qqq'") as error:
+        ask("qqq")
+    assert "mean" not in str(error.value)
+    assert library() == "numpy"
+
+
+def test_an_unknown_name_in_the_environment_never_falls_back(monkeypatch):
+    monkeypatch.setenv("MHA_BACKEND", "nunpy")
+    with pytest.raises(mha.UnknownBackend, match="'nunpy'"):
+        library()
+
+
+@each_way_to_ask
+def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line(installed, ask):
+    def fails():
+        raise OSError("libsample.so is not there")
+
+    installed(backends=[a_backend(namespace=fails, install="pip install sample")])
+    assert "sample" in names()
+    with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*libsample\.so is not there.*pip install sample") as error:
+        ask("sample")
+    assert isinstance(error.value, ImportError)
+    assert isinstance(error.value.__cause__, OSError)
+    assert library() == "numpy"
+
+
+@each_way_to_ask
+def test_a_library_without_a_device_is_unavailable_without_an_install_hint(installed, ask):
+    def namespace():
+        raise NoDevice("no sample device was found; a sample device is needed")
+
+    installed(backends=[a_backend(namespace=namespace, install="pip install sample")])
+    with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*a sample device is needed$") as error:
+        ask("sample")
+    assert error.value.install == ""
+    assert library() == "numpy"
+
+
+def test_a_library_is_loaded_once_and_again_only_after_a_failure(installed):
+    asked = []
+
+    def namespace():
+        asked.append(1)
+        if len(asked) == 1:
+            raise ImportError
+        return np
+
+    installed(backends=[a_backend(namespace=namespace)])
+    assert not asked
+    with pytest.raises(mha.BackendUnavailable):
+        mha.sinusoidal_positions(2, 4, backend="sample")
+    for _ in range(2):
+        assert mha.sinusoidal_positions(2, 4, backend="sample").shape == (2, 4)
+    assert len(asked) == 2
+
+
+def test_a_compiler_may_record_public_calls_once_the_library_is_loaded(installed):
+    events = []
+
+    def namespace():
+        events.append("loaded")
+        return np
+
+    installed(backends=[a_backend(namespace=namespace, record_calls=events.append)])
+    for _ in range(2):
+        mha.sinusoidal_positions(2, 4, backend="sample")
+    assert events == ["loaded", [Step.__call__, Operation.__call__]]
+
+
+# devices
+
+
+class Place(str):
+    """A device with equality but no hash, like CuPy's; NumPy accepts the one named cpu."""
+
+    __hash__ = None
+
+
+class Placed(np.ndarray):
+    device = Place("cpu")
+
+
+PLACED = f"{Placed.__module__}:{Placed.__qualname__}"
+
+
+def placed(current_device):
+    """A backend of ``Placed`` arrays, with a ``device_key`` for devices that have no hash."""
+    return a_backend(types=(PLACED,), current_device=current_device, device_key=str)
+
+
+def test_arrays_on_another_device_than_the_current_one_are_refused(installed):
+    installed(backends=[placed(lambda: current)])
+    x = X.view(Placed)
+    current = Place("elsewhere")
+    with pytest.raises(mha.BackendMismatch, match=r"^x is on device cpu, but sample computes on .* current device, elsewhere"):
+        mha.relu(x)
+    current = Place("cpu")
+    np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
+
+
+@pytest.mark.parametrize("sink", [None, np.zeros(1).view(Placed)])
+def test_kernels_are_chosen_for_devices_without_a_hash(installed, sink):
+    asked = []
+
+    def supports(call):
+        asked.append((call.op, call.device))
+        return "not today"
+
+    kernels = [
+        Kernel("sample", op, "never", 1, "nowhere:f", supports=supports, handles=frozenset({"lse", "sink"}))
+        for op in ("relu", "attention")
+    ]
+    installed(*kernels, backends=[placed(lambda: current)])
+    x, current = X.view(Placed), Place("cpu")
+    mha.gelu(x)  # from now on its type is known
+    for _ in range(2):  # the second time with the kept plan
+        np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
+        mha.attention_state(x, x, x, sink=sink)
+    assert asked == [("relu", "cpu"), ("attention", "cpu")]
+    current = Place("elsewhere")  # a plan for one device does not serve another
+    for compute in (lambda: mha.relu(x), lambda: mha.attention_state(x, x, x, sink=sink)):
+        with pytest.raises(mha.BackendMismatch, match="current device, elsewhere"):
+            compute()
+
+
+def test_arrays_in_options_are_read_in_each_call_if_devices_have_no_hash(installed):
+    installed(backends=[placed(lambda: Place("cpu"))])
+    x, mask = X.view(Placed), np.zeros((len(X), len(X)), dtype=bool).view(Placed)
+    assert not mha.attention_state(x, x, x, mask=mask).out.any()
+    mask[...] = True
+    assert mha.attention_state(x, x, x, mask=mask).out.all()
+
+
+def test_a_value_that_is_not_an_array_is_refused_by_type_if_devices_have_no_hash(installed):
+    installed(backends=[placed(lambda: Place("cpu"))])
+    x = X.view(Placed)
+    mha.gelu(x)  # from now on its type is known
+    for compute in (lambda: mha.layer_norm(x, [1.0] * 3), lambda: mha.scaled_dot_product_attention(x, [1.0], x)):
+        with pytest.raises(TypeError, match="list"):
+            compute()
+
+
+def test_without_a_device_key_every_call_on_a_device_without_a_hash_is_planned(installed):
+    asked = []
+    kernel = Kernel("sample", "relu", "never", 1, "nowhere:f", supports=lambda call: asked.append(call.device) or "not today")
+    installed(kernel, backends=[a_backend(types=(PLACED,))])
+    for _ in range(3):
+        np.testing.assert_array_equal(mha.relu(X.view(Placed)), np.maximum(X, 0))
+    assert asked == ["cpu"] * 3
+
+
+def test_every_array_of_a_mask_is_checked_also_two_of_one_kind():
+    mask = mha.array_mask(strict.ones((2, 2), dtype=strict.bool)) & mha.array_mask(np.ones((2, 2), dtype=bool))
+    with pytest.raises(mha.BackendMismatch, match=r"^mask is a array_api_strict.*query is a numpy"):
+        mha.scaled_dot_product_attention(X, X, X, mask=mask)

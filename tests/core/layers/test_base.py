@@ -1,0 +1,201 @@
+"""Layers: their initial weights, and moves between libraries. The conformance suite judges what they compute."""
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, fields, replace
+
+import array_api_strict as strict
+import numpy as np
+import pytest
+
+import mha_core as mha
+from mha_core.dispatch.backend import load
+
+SMALL = {"d_model": 12, "num_heads": 3, "d_ff": 20}
+
+
+@pytest.fixture
+def shaken(rng):
+    """A function that adds noise to a layer's arrays: no bias is 0 and no norm weight 1, so leaving one out shows."""
+    return lambda layer: layer.map(lambda x: x + 0.3 * rng.normal(size=x.shape))
+
+
+def assert_close(result, expected):
+    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
+
+
+def on(backend, layer, *arrays):
+    """A NumPy layer and NumPy arrays, moved to a backend."""
+    return (layer.to(backend.name), *(backend.from_numpy(x) for x in arrays))
+
+
+def test_attention_without_biases_equals_attention_with_biases_of_zero(rng):
+    net = mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=1, dtype="float64")
+    bare = replace(net, b_q=None, b_k=None, b_v=None, b_o=None)
+    assert list(bare.arrays()) == ["w_q", "w_k", "w_v", "w_o"]
+    x = rng.normal(size=(3, 8))
+    assert_close(bare(x), net(x))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_feed_forward_applies_the_activation_it_names(shaken, rng, activation):
+    net = shaken(mha.FeedForward.init(d_model=6, d_ff=9, activation=activation, seed=1, dtype="float64"))
+    x = rng.normal(size=(4, 6))
+    f = {"gelu_tanh": lambda x: mha.gelu(x, approximate="tanh")}.get(activation) or getattr(mha, activation)
+    assert_close(net(x), f(x @ net.w_1 + net.b_1) @ net.w_2 + net.b_2)
+
+
+@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
+def test_rows_of_a_padded_batch_equal_those_of_each_sequence_alone(backend, shaken, rng, norm_first):
+    model = shaken(mha.Encoder.init(**SMALL, num_layers=2, norm_first=norm_first, seed=1, dtype="float64"))
+    lengths = [3, 6, 1]
+    batch = rng.normal(size=(3, 6, 12)) * 100
+    there, x, n = on(backend, model, batch, np.asarray(lengths))
+    result = backend.to_numpy(there(x, mask=mha.key_lengths(n)))
+    for element, length in enumerate(lengths):
+        alone = backend.to_numpy(there(x[element, :length, :]))
+        assert_close(result[element, :length], alone)
+
+
+# initial weights
+
+
+def test_the_defaults_are_the_base_model_of_the_paper():
+    model = mha.Encoder.init(seed=0)
+    assert len(model.layers) == 6
+    assert model.norm is None
+    layer = mha.EncoderLayer.init(seed=0)
+    for found in (*model.layers, layer):
+        shapes = {name: x.shape for name, x in found.arrays().items()}
+        assert {shapes[f"attention.{name}"] for name in ("w_q", "w_k", "w_v", "w_o")} == {(512, 512)}
+        assert {shapes[f"attention.{name}"] for name in ("b_q", "b_k", "b_v", "b_o")} == {(512,)}
+        assert (shapes["feed_forward.w_1"], shapes["feed_forward.w_2"]) == ((512, 2048), (2048, 512))
+        assert (shapes["feed_forward.b_1"], shapes["feed_forward.b_2"]) == ((2048,), (512,))
+        assert {shapes[f"norm_{n}.{name}"] for n in (1, 2) for name in ("weight", "bias")} == {(512,)}
+        assert (found.attention.num_heads, found.feed_forward.activation, found.norm_first) == (8, "relu", False)
+    assert {x.dtype for x in model.arrays().values()} == {np.dtype("float32")}
+
+
+def test_weights_are_uniform_within_the_bound_of_glorot_and_biases_are_zero():
+    for name, x in mha.EncoderLayer.init(d_model=128, num_heads=4, d_ff=512, seed=3).arrays().items():
+        if ".w_" not in name:
+            assert (x == (1 if name.endswith("weight") else 0)).all()
+            continue
+        bound = np.sqrt(6 / sum(x.shape))
+        assert np.abs(x).max() <= bound * (1 + 1e-6)
+        assert np.abs(x).max() > 0.99 * bound
+        of_bound = x.astype(np.float64) / bound
+        deviation = 5 / np.sqrt(x.size)  # five standard deviations of the mean of values with a standard deviation of at most 1
+        assert abs(of_bound.mean()) < deviation
+        assert abs((of_bound**2).mean() - 1 / 3) < deviation
+        assert abs((of_bound[:, 1:] * of_bound[:, :-1]).mean()) < deviation
+        assert len(np.unique(x)) > 0.9 * x.size
+
+
+def test_no_two_weight_matrices_are_equal():
+    matrices = [x for name, x in mha.Encoder.init(**SMALL, num_layers=2, seed=0).arrays().items() if ".w_" in name]
+    assert len({x.tobytes() for x in matrices}) == len(matrices) == 12
+
+
+def test_seeds_determine_the_weights():
+    weights = [mha.FeedForward.init(d_model=8, d_ff=8, seed=seed).w_1 for seed in (0, 1, 0)]
+    assert (weights[0] == weights[2]).all()
+    assert (weights[0] != weights[1]).mean() > 0.9
+
+
+def test_dtype_is_a_dtype_of_the_library_or_its_name():
+    assert mha.LayerNorm.init(d_model=2, dtype=np.float64).weight.dtype == np.float64
+    assert mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype="float16").w_1.dtype == np.float16
+    with pytest.raises(TypeError, match=r"dtype is 'float1'.*numpy"):
+        mha.LayerNorm.init(d_model=2, dtype="float1")
+
+
+@pytest.mark.parametrize("dtype", ["int32", np.int64, "bool"])
+def test_integer_dtypes_are_a_type_error(dtype):
+    with pytest.raises(TypeError, match="dtype"):
+        mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype=dtype)
+
+
+@pytest.mark.parametrize("cls", [mha.MultiHeadAttention, mha.EncoderLayer, mha.Encoder])
+@pytest.mark.parametrize(("d_model", "num_heads"), [(8, 3), (8, 16), (8, 0), (8, -2), (-8, 2), (0, 2)])
+def test_num_heads_that_does_not_divide_d_model_is_a_value_error(cls, d_model, num_heads):
+    with pytest.raises(ValueError, match=rf"d_model is {d_model}\b.*{num_heads}"):
+        cls.init(d_model=d_model, num_heads=num_heads, seed=0)
+
+
+@pytest.mark.parametrize("num_kv_heads", [3, 8, 0, -1])
+def test_num_kv_heads_that_does_not_divide_num_heads_is_a_value_error(num_kv_heads):
+    with pytest.raises(ValueError, match=rf"num_kv_heads is {num_kv_heads}"):
+        mha.MultiHeadAttention.init(d_model=8, num_heads=4, num_kv_heads=num_kv_heads, seed=0)
+
+
+# a tree of arrays
+
+
+def test_arrays_are_listed_by_dotted_names():
+    model = mha.Encoder.init(**SMALL, num_layers=2, norm_first=True, seed=0)
+    named = model.arrays()
+    assert len(named) == 2 * 16 + 2
+    assert named["layers.1.attention.w_q"] is model.layers[1].attention.w_q
+    assert named["layers.0.feed_forward.b_2"] is model.layers[0].feed_forward.b_2
+    assert named["norm.bias"] is model.norm.bias
+    assert not any(name.startswith(("layers.2", ".")) for name in named)
+
+
+def test_arrays_are_those_of_a_layer_whatever_was_listed_of_another():
+    layer = mha.EncoderLayer.init(**SMALL, seed=0, backend="torch")
+    layer.arrays().clear()
+    changed = replace(layer, attention=replace(layer.attention, w_q=2 * layer.attention.w_q))
+    copies = copy.copy(layer), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), layer.map(lambda x: 2 * x)
+    for each in (layer, changed, *copies):
+        assert list(each.arrays()) == list(mha.EncoderLayer.init(**SMALL, seed=0).arrays())
+        assert each.arrays()["attention.w_q"] is each.attention.w_q
+        assert each.arrays()["norm_2.bias"] is each.norm_2.bias
+    layer.attention.w_q.requires_grad_()  # after its arrays were listed
+    layer(load("torch").xp.ones((3, 12))).sum().backward()
+    assert layer.arrays()["attention.w_q"].grad is not None
+
+
+def test_map_changes_every_array_and_no_setting():
+    model = mha.Encoder.init(**SMALL, num_layers=2, activation="silu", norm_first=True, eps=0.25, seed=0)
+    twice = model.map(lambda x: x * 2)
+    assert type(twice) is mha.Encoder
+    for name, x in model.arrays().items():
+        np.testing.assert_array_equal(twice.arrays()[name], 2 * x)
+    layer = twice.layers[1]
+    assert (layer.norm_first, layer.norm_1.eps, layer.attention.num_heads, layer.feed_forward.activation) == (
+        True,
+        0.25,
+        3,
+        "silu",
+    )
+
+
+def test_moving_to_another_library_and_dtype_and_back_keeps_every_number():
+    model = mha.Encoder.init(**SMALL, num_layers=2, norm_first=True, seed=0)
+    there = model.to("array_api_strict", dtype="float64")
+    assert {(type(x), x.dtype) for x in there.arrays().values()} == {(type(strict.asarray(0)), strict.float64)}
+    back = there.to("numpy", dtype=np.float32)
+    assert {(type(x), x.dtype) for x in back.arrays().values()} == {(np.ndarray, np.dtype("float32"))}
+    for name, x in model.arrays().items():
+        np.testing.assert_array_equal(back.arrays()[name], x)
+    assert back.layers[0].attention.num_heads == 3
+
+
+def test_to_changes_only_what_its_arguments_name():
+    model = mha.LayerNorm.init(d_model=3, dtype="float64")
+    assert model.to("numpy").weight is model.weight
+    assert model.to("array_api_strict").weight.dtype == strict.float64
+    with pytest.raises(TypeError, match="dtype is 'half'"):
+        model.to("array_api_strict", dtype="half")
+
+
+@pytest.mark.parametrize("cls", [mha.LayerNorm, mha.FeedForward, mha.MultiHeadAttention, mha.EncoderLayer, mha.Encoder])
+def test_layers_are_frozen(cls):
+    settings = {} if cls is mha.LayerNorm else {"seed": 0}
+    layer = cls.init(d_model=8, **settings)
+    for field in fields(cls):
+        with pytest.raises(FrozenInstanceError):
+            setattr(layer, field.name, None)
+    with pytest.raises(FrozenInstanceError):
+        layer.another = 1

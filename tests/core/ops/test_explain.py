@@ -1,0 +1,213 @@
+"""``explain`` and ``mha explain``: which kernel a call would use and why others are not chosen; nothing is computed."""
+
+import numpy as np
+import pytest
+from command import run
+from sample_kernels import FEATURES, OPERATIONS, a_kernel, received
+
+import mha_core as mha
+from mha_core.dispatch.backend import load
+
+X = np.ones((2, 3, 4), dtype=np.float32)
+
+
+def test_it_names_backend_kernel_arrays_dtype_and_device():
+    explanation = mha.explain("gelu", X)
+    assert explanation == mha.Explanation("gelu", "numpy", "tiles", (), frozenset(), (("x", (2, 3, 4)),), "float32", "cpu")
+
+
+@pytest.mark.parametrize(("backend", "kernel"), [("numpy", "tiles"), ("array_api_strict", None)])
+def test_it_gives_every_rejected_kernel_with_its_reason(installed, backend, kernel):
+    installed(
+        a_kernel(backend=backend, name="narrow", handles=frozenset({"causal"}), priority=300),
+        a_kernel(backend=backend, name="fussy", supports=lambda call: "it is Monday", priority=200),
+        a_kernel(backend=backend, name="by name", opt_in=True, priority=150),
+    )
+    x = load(backend).from_numpy(X)
+    explanation = mha.explain("attention", x, x, x, mask=mha.causal(), softcap=2.0)
+    assert explanation.kernel == kernel
+    assert explanation.features == {"causal", "softcap"}
+    assert explanation.rejected == (
+        ("narrow", "does not handle softcap"),
+        ("fussy", "it is Monday"),
+        ("by name", "is chosen only by use_kernel('attention', 'by name')"),
+        *([("native", "is not installed: pip install ./backends/mha_native")] if backend == "numpy" else []),
+    )
+    assert not received
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_it_names_the_kernel_that_the_call_runs_without_running_it(installed, name):
+    call, _, _ = OPERATIONS[name]
+    installed(a_kernel(name.partition(" ")[0]))
+    assert mha.explain(call).kernel == "sample"
+    assert not received
+    call()
+    assert received
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_are_those_of_the_call(rng, feature):
+    def normal(*shape):
+        return rng.normal(size=shape)
+
+    call = {name: normal(2, 4, 6, 8) for name in ("query", "key", "value")} | FEATURES[feature](normal)
+    assert mha.explain("attention", **call).features == {feature}
+    assert mha.explain("attention_state", **call).features == {feature, "lse"}
+
+
+def test_larger_operations_show_what_they_would_call(installed):
+    installed(a_kernel("gelu", backend="array_api_strict"))
+    layer = mha.EncoderLayer.init(d_model=4, num_heads=2, d_ff=8, activation="gelu", seed=0, backend="array_api_strict")
+    explanation = mha.explain(layer, load("array_api_strict").from_numpy(X), mask=mha.causal())
+    ops = [each.op for each in explanation.walk()]
+    assert ops == [
+        *("encoder_layer", "multi_head_attention", "linear", "linear", "linear", "attention", "linear", "layer_norm"),
+        *("feed_forward", "linear", "gelu", "linear", "layer_norm"),
+    ]
+    kernels = {each.op: each.kernel for each in explanation.walk()}
+    assert kernels["gelu"] == "sample"
+    assert kernels["linear"] is None
+
+
+def test_a_stack_shows_its_layers():
+    with mha.use_kernel("encoder_layer", "algebra"):
+        explanation = mha.explain(mha.Encoder.init(d_model=4, num_heads=2, d_ff=8, num_layers=3, seed=0), X)
+    assert (explanation.op, explanation.backend) == ("Encoder", "numpy")
+    assert [each.op for each in explanation.calls] == ["encoder_layer"] * 3
+    assert explanation.calls[0] == explanation.calls[2]
+    assert "encoder_layer x3: algebra (numpy, float32 on cpu)" in str(explanation)
+
+
+def test_nothing_is_computed(monkeypatch):
+    def fails(*args, **kwargs):
+        raise AssertionError("a product was computed")
+
+    layer = mha.EncoderLayer.init(d_model=4, num_heads=2, d_ff=8, seed=0)
+    monkeypatch.setattr(np, "matmul", fails)
+    mha.explain(layer, X)
+
+
+def test_the_text_lists_kernel_arrays_and_rejected_kernels(installed):
+    installed(a_kernel("gelu", name="fussy", supports=lambda call: "it is Monday"))
+    assert str(mha.explain("gelu", X)).splitlines() == [
+        "gelu: tiles (numpy, float32 on cpu)",
+        "    arrays    x 2x3x4",
+        "    not fussy: it is Monday",
+    ]
+
+
+def test_a_kernel_of_another_distribution_is_named_until_it_is_installed(installed):
+    command = "is not installed: pip install ./backends/mha_native"
+    assert ("native", command) in mha.explain("attention", X, X, X).rejected
+    gradients = mha.explain(mha.scaled_dot_product_attention, X, X, X, gradients=True).calls[-1]
+    assert (gradients.op, dict(gradients.rejected)["native"]) == ("attention_vjp", command)
+    assert "native" not in dict(mha.explain("gelu", X).rejected)
+    with (
+        pytest.raises(mha.UnknownKernel, match=f"^kernel 'native' for 'attention' {command}$"),
+        mha.use_kernel("attention", "native"),
+    ):
+        pass
+    installed(a_kernel("attention", name="native", supports=lambda call: "it is Monday"))
+    assert dict(mha.explain("attention", X, X, X).rejected)["native"] == "it is Monday"
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "error", "message"),
+    [
+        ("gelo", (X,), ValueError, r"op is 'gelo'; expected one of .*gelu.*, or a callable"),
+        ("linear", (X, np.ones((3, 2), np.float32)), ValueError, "w has shape"),
+        ("attention", (X, X.astype(float), X), TypeError, "key has dtype float64"),
+    ],
+)
+def test_arguments_are_checked_as_in_the_call(op, arguments, error, message):
+    with pytest.raises(error, match=message):
+        mha.explain(op, *arguments)
+
+
+def test_a_cache_is_not_changed():
+    decoder = mha.Decoder.init(d_model=4, num_heads=2, d_ff=8, num_layers=1, seed=0)
+    cache = mha.DecoderCache()
+    y = X[0]
+    decoder(y, y, cache=cache)
+    before = [vars(each).copy() for pair in cache.layers for each in pair]
+    for function in (decoder, lambda y, memory, cache: decoder(y, memory, cache=cache)):
+        explanation = mha.explain(function, y, y, cache=cache)
+        assert {"attention", "linear"} <= {each.op for each in explanation.walk()}
+    assert [vars(each) for pair in cache.layers for each in pair] == before
+
+
+def test_attention_weights_are_an_operation():
+    explanation = mha.explain("self_attention", X, *np.ones((3, 4, 4), dtype=np.float32))
+    assert [each.op for each in explanation.calls] == ["linear", "linear", "linear", "attention", "attention_weights"]
+    assert mha.explain("attention_weights", X, X, mask=mha.causal()).features == {"causal"}
+
+
+def test_an_op_of_a_wrong_type_is_refused():
+    with pytest.raises(TypeError, match="op is int; expected the name of an operation, or a callable such as a layer"):
+        mha.explain(3, X)
+
+
+# on the command line
+
+
+def mha_explain(*arguments):
+    """Run ``mha explain`` in this process, which has imported the libraries already."""
+    done = run("explain", *arguments)
+    return done.exit_code, done.stdout, " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_the_command_explains_a_call():
+    code, out, _ = mha_explain(
+        *("attention", "query=1x4x9x8", "key=1x2x9x8", "mask=causal() & window(3, 0)", "softcap=2.5", "--backend", "torch")
+    )
+    assert code == 0
+    assert "on torch, float32, cpu" in out
+    assert "algebra" in out
+    assert "sdpa: does not handle softcap" in out
+    assert "grouped_query, softcap, window" in out
+
+
+def test_the_command_explains_a_layer_and_masks_with_arrays():
+    code, out, _ = mha_explain(
+        *("encoder_layer", "x=2x9x16", "num_heads=4", "activation=gelu", "mask=key_lengths([3, 9])", "--dtype", "float16")
+    )
+    assert code == 0
+    assert "chunks: computes in float32 or float64, not float16" in out
+    assert "multi_head_attention" in out
+    assert "tiles" in out
+    assert "key_lengths" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gelo"], "for OP: no operation is named 'gelo'; expected one of"),
+        (["attention"], "attention needs query, such as query=8x8x512x64"),
+        (["gelu", "x"], "'x' is not of the form NAME=VALUE"),
+        (["gelu", "x=two"], "x=two is not a shape; expected numbers joined by x"),
+        (["attention", "query=3x4", "mask=open('x')"], "mask=open('x') cannot be read; expected a"),
+        (["attention", "query=3x4", "mask=8"], "mask has shape (8,)"),
+        (["attention", "query=3x4", "mask='causal()'"], "is not a mask; expected a shape, or causal"),
+        (["attention", "query=3x4", "query=3x4"], "query is given twice"),
+        (["attention", "query=3x4", "scale=foo"], "scale=foo is not a number; expected for example scale=8"),
+        (["attention", "query=3x4", "mask=packed(3)"], "mask=packed(3): "),
+        (["multi_head_attention", "x=3x4", "w_q=4x4", "w_k=4x4", "w_v=4x4", "w_o=4x4"], "needs num_heads, such as num_heads=8"),
+        (["attention_weights", "query=3x4", "value=3x4"], "attention_weights takes no value"),
+        (["gelu", "x=3x4", "--backend", "torch", "--device", "nope"], "for --device: backend 'torch' has no device 'nope': "),
+        (["attention", "query=3x4", "mask=causal("], "cannot be read"),
+        (["linear", "x=3x4", "w=5x6"], "w has shape (5, 6); expected (n, m) with n = 4"),
+        (["gelu", "x=3", "--dtype", "int8"], "for --dtype: dtype is 'int8'; expected float32"),
+    ],
+)
+def test_the_command_names_arguments_that_it_cannot_read(arguments, message):
+    code, out, err = mha_explain(*arguments)
+    assert code == 2
+    assert not out
+    assert message in err
+
+
+def test_the_command_suggests_a_backend_for_an_unknown_name():
+    code, _, err = mha_explain("gelu", "x=3", "--backend", "torhc")
+    assert code == 1
+    assert "did you mean 'torch'" in err

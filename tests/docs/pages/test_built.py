@@ -1,0 +1,94 @@
+"""The documentation as Sphinx builds it: without warnings, and without requests to other hosts."""
+
+import re
+import subprocess
+import sys
+import zlib
+
+import pytest
+from browser import NARROW, WIDE, look, needs_browser, opened_afresh, until
+from project import ROOT
+
+import mha_core
+import mha_core.plugin
+import mha_numpy.shared
+import mha_text
+
+# what makes a browser fetch something, unlike links that a reader may follow
+FETCHED = re.compile(
+    r"""(?:<(?:script|img|iframe|source)[^>]*\ssrc=|<link[^>]*\shref=|url\(|@import\s)["']?\s*((?:https?:)?//[^"')\s]+)"""
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The pages that `make docs` builds, without the report, which tests/asv_benches/test_page.py tests."""
+    folder = tmp_path_factory.mktemp("docs")
+    options = ["--nitpicky", "--fail-on-warning", "--keep-going", "--quiet", "-D", "html_extra_path="]
+    command = [sys.executable, "-m", "sphinx", *options, "-d", folder / "doctrees", ROOT / "docs", folder / "html"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_no_page_fetches_anything(built):
+    files = [path for path in built.rglob("*") if path.suffix in (".html", ".css")]
+    found = {path.name: FETCHED.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert len(files) > 20 and not any(found.values()), {name: urls for name, urls in found.items() if urls}
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["<script async src='https://a.b/c.js'>", '<link rel="x" href="//a.b/c.css" />', "p { background: url(http://a.b/c.png) }"],
+)
+def test_markup_that_fetches_something_is_found(page):
+    assert len(FETCHED.findall(page)) == 1
+
+
+def test_every_picture_is_there_for_light_and_dark_pages(built):
+    used = set()
+    for page in built.glob("*.html"):
+        pictures = re.findall(r'<(?:img|source)[^>]*\ssrc(?:set)?="([^"]+)"', page.read_text(encoding="utf-8"))
+        assert all((built / each).exists() for each in pictures), page.name
+        used |= {each.rpartition("/")[2] for each in pictures}
+    assert {"attend.png", "attend-dark.png", "report.png", "report-dark.png", "idea.svg", "peers.svg"} <= used
+    for name in ("idea.svg", "peers.svg"):
+        assert "prefers-color-scheme: dark" in (built / "_images" / name).read_text(encoding="utf-8")
+
+
+def excerpts(browser, results):
+    """Return the excerpt that each result shows, or "" where it shows none."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((each) => each.querySelector('p.context')?.innerText)"
+    return [text or "" for text in browser.execute_script(script, results)]
+
+
+@pytest.mark.browser
+@needs_browser
+@pytest.mark.parametrize("word", ["softcap", "KeyValueCache", "oneDNN"])
+def test_a_search_from_disk_shows_excerpts(built, browser, word):
+    opened_afresh(browser, f"{(built / 'search.html').as_uri()}?q={word}")
+    pages = "#search-results li:not(.kind-object)"  # an entry for one name, such as a class, has no excerpt
+    until(browser, lambda: len(excerpts(browser, pages)) >= 3 and all(excerpts(browser, pages)))
+    assert any(word.lower() in each.lower() for each in excerpts(browser, pages))
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+@pytest.mark.browser
+@needs_browser
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+def test_the_page_of_peers_fits(built, browser, size):
+    opened_afresh(browser, (built / "peers.html").as_uri())
+    look(browser, size)
+    boxes = (
+        "return [...document.querySelectorAll('article img, article table')].map((each) => each.getBoundingClientRect().right)"
+    )
+    picture, ratios, times = browser.execute_script(boxes)
+    assert max(picture, ratios) <= size[0] and (size == NARROW or times <= size[0])
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+
+
+def test_every_public_name_can_be_looked_up(built):
+    listed = zlib.decompress((built / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()  # below a heading of four lines
+    names = {line.split()[0] for line in listed.splitlines()}
+    for module in (mha_core, mha_core.plugin, mha_numpy.shared, mha_text):
+        assert not [name for name in module.__all__ if names.isdisjoint({f"{module.__name__}.{name}", f"mha_core.{name}"})]

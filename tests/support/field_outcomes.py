@@ -1,0 +1,307 @@
+"""Rows of docs/field.md about results: extremes, memory, states, weights and gradients."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from field_peers import ATTEND, jax, jnp, keras, onnx, torch
+from field_probes import PROBES, numbers, probe, qkv
+from project import SUPPORT
+
+import mha_core as mha
+from mha_conformance import oracle
+
+
+def raises(column, *arrays, **options):
+    """Return "yes" if the library refuses these arguments, with any of the errors that the libraries raise; else ""."""
+    with suppress(TypeError, ValueError, RuntimeError, onnx.shape_inference.InferenceError):
+        ATTEND[column](*arrays, **options)
+        return ""
+    return "yes"
+
+
+@probe("a query that sees no key")
+def _(column, rng):
+    (query, key, value), mask = qkv(rng), np.ones((1, 1, 4, 4), dtype=bool)
+    mask[..., 1, :] = False
+    row = ATTEND[column](query, key, value, mask=mask)[..., 1, :]
+    if np.isnan(row).any():
+        return "NaN"
+    if np.allclose(row, value.mean(axis=-2), atol=1e-6):
+        return "mean of values"
+    assert (row == 0).all()
+    return "0"
+
+
+def spoilt(column, rng, at):
+    """Return whether NaN in array ``at``, for a key that no query may see, spreads to the output."""
+    arrays, mask = list(qkv(rng)), np.ones((1, 1, 4, 4), dtype=bool)
+    arrays[at][..., 3, :] = np.nan
+    mask[..., 3] = False
+    return "spreads" if np.isnan(ATTEND[column](*arrays, mask=mask)).any() else "stays out"
+
+
+@probe("NaN in a key no query may see")
+def _(column, rng):
+    return spoilt(column, rng, 1)
+
+
+@probe("NaN in a value no query may see")
+def _(column, rng):
+    return spoilt(column, rng, 2)
+
+
+@probe("no keys at all")
+def _(column, rng):
+    query, key, value = qkv(rng, keys=0)
+    try:
+        out = ATTEND[column](query, key, value)
+    except ValueError:
+        return "error"
+    assert (out == 0).all()
+    return "0"
+
+
+@probe("float16 scores beyond 65504")
+def _(column, rng):
+    x = np.full((1, 1, 2, 64), 300, dtype=np.float16)
+    with np.errstate(over="ignore", invalid="ignore"):  # the reference evaluator's product overflows, which this row shows
+        out = ATTEND[column](x, x, x)
+    return "yes" if (out == 300).all() else "NaN"
+
+
+@probe("refuses an integer mask")
+def _(column, rng):
+    return raises(column, *qkv(rng), mask=np.ones((1, 1, 4, 4), dtype=np.int64))
+
+
+@probe("refuses integer queries")
+def _(column, rng):
+    return raises(column, *[np.ones((1, 2, 4, 8), dtype=np.int32)] * 3)
+
+
+@probe("log-sum-exp")
+def _(column, rng):
+    query, key, value = qkv(rng)
+    lse = oracle.attention(query, key, value)[1]
+    if column == "mha-core":
+        np.testing.assert_allclose(mha.attention_state(query, key, value).lse, lse, atol=1e-5)
+        return "yes"
+    if column == "jax.nn":
+        arrays = (jnp.asarray(np.swapaxes(x, 1, 2)) for x in (query, key, value))
+        residual = jax.nn.dot_product_attention(*arrays, return_residual=True)[1]
+        np.testing.assert_allclose(np.swapaxes(residual, 1, 2), lse, atol=1e-5)
+        return "yes"
+    return ""  # no argument returns it
+
+
+@probe("weights")
+def _(column, rng):
+    query, key, value = qkv(rng)
+    expected = oracle.attention(query, key, value)[2]
+    if column == "mha-core":
+        np.testing.assert_allclose(mha.attention_weights(query, key), expected, atol=1e-5)
+        return "yes"
+    if column == "ONNX":
+        np.testing.assert_allclose(ATTEND[column](query, key, value, weights=True), expected, atol=1e-5)
+        return "yes"
+    if column == "Keras":
+        layer, x = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4), torch.from_numpy(query[:, 0])
+        assert layer(x, x, return_attention_scores=True)[1].shape == (1, 2, 4, 4)
+        return "layer"
+    return ""  # no argument returns them
+
+
+# gradients
+
+
+def on_tensors(column):
+    """Return the library's attention on torch tensors."""
+    functions = {
+        "mha-core": mha.scaled_dot_product_attention,
+        "torch SDPA": torch.nn.functional.scaled_dot_product_attention,
+        "Keras": keras.ops.dot_product_attention,
+    }
+    return functions[column]
+
+
+def slope_of_slope(attend, x):
+    (slope,) = torch.autograd.grad(attend(x, x, x).sum(), x, create_graph=True)
+    return torch.autograd.grad(slope.square().sum(), x)[0]
+
+
+@probe("gradients")
+def _(column, rng):
+    x = torch.from_numpy(numbers(rng, 1, 2, 4, 8)).requires_grad_()
+    if column == "mha-core":
+        assert torch.autograd.grad(mha.scaled_dot_product_attention(x, x, x).square().sum(), x)[0].abs().sum() > 0
+        slope = mha.value_and_grad(lambda x: np.sum(mha.scaled_dot_product_attention(x, x, x) ** 2))(x.detach().numpy())[1]
+        assert np.abs(slope).sum() > 0
+        return "yes"
+    if column == "ONNX":
+        return ""  # an operator of inference
+    if column == "jax.nn":
+        slope = jax.grad(lambda x: jnp.square(jax.nn.dot_product_attention(x, x, x)).sum())(jnp.asarray(x.detach().numpy()))
+        assert jnp.abs(slope).sum() > 0
+    else:
+        attend = on_tensors(column)
+        assert torch.autograd.grad(attend(x, x, x).square().sum(), x)[0].abs().sum() > 0
+    return "yes"
+
+
+@probe("compiled with its caller, in one graph")
+def _(column, rng):
+    if column == "ONNX":
+        return ""  # a graph already
+    x = numbers(rng, 1, 2, 4, 8)
+    if column == "jax.nn":
+        function = lambda x: jax.nn.dot_product_attention(x, x, x) * 2  # noqa: E731
+        np.testing.assert_allclose(jax.jit(function)(x), function(x), atol=1e-6)
+        return "yes"
+    torch._dynamo.reset()
+    attend, x = on_tensors(column), torch.from_numpy(x)
+    run = torch.compile(lambda x: attend(x, x, x) * 2, fullgraph=True, backend="eager")
+    with warnings.catch_warnings(action="ignore" if column == "Keras" else "error"):
+        try:
+            found = run(x)
+        except torch._dynamo.exc.Unsupported:
+            assert column == "Keras"
+            return ""
+    torch.testing.assert_close(found, attend(x, x, x) * 2)
+    return "yes"
+
+
+@probe("under vmap")
+def _(column, rng):
+    x = numbers(rng, 3, 1, 2, 4, 8)
+    if column == "ONNX":
+        return ""
+    if column == "jax.nn":
+        attend, vmap, x = jax.nn.dot_product_attention, jax.vmap, jnp.asarray(x)
+    else:
+        attend, vmap, x = on_tensors(column), torch.func.vmap, torch.from_numpy(x)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = vmap(lambda x: attend(x, x, x))(x)
+    np.testing.assert_allclose(np.asarray(found[1]), np.asarray(attend(x[1], x[1], x[1])), atol=1e-6)
+    if any("not yet implemented the batching rule" in str(warning.message) for warning in warned):
+        return "in a loop"
+    return "torch, JAX" if column == "mha-core" else "yes"
+
+
+@probe("second derivatives on the CPU")
+def _(column, rng):
+    x = torch.from_numpy(numbers(rng, 1, 2, 4, 8)).requires_grad_()
+    if column == "jax.nn":
+        slope = jax.grad(lambda x: jax.nn.dot_product_attention(x, x, x).sum())
+        assert jnp.abs(jax.grad(lambda x: jnp.square(slope(x)).sum())(jnp.asarray(x.detach().numpy()))).sum() > 0
+        return "yes"
+    if column == "ONNX":
+        return ""
+    attend = on_tensors(column)
+    with pytest.raises(RuntimeError, match="has no second derivative" if column == "mha-core" else "not implemented"):
+        slope_of_slope(attend, x)
+    if column == "mha-core":
+        with mha.use_kernel("attention", "algebra"):
+            assert slope_of_slope(attend, x).abs().sum() > 0
+        return "on request"
+    if column == "torch SDPA":
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            assert slope_of_slope(attend, x).abs().sum() > 0
+        return "on request"
+    return ""
+
+
+@probe("dropout of the weights")
+def _(column, rng):
+    if column == "torch SDPA":
+        x = torch.from_numpy(numbers(rng, 1, 2, 4, 8))
+        assert (torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=1.0) == 0).all()
+        return "yes"
+    if column == "Keras":
+        layer, x = keras.layers.MultiHeadAttention(2, 4, dropout=0.9, seed=0), torch.from_numpy(numbers(rng, 1, 8, 8))
+        assert not torch.allclose(layer(x, x, training=True), layer(x, x, training=False))
+        return "layer"
+    if column == "mha-core":
+        x = qkv(rng)
+        drop = mha.weight_dropout(0.9, seed=0)
+        assert not np.allclose(mha.scaled_dot_product_attention(*x, weight_dropout=drop), mha.scaled_dot_product_attention(*x))
+        return "yes"
+    return ""  # no argument for it
+
+
+# each library in a separate process
+
+NUMPY_ONLY = {
+    "mha-core": "import mha_core as mha; out = mha.scaled_dot_product_attention(x, x, x)",
+    "Keras": "import keras; out = keras.ops.dot_product_attention(x, x, x)",
+    "ONNX": "from onnx.reference.ops.op_attention import _compute_attention as attend; out = attend(x, x, x)[0]",
+}
+LOADED = "; import sys; assert type(out) is np.ndarray; print(*{'torch', 'jax', 'tensorflow'} & set(sys.modules))"
+
+
+@probe("runs on bare NumPy")
+def _(column, rng):
+    if column not in NUMPY_ONLY:
+        return ""  # it has its own type of array
+    program = f"import numpy as np; x = np.ones((1, 2, 3, 4), dtype=np.float32); {NUMPY_ONLY[column]}{LOADED}"
+    words = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | {"KERAS_BACKEND": "numpy"})
+    assert done.returncode == 0, done.stderr
+    return {"": "yes", "jax": "with JAX"}[done.stdout.strip()]
+
+
+GROWTH = """
+import json, sys
+import numpy as np
+from field_peers import ATTEND, jax, jnp, keras, onnx, torch
+from mha_conformance.probes.peak_memory import peak, reset_peak, trim
+
+attend, n = ATTEND[sys.argv[1]], 4096
+x = np.sin(np.arange(n * 16.0)).reshape(1, 1, n, 16).astype(np.float32)
+mask = (np.arange(n)[:, None] + np.arange(n)) % 3 != 0
+growth = {}
+for name, options in {"plain": {}, "mask": {"mask": mask[None, None]}}.items():
+    grown = []
+    for _ in range(2):
+        trim()
+        if not reset_peak():
+            sys.exit("this system cannot reset the peak memory of a process")
+        before = peak()
+        attend(x, x, x, **options)
+        grown.append(peak() - before)
+    growth[name] = min(grown)
+print(json.dumps(growth))
+"""
+GROWN = {}
+
+
+def grown(column, case):
+    """Return how many bytes a process grows in a call with 4096 x 4096 scores: 64 MiB in float32; the mask takes 16 MiB."""
+    if column not in GROWN:
+        words = [sys.executable, "-W", "error", "-c", GROWTH, column]
+        paths = {"PYTHONPATH": str(SUPPORT)}
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | paths)
+        if "cannot reset the peak" in done.stderr:
+            pytest.skip(done.stderr)
+        assert done.returncode == 0, done.stderr
+        GROWN[column] = json.loads(done.stdout)
+    return GROWN[column][case]
+
+
+@probe("memory O(L + S)")
+def _(column, rng):
+    return "yes" if grown(column, "plain") < 2**25 else ""
+
+
+@probe("memory O(L + S) with an array mask")
+def _(column, rng):
+    return "yes" if grown(column, "mask") < 2**25 else ""
+
+
+__all__ = ["PROBES"]  # which now has these rows too

@@ -1,0 +1,145 @@
+"""Judge a sample of the mutants, in half an hour, and write docs/mutants.md.
+
+    PYTHONPATH=../../asv_benches python -m mutants.page [FILE]
+
+Run it in the folder tests/support. With a FILE that ``python -m mutants.run --json FILE`` has written, it writes the page and
+judges nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from project import ROOT
+
+import reports
+
+from .living import Living
+from .operators import OPERATORS
+
+PAGE = ROOT / "docs" / "mutants.md"
+Record = Mapping[str, Any]
+
+TEXT = """\
+Does the [conformance suite](conformance.md) find wrong kernels that nobody thought of? A program makes them. It takes the
+source of our own kernels and of the algebra, changes one thing, and judges the result, a *mutant*, by the suite's covering
+design and by problems with one option at a time. A mutant that the suite finds is *killed*. One that *lives* computes the
+same answers, or shows what the suite lacks.
+
+`python -m mutants.page` writes this page. It judges a random sample of the mutants of each module. A mutant that lives for no
+known reason is judged again: in every dtype, for as long as in a user's run, and by all sections of `mha conform --quick`.
+
+<!-- not run: it takes half an hour -->
+```console
+$ cd tests/support
+{commands}
+```
+
+Of {count} mutants, {killed} were killed: {share:.1%}.
+{others}
+What killed a mutant was a wrong answer or another failed check ({by_check}), an exception of its own ({by_error}), a crash or a
+call that did not end ({by_crash}), or that the kernel then refused every problem ({by_refusal}).
+
+## Operators
+
+{operators}
+
+Docstrings, annotations, imports, assertions and the conditions of errors are not changed. The changes are made in
+`tests/support/mutants/operators.py`. `tests/support/mutants/table.py` lists the modules and the kernels that judge them.
+
+## Modules
+
+"Mutants" are those that the operators make; "judged" is the sample.
+
+{modules}
+
+## Mutants that live
+
+Each has the line of the source, the change, and the reason why answers stay the same, from `tests/support/mutants/living.toml`.
+
+{living}"""
+
+
+def markdown(results: Mapping[str, Any], living: Living) -> str:
+    """Return the page."""
+    records: Sequence[Record] = results["mutants"]
+    left = [x for x in records if not x["killed"]]
+    by = Counter(x["killed"] for x in records if x["killed"])
+    explained = sum(bool(living.reason(x)) for x in left)
+    found = len(records) - len(left)
+    by_crash = by["crash"] + by["timeout"]
+    text = TEXT.format(
+        commands="\n".join(f"$ {command}" for command in results["commands"]),
+        count=len(records),
+        killed=found,
+        share=found / max(1, len(records)),
+        others=_others(len(left), explained),
+        by_check=by["AssertionError"],
+        by_crash=by_crash,
+        by_refusal=by["refuses"],
+        by_error=found - by["AssertionError"] - by_crash - by["refuses"],
+        operators=_operators(records),
+        modules=_modules(records, results["enumerated"]),
+        living="\n".join(_living(left, living)),
+    )
+    return reports.page("Mutants", text)
+
+
+def _others(left: int, explained: int) -> str:
+    """Return a sentence on the mutants that live."""
+    if left == explained:
+        return f"For each of the {left} others there is a reason, given below."
+    return f"Of the {left} others, {explained} have a reason, given below, and {left - explained} have none yet."
+
+
+def _operators(records: Sequence[Record]) -> str:
+    count = Counter(x["operator"] for x in records)
+    killed = Counter(x["operator"] for x in records if x["killed"])
+    rows = ((name, (operator.__doc__ or "").rstrip("."), count[name], killed[name]) for name, operator in OPERATORS.items())
+    return reports.table(("operator", "what it does", "judged", "killed"), rows)
+
+
+def _modules(records: Sequence[Record], enumerated: Mapping[str, int]) -> str:
+    rows = []
+    for module, group in groupby(records, key=lambda x: x["module"]):
+        of_module = list(group)
+        killed = sum(bool(x["killed"]) for x in of_module)
+        rows.append((f"`{module}`", enumerated[module], len(of_module), killed, len(of_module) - killed))
+    sums = [sum(row[at] for row in rows) for at in range(1, 5)]
+    return reports.table(("module", "mutants", "judged", "killed", "living"), [*rows, ("all", *sums)])
+
+
+def _living(left: Sequence[Record], living: Living) -> Iterable[str]:
+    for module, group in groupby(left, key=lambda x: x["module"]):
+        rows = (
+            (f"`{x['function'] or 'the module'}`", f"`{x['text']}`", f"`{x['change']}`", living.reason(x) or "**none yet**")
+            for x in group
+        )
+        yield f"### {module}\n\n{reports.table(('function', 'line', 'change', 'reason'), rows)}\n"
+
+
+def judged() -> Path:
+    """Judge a sample, then those that live for no known reason by more of the suite; return the file of results."""
+    file = ROOT / "build" / "mutants.json"
+    file.parent.mkdir(exist_ok=True)
+    for options in ("--seconds 3 --dtypes float32", "--seconds 10 --suite --again"):
+        words = [*options.split(), "--cap", "12", "-j", "1", "--json", str(file)]
+        done = subprocess.run([sys.executable, "-m", "mutants.run", *words], check=False)
+        if done.returncode not in (0, 1):  # 1: a mutant lives for no known reason
+            sys.exit(done.returncode)
+    return file
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m mutants.page", description=__doc__.splitlines()[0])
+    parser.add_argument("file", nargs="?", type=Path, help="results of mutants.run; by default, a sample is judged")
+    results = parser.parse_args().file or judged()
+    PAGE.write_text(markdown(json.loads(results.read_text(encoding="utf-8")), Living.read()), encoding="utf-8")

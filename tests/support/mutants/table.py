@@ -1,0 +1,157 @@
+"""The modules that are mutated, and the kernels that judge the mutants of each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Judged(NamedTuple):
+    """A kernel, or the algebra, on the problems of its covering design."""
+
+    backend: str
+    op: str
+    kernel: str
+
+
+ALGEBRA = "algebra"
+TILES = (Judged("numpy", "attention", "tiles"),)
+TILE_GRADIENTS = (Judged("numpy", "attention_vjp", "tiles"),)
+BY_ALGEBRA = (Judged("numpy", "attention", ALGEBRA),)
+GRADIENTS_BY_ALGEBRA = (Judged("numpy", "attention_vjp", ALGEBRA),)
+BOTH = BY_ALGEBRA + TILES
+LAYERS = (Judged("numpy", "encoder_layer", "chunks"), Judged("numpy", "feed_forward", "chunks"))
+SDPA = (Judged("torch", "attention", "sdpa"),)
+SDPA_VJP = (Judged("torch", "attention_vjp", "sdpa"),)
+BLOCKS_VJP = (Judged("torch", "attention_vjp", "blocks"),)
+TORCH_LAYER = (Judged("torch", "encoder_layer", "functional"), Judged("torch", "feed_forward", "inplace"))
+
+
+def _pieces(backend: str, kernel: str, *ops: str) -> tuple[Judged, ...]:
+    return tuple(Judged(backend, op, kernel) for op in ops)
+
+
+TABLE: dict[str, tuple[Judged, ...]] = {
+    "mha_numpy.gelu": _pieces("numpy", "tiles", "gelu", "gelu_vjp"),
+    "mha_numpy.relu": _pieces("numpy", "tiles", "relu", "relu_vjp"),
+    "mha_numpy.rotary": _pieces("numpy", "tiles", "rotary", "rotary_vjp"),
+    "mha_numpy.embedding": _pieces("numpy", "sorted", "embedding_vjp"),
+    "mha_numpy.norms": _pieces("numpy", "chunks", "layer_norm", "rms_norm"),
+    "mha_numpy.norm_gradients": _pieces("numpy", "chunks", "layer_norm_vjp", "rms_norm_vjp"),
+    "mha_numpy.linear": (*_pieces("numpy", "chunks", "linear", "linear_vjp"), *_pieces("numpy", "half", "linear")),
+    "mha_numpy.activations": LAYERS[::-1],
+    "mha_numpy.layers": LAYERS,
+    "mha_numpy.scratch": (*TILES, *LAYERS[:1]),
+    "mha_numpy.attention.bias_gradients": TILE_GRADIENTS,
+    "mha_numpy.attention.exponential": TILES,
+    "mha_numpy.attention.few_pairs": TILES,
+    "mha_numpy.attention.gradient_sums": TILE_GRADIENTS,
+    "mha_numpy.attention.gradient_tiles": TILE_GRADIENTS,
+    "mha_numpy.attention.gradients": TILE_GRADIENTS,
+    "mha_numpy.attention.kernel": TILES,
+    "mha_numpy.attention.masks_and_biases": TILES,
+    "mha_numpy.attention.split": TILES,
+    "mha_numpy.attention.subproblem": TILES,
+    "mha_numpy.attention.tiles": TILES,
+    "mha_core.algebra.activations": _pieces("numpy", ALGEBRA, "gelu", "relu", "silu"),
+    "mha_core.algebra.arrays": BOTH,
+    "mha_core.algebra.attention_vjp": GRADIENTS_BY_ALGEBRA,
+    "mha_core.algebra.bias_sums": BLOCKS_VJP,
+    "mha_core.algebra.block_sum": GRADIENTS_BY_ALGEBRA,
+    "mha_core.algebra.diagonals": (*GRADIENTS_BY_ALGEBRA, *BLOCKS_VJP),
+    "mha_core.algebra.dropout": (*BY_ALGEBRA, *GRADIENTS_BY_ALGEBRA),
+    "mha_core.algebra.scatter": _pieces("numpy", ALGEBRA, "embedding_vjp"),
+    "mha_core.algebra.attention": BY_ALGEBRA,
+    "mha_core.algebra.biases": BOTH,
+    "mha_core.algebra.blocks": BOTH,
+    "mha_core.algebra.expressions": BOTH,
+    "mha_core.algebra.grid": BOTH,
+    "mha_core.algebra.masks": BOTH,
+    "mha_core.algebra.norms": _pieces("numpy", ALGEBRA, "linear", "layer_norm", "rms_norm"),
+    "mha_core.algebra.packed": BOTH,
+    "mha_core.algebra.positions": _pieces("numpy", ALGEBRA, "rotary"),
+    "mha_core.algebra.problem": BOTH,
+    "mha_core.algebra.state": BY_ALGEBRA,
+    "mha_core.algebra.structure": BOTH,
+    "mha_core.algebra.visibility": BOTH,
+    "mha_torch.activations": (
+        *_pieces("torch", "chunks", "gelu"),
+        *_pieces("torch", "fused", "gelu_vjp", "silu_vjp", "relu_vjp"),
+    ),
+    "mha_torch.blocks_vjp": BLOCKS_VJP,
+    "mha_torch.functional": _pieces("torch", "functional", "linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"),
+    "mha_torch.gradients": _pieces("torch", "fused", "layer_norm_vjp", "embedding_vjp"),
+    "mha_torch.layers": TORCH_LAYER,
+    "mha_torch.parts": (*SDPA_VJP, *BLOCKS_VJP),
+    "mha_torch.rotary": _pieces("torch", "inplace", "rotary"),
+    "mha_torch.rows": (*SDPA_VJP, *BLOCKS_VJP),
+    "mha_torch.sdpa": SDPA,
+    "mha_torch.sdpa_vjp": SDPA_VJP,
+    "mha_torch.shapes": (*SDPA, *SDPA_VJP),
+}
+
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "mha_core.algebra.attention": ("attention_weights", "grouped_sink"),
+    "mha_core.algebra.biases": (
+        *("alibi", "relative_bias", "ArrayBias.check", "Alibi.check", "RelativeBias.check"),
+        *(f"{name}.part" for name in ("Bias", "ArrayBias", "RelativeBias")),
+    ),
+    "mha_core.algebra.dropout": (
+        "weight_dropout",
+        "checked_rate",
+        "checked_seed",
+        "kept_elements",
+        "named_seed",
+        "_mix",
+        "mixed",
+    ),
+    "mha_core.algebra.scatter": ("placed", "_spread"),
+    "mha_core.algebra.grid": ("Term", "check_aligned", "check_broadcast", "check_integers", "_key"),
+    "mha_core.algebra.expressions": (
+        "Mask",
+        "PartOfMask",
+        "as_mask",
+        *(f"{name}.part" for name in ("And", "Or", "Not", "ArrayMask")),
+    ),
+    "mha_core.algebra.masks": (
+        *("_size", "window", "chunks", "prefix", "key_lengths", "packed"),
+        *(f"{name}.part" for name in ("Band", "Chunks", "KeyLengths", "Segments", "Packed")),
+    ),
+    "mha_core.algebra.positions": ("sinusoidal_positions", "rotary_tables", "_table"),
+    "mha_core.algebra.problem": ("scores_shape",),
+    "mha_core.algebra.state": ("merge_states", "identity"),
+    "mha_core.algebra.visibility": ("template",),
+}
+"""Functions, or classes, that check arguments or that no problem of the design calls: tests of other sections judge them."""
+
+
+LEFT_OUT = {
+    "mha_core.algebra.losses": "no kernel: tests/core/algebra/test_losses.py compares it with torch and with differences",
+    "mha_core.algebra.rounding": "bounds for verify, which no answer depends on",
+    "mha_core.algebra.tiles": "integers alone, which test_tiles compares with a boolean matrix",
+    "mha_core.algebra.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
+    "mha_core.algebra.parts": "no kernel: parts of a problem for many processes, which test_parts judges",
+    "mha_numpy.bfloat16": "the namespace, which test_namespace judges",
+    "mha_numpy.blas": "the number of threads of the library, and speed",
+    "mha_numpy.cores": "the number of threads",
+    "mha_numpy.layer_gradients": "no kernel of a design: the suite compares it with formulas in test_layer_gradients",
+    "mha_numpy.pool": "which thread computes what",
+    "mha_numpy.shared": "names for other distributions",
+    "mha_numpy.tasks": "which thread computes what",
+    "mha_numpy.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
+    "mha_numpy.threads": "which thread computes what",
+    "mha_torch.compiled": "no kernel: how torch.compile records calls",
+    "mha_torch.onednn": "a choice by speed: the kernel is the library's product",
+    "mha_torch.recompute": "records attention for the autograd of torch; other modules compute the numbers",
+    "mha_torch.ranks": "processes send tensors, which test_distributed_torch judges",
+    "mha_torch.second": "the error of second derivatives",
+    "mha_torch.tensors": "how torch records gradients",
+    "mha_torch.threads": "which thread computes what",
+    "mha_torch.transforms": "no kernel",
+    "mha_torch.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
+    "mha_torch.varlen": "it needs a GPU",
+}
+"""Modules of the algebra, of NumPy and of torch that are not mutated, and why."""
+
+
+def is_judged(module: str, function: str) -> bool:
+    return not any(function == name or function.startswith(f"{name}.") for name in ELSEWHERE.get(module, ()))

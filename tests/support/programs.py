@@ -1,0 +1,85 @@
+"""Programs in fresh interpreters."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "dask", "array_api_compat", "array_api_strict")
+# each backend is probed once, in a process that takes seconds to import its library, and its record is shown again and again
+_BACKENDS = """
+import contextlib, io, json, os, sys
+import mha_core.cli.backends as command
+from mha_core.cli.app import app
+rows = command.report()
+command.report = lambda: rows
+def shown(width, *options):
+    os.environ["COLUMNS"] = str(width)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        app(["backends", *options], standalone_mode=False)
+    return out.getvalue()
+print(json.dumps([[shown(*options) for options in {options}], sorted(sys.modules)]))
+"""
+
+
+def run(program, *path):
+    """Return what a Python program prints as JSON, in a fresh interpreter; ``path`` are more directories to import from."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def shown_backends(options, *path, without=()):
+    """Return what ``mha backends`` prints for each of some lists of a width and options, and what it imported itself.
+
+    ``path`` are more directories to import from. Libraries of ``without`` cannot be imported: each would take seconds.
+    """
+    for library in without:
+        (path[0] / f"{library}.py").write_text("raise ImportError('it is left out here')", encoding="utf-8")
+    return run(_BACKENDS.replace("{options}", repr(options)), *path)
+
+
+# Each line of input has a program and directories. A child starts where the parent is: modules are imported, no plugin is read.
+_FORKS = """
+import contextlib, io, json, os, sys, traceback
+{imports}
+for line in sys.stdin:
+    program, path = json.loads(line)
+    sys.stdout.flush()
+    if os.fork() == 0:
+        sys.path[:0] = path
+        try:
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(program, {"__name__": "__main__"})
+            answer = {"out": json.loads(out.getvalue())}
+        except BaseException:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@contextmanager
+def forks(imports):
+    """Yield a function like ``run`` whose programs are forks of one process that has run ``imports``, most of their time.
+
+    A system without forks runs each program in an interpreter of its own.
+    """
+    if not hasattr(os, "fork"):
+        yield run
+        return
+    command = [sys.executable, "-c", _FORKS.replace("{imports}", imports)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def forked(program, *path):
+            process.stdin.write(json.dumps([program, [*map(str, path)]]) + "\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline())
+            assert "error" not in answer, answer["error"]
+            return answer["out"]
+
+        yield forked
+        process.stdin.close()

@@ -1,0 +1,81 @@
+"""Problems of attention with every kind of mask and bias, whole and over ranks."""
+
+import numpy as np
+from rank_threads import assert_parts, assert_state_parts, results, states
+
+import mha_core as mha
+from mha_core.distributed import shard
+
+L, S, H = 23, 29, 4
+
+
+def rng():
+    return np.random.default_rng(5)
+
+
+def masks():
+    r = rng()
+    lengths = np.array([[7], [29]])
+    ids = [np.sort(r.integers(0, 4, size=(2, 1, n)), axis=-1)[:, 0] for n in (L, S)]
+    return {
+        "none": None,
+        "causal": mha.causal(),
+        "window": mha.window(6, 2),
+        "chunks": mha.chunks(5),
+        "prefix": mha.prefix(11) | mha.causal(),
+        "lengths": mha.key_lengths(lengths[:, 0]) & mha.window(20, 20),
+        "segments": mha.segments(*ids),
+        "array": mha.array_mask(r.random((2, 1, L, S)) < 0.6),
+        "row": mha.array_mask(r.random((S,)) < 0.6),
+        "not": ~mha.window(3, 3),
+    }
+
+
+def biases():
+    r = rng()
+    return {
+        "none": None,
+        "alibi": mha.alibi(H),
+        "relative": mha.relative_bias(r.normal(size=(8, H)), bidirectional=True, max_distance=9),
+        "array": r.normal(size=(H, L, S)),
+        "column": r.normal(size=(L, 1)),
+    }
+
+
+def problem(dtype=np.float64):
+    rng = np.random.default_rng(1)
+    arrays = [rng.normal(size=(2, h, n, 6)).astype(dtype) for h, n in ((H, L), (2, S), (2, S))]
+    return arrays, {"query_offset": 3, "sink": rng.normal(size=H).astype(dtype), "softcap": 4.0}
+
+
+def one_process(arrays, d, **options):
+    """Return the gradients of query, key, value and of a sink."""
+    _, pullback = mha.vjp(mha.attention_state, *arrays, **options)
+    found = pullback(d)
+    return [*found, found.options["sink"]]
+
+
+def over_ranks(size, attend, arrays, d, layout, **options):
+    """Return the gradients that each rank has: of its parts of query, key and value, and its share of that of a sink."""
+
+    def on_rank(group):
+        *parts, d_out, d_lse = (shard(x, layout, group=group) for x in (*arrays, d.out, d.lse[..., None]))
+        _, pullback = mha.vjp(attend, *parts, group=group, layout=layout, **options)
+        gradients, again = (pullback(mha.AttentionState(d_out, d_lse[..., 0])) for _ in range(2))
+        assert all((a == b).all() for a, b in zip(gradients, again, strict=True))
+        return [*gradients, gradients.options["sink"]]
+
+    return results(size, on_rank)
+
+
+def compare(size, attend, arrays, layout, seed, context="", **options):
+    """Assert that attention over ranks and its gradients, of random gradients of the state, equal those of one process."""
+    state = mha.attention_state(*arrays, **options)
+    r = np.random.default_rng(seed)
+    d = mha.AttentionState(r.normal(size=state.out.shape), r.normal(size=state.lse.shape))
+    assert_state_parts(states(size, attend, arrays, layout, **options), state, layout)
+    *exact, exact_sink = one_process(arrays, d, **options)
+    *gradients, sinks = zip(*over_ranks(size, attend, arrays, d, layout, **options), strict=True)
+    for parts, whole in zip(gradients, exact, strict=True):
+        assert_parts(parts, whole, layout, context=context)
+    np.testing.assert_allclose(sum(sinks), exact_sink, rtol=0, atol=1e-12, err_msg=context)

@@ -1,0 +1,314 @@
+"""``mha encode``: its output, its exit codes, and the files that remain after a failure."""
+
+import json
+import os
+import subprocess
+
+import numpy as np
+import pytest
+import tqdm
+from command import COMMAND, fails, ok
+from project import ROOT
+from tiny_models import edit
+
+import mha_text as mt
+
+
+def rows(stdout):
+    return np.array([json.loads(line) for line in stdout.splitlines()], dtype=np.float32)
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
+
+
+def text_options(*texts):
+    """The arguments that name these texts."""
+    return [part for text in texts for part in ("-t", text)]
+
+
+def nearest(vectors, at):
+    """The other places, nearest first, with their cosines."""
+    return sorted(((vectors[at] @ x, other) for other, x in enumerate(vectors) if other != at), reverse=True)
+
+
+def process(*arguments, **options):
+    """Run the program in a process of its own."""
+    return subprocess.run([COMMAND, *arguments], stderr=subprocess.PIPE, text=True, check=False, **options)
+
+
+@pytest.fixture
+def encode(tiny_model):
+    """The arguments of ``mha encode`` with the tiny model."""
+    return ("encode", "--model", tiny_model)
+
+
+@pytest.fixture
+def expected(tiny_model):
+    """The function from texts to the vectors that TextEncoder returns."""
+    return mt.TextEncoder.from_pretrained(tiny_model).encode
+
+
+# printed output
+
+
+def test_a_text_becomes_a_line_of_json(encode, expected):
+    out = ok(*encode, "--text", "a bird")
+    assert (out.count("\n"), len(json.loads(out))) == (1, 8)
+    np.testing.assert_array_equal(rows(out), expected(["a bird"]))
+    assert ok(*encode, "-t", "a bird", "--output", "-") == out
+
+
+def test_files_standard_input_and_texts_in_order(encode, expected, tmp_path):
+    (tmp_path / "one").write_text("a bird\nthe tree\n")
+    (tmp_path / "two").write_text("dawn")
+    texts = ["a bird", "the tree", "dawn", "sings", "", "at"]
+    out = ok(*encode, "--text", "", tmp_path / "one", tmp_path / "two", "-", "-t", "at", stdin="sings\n")
+    close(rows(out), expected(texts))
+
+
+def test_line_ends_and_byte_order_marks_are_removed(encode, expected, tmp_path):
+    cases = {
+        b"a bird\r\n\r\nthe tree\r\n": ["a bird", "", "the tree"],
+        b"\xef\xbb\xbfa bird\nthe tree": ["a bird", "the tree"],  # a byte order mark, and no newline at the end
+        b"\n\na\n\n": ["", "", "a", ""],
+        "caf\u00e9 a\u2028bird\x0cdawn\n".encode(): ["caf\u00e9 a\u2028bird\x0cdawn"],  # only \n ends a line
+    }
+    for contents, texts in cases.items():
+        (tmp_path / "texts").write_bytes(contents)
+        out = ok(*encode, tmp_path / "texts", tmp_path / "texts")  # each file may have its byte order mark
+        np.testing.assert_array_equal(rows(out), expected([*texts, *texts]))
+
+
+def test_the_end_of_a_line_is_not_part_of_its_text(encode, tiny_model, expected, tmp_path):
+    edit(tiny_model / "tokenizer.json", pre_tokenizer=None)  # a whole line is one word, spaces included
+    (tmp_path / "texts").write_bytes(b"bird\r\ndawn\n bird")
+    close(rows(ok(*encode, tmp_path / "texts")), expected(["bird", "dawn", "?"]))
+
+
+def test_a_pipe_can_be_read_as_a_file(encode, expected):
+    read, write = os.pipe()
+    os.write(write, b"a bird\ndawn\n")
+    os.close(write)
+    try:  # the path that a shell passes for <(command)
+        np.testing.assert_array_equal(rows(ok(*encode, f"/dev/fd/{read}")), expected(["a bird", "dawn"]))
+    finally:
+        os.close(read)
+
+
+def test_environment_variables_set_the_model_and_the_backend(tiny_model, monkeypatch):
+    asked = ok("encode", "--model", tiny_model, "-t", "a bird")
+    monkeypatch.setenv("MHA_MODEL", str(tiny_model))
+    assert ok("encode", "-t", "a bird", "--backend", "numpy") == asked
+    monkeypatch.setenv("MHA_BACKEND", "nunpy")
+    assert "no backend is named 'nunpy'" in fails(1, "encode", "-t", "a bird")
+
+
+# similar
+
+
+def test_similar_prints_each_text_and_its_nearest_texts(encode, expected):
+    texts = ["a bird sings", "the bird sings", "dawn at the tree"]
+    vectors = expected(texts)
+    lines = ok(*encode, "--similar", "2", *text_options(*texts)).splitlines()
+    for at, text in enumerate(texts):
+        expected_lines = [f"  {cosine:.3f}  {texts[other]}" for cosine, other in nearest(vectors, at)]
+        assert lines[3 * at : 3 * at + 3] == [text, *expected_lines]
+    assert len(lines) == 9
+
+
+def test_similar_prints_at_most_all_other_texts(encode):
+    assert ok(*encode, "-k", "99", "-t", "a", "-t", "a").splitlines() == ["a", "  1.000  a", "a", "  1.000  a"]
+    assert ok(*encode, "-k", "3", "-t", "a").splitlines() == ["a"]
+
+
+def test_similar_prints_json_for_programs(encode, expected):
+    texts = ["a bird sings", "the bird\u2028sings", "dawn"]
+    vectors = expected(texts)
+    records = [json.loads(line) for line in ok(*encode, "--similar", "2", "--json", *text_options(*texts)).split("\n")[:-1]]
+    assert [record["text"] for record in records] == texts
+    for at, record in enumerate(records):
+        cosines, order = zip(*nearest(vectors, at), strict=True)
+        assert [(hit["id"], hit["text"]) for hit in record["hits"]] == [(other, texts[other]) for other in order]
+        assert [hit["score"] for hit in record["hits"]] == pytest.approx(cosines, abs=2e-6)
+
+
+def test_prompts_and_cut_vectors(encode, tiny_model):
+    edit(tiny_model / "config_sentence_transformers.json", prompts={"query": "a bird "})
+    encoder = mt.TextEncoder.from_pretrained(tiny_model)
+    for options, same in (
+        (("--prompt", "the tree "), {"prompt": "the tree "}),
+        (("--prompt-name", "query", "--truncate-dim", "3"), {"prompt": "a bird ", "truncate_dim": 3}),
+    ):
+        np.testing.assert_allclose(rows(ok(*encode, "-t", "dawn", *options)), encoder.encode(["dawn"], **same), atol=1e-6)
+    assert "the model has the prompts query, document" in fails(1, *encode, "-t", "a", "--prompt-name", "web")
+    assert "truncate_dim is 9; expected an int from 1 to 8" in fails(1, *encode, "-t", "a", "--truncate-dim", "9")
+
+
+def test_texts_are_printed_verbatim(encode):
+    texts = ["[red]a", "[/x] :b:", "", "w" * 500]
+    assert ok(*encode, "-k", "1", *text_options(*texts)).splitlines()[::2] == texts
+
+
+def test_the_nearest_text_is_the_paraphrase(minilm):
+    out = ok("encode", "-m", minilm, "-k", "1", ROOT / "examples" / "sentences.txt", "-t", "My dog ate my homework.")
+    lines = out.splitlines()
+    pairs = dict(zip(lines[::2], (line[9:] for line in lines[1::2]), strict=True))
+    assert len(pairs) == 241
+    assert pairs["My dog ate my homework."] == "The dog really did eat my homework."
+    assert pairs["Saturn's rings are made mostly of water ice."].startswith("Nearly everything in the rings of Saturn is fro")
+
+
+# files
+
+
+def test_output_is_an_npy_file(encode, expected, tmp_path):
+    before = os.umask(0o027)
+    try:
+        written = ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy")
+    finally:
+        os.umask(before)
+    assert written == f"wrote {tmp_path / 'x.npy'}: 2 vectors of 8 numbers\n"
+    vectors = np.load(tmp_path / "x.npy")
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, expected(["a bird", ""]))
+    assert (tmp_path / "x.npy").stat().st_mode & 0o777 == 0o640
+    ok(*encode, "-t", "a", "-o", tmp_path / "x.npy")  # which is replaced
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(["a"]))
+    assert [path.name for path in tmp_path.glob("*x.npy*")] == ["x.npy"]
+
+
+def test_output_of_several_windows_is_complete(encode, expected, tmp_path):
+    (tmp_path / "texts").write_text("a bird\ndawn\n" * 2500)  # more than the 4096 of a window
+    ok(*encode, tmp_path / "texts", "--output", tmp_path / "x.npy")
+    vectors = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert vectors.shape == (5000, 8)
+    close(vectors[-2:], expected(["a bird", "dawn"]))
+
+
+def test_output_and_similar_together_do_both(encode, expected, tmp_path):
+    out = ok(*encode, "-t", "a", "-t", "a", "-k", "1", "-o", tmp_path / "x.npy")
+    assert out.splitlines() == [*["a", "  1.000  a"] * 2, f"wrote {tmp_path / 'x.npy'}: 2 vectors of 8 numbers"]
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(["a", "a"]))
+
+
+@pytest.mark.parametrize(("source", "total"), [("file", 4), ("standard input", None)])
+def test_the_bar_knows_the_number_of_texts_if_all_are_in_files(encode, tmp_path, monkeypatch, source, total):
+    """So it can show the time left; a pipe would have to be read twice."""
+    totals, bar = [], tqdm.tqdm
+    monkeypatch.setattr(tqdm, "tqdm", lambda **options: totals.append(options["total"]) or bar(**options))
+    (tmp_path / "texts").write_text("a\nbird\nsings", encoding="utf-8")
+    files = [tmp_path / "texts"] if source == "file" else ["-"]
+    assert len(ok(*encode, *files, "-t", "at dawn", stdin="a\n").splitlines()) == (4 if source == "file" else 2)
+    assert totals == [total]
+
+
+def test_no_lines_give_no_rows(encode, tmp_path):
+    (tmp_path / "empty").touch()
+    assert ok(*encode, tmp_path / "empty") == ""
+    assert ok(*encode, tmp_path / "empty", "--similar", "3", "-o", tmp_path / "x.npy").endswith(": 0 vectors of 8 numbers\n")
+    vectors = np.load(tmp_path / "x.npy")
+    assert (vectors.shape, vectors.dtype) == ((0, 8), np.float32)
+
+
+# usage errors: exit code 2
+
+
+def test_usage_errors_say_what_to_give(encode, tmp_path):
+    for message, arguments in (
+        ("give FILE..., - for standard input, or --text T", encode),
+        ("'nowhere.txt' does not exist", (*encode, "nowhere.txt")),
+        ("'--model'", ("encode", "-t", "a")),
+        ("'x.txt' does not end in .npy; give x.npy, a folder such as vectors/, or -", (*encode, "-t", "a", "-o", "x.txt")),
+        ("--similar prints to standard output too; give a file", (*encode, "-t", "a", "-k", "1", "-o", "-")),
+        ("is for --similar; vectors are printed as JSON without it", (*encode, "--json", "-t", "a")),
+        *(("'--similar'", (*encode, "-t", "a", "--similar", wrong)) for wrong in ("0", "-1", "many")),
+        ("encod", ("encod",)),
+    ):
+        assert message in fails(2, *arguments)
+
+
+# other errors: exit code 1
+
+
+def test_invalid_utf8_is_reported_with_file_and_line(encode, tmp_path):
+    (tmp_path / "texts").write_bytes(b"a\nbird\ncaf\xe9\n")
+    assert f"{tmp_path / 'texts'}, line 3: not valid UTF-8 (byte 4 of the line" in fails(1, *encode, tmp_path / "texts")
+    assert "standard input, line 1: not valid UTF-8" in fails(1, *encode, "-", stdin=b"\xff\n")
+    assert "UTF-8" in fails(1, *encode, "-t", "a", "--text", os.fsdecode(b"caf\xe9"))
+
+
+def test_outputs_that_cannot_be_written_are_reported_before_any_work(encode, tmp_path):
+    path, arguments = tmp_path / "nowhere" / "x.npy", ("encode", "-m", tmp_path / "no model", "-t", "a")
+    assert fails(1, *arguments, "-o", path) == f"error: {path} cannot be written: No such file or directory\n"
+    (tmp_path / "d.npy").mkdir()
+    assert "d.npy is a directory; expected the name of a file" in fails(1, *encode, "-t", "a", "-o", tmp_path / "d.npy")
+
+
+def test_a_vector_that_json_cannot_represent_is_an_error_with_the_number_of_its_text(tiny_model, encode, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    weights = load_file(tiny_model / "model.safetensors")
+    name = next(name for name in weights if name.endswith("word_embeddings.weight"))
+    weights[name] = np.full_like(weights[name], np.nan)
+    save_file(weights, tiny_model / "model.safetensors")
+    message = fails(1, *encode, "-t", "a bird", "-t", "a tree")
+    assert message.startswith("error: the vector of text 1 contains NaN or infinity, which JSON cannot represent: ")
+    ok(*encode, "-t", "a bird", "-o", tmp_path / "x.npy")
+    assert np.isnan(np.load(tmp_path / "x.npy")).all()
+
+
+def test_a_closed_standard_output_is_an_error(tiny_model):
+    command = [COMMAND, "encode", "--model", tiny_model, "-t", "a bird"]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "mha: standard output is closed; write >/dev/null to discard it\n")
+
+
+def test_unknown_backends_and_missing_models(encode, tmp_path):
+    message = fails(1, *encode, "-t", "a", "--backend", "nunpy")
+    assert "no backend is named 'nunpy'; installed are " in message and "did you mean 'numpy'?" in message
+    assert fails(1, "encode", "-t", "a", "-m", tmp_path / "[red]x") == f"error: no directory {tmp_path}/[red]x\n"
+    (tmp_path / "empty").mkdir()
+    assert "config.json is missing: the directory is empty" in fails(1, "encode", "-t", "a", "-m", tmp_path / "empty")
+
+
+@pytest.mark.parametrize("broken", ["line", "model", "backend"])
+def test_a_failure_leaves_the_old_output_and_nothing_else(encode, tiny_model, tmp_path, broken):
+    # the line with invalid UTF-8 comes after a window of 4096 texts was written
+    (tmp_path / "texts").write_bytes(b"a bird\n" * 5000 + (b"\xff\n" if broken == "line" else b""))
+    if broken == "model":
+        (tiny_model / "tokenizer.json").unlink()
+    options = ("--backend", "nunpy") if broken == "backend" else ()
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    (folder / "old.npy").write_bytes(b"as it was")
+    for name in ("old.npy", "new.npy"):
+        fails(1, *encode, tmp_path / "texts", "-o", folder / name, *options)
+        assert [path.name for path in folder.iterdir()] == ["old.npy"]
+        assert (folder / "old.npy").read_bytes() == b"as it was"
+
+
+# the program in its own process
+
+
+def test_long_texts_give_one_warning_on_standard_error(tiny_model):
+    texts = text_options("bird " * 20, "a", "tree " * 20)
+    done = process("encode", "--model", tiny_model, *texts, stdout=subprocess.PIPE)
+    warning = "warning: 2 of 3 texts are longer than 8 tokens, and were cut there\n"
+    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, warning, 3)
+
+
+@pytest.mark.parametrize("similar", [(), ("--similar", "1")])
+def test_a_closed_pipe_ends_it_without_a_message(tiny_model, tmp_path, similar):
+    (tmp_path / "texts").write_text("a bird\n" * 500)
+    read, write = os.pipe()
+    os.close(read)  # as head does after its last line
+    done = process("encode", "--model", tiny_model, tmp_path / "texts", *similar, stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_the_program_is_installed_and_runs(tiny_model, expected):
+    done = process("encode", "-m", tiny_model, "-", input="a bird\ndawn", stdout=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")
+    np.testing.assert_array_equal(rows(done.stdout), expected(["a bird", "dawn"]))

@@ -1,0 +1,278 @@
+"""Errors for model directories: each names the file, what was found and what was expected."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import CONFIG, edit, editing, tiny_weights, write_tiny_model
+
+import mha_core as mha
+import mha_text as mt
+from mha_text.models.families import MODEL_TYPES
+
+QUERY = "encoder.layer.0.attention.self.query.weight"
+
+
+def refused(folder, *parts, error=mt.ModelError):
+    """Assert that the model is refused with one line that contains ``parts``, and return it."""
+    with pytest.raises(error) as caught:
+        mt.TextEncoder.from_pretrained(folder)
+    message = str(caught.value)
+    for part in parts:
+        assert part in message, message
+    assert "\n" not in message
+    return message
+
+
+def test_the_model_that_these_tests_break_is_accepted(tiny_model):
+    assert mt.TextEncoder.from_pretrained(tiny_model).encode(["a bird"]).shape == (1, 8)
+    assert mt.TextEncoder.from_pretrained(str(tiny_model)).dim == 8
+
+
+# the directory
+
+
+@pytest.mark.parametrize("name", ["nowhere/at/all", "../nowhere", ".nowhere", "a name with spaces", "~/nowhere/at/all"])
+def test_a_missing_directory(name):
+    for asked in (name, Path(name), Path(name).expanduser().absolute()):
+        message = refused(asked, "no directory ", error=mt.ModelNotFound)
+        assert str(asked) in message or str(Path(asked).expanduser()) in message
+
+
+def test_what_is_no_directory_of_a_model(tiny_model, tmp_path):
+    refused("", "''", error=mt.ModelNotFound)  # not the current directory
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", f"{tmp_path / 'empty' / 'config.json'} is missing", "the directory is empty")
+    path = tiny_model / "model.safetensors"
+    refused(path, f"{path} is a file", "expected the directory of a model")
+    for wrong in (None, 3):
+        refused(wrong, "path_or_repo", error=TypeError)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_missing_file(tiny_model, name):
+    (tiny_model / name).unlink()
+    there = {"config.json", "model.safetensors", "tokenizer.json"} - {name}
+    refused(tiny_model, f"{tiny_model / name} is missing: the directory holds 1_Pooling, ", *there)
+
+
+def test_a_missing_pooling_config(tiny_model):
+    path = tiny_model / "1_Pooling" / "config.json"
+    path.unlink()
+    refused(tiny_model, f"{path} is missing: the directory is empty")
+    path.parent.rmdir()
+    refused(tiny_model, f"{path} is missing: there is no directory {path.parent}")
+
+
+def test_a_large_directory_is_listed_in_part(tiny_model):
+    for at in range(50):
+        (tiny_model / f"a{at:02}").touch()
+    (tiny_model / "config.json").unlink()
+    message = refused(tiny_model, "config.json is missing", "…")
+    assert len(message) < 400
+
+
+# the JSON files
+
+JSON_FILES = ["config.json", "modules.json", "1_Pooling/config.json", "tokenizer.json", "sentence_bert_config.json"]
+
+
+@pytest.mark.parametrize("name", JSON_FILES)
+@pytest.mark.parametrize("content", [b"", b'{"model_type": "be', b"\xff\xfe{}", b"not json", b"[" * 100_000 + b"]" * 100_000])
+def test_invalid_json(tiny_model, name, content):
+    (tiny_model / name).write_bytes(content)
+    refused(tiny_model, f"{tiny_model / name} is not valid JSON: ")
+
+
+@pytest.mark.parametrize("name", JSON_FILES)
+def test_json_of_another_type(tiny_model, name):
+    kind, expected = ("dict", "list") if name == "modules.json" else ("list", "dict")
+    (tiny_model / name).write_text("{}" if kind == "dict" else "[]")
+    refused(tiny_model, f"{tiny_model / name} holds a {kind}; expected a {expected}")
+
+
+def test_a_directory_where_a_file_should_be(tiny_model):
+    for name in ("model.safetensors", "config.json"):
+        (tiny_model / name).unlink()
+        (tiny_model / name).mkdir()
+        refused(tiny_model, str(tiny_model / name), error=mt.ModelError)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [([3], "''"), ([{"type": 3}], "'3'"), ([{"path": ""}], "''"), ([{"type": "custom.Normaliser"}], "'Normaliser'")],
+)
+def test_modules_without_a_known_type(tiny_model, content, kind):
+    (tiny_model / "modules.json").write_text(json.dumps(content))
+    refused(tiny_model, f"modules.json: module type is {kind}; supported: Transformer, Pooling, Dense, Normalize")
+
+
+@pytest.mark.parametrize("model_type", ["t5", "BERT", "", "albert", "deberta-v2", "gemma2"])
+def test_other_model_types_are_refused_by_name(tiny_model, model_type):
+    edit(tiny_model / "config.json", model_type=model_type)
+    end = f"; supported: {', '.join(MODEL_TYPES)}"
+    assert refused(tiny_model, f"{tiny_model / 'config.json'}: model_type is {model_type!r}").endswith(end)
+
+
+SIZES = [name for name in CONFIG if name.endswith("_size") or name.startswith(("num_", "max_"))]
+
+
+@pytest.mark.parametrize("name", ["model_type", *sorted({*SIZES} - {"type_vocab_size"})])
+def test_a_missing_field(tiny_model, name):
+    edit(tiny_model / "config.json", without=[name])
+    refused(tiny_model, f"{tiny_model / 'config.json'} has no '{name}'")
+
+
+WRONG_FIELDS = [
+    *(({name: value}, "expected int") for name in SIZES for value in ("8", None, True)),
+    *(({name: -1}, "expected at least 1") for name in SIZES),
+    *(({"layer_norm_eps": value}, "expected float") for value in ("small", None, [])),
+    *(({"layer_norm_eps": value}, "expected at least 0, and finite") for value in (float("nan"), float("inf"), -1e-12)),
+    *(({"hidden_act": value}, "supported: gelu, gelu_new, gelu_pytorch_tanh") for value in ("mish", 3, None, ["gelu"])),
+    ({"position_embedding_type": "relative_key_query"}, "supported: absolute"),
+    ({"num_attention_heads": 3}, "hidden_size is 8; expected a multiple of num_attention_heads = 3"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG_FIELDS)
+def test_a_field_that_cannot_be_used(tiny_model, changes, message):
+    edit(tiny_model / "config.json", **changes)
+    ((name, value),) = changes.items()
+    start = "" if message.startswith("hidden_size") else f"{name} is {value!r}; "
+    refused(tiny_model, f"{tiny_model / 'config.json'}: {start}{message}")
+
+
+# the weights
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_truncated_weights(tiny_model, keep):
+    path = tiny_model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    refused(tiny_model, f"{path} is truncated or corrupt: ")
+
+
+def test_corrupt_weights(tiny_model, rng):
+    path = tiny_model / "model.safetensors"
+    good = path.read_bytes()
+    for content in (rng.bytes(len(good)), b"<html>not found</html>", good[:8] + b"x" * 100 + good[108:], good + b"x"):
+        path.write_bytes(content)
+        refused(tiny_model, f"{path} is truncated or corrupt: ")
+
+
+def test_weights_that_are_missing_or_have_another_shape_are_named(tmp_path):
+    weights = tiny_weights() | {"encoder.layer.1.intermediate.dense.weight": np.ones((8, 16), dtype=np.float32)}
+    del weights[QUERY]
+    folder = write_tiny_model(tmp_path / "m", weights=weights)
+    message = refused(folder, str(folder / "model.safetensors"), f"{QUERY} is missing (expected shape (8, 8)); ")
+    assert message.endswith("; encoder.layer.1.intermediate.dense.weight has shape (8, 16), expected (16, 8)")
+    assert message.count("; ") == 1
+
+
+def test_up_to_eight_wrong_weights_are_listed_at_once(tmp_path):
+    weights = tiny_weights() | {"embeddings.LayerNorm.bias": np.ones(3, dtype=np.float32)}
+    wrong = [name for name in weights if "query" in name or "key" in name]
+    folder = write_tiny_model(tmp_path / "m", weights={name: array for name, array in weights.items() if name not in wrong})
+    message = refused(folder, "embeddings.LayerNorm.bias has shape (3,), expected (8,)", f"{QUERY} is missing")
+    assert (len(wrong) + 1, message.count("; ")) == (9, 8)
+    assert message.endswith("; and 1 more")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shape"), [("hidden_size", 4, "(12, 4)"), ("vocab_size", 10**13, "(10000000000000, 8)")]
+)
+def test_other_sizes_than_those_of_the_weights_are_refused_with_the_shapes(tiny_model, field, value, shape):
+    """No memory is allocated for them."""
+    edit(tiny_model / "config.json", **{field: value})
+    end = f"embeddings.word_embeddings.weight has shape (12, 8), expected {shape}"
+    refused(tiny_model, "does not fit its config.json", end)
+
+
+@pytest.mark.parametrize("count", [1, 3, 100_000_000])
+def test_a_number_of_layers_that_the_weights_do_not_have_is_refused_before_any_is_built(tiny_model, count):
+    edit(tiny_model / "config.json", num_hidden_layers=count)
+    path = tiny_model / "model.safetensors"
+    refused(tiny_model, f"{path} does not fit its config.json: it has 2 layers, but num_hidden_layers is {count}")
+
+
+def test_a_missing_weight_does_not_hide_the_prefix(tmp_path):
+    weights = {f"bert.{name}": array for name, array in tiny_weights().items()}
+    del weights["bert.embeddings.word_embeddings.weight"]
+    message = refused(write_tiny_model(tmp_path / "m", weights=weights), "bert.embeddings.word_embeddings.weight is missing")
+    assert message.count("is missing") == 1
+
+
+@pytest.mark.parametrize(("kind", "name"), [("int32", "I32"), ("bool", "BOOL"), ("uint8", "U8")])
+def test_weights_that_are_not_floats_are_refused(tmp_path, kind, name):
+    weights = tiny_weights()
+    weights[QUERY] = weights[QUERY].astype(kind)
+    folder = write_tiny_model(tmp_path / "m", weights=weights)
+    refused(folder, f"{folder / 'model.safetensors'}: {QUERY} is stored as {name}; supported: F64, F32, F16, BF16")
+
+
+# the tokenizer
+
+
+def rename(contents):
+    contents["model"]["vocab"]["dawn"] = 99  # as many tokens as vectors, but one id beyond them
+
+
+def move(contents):
+    contents["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [70]
+
+
+def empty(contents):
+    contents["model"]["vocab"], contents["added_tokens"], contents["post_processor"] = {}, [], None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict.clear, " cannot be read by tokenizers: "),
+        (lambda contents: contents.update(model={"type": "Nonsense"}), " cannot be read by tokenizers: "),
+        (rename, " has token ids up to 99, but the model has vectors for 12 tokens"),
+        (move, " has token ids up to 70, but the model has vectors for 12 tokens"),
+        (empty, " has no tokens"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used(tiny_model, change, message):
+    with editing(tiny_model / "tokenizer.json") as contents:
+        change(contents)
+    refused(tiny_model, f"{tiny_model / 'tokenizer.json'}{message}")
+
+
+def test_more_tokens_than_vectors(tmp_path):
+    weights = tiny_weights()
+    weights["embeddings.word_embeddings.weight"] = weights["embeddings.word_embeddings.weight"][:8]
+    folder = write_tiny_model(tmp_path / "m", config=CONFIG | {"vocab_size": 8}, weights=weights)
+    refused(folder, f"{folder / 'tokenizer.json'} has ", "11", "the model has vectors for 8")
+
+
+def test_a_word_outside_of_a_vocabulary_that_has_no_token_for_it(tiny_model):
+    with editing(tiny_model / "tokenizer.json") as contents:
+        contents["model"]["unk_token"] = "[NONE]"
+    encoder = mt.TextEncoder.from_pretrained(tiny_model)
+    with pytest.raises(mt.ModelError, match=r"tokenizer\.json cannot be used by tokenizers: WordLevel error: Missing.*\Z"):
+        encoder.encode(["zebra"])
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "values", "end"),
+    [
+        ("sentence_bert_config.json", "max_seq_length", (11, 1, 0, -1, "8", 2.5), "; expected 2 to 10"),  # 2 are special tokens
+        ("tokenizer_config.json", "model_max_length", (-1, "8"), ""),
+    ],
+)
+def test_a_limit_that_the_positions_do_not_allow(tiny_model, name, field, values, end):
+    (tiny_model / "sentence_bert_config.json").unlink()
+    for value in values:
+        edit(tiny_model / name, **{field: value})
+        refused(tiny_model, f"{tiny_model / name}: {field} is {value!r}{end}")
+
+
+def test_model_errors_are_value_errors_and_mha_errors(tiny_model):
+    shutil.rmtree(tiny_model / "1_Pooling")
+    for kind in (ValueError, mha.MhaError):
+        refused(tiny_model, error=kind)

@@ -1,0 +1,53 @@
+"""Texts for mha-core: pretrained text encoders and cross-encoders, corpora and semantic search, on any backend.
+
+Importing this package imports no array library; the functions on corpora are imported when they are first used.
+"""
+
+import sys
+import typing
+
+from .corpus.errors import BadText, CorpusError
+from .models.batches import TruncationWarning
+from .models.cross_encoder import CrossEncoder, RankedDocument
+from .models.files import ModelError, ModelNotFound
+from .models.quantize import quantize_embeddings
+from .models.text_encoder import TextEncoder
+
+if typing.TYPE_CHECKING:
+    from .corpus.encode import CorpusReport, encode_corpus
+    from .corpus.search import Hit, semantic_search
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "TextEncoder",
+    "CrossEncoder",
+    "RankedDocument",
+    "TruncationWarning",
+    "quantize_embeddings",
+    "encode_corpus",
+    "CorpusReport",
+    "semantic_search",
+    "Hit",
+    "ModelError",
+    "ModelNotFound",
+    "CorpusError",
+    "BadText",
+]
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Import the functions on corpora when they are first used."""
+    if name in ("CorpusReport", "encode_corpus"):
+        from .corpus import encode
+
+        return getattr(encode, name)
+    if name in ("Hit", "semantic_search"):
+        from .corpus import search
+
+        return getattr(search, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The commands of mha-text: ``mha encode``, ``mha search`` and ``mha attend``."""

@@ -1,0 +1,68 @@
+"""``mha search``: the texts of an encoded corpus that are nearest to each query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from mha_core.cli.tables import prose_console
+
+from ..corpus.errors import CorpusError
+from ..corpus.rows import Columns
+from ..corpus.search import semantic_search
+from ..corpus.sources import find, numbered_rows, whole
+from ..corpus.stored import stored_vectors
+from ..models.text_encoder import TextEncoder
+
+
+def run(
+    queries: Sequence[str],
+    corpus: Path,
+    model: Callable[[], TextEncoder],
+    top_k: int,
+    texts: Sequence[Path],
+    column: str | None,
+    *,
+    as_json: bool,
+    truncate_dim: int | None,
+    **options: Any,
+) -> None:
+    """Print the nearest texts to each query; ids alone if no files of texts are given.
+
+    ``options`` are those of ``TextEncoder.encode_query``.
+    """
+    stored = stored_vectors(corpus)
+    columns = Columns(column or stored.columns.text, stored.columns.id)
+    sources = find(texts, columns) if texts else []
+    encoder = model()
+    vectors = encoder.encode_query(queries, truncate_dim=truncate_dim or stored.truncate_dim, **options)
+    if vectors.shape[1] != stored.dim:
+        cut = "" if encoder.width < stored.dim else f", or they were cut: add --truncate-dim {stored.dim}"
+        raise CorpusError(
+            f"the vectors of {corpus} have {stored.dim} numbers, those of the model {vectors.shape[1]}: "
+            f"another model made them{cut}"
+        )
+    results = semantic_search(vectors, stored, top_k)
+    named = {hit.id for hits in results for hit in hits}
+    rows = (row for _, _, row in numbered_rows(map(whole, sources), columns))
+    known = {
+        id: row.text for at, row in enumerate(rows) if (id := at if columns.id is None else row.id) in named and not row.reason
+    }
+    if as_json:
+        for query, hits in zip(queries, results, strict=True):
+            print(json.dumps({"query": query, "hits": [_record(hit, known) for hit in hits]}))
+        return
+    console = prose_console()
+    for query, hits in zip(queries, results, strict=True):
+        console.print(Text(query, style="bold"))
+        for hit in hits:
+            console.print(Text(f"  {hit.score:.3f}  ", style="cyan") + Text(f"{hit.id}  {known.get(hit.id, '')}".rstrip()))
+
+
+def _record(hit: Any, known: dict[Any, str]) -> dict[str, Any]:
+    text = {"text": known[hit.id]} if hit.id in known else {}
+    return {"id": hit.id, "score": round(hit.score, 6), **text}

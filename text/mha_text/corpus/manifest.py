@@ -1,0 +1,94 @@
+"""The manifest of a folder of vectors: what was encoded, with which model, and how."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mha_core.shared import atomic_file, remove_left_over
+
+from .errors import CorpusError
+from .parquet import pyarrow
+
+MANIFEST = "_manifest.json"
+SUCCESS = "_SUCCESS"
+REJECTED = "_rejected/rejected.parquet"
+"""In a folder of its own, since readers take all Parquet files of a folder for parts."""
+
+
+def as_bytes(manifest: Mapping[str, Any]) -> bytes:
+    """Return a manifest as it is written; equal ones are equal bytes."""
+    return json.dumps(manifest, indent=1).encode() + b"\n"
+
+
+def digest(manifest: Mapping[str, Any]) -> str:
+    """Return the sha256 of a manifest."""
+    return hashlib.sha256(as_bytes(manifest)).hexdigest()
+
+
+def begin(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest of a new or empty folder, or raise CorpusError that says what differs."""
+    path = folder / MANIFEST
+    folder.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        begun = read(folder)
+        if begun != manifest:
+            raise CorpusError(
+                f"{folder} was begun with something else: {'; '.join(_differences(begun, manifest))}. "
+                "Give another folder, or remove this one"
+            )
+    elif any(folder.iterdir()):
+        raise FileExistsError(f"{folder} has other files, and no {MANIFEST}; expected a new or empty folder")
+    else:
+        with atomic_file(path) as file:
+            file.write(as_bytes(manifest))
+    (folder / SUCCESS).unlink(missing_ok=True)
+
+
+def finish(folder: Path, rejected: Sequence[tuple[str, int, str]]) -> None:
+    """Write the list of rows without vectors, if there are any, and the mark of a whole folder, last."""
+    remove_left_over(folder)
+    if rejected:
+        library = pyarrow()
+        names, types = ("file", "row", "reason"), (library.string(), library.int64(), library.string())
+        values = [library.array(column, type=kind) for column, kind in zip(zip(*rejected, strict=True), types, strict=True)]
+        (folder / REJECTED).parent.mkdir(exist_ok=True)
+        with atomic_file(folder / REJECTED) as file:
+            library.parquet.write_table(library.table(dict(zip(names, values, strict=True))), file)
+    with atomic_file(folder / SUCCESS):
+        pass
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a folder. Raises CorpusError if there is none."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+    except FileNotFoundError as cause:
+        raise CorpusError(f"{folder} has no {MANIFEST}: it was not written by mha encode") from cause
+    except ValueError as cause:
+        raise CorpusError(f"{path} is not valid JSON: {cause}") from cause
+    if not isinstance(manifest, dict) or manifest.get("format") != 1:
+        raise CorpusError(f"{path} is of another format; expected format 1")
+    return manifest
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in words what differs between two manifests."""
+    for name in ("model", "options"):
+        before, now = old.get(name, {}), new[name]
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
+                yield f"{name}: {key} was {before.get(key)}, now {now.get(key)}"
+    yield from _other_sources(old.get("sources", []), new["sources"])
+
+
+def _other_sources(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> Iterator[str]:
+    if len(old) != len(new):
+        yield f"sources: there were {len(old)} files, now {len(new)}"
+    changed = [f"{before['path']} (now {now['path']})" for before, now in zip(old, new, strict=False) if before != now]
+    if changed:
+        yield f"sources: other contents in {', '.join(changed[:3])}" + (f" and {len(changed) - 3} more" if changed[3:] else "")

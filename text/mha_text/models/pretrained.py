@@ -1,0 +1,104 @@
+"""The base of pretrained models: they are read from a directory, written to one, and pickled as its path."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from mha_core.shared import Array, LoadedBackend, backend_without_arrays, check
+
+from .files import locate
+from .hints import HINTS, hinted
+from .saving import save_model
+from .tokens import Tokenizer
+
+_reading = threading.Lock()
+
+
+class Pretrained:
+    """A model with its tokenizer. Its classes are frozen dataclasses."""
+
+    model: Any
+    tokenizer: Tokenizer
+    backend: LoadedBackend
+    device: Any
+    _hints: ClassVar[Mapping[str, str]] = HINTS
+    """Hints for keywords of sentence-transformers."""
+    _read_from: tuple[str, str, Any, Any] | None = None
+    """Path or repository, backend, device and dtype; None for a model that was changed since, as by dataclasses.replace."""
+
+    @classmethod
+    @hinted
+    def from_pretrained(
+        cls, path_or_repo: str | Path, *, backend: str | None = None, device: Any = None, dtype: Any = None
+    ) -> Self:
+        """Read a directory laid out as by sentence-transformers or transformers, or a repository through huggingface_hub.
+
+        ``dtype``: the dtype to compute in, the backend's or its name; float32 by default.
+
+        Raises ModelNotFound if there is no such model; ModelError that names a file which is missing, corrupt or unsupported,
+        or does not fit the others, such as weights without the head that scores need; UnknownBackend and BackendUnavailable;
+        TypeError for keywords of sentence-transformers, which says what to write instead.
+        """
+        loaded = backend_without_arrays(backend)
+        folder = locate(path_or_repo)
+        wanted = check.floating(loaded, dtype)
+        model = cls._read(folder, loaded, device, lambda x: loaded.xp.astype(loaded.from_numpy(x, device), wanted, copy=False))
+        source = folder.absolute() if Path(path_or_repo).expanduser() == folder else path_or_repo
+        object.__setattr__(model, "_read_from", (str(source), loaded.name, device, dtype))
+        return model
+
+    @classmethod
+    def _read(cls, folder: Path, backend: LoadedBackend, device: Any, make: Callable[[Any], Array]) -> Self:
+        """Return the model in ``folder``; ``make`` turns a NumPy array into the backend's."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        if self._read_from is not None:
+            return _read_again, (type(self), *self._read_from)
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a directory that ``from_pretrained``, sentence-transformers and transformers read, such as after fine-tuning.
+
+        Weights are in the model's own file format and names, in float32, or float16 for such a model. Tokenizer, settings and
+        pooling are those of the directory that the model was read from; so are weights that are not used, such as a pooler's.
+
+        Raises FileExistsError if ``path`` exists and is not an empty directory; ModelError if the directory that the model was
+        read from is gone; TypeError if it was not read from one.
+        """
+        save_model(self.model, self.tokenizer.path.parent, Path(path), dense=getattr(self, "dense", None))
+
+    @property
+    def max_seq_length(self) -> int:
+        """The maximum number of tokens of a text, of a pair of texts, or of the chat that a template makes of a pair.
+
+        The rest is cut, of a pair from the longer text, of a chat before its end, with one warning that counts what was cut.
+        """
+        return self.tokenizer.max_seq_length
+
+    def _rows(self, parts: Iterable[Array], width: int, dtype: Any = None) -> Array:
+        """Return the rows of all parts, (n, width); without parts (0, width), by default in float32."""
+        every, xp = list(parts), self.backend.xp
+        if not every:
+            return xp.zeros((0, width), dtype=xp.float32 if dtype is None else dtype, device=self.device)
+        return every[0] if len(every) == 1 else xp.concat(every, axis=0)
+
+
+def _read_again(cls: Any, path_or_repo: str, backend: str, device: Any, dtype: Any) -> Any:
+    """Return ``cls.from_pretrained`` of these, as unpickling does; a process reads a model once, unless its files change."""
+    folder = locate(path_or_repo)
+    files = sorted(
+        path for kind in ("safetensors", "json", "jinja") for at in (".", "*") for path in folder.glob(f"{at}/*.{kind}")
+    )
+    with _reading:
+        return _read_once(cls, path_or_repo, backend, device, dtype, tuple(path.stat().st_mtime_ns for path in files))
+
+
+@lru_cache(maxsize=4)
+def _read_once(cls: Any, path_or_repo: str, backend: str, device: Any, dtype: Any, changed: tuple[int, ...]) -> Any:
+    return cls.from_pretrained(path_or_repo, backend=backend, device=device, dtype=dtype)
