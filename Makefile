@@ -7,9 +7,9 @@ SLOW   := asv or browser or cuda or field or full or pages
 PYTEST := MHA_TESTS_REQUIRE=all PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4 $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 # Without PYTHONSAFEPATH this folder would come before PYTHONPATH, which may name another checkout for `make bench-peers`.
 BENCH  := PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m
-# The compiled plugin, and its builds under sanitizers, if there is a C++ compiler; without one their tests are skipped.
-NATIVE    := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
-SANITIZED := $(if $(shell command -v g++),build/native-asan/ready build/native-tsan/ready)
+# The compiled plugin, if there is a C++ compiler; without one its tests are skipped. Tests with sanitizers ask for their builds themselves.
+NATIVE   := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
+COMPILED := build/native/ready build/native-asan/ready build/native-tsan/ready
 
 .PHONY: demo test test-all compiled lint docs coverage bench gpu-check clean
 
@@ -19,9 +19,9 @@ demo: $(DEMO)/ready
 test: export JAX_DISABLE_MOST_OPTIMIZATIONS = 1
 test: $(DEV)/ready build/backends/ready $(NATIVE) # core and the CPU backends
 	$(PYTEST) -m "not ($(SLOW))" $(ARGS)
-test-all: $(DEV)/ready build/backends/ready $(NATIVE) $(SANITIZED) # every test; .ci/run takes a share of those that rotate
+test-all: $(DEV)/ready build/backends/ready $(NATIVE) # every test; .ci/run takes a share of those that rotate
 	$(PYTEST) -m "not quick" $(ARGS)
-compiled: $(NATIVE) $(SANITIZED)
+compiled: $(NATIVE)
 lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check && $(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
@@ -61,8 +61,8 @@ build/native%ready:   SOURCES := backends/mha_native
 build/native-asan/ready: SETTINGS := -C cmake.define.MHA_SANITIZE=address,undefined
 build/native-tsan/ready: SETTINGS := -C cmake.define.MHA_SANITIZE=thread
 build/backends/ready: $(shell find backends/mha_jax backends/mha_dask backends/mha_ndonnx tests/third_party -type f -not -name '*.pyc')
-build/native/ready $(SANITIZED): $(shell find backends/mha_native -type f -not -name '*.pyc')
-build/backends/ready build/native/ready $(SANITIZED): $(DEV)/ready
+$(COMPILED): $(shell find backends/mha_native -type f -not -name '*.pyc')
+build/backends/ready $(COMPILED): $(DEV)/ready
 	rm -rf $(@D)
 	$(DEV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $(@D) $(SETTINGS) $(SOURCES)
 	touch $@

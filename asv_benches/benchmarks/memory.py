@@ -4,9 +4,9 @@ from mha_conformance.bench.cases import CASES, LONG
 from mha_conformance.bench.memory import grown
 
 from .backends import BACKENDS, ready, skip_missing
-from .timing import TIMEOUT
+from .timing import TIMEOUT, sized
 
-PROBLEMS = {**LONG, **{name: problem for name, problem in CASES.items() if not name.startswith(("tiny", "import"))}}
+PROBLEMS = sized({**LONG, **{name: problem for name, problem in CASES.items() if not name.startswith(("tiny", "import"))}})
 
 
 class Memory:

@@ -7,7 +7,7 @@ from mha_conformance.bench.cases import CASES
 from mha_conformance.bench.cost import cost
 
 from .backends import BACKENDS, ready
-from .timing import CHECK, TIMEOUT, _Time, verified
+from .timing import CHECK, PROBLEMS, TIMEOUT, _Time, verified
 
 
 class Time(_Time):
@@ -30,8 +30,8 @@ class Cost:
 
     def setup(self, backend: str, case: str) -> None:
         ready(backend)
-        self.plain = CASES[case].plain()
-        self.ours = verified(CASES[case], backend, self.plain)
+        self.plain = PROBLEMS[case].plain()
+        self.ours = verified(PROBLEMS[case], backend, self.plain)
 
     def track_cost(self, backend: str, case: str) -> float:
         return cost(self.ours, self.plain, seconds=0 if CHECK else 1)

@@ -105,7 +105,7 @@ def measured(history: Sequence[str], machine: str, backends: Sequence[str]) -> s
 def once(commit: str, choice: Choice, results: Path) -> list[str]:
     """Run every chosen benchmark once, and return a line for each failure and each backend that was not measured.
 
-    The cases that take long run on their small problems.
+    The cases run on their small problems.
     """
     os.environ["MHA_BENCH_CHECK"] = "1"  # read by benchmarks/timing.py
     shutil.rmtree(results, ignore_errors=True)

@@ -19,9 +19,10 @@ def pytest_addoption(parser):
     )
 
 
-def share_of(nodeid):
-    """Return the number, from 1 to COUNT, of the share that a test belongs to."""
-    return zlib.crc32(nodeid.encode()) % COUNT + 1
+def share_of(item):
+    """Return the share, from 1 to COUNT, of a rotating test; those marked ``rotating("word")`` are in one share."""
+    words = item.get_closest_marker("rotating").args or (item.nodeid,)
+    return zlib.crc32(words[0].encode()) % COUNT + 1
 
 
 def chosen_share(asked):
@@ -54,6 +55,6 @@ def pytest_collection_modifyitems(config, items):
     if SHARE not in config.stash:
         return
     number, _ = config.stash[SHARE]
-    left_out = [item for item in items if item.get_closest_marker("rotating") and share_of(item.nodeid) != number]
+    left_out = [item for item in items if item.get_closest_marker("rotating") and share_of(item) != number]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

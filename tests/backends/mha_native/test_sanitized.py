@@ -3,11 +3,12 @@
 Conformance's problems run with AddressSanitizer and UndefinedBehaviorSanitizer, many callers at once with ThreadSanitizer.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
 
 import pytest
 from native import LEVELS, needs_native
@@ -17,6 +18,7 @@ from suite import SUITE
 pytestmark = [
     needs_native,
     pytest.mark.full,
+    pytest.mark.rotating("sanitized"),  # in one share, because each build takes minutes
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++, whose sanitizers are used"),
 ]
 
@@ -25,10 +27,18 @@ def library(name):
     return subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
 
 
+@cache
+def built(name):
+    """Return the folder of a build under sanitizers; one process makes it, and the others wait."""
+    with (ROOT / "build" / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(["make", f"build/{name}/ready"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return ROOT / "build" / name
+
+
 def run(build, libraries, command, cwd, **environment):
-    folder = ROOT / "build" / build
-    assert (folder / "ready").exists(), f"{folder} is not built: make compiled"
-    path = os.pathsep.join(map(str, (folder, ROOT, ROOT / "backends")))
+    path = os.pathsep.join(map(str, (built(build), ROOT, ROOT / "backends")))
     preload = " ".join(map(library, libraries))
     environment = {**os.environ, "PYTHONPATH": path, "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0", **environment}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
