@@ -19,7 +19,7 @@ CHECK = "MHA_BENCH_CHECK" in os.environ  # set by python -m tracking check
 
 
 def sized(problems: Mapping[str, Problem]) -> dict[str, Problem]:
-    """Return the problems; in a check, which asks only whether each benchmark runs and is right, short ones of the same kind."""
+    """Return the problems; in a check, which asks whether each benchmark runs and is right, short ones of the same kind."""
     return {name: problem.small() if CHECK else problem for name, problem in problems.items()}
 
 
