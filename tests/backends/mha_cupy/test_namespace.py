@@ -74,14 +74,14 @@ def test_without_cupy_the_error_says_how_to_install_it():
 
 def test_the_other_backends_work_after_it_failed():
     code = (
-        "import numpy, torch, mha_core as mha\n"
+        "import numpy, mha_core as mha\n"
         "for _ in range(2):\n"
         "    try:\n        mha.set_default_backend('cupy')\n        print('ready')\n"
         "    except mha.BackendUnavailable:\n        pass\n"
         "    print(mha.sinusoidal_positions(1, 2).tolist(), mha.relu(numpy.asarray([-1.0, 2.0])).tolist())\n"
-        "    print(mha.relu(torch.asarray([-1.0, 2.0])).tolist(), len(mha.backends()) >= 3)"
+        "    print(len(mha.backends()) >= 3)"
     )
-    assert python(code) == "[[0.0, 1.0]] [0.0, 2.0]\n[0.0, 2.0] True\n" * 2
+    assert python(code) == "[[0.0, 1.0]] [0.0, 2.0]\nTrue\n" * 2
 
 
 def test_the_command_reports_the_missing_gpu_in_one_line(tmp_path):

@@ -140,30 +140,3 @@ def test_a_wrong_number_is_refused_and_changes_nothing(recorded, wrong, error, m
     with pytest.raises(error, match=message):
         mha.set_num_threads(wrong)
     assert early == []
-
-
-TORCH = """
-import mha_core as mha
-import torch
-own = torch.get_num_threads()
-mha.set_num_threads(None)
-assert torch.get_num_threads() == own
-{before}
-x = torch.ones(1, 2, 2)
-mha.scaled_dot_product_attention(x, x, x)
-{after}
-assert torch.get_num_threads() == own + 3, torch.get_num_threads()
-mha.set_num_threads(own + 1)
-assert torch.get_num_threads() == own + 1
-mha.set_num_threads(None)
-assert torch.get_num_threads() == own, (torch.get_num_threads(), own)
-mha.set_num_threads(None)
-assert torch.get_num_threads() == own
-"""
-
-
-@pytest.mark.parametrize("first", ["set", "loaded"])
-def test_torch_uses_the_number_and_gets_its_own_back(first):
-    set_number = "mha.set_num_threads(own + 3)"
-    script = TORCH.format(before=set_number if first == "set" else "", after="" if first == "set" else set_number)
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -17,6 +17,11 @@ def test_gelu_is_within_its_bound(name, sign):
     assert_close(mha.gelu(x), x)
 
 
+def test_gelu_of_infinity_and_nan():
+    y = mha.gelu(np.asarray([np.inf, -np.inf, np.nan, 0.0], dtype=np.float32))
+    assert y[0] == np.inf and abs(y[1]) < 1e-15 and np.isnan(y[2]) and y[3] == 0
+
+
 @pytest.mark.parametrize(
     "shape", [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (tasks.TILE,), (2, tasks.TILE + 1), (5, 7, 1001)], ids=str
 )
