@@ -6,6 +6,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from judged_attention import normal
 from tiny_models import write_tiny_model
 
 import mha_core as mha
@@ -14,10 +15,6 @@ from mha_core.dispatch.backend import load
 
 HALF = {"float16": (np.float16, 2.0**-11), "bfloat16": (ml_dtypes.bfloat16, 2.0**-8)}
 half = pytest.mark.parametrize(("dtype", "unit"), HALF.values(), ids=HALF)
-
-
-def normal(rng, *shape):
-    return rng.normal(size=shape).astype(np.float32)
 
 
 # operations
