@@ -47,16 +47,8 @@ def test_without_a_gpu_the_error_says_what_is_needed(ask):
         f"backend 'cupy' (from mha-core {mha.__version__}) cannot be used: NoDevice: no CUDA device is available: cudaError"
     )
     assert message.endswith(f"; cupy {cupy.__version__} is installed, but needs a CUDA GPU and its driver")
-    assert "\n" not in message
+    assert "\n" not in message and "pip install" not in message and error.value.install == ""
     assert isinstance(error.value.__cause__.__cause__, cupy.cuda.runtime.CUDARuntimeError)
-
-
-@without_gpu
-def test_the_error_does_not_suggest_installing_cupy_again():
-    with pytest.raises(mha.BackendUnavailable) as error:
-        ASKING["argument"]()
-    assert "pip install" not in str(error.value)
-    assert error.value.install == ""
 
 
 def test_without_cupy_the_error_says_how_to_install_it():
@@ -72,18 +64,6 @@ def test_without_cupy_the_error_says_how_to_install_it():
     assert message.endswith(f"; install it with: {install}\n")
 
 
-def test_the_other_backends_work_after_it_failed():
-    code = (
-        "import numpy, mha_core as mha\n"
-        "for _ in range(2):\n"
-        "    try:\n        mha.set_default_backend('cupy')\n        print('ready')\n"
-        "    except mha.BackendUnavailable:\n        pass\n"
-        "    print(mha.sinusoidal_positions(1, 2).tolist(), mha.relu(numpy.asarray([-1.0, 2.0])).tolist())\n"
-        "    print(len(mha.backends()) >= 3)"
-    )
-    assert python(code) == "[[0.0, 1.0]] [0.0, 2.0]\nTrue\n" * 2
-
-
 def test_the_command_reports_the_missing_gpu_in_one_line(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('it takes seconds')", encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -95,11 +75,6 @@ def test_the_command_reports_the_missing_gpu_in_one_line(tmp_path):
     assert f"cupy (mha-core {mha.__version__}): unavailable: NoDevice: no CUDA device is available: cudaError" in line
     assert line.endswith("needs a CUDA GPU and its driver")
     assert "pip install" not in line
-
-
-def test_importing_and_listing_do_not_import_cupy():
-    code = "import sys, mha_core as mha; mha.backends(); print('mha_cupy' in sys.modules, 'cupy' in sys.modules)"
-    assert python(code) == "True False\n"
 
 
 def test_arrays_are_recognized_by_their_class_name():

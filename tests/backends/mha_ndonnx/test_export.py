@@ -5,7 +5,6 @@ from dataclasses import replace
 import needs
 import numpy as np
 import pytest
-from programs import run as run_program
 from project import INSTALLED, ROOT
 from suite import conform
 from tiny_models import write_tiny_model
@@ -283,12 +282,6 @@ def test_the_real_minilm(minilm, sentences):
 
 
 # the distribution
-
-
-def test_the_backend_names_its_library_without_importing_it():
-    program = "import json, sys, mha_core as mha; mha.backends(); print(json.dumps(sorted(sys.modules)))"
-    imported = set(run_program(program, INSTALLED))
-    assert "mha_ndonnx" in imported and not imported & {"mha_ndonnx.arrays", "ndonnx", "onnx", "onnxruntime", "spox"}
 
 
 def test_the_code_of_its_page_runs():
