@@ -148,27 +148,6 @@ def test_the_frozen_kernel_reads_the_offset_in_the_band(frozen, calls, xyz):
     assert calls == ["attention"]
 
 
-UNDECLARED = {
-    "window": lambda make: {"mask": mha.window(1, 1)},
-    "key_lengths": lambda make: {"mask": mha.key_lengths(make(np.asarray([1, 3])))},
-    "array_mask": lambda make: {"mask": make(np.eye(4, dtype=bool))},
-    "mask": lambda make: {"mask": ~mha.chunks(2)},
-    "bias": lambda make: {"bias": make(np.ones((4, 4), dtype=np.float32))},
-    "alibi": lambda make: {"bias": mha.alibi(3)},
-    "softcap": lambda make: {"softcap": 2.0},
-    "sink": lambda make: {"sink": make(np.zeros(3, dtype=np.float32))},
-}
-
-
-@pytest.mark.parametrize("feature", UNDECLARED)
-def test_the_frozen_kernel_is_given_nothing_else(frozen, calls, xyz, feature):
-    out, lse = attend(frozen, xyz, **UNDECLARED[feature](frozen.from_numpy))
-    assert not calls
-    expected = mha.attention_state(*xyz, **UNDECLARED[feature](np.asarray))
-    np.testing.assert_allclose(out, expected.out, atol=1e-6)
-    np.testing.assert_allclose(lse, expected.lse, atol=1e-6)
-
-
 def test_the_frozen_kernel_refuses_float64_and_many_rows(frozen, calls, xyz, rng):
     wide = [x.astype(np.float64) for x in xyz]
     np.testing.assert_allclose(attend(frozen, wide)[0], oracle.attention(*wide)[0], atol=1e-14)

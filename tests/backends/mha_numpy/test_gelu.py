@@ -1,4 +1,4 @@
-"""GELU on NumPy: its error bound, shapes and strides."""
+"""GELU on NumPy: its error bound and shapes. tests/core/ops/test_functional.py tests infinity, and GELU in float64."""
 
 from functools import partial
 
@@ -15,11 +15,6 @@ from mha_numpy import tasks
 def test_gelu_is_within_its_bound(name, sign):
     x = (sign * RANGES[name]).astype(np.float32)
     assert_close(mha.gelu(x), x)
-
-
-def test_gelu_of_infinity_and_nan():
-    y = mha.gelu(np.asarray([np.inf, -np.inf, np.nan, 0.0], dtype=np.float32))
-    assert y[0] == np.inf and abs(y[1]) < 1e-15 and np.isnan(y[2]) and y[3] == 0
 
 
 @pytest.mark.parametrize(
@@ -45,21 +40,8 @@ def test_an_array_without_axes_gives_an_array_not_a_scalar(dtype, activate):
     assert (y.shape, y.dtype) == ((), dtype)
 
 
-def tanh_gelu(x):
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-
-FORMS = {
-    "float64": (mha.gelu, np.float64, exact_gelu, {"rtol": 0, "atol": 2e-15}),
-    "float16, rounded once": (mha.gelu, np.float16, exact_gelu, {"rtol": 2.0**-10, "atol": 2.0**-24}),
-    "tanh in float32": (ACTIVATIONS["tanh"], np.float32, tanh_gelu, {"rtol": 0, "atol": 1e-6}),
-    "tanh in float64": (ACTIVATIONS["tanh"], np.float64, tanh_gelu, {"rtol": 0, "atol": 1e-14}),
-}
-
-
-@pytest.mark.parametrize(("function", "dtype", "exact", "tolerance"), FORMS.values(), ids=FORMS)
-def test_other_dtypes_and_the_tanh_form_are_precise(rng, function, dtype, exact, tolerance):
-    x = np.concatenate([np.linspace(-40, 40, 20_001), 3 * rng.normal(size=20_000)]).astype(dtype)
-    y = function(x)
-    assert y.dtype == dtype
-    np.testing.assert_allclose(y, exact(x.astype(np.float64)), **tolerance)
+def test_half_precision_gelu_is_rounded_once_from_float32(rng):
+    x = rng.normal(size=10_000).astype(np.float16)
+    y = mha.gelu(x)
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, exact_gelu(x), rtol=2**-10, atol=2.0**-24)
