@@ -113,16 +113,6 @@ def test_a_gradient_through_unseen_keys_and_blind_rows_is_exactly_zero():
             assert not any(x[:, :, 7:].any() for x in gradients[1:])
 
 
-@pytest.mark.parametrize("kernel", ["sdpa", "recompute", "algebra"])
-def test_demands_are_followed(kernel):
-    inputs = [x.requires_grad_() for x in arrays()]
-    options = {"mask": mha.window(2, 1), "query_offset": 0}
-    with mha.use_kernel("attention", kernel):
-        actual = mha.explain("attention", *inputs, **options).kernel
-        assert actual == (None if kernel == "algebra" else kernel)
-        mha.scaled_dot_product_attention(*inputs, **options).sum().backward()
-
-
 def test_without_a_gradient_recompute_is_refused():
     with (
         torch.no_grad(),
