@@ -1,4 +1,7 @@
-"""The CuPy plugin on a GPU: arrays, devices, streams; `make gpu-check` judges its results by the conformance suite."""
+"""The CuPy plugin on a GPU: devices and streams.
+
+`make gpu-check` judges its numbers, and arrays that come from NumPy and go back, by the conformance suite.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,26 +27,12 @@ def gpu():
 
 
 @with_gpu
-@pytest.mark.parametrize("name", ["bool", "int32", "int64", "float16", "float32", "float64", "bfloat16"])
-def test_arrays_convert_both_ways(gpu, rng, name):
-    whole = (rng.normal(size=(4, 6)) * 3).astype(getattr(xp, name))
-    read_only = whole.copy()
-    read_only.flags.writeable = False
-    for x in (whole, whole.T, whole[::-1, ::2], whole[:0], whole[0, 0, ...], read_only):
-        for device in (None, 0, cupy.cuda.Device(0)):
-            there = gpu.from_numpy(x, device)
-            assert isinstance(there, cupy.ndarray) and there.dtype == x.dtype and there.device == DEVICES[0]
-            back = gpu.to_numpy(there)
-            assert isinstance(back, np.ndarray) and back.dtype == x.dtype
-            np.testing.assert_array_equal(back, x)
-
-
-@with_gpu
-def test_from_numpy_copies(gpu):
+def test_from_numpy_copies_to_any_name_of_a_device(gpu):
     x = np.zeros(3, dtype=np.float32)
-    there = gpu.from_numpy(x)
-    x[:] = 1
-    assert (gpu.to_numpy(there) == 0).all()
+    for device in (None, 0, cupy.cuda.Device(0)):
+        there = gpu.from_numpy(x, device)
+        x += 1
+        assert there.device == DEVICES[0] and (gpu.to_numpy(there) == x - 1).all()
 
 
 @with_gpu
