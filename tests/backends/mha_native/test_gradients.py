@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from native import needs_native, normal
+from judged_attention import normal
+from native import needs_native
 
 import mha_core as mha
 

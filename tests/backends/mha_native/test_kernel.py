@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from judged_attention import normal
 from memory_views import VIEWS
-from native import chosen, in_process, needs_native, normal
+from native import chosen, in_process, needs_native
 from project import ROOT
 
 import mha_core as mha
