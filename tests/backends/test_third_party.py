@@ -188,8 +188,8 @@ def test_the_frozen_kernel_for_numpy_runs_only_on_demand(calls, rng):
 
 def test_the_reasons_of_the_frozen_kernels_are_reported(frozen, xyz):
     wide = [frozen.from_numpy(x.astype(np.float64)) for x in xyz]
-    told = {rejection.kernel: rejection.reason for rejection in mha.explain("attention", *wide).rejected}
-    assert told == {"rows": "takes no float64"}
+    reasons = {rejection.kernel: rejection.reason for rejection in mha.explain("attention", *wide).rejected}
+    assert reasons == {"rows": "takes no float64"}
     with pytest.raises(mha.KernelUnsupported, match="it takes no float64"), mha.use_kernel("attention", "rows"):
         mha.scaled_dot_product_attention(*wide)
     with pytest.raises(mha.KernelUnsupported, match="it computes the exact gelu only"), mha.use_kernel("gelu", "erf"):

@@ -137,7 +137,7 @@ def inputs(rng, *batch):
 
 
 def test_gradients_of_gradients(rng):
-    """Of all arguments, by the gradient of a squared gradient; jit inside and outside of grad."""
+    """The gradient of a squared gradient, for all arguments; jit inside and outside of grad."""
     given, places = inputs(rng), (0, 1, 2, 3)
 
     def squared(loss):

@@ -22,9 +22,9 @@ SPLIT = (
 DISK = "23 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 
 
-def machine(root, own, mounts, files):
+def machine(root, groups, mounts, files):
     """A root directory with /proc/self and control groups."""
-    files = {"proc/self/cgroup": own, "proc/self/mountinfo": DISK + mounts} | files
+    files = {"proc/self/cgroup": groups, "proc/self/mountinfo": DISK + mounts} | files
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +42,8 @@ def split(root, path, limits, top="/"):
     for group, (quota, period) in limits.items():
         files[f"sys/fs/cgroup/cpu,cpuacct/{group}cpu.cfs_quota_us"] = f"{quota}\n"
         files[f"sys/fs/cgroup/cpu,cpuacct/{group}cpu.cfs_period_us"] = f"{period}\n"
-    own = f"9:name=systemd:/elsewhere\n4:cpuset:/elsewhere\n3:cpu,cpuacct:{path}\n0::/elsewhere\n"
-    return machine(root, own, SPLIT.format(top=top), files)
+    groups = f"9:name=systemd:/elsewhere\n4:cpuset:/elsewhere\n3:cpu,cpuacct:{path}\n0::/elsewhere\n"
+    return machine(root, groups, SPLIT.format(top=top), files)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def run_three(function, tasks):
     autouse=True, params=[pytest.param(run_three, marks=pytest.mark.quick), pytest.param(None, marks=pytest.mark.full)]
 )
 def _tasks(request, monkeypatch):
-    """Which tasks of a call are run: three, or all."""
+    """The tasks of a call that are run: three, or all."""
     if request.param and request.function is not test_13_all_other_memory_grows_with_the_length:
         monkeypatch.setattr(kernel, "run", request.param)
 

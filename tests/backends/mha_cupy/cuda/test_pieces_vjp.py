@@ -129,8 +129,8 @@ def test_nothing_is_written_beyond_the_results(rng):
     cuda_on_host.run(columns.sums_of_runs(d, order, start, table[:2]))
     np.testing.assert_allclose(table[1], d.sum(axis=0), atol=1e-4)
     assert (table[0] == 0).all()
-    for rest in (room[290:], mean[290:], factor[290:], total[5:], table[2:]):
-        assert (rest == 7).all()
+    for beyond in (room[290:], mean[290:], factor[290:], total[5:], table[2:]):
+        assert (beyond == 7).all()
 
 
 # supports
