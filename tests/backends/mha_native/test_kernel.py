@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from judged_attention import normal
+from judged_attention import assert_lowest_numbers_are_only_numbers, inputs, normal
 from memory_views import VIEWS
 from native import chosen, in_process, needs_native
 from project import ROOT
@@ -122,15 +122,9 @@ def test_tensors_whose_sign_is_not_in_memory_yet(rng):
 
 @pytest.mark.parametrize("queries", [1, 20])
 def test_the_lowest_finite_bias_and_sink_are_only_numbers(rng, queries):
-    """Transformers adds the lowest number of the dtype where a mask is False: a row of it has equal weights (promise 3)."""
-    lowest = np.finfo(np.float32).min
-    query, key, value = normal(rng, 1, queries, 8), normal(rng, 1, 70, 8), normal(rng, 1, 70, 8)
-    state = mha.attention_state(query, key, value, bias=np.full((queries, 70), lowest))
-    np.testing.assert_allclose(state.out, np.broadcast_to(value.mean(axis=-2), state.out.shape), atol=1e-5)
-    assert (state.lse == lowest).all()
-    state = mha.attention_state(query, key, value, sink=np.asarray([lowest]), mask=mha.prefix(0))
-    assert (state.out == 0).all() and (state.lse == lowest).all()
-    state = mha.attention_state(query, key, value, sink=np.asarray([np.inf], dtype=np.float32))
+    assert_lowest_numbers_are_only_numbers(rng, queries)
+    query, key, value = inputs(rng, queries, 70)
+    state = mha.attention_state(query, key, value, sink=np.full(2, np.inf, dtype=np.float32))
     assert np.isnan(state.out).all() and np.isnan(state.lse).all()
 
 
