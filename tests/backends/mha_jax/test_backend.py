@@ -169,10 +169,10 @@ def test_gradients_equal_those_of_numpy(rng, options):
 
 @pytest.mark.parametrize("op", [mha.gelu, mha.silu, lambda x: mha.gelu(x, approximate="tanh")], ids=["gelu", "silu", "tanh"])
 def test_gradients_of_activations(op):
-    assert float(jax.grad(op)(jnp.asarray(0.0))) == pytest.approx(0.5)
-    x = np.asarray([-30.0, -1.0, 0.0, 1e-3, 1.0, 30.0])
-    slopes = (op(x + 1e-6) - op(x - 1e-6)) / 2e-6
-    close(jax.jit(jax.vmap(jax.grad(op)))(jnp.asarray(x, dtype=DTYPE)), slopes)
+    x = np.asarray([0.0, -30.0, -1.0, 1e-3, 1.0, 30.0])
+    slopes = jax.jit(jax.vmap(jax.grad(op)))(jnp.asarray(x, dtype=DTYPE))
+    assert slopes[0] == pytest.approx(0.5)
+    close(slopes, (op(x + 1e-6) - op(x - 1e-6)) / 2e-6)
 
 
 def test_vmap_over_everything_equals_a_batch(rng):
