@@ -66,17 +66,26 @@ def test_packed_sequences_need_no_mask(qkv, monkeypatch):
     torch.testing.assert_close(state.lse, expected.lse)
 
 
-def test_long_masks_are_built_in_blocks_of_queries(rng, monkeypatch):
+LONG = {
+    "array in a band": (lambda rng: torch.asarray(rng.random((2, 300, 300)) < 0.1) & mha.window(40, 10), 2 * 16 * 300),
+    "chunks": (lambda rng: mha.chunks(50), 16 * (100 + 2 * 8)),  # two chunks, and steps of keys that reach beyond them
+}
+"""Masks of 300 queries and keys, and the most pairs of a block of queries."""
+
+
+@pytest.mark.parametrize(("make", "most"), LONG.values(), ids=LONG)
+def test_long_masks_are_built_in_blocks_of_queries_for_the_keys_they_reach(rng, monkeypatch, make, most):
     query, key, value = (torch.asarray(rng.normal(size=(1, 2, 300, 4))) for _ in range(3))
-    mask = torch.asarray(rng.random((2, 300, 300)) < 0.1)
+    mask = make(rng)
     with mha.use_kernel("attention", "algebra"):
-        expected = mha.attention_state(query, key, value, mask=mask & mha.window(40, 10))
+        expected = mha.attention_state(query, key, value, mask=mask)
     monkeypatch.setattr(sdpa, "_MASK", 1 << 12)
+    monkeypatch.setattr(sdpa, "_STEP", 8)
     built, build = [], sdpa.mask_of
     monkeypatch.setattr(sdpa, "mask_of", lambda *args: built.append(build(*args)) or built[-1])
-    state = mha.attention_state(query, key, value, mask=mask & mha.window(40, 10))
+    state = mha.attention_state(query, key, value, mask=mask)
     assert len(built) > 5
-    assert max(x.numel() for x in built) <= 2 * 16 * 300
+    assert max(x.numel() for x in built) <= most
     torch.testing.assert_close(state.out, expected.out)
     torch.testing.assert_close(state.lse, expected.lse)
 
