@@ -74,6 +74,22 @@ def _exact(call):
     return exact_attention(*arrays, dtype=dtype, **options)
 
 
+def assert_lowest_numbers_are_only_numbers(rng, length):
+    """The lowest finite bias and sink: in a base other than e they would become infinite.
+
+    Transformers adds this bias where a mask is False: a row of it has equal weights.
+    """
+    lowest, (query, key, value) = np.finfo(np.float32).min, inputs(rng, length, 90)
+    bias = np.zeros((length, 90), dtype=np.float32)
+    bias[-1] = lowest
+    out, lse = mha.attention_state(query, key, value, bias=bias)
+    np.testing.assert_allclose(out[..., -1, :], value.mean(axis=-2), atol=1e-6)
+    assert (lse[..., -1] == lowest).all()
+    sink = np.asarray([lowest, 1], dtype=np.float32)
+    out, lse = mha.attention_state(query, key, value, sink=sink, mask=mha.prefix(0))
+    assert (out == 0).all() and (lse == sink[:, None]).all()
+
+
 def same_bits(*states):
     first, *others = states
     for other in others:

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from project import PATHS, ROOT
 
@@ -48,10 +47,6 @@ def _levels():
 
 LEVELS = _levels()
 """Levels of vector instructions that this processor has, the best one first."""
-
-
-def normal(rng, *shape, dtype=np.float32):
-    return rng.normal(size=shape).astype(dtype)
 
 
 def chosen(*arrays, **options):

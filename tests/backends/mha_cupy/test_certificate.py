@@ -3,10 +3,7 @@
 import json
 from hashlib import sha256
 
-import numpy as np
 import pytest
-from sample_kernels import a_kernel
-from without_gpu import python
 
 import mha_core as mha
 import mha_cupy
@@ -154,15 +151,3 @@ def test_a_kernel_that_never_ran_is_not_certified(shipped):
 def test_a_broken_certificate_is_named_and_breaks_nothing(shipped, content, reason):
     (message,) = shipped(content)
     assert message.startswith(f"0.json is not a certificate: {reason}")
-
-
-def test_explain_says_why_a_kernel_is_opt_in(installed):
-    installed(a_kernel("relu", name="waits", opt_in="no certificate says that it passed on a GPU"))
-    (rejected,) = (one for one in mha.explain("relu", np.ones(3)).rejected if one.kernel == "waits")
-    assert rejected.reason == "is chosen only by use_kernel('relu', 'waits'): no certificate says that it passed on a GPU"
-
-
-def test_the_plugin_imports_no_array_library():
-    modules = ("cupy", "mha_cupy.rowwise", "mha_cupy.norms")
-    code = f"import sys, mha_core as mha; mha.backends(); print([name for name in {modules} if name in sys.modules])"
-    assert python(code) == "[]\n"

@@ -1,4 +1,7 @@
-"""The CuPy plugin on a GPU: arrays, devices, streams; `make gpu-check` judges its results by the conformance suite."""
+"""The CuPy plugin on a GPU: devices and streams.
+
+`make gpu-check` judges its numbers, and arrays that come from NumPy and go back, by the conformance suite.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,26 +27,12 @@ def gpu():
 
 
 @with_gpu
-@pytest.mark.parametrize("name", ["bool", "int32", "int64", "float16", "float32", "float64", "bfloat16"])
-def test_arrays_convert_both_ways(gpu, rng, name):
-    whole = (rng.normal(size=(4, 6)) * 3).astype(getattr(xp, name))
-    read_only = whole.copy()
-    read_only.flags.writeable = False
-    for x in (whole, whole.T, whole[::-1, ::2], whole[:0], whole[0, 0, ...], read_only):
-        for device in (None, 0, cupy.cuda.Device(0)):
-            there = gpu.from_numpy(x, device)
-            assert isinstance(there, cupy.ndarray) and there.dtype == x.dtype and there.device == DEVICES[0]
-            back = gpu.to_numpy(there)
-            assert isinstance(back, np.ndarray) and back.dtype == x.dtype
-            np.testing.assert_array_equal(back, x)
-
-
-@with_gpu
-def test_from_numpy_copies(gpu):
+def test_from_numpy_copies_to_any_name_of_a_device(gpu):
     x = np.zeros(3, dtype=np.float32)
-    there = gpu.from_numpy(x)
-    x[:] = 1
-    assert (gpu.to_numpy(there) == 0).all()
+    for device in (None, 0, cupy.cuda.Device(0)):
+        there = gpu.from_numpy(x, device)
+        x += 1
+        assert there.device == DEVICES[0] and (gpu.to_numpy(there) == x - 1).all()
 
 
 @with_gpu
@@ -183,28 +172,3 @@ def test_where_selects_bfloat16_bit_for_bit(gpu):
     assert chosen.dtype == BFLOAT16
     expected = np.where(np.isnan(bits.view(BFLOAT16).astype(np.float32)), np.asarray(1, BFLOAT16).view(np.uint16), bits)
     np.testing.assert_array_equal(gpu.to_numpy(chosen).view(np.uint16), expected)
-
-
-@with_gpu
-def test_a_layer_converts_both_ways(gpu, rng):
-    x = rng.normal(size=(2, 5, 8)).astype(np.float32)
-    layer = mha.EncoderLayer.init(d_model=8, num_heads=2, d_ff=16, seed=0)
-    there = layer.to("cupy")
-    np.testing.assert_allclose(gpu.to_numpy(there(gpu.from_numpy(x))), layer(x), atol=1e-5)
-    half = there.to("cupy", dtype="bfloat16")
-    assert {a.dtype for a in half.arrays().values()} == {BFLOAT16}
-    assert half(gpu.from_numpy(x.astype(BFLOAT16))).dtype == BFLOAT16
-    for name, back in there.to("numpy").arrays().items():
-        np.testing.assert_array_equal(back, layer.arrays()[name])
-
-
-@with_gpu
-def test_arrays_of_two_libraries_are_refused(gpu):
-    x = np.ones((2, 2), dtype=np.float32)
-    with pytest.raises(
-        mha.BackendMismatch, match=r"^key is a numpy\.ndarray, but query is a cupy\.ndarray: write key = "
-    ) as error:
-        mha.scaled_dot_product_attention(gpu.from_numpy(x), x, gpu.from_numpy(x))
-    arguments = {"key": x}
-    exec(str(error.value).partition("write ")[2], {"mha_cupy": mha_cupy}, arguments)
-    np.testing.assert_array_equal(gpu.to_numpy(arguments["key"]), x)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import needs
 import numpy as np
 import pytest
+from jax_gradients import DTYPE, X64, assert_like_numpy, by
 from option_pairs import NAMES, PAIRS, arguments
 from sample_kernels import Plugin
 
@@ -23,8 +24,7 @@ from mha_core.algebra.masks import Mask
 from mha_core.plugin import Kernel, register, unregister
 
 pytestmark = [pytest.mark.full, pytest.mark.rotating, needs.installed("mha_jax", "jax")]
-X64 = jax.config.jax_enable_x64
-DTYPE, ATOL = (np.float64, 1e-11) if X64 else (np.float32, 2e-4)
+ATOL = 1e-11 if X64 else 2e-4
 TRIED, SEEDS = (PAIRS[::4], range(8)) if X64 else ([(name,) for name in (*NAMES, "dropout", "kept")], range(6))
 SMALL = "small blocks"
 KEPT = np.random.default_rng(1).random((6, 6)) < 0.7
@@ -57,64 +57,12 @@ def small_blocks():
     unregister(plugin)
 
 
-def by(kernel, function):
-    """Return a function that computes attention and its gradients by a kernel."""
-
-    def call(*arguments, **options):
-        with mha.use_kernel("attention", kernel), mha.use_kernel("attention_vjp", kernel):
-            return function(*arguments, **options)
-
-    return call
-
-
 def close(actual, expected, atol=ATOL):
     np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=atol, atol=atol)
 
 
 def normal(rng, *shape):
     return jnp.asarray(rng.normal(size=shape), dtype=DTYPE)
-
-
-def assert_like_numpy(rng, query, key, value, make_options):
-    """Compare the state and all gradients under jit, with every array an argument, with the algebra on NumPy in float64."""
-    made = []
-
-    def make(x):
-        x = np.asarray(x)
-        floating = x.dtype.kind == "f"
-        made.append(jnp.asarray(x, dtype=DTYPE if floating else None))
-        return x.astype(np.float64) if floating else x
-
-    options = make_options(make)
-    arrays = [np.asarray(x, dtype=np.float64) for x in (query, key, value)]
-    state, pullback = by("algebra", mha.vjp)(mha.attention_state, *arrays, **options)
-    d_out, d_lse = rng.normal(size=state.out.shape), rng.normal(size=state.lse.shape)
-    expected = by("algebra", pullback)(mha.AttentionState(d_out, d_lse))
-    of_options = [each for each in expected.options.values() if each is not None]
-    of_options = [getattr(each, "table", getattr(each, "array", each)) for each in of_options]
-
-    @jax.jit
-    def found(arrays, made, d):
-        def attend(arrays, floats):
-            left = iter(floats)
-            rest = iter([next(left) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in made])
-            return by(SMALL, mha.attention_state)(*arrays, **make_options(lambda x: next(rest)))
-
-        floats = [x for x in made if jnp.issubdtype(x.dtype, jnp.floating)]
-        state, pull = jax.vjp(attend, arrays, floats)
-        return state, pull(d)
-
-    there = [jnp.asarray(x, dtype=DTYPE) for x in (*arrays, d_out, d_lse)]
-    got, (gradients, of_floats) = found(there[:3], made, mha.AttentionState(*there[3:]))
-    assert got.out.dtype == got.lse.dtype == DTYPE
-    close(got.out, state.out)
-    close(got.lse, state.lse)
-    for name, actual, exact in zip(("query", "key", "value"), gradients, expected, strict=True):
-        assert actual.dtype == DTYPE
-        np.testing.assert_allclose(actual, exact, rtol=ATOL, atol=ATOL, err_msg=f"gradient of {name}")
-    assert len(of_floats) == len(of_options)
-    for actual, exact in zip(of_floats, of_options, strict=True):
-        close(actual, exact)
 
 
 def options_of(names, make):
@@ -133,7 +81,7 @@ def options_of(names, make):
 @pytest.mark.parametrize("names", TRIED, ids=" and ".join)
 def test_state_and_gradients_with_every_option(rng, names):
     arrays = arguments([name for name in names if name in NAMES], rng, np.asarray)[0]
-    assert_like_numpy(rng, *arrays, partial(options_of, names))
+    assert_like_numpy(rng, SMALL, arrays, partial(options_of, names), ATOL)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -147,7 +95,7 @@ def test_random_problems(rng, seed):
     out, lse, _ = oracle.attention(problem.query, problem.key, problem.value, **problem.oracle)
     close(state.out, out)
     close(state.lse, lse)
-    assert_like_numpy(rng, problem.query, problem.key, problem.value, problem.options)
+    assert_like_numpy(rng, SMALL, (problem.query, problem.key, problem.value), problem.options, ATOL)
 
 
 def test_an_offset_for_each_element(rng):
@@ -158,7 +106,7 @@ def test_an_offset_for_each_element(rng):
         bias = mha.relative_bias(make(table), bidirectional=True, max_distance=4)
         return {"bias": bias, "mask": mha.window(3, 1) & ~mha.chunks(2), "query_offset": make(offset)}
 
-    assert_like_numpy(rng, query, key, key, options)
+    assert_like_numpy(rng, SMALL, (query, key, key), options, ATOL)
 
 
 def test_half_precision_is_summed_in_float32(rng):
@@ -189,7 +137,7 @@ def inputs(rng, *batch):
 
 
 def test_gradients_of_gradients(rng):
-    """Of all arguments, by the gradient of a squared gradient; jit inside and outside of grad."""
+    """The gradient of a squared gradient, for all arguments; jit inside and outside of grad."""
     given, places = inputs(rng), (0, 1, 2, 3)
 
     def squared(loss):

@@ -126,10 +126,10 @@ def test_value_and_grad_by_jax(rng):
     (value, aux), expected = mha.value_and_grad(loss, has_aux=True)(model, x)
     there = {"layer": encoder.to("jax"), "unused": jnp.ones(3), "ids": jnp.arange(2)}
 
-    def found(layer, x):
+    def computed(layer, x):
         return mha.value_and_grad(loss, has_aux=True)(there | {"layer": layer}, x)
 
-    (got, got_aux), gradients = found(there["layer"], jnp.asarray(x))
+    (got, got_aux), gradients = computed(there["layer"], jnp.asarray(x))
     close(got, value)
     assert got_aux["name"] == "a" and got_aux["state"].lse is None
     assert isinstance(got_aux["y"], jax.Array) and not isinstance(got_aux["y"], jax.core.Tracer)
@@ -141,7 +141,7 @@ def test_value_and_grad_by_jax(rng):
     @jax.jit
     def under_jit(arrays, x):
         left = iter(arrays)
-        (value, aux), gradients = found(there["layer"].map(lambda _: next(left)), x)
+        (value, aux), gradients = computed(there["layer"].map(lambda _: next(left)), x)
         return value, aux["y"], list(gradients["layer"].arrays().values())
 
     value, y, arrays = under_jit(list(there["layer"].arrays().values()), jnp.asarray(x))

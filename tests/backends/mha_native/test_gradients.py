@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from native import needs_native, normal
+from judged_attention import normal
+from native import needs_native
 
 import mha_core as mha
 
@@ -58,7 +59,7 @@ def test_torch_s_autograd_uses_it_and_can_be_differentiated_again(rng):
     for x, y in zip(computed, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=0, atol=1e-13)
     attention = lambda *x: mha.scaled_dot_product_attention(*x, softcap=2.0)  # noqa: E731
-    few = [x.detach()[:, :, :4, :3].requires_grad_() for x in arrays]  # each number is changed in turn
+    few = [x.detach()[:, :1, :3, :2].requires_grad_() for x in arrays]  # each number is changed in turn
     assert torch.autograd.gradgradcheck(attention, few)
 
 

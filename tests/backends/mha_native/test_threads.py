@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from native import LEVELS, in_process, needs_native, normal
+from judged_attention import normal
+from native import LEVELS, in_process, needs_native
 
 import mha_core as mha
 

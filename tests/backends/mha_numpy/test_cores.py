@@ -22,9 +22,9 @@ SPLIT = (
 DISK = "23 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 
 
-def machine(root, own, mounts, files):
+def machine(root, groups, mounts, files):
     """A root directory with /proc/self and control groups."""
-    files = {"proc/self/cgroup": own, "proc/self/mountinfo": DISK + mounts} | files
+    files = {"proc/self/cgroup": groups, "proc/self/mountinfo": DISK + mounts} | files
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +42,8 @@ def split(root, path, limits, top="/"):
     for group, (quota, period) in limits.items():
         files[f"sys/fs/cgroup/cpu,cpuacct/{group}cpu.cfs_quota_us"] = f"{quota}\n"
         files[f"sys/fs/cgroup/cpu,cpuacct/{group}cpu.cfs_period_us"] = f"{period}\n"
-    own = f"9:name=systemd:/elsewhere\n4:cpuset:/elsewhere\n3:cpu,cpuacct:{path}\n0::/elsewhere\n"
-    return machine(root, own, SPLIT.format(top=top), files)
+    groups = f"9:name=systemd:/elsewhere\n4:cpuset:/elsewhere\n3:cpu,cpuacct:{path}\n0::/elsewhere\n"
+    return machine(root, groups, SPLIT.format(top=top), files)
 
 
 @pytest.mark.parametrize(
@@ -140,30 +140,3 @@ def test_a_wrong_number_is_refused_and_changes_nothing(recorded, wrong, error, m
     with pytest.raises(error, match=message):
         mha.set_num_threads(wrong)
     assert early == []
-
-
-TORCH = """
-import mha_core as mha
-import torch
-own = torch.get_num_threads()
-mha.set_num_threads(None)
-assert torch.get_num_threads() == own
-{before}
-x = torch.ones(1, 2, 2)
-mha.scaled_dot_product_attention(x, x, x)
-{after}
-assert torch.get_num_threads() == own + 3, torch.get_num_threads()
-mha.set_num_threads(own + 1)
-assert torch.get_num_threads() == own + 1
-mha.set_num_threads(None)
-assert torch.get_num_threads() == own, (torch.get_num_threads(), own)
-mha.set_num_threads(None)
-assert torch.get_num_threads() == own
-"""
-
-
-@pytest.mark.parametrize("first", ["set", "loaded"])
-def test_torch_uses_the_number_and_gets_its_own_back(first):
-    set_number = "mha.set_num_threads(own + 3)"
-    script = TORCH.format(before=set_number if first == "set" else "", after="" if first == "set" else set_number)
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -9,9 +9,9 @@ from mha_numpy import tasks
 UNIT = 2.0**-24
 
 
-def pulled(kernel, op, function, *arguments, d, **options):
+def pulled(kernel, op, function, *arguments, d):
     """Return the gradients of the arguments by a kernel."""
-    _, pullback = mha.vjp(function, *arguments, **options)
+    _, pullback = mha.vjp(function, *arguments)
     with mha.use_kernel(op, kernel):
         return pullback(d)
 

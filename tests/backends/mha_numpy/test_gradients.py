@@ -183,14 +183,6 @@ def test_pairs_that_do_not_attend_add_exactly_0_whatever_they_hold(rng, small_ti
         np.testing.assert_allclose(x[:, :, :23], y[:, :, :23], rtol=1e-12, atol=1e-13)
 
 
-def test_keys_beyond_the_length_have_gradients_of_exactly_0(rng):
-    arrays = inputs(rng, 20, 30, batch=(2,), dim=6)
-    d = normal(rng, 2, 2, 20, 6), None
-    actual = gradients_by("tiles", arrays, d, EVERY, mask=mha.key_lengths(np.asarray([11, 0])))
-    assert not actual.key[0, :, 11:].any() and not actual.value[0, :, 11:].any() and actual.key[0, :, :11].all()
-    assert not any(x[1].any() for x in actual[:3])
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_rounded_once(rng, dtype):
     if dtype == "bfloat16":

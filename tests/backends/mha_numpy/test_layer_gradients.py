@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from judged_attention import normal
 
 import mha_core as mha
 from mha_numpy import layer_gradients
@@ -17,10 +18,6 @@ def made(rng, *, norm_first=False, activation="gelu", kv_heads=None):
         attention = mha.MultiHeadAttention.init(d_model=32, num_heads=4, num_kv_heads=kv_heads, seed=1)
         layer = replace(layer, attention=attention)
     return layer.map(lambda w: (w + 0.1 * rng.normal(size=w.shape)).astype(np.float32))
-
-
-def normal(rng, *shape):
-    return rng.normal(size=shape).astype(np.float32)
 
 
 def named(gradients):
@@ -108,10 +105,10 @@ def test_gradients_that_are_wanted_are_those_of_all(rng, norm_first, names):
     layer, x, d = made(rng, norm_first=norm_first), normal(rng, 2, 80, 32), normal(rng, 2, 80, 32)
     every = mha.vjp(layer, x)[1](d)[0].arrays()
     _, pullback = mha.vjp(lambda layer: layer(x), layer, wrt=lambda name: name.removeprefix("layer.") in names)
-    (some,) = pullback(d)
-    assert some.arrays().keys() == names
+    (wanted,) = pullback(d)
+    assert wanted.arrays().keys() == names
     for name in names:
-        np.testing.assert_array_equal(some.arrays()[name], every[name])
+        np.testing.assert_array_equal(wanted.arrays()[name], every[name])
 
 
 def test_nan_stays_in_its_sequence(rng):

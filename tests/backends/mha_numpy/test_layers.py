@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from judged_attention import normal
 from memory_views import VIEWS
 
 import mha_core as mha
@@ -45,10 +46,6 @@ def encoder_layer(d_model=32, num_heads=4, d_ff=80, activation="gelu", norm_firs
     )
 
 
-def numbers(rng, *shape, dtype=np.float32):
-    return rng.normal(size=shape).astype(dtype)
-
-
 SHAPES = {
     "one sequence, no batch": (17,),
     "one long sequence": (2100,),
@@ -64,7 +61,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_encoder_layer_of_every_shape(rng, shape, norm_first):
-    layer, x = encoder_layer(norm_first=norm_first), numbers(rng, *shape, 32)
+    layer, x = encoder_layer(norm_first=norm_first), normal(rng, *shape, 32)
     assert mha.explain(lambda: layer(x)).kernel == "chunks"
     assert_close(lambda layer, x: layer(x), layer, x)
 
@@ -72,7 +69,7 @@ def test_encoder_layer_of_every_shape(rng, shape, norm_first):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_activation(rng, activation, dtype):
-    layer, x = encoder_layer(activation=activation, dtype=dtype), numbers(rng, 5, 60, 32, dtype=dtype) * 3
+    layer, x = encoder_layer(activation=activation, dtype=dtype), normal(rng, 5, 60, 32, dtype=dtype) * 3
     assert_close(lambda layer, x: layer(x), layer, x)
 
 
@@ -90,7 +87,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_reaches_its_own_sequence(rng, name):
-    layer, x, options = encoder_layer(), numbers(rng, 9, 40, 32), OPTIONS[name](rng)
+    layer, x, options = encoder_layer(), normal(rng, 9, 40, 32), OPTIONS[name](rng)
 
     def call(layer, x):
         cast = {key: y.astype(x.dtype) if getattr(y, "dtype", None) == np.float64 else y for key, y in options.items()}
@@ -104,7 +101,7 @@ def test_every_option_reaches_its_own_sequence(rng, name):
 @pytest.mark.parametrize("shape", [(3,), (1,), (700,), (2, 3, 400)])
 def test_feed_forward(rng, shape, gated):
     layer = mha.FeedForward.init(d_model=24, d_ff=3000, activation="silu", gated=gated, seed=0)
-    x = numbers(rng, *shape, 24)
+    x = normal(rng, *shape, 24)
     assert mha.explain(lambda: layer(x)).kernel == "chunks"
     assert_close(lambda layer, x: layer(x), layer, x)
 
@@ -112,13 +109,13 @@ def test_feed_forward(rng, shape, gated):
 @pytest.mark.parametrize("norm", [mha.LayerNorm, mha.RMSNorm])
 @pytest.mark.parametrize("width", [1, 7, 384, 70_000])
 def test_norms(rng, norm, width):
-    layer, x = norm.init(d_model=width), numbers(rng, 3, 5, width) * 10 + 100
+    layer, x = norm.init(d_model=width), normal(rng, 3, 5, width) * 10 + 100
     assert_close(lambda layer, x: layer(x), layer, x)
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_strides_do_not_matter_and_nothing_is_written(rng, view):
-    layer, x = encoder_layer(), view(numbers(rng, 9, 40, 32))
+    layer, x = encoder_layer(), view(normal(rng, 9, 40, 32))
     given = {"x": x, **layer.arrays()}
     before = {name: array.copy(order="C") for name, array in given.items()}
     assert (layer(x) == layer(before["x"])).all()
@@ -127,7 +124,7 @@ def test_strides_do_not_matter_and_nothing_is_written(rng, view):
 
 
 def test_every_call_gives_the_same_bits(rng):
-    layer, x = encoder_layer(), numbers(rng, 9, 130, 32)
+    layer, x = encoder_layer(), normal(rng, 9, 130, 32)
     expected, results = layer(x), []
     run(lambda _: results.append(layer(x)), range(2))
     with ThreadPoolExecutor(6) as callers:
@@ -144,8 +141,8 @@ def test_nan_and_infinity_stay_in_their_sequence_without_a_warning(activation):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         y, z = layer(x), layer(spoilt)
-    others = [0, 4, 5]
-    np.testing.assert_allclose(z[others], y[others], rtol=0, atol=1e-5)
+    finite = [0, 4, 5]
+    np.testing.assert_allclose(z[finite], y[finite], rtol=0, atol=1e-5)
     assert np.isnan(z[1]).all() and np.isnan(z[2]).all()
 
 

@@ -122,13 +122,13 @@ def call():
     while not end.is_set():
         threads.run(lambda n: n * n, range(8))
 
-others = [threading.Thread(target=call) for _ in range(3)]
-for other in others:
-    other.start()
+callers = [threading.Thread(target=call) for _ in range(3)]
+for caller in callers:
+    caller.start()
 print(*{in_child(meet) for _ in range(40)})
 end.set()
-for other in others:
-    other.join()
+for caller in callers:
+    caller.join()
 assert count() == 4
 """
     assert run(script) == ["0"]
@@ -168,11 +168,11 @@ first = [next(results) for _ in range(10)]
 
 def child():
     try:
-        rest = list(results)
+        later = list(results)
     except RuntimeError as error:
         assert "forked" in str(error), error
     else:
-        assert first + rest == [n * n for n in range(1000)]
+        assert first + later == [n * n for n in range(1000)]
 
 print(in_child(child))
 assert first + list(results) == [n * n for n in range(1000)]

@@ -15,7 +15,20 @@ SCRATCH = 2 << 20  # bytes for each thread
 OBJECTS = 64 << 10  # bytes of Python objects, for the tasks of a call
 
 
-def options_of(name, rng, heads, length, num_keys, batch):
+class Repeated:
+    """The same random numbers again and again: memory does not depend on them, and a hundred million take seconds to draw."""
+
+    def __init__(self, dtype):
+        self.numbers = np.random.default_rng(0).normal(size=1 << 16).astype(dtype)
+
+    def normal(self, size):
+        return np.resize(self.numbers, size)
+
+
+DRAWN = Repeated(np.float32)
+
+
+def options_of(name, heads, length, num_keys, batch):
     at_the_end = {"query_offset": num_keys - length}
     return {
         "plain": dict,
@@ -23,13 +36,13 @@ def options_of(name, rng, heads, length, num_keys, batch):
         "window": lambda: {"mask": mha.window(num_keys // 4, 0), **at_the_end},
         "key_lengths": lambda: {"mask": mha.key_lengths(np.full(batch, num_keys - 5))},
         "alibi": lambda: {"bias": mha.alibi(heads), **at_the_end},
-        "bias": lambda: {"bias": normal(rng, heads, length, num_keys)},
-        "one bias": lambda: {"bias": normal(rng, length, num_keys)},
-        "mask": lambda: {"mask": rng.random((length, num_keys)) < 0.5},
-        "causal mask": lambda: {"mask": mha.causal() & (rng.random((length, num_keys)) < 0.5), **at_the_end},
+        "bias": lambda: {"bias": normal(DRAWN, heads, length, num_keys)},
+        "one bias": lambda: {"bias": normal(DRAWN, length, num_keys)},
+        "mask": lambda: {"mask": normal(DRAWN, length, num_keys) < 0},
+        "causal mask": lambda: {"mask": mha.causal() & (normal(DRAWN, length, num_keys) < 0), **at_the_end},
         "rest": lambda: {"mask": mha.causal() | mha.prefix(9), **at_the_end},
         "packed": lambda: {"mask": mha.packed([length // 4] * 4)},
-        "softcap and sink": lambda: {"softcap": 5.0, "sink": normal(rng, heads)},
+        "softcap and sink": lambda: {"softcap": 5.0, "sink": normal(DRAWN, heads)},
     }[name]()
 
 
@@ -43,7 +56,7 @@ def run_three(function, tasks):
     autouse=True, params=[pytest.param(run_three, marks=pytest.mark.quick), pytest.param(None, marks=pytest.mark.full)]
 )
 def _tasks(request, monkeypatch):
-    """Which tasks of a call are run: three, or all."""
+    """The tasks of a call that are run: three, or all."""
     if request.param and request.function is not test_13_all_other_memory_grows_with_the_length:
         monkeypatch.setattr(kernel, "run", request.param)
 
@@ -63,21 +76,11 @@ SHAPES = {
     "1x2x4096x128": (1, 2, 4096, 4096, 128),
     "1x1x2048x256": (1, 1, 2048, 2048, 256),
     "64x12x16x64": (64, 12, 16, 16, 64),
-    "decode": (1, 8, 1, 30_000, 64),
+    "decode": (1, 8, 1, 10_000, 64),
     "decode, many": (16, 8, 1, 1000, 64),
 }
 SMALL = [name for name in SHAPES if name not in ("decode", "1x2x4096x128")]
 KINDS = ["plain", "causal", "window", "key_lengths", "alibi", "mask", "causal mask", "one bias", "softcap and sink"]
-
-
-class Repeated:
-    """The same random numbers again and again: memory does not depend on them, and a hundred million take seconds to draw."""
-
-    def __init__(self, dtype):
-        self.numbers = np.random.default_rng(0).normal(size=1 << 16).astype(dtype)
-
-    def normal(self, size):
-        return np.resize(self.numbers, size)
 
 
 @lru_cache(maxsize=1)  # tests of one shape follow each other
@@ -92,51 +95,51 @@ def _forget():
     arrays_of.cache_clear()
 
 
-def problem(rng, shape, kind, **changes):
+def problem(shape, kind, **changes):
     batch, _, length, num_keys, _ = SHAPES[shape]
     arrays = arrays_of(shape, **changes)
-    return arrays, options_of(kind, rng, arrays[0].shape[1], length, num_keys, batch)
+    return arrays, options_of(kind, arrays[0].shape[1], length, num_keys, batch)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_scratch_of_a_thread(rng, shape, kind):
-    assert_little_scratch(*problem(rng, shape, kind))
+def test_scratch_of_a_thread(shape, kind):
+    assert_little_scratch(*problem(shape, kind))
 
 
-@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "alibi"])
+@pytest.mark.parametrize("kind", ["plain", "causal", "mask"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_scratch_of_other_dtypes(rng, shape, kind, dtype):
-    assert_little_scratch(*problem(rng, shape, kind, dtype=dtype))
+def test_scratch_of_other_dtypes(shape, kind, dtype):
+    assert_little_scratch(*problem(shape, kind, dtype=dtype))
 
 
 @pytest.mark.parametrize(("group", "width"), [(4, None), (7, 300), (1, 3)])
 @pytest.mark.parametrize("kind", ["plain", "causal", "bias", "rest", "packed"])
-def test_scratch_of_groups_and_widths(rng, kind, group, width):
-    arrays, _ = problem(rng, "1x8x2048x64", "plain", group=group, width=width)
-    options = options_of(kind, rng, 8 * group, 512, 512, 1)
+def test_scratch_of_groups_and_widths(kind, group, width):
+    arrays, _ = problem("1x8x2048x64", "plain", group=group, width=width)
+    options = options_of(kind, 8 * group, 512, 512, 1)
     assert_little_scratch([x[:, :, :512] for x in arrays], options)
 
 
 @pytest.mark.parametrize("view", [lambda x: np.repeat(x, 2, axis=-1)[..., ::2], lambda x: np.asfortranarray(x)])
 @pytest.mark.parametrize("kind", ["plain", "causal", "mask"])
 @pytest.mark.parametrize("shape", SMALL)
-def test_scratch_where_keys_and_values_are_copied(rng, shape, kind, view):
-    arrays, options = problem(rng, shape, kind)
+def test_scratch_where_keys_and_values_are_copied(shape, kind, view):
+    arrays, options = problem(shape, kind)
     assert_little_scratch([view(x) for x in arrays], options)
 
 
-LENGTH, NUMBERS = 8192, 4
+LENGTH, NUMBERS = 4096, 4
 OF_FULL = [pytest.param(kind, marks=pytest.mark.full) for kind in ("causal", "window", "key_lengths", "alibi", "rest")]
 
 
 @pytest.mark.parametrize("kind", ["plain", *OF_FULL, pytest.param("softcap and sink", marks=pytest.mark.full)])
-def test_13_all_other_memory_grows_with_the_length(rng, kind, each_number_of_threads):
+def test_13_all_other_memory_grows_with_the_length(kind, each_number_of_threads):
     """Besides the scratch of two threads: a few numbers for each query and key of each head, such as a bias by distance."""
     heads, dim = 8, 64
-    arrays = inputs(rng, LENGTH, LENGTH, heads=heads, dim=dim)
-    options = options_of(kind, rng, heads, LENGTH, LENGTH, 1)
+    arrays = inputs(DRAWN, LENGTH, LENGTH, heads=heads, dim=dim)
+    options = options_of(kind, heads, LENGTH, LENGTH, 1)
     for _ in each_number_of_threads(2):
         tracemalloc.start()
         state = tiles(*arrays, **options)

@@ -13,7 +13,7 @@ from mha_numpy import blas
 from mha_numpy.attention import tiles
 
 
-@pytest.mark.parametrize("num_keys", [8192, 8191, 4099])
+@pytest.mark.parametrize("num_keys", [8192, 4099])
 @pytest.mark.parametrize(("length", "heads", "width"), [(1, 1, 64), (1, 8, 64), (3, 2, 64), (1, 4, 1), (20, 1, 3)])
 def test_few_queries_over_many_keys(rng, length, heads, width, num_keys):
     query, key, value = inputs(rng, length, num_keys, heads=heads, width=width)

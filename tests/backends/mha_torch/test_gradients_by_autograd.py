@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
@@ -70,21 +69,6 @@ def test_transforms_compose(options):
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2, 3)))(*stacked), expected)
     inside = torch.func.grad(lambda *inputs: torch.func.vmap(loss)(*inputs).sum(), argnums=(0, 1, 2, 3))(*stacked)
     torch.testing.assert_close(inside, expected)
-
-
-def test_forward_gradients_step_aside():
-    query, key, value, direction = seeded(2, 4, 9, 6), seeded(2, 2, 13, 6), seeded(2, 2, 13, 6), seeded(2, 4, 9, 6)
-
-    def gradient(query):
-        return torch.func.grad(lambda q: mha.scaled_dot_product_attention(q, key, value, softcap=2.0).sin().sum())(query)
-
-    with warnings.catch_warnings():  # torch warns about its own code
-        warnings.filterwarnings("ignore", category=DeprecationWarning, message=r"`torch\.jit")
-        _, actual = torch.func.jvp(gradient, (query,), (direction,))
-    step = 1e-6
-    torch.testing.assert_close(
-        actual, (gradient(query + step * direction) - gradient(query - step * direction)) / (2 * step), rtol=1e-6, atol=1e-8
-    )
 
 
 def test_value_and_grad_detaches_and_gives_zeros_for_what_is_unused():

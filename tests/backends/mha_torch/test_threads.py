@@ -100,6 +100,20 @@ def test_what_belongs_to_the_thread_keeps_tasks_in_it(monkeypatch):
     assert in_caller()
 
 
+def test_the_number_is_set_and_torch_gets_its_own_back():
+    load("torch")
+    try:
+        mha.set_num_threads(5)
+        assert torch.get_num_threads() == 5
+        mha.set_num_threads(3)
+        assert torch.get_num_threads() == 3
+    finally:
+        mha.set_num_threads(None)
+    assert torch.get_num_threads() == 2
+    mha.set_num_threads(None)
+    assert torch.get_num_threads() == 2
+
+
 def test_one_thread_computes_everything_itself():
     mha.set_num_threads(1)
     try:

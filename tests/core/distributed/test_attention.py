@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from rank_threads import assert_parts, assert_state_parts, results, run, states
 from sequence_problems import L, biases, masks, problem
 
@@ -105,6 +106,8 @@ FAULTS = {
                "layout is not the same on all ranks: zigzag on rank 0, striped on rank 1"),
     "length": (lambda r: {"query": X[:, : 4 - 2 * r]},
                "query has 4 positions on rank 0, where the layout of 6 positions has 3"),
+    "backend": (lambda r: dict.fromkeys(("query", "key", "value"), [X, torch.from_numpy(X)][r]),
+                "backend is not the same on all ranks: numpy on rank 0, torch on rank 1"),
 }  # fmt: skip
 
 

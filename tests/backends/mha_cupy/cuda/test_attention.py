@@ -256,16 +256,3 @@ def test_a_device_or_library_that_is_too_old_is_refused(monkeypatch):
         assert module.supports(call({})) == "needs compute capability 8.0, not 7.5"
     for module in (blocks, blocks_vjp):
         assert module.supports(call({}, dtype="float32")) == "needs cuBLAS"
-
-
-@pytest.mark.parametrize("kernel", ["flash float16"], indirect=True)
-def test_undeclared_features_are_refused(kernel, normal):
-    x = normal(1, 2, 3, 8)
-    bias = mha.relative_bias(normal(8, 2), bidirectional=True, max_distance=9)
-    for options, feature in (({"mask": mha.causal() | mha.prefix(2)}, "mask"), ({"bias": bias}, "relative_bias")):
-        with pytest.raises(mha.KernelUnsupported, match=f"does not handle {feature}"):
-            judging.on_host(kernel, x, x, x, **options)
-        with pytest.raises(mha.KernelUnsupported, match=f"does not handle {feature}"):
-            judging.gradients_on_host(kernel, x, x, x, x, None, **options)
-    with pytest.raises(mha.KernelUnsupported, match="does not handle d_bias"):
-        judging.gradients_on_host(kernel, x, x, x, x, None, bias=normal(3, 3), wanted=("bias",))

@@ -92,12 +92,6 @@ def test_constant_rows_give_the_bias_and_a_single_element_is_its_mean(dtype, nor
     assert_normed("rms_norm", rms_norm(bias[:, None], eps=0.5), bias[:, None], eps=0.5)
 
 
-@pytest.mark.parametrize("op", NORMS)
-def test_large_float16_numbers_do_not_overflow(rng, op):
-    x = (60000 * rng.uniform(-1, 1, size=(3, 600))).astype(np.float16)
-    assert_normed(op, NORMS[op](x), x)
-
-
 @pytest.mark.parametrize("length", [512, 40000])
 def test_a_large_mean_does_not_spoil_the_variance(normal, length):
     """The mean of squares minus the squared mean would be wrong by 1e-2 here."""

@@ -13,8 +13,6 @@ from cuda_kernels import DTYPES, each_dtype, needs_compiler, wide
 
 from mha_conformance.oracle import piece_gradients
 from mha_conformance.oracle.tolerance import assert_within
-from mha_core.algebra.updates import adamw as adamw_algebra
-from mha_core.dispatch.backend import load
 from mha_core.dispatch.contract import Call
 from mha_cupy import activations, columns, linear_vjp, norms_vjp, products, rotary, updates
 
@@ -99,30 +97,21 @@ def test_embeddings_with_long_runs_and_rows_that_nobody_asked_for(dtype, rng):
 
 
 @each_dtype
-@pytest.mark.parametrize("shape", [(), (7,), (3, 8), (100, 30)])
-def test_a_step_of_adamw(dtype, rng, shape):
-    """The scale is a number, or an array that the host need not know. Weights in half precision have m and v in float32."""
+@pytest.mark.parametrize("shape", [(), (7,), (100, 30)])
+def test_adamw_updates_m_and_v_in_place(dtype, rng, shape):
+    """The scale is a number, or an array that the host need not know. Strides do not matter."""
     numbers = {"learning_rate": 0.1, "beta_1": 0.9, "beta_2": 0.99, "eps": 1e-3, "weight_decay": 0.1, "step": 2}
-    xp = load("numpy").xp
-    kind = np.float64 if dtype == "float64" else np.float32
+    kind = np.float64 if dtype == "float64" else np.float32  # half precision has m and v in float32
     w, g = (np.asarray(rng.normal(size=shape)).astype(DTYPES[dtype]) for _ in range(2))
     m, v = (np.asarray(rng.random(size=shape)).astype(kind) for _ in range(2))
-    before = w.copy(), g.copy()
-    for scale in (1.0, 0.25, np.asarray(0.25, dtype=kind)):
-        moments = m.copy(), v.copy()
-        results = updates.adamw(w, g, *moments, **numbers, gradient_scale=scale)
-        expected = adamw_algebra(xp, *(np.asarray(x, dtype=np.float64) for x in (w, g, m, v)), **numbers, gradient_scale=scale)
-        unit = float(np.finfo(kind).eps if results[0].dtype == kind else 2.0**-8 if dtype == "bfloat16" else 2.0**-11)
-        for name, got, exact, eps in zip(("w", "m", "v"), results, expected, (unit, *[np.finfo(kind).eps] * 2), strict=True):
-            assert got.shape == shape
-            np.testing.assert_allclose(got.astype(float), exact, rtol=8 * eps, atol=8 * eps, err_msg=name)
-        assert results[1] is moments[0] and results[2] is moments[1], "m and v are updated in place"
-        if shape:
-            turned = updates.adamw(w.T, g.T, m.T, v.T, **numbers, gradient_scale=scale)
-            for x, y in zip(turned, results, strict=True):
-                np.testing.assert_array_equal(x.T, y)
-    for x, y in zip((w, g), before, strict=True):
-        np.testing.assert_array_equal(x, y)
+    results = []
+    for scale in (0.25, np.asarray(0.25, dtype=kind)):
+        for x in ([w, g, m.copy(), v.copy()], [w.T, g.T, m.T.copy(), v.T.copy()]):
+            new = updates.adamw(*x, **numbers, gradient_scale=scale)
+            assert new[1] is x[2] and new[2] is x[3]
+            results.append([y if x[0] is w else y.T for y in new])
+    for other in results[1:]:
+        assert all((x == y).all() for x, y in zip(results[0], other, strict=True))
 
 
 def test_nothing_is_written_beyond_the_results(rng):
@@ -140,8 +129,8 @@ def test_nothing_is_written_beyond_the_results(rng):
     cuda_on_host.run(columns.sums_of_runs(d, order, start, table[:2]))
     np.testing.assert_allclose(table[1], d.sum(axis=0), atol=1e-4)
     assert (table[0] == 0).all()
-    for rest in (room[290:], mean[290:], factor[290:], total[5:], table[2:]):
-        assert (rest == 7).all()
+    for beyond in (room[290:], mean[290:], factor[290:], total[5:], table[2:]):
+        assert (beyond == 7).all()
 
 
 # supports

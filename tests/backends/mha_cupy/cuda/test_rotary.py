@@ -17,8 +17,8 @@ def assert_rotated(x, cos, sin, interleaved):
     exact = reference.rotary(wide(x), *tables, interleaved=interleaved)
     got = rotary(x, cos, sin, interleaved=interleaved)
     assert_rounded_once("rotary", got, exact, 4 * np.abs(wide(x)).max(axis=-1, keepdims=True) + 0 * exact)
-    rest = 2 * cos.shape[-1]
-    np.testing.assert_array_equal(got[..., rest:], x[..., rest:])
+    rotated = 2 * cos.shape[-1]
+    np.testing.assert_array_equal(got[..., rotated:], x[..., rotated:])
 
 
 def angles(rng, dtype, *shape):
