@@ -11,7 +11,7 @@ import numpy as np
 
 import mha_core as mha
 from mha_conformance.oracle import attention as exact_attention
-from peers.layer import state_dict
+from peers.layer import torch_layer
 
 from .target import BLOCKS, OURS, Target
 
@@ -157,11 +157,7 @@ class EncoderLayer:
         layer = mha.EncoderLayer.init(
             d_model=self.d_model, num_heads=heads, d_ff=self.d_ff, activation="gelu", seed=0, backend="numpy"
         )
-        theirs = torch.nn.TransformerEncoderLayer(
-            self.d_model, heads, self.d_ff, dropout=0.0, activation="gelu", batch_first=True
-        ).eval()
-        theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in state_dict(layer).items()})
-        theirs = theirs.to(target.device, getattr(torch, target.dtype))
+        theirs = torch_layer(layer).eval().to(target.device, getattr(torch, target.dtype))
         ours = layer.to(target.arrays.record.name, dtype=getattr(target.arrays.xp, target.dtype))
         shape = (self.batch, self.length, self.d_model)
         sets = _sets(math.prod(shape) * target.itemsize)

@@ -56,7 +56,7 @@ def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping
     if not taken:
         return []
     peer = Contender(case.peer.name, case.peer.build, (case.problem,))
-    ours = [Contender(name, native.work, (case.ours, case.problem, name)) for name in taken]
+    ours = [Contender(name, native.work, (case.ours or type(case.problem).ours, case.problem, name)) for name in taken]
     times, wrong = compare(case.problem, peer, ours, effort)
     return [
         Row(case.name, case.peer.name, name, case.goals.get(name), wrong=wrong[name])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,21 +12,13 @@ from mha_conformance.bench import plain_numpy
 from mha_conformance.bench.limits import MATRIX, Limit
 from mha_conformance.bench.texts import Texts
 
-from .written import BUILD, once
+from .written import BUILD, TOKENIZER, copy_files, once
 
 if TYPE_CHECKING:
     import numpy as np
 
 SEED = 0
-COPIED = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-)
+MODULES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 
 
 @dataclass(frozen=True)
@@ -59,7 +50,6 @@ class ModernBert(Texts):
 
     def exact(self) -> np.ndarray[Any, Any]:
         """Return the vectors of mha_core in float64; sentence-transformers' are checked against them too."""
-
         encoder = mt.TextEncoder.from_pretrained(self.folder, backend="numpy", dtype="float64")
         return encoder.encode(self.texts(), progress=False)
 
@@ -79,8 +69,7 @@ def _write(source: Path, folder: Path, layers: int) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         ModernBertModel(config).save_pretrained(folder)
-    for name in COPIED:
-        shutil.copyfile(source / name, folder / name)
+    copy_files(source, folder, TOKENIZER + MODULES)
     pooling = Path("1_Pooling", "config.json")
     modes = json.loads((source / pooling).read_text(encoding="utf-8"))
     (folder / pooling).parent.mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +17,13 @@ from mha_conformance.bench.texts import Texts
 from mha_conformance.bench.timing import Work, loaded, on
 from mha_conformance.oracle.tolerance import assert_within
 
-from .written import BUILD, once
+from .texts import pretrained
+from .written import BUILD, TOKENIZER, copy_files, once
 
 BOUND = 1e-5  # of a score between 0 and 1
 SEED = 0
 WRITTEN = BUILD / "cross-encoder"
 """Folder of the model: all-MiniLM-L6-v2 as a BertForSequenceClassification with a random head."""
-COPIED = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,7 @@ class Pairs(Texts):
 
 def sentence_transformers(problem: Pairs) -> Work:
     """Return the call with its default settings: float32, padded batches of 32."""
-    from sentence_transformers import CrossEncoder
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    model = CrossEncoder(str(problem.folder), device="cpu", local_files_only=True)
-    pairs = problem.pairs()
+    model, pairs = pretrained("CrossEncoder", problem.folder), problem.pairs()
     return Work(lambda: model.predict(pairs, show_progress_bar=False), lambda scores: scores)
 
 
@@ -86,8 +80,7 @@ def _write(source: Path, folder: Path) -> None:
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    for name in COPIED:
-        shutil.copyfile(source / name, folder / name)
+    copy_files(source, folder, TOKENIZER)
     weights = {f"bert.{name}": x for name, x in load_file(source / "model.safetensors").items()}
     width = int(config["hidden_size"])
     weights["classifier.weight"] = np.random.default_rng(SEED).standard_normal((1, width), dtype=np.float32) / 8

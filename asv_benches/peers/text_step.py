@@ -12,7 +12,9 @@ import mha_text as mt
 from mha_conformance.bench.limits import MATRIX, Limit
 from mha_conformance.bench.texts import Texts
 from mha_conformance.bench.timing import Work, loaded
-from mha_conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
+
+from .texts import pretrained
+from .training import gradient_check, pulled_back
 
 SEED = 0
 ROUNDINGS = 2000  # of the greatest number in a gradient
@@ -43,46 +45,33 @@ class TextStep(Texts):
 
         encoder = mt.TextEncoder.from_pretrained(self.folder, backend="numpy", dtype="float64")
         _, pullback = mha.vjp(encoder, self.texts())
-        exact = _some(pullback(self.d_vectors(encoder.dim).astype(np.float64))[0].model.arrays())
-
-        def check(answer: Any) -> None:
-            for name, found in answer.items():
-                bound = ROUNDINGS * UNIT_ROUNDOFF["float32"] * np.abs(exact[name]).max()
-                assert_within(f"d_{name}", found, exact[name], np.full(exact[name].shape, bound))
-
-        return check
+        return gradient_check(_compared(*pullback(self.d_vectors(encoder.dim).astype(np.float64))), ROUNDINGS)
 
     def ours(self, backend: str) -> Work:
         """Return the call of mha_core's encoder and of its pullback on a backend."""
-        import mha_core as mha
-
-        library, texts = loaded(backend), self.texts()
         encoder = mt.TextEncoder.from_pretrained(self.folder, backend=backend)
-        d_vectors = library.from_numpy(self.d_vectors(encoder.dim))
-
-        def step() -> Any:
-            _, pullback = mha.vjp(encoder, texts)
-            return pullback(d_vectors)[0].model.arrays()
-
-        def read(found: Any) -> dict[str, np.ndarray]:
-            return {name: library.to_numpy(x) for name, x in _some(found).items()}
-
-        return Work(step, read, library.record.synchronize)
+        d_vectors = loaded(backend).from_numpy(self.d_vectors(encoder.dim))
+        return pulled_back(backend, encoder, self.texts(), d_vectors, _compared)
 
 
-def _some(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return the gradients that are compared: of the first and of the last weights that the loss reaches."""
-    return {name: arrays[name] for name in ("words", "encoder.layers.0.attention.w_q", "encoder.layers.5.feed_forward.w_2")}
+COMPARED = {
+    "words": "word_embeddings.weight",
+    "encoder.layers.0.attention.w_q": "layer.0.attention.self.query.weight",
+    "encoder.layers.5.feed_forward.w_2": "layer.5.output.dense.weight",
+}
+"""The weights whose gradients are compared, the first and the last that the loss reaches, and the ends of their other names."""
+
+
+def _compared(d_encoder: Any, *_: Any) -> dict[str, Any]:
+    arrays = d_encoder.model.arrays()
+    return {name: arrays[name] for name in COMPARED}
 
 
 def sentence_transformers_step(problem: TextStep) -> Work:
     """Return the call of sentence-transformers' modules, one padded batch, and of torch's gradients."""
     import torch
-    from sentence_transformers import SentenceTransformer
-    from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
-    model = SentenceTransformer(str(problem.folder), device="cpu", local_files_only=True).eval()  # without dropout
+    model = pretrained("SentenceTransformer", problem.folder).eval()  # without dropout
     texts, weights = problem.texts(), dict(model.named_parameters())
     d_vectors = torch.from_numpy(problem.d_vectors(model[0].auto_model.config.hidden_size))
 
@@ -90,13 +79,8 @@ def sentence_transformers_step(problem: TextStep) -> Work:
         vectors = model(model.tokenize(texts))["sentence_embedding"]
         return dict(zip(weights, torch.autograd.grad(vectors, weights.values(), d_vectors, allow_unused=True), strict=True))
 
-    def read(found: Any) -> dict[str, np.ndarray]:
-        ends = {
-            "words": "word_embeddings.weight",
-            "encoder.layers.0.attention.w_q": "layer.0.attention.self.query.weight",
-            "encoder.layers.5.feed_forward.w_2": "layer.5.output.dense.weight",
-        }
-        named = {ours: next(x for name, x in found.items() if name.endswith(end)).numpy() for ours, end in ends.items()}
+    def read(gradients: Any) -> dict[str, np.ndarray]:
+        named = {ours: next(x.numpy() for name, x in gradients.items() if name.endswith(end)) for ours, end in COMPARED.items()}
         return {name: x if name == "words" else x.T for name, x in named.items()}
 
     return Work(step, read)

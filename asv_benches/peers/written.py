@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 BUILD = Path(__file__).parents[2] / "build"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+"""The files of a tokenizer."""
 
 
 def once(folder: Path, write: Callable[[Path], None]) -> Path:
@@ -29,3 +31,9 @@ def once(folder: Path, write: Callable[[Path], None]) -> Path:
     finally:
         shutil.rmtree(empty, ignore_errors=True)
     return folder
+
+
+def copy_files(source: Path, folder: Path, names: Iterable[str]) -> None:
+    """Copy files from one folder to another."""
+    for name in names:
+        shutil.copyfile(source / name, folder / name)

@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from sample_history import COST, DISPATCH, LAST, STEP, SUBJECTS, TIME, UNMEASURED, days, line, measured, only, planted
+from sample_history import COST, DISPATCH, LAST, STEP, SUBJECTS, TIME, UNMEASURED, line, measured, only
 
 from tracking import page, series, units
 from tracking.figures import COLOURS, figure, hovers, styles_of
@@ -14,30 +14,8 @@ from tracking.regressions import regressions
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    return planted(tmp_path_factory.mktemp("planted"))
-
-
-@pytest.fixture(scope="module")
-def history(project):
-    return series.read(project.config)
-
-
-@pytest.fixture(scope="module")
-def machine(history):
-    (machine,) = history.machines
-    return machine
-
-
-@pytest.fixture(scope="module")
 def text(history):
     return page.rendered(history)
-
-
-@pytest.fixture
-def small(tmp_path):
-    """A repository of eight commits, without results."""
-    return days(tmp_path)
 
 
 class Elements(HTMLParser):

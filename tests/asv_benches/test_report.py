@@ -18,11 +18,9 @@ from sample_history import (
     STEP,
     TIME,
     UNMEASURED,
-    days,
     line,
     measured,
     only,
-    planted,
     steady,
 )
 from typer.testing import CliRunner
@@ -30,29 +28,6 @@ from typer.testing import CliRunner
 from tracking import page, series
 from tracking.__main__ import app
 from tracking.regressions import THRESHOLD, regressions
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    return planted(tmp_path_factory.mktemp("planted"))
-
-
-@pytest.fixture(scope="module")
-def history(project):
-    return series.read(project.config)
-
-
-@pytest.fixture(scope="module")
-def machine(history):
-    (machine,) = history.machines
-    return machine
-
-
-@pytest.fixture
-def small(tmp_path):
-    """A repository of eight commits, without results."""
-    return days(tmp_path)
-
 
 # the numbers
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 from asv.results import Results
 from project import INSTALLED, ROOT
+from sample_history import git
 
 from tracking import gate
 from tracking.commits import next_missing
@@ -25,12 +26,8 @@ class Clone:
 
     def __init__(self, root):
         self.root = root
-        files = subprocess.run(
-            ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            capture_output=True,
-            check=True,
-        )
-        for name in filter(None, files.stdout.decode().split("\0")):
+        files = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        for name in filter(None, files.split("\0")):
             if name.startswith(("asv_benches/results/", "asv_benches/facts/", "docs/")) or not (ROOT / name).is_file():
                 continue
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -39,11 +36,7 @@ class Clone:
         self.commit("as it is")
 
     def git(self, *words):
-        names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        done = subprocess.run(
-            ["git", "-C", str(self.root), *words], env=os.environ | names, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
+        return git(self.root, *words)
 
     def commit(self, subject):
         self.git("add", "--all")

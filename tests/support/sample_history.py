@@ -24,6 +24,22 @@ UNITS = {TIME: "seconds", COST: "x", MEMORY: "bytes", DISPATCH: "us"}
 TITLES = {TIME: "time, one thread", COST: "cost relative to plain NumPy", MEMORY: "peak memory"}
 
 
+def git(root, *words, day=1, text=None):
+    """Return what a git command prints in a repository; it commits on this day of January 2026."""
+    names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    dates = {f"GIT_{who}_DATE": f"2026-01-{day:02} 12:00:00 +0000" for who in ("AUTHOR", "COMMITTER")}
+    alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    done = subprocess.run(
+        ["git", "-C", str(root), *words],
+        input=text,
+        env=os.environ | names | dates | alone,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    return done.stdout.strip()
+
+
 @dataclass
 class Project:
     """A repository with asv's configuration."""
@@ -48,19 +64,8 @@ class Project:
     def results(self):
         return self.root / "asv_benches" / "results"
 
-    def git(self, *words, day=1, text=None):
-        names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        dates = {f"GIT_{who}_DATE": f"2026-01-{day:02} 12:00:00 +0000" for who in ("AUTHOR", "COMMITTER")}
-        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-        done = subprocess.run(
-            ["git", "-C", str(self.root), *words],
-            input=text,
-            env=os.environ | names | dates | alone,
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-        )
-        return done.stdout.strip()
+    def git(self, *words, **options):
+        return git(self.root, *words, **options)
 
     def commit(self, subject):
         self.git("commit", "--quiet", "--allow-empty", "--file=-", day=len(self.hashes) + 1, text=subject)

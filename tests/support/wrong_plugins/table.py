@@ -1,11 +1,15 @@
 """Every plugin of this folder: its fault, the section of the suite that must find it, and the promise that it breaks."""
 
+from .edges import FAULTS
 from .plugin import HANDLES, STATES, Plugin, kernels
 
 _HALF = {"dtype": "float16"}
 _PIECES = {"handles": frozenset()}
+_HALF_NORMS = {"section": "test_half_precision", "op": "rms_norm", **_HALF}
 _GRADIENT = {"backend": "torch", "handles": HANDLES | {"gradient"}}
+_HALF_QUERY = {"section": "test_promises", "dtype": "bfloat16"}
 _STATES = {"handles": HANDLES | STATES}
+_WIDE_INPUTS = {"section": "test_inputs", "dtype": "float64"}
 _STRICT = {"backend": "array_api_strict"}
 _LAYER = frozenset(
     {
@@ -92,11 +96,7 @@ TABLE = [
         ("crashes", 6, "declared_feature_works", "every call raises an exception"),
         ("casual", 6, "declared_feature_is_known", "declares a feature that does not exist", {"handles": HANDLES | {"casual"}}),
     ),
-    *kernels(
-        "inputs",
-        "test_promises",
-        ("looks_behind_the_keys", 7, "test_7", "reads keys that were dropped, times 0"),
-    ),
+    Plugin("looks_behind_the_keys", "inputs", "reads keys that were dropped, times 0", "test_promises", 7, "test_7"),
     *kernels(
         "inputs",
         "test_inputs",
@@ -113,25 +113,11 @@ TABLE = [
         ("in_numpy", 0, "plain", "the output is a NumPy array, the input is not", _STRICT),
         ("on_another_device", 0, "plain", "the output is on another device", _STRICT),
     ),
-    *kernels(
-        "memory",
-        "test_memory",
-        ("all_scores_at_once", 13, "", "all L x S scores at once"),
-    ),
-    *kernels(
-        "state",
-        "test_threads",
-        ("shared_scratch", 14, "one_shape", "all threads write scores into one array"),
-    ),
-    *kernels(
-        "state",
-        "test_determinism",
-        ("different_each_time", 14, "attention", "the last bit changes from call to call"),
-    ),
-    *kernels(
-        "state",
-        "test_kernels",
-        ("keeps_the_first_answer", 0, "plain", "returns the result of an earlier call of the same shape"),
+    Plugin("all_scores_at_once", "memory", "all L x S scores at once", "test_memory", 13),
+    Plugin("shared_scratch", "state", "all threads write scores into one array", "test_threads", 14, "one_shape"),
+    Plugin("different_each_time", "state", "the last bit changes from call to call", "test_determinism", 14, "attention"),
+    Plugin(
+        "keeps_the_first_answer", "state", "returns the result of an earlier call of the same shape", "test_kernels", 0, "plain"
     ),
     *kernels(
         "pieces",
@@ -146,18 +132,8 @@ TABLE = [
             "rotary pairs neighbours in place of halves, and halves in place of neighbours",
             {"op": "rotary"},
         ),
-        **_PIECES,
-    ),
-    *kernels(
-        "pieces",
-        "test_inputs",
-        ("linear_writes_to_x", 12, "pieces", "linear writes to its input", {"op": "linear"}),
-        **_PIECES,
-    ),
-    *kernels(
-        "pieces",
-        "test_half_precision",
-        ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", {"op": "rms_norm", **_HALF}),
+        ("linear_writes_to_x", 12, "pieces", "linear writes to its input", {"section": "test_inputs", "op": "linear"}),
+        ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", _HALF_NORMS),
         **_PIECES,
     ),
     *kernels(
@@ -183,86 +159,32 @@ TABLE = [
         ("gradient_of_wide_values_rounded", 0, "of_attention", "gradients rounded to bfloat16 with values wider than 32"),
         ("tangent_of_the_value_cut", 0, "of_attention and forward", "no forward gradient for the value", _STATES),
         ("one_value_for_all", 0, "of_attention and vmap", "vmap uses the values of the first element for all", _STATES),
+        ("query_rounded_in_bfloat16", 9, "test_9", "the query rounded to bfloat16 after scaling", _HALF_QUERY),
         **_GRADIENT,
     ),
-    *kernels(
-        "gradients",
-        "test_promises",
-        ("query_rounded_in_bfloat16", 9, "test_9", "the query rounded to bfloat16 after scaling", {"dtype": "bfloat16"}),
-        **_GRADIENT,
-    ),
-    *kernels(
-        "edges",
-        "test_covering",
-        ("long_keys_drops", 0, "a_kernel", "the value of the last key counts as 0 with more than 1000 keys"),
-        ("keys_of_257_shifts", 0, "a_kernel", "each query gets the answer of the one before with 257 keys"),
-        ("keys_of_15_aliases", 0, "a_kernel", "all heads get the answer of the first with 15 keys"),
-        ("long_queries_rounds", 0, "a_kernel", "the output is rounded to float16 with more than 4095 queries"),
-        ("width_80_shifts", 0, "a_kernel", "each query gets the answer of the one before with heads of width 80"),
-        ("width_1_aliases", 0, "a_kernel", "all heads get the answer of the first with heads of width 1"),
-        ("wide_values_rounds", 0, "a_kernel", "the output is rounded to float16 with values wider than 160"),
-        (
-            "groups_of_three_drops",
-            0,
-            "a_kernel",
-            "the value of the last key counts as 0 with three query heads for each key head",
-        ),
-        ("two_batch_axes_shifts", 0, "a_kernel", "each query gets the answer of the one before with two batch axes"),
-        ("shared_query_aliases", 0, "a_kernel", "all heads get the answer of the first with a query that is broadcast"),
-        ("negative_scale_rounds", 0, "a_kernel", "the output is rounded to float16 with a negative scale"),
-        ("far_offset_drops", 0, "a_kernel", "the value of the last key counts as 0 with an offset of 70 and more"),
-        ("negative_offset_shifts", 0, "a_kernel", "each query gets the answer of the one before with a negative offset"),
-        ("offset_array_aliases", 0, "a_kernel", "all heads get the answer of the first with an offset for each batch element"),
-        ("no_lse_rounds", 0, "a_kernel", "the output is rounded to float16 without lse"),
-        ("huge_scores_drops", 0, "a_kernel", "the value of the last key counts as 0 with scores in the hundreds"),
-        ("tiny_scores_shifts", 0, "a_kernel", "each query gets the answer of the one before with scores near 0"),
-        ("many_sequences_aliases", 0, "a_kernel", "all heads get the answer of the first with more than 255 packed sequences"),
-        ("empty_sequence_rounds", 0, "a_kernel", "the output is rounded to float16 with an empty packed sequence"),
-        ("length_0_drops", 0, "a_kernel", "the value of the last key counts as 0 with a length of 0"),
-        ("bias_of_keys_shifts", 0, "a_kernel", "each query gets the answer of the one before with one bias for all queries"),
-        ("infinite_bias_aliases", 0, "a_kernel", "all heads get the answer of the first with a bias of -inf"),
-        ("large_sink_rounds", 0, "a_kernel", "the output is rounded to float16 with a large sink"),
-        ("many_sequences_ignores_the_mask", 0, "a_kernel", "the mask is ignored with more than 255 packed sequences"),
-        ("empty_sequence_ignores_the_mask", 0, "a_kernel", "the mask is ignored with an empty packed sequence"),
-        ("mask_of_heads_ignores_the_mask", 0, "a_kernel", "the mask is ignored with a mask for each head"),
-        ("bias_of_keys_ignores_the_bias", 0, "a_kernel", "the bias is ignored with one bias for all queries"),
-        ("infinite_bias_ignores_the_bias", 0, "a_kernel", "the bias is ignored with a bias of -inf"),
-        ("large_sink_ignores_the_sink", 0, "a_kernel", "the sink is ignored with a large sink"),
-        ("loose_softcap_ignores_the_softcap", 0, "a_kernel", "the softcap is ignored with a softcap above 10"),
-    ),
-    *kernels(
-        "backends",
-        "test_namespace",
-        backend="wrong",
-    ),
+    *kernels("edges", "test_covering", *((name, 0, "a_kernel", fault) for name, fault in FAULTS.items())),
     *kernels(
         "backends",
         "test_algebra",
         ("matmul_of_few_bits", 0, "random_problems", "matmul keeps ten bits"),
         ("sum_in_half_precision", 0, "random_problems", "sum accumulates in float16"),
         ("one_buffer", 0, "each_option_alone", "from_numpy gives arrays of one shape the same memory", {"dtype": "float64"}),
+        ("integers_float", 10, "test_10", "is_floating says yes to integers", {"section": "test_promises"}),
+        ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1", {"section": "test_promises"}),
+        ("strides_read_forwards", 12, "test_12", "from_numpy reads negative strides as positive", {"section": "test_inputs"}),
+        ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", _WIDE_INPUTS),
         backend="wrong",
     ),
-    *kernels(
-        "backends",
-        "test_promises",
-        ("integers_float", 10, "test_10", "is_floating says yes to integers"),
-        ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1"),
-        backend="wrong",
-    ),
-    *kernels(
-        "imports",
-        "test_imports",
-        ("with_the_plugin", None, "", "the plugin imports its array library when it is imported itself"),
+    Plugin(
+        *(
+            "with_the_plugin",
+            "imports",
+            "the plugin imports its array library when it is imported itself",
+            "test_imports",
+            None,
+        ),
         backend="wrong",
         registered="wrong_plugins.imports",
-    ),
-    *kernels(
-        "backends",
-        "test_inputs",
-        ("strides_read_forwards", 12, "test_12", "from_numpy reads negative strides as positive"),
-        ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", {"dtype": "float64"}),
-        backend="wrong",
     ),
 ]
 
@@ -276,7 +198,7 @@ RIGHT = [
     _right("masks", "test_promises"),
     _right("rows", "test_promises", **_HALF),
     _right("shapes", "test_kernels", **_HALF),
-    _right("edges", "test_covering", select="a_kernel"),
+    _right("edges", "test_covering", select="a_kernel", kernel={"load": "wrong_plugins.dense:right", "priority": 9}),
     _right("features", "test_algebra"),
     _right("inputs", "test_inputs"),
     _right("inputs", "test_kernels", "right_strict", select="plain", **_STRICT),
