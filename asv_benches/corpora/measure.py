@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,24 +70,15 @@ def memory() -> dict[str, int]:
 
 
 @contextmanager
-def many_threads() -> Iterator[Any]:
-    """Yield a client of a cluster with 256 threads, so that tasks are sent in batches, as to many workers."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=128, silence_logs="CRITICAL", dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-@contextmanager
-def as_dask_comes(workers: int) -> Iterator[Any]:
+def cluster(workers: int, threads: int, dashboard: str | None) -> Iterator[Any]:
     """Yield a client of a cluster with Dask's own settings: with a profiler, and memory that is trimmed."""
     from distributed import Client, LocalCluster
 
-    with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, silence_logs="CRITICAL", dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
+    options = {"silence_logs": "CRITICAL", "dashboard_address": dashboard}
+    with LocalCluster(n_workers=workers, threads_per_worker=threads, **options) as local, Client(local) as client:
         yield client
+
+
+many_threads = partial(cluster, 2, 128, None)
+"""256 threads, so that tasks are sent in batches, as to many workers."""
+as_dask_comes = partial(cluster, threads=1, dashboard=":0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_conformance.bench.rounds import ratio
+from mha_conformance.bench.rounds import Effort, ratio, time_in_rounds
 
 from .cases import Case, Comparison, Goal
 from .target import Target
@@ -126,26 +127,29 @@ def _checked(comparison: Comparison, peer: str, target: Target) -> tuple[dict[st
     return errors, wrong
 
 
-def _times(contenders: dict[str, Callable[[int], Any]], sets: int, target: Target, rounds: int) -> dict[str, list[float]]:
-    """Return seconds per call in each round. Input sets take turns, so that the GPU's cache no longer contains the next one."""
+@dataclass(frozen=True)
+class _Contender:
+    """A contender's turns. Input sets take turns, so that the GPU's cache no longer contains the next one."""
 
-    def turn(name: str, calls: int) -> float:
-        work = contenders[name]
+    name: str
+    work: Callable[[int], Any]
+    sets: int
+    target: Target
 
+    def time(self, calls: int) -> float:
         def run() -> None:
             for at in range(calls):
-                work(at % sets)
+                self.work(at % self.sets)
 
         # around the whole turn: around each call, it would take Python a fourth of the time that a norm takes the GPU
-        with target.demanded(name):
-            return target.clock(run) / calls
+        with self.target.demanded(self.name):
+            return self.target.clock(run)
 
-    calls = {}
-    for name in contenders:
-        turn(name, 2)  # compile and choose kernels before timing
-        calls[name] = max(1, int((0.001 if target.is_rehearsal else TURN) / max(turn(name, 2), 1e-7)))
-    order, found = list(contenders), {name: [] for name in contenders}
-    for at in range(rounds):
-        for name in order[at % len(order) :] + order[: at % len(order)]:
-            found[name].append(turn(name, calls[name]))
-    return found
+
+def _times(contenders: dict[str, Callable[[int], Any]], sets: int, target: Target, rounds: int) -> dict[str, list[float]]:
+    """Return seconds per call in each round."""
+    turns = [_Contender(name, work, sets, target) for name, work in contenders.items()]
+    for each in turns:
+        each.time(2)  # compile and choose kernels before timing
+    effort = Effort(rounds, seconds=math.inf, least=rounds, sample=0.001 if target.is_rehearsal else TURN)
+    return time_in_rounds(turns, effort)  # type: ignore[arg-type]  # they have the name and the time of a Worker

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import reports
@@ -42,16 +41,11 @@ def record(rows: Sequence[Row], verdicts: Iterable[Verdict], limits: dict[str, f
     }
 
 
-def write(folder: Path, found: dict[str, Any], cases: Sequence[Case]) -> None:
-    """Write gpu.json and gpu.md."""
-    reports.write(folder / "gpu", found, page(found, cases))
-
-
 def _measured_on(found: dict[str, Any] | None) -> str:
     """Return the paragraph that says when, on what and with which versions the figures were measured."""
     if found is None:
         return "These benchmarks have not been run on a GPU yet."
-    limits, versions = found["limits"], ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    limits, versions = found["limits"], reports.listed(found["versions"])
     if found["rehearsal"]:
         what = "A rehearsal on the CPU with small problems, and NumPy in place of CuPy: the figures mean nothing"
         return f"{what}. {versions}."

@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+import reports
 from mha_conformance.bench import limits
-from mha_conformance.bench.machine import source, tuning_variables
+from mha_conformance.bench.machine import source
 from mha_conformance.bench.rounds import QUICK, Effort
 from mha_conformance.bench.worker import WorkerFailed
 
@@ -49,8 +50,7 @@ def main(
         return
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: contenders need no network
     console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
-    for name in tuning_variables(os.environ):
-        log.print(f"removed from the contenders' environment: {name}={os.environ.pop(name)}", highlight=False)
+    reports.untuned(log)
     effort = QUICK if quick else Effort(rounds, processes=processes)
     backends = backend or list(KNOWN)
     try:

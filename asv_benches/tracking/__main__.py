@@ -16,8 +16,8 @@ from asv.util import UserError
 from rich.console import Console
 from rich.markup import escape
 
-from . import commits, gate, measure, page, series
-from .project import HERE, MEASURING, ROOT, GitFailed, full, machines, uncommitted
+from . import gate, measure, page, series
+from .project import HERE, MEASURING, ROOT, Refused, changed_code, full, keep, machines, uncommitted
 
 BUILD = ROOT / "build" / "tracking"
 
@@ -62,12 +62,9 @@ def main() -> None:
 def _failing_clearly() -> Iterator[None]:
     try:
         yield
-    except series.NoHistory as error:
+    except (series.NoHistory, Refused, UserError) as error:
         log.print("[red]error:[/red]", escape(str(error)))
-        raise typer.Exit(3) from error
-    except (series.NoBackend, measure.NothingMeasured, UserError, GitFailed, commits.ShallowClone) as error:
-        log.print("[red]error:[/red]", escape(str(error)))
-        raise typer.Exit(1) from error
+        raise typer.Exit(3 if isinstance(error, series.NoHistory) else 1) from error
 
 
 def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Choice:
@@ -129,8 +126,8 @@ def history(
         for found, whole in measure.fill(machine, backends, minutes):
             log.print(f"{found[:8]}: {'measured' if whole else 'measured, with failures'}")
             if commit:
-                commits.keep(found, machine)
-        line = commits.changed_code()
+                keep(found, machine)
+        line = changed_code()
         missing = set(line) - measure.measured(line, machine, backends)
         log.print(f"commits without results: {len(missing) or 'none'}")
 

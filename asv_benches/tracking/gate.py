@@ -17,8 +17,9 @@ from rich.text import Text
 
 from mha_conformance.bench.timing import duration
 
-from .measure import Choice, cells, gap
+from .measure import Choice, gap
 from .project import MACHINES, configuration
+from .series import cells
 
 MACHINE, BENCHMARK = "local", "one_thread.Time"
 FACTOR = 1.10
@@ -97,34 +98,20 @@ def compare(base: str, head: str, choice: Choice, factor: float, results: Path) 
 
 def judged(base: Results | None, head: Results | None, choice: Choice, factor: float) -> list[Cell]:
     """Return a cell for each chosen benchmark that either commit has."""
-    before, after = (_detailed(result, choice) for result in (base, head))
+    before, after = (
+        {cell[1:3]: cell for cell in (cells(results) if results else ()) if choice.takes(*cell[:3])} for results in (base, head)
+    )
     found = []
     for name in sorted(before.keys() | after.keys()):
-        (first, first_stats), (second, second_stats) = before.get(name, (None, None)), after.get(name, (None, None))
-        sides = [Side(value, len(stats[1]) if stats else 0) for value, stats in ((first, first_stats), (second, second_stats))]
-        cell = Cell(*name, *sides)
-        slower = cell.ratio is not None and is_better(first, second, first_stats, second_stats, factor)
-        found.append(replace(cell, slower=slower))
+        both = [commit.get(name) for commit in (before, after)]
+        cell = Cell(*name, *(Side(each.value, len(each.samples or ())) if each else Side(None) for each in both))
+        if cell.ratio is not None:
+            (first, first_stats), (second, second_stats) = (
+                (each.value, each.samples and (each.stats, each.samples)) for each in both if each
+            )
+            cell = replace(cell, slower=is_better(first, second, first_stats, second_stats, factor))
+        found.append(cell)
     return found
-
-
-Stats = tuple[dict[str, float], list[float]] | None
-
-
-def _detailed(result: Results | None, choice: Choice) -> dict[tuple[str, str], tuple[float | None, Stats]]:
-    """Return values by backend and case, with what asv's statistics need."""
-    if result is None:
-        return {}
-    detailed: dict[tuple[str, str], tuple[float | None, Stats]] = {}
-    for benchmark in result.get_all_result_keys():
-        params = result.get_result_params(benchmark)
-        stats, samples = (ask(benchmark, params) for ask in (result.get_result_stats, result.get_result_samples))
-        here = [(name, value) for name, value in cells(result) if name[0] == benchmark]
-        for at, ((_, backend, case), value) in enumerate(here):
-            if choice.takes(benchmark, backend, case):
-                known = stats and samples and stats[at] and samples[at]
-                detailed[backend, case] = value, (stats[at], samples[at]) if known else None
-    return detailed
 
 
 def verdict(found: Iterable[Cell], choice: Choice, factor: float = FACTOR) -> Verdict:

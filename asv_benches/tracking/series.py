@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
-import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from asv.benchmarks import Benchmarks
 from asv.config import Config
 from asv.results import Results, iter_results_paths
+
+from .project import Refused, facts, git
 
 UNITS = ("seconds", "x", "bytes")
 """Order of the benchmarks: time, then cost, then memory."""
@@ -24,10 +24,6 @@ MEASURE = "`make bench` measures this commit, `make bench-history` those before 
 
 class NoHistory(LookupError):
     """There are no results to show."""
-
-
-class NoBackend(ValueError):
-    """A benchmark does not say on which backend it ran."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ def read(config: Path) -> History:
     As in asv itself, a value counts only if its benchmark still exists in the same version. Backends and cases are taken from
     the results, because benchmarks.json lists only those of the environment that wrote it last.
 
-    Raises NoHistory if there is no value, NoBackend, and asv's UserError for a file that asv cannot read.
+    Raises NoHistory if there is no value, Refused, and asv's UserError for a file that asv cannot read.
     """
     conf = Config.load(str(config))
     root = config.resolve().parent
@@ -145,12 +141,35 @@ def read(config: Path) -> History:
 
 
 def _commits(repo: Path) -> list[Commit]:
-    command = ["git", "-C", str(repo), "log", "--first-parent", "--reverse", "--format=%H%x1f%cs%x1f%s", "HEAD"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
-    if done.returncode:
-        raise NoHistory(f"git cannot list the commits of {repo}: {done.stderr.strip()}")
-    lines = [line.split("\x1f", 2) for line in done.stdout.split("\n") if line]
+    try:
+        listed = git("log", "--first-parent", "--reverse", "--format=%H%x1f%cs%x1f%s", "HEAD", root=repo)
+    except Refused as error:
+        raise NoHistory(f"git cannot list the commits of {repo}: {error}") from error
+    lines = [line.split("\x1f", 2) for line in listed.split("\n")]
     return [Commit(*line, place) for place, line in enumerate(lines)]
+
+
+class Cell(NamedTuple):
+    """The result of a benchmark in one case on one backend."""
+
+    benchmark: str
+    backend: str
+    case: str
+    value: float | None
+    """None if the benchmark failed, NaN if it was skipped."""
+    stats: dict[str, float] | None
+    """What asv's statistics need, with ``samples``."""
+    samples: list[float] | None
+
+
+def cells(results: Results, benchmark: str = "") -> Iterator[Cell]:
+    """Yield the results of one benchmark, or of all, that asv has of a commit."""
+    for name in [benchmark] if benchmark else results.get_all_result_keys():
+        params = results.get_result_params(name)
+        read = results.get_result_value, results.get_result_stats, results.get_result_samples
+        columns = [column(name, params) or repeat(None) for column in read]
+        for names, *figures in zip(product(*params), *columns, strict=False):
+            yield Cell(name, *_named(names), *figures)
 
 
 def _names(known: Mapping[str, Any], results: Iterable[Results]) -> tuple[list[str], list[str]]:
@@ -160,7 +179,7 @@ def _names(known: Mapping[str, Any], results: Iterable[Results]) -> tuple[list[s
     listed = [known[benchmark.name]["params"] for benchmark in _benchmarks(known)]
     found = [each.get_result_params(name) for each in results for name in sorted(each.get_result_keys(known))]
     for params in listed + found:
-        for backend, case in map(_cell, product(*params)):
+        for backend, case in map(_named, product(*params)):
             backends.setdefault(backend)
             cases.setdefault(case)
     return list(backends), list(cases)
@@ -171,7 +190,7 @@ def _benchmarks(known: Mapping[str, Any]) -> list[Benchmark]:
     found = []
     for name, each in known.items():
         if each["param_names"][:1] != ["backend"]:
-            raise NoBackend(
+            raise Refused(
                 f"the first parameter of {name} is {', '.join(each['param_names'][:1]) or 'missing'}; expected backend"
             )
         found.append(Benchmark(name, each.get("pretty_name") or name, each["unit"]))
@@ -183,7 +202,7 @@ def _benchmarks(known: Mapping[str, Any]) -> list[Benchmark]:
     return sorted(found, key=order)
 
 
-def _cell(params: tuple[str, ...]) -> tuple[str, str]:
+def _named(params: tuple[str, ...]) -> tuple[str, str]:
     """Return backend and case of one combination of parameters, which asv stores as repr writes them."""
     backend, *case = (str(ast.literal_eval(text)) if text[:1] in {"'", '"'} else text for text in params)
     return backend, ", ".join(case)
@@ -195,21 +214,17 @@ def _machine(
     known: Mapping[str, Any],
     commits: Mapping[str, Commit],
     names: tuple[list[str], list[str]],
-    facts: Path,
+    folder: Path,
 ) -> Machine:
     results = [each for each in results if each.get_result_keys(known)]
     measured = sorted({commits[each.commit_hash] for each in results}, key=lambda commit: commit.place)
     position = {commit.hash: at for at, commit in enumerate(measured)}
-    values = []
-    for each in results:
-        for key in each.get_result_keys(known):
-            params, started = each.get_result_params(key), each.started_at[key] or 0
-            cells = zip(map(_cell, product(*params)), each.get_result_value(key, params), strict=True)
-            values += [(started, key, cell, position[each.commit_hash], value) for cell, value in cells]
     table: dict[tuple[str, str, str], dict[int, float | None]] = {}
-    for _, key, (backend, case), at, value in sorted(values, key=lambda found: found[0]):  # the last measurement wins
-        if value is None or math.isfinite(value):  # None: failed; NaN: skipped
-            table.setdefault((case, key, backend), {})[at] = value
+    runs = [(each.started_at[key] or 0, key, each) for each in results for key in each.get_result_keys(known)]
+    for _, key, each in sorted(runs, key=lambda run: run[0]):  # the last measurement wins
+        for cell in cells(each, key):
+            if cell.value is None or math.isfinite(cell.value):  # None: failed; NaN: skipped
+                table.setdefault((cell.case, key, cell.backend), {})[position[each.commit_hash]] = cell.value
     benchmarks = _benchmarks(known)
     series = [
         _series(benchmark, case, backend, table[case, benchmark.name, backend], len(measured))
@@ -218,7 +233,7 @@ def _machine(
         for backend in names[0]
         if (case, benchmark.name, backend) in table
     ]
-    known_facts = [_facts(facts / f"{commit.short}.json") for commit in measured]
+    known_facts = [facts(commit.hash, folder) for commit in measured]
     written = {each.commit_hash: each.params for each in results}
     processors = [
         _processor(each.get("processor", {})) or written[commit.hash].get("cpu", "")
@@ -233,10 +248,6 @@ def _series(benchmark: Benchmark, case: str, backend: str, cells: Mapping[int, f
     return Series(benchmark, case, backend, tuple(map(cells.get, range(length))), failed)
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def _processor(facts: Mapping[str, Any]) -> str:
-    words = [facts.get("model", ""), f"{facts['cores']} cores" if "cores" in facts else "", " ".join(facts.get("flags", []))]
-    return ", ".join(filter(None, [*words, facts.get("system", "")]))
+def _processor(known: Mapping[str, Any]) -> str:
+    words = [known.get("model", ""), f"{known['cores']} cores" if "cores" in known else "", " ".join(known.get("flags", []))]
+    return ", ".join(filter(None, [*words, known.get("system", "")]))

@@ -12,9 +12,10 @@ from project import INSTALLED, ROOT
 from sample_history import git
 
 from tracking import gate
-from tracking.commits import next_missing
 from tracking.gate import Cell, Side, Verdict
-from tracking.measure import Choice, cells
+from tracking.measure import Choice
+from tracking.project import next_missing
+from tracking.series import cells
 
 TINY = ("--benchmark", "one_thread.Time", "--case", "tiny")
 ATTEND = ("mha_core/ops/attention.py", '    return _attention(query, key, value, options.pop("sink", None), **options).out')
@@ -95,7 +96,7 @@ def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
     commit = clone.git("rev-parse", "HEAD")
     folder = clone.root / "asv_benches" / "results" / "local"
     assert sorted(path.name for path in folder.iterdir()) == [f"{commit[:8]}-installed.json", "machine.json"]
-    found = dict(cells(Results.load(str(folder / f"{commit[:8]}-installed.json"), "local")))
+    found = {cell[:3]: cell.value for cell in cells(Results.load(str(folder / f"{commit[:8]}-installed.json"), "local"))}
     assert 1e-6 < found["one_thread.Time.time_call", "numpy", "tiny call 1x1x8x8"] < 1e-2
     facts = json.loads((clone.root / "asv_benches" / "facts" / "local" / f"{commit[:8]}.json").read_text(encoding="utf-8"))
     assert facts["whole"] == [], "a part is not the whole"
