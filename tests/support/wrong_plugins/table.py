@@ -1,7 +1,7 @@
 """Every plugin of this folder: its fault, the section of the suite that must find it, and the promise that it breaks."""
 
 from .edges import FAULTS
-from .plugin import HANDLES, STATES, Plugin, kernels
+from .plugin import HANDLES, STATES, Plugin, plugins
 
 _HALF = {"dtype": "float16"}
 _PIECES = {"handles": frozenset()}
@@ -10,6 +10,8 @@ _GRADIENT = {"backend": "torch", "handles": HANDLES | {"gradient"}}
 _HALF_QUERY = {"section": "test_promises", "dtype": "bfloat16"}
 _STATES = {"handles": HANDLES | STATES}
 _WIDE_INPUTS = {"section": "test_inputs", "dtype": "float64"}
+_WRONG = {"backend": "wrong"}
+_IMPORTS = {**_WRONG, "registered": "wrong_plugins.imports"}
 _STRICT = {"backend": "array_api_strict"}
 _LAYER = frozenset(
     {
@@ -19,29 +21,23 @@ _LAYER = frozenset(
         "mask",
     }
 )
-_ENCODER = {"op": "encoder_layer", "handles": _LAYER}
+_ENCODER = {"section": "test_covering", "op": "encoder_layer", "handles": _LAYER}
 
-TABLE = [
-    *kernels(
-        "scores",
-        "test_kernels",
+_BLOCKS = {
+    "scores test_kernels": [
         ("scale_off", 0, "plain", "the scale is 1% off"),
         ("last_key_dropped", 0, "plain", "the last key is left out"),
         ("first_key_of_the_second_tile_dropped", 0, "random_problems and long", "the 65th key is left out"),
         ("merged_by_the_maximum", 0, "plain", "halves of the keys merged by their maxima, not by their sums"),
         ("rounded_values", 0, "plain", "values rounded to float16"),
-    ),
-    *kernels(
-        "scores",
-        "test_promises",
+    ],
+    "scores test_promises": [
         ("softcap_after_mask", 6, "test_6", "softcap after the mask"),
         ("softcap_after_bias", 6, "test_6", "softcap after the bias"),
         ("query_rounded", 9, "test_9", "the query rounded to float16 after scaling", _HALF),
         ("half_scores", 9, "test_9", "scores summed in float16", _HALF),
-    ),
-    *kernels(
-        "masks",
-        "test_promises",
+    ],
+    "masks test_promises": [
         ("causal_off_by_one", 5, "test_5", "causal masks let one key too many through"),
         ("window_too_wide", 5, "test_5", "windows reach one key too far back"),
         ("aligned_at_the_end", 5, "test_5", "positions are aligned at the end, and the offset is ignored"),
@@ -50,10 +46,8 @@ TABLE = [
         ("minus_ten_thousand", 3, "test_3", "masked scores are -10,000"),
         ("minus_a_billion", 3, "test_3", "masked scores are -1,000,000,000"),
         ("added", 3, "test_3", "1,000,000,000 is subtracted from masked scores"),
-    ),
-    *kernels(
-        "rows",
-        "test_promises",
+    ],
+    "rows test_promises": [
         ("mean_for_an_empty_row", 1, "test_1_", "the mean of the values for a row that sees no key"),
         ("nan_for_an_empty_row", 1, "test_1_", "NaN for a row that sees no key"),
         ("lowest_lse_for_an_empty_row", 1, "test_1_", "lse of a row that sees no key is the lowest number of its dtype"),
@@ -63,10 +57,8 @@ TABLE = [
         ("lse_rounded", 2, "test_2", "lse rounded to float16, then widened again"),
         ("lse_in_half_precision", 2, "test_2", "lse in the dtype of the query", _HALF),
         ("sink_in_lse_only", 6, "test_6", "the sink counts in lse, not in the output"),
-    ),
-    *kernels(
-        "shapes",
-        "test_kernels",
+    ],
+    "shapes test_kernels": [
         ("heads_tiled", 6, "declared_feature_works", "query heads read key heads in turn, not in groups"),
         (
             "first_of_the_batch",
@@ -76,17 +68,13 @@ TABLE = [
         ),
         ("values_as_wide_as_keys", 6, "declared_feature_works", "value_dim is assumed to equal head_dim"),
         ("keys_in_pairs", 0, "random_problems", "an odd last key scores 0"),
-    ),
-    *kernels(
-        "shapes",
-        "test_promises",
+    ],
+    "shapes test_promises": [
         ("no_width", 8, "test_8", "heads of width 0 divide by it"),
         ("no_keys", 8, "test_8", "no keys give 0 / 0"),
         ("no_queries", 8, "test_8", "no queries raise IndexError"),
-    ),
-    *kernels(
-        "features",
-        "test_kernels",
+    ],
+    "features test_kernels": [
         ("ignores_softcap", 6, "declared_feature_works", "softcap declared and ignored"),
         ("ignores_sink", 6, "declared_feature_works", "sink declared and ignored"),
         ("ignores_bias", 6, "declared_feature_works", "bias declared and ignored"),
@@ -95,33 +83,27 @@ TABLE = [
         ("ignores_packed", 6, "declared_feature_works", "packed declared and ignored"),
         ("crashes", 6, "declared_feature_works", "every call raises an exception"),
         ("casual", 6, "declared_feature_is_known", "declares a feature that does not exist", {"handles": HANDLES | {"casual"}}),
-    ),
-    Plugin("looks_behind_the_keys", "inputs", "reads keys that were dropped, times 0", "test_promises", 7, "test_7"),
-    *kernels(
-        "inputs",
-        "test_inputs",
+    ],
+    "inputs test_inputs": [
+        ("looks_behind_the_keys", 7, "test_7", "reads keys that were dropped, times 0", {"section": "test_promises"}),
         ("writes_to_the_query", 12, "test_12", "scales the query in place"),
         ("writes_to_the_mask", 12, "test_12", "clears a column of the mask"),
         ("reads_in_memory_order", 12, "test_12", "assumes contiguous arrays"),
         ("unsigned_strides", 12, "test_12", "assumes positive strides"),
-    ),
-    *kernels(
-        "inputs",
-        "test_kernels",
+    ],
+    "inputs test_kernels": [
         ("in_double_precision", 0, "plain", "the output is always float64"),
         ("drops_the_last_query", 0, "plain", "the output lacks the last query"),
         ("in_numpy", 0, "plain", "the output is a NumPy array, the input is not", _STRICT),
         ("on_another_device", 0, "plain", "the output is on another device", _STRICT),
-    ),
-    Plugin("all_scores_at_once", "memory", "all L x S scores at once", "test_memory", 13),
-    Plugin("shared_scratch", "state", "all threads write scores into one array", "test_threads", 14, "one_shape"),
-    Plugin("different_each_time", "state", "the last bit changes from call to call", "test_determinism", 14, "attention"),
-    Plugin(
-        "keeps_the_first_answer", "state", "returns the result of an earlier call of the same shape", "test_kernels", 0, "plain"
-    ),
-    *kernels(
-        "pieces",
-        "test_kernels",
+    ],
+    "memory test_memory": [("all_scores_at_once", 13, "", "all L x S scores at once")],
+    "state test_kernels": [
+        ("shared_scratch", 14, "one_shape", "all threads write scores into one array", {"section": "test_threads"}),
+        ("different_each_time", 14, "attention", "the last bit changes from call to call", {"section": "test_determinism"}),
+        ("keeps_the_first_answer", 0, "plain", "returns the result of an earlier call of the same shape"),
+    ],
+    "pieces test_kernels": [
         ("gelu_always_tanh", 0, "of_a_piece", "gelu always uses the tanh approximation", {"op": "gelu"}),
         ("layer_norm_ddof", 0, "of_a_piece", "layer_norm divides by n - 1", {"op": "layer_norm"}),
         ("rms_norm_centred", 0, "of_a_piece", "rms_norm subtracts the mean", {"op": "rms_norm"}),
@@ -134,25 +116,14 @@ TABLE = [
         ),
         ("linear_writes_to_x", 12, "pieces", "linear writes to its input", {"section": "test_inputs", "op": "linear"}),
         ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", _HALF_NORMS),
-        **_PIECES,
-    ),
-    *kernels(
-        "pieces",
-        "test_covering",
-        ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer ignores norm_first"),
-        ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer ignores the mask"),
-        **_ENCODER,
-    ),
-    *kernels(
-        "gradients",
-        "test_kernels",
+        ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer ignores norm_first", _ENCODER),
+        ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer ignores the mask", _ENCODER),
+    ],
+    "gradients test_kernels": [
         ("gradient_cut", 6, "gradient", "gradient declared and cut off"),
         ("gradient_of_the_key_cut", 6, "gradient", "no gradient for the key"),
-        **_GRADIENT,
-    ),
-    *kernels(
-        "gradients",
-        "test_transforms",
+    ],
+    "gradients test_transforms": [
         ("gradient_of_the_sink_cut", 0, "of_attention", "no gradient for the sink"),
         ("gradient_of_the_bias_cut", 0, "of_attention", "no gradient for a bias that is an array"),
         ("gradient_of_lse_cut", 0, "of_attention", "no gradient through lse"),
@@ -160,12 +131,9 @@ TABLE = [
         ("tangent_of_the_value_cut", 0, "of_attention and forward", "no forward gradient for the value", _STATES),
         ("one_value_for_all", 0, "of_attention and vmap", "vmap uses the values of the first element for all", _STATES),
         ("query_rounded_in_bfloat16", 9, "test_9", "the query rounded to bfloat16 after scaling", _HALF_QUERY),
-        **_GRADIENT,
-    ),
-    *kernels("edges", "test_covering", *((name, 0, "a_kernel", fault) for name, fault in FAULTS.items())),
-    *kernels(
-        "backends",
-        "test_algebra",
+    ],
+    "edges test_covering": [(name, 0, "a_kernel", fault) for name, fault in FAULTS.items()],
+    "backends test_algebra": [
         ("matmul_of_few_bits", 0, "random_problems", "matmul keeps ten bits"),
         ("sum_in_half_precision", 0, "random_problems", "sum accumulates in float16"),
         ("one_buffer", 0, "each_option_alone", "from_numpy gives arrays of one shape the same memory", {"dtype": "float64"}),
@@ -173,20 +141,12 @@ TABLE = [
         ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1", {"section": "test_promises"}),
         ("strides_read_forwards", 12, "test_12", "from_numpy reads negative strides as positive", {"section": "test_inputs"}),
         ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", _WIDE_INPUTS),
-        backend="wrong",
-    ),
-    Plugin(
-        *(
-            "with_the_plugin",
-            "imports",
-            "the plugin imports its array library when it is imported itself",
-            "test_imports",
-            None,
-        ),
-        backend="wrong",
-        registered="wrong_plugins.imports",
-    ),
-]
+    ],
+    "imports test_imports": [
+        ("with_the_plugin", None, "", "the plugin imports its array library when it is imported itself", _IMPORTS),
+    ],
+}
+TABLE = plugins(_BLOCKS, pieces=_PIECES, gradients=_GRADIENT, backends=_WRONG)
 
 
 def _right(module, section, name="right", **settings):
@@ -208,13 +168,13 @@ RIGHT = [
         _right("pieces", "test_kernels", op, op=op, select="of_a_piece", **_PIECES)
         for op in ("gelu", "layer_norm", "rms_norm", "rotary", "linear")
     ),
-    _right("pieces", "test_covering", "encoder_layer", select="of_a_layer", **_ENCODER),
+    _right("pieces", name="encoder_layer", select="of_a_layer", **_ENCODER),
     _right("gradients", "test_kernels", select="gradient or plain", **_GRADIENT),
     _right("gradients", "test_transforms", select="of_attention", **{**_GRADIENT, "handles": HANDLES | STATES}),
-    _right("imports", "test_imports", backend="wrong"),
-    _right("backends", "test_promises", backend="wrong"),
-    _right("backends", "test_namespace", "right_namespace", backend="wrong"),
-    _right("backends", "test_inputs", "right_numbers", backend="wrong", dtype="float64"),
+    _right("imports", "test_imports", **_WRONG),
+    _right("backends", "test_promises", **_WRONG),
+    _right("backends", "test_namespace", "right_namespace", **_WRONG),
+    _right("backends", "test_inputs", "right_numbers", dtype="float64", **_WRONG),
 ]
 """Plugins without a fault, built in the same way: they must pass, which shows that the suite finds the fault itself."""
 
