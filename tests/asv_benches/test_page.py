@@ -42,6 +42,10 @@ class Elements(HTMLParser):
         elif self.inside != "style":
             self.words.append(data)
 
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
     def attribute(self, name):
         return [attributes[name] for _, attributes in self.elements if name in attributes]
 
@@ -75,33 +79,32 @@ def test_a_gap_says_why(history, machine):
     assert [case for case, _ in table.rows] == ["long"]  # a case that nobody measured has no row
 
 
-def test_a_backend_that_has_no_value_of_a_case_says_so(small):
-    described = small.benchmark(TIME, ["a", "b"], ["one", "two"])
-    small.measure(small.hashes[0], described, {("a", "one"): 1.0, ("b", "one"): 1.0, ("a", "two"): 1.0})
+@pytest.mark.parametrize(
+    ("values", "case", "expected"),
+    [
+        (
+            {("a", "one"): 1.0, ("b", "one"): 1.0, ("a", "two"): 1.0},
+            "two",
+            [("1.00 s", "", False), ("", "not measured", False)],
+        ),
+        ({("a", "one"): 1.0}, "one", [("1.00 s", "", False)]),
+        (
+            {("a", "one"): 1.0001, ("b", "one"): 1.0, ("c", "one"): 1.01},
+            "one",
+            [("1.00 s", "", True)] * 2 + [("1.01 s", "", False)],
+        ),
+    ],
+    ids=["a backend without a value", "one backend has no best", "all that are shown alike are best"],
+)
+def test_the_cells_of_a_case_have_their_value_a_note_and_the_best(small, values, case, expected):
+    small.measure(small.hashes[0], TIME, values)
     history = series.read(small.config)
-    assert [(cell.text, cell.note) for cell in cells(history, history.machines[0], "two")] == [
-        ("1.00 s", ""),
-        ("", "not measured"),
-    ]
-
-
-def test_a_row_of_one_backend_has_no_best(small):
-    measured(small, [1.0])
-    history = series.read(small.config)
-    assert [cell.best for cell in cells(history, history.machines[0], "case")] == [False]
-
-
-def test_values_that_are_shown_alike_are_all_best(small):
-    described = small.benchmark(TIME, ["a", "b", "c"], ["case"])
-    small.measure(small.hashes[0], described, {("a", "case"): 1.0001, ("b", "case"): 1.0, ("c", "case"): 1.01})
-    history = series.read(small.config)
-    assert [cell.best for cell in cells(history, history.machines[0], "case")] == [True, True, False]
+    assert [(cell.text, cell.note, cell.best) for cell in cells(history, history.machines[0], case)] == expected
 
 
 def test_each_benchmark_has_a_table_of_its_cases(small):
     for name, cases in ((TIME, ["a", "b"]), (COST, ["b", "c"]), (DISPATCH, ["d"])):
-        described = small.benchmark(name, ["numpy"], cases)
-        small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in cases})
+        small.measure(small.hashes[0], name, {("numpy", case): 1.0 for case in cases})
     history = series.read(small.config)
     tables = page._tables(history.machines[0], history.backends)
     assert [[case for case, _ in table.rows] for table in tables] == [["a", "b"], ["b", "c"], ["d"]]
@@ -145,9 +148,8 @@ def test_gaps_are_null_and_values_are_in_the_unit_of_the_title(history, machine)
 
 
 def test_an_axis_is_logarithmic_if_values_differ_widely(small):
-    described = small.benchmark(TIME, ["a", "b"], ["near", "far"])
     values = {("a", "near"): 1.0, ("b", "near"): 2.0, ("a", "far"): 1.0, ("b", "far"): 20.0}
-    small.measure(small.hashes[0], described, values)
+    small.measure(small.hashes[0], TIME, values)
     machine, styles = only(small), styles_of(["a", "b"])
     assert figure(machine, "near", styles, [])["wide"]["yaxis"]["type"] == "linear"
     axis = figure(machine, "far", styles, [])["wide"]["yaxis"]
@@ -211,8 +213,7 @@ def test_every_link_has_a_target(text):
 
 
 def test_cases_whose_names_differ_only_in_punctuation_have_separate_plots(small):
-    described = small.benchmark(TIME, ["numpy"], ["a, b", "a b", "a-b"])
-    small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in ("a, b", "a b", "a-b")})
+    small.measure(small.hashes[0], TIME, {("numpy", case): 1.0 for case in ("a, b", "a b", "a-b")})
     assert set(page._anchors(only(small).cases, "ci-2core--").values()) == {
         "ci-2core--a-b",
         "ci-2core--a-b-2",
@@ -221,13 +222,13 @@ def test_cases_whose_names_differ_only_in_punctuation_have_separate_plots(small)
 
 
 def test_the_head_says_what_was_measured_where(text):
-    words = " ".join(" ".join(Elements(text).words).split())
+    words = Elements(text).text
     for part in ("2026-01-14 the change of day 14", "12 commits since 2026-01-01", "EPYC <1>, 2 cores", "numpy\xa02.4.6"):
         assert part.replace("\xa0", " ") in words, part
 
 
 def test_each_backend_has_its_verdict(text):
-    words = " ".join(" ".join(Elements(text).words).split())
+    words = Elements(text).text
     verdicts = words.partition("Regressions by backend")[2].partition("History by case")[0]
     numpy, torch = verdicts.index(" numpy "), verdicts.index(" torch ")
     late = verdicts.index(" late ", torch)
@@ -257,7 +258,7 @@ def test_the_name_of_a_backend_is_not_markup(small):
 def test_a_backend_that_has_always_failed_is_listed_without_values(small):
     measured(small, [None, None, None])
     history = series.read(small.config)
-    words = " ".join(" ".join(Elements(page.rendered(history)).words).split())
+    words = Elements(page.rendered(history)).text
     assert "numpy None found." in words
     (cell,) = cells(history, history.machines[0], "case")
     assert cell.text == "" and cell.note.startswith("failed at ")

@@ -71,30 +71,32 @@ class Project:
         self.git("commit", "--quiet", "--allow-empty", "--file=-", day=len(self.hashes) + 1, text=subject)
         self.hashes.append(self.git("rev-parse", "HEAD"))
 
-    def benchmark(self, name, backends, cases, version="1"):
-        """Return the description of a benchmark as asv writes it, and write it to benchmarks.json."""
+    def write_benchmarks(self):
+        write_json(str(self.results / "benchmarks.json"), self.known, 2)
+
+    def measure(self, commit, name, values, *, version="1", machine="ci-2core", environment="env", started=None):
+        """Write the results of a benchmark at a commit, and its description, as asv does.
+
+        ``values``: by (backend, case); a combination without a value was skipped.
+        """
+        names = [list(dict.fromkeys(words)) for words in zip(*values, strict=True)]
         described = {
             "name": name,
-            "params": [[repr(word) for word in words] for words in (backends, cases)],
+            "params": [list(map(repr, words)) for words in names],
             "param_names": ["backend", "case"],
             "unit": UNITS[name],
             "version": version,
             "type": "track",
         }
         self.known[name] = described | ({"pretty_name": TITLES[name]} if name in TITLES else {})
-        write_json(str(self.results / "benchmarks.json"), self.known, 2)
-        return self.known[name]
-
-    def measure(self, commit, described, values, *, machine="ci-2core", environment="env", started=None):
-        """Write the results of a commit. ``values``: by (backend, case); a cell without a value was skipped."""
+        self.write_benchmarks()
         facts = {"machine": machine, "os": "Linux", "arch": "x86_64", "cpu": f"cpu of {machine}", "num_cpu": "2", "ram": "1"}
         write_json(str(self.results / machine / "machine.json"), facts, 1)
-        names = [[word.strip("'") for word in words] for words in described["params"]]
         row = [values.get(cell, NAN) for cell in itertools.product(*names)]
         empty = [None] * len(row)
         results = Results(facts | {"python": "3.11"}, {}, commit, 0, "3.11", environment, {})
         results.load_data(str(self.results))
-        results.add_result(described, BenchmarkResult(row, empty, empty, 0, "", None), started_at=started)
+        results.add_result(self.known[name], BenchmarkResult(row, empty, empty, 0, "", None), started_at=started)
         results.save(str(self.results))
 
     def facts(self, commit, facts, machine="ci-2core"):
@@ -111,9 +113,8 @@ def line(machine, benchmark, case, backend):
 
 def measured(project, values, backend="numpy", **options):
     """Write one value for each commit."""
-    described = project.benchmark(TIME, [backend], ["case"])
     for commit, value in zip(project.hashes, values, strict=False):
-        project.measure(commit, described, {(backend, "case"): value}, **options)
+        project.measure(commit, TIME, {(backend, "case"): value}, **options)
 
 
 def only(project):
@@ -167,9 +168,8 @@ def planted(root):
         if at == LAST:
             times["torch", "long"] = None
             del bytes_of["torch", "long"]
-        project.measure(commit, project.benchmark(TIME, backends, ["short", "long"]), times)
-        project.measure(commit, project.benchmark(COST, backends, ["short", "long"]), costs)
-        project.measure(commit, project.benchmark(MEMORY, backends, ["long"]), bytes_of)
+        for name, values in ((TIME, times), (COST, costs), (MEMORY, bytes_of)):
+            project.measure(commit, name, values)
     processor = {"model": "EPYC <1>", "cores": 2, "flags": ["avx2", "avx512f"], "system": "Linux x86_64"}
     project.facts(project.hashes[LAST], {"processor": processor, "versions": {"python": "3.11.9", "numpy": "2.4.6"}})
     return project
