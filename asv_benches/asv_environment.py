@@ -88,14 +88,14 @@ class Installed(Environment):
     def run(self, args: list[str], **options: Any) -> Any:
         """Run Python with the commit's folder first on the path, and without variables that tune libraries."""
         log.debug(f"Running '{' '.join(args)}' in {self.name}")
-        given = dict(options.pop("env", os.environ))
-        for name in tuning_variables(given):
-            del given[name]
+        environment = dict(options.pop("env", os.environ))
+        for name in tuning_variables(environment):
+            del environment[name]
         commit = self._global_env_vars.get("ASV_COMMIT")
-        paths = [str(self._folder(commit))] if commit else []
-        path = os.pathsep.join(paths + [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path])
+        paths = [str(self._folder(commit)) if commit else "", environment.get("PYTHONPATH", "")]
+        path = os.pathsep.join(filter(None, paths))
         # asv removes entries that are only in PYTHONPATH from the benchmark's sys.path
-        environment = given | self._global_env_vars | MALLOC | {"PYTHONPATH": path, "ASV_PYTHONPATH": path}
+        environment |= self._global_env_vars | MALLOC | {"PYTHONPATH": path, "ASV_PYTHONPATH": path}
         return util.check_output([*_in_place(), sys.executable, *args], env=environment, **options)
 
     def _folder(self, commit_hash: str) -> Path:

@@ -95,29 +95,29 @@ def _tables(machine: Machine, backends: Sequence[str]) -> list[Table]:
     for benchmark in machine.benchmarks:
         names = [name for name in backends if any((case, benchmark, name) in series for case in machine.cases)]
         rows = {case: [series.get((case, benchmark, name)) for name in names] for case in machine.cases}
-        tables.append(Table(benchmark, names, [(case, _cells(machine, row)) for case, row in rows.items() if any(row)]))
+        tables.append(
+            Table(benchmark, names, [(case, _cells(machine, benchmark, row)) for case, row in rows.items() if any(row)])
+        )
     return tables
 
 
-def _cells(machine: Machine, row: Sequence[Series | None]) -> list[Cell]:
+def _cells(machine: Machine, benchmark: Benchmark, row: Sequence[Series | None]) -> list[Cell]:
     """Return the newest value of each backend in one case and benchmark, with the best marked."""
-    newest = [each and each.newest for each in row]
-    values = [None if each is None or at is None else each.values[at] for each, at in zip(row, newest, strict=True)]
-    there = [value for value in values if value is not None]
-    best = min(there) if len(there) > 1 else None
+    newest = [None if each is None or each.newest is None else (each.newest, each.values[each.newest]) for each in row]
+    values = [each[1] for each in newest if each is not None and each[1] is not None]
+    best = shown(min(values), benchmark.unit) if len(values) > 1 else None
     cells = []
-    for series, place, value in zip(row, newest, values, strict=True):
-        if series is None or place is None:
+    for each in newest:
+        if each is None:
             cells.append(Cell("", "not measured"))
             continue
-        commit = machine.commits[place]
-        when = f"{commit.short}, {commit.date}"
+        (place, value), last = each, len(machine.commits) - 1
+        when = f"{machine.commits[place].short}, {machine.commits[place].date}"
         if value is None:
             cells.append(Cell("", f"failed at {when}"))
         else:
-            note = "" if commit == machine.commits[-1] else f"from an older commit: {when}"
-            text = shown(value, series.benchmark.unit)
-            cells.append(Cell(text, note, best is not None and text == shown(best, series.benchmark.unit)))
+            text = shown(value, benchmark.unit)
+            cells.append(Cell(text, "" if place == last else f"from an older commit: {when}", text == best))
     return cells
 
 

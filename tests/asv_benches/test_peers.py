@@ -71,20 +71,18 @@ def test_a_wrong_answer_is_not_timed_and_stops_no_other_backend():
     assert right.ratio is not None
 
 
-def test_the_answer_of_each_process_is_checked(tmp_path):
-    path = str(tmp_path / "the first was here")
-    (row,) = measured(case_of(sample.later_off_by_one), [path], replace(EFFORT, processes=2), {})
-    assert (row.wrong, row.ratio, row.rounds) == ("the sum is 499501; expected 499500", None, 0)
-
-
-def test_a_contender_that_raises_is_not_timed():
-    (row,) = measured(case_of(sample.failing), ["no such backend"], EFFORT, {})
-    assert (row.verdict, row.wrong) == ("wrong", "no such backend: ValueError: no such backend")
-
-
-def test_a_process_that_dies_is_reported():
-    (row,) = measured(case_of(sample.dying), ["7"], EFFORT, {})
-    assert row.wrong == "the process of 7 died with exit status 7"
+@pytest.mark.parametrize(
+    ("build", "name", "message"),
+    [
+        (sample.later_off_by_one, "its first process was here", "the sum is 499501; expected 499500"),
+        (sample.failing, "no such backend", "no such backend: ValueError: no such backend"),
+        (sample.dying, "7", "the process of 7 died with exit status 7"),
+    ],
+)
+def test_a_contender_is_not_timed_if_any_of_its_processes_is_wrong_raises_or_dies(build, name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (row,) = measured(case_of(build), [name], replace(EFFORT, processes=2), {})
+    assert (row.verdict, row.wrong, row.ratio, row.rounds) == ("wrong", message, None, 0)
 
 
 def test_a_peer_that_is_wrong_is_an_error():

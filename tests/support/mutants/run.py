@@ -78,22 +78,18 @@ def _check_unchanged(modules: Sequence[str]) -> None:
 def _report(records: Iterator[Record], count: int) -> list[Record]:
     """Print a line for each record, and the totals; return the records, or those until Ctrl-C was pressed."""
     living, done, began = Living.read(), list[Record](), time.monotonic()
-    for at, record in enumerate(_until_interrupted(records), 1):
-        done.append(record)
-        reason = living.reason(record) or record["message"] or "no reason is known"
-        fate = f"killed: {record['killed']}" if record["killed"] else f"LIVES: {reason}"
-        where = f"{record['module']}:{record['line']} {record['function']}"
-        print(f"[{at}/{count}] {record['seconds']:5.1f} s  {where}  {record['change'][:90]}  {fate}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        for record in records:
+            done.append(record)
+            reason = living.reason(record) or record["message"] or "no reason is known"
+            fate = f"killed: {record['killed']}" if record["killed"] else f"LIVES: {reason}"
+            where = f"{record['module']}:{record['line']} {record['function']}"
+            print(f"[{len(done)}/{count}] {record['seconds']:5.1f} s  {where}  {record['change'][:90]}  {fate}", flush=True)
     left = [record for record in done if not record["killed"]]
     unexplained = sum(not living.reason(record) for record in left)
     print(f"{len(done)} mutants: {len(done) - len(left)} killed, {len(left)} live, {unexplained} of them without a reason")
     print(f"It took {(time.monotonic() - began) / 60:.1f} minutes.")
     return done
-
-
-def _until_interrupted(records: Iterator[Record]) -> Iterator[Record]:
-    with contextlib.suppress(KeyboardInterrupt):
-        yield from records
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,9 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare({judged.backend for module in modules for judged in TABLE[module]})
     found = chosen(modules, cap=given.cap, sample=given.sample, seed=given.seed)
     results: dict[str, Any] = {"commands": [], "mutants": []}
+    living = Living.read()
     if given.again and given.json.exists():
         results = json.loads(given.json.read_text(encoding="utf-8"))
-        living = Living.read()
         known = {key_of(record) for record in results["mutants"] if record["killed"] or living.reason(record)}
         found = [mutant for mutant in found if mutant.key not in known]
     results["commands"].append(given.command)
@@ -120,7 +116,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results["mutants"] = sorted([*kept, *new.values()], key=lambda x: (list(TABLE).index(x["module"]), x["line"]))
         results["enumerated"] = {module: len(every(module)) for module in TABLE}
         given.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    living = Living.read()
     return 1 if any(not record["killed"] and living.reason(record) is None for record in records) else 0
 
 
