@@ -23,6 +23,8 @@ from mha_conformance.bench.machine import tuning_variables
 # otherwise glibc maps and unmaps large temporaries in one process and keeps them in another
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
+PIP = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--compile", "--quiet", "--disable-pip-version-check")
+
 
 @cache
 def _in_place() -> tuple[str, ...]:
@@ -71,18 +73,8 @@ class Installed(Environment):
         log.info(f"Installing {commit_hash[:8]}")
         fresh = folder.with_name(f"{folder.name}-fresh")
         shutil.rmtree(fresh, ignore_errors=True)  # left by an interrupted installation
-        pip = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--no-build-isolation",
-            "--compile",
-        ]
         sources = [self._build_root, *map(str, Path(self._build_root).glob("text"))]  # mha-text, once it was a distribution
-        util.check_call([sys.executable, *pip, "--target", str(fresh), *sources], timeout=self._install_timeout)
+        util.check_call([sys.executable, *PIP, "--target", str(fresh), *sources], timeout=self._install_timeout)
         fresh.rename(folder)
 
     def run(self, args: list[str], **options: Any) -> Any:

@@ -85,8 +85,8 @@ class Attention:
 
         rng, shape = np.random.default_rng(0), (1, self.heads, self.length, self.head_dim)
         sets = _sets(3 * math.prod(shape) * target.itemsize)
-        given = [[target.pair(rng.normal(size=shape).astype(np.float32)) for _ in range(3)] for _ in range(sets)]
-        ours, theirs = ([[pair[side] for pair in one] for one in given] for side in (0, 1))
+        pairs = [[target.normal(rng, *shape) for _ in range(3)] for _ in range(sets)]
+        ours, theirs = ([[pair[side] for pair in one] for one in pairs] for side in (0, 1))
         mask = mha.causal() if self.causal else None
 
         contenders = {
@@ -126,8 +126,8 @@ class Norm:
 
         rng, size = np.random.default_rng(0), target.itemsize
         sets = _sets(self.rows * self.width * size)
-        given = [target.pair(rng.normal(size=(self.rows, self.width)).astype(np.float32)) for _ in range(sets)]
-        weight, bias = (target.pair(rng.normal(size=self.width).astype(np.float32)) for _ in range(2))
+        given = [target.normal(rng, self.rows, self.width) for _ in range(sets)]
+        weight, bias = (target.normal(rng, self.width) for _ in range(2))
 
         contenders = {
             "torch layer_norm": lambda at: torch.nn.functional.layer_norm(given[at][1], (self.width,), weight[1], bias[1]),
@@ -159,9 +159,9 @@ class EncoderLayer:
         )
         theirs = torch_layer(layer).eval().to(target.device, getattr(torch, target.dtype))
         ours = layer.to(target.arrays.record.name, dtype=getattr(target.arrays.xp, target.dtype))
-        shape = (self.batch, self.length, self.d_model)
+        shape = self.batch, self.length, self.d_model
         sets = _sets(math.prod(shape) * target.itemsize)
-        given = [target.pair(rng.normal(size=shape).astype(np.float32)) for _ in range(sets)]
+        given = [target.normal(rng, *shape) for _ in range(sets)]
 
         def on_torch(at: int) -> Any:
             with torch.inference_mode():

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from mha_conformance.bench.rounds import Effort, ratio, time_in_rounds
 
-from .cases import Case, Comparison, Goal
+from .cases import Case, Comparison
 from .target import Target
 
 TURN = 0.02  # seconds of work between two clock readings, so that starting the clock and the launch are negligible
@@ -42,23 +42,6 @@ class Row:
         return statistics.median(self.seconds)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a goal is met."""
-
-    case: str
-    goal: Goal
-    found: float | None
-    """The ratio, or the share of the limit; None if one of the two was not timed."""
-
-    @property
-    def is_met(self) -> bool | None:
-        """None if the goal could not be measured."""
-        if self.found is None:
-            return None
-        return self.found <= self.goal.at if self.goal.beside else self.found >= self.goal.at
-
-
 def measured(case: Case, target: Target, rounds: int) -> list[Row]:
     """Return a row for each contender."""
     comparison = case.problem.comparison(target)
@@ -80,20 +63,22 @@ def measured(case: Case, target: Target, rounds: int) -> list[Row]:
     ]
 
 
-def verdicts(case: Case, rows: list[Row], limits: dict[str, float]) -> Iterator[Verdict]:
-    """Yield a verdict for each goal.
+def verdicts(case: Case, rows: list[Row], limits: dict[str, float]) -> Iterator[dict[str, Any]]:
+    """Yield each goal, with the ratio or the share of the limit that was measured, and whether it is met; None: not timed.
 
     A ratio is the median of the ratios of the rounds, so that a GPU that slows down affects both contenders alike.
     """
     timed = {row.contender: row for row in rows if not row.wrong}
     for goal in case.goals:
         ours, other = timed.get(goal.contender), timed.get(goal.beside)
-        found = None
+        found = met = None
         if ours and other:
             found = ratio(ours.seconds, other.seconds).median
+            met = found <= goal.at
         elif ours and not goal.beside:
             found = ours.rate / limits[ours.unit]
-        yield Verdict(case.name, goal, found)
+            met = found >= goal.at
+        yield {"case": case.name, "goal": asdict(goal), "found": found, "met": met}
 
 
 def limits(target: Target) -> dict[str, float]:

@@ -35,44 +35,32 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True)
-class Side:
-    """The result of one of the two commits, on one backend in one case."""
-
-    seconds: float | None
-    """Seconds per call; NaN if the benchmark was skipped, None if it failed."""
-    samples: int = 0
-
-    @property
-    def gap(self) -> str:
-        """Why there is no time; empty if there is one."""
-        return gap(self.seconds)
-
-
-@dataclass(frozen=True)
 class Cell:
     """The results of both commits, on one backend in one case."""
 
     backend: str
     case: str
-    before: Side
-    after: Side
+    before: float | None
+    after: float | None
+    """Seconds per call; NaN if the benchmark was skipped, None if it failed."""
+    samples: int = 0
+    """Number of samples, of the commit with fewer."""
     slower: bool = False
     """Whether asv's statistics call the second commit slower."""
 
     @property
     def ratio(self) -> float | None:
         """Time after divided by time before; None if either is missing."""
-        if self.before.gap or self.after.gap or not self.before.seconds or self.after.seconds is None:
+        if gap(self.before) or gap(self.after) or not self.before or self.after is None:
             return None
-        return self.after.seconds / self.before.seconds
+        return self.after / self.before
 
     def undecided(self, factor: float) -> str:
         """Return why there is no verdict; "" if there is one."""
         if self.ratio is None:
-            return ", ".join(
-                f"{side.gap} {when}" for side, when in ((self.before, "before"), (self.after, "after")) if side.gap
-            )
-        if not self.slower and self.ratio > factor and min(self.before.samples, self.after.samples) < ENOUGH:
+            sides = ((self.before, "before"), (self.after, "after"))
+            return ", ".join(f"{gap(seconds)} {when}" for seconds, when in sides if gap(seconds))
+        if not self.slower and self.ratio > factor and self.samples < ENOUGH:
             return f"{self.ratio:.2f}x, with too few samples"
         return ""
 
@@ -104,12 +92,11 @@ def judged(base: Results | None, head: Results | None, choice: Choice, factor: f
     found = []
     for name in sorted(before.keys() | after.keys()):
         both = [commit.get(name) for commit in (before, after)]
-        cell = Cell(*name, *(Side(each.value, len(each.samples or ())) if each else Side(None) for each in both))
+        samples = min(len(each.samples or ()) if each else 0 for each in both)
+        cell = Cell(*name, *(each.value if each else None for each in both), samples)
         if cell.ratio is not None:
-            (first, first_stats), (second, second_stats) = (
-                (each.value, each.samples and (each.stats, each.samples)) for each in both if each
-            )
-            cell = replace(cell, slower=is_better(first, second, first_stats, second_stats, factor))
+            stats = (each.samples and (each.stats, each.samples) for each in both if each)
+            cell = replace(cell, slower=is_better(cell.before, cell.after, *stats, factor))
         found.append(cell)
     return found
 
@@ -132,7 +119,7 @@ def show(found: Sequence[Cell], choice: Choice, factor: float) -> None:
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for cell in found:
         style = "bold red" if cell.slower else "yellow" if cell.undecided(factor) else ""
-        times = (side.gap or duration(side.seconds or 0.0) for side in (cell.before, cell.after))
+        times = (gap(seconds) or duration(seconds or 0.0) for seconds in (cell.before, cell.after))
         table.add_row(cell.backend, cell.case, *times, "" if cell.ratio is None else f"{cell.ratio:.2f}", style=style)
     console.print(table)
     for cell in found:

@@ -71,8 +71,8 @@ def test_verdicts():
     goals = (Goal("a", 0.5, "b"), Goal("a", 0.6, "b"), Goal("a", 0.8), Goal("a", 0.9), Goal("c", 1.0, "b"))
     rows = [Row("x", "a", (1.0, 3.0, 1.1), 85.0, "B"), Row("x", "b", (2.0, 6.0, 2.0), 40.0, "B"), Row("x", "c", wrong="broken")]
     found = list(verdicts(Case("x", None, "b", goals), rows, {"B": 100.0}))
-    assert [verdict.found for verdict in found] == [0.5, 0.5, 0.85, 0.85, None]
-    assert [verdict.is_met for verdict in found] == [True, True, True, False, None]
+    assert [verdict["found"] for verdict in found] == [0.5, 0.5, 0.85, 0.85, None]
+    assert [verdict["met"] for verdict in found] == [True, True, True, False, None]
 
 
 def test_limits_are_rates(target):

@@ -12,7 +12,7 @@ from project import INSTALLED, ROOT
 from sample_history import git
 
 from tracking import gate
-from tracking.gate import Cell, Side, Verdict
+from tracking.gate import Cell, Verdict
 from tracking.measure import Choice
 from tracking.project import next_missing
 from tracking.series import cells
@@ -232,7 +232,7 @@ def test_a_commit_that_answers_wrongly_was_not_measured(clone):
 
 
 def cell(before, after, slower=False, backend="numpy", samples=20):
-    return Cell(backend, "a case", Side(before, samples), Side(after, samples), slower)
+    return Cell(backend, "a case", before, after, samples, slower)
 
 
 def test_a_slowdown_and_nothing_measured_are_different_verdicts():
@@ -252,9 +252,9 @@ def test_a_slowdown_and_nothing_measured_are_different_verdicts():
 def test_the_gate_names_what_it_found(capsys):
     choice = Choice(["numpy", "torch"])
     others = [
-        Cell("numpy", "failing", Side(1.0, 9), Side(None)),
-        Cell("numpy", "newer", Side(float("nan")), Side(1.0, 9)),
-        Cell("numpy", "long", Side(1.0, 6), Side(1.5, 6)),
+        Cell("numpy", "failing", 1.0, None),
+        Cell("numpy", "newer", float("nan"), 1.0),
+        Cell("numpy", "long", 1.0, 1.5, samples=6),
     ]
     gate.show([cell(0.010, 0.013, slower=True), *others], choice, 1.1)
     told = capsys.readouterr().out
