@@ -31,9 +31,13 @@ def measured_on(results: Mapping[str, Any], by: str) -> str:
     """Return a sentence on the origin of results: a date, a command, the processor and the versions; "" if they have none."""
     if "machine" not in results:
         return ""
-    machine = results["machine"]
-    words = f"{machine['model']}, {machine['cores']} cores, {' '.join(machine['flags'])}, {machine['system']}"
-    return f"Measured on {results['date']} by `{by}`: {words}; {listed(results['versions'])}."
+    return f"Measured on {results['date']} by `{by}`: {described(results['machine'])}; {listed(results['versions'])}."
+
+
+def described(processor: Mapping[str, Any]) -> str:
+    """Return a processor in words."""
+    words = processor["model"], f"{processor['cores']} cores", " ".join(processor["flags"]), processor["system"]
+    return ", ".join(filter(None, words))
 
 
 def listed(versions: Mapping[str, str]) -> str:

@@ -29,16 +29,6 @@ class Cell:
     """Whether it is the best of its case and benchmark."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """The newest values of a benchmark."""
-
-    benchmark: Benchmark
-    backends: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
-    """Each case with a cell for each backend."""
-
-
 def write(history: History, output: Path) -> None:
     """Write the page. An existing file is replaced only when the new page is complete."""
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -88,16 +78,15 @@ def _worst_first(found: Sequence[Regression], backend: str) -> list[Regression]:
     )
 
 
-def _tables(machine: Machine, backends: Sequence[str]) -> list[Table]:
-    """Return a table for each benchmark; side by side they fill a wide window, and each fits a narrow one."""
+def _tables(machine: Machine, backends: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a table of the newest values of each benchmark; side by side they fill a wide window, each fits a narrow one."""
     series = {(each.case, each.benchmark, each.backend): each for each in machine.series}
     tables = []
     for benchmark in machine.benchmarks:
         names = [name for name in backends if any((case, benchmark, name) in series for case in machine.cases)]
         rows = {case: [series.get((case, benchmark, name)) for name in names] for case in machine.cases}
-        tables.append(
-            Table(benchmark, names, [(case, _cells(machine, benchmark, row)) for case, row in rows.items() if any(row)])
-        )
+        cells = {case: _cells(machine, benchmark, row) for case, row in rows.items() if any(row)}
+        tables.append({"benchmark": benchmark, "backends": names, "cells": cells})
     return tables
 
 

@@ -6,13 +6,15 @@ import ast
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product, repeat
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from asv.benchmarks import Benchmarks
 from asv.config import Config
 from asv.results import Results, iter_results_paths
+
+import reports
 
 from .project import Refused, facts, git
 
@@ -122,22 +124,30 @@ def read(config: Path) -> History:
     if not paths:
         raise NoHistory(f"no results in {conf.results_dir}: {MEASURE}")
     known = Benchmarks.load(conf)
+    benchmarks = _benchmarks(known)
     commits = {commit.hash: commit for commit in _commits(root / conf.repo)}
     by_machine: dict[str, list[Results]] = {}
     unrelated = set()
     for folder, name, machine in paths:
         results = Results.load(str(Path(folder) / name), machine_name=machine)
-        if results.commit_hash in commits:
-            by_machine.setdefault(machine, []).append(results)
-        else:
+        if results.commit_hash not in commits:
             unrelated.add(results.commit_hash)
-    names = _names(known, [each for found in by_machine.values() for each in found])
-    machines = [_machine(name, by_machine[name], known, commits, names, root / "facts" / name) for name in sorted(by_machine)]
-    measured = [machine for machine in machines if machine.series]
+        elif results.get_result_keys(known):
+            by_machine.setdefault(machine, []).append(results)
+    # the order of benchmarks.json, then that of the results
+    params = [known[benchmark.name]["params"] for benchmark in benchmarks]
+    params += [
+        each.get_result_params(name) for each in chain(*by_machine.values()) for name in sorted(each.get_result_keys(known))
+    ]
+    named = [pair for words in params for pair in map(_named, product(*words))]
+    backends, cases = (list(dict.fromkeys(pair[at] for pair in named)) for at in (0, 1))
+    order = list(product(cases, benchmarks, backends))
+    machines = [_machine(name, by_machine[name], known, commits, order, root / "facts" / name) for name in sorted(by_machine)]
+    measured = tuple(machine for machine in machines if machine.series)
     if not measured:
         raise NoHistory(f"no result in {conf.results_dir} belongs to a benchmark and a commit of this branch: {MEASURE}")
-    backends = {each.backend for machine in measured for each in machine.series}
-    return History(conf.project, tuple(measured), tuple(name for name in names[0] if name in backends), len(unrelated))
+    with_values = {each.backend for machine in measured for each in machine.series}
+    return History(conf.project, measured, tuple(name for name in backends if name in with_values), len(unrelated))
 
 
 def _commits(repo: Path) -> list[Commit]:
@@ -172,34 +182,18 @@ def cells(results: Results, benchmark: str = "") -> Iterator[Cell]:
             yield Cell(name, *_named(names), *figures)
 
 
-def _names(known: Mapping[str, Any], results: Iterable[Results]) -> tuple[list[str], list[str]]:
-    """Return the backends and the cases, in the order of benchmarks.json, then in the order of the results."""
-    backends: dict[str, None] = {}
-    cases: dict[str, None] = {}
-    listed = [known[benchmark.name]["params"] for benchmark in _benchmarks(known)]
-    found = [each.get_result_params(name) for each in results for name in sorted(each.get_result_keys(known))]
-    for params in listed + found:
-        for backend, case in map(_named, product(*params)):
-            backends.setdefault(backend)
-            cases.setdefault(case)
-    return list(backends), list(cases)
-
-
 def _benchmarks(known: Mapping[str, Any]) -> list[Benchmark]:
     """Return the benchmarks, those with the most cases first."""
-    found = []
     for name, each in known.items():
-        if each["param_names"][:1] != ["backend"]:
-            raise Refused(
-                f"the first parameter of {name} is {', '.join(each['param_names'][:1]) or 'missing'}; expected backend"
-            )
-        found.append(Benchmark(name, each.get("pretty_name") or name, each["unit"]))
+        first = next(iter(each["param_names"]), "missing")
+        if first != "backend":
+            raise Refused(f"the first parameter of {name} is {first}; expected backend")
 
     def order(benchmark: Benchmark) -> tuple[int, int, str]:
         unit = UNITS.index(benchmark.unit) if benchmark.unit in UNITS else len(UNITS)
         return -len(list(product(*known[benchmark.name]["params"][1:]))), unit, benchmark.name
 
-    return sorted(found, key=order)
+    return sorted((Benchmark(name, each.get("pretty_name") or name, each["unit"]) for name, each in known.items()), key=order)
 
 
 def _named(params: tuple[str, ...]) -> tuple[str, str]:
@@ -213,10 +207,10 @@ def _machine(
     results: list[Results],
     known: Mapping[str, Any],
     commits: Mapping[str, Commit],
-    names: tuple[list[str], list[str]],
+    order: Iterable[tuple[str, Benchmark, str]],
     folder: Path,
 ) -> Machine:
-    results = [each for each in results if each.get_result_keys(known)]
+    """Return the series of a machine in this order of (case, benchmark, backend); ``folder`` has its facts."""
     measured = sorted({commits[each.commit_hash] for each in results}, key=lambda commit: commit.place)
     position = {commit.hash: at for at, commit in enumerate(measured)}
     table: dict[tuple[str, str, str], dict[int, float | None]] = {}
@@ -225,29 +219,15 @@ def _machine(
         for cell in cells(each, key):
             if cell.value is None or math.isfinite(cell.value):  # None: failed; NaN: skipped
                 table.setdefault((cell.case, key, cell.backend), {})[position[each.commit_hash]] = cell.value
-    benchmarks = _benchmarks(known)
-    series = [
-        _series(benchmark, case, backend, table[case, benchmark.name, backend], len(measured))
-        for case in names[1]
-        for benchmark in benchmarks
-        for backend in names[0]
-        if (case, benchmark.name, backend) in table
-    ]
+    series = []
+    for case, benchmark, backend in order:
+        if values := table.get((case, benchmark.name, backend)):
+            failed = frozenset(at for at, value in values.items() if value is None)
+            series.append(Series(benchmark, case, backend, tuple(map(values.get, range(len(measured)))), failed))
     known_facts = [facts(commit.hash, folder) for commit in measured]
-    written = {each.commit_hash: each.params for each in results}
+    cpu = {each.commit_hash: each.params.get("cpu", "") for each in results}
     processors = [
-        _processor(each.get("processor", {})) or written[commit.hash].get("cpu", "")
+        reports.described(each["processor"]) if "processor" in each else cpu[commit.hash]
         for each, commit in zip(known_facts, measured, strict=True)
     ]
-    versions = known_facts[-1].get("versions", {}) if known_facts else {}
-    return Machine(name, tuple(measured), tuple(series), tuple(processors), versions)
-
-
-def _series(benchmark: Benchmark, case: str, backend: str, cells: Mapping[int, float | None], length: int) -> Series:
-    failed = frozenset(at for at, value in cells.items() if value is None)
-    return Series(benchmark, case, backend, tuple(map(cells.get, range(length))), failed)
-
-
-def _processor(known: Mapping[str, Any]) -> str:
-    words = [known.get("model", ""), f"{known['cores']} cores" if "cores" in known else "", " ".join(known.get("flags", []))]
-    return ", ".join(filter(None, [*words, known.get("system", "")]))
+    return Machine(name, tuple(measured), tuple(series), tuple(processors), known_facts[-1].get("versions", {}))
