@@ -25,10 +25,7 @@ SIZES = (1, 2, 4)
 ROOT = Path(__file__).parents[2]
 SENTENCES = ROOT / "examples" / "sentences.txt"
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def main(
     *,
     texts: Annotated[int, typer.Option(min=64, help="Texts in a round.")] = 3072,
@@ -111,4 +108,4 @@ def _memory(sentences: list[str], many: int, log: Console) -> dict[str, dict[str
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

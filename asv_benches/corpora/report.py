@@ -98,14 +98,12 @@ def _advice(cluster: Cluster, workers: int) -> str:
 
 def plot(found: dict[str, Any], path: Path) -> None:
     """Draw texts per second over workers, for each size of a part."""
-    import matplotlib
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = "corpora"
     cluster = constants(found)
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
     workers = [round(10 ** (at / 8)) for at in range(41)]
     for part_rows in PARTS:
         rates = [TEXTS / seconds(cluster, TEXTS, part_rows, each) for each in workers]
@@ -116,8 +114,8 @@ def plot(found: dict[str, Any], path: Path) -> None:
     axes.set(xlabel="workers of one core", ylabel="texts per second", title="MiniLM: the model, and what was measured")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, metadata={"Date": None, "Creator": None})
-    pyplot.close(figure)
+    with rc_context({"svg.hashsalt": "corpora"}):
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
 TEXT = """\

@@ -24,10 +24,7 @@ from .report import draw, read, reading, table, write
 
 WIDTH = 180  # columns of a table that is written to a file or pipe
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def main(
     *,
     case: Annotated[
@@ -89,4 +86,4 @@ def _command(case: Sequence[str], backend: Sequence[str], effort: Effort) -> str
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

@@ -132,19 +132,30 @@ class OptimiserStep:
         """Return steps of mha_core's optimiser, each of which continues the one before; the first is read."""
         import mha_core as mha
 
-        library = loaded(backend)
-        weights, gradients = ({name: library.from_numpy(x) for name, x in given.items()} for given in self.arrays())
-        optimiser = mha.AdamW()
+        library, optimiser = loaded(backend), mha.AdamW()
+        weights, gradients = ({name: library.from_numpy(x) for name, x in arrays.items()} for arrays in self.arrays())
         now = [weights, optimiser.init(weights)]
-        first: list[Any] = []
 
-        def step() -> Any:
+        def step() -> dict[str, Any]:
             now[:] = optimiser.step(now[0], gradients, now[1])
-            if not first:
-                first.append({name: library.to_numpy(x).copy() for name, x in now[0].items()})
-            return first[0]
+            return now[0]
 
-        return Work(step, lambda found: found, library.record.synchronize)
+        return _continued(step, library.to_numpy, library.record.synchronize)
+
+
+def _continued(
+    step: Callable[[], Mapping[str, Any]], read: Callable[[Any], Any], wait: Callable[[], None] | None = None
+) -> Work:
+    """Return the work of steps that change weights, each of which continues the one before; the first is read."""
+    first: list[dict[str, np.ndarray]] = []
+
+    def call() -> dict[str, np.ndarray]:
+        weights = step()
+        if not first:
+            first.append({name: read(w).copy() for name, w in weights.items()})
+        return first[0]
+
+    return Work(call, lambda answer: answer, wait)
 
 
 def layer_step(problem: LayerStep) -> Work:
@@ -173,17 +184,14 @@ def torch_optimiser(problem: OptimiserStep) -> Work:
     """Return steps of torch.optim.AdamW, each of which continues the one before; the first is read."""
     import torch
 
-    given, slopes = problem.arrays()
-    weights = {name: torch.nn.Parameter(torch.from_numpy(w)) for name, w in given.items()}
+    numbers, gradients = problem.arrays()
+    weights = {name: torch.nn.Parameter(torch.from_numpy(w)) for name, w in numbers.items()}
     for name, w in weights.items():
-        w.grad = torch.from_numpy(slopes[name])
+        w.grad = torch.from_numpy(gradients[name])
     optimiser = torch.optim.AdamW(weights.values(), lr=1e-3)
-    first: list[Any] = []
 
-    def step() -> Any:
+    def step() -> dict[str, Any]:
         optimiser.step()
-        if not first:
-            first.append({name: w.detach().numpy().copy() for name, w in weights.items()})
-        return first[0]
+        return weights
 
-    return Work(step, lambda found: found)
+    return _continued(step, lambda w: w.detach().numpy())

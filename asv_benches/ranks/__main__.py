@@ -22,10 +22,7 @@ from .report import lines, page
 SIZES = (1, 2, 4)
 ENGINES = {"mpi": "numpy", "torch.distributed": "torch"}
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def main(
     *,
     length: Annotated[int, typer.Option(min=64, help="Tokens of the whole sequence.")] = 8192,
@@ -69,4 +66,4 @@ def _run(engine: str, backend: str, size: int, length: int, rounds: int) -> list
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)
