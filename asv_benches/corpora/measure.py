@@ -44,18 +44,18 @@ def one_process(corpus: Path, out: Path, model: Path, part_rows: int, environmen
 def on_cluster(client: Any, corpus: Path, out: Path, model: Path, part_rows: int) -> dict[str, float]:
     """Encode on a cluster; return the seconds, and CPU time of the workers and of this process, which has the scheduler."""
     workers = sum(client.run(time.process_time).values())
-    own, begun = time.process_time(), time.monotonic()
+    scheduler, begun = time.process_time(), time.monotonic()
     report = mt.encode_corpus(client, corpus, out, model, part_rows=part_rows, progress=False)
-    whole, own = time.monotonic() - begun, time.process_time() - own
+    whole, scheduler = time.monotonic() - begun, time.process_time() - scheduler
     workers = sum(client.run(time.process_time).values()) - workers
-    return {"wall": report.seconds, "whole": whole, "cpu": workers, "scheduler": own}
+    return {"wall": report.seconds, "whole": whole, "cpu": workers, "scheduler": scheduler}
 
 
 def seconds_per_task(client: Any, count: int) -> dict[str, float]:
     """Return what an empty task takes: wall time, and CPU time of scheduler and client."""
-    own, begun = time.process_time(), time.monotonic()
+    cpu, begun = time.process_time(), time.monotonic()
     assert sum(1 for _ in on_dask.run(client, divmod, 7, range(1, count + 1))) == count
-    return {"wall": (time.monotonic() - begun) / count, "cpu": (time.process_time() - own) / count}
+    return {"wall": (time.monotonic() - begun) / count, "cpu": (time.process_time() - cpu) / count}
 
 
 def memory() -> dict[str, int]:

@@ -42,14 +42,14 @@ def main(
         raise typer.Exit(1) from error
     judged = JUDGED if conformance and not rehearse else ()
     wrong = [f"{name} failed conformance" for name, device, folder in judged if not _judge(name, device, folder)]
-    best, rows, found = limits(target), [], []
+    best, rows, judged_goals = limits(target), [], []
     cases = REHEARSAL if rehearse else CASES
     for case in cases:
         timed = measured(case, target, rounds)
         rows += timed
-        found += verdicts(case, timed, best)
+        judged_goals += verdicts(case, timed, best)
         console.print(*(f"{case.name}: {row.contender}: {row.wrong or f'{row.median:.3g} s'}" for row in timed), sep="\n")
-        results = report.record(rows, found, best, _head(target))
+        results = report.record(rows, judged_goals, best, _head(target))
         reports.write(output / "gpu", results, report.page(results, cases))  # after each case: the next one may crash
     console.print(f"{output / 'gpu.json'} and {output / 'gpu.md'} were written")
     wrong += [f"{row.case}, {row.contender}: {row.wrong}" for row in rows if row.wrong]

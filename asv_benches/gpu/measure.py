@@ -71,14 +71,14 @@ def verdicts(case: Case, rows: list[Row], limits: dict[str, float]) -> Iterator[
     timed = {row.contender: row for row in rows if not row.wrong}
     for goal in case.goals:
         ours, other = timed.get(goal.contender), timed.get(goal.beside)
-        found = met = None
+        figure = met = None
         if ours and other:
-            found = ratio(ours.seconds, other.seconds).median
-            met = found <= goal.at
+            figure = ratio(ours.seconds, other.seconds).median
+            met = figure <= goal.at
         elif ours and not goal.beside:
-            found = ours.rate / limits[ours.unit]
-            met = found >= goal.at
-        yield {"case": case.name, "goal": asdict(goal), "found": found, "met": met}
+            figure = ours.rate / limits[ours.unit]
+            met = figure >= goal.at
+        yield {"case": case.name, "goal": asdict(goal), "found": figure, "met": met}
 
 
 def limits(target: Target) -> dict[str, float]:
@@ -100,11 +100,11 @@ def _checked(comparison: Comparison, peer: str, target: Target) -> tuple[dict[st
     for name, work in comparison.contenders.items():
         try:
             with target.demanded(name):
-                found = comparison.sample(work(0))
+                answer = comparison.sample(work(0))
         except Exception as error:  # its row shows the message; the other contenders go on
             wrong[name] = f"{type(error).__name__}: {error}"
             continue
-        errors[name] = float(np.sqrt(np.mean((found - comparison.exact) ** 2)))
+        errors[name] = float(np.sqrt(np.mean((answer - comparison.exact) ** 2)))
     for name, error in errors.items():
         bound = _WORSE * errors.get(peer, 0.0) + 1e-6
         if not error <= bound:

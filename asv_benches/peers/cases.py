@@ -165,12 +165,12 @@ def chosen(words: Sequence[str]) -> list[Case]:
 
     Raises ValueError, which lists the names, for a word that no name contains.
     """
-    found = [case for case in CASES if not words or any(word.lower() in case.name.lower() for word in words)]
+    cases = [case for case in CASES if not words or any(word.lower() in case.name.lower() for word in words)]
     for word in words:
         if not any(word.lower() in case.name.lower() for case in CASES):
             names = "\n  ".join(dict.fromkeys(case.name for case in CASES))
             raise ValueError(f"no case has {word!r} in its name; the cases are\n  {names}")
-    return found
+    return cases
 
 
 def check_installed(cases: Sequence[Case]) -> None:

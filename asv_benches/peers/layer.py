@@ -27,12 +27,12 @@ def fast_path(problem: Layer) -> Work:
             return function(*args, **(kwargs or {}))
 
     numbers, layer = problem.arrays()
-    x, theirs = torch.from_numpy(numbers), torch_layer(layer).eval()
+    x, module = torch.from_numpy(numbers), torch_layer(layer).eval()
     with torch.inference_mode(), Operations() as ran:
-        theirs(x)
+        module(x)
     if ran.names != [FUSED]:
         raise RuntimeError(f"nn.TransformerEncoderLayer did not take its fast path, but ran {', '.join(ran.names)}")
-    return Work(lambda: theirs(x), lambda out: out.numpy(), mode=torch.inference_mode)
+    return Work(lambda: module(x), lambda out: out.numpy(), mode=torch.inference_mode)
 
 
 def torch_layer(layer: Any) -> Any:
@@ -40,9 +40,9 @@ def torch_layer(layer: Any) -> Any:
     import torch
 
     (d_model, d_ff), heads, activation = layer.feed_forward.w_1.shape, layer.attention.num_heads, layer.feed_forward.activation
-    theirs = torch.nn.TransformerEncoderLayer(d_model, heads, d_ff, dropout=0.0, activation=activation, batch_first=True)
-    theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in _state_dict(layer).items()})
-    return theirs
+    module = torch.nn.TransformerEncoderLayer(d_model, heads, d_ff, dropout=0.0, activation=activation, batch_first=True)
+    module.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in _state_dict(layer).items()})
+    return module
 
 
 def _state_dict(layer: Any) -> dict[str, np.ndarray]:

@@ -165,12 +165,12 @@ def layer_step(problem: LayerStep) -> Work:
     import mha_core as mha
 
     numbers, layer = problem.arrays()
-    theirs, d_out = torch_layer(layer), torch.from_numpy(problem.d_out())
-    x, weights = torch.from_numpy(numbers).requires_grad_(), dict(theirs.named_parameters())
+    module, d_out = torch_layer(layer), torch.from_numpy(problem.d_out())
+    x, weights = torch.from_numpy(numbers).requires_grad_(), dict(module.named_parameters())
     settings = {"num_heads": NUM_HEADS, "activation": problem.activation, "norm_first": False}
 
     def step() -> Any:
-        return torch.autograd.grad(theirs(x), [x, *weights.values()], d_out)
+        return torch.autograd.grad(module(x), [x, *weights.values()], d_out)
 
     def read(gradients: Any) -> dict[str, np.ndarray]:
         d_x, *d_weights = gradients

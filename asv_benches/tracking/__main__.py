@@ -123,10 +123,10 @@ def history(
     with _failing_clearly():
         _commit("HEAD", machine)
         backends = _choice(backend, "", "").backends
-        for found, whole in measure.fill(machine, backends, minutes):
-            log.print(f"{found[:8]}: {'measured' if whole else 'measured, with failures'}")
+        for revision, whole in measure.fill(machine, backends, minutes):
+            log.print(f"{revision[:8]}: {'measured' if whole else 'measured, with failures'}")
             if commit:
-                keep(found, machine)
+                keep(revision, machine)
         line = changed_code()
         missing = set(line) - measure.measured(line, machine, backends)
         log.print(f"commits without results: {len(missing) or 'none'}")
@@ -182,15 +182,15 @@ def report(
 ) -> None:
     """Write one page that opens offline: newest figures, regressions, and plots by case with a line per backend."""
     with _failing_clearly():
-        found = series.read(config)
-    if found.unrelated:
-        many = "commits that are" if found.unrelated > 1 else "commit that is"
+        measured = series.read(config)
+    if measured.unrelated:
+        many = "commits that are" if measured.unrelated > 1 else "commit that is"
         log.print(
-            f"left out: {found.unrelated} measured {many} not among the first parents of HEAD "
+            f"left out: {measured.unrelated} measured {many} not among the first parents of HEAD "
             "(in a shallow clone, run git fetch --unshallow first)"
         )
-    page.write(found, output)
-    log.print(f"{escape(str(output))}: {sum(len(machine.commits) for machine in found.machines)} commits", style="dim")
+    page.write(measured, output)
+    log.print(f"{escape(str(output))}: {sum(len(machine.commits) for machine in measured.machines)} commits", style="dim")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def hovers(machine: Machine) -> list[str]:
     return texts
 
 
-def figure(machine: Machine, case: str, styles: Mapping[str, Style], found: Sequence[Regression]) -> dict[str, Any]:
+def figure(machine: Machine, case: str, styles: Mapping[str, Style], regressions: Sequence[Regression]) -> dict[str, Any]:
     """Return the traces of a case and two layouts: `wide` with the benchmarks in a row, `narrow` with one below the other.
 
     The page adds the hover texts, which all figures share: `hovers`.
@@ -64,7 +64,7 @@ def figure(machine: Machine, case: str, styles: Mapping[str, Style], found: Sequ
     named = set()
     for column, (panel, numbers, (unit, size)) in enumerate(zip(panels, values, scales, strict=True), 1):
         for each in panel:
-            steps = {machine.commits.index(step.bad) for step in found if step.series is each}
+            steps = {machine.commits.index(step.bad) for step in regressions if step.series is each}
             line = _line(each, styles[each.backend], unit, size, steps)
             line.showlegend = each.backend not in named
             named.add(each.backend)

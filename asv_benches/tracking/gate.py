@@ -80,8 +80,8 @@ def compare(base: str, head: str, choice: Choice, factor: float, results: Path) 
         interleave_rounds=True,
         _machine_file=str(MACHINES),
     )
-    found = {result.commit_hash: result for result in iter_results_for_machine(str(results), MACHINE)}
-    return judged(found.get(base), found.get(head), choice, factor)
+    by_commit = {result.commit_hash: result for result in iter_results_for_machine(str(results), MACHINE)}
+    return judged(by_commit.get(base), by_commit.get(head), choice, factor)
 
 
 def judged(base: Results | None, head: Results | None, choice: Choice, factor: float) -> list[Cell]:
@@ -89,7 +89,7 @@ def judged(base: Results | None, head: Results | None, choice: Choice, factor: f
     before, after = (
         {cell[1:3]: cell for cell in (cells(results) if results else ()) if choice.takes(*cell[:3])} for results in (base, head)
     )
-    found = []
+    table = []
     for name in sorted(before.keys() | after.keys()):
         both = [commit.get(name) for commit in (before, after)]
         samples = min(len(each.samples or ()) if each else 0 for each in both)
@@ -97,38 +97,38 @@ def judged(base: Results | None, head: Results | None, choice: Choice, factor: f
         if cell.ratio is not None:
             stats = (each.samples and (each.stats, each.samples) for each in both if each)
             cell = replace(cell, slower=is_better(cell.before, cell.after, *stats, factor))
-        found.append(cell)
-    return found
+        table.append(cell)
+    return table
 
 
-def verdict(found: Iterable[Cell], choice: Choice, factor: float = FACTOR) -> Verdict:
+def verdict(table: Iterable[Cell], choice: Choice, factor: float = FACTOR) -> Verdict:
     """Return SLOWER if any cell is slower; otherwise NOT_MEASURED if any cell has no verdict or a backend has no cell."""
-    found = list(found)
-    if any(cell.slower for cell in found):
+    table = list(table)
+    if any(cell.slower for cell in table):
         return Verdict.SLOWER
-    if not found or any(cell.undecided(factor) for cell in found) or {*choice.backends} - {cell.backend for cell in found}:
+    if not table or any(cell.undecided(factor) for cell in table) or {*choice.backends} - {cell.backend for cell in table}:
         return Verdict.NOT_MEASURED
     return Verdict.AS_FAST
 
 
-def show(found: Sequence[Cell], choice: Choice, factor: float) -> None:
+def show(table: Sequence[Cell], choice: Choice, factor: float) -> None:
     """Print a row for each cell, and below the table those that are slower or not measured."""
     console = Console(highlight=False)
-    table = Table(title=f"time per call on one thread, before and after; slower means more than {factor:g}x")
+    shown = Table(title=f"time per call on one thread, before and after; slower means more than {factor:g}x")
     for name, side in (("backend", "left"), ("case", "left"), ("before", "right"), ("after", "right"), ("ratio", "right")):
-        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
-    for cell in found:
+        shown.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for cell in table:
         style = "bold red" if cell.slower else "yellow" if cell.undecided(factor) else ""
         times = (gap(seconds) or duration(seconds or 0.0) for seconds in (cell.before, cell.after))
-        table.add_row(cell.backend, cell.case, *times, "" if cell.ratio is None else f"{cell.ratio:.2f}", style=style)
-    console.print(table)
-    for cell in found:
+        shown.add_row(cell.backend, cell.case, *times, "" if cell.ratio is None else f"{cell.ratio:.2f}", style=style)
+    console.print(shown)
+    for cell in table:
         if cell.slower:
             console.print(Text(f"slower: {cell.backend}, {cell.case}: {cell.ratio:.2f}x", style="bold red"))
         elif why := cell.undecided(factor):
             console.print(Text(f"not measured: {cell.backend}, {cell.case}: {why}", style="yellow"))
     for name in choice.backends:
-        if name not in {cell.backend for cell in found}:
+        if name not in {cell.backend for cell in table}:
             console.print(Text(f"not measured: {name}, in any case", style="yellow"))
     words = {Verdict.AS_FAST: "as fast", Verdict.SLOWER: "slower", Verdict.NOT_MEASURED: "not measured"}
-    console.print(words[verdict(found, choice, factor)])
+    console.print(words[verdict(table, choice, factor)])

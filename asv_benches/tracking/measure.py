@@ -106,8 +106,8 @@ def once(commit: str, choice: Choice, results: Path) -> list[str]:
     shutil.rmtree(results, ignore_errors=True)
     status = run(commit, "local", choice, quick=True, results=results)
     wrong = [f"asv ended with status {status}"] if status else []
-    found = list(iter_results_for_machine(str(results), "local"))
-    every = {cell[:3]: cell.value for result in found for cell in cells(result) if choice.takes(*cell[:3])}
+    measurements = list(iter_results_for_machine(str(results), "local"))
+    every = {cell[:3]: cell.value for result in measurements for cell in cells(result) if choice.takes(*cell[:3])}
     wrong += [f"{', '.join(name)}: {gap(value)}" for name, value in every.items() if gap(value)]
     seen = {backend for (_, backend, _), value in every.items() if not gap(value)}
     return wrong + [f"no benchmark measured {backend}" for backend in choice.backends if backend not in seen]

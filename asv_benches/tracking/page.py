@@ -58,23 +58,23 @@ def rendered(history: History) -> str:
 
 def _section(history: History, machine: Machine, anchor: str, styles: Mapping[str, Style]) -> dict[str, Any]:
     """Return what the template shows of a machine."""
-    found = [each for series in machine.series for each in regressions(series, machine)]
+    steps = [each for series in machine.series for each in regressions(series, machine)]
     here = [name for name in history.backends if any(each.backend == name for each in machine.series)]
     anchors = _anchors(machine.cases, f"{anchor}--")
-    figures = {anchors[case]: figure(machine, case, styles, found) for case in machine.cases}
+    figures = {anchors[case]: figure(machine, case, styles, steps) for case in machine.cases}
     return {
         "anchor": anchor,
         "machine": machine,
         "tables": _tables(machine, here),
-        "regressions": {name: _worst_first(found, name) for name in here},
+        "regressions": {name: _worst_first(steps, name) for name in here},
         "anchors": anchors,
         "data": {"hovers": hovers(machine), "figures": figures},
     }
 
 
-def _worst_first(found: Sequence[Regression], backend: str) -> list[Regression]:
+def _worst_first(steps: Sequence[Regression], backend: str) -> list[Regression]:
     return sorted(
-        (each for each in found if each.series.backend == backend), key=lambda each: each.factor or float("inf"), reverse=True
+        (each for each in steps if each.series.backend == backend), key=lambda each: each.factor or float("inf"), reverse=True
     )
 
 
@@ -112,9 +112,9 @@ def _cells(machine: Machine, benchmark: Benchmark, row: Sequence[Series | None])
 
 def _anchors(names: Sequence[str], prefix: str = "") -> dict[str, str]:
     """Return a unique HTML id for each name."""
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for name in names:
         base = prefix + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         numbered = (f"{base}-{number}" for number in count(2))
-        found[name] = next(anchor for anchor in chain([base], numbered) if anchor not in found.values())
-    return found
+        ids[name] = next(anchor for anchor in chain([base], numbered) if anchor not in ids.values())
+    return ids

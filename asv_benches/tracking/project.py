@@ -31,11 +31,11 @@ def configuration(results: Path | None = None) -> Config:
     Its paths are relative to its folder, so this changes the working directory to it, as ``asv`` itself does.
     """
     os.chdir(HERE)
-    found = Config.load("asv.conf.json")
-    _ready(tuple(found.plugins))
+    conf = Config.load("asv.conf.json")
+    _ready(tuple(conf.plugins))
     if results is not None:
-        found.results_dir = str(results)
-    return found
+        conf.results_dir = str(results)
+    return conf
 
 
 @cache

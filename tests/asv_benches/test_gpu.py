@@ -70,9 +70,9 @@ def test_a_wrong_or_broken_contender_has_no_time_and_a_reason(target):
 def test_verdicts():
     goals = (Goal("a", 0.5, "b"), Goal("a", 0.6, "b"), Goal("a", 0.8), Goal("a", 0.9), Goal("c", 1.0, "b"))
     rows = [Row("x", "a", (1.0, 3.0, 1.1), 85.0, "B"), Row("x", "b", (2.0, 6.0, 2.0), 40.0, "B"), Row("x", "c", wrong="broken")]
-    found = list(verdicts(Case("x", None, "b", goals), rows, {"B": 100.0}))
-    assert [verdict["found"] for verdict in found] == [0.5, 0.5, 0.85, 0.85, None]
-    assert [verdict["met"] for verdict in found] == [True, True, True, False, None]
+    goals_judged = list(verdicts(Case("x", None, "b", goals), rows, {"B": 100.0}))
+    assert [verdict["found"] for verdict in goals_judged] == [0.5, 0.5, 0.85, 0.85, None]
+    assert [verdict["met"] for verdict in goals_judged] == [True, True, True, False, None]
 
 
 def test_limits_are_rates(target):
@@ -83,8 +83,8 @@ def test_limits_are_rates(target):
 
 def test_a_rehearsal_writes_the_same_files_and_is_marked(tmp_path):
     main(output=tmp_path, rounds=2, rehearse=True)
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    assert found["rehearsal"] and found["card"] == "host" and len(found["rows"]) == 9
+    results = json.loads((tmp_path / "gpu.json").read_text())
+    assert results["rehearsal"] and results["card"] == "host" and len(results["rows"]) == 9
     text = (tmp_path / "gpu.md").read_text()
     assert "A rehearsal on the CPU" in text and report.NOT_MEASURED not in text
     assert text.count(" met |") + text.count(" missed |") == 4
@@ -92,8 +92,8 @@ def test_a_rehearsal_writes_the_same_files_and_is_marked(tmp_path):
 
 def test_the_page_shows_what_was_measured_and_says_in_one_sentence_that_nothing_was():
     measured = ROOT / "docs" / "gpu.json"
-    found = json.loads(measured.read_text()) if measured.exists() else None
-    assert (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8") == report.page(found)
+    results = json.loads(measured.read_text()) if measured.exists() else None
+    assert (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8") == report.page(results)
     unmeasured = report.page(None)
     assert unmeasured.endswith("\n\nThese benchmarks have not been run on a GPU yet.\n")
     assert "|" not in unmeasured

@@ -111,8 +111,8 @@ def test_each_benchmark_has_a_table_of_its_cases(small):
 
 
 def test_units_suit_the_values():
-    found = doctest.testmod(units)
-    assert found.attempted > 0 and found.failed == 0
+    result = doctest.testmod(units)
+    assert result.attempted > 0 and result.failed == 0
     assert units.shown(2.0, "parsecs") == "2.00 parsecs"
     assert units.shown(0.0, "seconds") == "0.00 µs" and units.shown(0, "bytes") == "0 B"
 
@@ -157,8 +157,8 @@ def test_an_axis_is_logarithmic_if_values_differ_widely(small):
 
 
 def test_a_regression_is_marked_where_it_happened(history, machine):
-    found = [step for each in machine.series for step in regressions(each, machine)]
-    traces = figure(machine, "short", styles_of(history.backends), found)["traces"]
+    steps = [step for each in machine.series for step in regressions(each, machine)]
+    traces = figure(machine, "short", styles_of(history.backends), steps)["traces"]
     (marked,) = [trace for trace in traces if isinstance(trace["marker"]["symbol"], list)]
     places = [at for at, symbol in enumerate(marked["marker"]["symbol"]) if symbol == "triangle-up"]
     assert marked["name"] == "torch" and [machine.commits[at].place for at in places] == [STEP]
@@ -186,30 +186,30 @@ def test_a_subject_is_not_markup_in_a_hover_text(machine):
 
 
 def test_markup_in_a_subject_is_shown_as_text(text):
-    found = Elements(text)
-    assert len(found.scripts) == 3
-    assert [tag for tag, _ in found.elements].count("b") == 1  # the factor of the regression
-    assert SUBJECTS[STEP] in " ".join(found.words)
-    data = json.loads(found.scripts[0])
+    elements = Elements(text)
+    assert len(elements.scripts) == 3
+    assert [tag for tag, _ in elements.elements].count("b") == 1  # the factor of the regression
+    assert SUBJECTS[STEP] in " ".join(elements.words)
+    data = json.loads(elements.scripts[0])
     assert len(data["ci-2core"]["hovers"]) == LAST + 1 - len(UNMEASURED)
     assert set(data["ci-2core"]["figures"]) == {"ci-2core--short", "ci-2core--long"}
 
 
 def test_the_page_loads_nothing(text):
-    found = Elements(text)
-    assert found.attribute("src") == [] and found.attribute("srcset") == []
-    assert {tag for tag, attributes in found.elements if "href" in attributes} == {"a", "link"}
-    assert all(link.startswith(("#", "data:")) for link in found.attribute("href"))
+    elements = Elements(text)
+    assert elements.attribute("src") == [] and elements.attribute("srcset") == []
+    assert {tag for tag, attributes in elements.elements if "href" in attributes} == {"a", "link"}
+    assert all(link.startswith(("#", "data:")) for link in elements.attribute("href"))
     style = text.partition("<style>")[2].partition("</style>")[0]
     assert "url(" not in style and "@import" not in style
     assert len(text) < 10e6
 
 
 def test_every_link_has_a_target(text):
-    found = Elements(text)
-    places = found.attribute("id")
+    elements = Elements(text)
+    places = elements.attribute("id")
     assert len(places) == len(set(places))
-    assert {link[1:] for link in found.attribute("href") if link.startswith("#")} <= set(places)
+    assert {link[1:] for link in elements.attribute("href") if link.startswith("#")} <= set(places)
 
 
 def test_cases_whose_names_differ_only_in_punctuation_have_separate_plots(small):
@@ -241,17 +241,17 @@ def test_each_backend_has_its_verdict(text):
 def test_each_machine_has_its_section(small):
     measured(small, [1.0, 2.0])
     measured(small, [3.0], machine="h200")
-    found = Elements(page.rendered(series.read(small.config)))
-    assert {"#ci-2core", "#h200"} <= set(found.attribute("href"))
-    assert {"ci-2core--case", "h200--case"} <= set(found.attribute("id"))
+    elements = Elements(page.rendered(series.read(small.config)))
+    assert {"#ci-2core", "#h200"} <= set(elements.attribute("href"))
+    assert {"ci-2core--case", "h200--case"} <= set(elements.attribute("id"))
 
 
 def test_the_name_of_a_backend_is_not_markup(small):
     name = "<i>a</i></script><script>"
     measured(small, [1.0], backend=name)
-    found = Elements(page.rendered(series.read(small.config)))
-    assert len(found.scripts) == 3 and "i" not in [tag for tag, _ in found.elements]
-    (trace,) = json.loads(found.scripts[0])["ci-2core"]["figures"]["ci-2core--case"]["traces"]
+    elements = Elements(page.rendered(series.read(small.config)))
+    assert len(elements.scripts) == 3 and "i" not in [tag for tag, _ in elements.elements]
+    (trace,) = json.loads(elements.scripts[0])["ci-2core"]["figures"]["ci-2core--case"]["traces"]
     assert "<i>" not in trace["name"] + trace["hovertemplate"]
 
 

@@ -95,9 +95,9 @@ def test_the_picture_suits_light_and_dark_pages_and_does_not_change_by_itself():
 
 def test_a_page_is_written_again_from_its_results(tmp_path):
     write(tmp_path / "peers", ROWS, RATES, "make bench-peers")
-    rows, found = read(tmp_path / "peers.json")
+    rows, results = read(tmp_path / "peers.json")
     assert rows == ROWS
-    draw(tmp_path / "again", rows, found)
+    draw(tmp_path / "again", rows, results)
     assert (tmp_path / "again.svg").read_text() == (tmp_path / "peers.svg").read_text()
     assert (tmp_path / "again.md").read_text() == (tmp_path / "peers.md").read_text().replace("peers.svg", "again.svg")
     (tmp_path / "old.json").write_text('{"format": 0}')

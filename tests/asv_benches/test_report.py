@@ -68,8 +68,8 @@ def test_a_benchmark_with_few_cases_comes_last_whatever_its_unit(small):
 
 def test_a_benchmark_without_a_title_has_its_name(small):
     small.measure(small.hashes[0], DISPATCH, {("numpy", "attention, causal"): 2.0})
-    (found,) = only(small).series
-    assert (found.benchmark.title, found.benchmark.unit, found.case) == (DISPATCH, "us", "attention, causal")
+    (one,) = only(small).series
+    assert (one.benchmark.title, one.benchmark.unit, one.case) == (DISPATCH, "us", "attention, causal")
 
 
 def test_values_of_another_version_are_left_out(small):
@@ -153,15 +153,15 @@ def test_a_change_of_processor_is_not_a_regression(small):
     machine = replace(only(small), processors=processors)
     assert regressions(machine.series[0], machine) == []
     values = tuple(value * (1.5 if at >= 4 and at % 2 == 0 else 1.0) for at, value in enumerate(machine.series[0].values))
-    (found,) = regressions(replace(machine.series[0], values=values), machine)
-    assert (found.good, found.bad) == (machine.commits[2], machine.commits[4])
+    (step,) = regressions(replace(machine.series[0], values=values), machine)
+    assert (step.good, step.bad) == (machine.commits[2], machine.commits[4])
 
 
 def test_a_regression_from_a_value_that_is_not_positive_has_no_factor(small):
     measured(small, [-1.0, -1.01, -0.99, -1.0, 3.0, 3.01, 2.99, 3.0])
     machine = only(small)
-    (found,) = regressions(machine.series[0], machine)
-    assert found.factor is None
+    (step,) = regressions(machine.series[0], machine)
+    assert step.factor is None
 
 
 # the command

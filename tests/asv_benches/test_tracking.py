@@ -96,8 +96,8 @@ def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
     commit = clone.git("rev-parse", "HEAD")
     folder = clone.root / "asv_benches" / "results" / "local"
     assert sorted(path.name for path in folder.iterdir()) == [f"{commit[:8]}-installed.json", "machine.json"]
-    found = {cell[:3]: cell.value for cell in cells(Results.load(str(folder / f"{commit[:8]}-installed.json"), "local"))}
-    assert 1e-6 < found["one_thread.Time.time_call", "numpy", "tiny call 1x1x8x8"] < 1e-2
+    values = {cell[:3]: cell.value for cell in cells(Results.load(str(folder / f"{commit[:8]}-installed.json"), "local"))}
+    assert 1e-6 < values["one_thread.Time.time_call", "numpy", "tiny call 1x1x8x8"] < 1e-2
     facts = json.loads((clone.root / "asv_benches" / "facts" / "local" / f"{commit[:8]}.json").read_text(encoding="utf-8"))
     assert facts["whole"] == [], "a part is not the whole"
     assert set(facts["processor"]) == {"model", "cores", "flags", "system"}
@@ -251,18 +251,18 @@ def test_a_slowdown_and_nothing_measured_are_different_verdicts():
 
 def test_the_gate_names_what_it_found(capsys):
     choice = Choice(["numpy", "torch"])
-    others = [
+    undecided = [
         Cell("numpy", "failing", 1.0, None),
         Cell("numpy", "newer", float("nan"), 1.0),
         Cell("numpy", "long", 1.0, 1.5, samples=6),
     ]
-    gate.show([cell(0.010, 0.013, slower=True), *others], choice, 1.1)
-    told = capsys.readouterr().out
-    assert "slower: numpy, a case: 1.30x" in told
-    assert "not measured: numpy, failing: failed after" in told
-    assert "not measured: numpy, newer: skipped before" in told
-    assert "not measured: numpy, long: 1.50x, with too few samples" in told
-    assert "not measured: torch, in any case" in told
+    gate.show([cell(0.010, 0.013, slower=True), *undecided], choice, 1.1)
+    printed = capsys.readouterr().out
+    assert "slower: numpy, a case: 1.30x" in printed
+    assert "not measured: numpy, failing: failed after" in printed
+    assert "not measured: numpy, newer: skipped before" in printed
+    assert "not measured: numpy, long: 1.50x, with too few samples" in printed
+    assert "not measured: torch, in any case" in printed
 
 
 @pytest.mark.parametrize(

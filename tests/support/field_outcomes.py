@@ -180,8 +180,8 @@ def _(column, rng):
     vmap, x = (jax.vmap, jnp.asarray(x)) if column == "jax.nn" else (torch.func.vmap, torch.from_numpy(x))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        found = vmap(lambda x: attend(x, x, x))(x)
-    np.testing.assert_allclose(np.asarray(found[1]), np.asarray(attend(x[1], x[1], x[1])), atol=1e-6)
+        out = vmap(lambda x: attend(x, x, x))(x)
+    np.testing.assert_allclose(np.asarray(out[1]), np.asarray(attend(x[1], x[1], x[1])), atol=1e-6)
     if any("not yet implemented the batching rule" in str(warning.message) for warning in warned):
         return "in a loop"
     return "torch, JAX" if column == "mha-core" else "yes"

@@ -107,8 +107,10 @@ class Project:
 
 def line(machine, benchmark, case, backend):
     """Return the only series with these names."""
-    (found,) = [each for each in machine.series if (each.benchmark.name, each.case, each.backend) == (benchmark, case, backend)]
-    return found
+    (series_of,) = [
+        each for each in machine.series if (each.benchmark.name, each.case, each.backend) == (benchmark, case, backend)
+    ]
+    return series_of
 
 
 def measured(project, values, backend="numpy", **options):

@@ -62,7 +62,7 @@ def mutants(source: str, module: str = "") -> list[Mutant]:
     """Return all mutants of a source, in the order of its lines."""
     tree, lines = ast.parse(source), source.splitlines()
     parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    found: dict[tuple[str, ...], Mutant] = {}
+    by_key: dict[tuple[str, ...], Mutant] = {}
     for node, function in _places(tree, ""):
         line = _line(parents, node)
         for name, operator in OPERATORS.items():
@@ -70,11 +70,11 @@ def mutants(source: str, module: str = "") -> list[Mutant]:
                 change = described or _change(parents, node, new)
                 mutant = Mutant(module, function, name, line, lines[line - 1].strip(), change, tree, node, new)
                 for again in count(2):  # the same change twice in a line
-                    if mutant.key not in found:
+                    if mutant.key not in by_key:
                         break
                     mutant = replace(mutant, change=f"{change} ({again})")
-                found[mutant.key] = mutant
-    return sorted(found.values(), key=lambda mutant: mutant.line)
+                by_key[mutant.key] = mutant
+    return sorted(by_key.values(), key=lambda mutant: mutant.line)
 
 
 # which nodes may be changed
