@@ -14,11 +14,12 @@ from rich.markup import escape
 
 import reports
 from mha_conformance.bench import limits
+from mha_conformance.bench.cases import chosen
 from mha_conformance.bench.machine import source
 from mha_conformance.bench.rounds import QUICK, Effort
 from mha_conformance.bench.worker import WorkerFailed
 
-from .cases import BACKENDS, KNOWN, MissingPeer, check_installed, chosen
+from .cases import BACKENDS, CASES, KNOWN, MissingPeer, check_installed
 from .measure import Row, measured
 from .report import draw, read, reading, table, write
 
@@ -51,7 +52,8 @@ def main(
     effort = QUICK if quick else Effort(rounds, processes=processes)
     backends = backend or list(KNOWN)
     try:
-        cases = chosen(case or [])
+        names = chosen(case or [], {each.name: each for each in CASES})
+        cases = [each for each in CASES if each.name in names]
         check_installed(cases)
         log.print(f"measuring mha_core from {escape(str(source()))}", highlight=False)
         rates = limits.measured(list(BACKENDS), effort)[BACKENDS[0]] if any(each.problem.limit for each in cases) else {}

@@ -160,19 +160,6 @@ CASES = (
 )
 
 
-def chosen(words: Sequence[str]) -> list[Case]:
-    """Return the cases whose name contains any of the words; all cases if there are none.
-
-    Raises ValueError, which lists the names, for a word that no name contains.
-    """
-    cases = [case for case in CASES if not words or any(word.lower() in case.name.lower() for word in words)]
-    for word in words:
-        if not any(word.lower() in case.name.lower() for case in CASES):
-            names = "\n  ".join(dict.fromkeys(case.name for case in CASES))
-            raise ValueError(f"no case has {word!r} in its name; the cases are\n  {names}")
-    return cases
-
-
 def check_installed(cases: Sequence[Case]) -> None:
     """Raise MissingPeer if a peer of a case is not installed; the message names each peer and what it needs."""
     lacking = {

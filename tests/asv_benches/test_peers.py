@@ -20,7 +20,7 @@ from mha_conformance.bench.layer import Layer
 from mha_conformance.bench.rounds import Effort
 from mha_conformance.bench.worker import WorkerFailed
 from peers import attention, layer, training
-from peers.cases import CASES, KNOWN, Case, MissingPeer, Peer, check_installed, chosen
+from peers.cases import CASES, KNOWN, Case, MissingPeer, Peer, check_installed
 from peers.measure import measured
 from peers.training import LayerStep, OptimiserStep
 
@@ -99,17 +99,7 @@ def test_a_missing_peer_says_what_to_install():
         check_installed([case])
 
 
-# the choice of cases and backends
-
-
-def test_cases_are_chosen_by_a_part_of_their_names():
-    assert {case.name for case in chosen(["CAUSAL", "decode"])} == {case.name for case in CASES if "causal" in case.name} | {
-        "decode 1x8x1x64, 8192 keys",
-        "decode 1x32x1x64, 8192 keys of 8 heads",
-    }
-    assert chosen([]) == list(CASES)
-    with pytest.raises(ValueError, match=r"no case has 'nothing' in its name; the cases are\n  attention 8x8x512x64\n"):
-        chosen(["tiny", "nothing"])
+# the choice of backends
 
 
 def test_a_backend_without_goals_is_measured_in_cases_that_apply_to_it():
@@ -179,7 +169,8 @@ def test_training_is_judged_right_on_each_library_and_another_step_is_not(proble
 
 def test_the_command_measures_and_writes(tmp_path):
     """Uses the one case whose peer is installed in every environment."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "asv_benches"), "NO_COLOR": "1"}
+    path = os.pathsep.join(map(str, (ROOT / "asv_benches", *PATHS)))
+    environment = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"}
 
     def command(*options):
         whole = [sys.executable, "-P", "-m", "peers", *options]

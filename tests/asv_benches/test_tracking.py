@@ -9,7 +9,7 @@ import sys
 import pytest
 from asv.results import Results
 from project import INSTALLED, ROOT
-from sample_history import git
+from sample_history import Repository
 
 from tracking import gate
 from tracking.gate import Cell, Verdict
@@ -22,27 +22,21 @@ ATTEND = ("mha_core/ops/attention.py", '    return _attention(query, key, value,
 """The file and the line of the public function in which tests plant a fault."""
 
 
-class Clone:
+class Clone(Repository):
     """This working tree, committed in a new repository."""
 
-    def __init__(self, root):
-        self.root = root
-        files = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-        for name in filter(None, files.split("\0")):
+    def __post_init__(self):
+        for name in Repository(ROOT).git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
             if name.startswith(("asv_benches/results/", "asv_benches/facts/", "docs/")) or not (ROOT / name).is_file():
                 continue
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, root / name)
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, self.root / name)
         self.git("init", "--quiet", "--initial-branch=main")
         self.commit("as it is")
 
-    def git(self, *words):
-        return git(self.root, *words)
-
     def commit(self, subject):
         self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", subject)
-        return self.git("rev-parse", "HEAD")
+        return super().commit(subject)
 
     def append(self, path, text):
         with (self.root / path).open("a", encoding="utf-8") as file:
@@ -82,7 +76,8 @@ def _as_it_was(request):
     yield
     if "clone" in request.fixturenames:
         there = request.getfixturevalue("clone")
-        there.git("reset", "--quiet", "--hard", there.git("rev-list", "--max-parents=0", "HEAD"))
+        there.git("reset", "--quiet", "--hard", there.hashes[0])
+        del there.hashes[1:]
         for folder in ("results", "facts", "html"):
             shutil.rmtree(there.root / "asv_benches" / folder, ignore_errors=True)
 

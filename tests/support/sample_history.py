@@ -24,29 +24,39 @@ UNITS = {TIME: "seconds", COST: "x", MEMORY: "bytes", DISPATCH: "us"}
 TITLES = {TIME: "time, one thread", COST: "cost relative to plain NumPy", MEMORY: "peak memory"}
 
 
-def git(root, *words, day=1, text=None):
-    """Return what a git command prints in a repository; it commits on this day of January 2026."""
-    names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    dates = {f"GIT_{who}_DATE": f"2026-01-{day:02} 12:00:00 +0000" for who in ("AUTHOR", "COMMITTER")}
-    alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    done = subprocess.run(
-        ["git", "-C", str(root), *words],
-        input=text,
-        env=os.environ | names | dates | alone,
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    return done.stdout.strip()
-
-
 @dataclass
-class Project:
-    """A repository with asv's configuration."""
+class Repository:
+    """A new repository."""
 
     root: Path
     hashes: list[str] = field(default_factory=list)
-    """The commits, oldest first."""
+    """The commits, oldest first, one a day from the first of January 2026."""
+
+    def git(self, *words, day=1, text=None):
+        """Return what a git command prints."""
+        names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        dates = {f"GIT_{who}_DATE": f"2026-01-{day:02} 12:00:00 +0000" for who in ("AUTHOR", "COMMITTER")}
+        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        done = subprocess.run(
+            ["git", "-C", str(self.root), *words],
+            input=text,
+            env=os.environ | names | dates | alone,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def commit(self, subject):
+        self.git("commit", "--quiet", "--allow-empty", "--file=-", day=len(self.hashes) + 1, text=subject)
+        self.hashes.append(self.git("rev-parse", "HEAD"))
+        return self.hashes[-1]
+
+
+@dataclass
+class Project(Repository):
+    """A repository with asv's configuration."""
+
     known: dict[str, dict] = field(default_factory=dict)
     """The last description of each benchmark, by name."""
 
@@ -63,13 +73,6 @@ class Project:
     @property
     def results(self):
         return self.root / "asv_benches" / "results"
-
-    def git(self, *words, **options):
-        return git(self.root, *words, **options)
-
-    def commit(self, subject):
-        self.git("commit", "--quiet", "--allow-empty", "--file=-", day=len(self.hashes) + 1, text=subject)
-        self.hashes.append(self.git("rev-parse", "HEAD"))
 
     def write_benchmarks(self):
         write_json(str(self.results / "benchmarks.json"), self.known, 2)

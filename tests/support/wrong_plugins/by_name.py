@@ -4,6 +4,8 @@ from .plugin import HANDLES, STATES, Plugin, plugins
 
 OPT_IN = {"priority": -5, "opt_in": True}
 """Kernels that only ``use_kernel`` chooses."""
+_NO_FEATURES = {"section": "test_promises test_inputs", "handles": frozenset()}
+_OTHER_FEATURES = {"section": "test_kernels test_promises", "handles": HANDLES | STATES}
 _NO_LSE = {"handles": HANDLES - {"lse"}}
 _WEIGHTS = {"op": "attention_weights", "handles": HANDLES - {"lse", "value_dim"}, "kernel": OPT_IN}
 
@@ -19,20 +21,8 @@ _BLOCKS = {
         ("stands_for_a_mask", 3, "test_3_no_finite and stands_for", "masked scores are -1e30"),
         ("out_only_with_nan", 1, "test_1_a_value_of_nan and out_only", "0 times NaN in a row, without lse", _NO_LSE),
         ("out_only", None, "out_only", "none", {"section": "test_promises test_threads", **_NO_LSE}),
-        (
-            "without_features",
-            None,
-            "without_features",
-            "none",
-            {"section": "test_promises test_inputs", "handles": frozenset()},
-        ),
-        (
-            "other_features",
-            None,
-            "other_features",
-            "none",
-            {"section": "test_kernels test_promises", "handles": HANDLES | STATES},
-        ),
+        ("without_features", None, "without_features", "none", _NO_FEATURES),
+        ("other_features", None, "other_features", "none", _OTHER_FEATURES),
         ("right", None, "by_kernel_right", "none", {"section": "test_promises test_threads test_determinism test_inputs"}),
         ("refusing", None, "refusing", "none", {"kernel": {**OPT_IN, "supports": lambda call: "no"}, "says": "every call: no"}),
         (
