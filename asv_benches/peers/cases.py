@@ -16,12 +16,11 @@ from mha_conformance.bench.layer import Layer
 from mha_conformance.bench.texts import MODEL, Texts
 from mha_conformance.bench.timing import Work
 
-from . import attention, layer, pairs, text_step, texts, training
-from .modern import ModernBert
+from . import attention, layer, texts, training
 from .native import LEVELS
-from .pairs import Pairs
-from .text_step import TextStep
+from .texts import TextStep
 from .training import LayerStep, OptimiserStep
+from .written import ModernBert, Pairs
 
 INSTALL = "run make bench-peers, which installs them"
 
@@ -71,9 +70,9 @@ LAYER_STEP = Peer("nn.TransformerEncoderLayer, training", training.layer_step, (
 ADAMW = Peer("torch.optim.AdamW", training.torch_optimiser, ("torch",))
 IMPORT_NUMPY = Peer("import numpy", Import.plain)
 _MODELS = ("torch", "sentence_transformers", MODEL)
-BATCHES = Peer("sentence-transformers, batch 32", texts.sentence_transformers, _MODELS)
-PAIRS = Peer("sentence-transformers, batch 32", pairs.sentence_transformers, _MODELS)
-TEXT_STEP = Peer("sentence-transformers, training", text_step.sentence_transformers_step, _MODELS)
+BATCHES = Peer("sentence-transformers, batch 32", texts.encoded, _MODELS)
+PAIRS = Peer("sentence-transformers, batch 32", texts.predicted, _MODELS)
+TEXT_STEP = Peer("sentence-transformers, training", texts.trained, _MODELS)
 
 BACKENDS = ("numpy", "torch")
 KNOWN = (*BACKENDS, *(f"{backend}+{level}" for level in LEVELS for backend in BACKENDS))
