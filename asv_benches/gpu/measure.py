@@ -137,4 +137,4 @@ def _times(contenders: dict[str, Callable[[int], Any]], sets: int, target: Targe
     for each in turns:
         each.time(2)  # compile and choose kernels before timing
     effort = Effort(rounds, seconds=math.inf, least=rounds, sample=0.001 if target.is_rehearsal else TURN)
-    return time_in_rounds(turns, effort)  # type: ignore[arg-type]  # they have the name and the time of a Worker
+    return time_in_rounds(turns, effort)

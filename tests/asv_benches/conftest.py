@@ -1,5 +1,8 @@
 """Sample histories, which the tests of the report read."""
 
+import copy
+import shutil
+
 import pytest
 
 
@@ -24,9 +27,16 @@ def machine(history):
     return machine
 
 
-@pytest.fixture
-def small(tmp_path):
-    """A repository of eight commits, without results."""
+@pytest.fixture(scope="session")
+def eight_commits(tmp_path_factory):
     from sample_history import days
 
-    return days(tmp_path)
+    return days(tmp_path_factory.mktemp("days"))
+
+
+@pytest.fixture
+def small(eight_commits, tmp_path):
+    """A repository of eight commits, without results, for one test."""
+    project = copy.deepcopy(eight_commits)
+    project.root = shutil.copytree(eight_commits.root, tmp_path, dirs_exist_ok=True)
+    return project

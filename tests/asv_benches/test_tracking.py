@@ -25,7 +25,8 @@ ATTEND = ("mha_core/ops/attention.py", '    return _attention(query, key, value,
 class Clone(Repository):
     """This working tree, committed in a new repository."""
 
-    def __post_init__(self):
+    def __init__(self, root):
+        super().__init__(root)
         for name in Repository(ROOT).git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
             if name.startswith(("asv_benches/results/", "asv_benches/facts/", "docs/")) or not (ROOT / name).is_file():
                 continue
