@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence, Set
 from html import escape
-from itertools import cycle, islice
+from itertools import cycle
 from textwrap import wrap
 from typing import Any
 
@@ -33,8 +33,7 @@ Style = tuple[str, str]
 
 def styles_of(backends: Sequence[str]) -> dict[str, Style]:
     """Return colour and symbol of each backend, the same in every figure."""
-    pairs = zip(cycle(COLOURS), cycle(SYMBOLS), strict=False)
-    return dict(zip(backends, islice(pairs, len(backends)), strict=True))
+    return dict(zip(backends, zip(cycle(COLOURS), cycle(SYMBOLS), strict=False), strict=False))
 
 
 def hovers(machine: Machine) -> list[str]:

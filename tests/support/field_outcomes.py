@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from field_peers import ATTEND, jax, jnp, keras, onnx, torch
+from field_peers import ATTEND, heads_behind, jax, jnp, keras, onnx, torch
 from field_probes import PROBES, numbers, probe, qkv
 from project import SUPPORT
 
@@ -74,36 +74,36 @@ PROBES["refuses an integer mask"] = lambda column, rng: raises(column, *qkv(rng)
 PROBES["refuses integer queries"] = lambda column, rng: raises(column, *[np.ones((1, 2, 4, 8), dtype=np.int32)] * 3)
 
 
+def returned(column, expected, functions):
+    """Return "yes" once what an argument of the library returns is as expected; "" if it has no such argument."""
+    if column not in functions:
+        return ""
+    np.testing.assert_allclose(functions[column](), expected, atol=1e-5)
+    return "yes"
+
+
 @probe("log-sum-exp")
 def _(column, rng):
-    query, key, value = qkv(rng)
-    lse = oracle.attention(query, key, value)[1]
-    if column == "mha-core":
-        np.testing.assert_allclose(mha.attention_state(query, key, value).lse, lse, atol=1e-5)
-        return "yes"
-    if column == "jax.nn":
-        arrays = (jnp.asarray(np.swapaxes(x, 1, 2)) for x in (query, key, value))
-        residual = jax.nn.dot_product_attention(*arrays, return_residual=True)[1]
-        np.testing.assert_allclose(np.swapaxes(residual, 1, 2), lse, atol=1e-5)
-        return "yes"
-    return ""  # no argument returns it
+    arrays = qkv(rng)
+    functions = {
+        "mha-core": lambda: mha.attention_state(*arrays).lse,
+        "jax.nn": lambda: heads_behind(jax.nn.dot_product_attention(*map(heads_behind, arrays), return_residual=True)[1]),
+    }
+    return returned(column, oracle.attention(*arrays)[1], functions)
 
 
 @probe("weights")
 def _(column, rng):
     query, key, value = qkv(rng)
-    expected = oracle.attention(query, key, value)[2]
-    if column == "mha-core":
-        np.testing.assert_allclose(mha.attention_weights(query, key), expected, atol=1e-5)
-        return "yes"
-    if column == "ONNX":
-        np.testing.assert_allclose(ATTEND[column](query, key, value, weights=True), expected, atol=1e-5)
-        return "yes"
     if column == "Keras":
         layer, x = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4), torch.from_numpy(query[:, 0])
         assert layer(x, x, return_attention_scores=True)[1].shape == (1, 2, 4, 4)
         return "layer"
-    return ""  # no argument returns them
+    functions = {
+        "mha-core": lambda: mha.attention_weights(query, key),
+        "ONNX": lambda: ATTEND["ONNX"](query, key, value, weights=True),
+    }
+    return returned(column, oracle.attention(query, key, value)[2], functions)
 
 
 # gradients
@@ -251,7 +251,7 @@ def _(column, rng):
 GROWTH = """
 import json, sys
 import numpy as np
-from field_peers import ATTEND, jax, jnp, keras, onnx, torch
+from field_peers import ATTEND, heads_behind, jax, jnp, keras, onnx, torch
 from mha_conformance.probes.peak_memory import peak, reset_peak, trim
 
 attend, n = ATTEND[sys.argv[1]], 4096

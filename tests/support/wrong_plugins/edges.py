@@ -36,10 +36,7 @@ OPERATORS = {
     "shifts": "each query gets the answer of the one before",
     "aliases": "all heads get the answer of the first",
     "rounds": "the output is rounded to float16",
-    "ignores_the_mask": "the mask is ignored",
-    "ignores_the_bias": "the bias is ignored",
-    "ignores_the_sink": "the sink is ignored",
-    "ignores_the_softcap": "the softcap is ignored",
+    **{f"ignores_the_{option}": f"the {option} is ignored" for option in ("mask", "bias", "sink", "softcap")},
 }
 APPLIED = {
     "drops": "long_keys groups_of_three far_offset huge_scores length_0",

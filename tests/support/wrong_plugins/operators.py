@@ -18,7 +18,4 @@ def drops(p):
 shifts = changed(lambda p, out, lse: (np.roll(out, 1, axis=-2), lse))
 aliases = changed(lambda p, out, lse: (np.broadcast_to(out[..., :1, :, :], out.shape).copy(), lse))
 rounds = changed(lambda p, out, lse: (out.astype(np.float16).astype(out.dtype), lse))
-ignores_the_mask = without("mask")
-ignores_the_bias = without("bias")
-ignores_the_sink = without("sink")
-ignores_the_softcap = without("softcap")
+ignores_the_mask, ignores_the_bias, ignores_the_sink, ignores_the_softcap = map(without, ("mask", "bias", "sink", "softcap"))
