@@ -48,28 +48,28 @@ HEAD = ["", "texts/s", "rate / one process's", "CPU time of scheduler and client
 
 def lines(results: dict[str, Any]) -> list[str]:
     """Return the tables in Markdown."""
-    cluster, task = constants(results), results["task"]
+    cluster = constants(results)
+    parts = [reports.table(HEAD, rows(results)), ""]
     ratios = ", ".join(f"{ratio:.2f}" for ratio in sorted(results["ratios"]))
+    parts.append(
+        f"- Two workers over one process, round by round: {ratios}; median {median(results['ratios']):.2f} (goal 0.97)."
+    )
+    parts.append(
+        f"- An empty task, in batches for 256 threads: {results['task']['wall'] * 1e3:.2f} ms, of which scheduler and client "
+        f"compute {results['task']['cpu'] * 1e3:.2f} ms: {1 / results['task']['cpu']:.0f} tasks a second at most."
+    )
+    parts.append(f"- A text: {cluster.seconds_per_text * 1e3:.2f} ms of one core.")
     private, resident, peak = (results["memory"]["MiniLM"][name] / 1e6 for name in ("private", "resident", "peak"))
-    return [
-        reports.table(HEAD, rows(results)),
-        "",
-        f"- Two workers over one process, round by round: {ratios}; median {median(results['ratios']):.2f} (goal 0.97).",
-        (
-            f"- An empty task, in batches for 256 threads: {task['wall'] * 1e3:.2f} ms, of which scheduler and client "
-            f"compute {task['cpu'] * 1e3:.2f} ms: {1 / task['cpu']:.0f} tasks a second at most."
-        ),
-        f"- A text: {cluster.seconds_per_text * 1e3:.2f} ms of one core.",
-        (
-            f"- Memory of a worker with MiniLM: {private:.0f} MB of its own (goal 200 MB); {resident:.0f} MB with the weights and "
-            f"libraries, which workers of one machine share, and {peak:.0f} MB at most."
-        ),
-        *(
+    parts.append(
+        f"- Memory of a worker with MiniLM: {private:.0f} MB of its own (goal 200 MB); {resident:.0f} MB with the weights and "
+        f"libraries, which workers of one machine share, and {peak:.0f} MB at most."
+    )
+    for count, sizes in results["memory"].get("flat", {}).items():
+        parts.append(
             f"- After {int(count):,} texts with a model of two small layers: a worker has {sizes['worker'] / 1e6:.0f} MB, "
             f"scheduler and client {sizes['client'] / 1e6:.0f} MB."
-            for count, sizes in results["memory"].get("flat", {}).items()
-        ),
-    ]
+        )
+    return parts
 
 
 def page(results: dict[str, Any]) -> str:
