@@ -59,7 +59,7 @@ def main(
 
 
 def _judge(name: str, device: str | None, folder: Path) -> bool:
-    """Whether a backend passes the conformance suite; writes its certificate."""
+    """Write the certificate of a backend; return True if it passes the conformance suite."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "mha_core", "conform", name, "--report", str(folder)]
     return subprocess.run([*words, *(["--device", device] if device else [])], check=False).returncode == 0

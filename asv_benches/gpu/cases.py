@@ -31,7 +31,7 @@ class Comparison:
     sample: Callable[[Any], Any]
     """Function from an answer to set 0 to the elements that `exact` contains."""
     exact: Any
-    """Those elements in float64."""
+    """The same elements in float64."""
     work: float
     """Least number of operations or bytes that the problem needs."""
 

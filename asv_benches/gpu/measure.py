@@ -34,7 +34,7 @@ class Row:
     error: float = 0.0
     """Root mean square distance from float64."""
     wrong: str = ""
-    """Why nothing was timed."""
+    """The reason why nothing was timed."""
 
     @property
     def median(self) -> float:

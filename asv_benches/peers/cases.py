@@ -46,12 +46,12 @@ class Case:
     goals: Mapping[str, float | None]
     """Greatest ratio to the peer's time, by backend; None measures a backend without a goal."""
     open: bool = True
-    """Whether backends not listed in `goals` can be measured too."""
+    """True if backends not listed in `goals` can be measured too."""
     ours: Callable[[Any, str], Work] | None = None
     """Function that returns the work for the problem on a backend; None: the problem's own."""
 
     def takes(self, backend: str) -> bool:
-        """Whether the case is measured on a backend."""
+        """Return True if the case is measured on a backend."""
         return backend in self.goals or (self.open and backend not in KNOWN)
 
 

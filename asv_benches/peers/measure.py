@@ -35,11 +35,11 @@ class Row:
     rounds: int = 0
     """Number of rounds in all processes together."""
     wrong: str = ""
-    """Why nothing was measured."""
+    """The reason why nothing was measured."""
 
     @property
     def verdict(self) -> str:
-        """Whether the goal is met, judged to two decimals, as goals are given."""
+        """In words, if the goal is met, judged to two decimals, as goals are given."""
         if self.ratio is None:
             return "wrong"
         if self.goal is None:

@@ -46,7 +46,7 @@ class Cell:
     samples: int = 0
     """Number of samples, of the commit with fewer."""
     slower: bool = False
-    """Whether asv's statistics call the second commit slower."""
+    """True if asv's statistics call the second commit slower."""
 
     @property
     def ratio(self) -> float | None:

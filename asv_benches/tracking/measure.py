@@ -40,7 +40,7 @@ class Choice:
         return rf"(?i){re.escape(self.benchmark)}.*\('({names})', '.*{re.escape(self.case)}"
 
     def takes(self, benchmark: str, backend: str, case: str) -> bool:
-        """Whether a benchmark is chosen."""
+        """Return True if a benchmark is chosen."""
         return backend in self.backends and self.benchmark.lower() in benchmark.lower() and self.case.lower() in case.lower()
 
 

@@ -24,9 +24,9 @@ class Cell:
     text: str
     """The value; empty for a gap."""
     note: str = ""
-    """Why there is a gap, or from which older commit the value comes."""
+    """The reason for a gap, or the older commit that the value comes from."""
     best: bool = False
-    """Whether it is the best of its case and benchmark."""
+    """True if it is the best of its case and benchmark."""
 
 
 def write(history: History, output: Path) -> None:

@@ -75,7 +75,7 @@ MEASURING = ("asv_benches/benchmarks", "asv_benches/asv_environment.py", "confor
 
 
 def uncommitted(*paths: str) -> bool:
-    """Whether these paths have uncommitted changes."""
+    """Return True if these paths have uncommitted changes."""
     return bool(git("status", "--porcelain", "--", *paths))
 
 

@@ -168,7 +168,7 @@ class Cell(NamedTuple):
     value: float | None
     """None if the benchmark failed, NaN if it was skipped."""
     stats: dict[str, float] | None
-    """What asv's statistics need, with ``samples``."""
+    """Input of asv's statistics, with ``samples``."""
     samples: list[float] | None
 
 

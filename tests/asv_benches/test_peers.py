@@ -45,7 +45,7 @@ def test_each_case_has_a_peer_and_goals_of_its_own_on_known_contenders():
 
 
 def test_each_part_of_the_rounds_has_fresh_processes(tmp_path):
-    """How fast a process is depends on chance when it starts, and then stays the same."""
+    """The speed of a process depends on chance when it starts, and then stays the same."""
     path, peers = tmp_path / "processes", tmp_path / "peer's processes"
     case = replace(case_of(sample.noted), peer=Peer("noted", partial(sample.noted, path=peers)))
     (row,) = measured(case, [str(path)], replace(EFFORT, rounds=7, processes=3), {})

@@ -1,4 +1,4 @@
-"""What the benchmark against other libraries writes: a table, a page, and a picture."""
+"""The output of the benchmark against other libraries: a table, a page, and a picture."""
 
 import io
 import json

@@ -11,7 +11,7 @@ import numpy as np
 OURS = ("mha_core", "mha_numpy", "mha_torch")
 
 happened: set[str] = set()
-"""What has happened in this process: "ran", if changed code ran; "effect", if an effect changed something."""
+"""Events of this process: "ran", if changed code ran; "effect", if an effect changed something."""
 
 
 def ran(x: Any = None) -> Any:

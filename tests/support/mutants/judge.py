@@ -43,10 +43,10 @@ Step = tuple[Judged, str]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant."""
+    """The fate of a mutant."""
 
     killed: str
-    """How it was found: by an exception, a crash, a timeout, or because the kernel refused everything; "" if it lives."""
+    """The way it was found: by an exception, a crash, a timeout, or because the kernel refused everything; "" if it lives."""
     step: str
     """The kernel and dtype that were judged last."""
     message: str

@@ -16,7 +16,7 @@ class Entry(NamedTuple):
 
     module: str
     reason: str
-    """Why they change no answer beyond its bound; "" if they do, or if nobody knows."""
+    """The reason why they change no answer beyond its bound; "" if they do, or if nobody knows."""
     function: str = ""
     operator: str = ""
     text: str = ""

@@ -48,7 +48,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What identifies the mutant, whatever changes elsewhere in the module."""
+        """The fields that identify the mutant, whatever changes elsewhere in the module."""
         return self.module, self.function, self.operator, self.text, self.change
 
     @property
