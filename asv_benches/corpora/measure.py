@@ -1,4 +1,4 @@
-"""Measurements of corpora: rates of one process and of workers, the scheduler's share, memory, and the time of an empty task."""
+"""Measurements of corpora: rates of one process and of workers, the scheduler's share, memory, and an empty task's time."""
 
 from __future__ import annotations
 
