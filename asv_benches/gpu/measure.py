@@ -48,19 +48,14 @@ def measured(case: Case, target: Target, rounds: int) -> list[Row]:
     errors, wrong = _checked(comparison, case.peer, target)
     fit = {name: work for name, work in comparison.contenders.items() if name not in wrong}
     times = _times(fit, comparison.sets, target, rounds)
-    return [
-        Row(case.name, name, error=errors.get(name, 0.0), wrong=wrong[name])
-        if name in wrong
-        else Row(
-            case.name,
-            name,
-            tuple(times[name]),
-            comparison.work / statistics.median(times[name]),
-            case.problem.unit,
-            errors[name],
-        )
-        for name in comparison.contenders
-    ]
+    rows = []
+    for name in comparison.contenders:
+        if name in wrong:
+            rows.append(Row(case.name, name, error=errors.get(name, 0.0), wrong=wrong[name]))
+        else:
+            rate = comparison.work / statistics.median(times[name])
+            rows.append(Row(case.name, name, tuple(times[name]), rate, case.problem.unit, errors[name]))
+    return rows
 
 
 def verdicts(case: Case, rows: list[Row], limits: dict[str, float]) -> Iterator[dict[str, Any]]:
