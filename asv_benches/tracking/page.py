@@ -9,6 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from mha_core.shared import atomic_file
 from mha_text.cli.offline import render
 
 from .figures import Style, figure, hovers, styles_of
@@ -32,12 +33,8 @@ class Cell:
 def write(history: History, output: Path) -> None:
     """Write the page. An existing file is replaced only when the new page is complete."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    part = output.with_name(f"{output.name}.part")
-    try:
-        part.write_text(rendered(history), encoding="utf-8")
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_file(output) as file:
+        file.write(rendered(history).encode("utf-8"))
 
 
 def rendered(history: History) -> str:
