@@ -21,7 +21,7 @@ from mha_conformance.bench.worker import WorkerFailed
 
 from .cases import BACKENDS, CASES, KNOWN, MissingPeer, check_installed
 from .measure import Row, measured
-from .report import draw, read, reading, table, write
+from .report import draw, read, reading, record, table
 
 WIDTH = 180  # columns of a table that is written to a file or pipe
 
@@ -67,7 +67,7 @@ def main(
     console.print(table(rows))
     console.print(*reading(rates), sep="\n", highlight=False)
     if report is not None:
-        write(report, rows, rates, _command(case or [], backend or [], effort))
+        draw(report, rows, record(rows, rates, _command(case or [], backend or [], effort)))
     for row in rows:
         if row.wrong:
             log.print(f"[red]{escape(row.case)}, {row.backend}:[/red]", escape(row.wrong))

@@ -119,11 +119,6 @@ def reading(rates: Mapping[str, float]) -> list[str]:
     return [ratio, limit]
 
 
-def write(stem: Path, rows: Sequence[Row], rates: Mapping[str, float], command: str) -> None:
-    """Write STEM.md with its picture STEM.svg, and STEM.json."""
-    draw(stem, rows, record(rows, rates, command))
-
-
 def draw(stem: Path, rows: Sequence[Row], results: Mapping[str, Any]) -> None:
     """Write STEM.md with its picture STEM.svg, and the results to STEM.json."""
     picture = stem.with_suffix(".svg")
