@@ -119,52 +119,38 @@ def test_a_backend_without_goals_is_measured_in_cases_that_apply_to_it():
 # the peers
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        Attention(2, 3, 20, 8),
-        Attention(1, 2, 33, 8, causal=True),
-        Attention(1, 2, 64, 8, window=5),
-        Attention(1, 2, 1, 8, keys=50),
-    ],
-    ids=str,
-)
-def test_torch_s_attention_is_judged_right(problem):
-    work = attention.sdpa(problem)
-    problem.judge()(work.read(work.call()))
-
-
-def test_torch_s_fast_path_is_judged_right_and_another_path_is_refused(monkeypatch):
-    problem = Layer(2, 5)
-    work = layer.fast_path(problem)
-    with work.mode():
-        problem.judge()(work.read(work.call()))
-    monkeypatch.setattr(layer, "FUSED", "aten.other")
-    with pytest.raises(
-        RuntimeError, match=r"did not take its fast path, but ran aten\._transformer_encoder_layer_fwd\.default"
-    ):
-        layer.fast_path(problem)
-
-
-STEPS = {
-    "attention": (AttentionStep(2, 3, 33, 8, causal=True), AttentionStep(2, 3, 33, 8), attention.sdpa_step),
+WORKS = {
+    "attention": (Attention(2, 3, 20, 8), Attention(2, 3, 20, 8, causal=True), attention.sdpa),
+    "attention, causal": (Attention(1, 2, 33, 8, causal=True), Attention(1, 2, 33, 8), attention.sdpa),
+    "attention, window": (Attention(1, 2, 64, 8, window=5), Attention(1, 2, 64, 8), attention.sdpa),
+    "decode": (Attention(1, 2, 1, 8, keys=50), None, attention.sdpa),
+    "attention step": (AttentionStep(2, 3, 33, 8, causal=True), AttentionStep(2, 3, 33, 8), attention.sdpa_step),
     "gradients alone": (AttentionBackward(2, 3, 33, 8), AttentionBackward(2, 3, 33, 8, causal=True), attention.sdpa_backward),
-    "layer, gelu": (LayerStep(2, 5), LayerStep(2, 5, activation="relu"), training.layer_step),
-    "layer, relu": (LayerStep(2, 5, activation="relu"), LayerStep(2, 5), training.layer_step),
+    "layer": (Layer(2, 5), None, layer.fast_path),
+    "layer step, gelu": (LayerStep(2, 5), LayerStep(2, 5, activation="relu"), training.layer_step),
+    "layer step, relu": (LayerStep(2, 5, activation="relu"), LayerStep(2, 5), training.layer_step),
     "optimiser": (OptimiserStep(50, 16, 1), None, training.torch_optimiser),
 }
 
 
-@pytest.mark.parametrize(("problem", "other", "theirs"), STEPS.values(), ids=STEPS)
-def test_training_is_judged_right_on_each_library_and_another_step_is_not(problem, other, theirs):
+@pytest.mark.parametrize(("problem", "other", "peer"), WORKS.values(), ids=WORKS)
+def test_work_is_judged_right_on_each_library_and_that_of_another_problem_is_not(problem, other, peer):
     check = problem.judge()
-    for work in (problem.ours("numpy"), problem.ours("torch"), theirs(problem)):
-        for _ in range(2):
-            check(work.read(work.call()))
+    for work in (problem.ours("numpy"), problem.ours("torch"), peer(problem)):
+        with work.mode():
+            for _ in range(2):
+                check(work.read(work.call()))
     if other is not None:
-        work = theirs(other)
-        with pytest.raises(AssertionError, match="times the bound"):
+        work = peer(other)
+        with work.mode(), pytest.raises(AssertionError, match="times the bound"):
             check(work.read(work.call()))
+
+
+def test_another_path_of_torch_s_layer_than_the_fast_one_is_refused(monkeypatch):
+    monkeypatch.setattr(layer, "FUSED", "aten.other")
+    message = r"did not take its fast path, but ran aten\._transformer_encoder_layer_fwd\.default"
+    with pytest.raises(RuntimeError, match=message):
+        layer.fast_path(Layer(2, 5))
 
 
 def test_the_command_measures_and_writes(tmp_path):
