@@ -23,6 +23,8 @@ from mha_conformance.bench.machine import tuning_variables
 # otherwise glibc maps and unmaps large temporaries in one process and keeps them in another
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 
+PIP = ("-m", "pip", "install", "--no-deps", "--no-build-isolation", "--compile", "--quiet", "--disable-pip-version-check")
+
 
 @cache
 def _in_place() -> tuple[str, ...]:
@@ -71,31 +73,21 @@ class Installed(Environment):
         log.info(f"Installing {commit_hash[:8]}")
         fresh = folder.with_name(f"{folder.name}-fresh")
         shutil.rmtree(fresh, ignore_errors=True)  # left by an interrupted installation
-        pip = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--no-build-isolation",
-            "--compile",
-        ]
         sources = [self._build_root, *map(str, Path(self._build_root).glob("text"))]  # mha-text, once it was a distribution
-        util.check_call([sys.executable, *pip, "--target", str(fresh), *sources], timeout=self._install_timeout)
+        util.check_call([sys.executable, *PIP, "--target", str(fresh), *sources], timeout=self._install_timeout)
         fresh.rename(folder)
 
     def run(self, args: list[str], **options: Any) -> Any:
         """Run Python with the commit's folder first on the path, and without variables that tune libraries."""
         log.debug(f"Running '{' '.join(args)}' in {self.name}")
-        given = dict(options.pop("env", os.environ))
-        for name in tuning_variables(given):
-            del given[name]
+        environment = dict(options.pop("env", os.environ))
+        for name in tuning_variables(environment):
+            del environment[name]
         commit = self._global_env_vars.get("ASV_COMMIT")
-        paths = [str(self._folder(commit))] if commit else []
-        path = os.pathsep.join(paths + [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path])
+        paths = [str(self._folder(commit)) if commit else "", environment.get("PYTHONPATH", "")]
+        path = os.pathsep.join(filter(None, paths))
         # asv removes entries that are only in PYTHONPATH from the benchmark's sys.path
-        environment = given | self._global_env_vars | MALLOC | {"PYTHONPATH": path, "ASV_PYTHONPATH": path}
+        environment |= self._global_env_vars | MALLOC | {"PYTHONPATH": path, "ASV_PYTHONPATH": path}
         return util.check_output([*_in_place(), sys.executable, *args], env=environment, **options)
 
     def _folder(self, commit_hash: str) -> Path:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mha_conformance.bench.machine import processor, versions
+from rich.console import Console
+
+from mha_conformance.bench.machine import processor, tuning_variables, versions
 
 UNITS = (("y", 365.25 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3))
+
+
+def untuned(log: Console) -> None:
+    """Remove the variables from the environment that tune libraries, and print which."""
+    for name in tuning_variables(os.environ):
+        log.print(f"removed from the environment: {name}={os.environ.pop(name)}", highlight=False)
 
 
 def origin() -> dict[str, Any]:
@@ -22,9 +31,18 @@ def measured_on(results: Mapping[str, Any], by: str) -> str:
     """Return a sentence on the origin of results: a date, a command, the processor and the versions; "" if they have none."""
     if "machine" not in results:
         return ""
-    machine, found = results["machine"], ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    words = f"{machine['model']}, {machine['cores']} cores, {' '.join(machine['flags'])}, {machine['system']}"
-    return f"Measured on {results['date']} by `{by}`: {words}; {found}."
+    return f"Measured on {results['date']} by `{by}`: {described(results['machine'])}; {listed(results['versions'])}."
+
+
+def described(processor: Mapping[str, Any]) -> str:
+    """Return a processor in words."""
+    words = processor["model"], f"{processor['cores']} cores", " ".join(processor["flags"]), processor["system"]
+    return ", ".join(filter(None, words))
+
+
+def listed(versions: Mapping[str, str]) -> str:
+    """Return names and versions in words."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[Any]], *, left: int | None = None) -> str:

@@ -45,7 +45,7 @@ def share_found(encoder, numbers):
     words = encoder.backend.to_numpy(encoder.encode([in_words(n) for n in numbers]))
     figures = encoder.backend.to_numpy(encoder.encode([str(n) for n in numbers]))
     nearest = (words @ figures.T).argmax(axis=1)
-    return sum(found == at for at, found in enumerate(nearest)) / len(numbers)
+    return sum(index == at for at, index in enumerate(nearest)) / len(numbers)
 
 
 def main():
@@ -55,28 +55,28 @@ def main():
     parser.add_argument("--backend", default="numpy")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    options = parser.parse_args()
 
-    rng = random.Random(given.seed)
-    numbers = rng.sample(range(1_000_000), BATCH * given.steps + 200)
+    rng = random.Random(options.seed)
+    numbers = rng.sample(range(1_000_000), BATCH * options.steps + 200)
     unseen, seen = numbers[:200], numbers[200:]
-    encoder = mt.TextEncoder.from_pretrained(given.model, backend=given.backend)
+    encoder = mt.TextEncoder.from_pretrained(options.model, backend=options.backend)
     print(f"before: {share_found(encoder, unseen):.0%} of 200 unseen numbers found")
 
     labels = encoder.backend.xp.arange(BATCH)
-    optimiser = mha.AdamW(mha.warmup_linear(5e-5, warmup=given.steps // 10, total=given.steps))
+    optimiser = mha.AdamW(mha.warmup_linear(5e-5, warmup=options.steps // 10, total=options.steps))
     state = optimiser.init(encoder)
     start = time.perf_counter()
-    for step in range(given.steps):
+    for step in range(options.steps):
         batch = seen[step * BATCH : (step + 1) * BATCH]
         value, gradients = mha.value_and_grad(loss)(encoder, [in_words(n) for n in batch], [str(n) for n in batch], labels)
         encoder, state = optimiser.step(encoder, gradients, state)
-        if step % 10 == 0 or step == given.steps - 1:
+        if step % 10 == 0 or step == options.steps - 1:
             print(f"step {step:3}: loss {float(value):.4f}, {time.perf_counter() - start:.0f} s")
 
     print(f"after: {share_found(encoder, unseen):.0%} of 200 unseen numbers found")
-    encoder.save_pretrained(given.out)
-    print(f"written to {given.out}")
+    encoder.save_pretrained(options.out)
+    print(f"written to {options.out}")
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ def main():
 
     dist.init_process_group("gloo")
     group = Ranks()
-    own = sum(map(len, distributed.layout_of(arguments.layout, arguments.length, group.size)[group.rank]))
+    length = sum(map(len, distributed.layout_of(arguments.layout, arguments.length, group.size)[group.rank]))
     generator = torch.Generator().manual_seed(group.rank)
-    query, key, value = (torch.randn(1, 8, own, 64, generator=generator) for _ in range(3))
+    query, key, value = (torch.randn(1, 8, length, 64, generator=generator) for _ in range(3))
     state = distributed.ring_attention(query, key, value, group=group, layout=arguments.layout, mask=mha.causal())
 
     whole = [distributed.unshard(x, arguments.layout, group=group) for x in (query, key, value, state.out)]

@@ -30,7 +30,7 @@ def main():
 
     x = jax.random.normal(jax.random.key(0), (1, 8, arguments.length, 64))
     ranges = distributed.layout_of(arguments.layout, arguments.length, jax.device_count())
-    order = jnp.asarray([i for its in ranges for some in its for i in some])
+    order = jnp.asarray([i for ranges_of_rank in ranges for positions in ranges_of_rank for i in positions])
     out = attend(x[:, :, order])[:, :, jnp.argsort(order)]
     error = np.abs(np.asarray(out) - np.asarray(mha.scaled_dot_product_attention(x, x, x, mask=mha.causal()))).max()
     print(f"{jax.device_count()} devices, {arguments.length} tokens: the greatest difference from one is {error:.1e}")

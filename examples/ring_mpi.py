@@ -19,9 +19,9 @@ def main():
     arguments = parser.parse_args()
 
     group = MPI.COMM_WORLD
-    own = sum(map(len, distributed.layout_of(arguments.layout, arguments.length, group.size)[group.rank]))
+    length = sum(map(len, distributed.layout_of(arguments.layout, arguments.length, group.size)[group.rank]))
     random = np.random.default_rng(group.rank)
-    query, key, value = random.normal(size=(3, 1, 8, own, 64)).astype(np.float32)
+    query, key, value = random.normal(size=(3, 1, 8, length, 64)).astype(np.float32)
     state = distributed.ring_attention(query, key, value, group=group, layout=arguments.layout, mask=mha.causal())
 
     whole = [distributed.unshard(x, arguments.layout, group=group) for x in (query, key, value, state.out)]

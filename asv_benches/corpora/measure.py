@@ -1,4 +1,4 @@
-"""What is measured: rates of one process and of workers, the scheduler's share, memory, and the time of an empty task."""
+"""Measurements of corpora: rates of one process and of workers, the scheduler's share, memory, and an empty task's time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +44,18 @@ def one_process(corpus: Path, out: Path, model: Path, part_rows: int, environmen
 def on_cluster(client: Any, corpus: Path, out: Path, model: Path, part_rows: int) -> dict[str, float]:
     """Encode on a cluster; return the seconds, and CPU time of the workers and of this process, which has the scheduler."""
     workers = sum(client.run(time.process_time).values())
-    own, begun = time.process_time(), time.monotonic()
+    scheduler, begun = time.process_time(), time.monotonic()
     report = mt.encode_corpus(client, corpus, out, model, part_rows=part_rows, progress=False)
-    whole, own = time.monotonic() - begun, time.process_time() - own
+    whole, scheduler = time.monotonic() - begun, time.process_time() - scheduler
     workers = sum(client.run(time.process_time).values()) - workers
-    return {"wall": report.seconds, "whole": whole, "cpu": workers, "scheduler": own}
+    return {"wall": report.seconds, "whole": whole, "cpu": workers, "scheduler": scheduler}
 
 
 def seconds_per_task(client: Any, count: int) -> dict[str, float]:
     """Return what an empty task takes: wall time, and CPU time of scheduler and client."""
-    own, begun = time.process_time(), time.monotonic()
+    cpu, begun = time.process_time(), time.monotonic()
     assert sum(1 for _ in on_dask.run(client, divmod, 7, range(1, count + 1))) == count
-    return {"wall": (time.monotonic() - begun) / count, "cpu": (time.process_time() - own) / count}
+    return {"wall": (time.monotonic() - begun) / count, "cpu": (time.process_time() - cpu) / count}
 
 
 def memory() -> dict[str, int]:
@@ -69,24 +70,15 @@ def memory() -> dict[str, int]:
 
 
 @contextmanager
-def many_threads() -> Iterator[Any]:
-    """Yield a client of a cluster with 256 threads, so that tasks are sent in batches, as to many workers."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=128, silence_logs="CRITICAL", dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-@contextmanager
-def as_dask_comes(workers: int) -> Iterator[Any]:
+def cluster(workers: int, threads: int, dashboard: str | None) -> Iterator[Any]:
     """Yield a client of a cluster with Dask's own settings: with a profiler, and memory that is trimmed."""
     from distributed import Client, LocalCluster
 
-    with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, silence_logs="CRITICAL", dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
+    options = {"silence_logs": "CRITICAL", "dashboard_address": dashboard}
+    with LocalCluster(n_workers=workers, threads_per_worker=threads, **options) as local, Client(local) as client:
         yield client
+
+
+many_threads = partial(cluster, 2, 128, None)
+"""256 threads, so that tasks are sent in batches, as to many workers."""
+as_dask_comes = partial(cluster, threads=1, dashboard=":0")

@@ -1,4 +1,4 @@
-"""How long a corpus takes on many workers."""
+"""The time that a corpus takes on many workers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Cluster:
     """The constants of a model and a scheduler, measured on one machine."""
 
     seconds_per_text: float
-    """Of one worker with a core of its own."""
+    """The time of one worker with a core of its own."""
     seconds_per_part: float
-    """That a worker takes for a part besides its texts: to read, to write, to be given the next."""
+    """The time of a worker for a part besides its texts: to read, to write, to be given the next."""
     seconds_per_task: float
-    """Of the one process that has scheduler and client."""
+    """The time of the one process that has scheduler and client."""
     start: float
     """Seconds before the first part begins: to describe the model and to scan the files."""
 

@@ -16,27 +16,27 @@ PARTS = (512, 2048, 8192, 32768)
 WORKERS = (1, 10, 100, 1000, 10_000)
 
 
-def constants(found: dict[str, Any]) -> Cluster:
+def constants(results: dict[str, Any]) -> Cluster:
     """Return the constants of the model, from one worker and from empty tasks."""
-    one, per_task = found["times"]["1 workers"], found["task"]
-    parts = -(-found["texts"] // found["part_rows"])
+    one, per_task = results["times"]["1 workers"], results["task"]
+    parts = -(-results["texts"] // results["part_rows"])
     return Cluster(
-        seconds_per_text=one["cpu"] / found["texts"],
+        seconds_per_text=one["cpu"] / results["texts"],
         seconds_per_part=max(0.0, one["wall"] - one["cpu"]) / parts,
         seconds_per_task=per_task["cpu"],
         start=0.0,
     )
 
 
-def rows(found: dict[str, Any]) -> Iterator[list[str]]:
+def rows(results: dict[str, Any]) -> Iterator[list[str]]:
     """Yield what was measured, for each way to encode."""
-    cluster, base = constants(found), found["times"]["one process"]["wall"]
-    for kind, times in found["times"].items():
+    cluster, base = constants(results), results["times"]["one process"]["wall"]
+    for kind, times in results["times"].items():
         size = int(kind.split()[0]) if kind[0].isdigit() else 0
-        predicted = seconds(cluster, found["texts"], found["part_rows"], size, cores=found["cores"]) if size else 0.0
+        predicted = seconds(cluster, results["texts"], results["part_rows"], size, cores=results["cores"]) if size else 0.0
         yield [
             kind.replace("1 workers", "1 worker"),
-            f"{found['texts'] / times['wall']:.0f}",
+            f"{results['texts'] / times['wall']:.0f}",
             f"{base / times['wall']:.2f}",
             f"{times['scheduler'] / (times['cpu'] + times['scheduler']):.1%}" if size else "",
             f"{predicted / times['wall']:.2f}" if size and "comes" not in kind else "",
@@ -46,23 +46,25 @@ def rows(found: dict[str, Any]) -> Iterator[list[str]]:
 HEAD = ["", "texts/s", "rate / one process's", "CPU time of scheduler and client", "model / measured"]
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(results: dict[str, Any]) -> list[str]:
     """Return the tables in Markdown."""
-    cluster = constants(found)
-    parts = [reports.table(HEAD, rows(found)), ""]
-    ratios = ", ".join(f"{ratio:.2f}" for ratio in sorted(found["ratios"]))
-    parts.append(f"- Two workers over one process, round by round: {ratios}; median {median(found['ratios']):.2f} (goal 0.97).")
+    cluster = constants(results)
+    parts = [reports.table(HEAD, rows(results)), ""]
+    ratios = ", ".join(f"{ratio:.2f}" for ratio in sorted(results["ratios"]))
     parts.append(
-        f"- An empty task, in batches for 256 threads: {found['task']['wall'] * 1e3:.2f} ms, of which scheduler and client "
-        f"compute {found['task']['cpu'] * 1e3:.2f} ms: {1 / found['task']['cpu']:.0f} tasks a second at most."
+        f"- Two workers over one process, round by round: {ratios}; median {median(results['ratios']):.2f} (goal 0.97)."
+    )
+    parts.append(
+        f"- An empty task, in batches for 256 threads: {results['task']['wall'] * 1e3:.2f} ms, of which scheduler and client "
+        f"compute {results['task']['cpu'] * 1e3:.2f} ms: {1 / results['task']['cpu']:.0f} tasks a second at most."
     )
     parts.append(f"- A text: {cluster.seconds_per_text * 1e3:.2f} ms of one core.")
-    own, resident, most = (found["memory"]["MiniLM"][name] / 1e6 for name in ("private", "resident", "peak"))
+    private, resident, peak = (results["memory"]["MiniLM"][name] / 1e6 for name in ("private", "resident", "peak"))
     parts.append(
-        f"- Memory of a worker with MiniLM: {own:.0f} MB of its own (goal 200 MB); {resident:.0f} MB with the weights and "
-        f"libraries, which workers of one machine share, and {most:.0f} MB at most."
+        f"- Memory of a worker with MiniLM: {private:.0f} MB of its own (goal 200 MB); {resident:.0f} MB with the weights and "
+        f"libraries, which workers of one machine share, and {peak:.0f} MB at most."
     )
-    for count, sizes in found["memory"].get("flat", {}).items():
+    for count, sizes in results["memory"].get("flat", {}).items():
         parts.append(
             f"- After {int(count):,} texts with a model of two small layers: a worker has {sizes['worker'] / 1e6:.0f} MB, "
             f"scheduler and client {sizes['client'] / 1e6:.0f} MB."
@@ -70,9 +72,9 @@ def lines(found: dict[str, Any]) -> list[str]:
     return parts
 
 
-def page(found: dict[str, Any]) -> str:
+def page(results: dict[str, Any]) -> str:
     """Return the page."""
-    cluster = constants(found)
+    cluster = constants(results)
     heading = ["rows of a part", *(f"{workers:,} worker{'s' * (workers > 1)}" for workers in WORKERS), "the scheduler's limit"]
     times = (
         [
@@ -83,8 +85,8 @@ def page(found: dict[str, Any]) -> str:
         for part_rows in PARTS
     )
     advice = " ".join(_advice(cluster, workers) for workers in WORKERS[-2:])
-    text = TEXT.format(**found, measured="\n".join(lines(found)), predicted=reports.table(heading, times), advice=advice)
-    return reports.page("Corpora, measured", reports.measured_on(found, "make bench-corpora"), text)
+    text = TEXT.format(**results, measured="\n".join(lines(results)), predicted=reports.table(heading, times), advice=advice)
+    return reports.page("Corpora, measured", reports.measured_on(results, "make bench-corpora"), text)
 
 
 def _advice(cluster: Cluster, workers: int) -> str:
@@ -96,28 +98,26 @@ def _advice(cluster: Cluster, workers: int) -> str:
     return f"With {workers:,} workers {which}; within 5% of the best are parts of {', '.join(good)} rows."
 
 
-def plot(found: dict[str, Any], path: Path) -> None:
+def plot(results: dict[str, Any], path: Path) -> None:
     """Draw texts per second over workers, for each size of a part."""
-    import matplotlib
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = "corpora"
-    cluster = constants(found)
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    cluster = constants(results)
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
     workers = [round(10 ** (at / 8)) for at in range(41)]
     for part_rows in PARTS:
         rates = [TEXTS / seconds(cluster, TEXTS, part_rows, each) for each in workers]
         axes.loglog(workers, rates, label=f"{part_rows:,} rows in a part")
     for size in (1, 2):
-        rate = found["texts"] / found["times"][f"{size} workers"]["wall"]
+        rate = results["texts"] / results["times"][f"{size} workers"]["wall"]
         axes.plot([size], [rate], "ko", label="measured" if size == 1 else None)
     axes.set(xlabel="workers of one core", ylabel="texts per second", title="MiniLM: the model, and what was measured")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, metadata={"Date": None, "Creator": None})
-    pyplot.close(figure)
+    with rc_context({"svg.hashsalt": "corpora"}):
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
 TEXT = """\

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import mha_core as mha
-from mha_conformance.bench.machine import versions
+import reports
 
 from . import report
 from .cases import CASES, REHEARSAL
@@ -41,49 +40,38 @@ def main(
     except (mha.BackendUnavailable, RuntimeError) as error:
         console.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(1) from error
-    failed = (
-        [] if rehearse or not conformance else [name for name, device, folder in JUDGED if not _judge(name, device, folder)]
-    )
-    best, rows, found = limits(target), [], []
+    judged = JUDGED if conformance and not rehearse else ()
+    wrong = [f"{name} failed conformance" for name, device, folder in judged if not _judge(name, device, folder)]
+    best, rows, judged_goals = limits(target), [], []
     cases = REHEARSAL if rehearse else CASES
     for case in cases:
         timed = measured(case, target, rounds)
         rows += timed
-        found += verdicts(case, timed, best)
+        judged_goals += verdicts(case, timed, best)
         console.print(*(f"{case.name}: {row.contender}: {row.wrong or f'{row.median:.3g} s'}" for row in timed), sep="\n")
-        report.write(output, report.record(rows, found, best, _head(target)), cases)  # after each case: the next one may crash
+        results = report.record(rows, judged_goals, best, _head(target))
+        reports.write(output / "gpu", results, report.page(results, cases))  # after each case: the next one may crash
     console.print(f"{output / 'gpu.json'} and {output / 'gpu.md'} were written")
-    wrong = [f"{row.case}, {row.contender}: {row.wrong}" for row in rows if row.wrong]
-    if failed or wrong:
-        console.print(
-            *(f"[red]error:[/red] {escape(line)}" for line in (*(f"{name} failed conformance" for name in failed), *wrong)),
-            sep="\n",
-        )
+    wrong += [f"{row.case}, {row.contender}: {row.wrong}" for row in rows if row.wrong]
+    if wrong:
+        console.print(*(f"[red]error:[/red] {escape(line)}" for line in wrong), sep="\n")
         raise typer.Exit(1)
 
 
 def _judge(name: str, device: str | None, folder: Path) -> bool:
-    """Whether a backend passes the conformance suite; writes its certificate."""
+    """Write the certificate of a backend; return True if it passes the conformance suite."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = [
-        sys.executable,
-        "-m",
-        "mha_core",
-        "conform",
-        name,
-        "--report",
-        str(folder),
-        *(["--device", device] if device else []),
-    ]
-    return subprocess.run(words, check=False).returncode == 0
+    words = [sys.executable, "-m", "mha_core", "conform", name, "--report", str(folder)]
+    return subprocess.run([*words, *(["--device", device] if device else [])], check=False).returncode == 0
 
 
 def _head(target: Target) -> dict[str, Any]:
     import torch
 
-    name = "host" if target.is_rehearsal else torch.cuda.get_device_name(0)
-    found = versions() | (dict(target.arrays.record.versions()) if target.arrays.record.versions else {})
-    return {"rehearsal": target.is_rehearsal, "date": datetime.now(UTC).date().isoformat(), "card": name, "versions": found}
+    origin = reports.origin()
+    card = "host" if target.is_rehearsal else torch.cuda.get_device_name(0)
+    libraries = dict(target.arrays.record.versions()) if target.arrays.record.versions else {}
+    return {"rehearsal": target.is_rehearsal, "card": card, **origin, "versions": origin["versions"] | libraries}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import numpy as np
 
 import mha_core as mha
 from mha_conformance.oracle import attention as exact_attention
-from peers.layer import state_dict
+from peers.layer import torch_layer
 
 from .target import BLOCKS, OURS, Target
 
@@ -31,7 +31,7 @@ class Comparison:
     sample: Callable[[Any], Any]
     """Function from an answer to set 0 to the elements that `exact` contains."""
     exact: Any
-    """Those elements in float64."""
+    """The same elements in float64."""
     work: float
     """Least number of operations or bytes that the problem needs."""
 
@@ -85,21 +85,21 @@ class Attention:
 
         rng, shape = np.random.default_rng(0), (1, self.heads, self.length, self.head_dim)
         sets = _sets(3 * math.prod(shape) * target.itemsize)
-        given = [[target.pair(rng.normal(size=shape).astype(np.float32)) for _ in range(3)] for _ in range(sets)]
-        ours, theirs = ([[pair[side] for pair in one] for one in given] for side in (0, 1))
+        pairs = [[target.normal(rng, *shape) for _ in range(3)] for _ in range(sets)]
+        on_cupy, on_torch = ([[pair[side] for pair in one] for one in pairs] for side in (0, 1))
         mask = mha.causal() if self.causal else None
 
         contenders = {
-            "torch SDPA": lambda at: torch.nn.functional.scaled_dot_product_attention(*theirs[at], is_causal=self.causal),
-            OURS_ON_TORCH: lambda at: mha.scaled_dot_product_attention(*theirs[at], mask=mask),
-            OURS: lambda at: mha.scaled_dot_product_attention(*ours[at], mask=mask),
-            BLOCKS: lambda at: mha.scaled_dot_product_attention(*ours[at], mask=mask),
+            "torch SDPA": lambda at: torch.nn.functional.scaled_dot_product_attention(*on_torch[at], is_causal=self.causal),
+            OURS_ON_TORCH: lambda at: mha.scaled_dot_product_attention(*on_torch[at], mask=mask),
+            OURS: lambda at: mha.scaled_dot_product_attention(*on_cupy[at], mask=mask),
+            BLOCKS: lambda at: mha.scaled_dot_product_attention(*on_cupy[at], mask=mask),
         }
         if self.heads * self.length**2 * 4 <= _MOST:
-            contenders[PLAIN] = lambda at: _plain(target, *ours[at], causal=self.causal)
+            contenders[PLAIN] = lambda at: _plain(target, *on_cupy[at], causal=self.causal)
         rows = np.unique(np.linspace(0, self.length - 1, 5).astype(int))
         heads = [0, self.heads - 1]
-        query, key, value = (_numbers(target, x)[:, heads] for x in ours[0])
+        query, key, value = (_numbers(target, x)[:, heads] for x in on_cupy[0])
         allowed = np.arange(self.length) <= rows[:, None] if self.causal else None
         exact, _, _ = exact_attention(query[:, :, rows], key, value, allowed=allowed)
         pairs = self.length * (self.length + 1) / 2 if self.causal else self.length**2
@@ -126,14 +126,14 @@ class Norm:
 
         rng, size = np.random.default_rng(0), target.itemsize
         sets = _sets(self.rows * self.width * size)
-        given = [target.pair(rng.normal(size=(self.rows, self.width)).astype(np.float32)) for _ in range(sets)]
-        weight, bias = (target.pair(rng.normal(size=self.width).astype(np.float32)) for _ in range(2))
+        inputs = [target.normal(rng, self.rows, self.width) for _ in range(sets)]
+        weight, bias = (target.normal(rng, self.width) for _ in range(2))
 
         contenders = {
-            "torch layer_norm": lambda at: torch.nn.functional.layer_norm(given[at][1], (self.width,), weight[1], bias[1]),
-            OURS: lambda at: mha.layer_norm(given[at][0], weight[0], bias[0]),
+            "torch layer_norm": lambda at: torch.nn.functional.layer_norm(inputs[at][1], (self.width,), weight[1], bias[1]),
+            OURS: lambda at: mha.layer_norm(inputs[at][0], weight[0], bias[0]),
         }
-        x, w, b = (_numbers(target, y[0]) for y in (given[0], weight, bias))
+        x, w, b = (_numbers(target, y[0]) for y in (inputs[0], weight, bias))
         x = x[:4] - x[:4].mean(axis=-1, keepdims=True)
         exact = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5) * w + b
         return Comparison(contenders, sets, lambda out: _numbers(target, out[:4]), exact, 2 * self.rows * self.width * size)
@@ -157,25 +157,21 @@ class EncoderLayer:
         layer = mha.EncoderLayer.init(
             d_model=self.d_model, num_heads=heads, d_ff=self.d_ff, activation="gelu", seed=0, backend="numpy"
         )
-        theirs = torch.nn.TransformerEncoderLayer(
-            self.d_model, heads, self.d_ff, dropout=0.0, activation="gelu", batch_first=True
-        ).eval()
-        theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in state_dict(layer).items()})
-        theirs = theirs.to(target.device, getattr(torch, target.dtype))
+        module = torch_layer(layer).eval().to(target.device, getattr(torch, target.dtype))
         ours = layer.to(target.arrays.record.name, dtype=getattr(target.arrays.xp, target.dtype))
-        shape = (self.batch, self.length, self.d_model)
+        shape = self.batch, self.length, self.d_model
         sets = _sets(math.prod(shape) * target.itemsize)
-        given = [target.pair(rng.normal(size=shape).astype(np.float32)) for _ in range(sets)]
+        inputs = [target.normal(rng, *shape) for _ in range(sets)]
 
         def on_torch(at: int) -> Any:
             with torch.inference_mode():
-                return theirs(given[at][1])
+                return module(inputs[at][1])
 
-        exact = layer.to("numpy", dtype=np.float64)(_numbers(target, given[0][0])[:1])
+        exact = layer.to("numpy", dtype=np.float64)(_numbers(target, inputs[0][0])[:1])
         tokens = self.batch * self.length
         work = tokens * (8 * self.d_model**2 + 4 * self.d_model * self.d_ff + 4 * self.length * self.d_model)
         return Comparison(
-            {"nn.TransformerEncoderLayer": on_torch, OURS: lambda at: ours(given[at][0])},
+            {"nn.TransformerEncoderLayer": on_torch, OURS: lambda at: ours(inputs[at][0])},
             sets,
             lambda out: _numbers(target, out[:1]),
             exact,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from mha_conformance.bench.rounds import ratio
+from mha_conformance.bench.rounds import Effort, ratio, time_in_rounds
 
-from .cases import Case, Comparison, Goal
+from .cases import Case, Comparison
 from .target import Target
 
 TURN = 0.02  # seconds of work between two clock readings, so that starting the clock and the launch are negligible
@@ -33,29 +34,12 @@ class Row:
     error: float = 0.0
     """Root mean square distance from float64."""
     wrong: str = ""
-    """Why nothing was timed."""
+    """The reason why nothing was timed."""
 
     @property
     def median(self) -> float:
         """Median seconds per call."""
         return statistics.median(self.seconds)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a goal is met."""
-
-    case: str
-    goal: Goal
-    found: float | None
-    """The ratio, or the share of the limit; None if one of the two was not timed."""
-
-    @property
-    def is_met(self) -> bool | None:
-        """None if the goal could not be measured."""
-        if self.found is None:
-            return None
-        return self.found <= self.goal.at if self.goal.beside else self.found >= self.goal.at
 
 
 def measured(case: Case, target: Target, rounds: int) -> list[Row]:
@@ -64,35 +48,32 @@ def measured(case: Case, target: Target, rounds: int) -> list[Row]:
     errors, wrong = _checked(comparison, case.peer, target)
     fit = {name: work for name, work in comparison.contenders.items() if name not in wrong}
     times = _times(fit, comparison.sets, target, rounds)
-    return [
-        Row(case.name, name, error=errors.get(name, 0.0), wrong=wrong[name])
-        if name in wrong
-        else Row(
-            case.name,
-            name,
-            tuple(times[name]),
-            comparison.work / statistics.median(times[name]),
-            case.problem.unit,
-            errors[name],
-        )
-        for name in comparison.contenders
-    ]
+    rows = []
+    for name in comparison.contenders:
+        if name in wrong:
+            rows.append(Row(case.name, name, error=errors.get(name, 0.0), wrong=wrong[name]))
+        else:
+            rate = comparison.work / statistics.median(times[name])
+            rows.append(Row(case.name, name, tuple(times[name]), rate, case.problem.unit, errors[name]))
+    return rows
 
 
-def verdicts(case: Case, rows: list[Row], limits: dict[str, float]) -> Iterator[Verdict]:
-    """Yield a verdict for each goal.
+def verdicts(case: Case, rows: list[Row], limits: dict[str, float]) -> Iterator[dict[str, Any]]:
+    """Yield each goal, with the ratio or the share of the limit that was measured, and whether it is met; None: not timed.
 
     A ratio is the median of the ratios of the rounds, so that a GPU that slows down affects both contenders alike.
     """
     timed = {row.contender: row for row in rows if not row.wrong}
     for goal in case.goals:
         ours, other = timed.get(goal.contender), timed.get(goal.beside)
-        found = None
+        figure = met = None
         if ours and other:
-            found = ratio(ours.seconds, other.seconds).median
+            figure = ratio(ours.seconds, other.seconds).median
+            met = figure <= goal.at
         elif ours and not goal.beside:
-            found = ours.rate / limits[ours.unit]
-        yield Verdict(case.name, goal, found)
+            figure = ours.rate / limits[ours.unit]
+            met = figure >= goal.at
+        yield {"case": case.name, "goal": asdict(goal), "found": figure, "met": met}
 
 
 def limits(target: Target) -> dict[str, float]:
@@ -114,11 +95,11 @@ def _checked(comparison: Comparison, peer: str, target: Target) -> tuple[dict[st
     for name, work in comparison.contenders.items():
         try:
             with target.demanded(name):
-                found = comparison.sample(work(0))
+                answer = comparison.sample(work(0))
         except Exception as error:  # its row shows the message; the other contenders go on
             wrong[name] = f"{type(error).__name__}: {error}"
             continue
-        errors[name] = float(np.sqrt(np.mean((found - comparison.exact) ** 2)))
+        errors[name] = float(np.sqrt(np.mean((answer - comparison.exact) ** 2)))
     for name, error in errors.items():
         bound = _WORSE * errors.get(peer, 0.0) + 1e-6
         if not error <= bound:
@@ -126,26 +107,29 @@ def _checked(comparison: Comparison, peer: str, target: Target) -> tuple[dict[st
     return errors, wrong
 
 
-def _times(contenders: dict[str, Callable[[int], Any]], sets: int, target: Target, rounds: int) -> dict[str, list[float]]:
-    """Return seconds per call in each round. Input sets take turns, so that the GPU's cache no longer contains the next one."""
+@dataclass(frozen=True)
+class _Contender:
+    """A contender's turns. Input sets take turns, so that the GPU's cache no longer contains the next one."""
 
-    def turn(name: str, calls: int) -> float:
-        work = contenders[name]
+    name: str
+    work: Callable[[int], Any]
+    sets: int
+    target: Target
 
+    def time(self, calls: int) -> float:
         def run() -> None:
             for at in range(calls):
-                work(at % sets)
+                self.work(at % self.sets)
 
         # around the whole turn: around each call, it would take Python a fourth of the time that a norm takes the GPU
-        with target.demanded(name):
-            return target.clock(run) / calls
+        with self.target.demanded(self.name):
+            return self.target.clock(run)
 
-    calls = {}
-    for name in contenders:
-        turn(name, 2)  # compile and choose kernels before timing
-        calls[name] = max(1, int((0.001 if target.is_rehearsal else TURN) / max(turn(name, 2), 1e-7)))
-    order, found = list(contenders), {name: [] for name in contenders}
-    for at in range(rounds):
-        for name in order[at % len(order) :] + order[: at % len(order)]:
-            found[name].append(turn(name, calls[name]))
-    return found
+
+def _times(contenders: dict[str, Callable[[int], Any]], sets: int, target: Target, rounds: int) -> dict[str, list[float]]:
+    """Return seconds per call in each round."""
+    turns = [_Contender(name, work, sets, target) for name, work in contenders.items()]
+    for each in turns:
+        each.time(2)  # compile and choose kernels before timing
+    effort = Effort(rounds, seconds=math.inf, least=rounds, sample=0.001 if target.is_rehearsal else TURN)
+    return time_in_rounds(turns, effort)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import reports
 from mha_conformance.bench.timing import duration
 
 from .cases import CASES, Case, Goal
-from .measure import Row, Verdict
+from .measure import Row
 
 NOT_MEASURED = "not measured"
 _HEAD = """\
@@ -21,51 +20,48 @@ inputs take turns. Every answer is checked against float64 before it is timed.
 """
 
 
-def page(found: dict[str, Any] | None, cases: Sequence[Case] = CASES) -> str:
+def page(results: dict[str, Any] | None, cases: Sequence[Case] = CASES) -> str:
     """Return the Markdown of docs/gpu.md from what ``record`` returned; None if nothing was measured yet."""
-    parts = [_HEAD, _measured_on(found)]
-    if found is not None:
-        goals = (_goal(case, goal, found) for case in cases for goal in case.goals)
+    parts = [_HEAD, _measured_on(results)]
+    if results is not None:
+        goals = (_goal(case, goal, results) for case in cases for goal in case.goals)
         parts.append(reports.table(("case", "contender", "compared with", "goal", "measured"), goals))
-        parts.append(reports.table(("case", "contender", "time", "rate"), map(_row, found["rows"])))
+        parts.append(reports.table(("case", "contender", "time", "rate"), map(_row, results["rows"])))
     return reports.page("Benchmarks on a GPU", *parts)
 
 
-def record(rows: Sequence[Row], verdicts: Iterable[Verdict], limits: dict[str, float], head: dict[str, Any]) -> dict[str, Any]:
+def record(
+    rows: Sequence[Row], verdicts: Iterable[dict[str, Any]], limits: dict[str, float], head: dict[str, Any]
+) -> dict[str, Any]:
     """Return the content of gpu.json."""
     return {
         "format": 1,
         **head,
         "limits": limits,
         "rows": [asdict(row) | {"median": row.median if row.seconds else None} for row in rows],
-        "verdicts": [asdict(verdict) | {"met": verdict.is_met} for verdict in verdicts],
+        "verdicts": list(verdicts),
     }
 
 
-def write(folder: Path, found: dict[str, Any], cases: Sequence[Case]) -> None:
-    """Write gpu.json and gpu.md."""
-    reports.write(folder / "gpu", found, page(found, cases))
-
-
-def _measured_on(found: dict[str, Any] | None) -> str:
+def _measured_on(results: dict[str, Any] | None) -> str:
     """Return the paragraph that says when, on what and with which versions the figures were measured."""
-    if found is None:
+    if results is None:
         return "These benchmarks have not been run on a GPU yet."
-    limits, versions = found["limits"], ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    if found["rehearsal"]:
+    limits, versions = results["limits"], reports.listed(results["versions"])
+    if results["rehearsal"]:
         what = "A rehearsal on the CPU with small problems, and NumPy in place of CuPy: the figures mean nothing"
         return f"{what}. {versions}."
     return (
-        f"Measured on {found['date']} on one {found['card']}; {versions}. Its limits in the same run: "
+        f"Measured on {results['date']} on one {results['card']}; {versions}. Its limits in the same run: "
         f"{limits['FLOP'] / 1e12:.0f} TFLOP/s in bfloat16 products, {limits['B'] / 1e9:.0f} GB/s read and written in copies. "
         "The goals are for an H200."
     )
 
 
-def _goal(case: Case, goal: Goal, found: dict[str, Any]) -> tuple[str, ...]:
+def _goal(case: Case, goal: Goal, results: dict[str, Any]) -> tuple[str, ...]:
     asked = f"at most {goal.at:.2f} of its time" if goal.beside else f"at least {goal.at:.2f} of its rate"
     measured = NOT_MEASURED
-    for verdict in found["verdicts"]:
+    for verdict in results["verdicts"]:
         if verdict["case"] == case.name and verdict["goal"] == asdict(goal):
             ratio, met = verdict["found"], verdict["met"]
             measured = "not timed, see below" if ratio is None else f"{ratio:.2f}, {'met' if met else 'missed'}"

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 import mha_core as mha
 from mha_core.dispatch.backend import LoadedBackend, load
 
@@ -39,10 +41,11 @@ class Target:
         """Bytes per number."""
         return 4 if self.is_rehearsal else 2
 
-    def pair(self, numbers: Any) -> tuple[Any, Any]:
-        """Return the same numbers as arrays of the backend and of torch, rounded to the dtype."""
+    def normal(self, rng: np.random.Generator, *shape: int) -> tuple[Any, Any]:
+        """Return the same normal numbers as arrays of the backend and of torch, rounded to the dtype."""
         import torch
 
+        numbers = rng.normal(size=shape).astype(np.float32)
         ours = self.arrays.xp.astype(self.arrays.from_numpy(numbers, None), getattr(self.arrays.xp, self.dtype))
         return ours, torch.from_numpy(numbers).to(self.device, getattr(torch, self.dtype))
 

@@ -12,21 +12,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+import reports
 from mha_conformance.bench import limits
-from mha_conformance.bench.machine import source, tuning_variables
+from mha_conformance.bench.cases import chosen
+from mha_conformance.bench.machine import source
 from mha_conformance.bench.rounds import QUICK, Effort
 from mha_conformance.bench.worker import WorkerFailed
 
-from .cases import BACKENDS, KNOWN, MissingPeer, check_installed, chosen
+from .cases import BACKENDS, CASES, KNOWN, MissingPeer, check_installed
 from .measure import Row, measured
-from .report import draw, read, reading, table, write
+from .report import draw, read, reading, record, table
 
 WIDTH = 180  # columns of a table that is written to a file or pipe
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def main(
     *,
     case: Annotated[
@@ -49,12 +48,12 @@ def main(
         return
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: contenders need no network
     console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
-    for name in tuning_variables(os.environ):
-        log.print(f"removed from the contenders' environment: {name}={os.environ.pop(name)}", highlight=False)
+    reports.untuned(log)
     effort = QUICK if quick else Effort(rounds, processes=processes)
     backends = backend or list(KNOWN)
     try:
-        cases = chosen(case or [])
+        names = chosen(case or [], {each.name: each for each in CASES})
+        cases = [each for each in CASES if each.name in names]
         check_installed(cases)
         log.print(f"measuring mha_core from {escape(str(source()))}", highlight=False)
         rates = limits.measured(list(BACKENDS), effort)[BACKENDS[0]] if any(each.problem.limit for each in cases) else {}
@@ -68,7 +67,7 @@ def main(
     console.print(table(rows))
     console.print(*reading(rates), sep="\n", highlight=False)
     if report is not None:
-        write(report, rows, rates, _command(case or [], backend or [], effort))
+        draw(report, rows, record(rows, rates, _command(case or [], backend or [], effort)))
     for row in rows:
         if row.wrong:
             log.print(f"[red]{escape(row.case)}, {row.backend}:[/red]", escape(row.wrong))
@@ -89,4 +88,4 @@ def _command(case: Sequence[str], backend: Sequence[str], effort: Effort) -> str
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

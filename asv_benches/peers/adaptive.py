@@ -22,5 +22,5 @@ def svg(figure: Figure, style: Style, *, salt: str, label: str) -> str:
         text = text.replace(colour, f"var(--{name})")
     light, dark = ("; ".join(f"--{each[0]}: {each[at]}" for each in style.values()) for at in (1, 2))
     sheet = f"<style>svg {{ {light} }} @media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}</style>"
-    head, end, rest = text[text.index("<svg") :].partition(">")
-    return f'{head} role="img" aria-label="{label}"{end}\n{sheet}{rest}'
+    head, end, body = text[text.index("<svg") :].partition(">")
+    return f'{head} role="img" aria-label="{label}"{end}\n{sheet}{body}'

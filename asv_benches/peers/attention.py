@@ -1,24 +1,52 @@
-"""Peer for attention: torch's fused scaled_dot_product_attention."""
+"""Peers for attention and its gradients: torch's fused scaled_dot_product_attention."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mha_conformance.bench.attention import Attention
+from mha_conformance.bench.gradients import AttentionBackward, AttentionStep
 from mha_conformance.bench.timing import Work
 
 
-def sdpa(problem: Attention) -> Work:
-    """Return the call of torch's attention; a window becomes a boolean mask array, made in advance."""
+def _attention(problem: Attention, *, records: bool = False) -> tuple[list[Any], Callable[[], Any]]:
+    """Return query, key and value, and the call; a window becomes a boolean mask array, made in advance."""
     import torch
 
-    query, key, value = (torch.from_numpy(x).to(getattr(torch, problem.dtype)) for x in problem.arrays())
+    arrays = [torch.from_numpy(x).to(getattr(torch, problem.dtype)).requires_grad_(records) for x in problem.arrays()]
     mask = None if problem.window is None else torch.from_numpy(problem.seen(np.arange(problem.queries)))
     attend = torch.nn.functional.scaled_dot_product_attention
 
     def call() -> Any:
-        return attend(query, key, value, attn_mask=mask, is_causal=problem.causal, enable_gqa=problem.kv_heads is not None)
+        return attend(*arrays, attn_mask=mask, is_causal=problem.causal, enable_gqa=problem.kv_heads is not None)
 
-    return Work(call, lambda out: out.float().numpy(), mode=torch.inference_mode)
+    return arrays, call
+
+
+def sdpa(problem: Attention) -> Work:
+    """Return the call of torch's attention."""
+    import torch
+
+    return Work(_attention(problem)[1], lambda out: out.float().numpy(), mode=torch.inference_mode)
+
+
+def sdpa_step(problem: AttentionStep) -> Work:
+    """Return the call of torch's attention and of its own gradients."""
+    import torch
+
+    (arrays, call), d_out = _attention(problem, records=True), torch.from_numpy(problem.d_out())
+    return Work(lambda: torch.autograd.grad(call(), arrays, d_out), lambda gradients: [x.numpy() for x in gradients])
+
+
+def sdpa_backward(problem: AttentionBackward) -> Work:
+    """Return torch's own gradients of its attention, after a call that is not timed."""
+    import torch
+
+    (arrays, call), d_out = _attention(problem, records=True), torch.from_numpy(problem.d_out())
+    out = call()
+    return Work(
+        lambda: torch.autograd.grad(out, arrays, d_out, retain_graph=True), lambda gradients: [x.numpy() for x in gradients]
+    )

@@ -33,14 +33,14 @@ def svg(rows: Sequence[Row]) -> str:
 def drawn(rows: Sequence[Row]) -> Figure:
     """Return the figure: for each case a line with its name, and a line of marks for each backend."""
     timed = [row for row in rows if row.ratio is not None]
-    groups = [(names, list(its)) for names, its in groupby(timed, key=lambda row: (row.case, row.peer))]
-    height = sum(1.5 + len(its) for _, its in groups) + 1
+    groups = [(names, list(members)) for names, members in groupby(timed, key=lambda row: (row.case, row.peer))]
+    height = sum(1.5 + len(members) for _, members in groups) + 1
     figure = Figure(figsize=(_WIDTH, _ROW * height + 1.1), layout="constrained")
     axes = figure.add_subplot(xscale="log", xlim=(0.04, 2.6))
     at = 0.0
-    for (case, peer), its in groups:
+    for (case, peer), members in groups:
         axes.annotate(f"{case}  ·  {peer}", (0, at), xycoords=axes.get_yaxis_transform(), color=INK, fontsize=9, va="center")
-        for row in its:
+        for row in members:
             at += 1
             _mark(axes, row, at)
         at += 1.5

@@ -1,4 +1,4 @@
-"""Peer for the encoder layer: torch's TransformerEncoderLayer on its fused inference path."""
+"""Peer for the encoder layer: torch's TransformerEncoderLayer, here on its fused inference path."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_conformance.bench.layer import D_FF, D_MODEL, NUM_HEADS, Layer
+from mha_conformance.bench.layer import Layer
 from mha_conformance.bench.timing import Work
 
 FUSED = "aten._transformer_encoder_layer_fwd.default"  # the only operation on torch's fast path
@@ -27,19 +27,25 @@ def fast_path(problem: Layer) -> Work:
             return function(*args, **(kwargs or {}))
 
     numbers, layer = problem.arrays()
-    x = torch.from_numpy(numbers)
-    theirs = torch.nn.TransformerEncoderLayer(
-        D_MODEL, NUM_HEADS, D_FF, dropout=0.0, activation="gelu", batch_first=True, dtype=torch.float32
-    ).eval()
-    theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in state_dict(layer).items()})
+    x, module = torch.from_numpy(numbers), torch_layer(layer).eval()
     with torch.inference_mode(), Operations() as ran:
-        theirs(x)
+        module(x)
     if ran.names != [FUSED]:
         raise RuntimeError(f"nn.TransformerEncoderLayer did not take its fast path, but ran {', '.join(ran.names)}")
-    return Work(lambda: theirs(x), lambda out: out.numpy(), mode=torch.inference_mode)
+    return Work(lambda: module(x), lambda out: out.numpy(), mode=torch.inference_mode)
 
 
-def state_dict(layer: Any) -> dict[str, np.ndarray]:
+def torch_layer(layer: Any) -> Any:
+    """Return nn.TransformerEncoderLayer with the weights of an mha_core layer on NumPy, without dropout."""
+    import torch
+
+    (d_model, d_ff), heads, activation = layer.feed_forward.w_1.shape, layer.attention.num_heads, layer.feed_forward.activation
+    module = torch.nn.TransformerEncoderLayer(d_model, heads, d_ff, dropout=0.0, activation=activation, batch_first=True)
+    module.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in _state_dict(layer).items()})
+    return module
+
+
+def _state_dict(layer: Any) -> dict[str, np.ndarray]:
     """Return the arrays of an mha_core layer under torch's names; torch's matrices are (out, in)."""
     a, f = layer.attention, layer.feed_forward
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mha_conformance.bench.compare import Contender, compare
 from mha_conformance.bench.rounds import Effort, Ratio, ratio
@@ -35,11 +36,11 @@ class Row:
     rounds: int = 0
     """Number of rounds in all processes together."""
     wrong: str = ""
-    """Why nothing was measured."""
+    """The reason why nothing was measured."""
 
     @property
     def verdict(self) -> str:
-        """Whether the goal is met, judged to two decimals, as goals are given."""
+        """In words, if the goal is met, judged to two decimals, as goals are given."""
         if self.ratio is None:
             return "wrong"
         if self.goal is None:
@@ -56,27 +57,15 @@ def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping
     if not taken:
         return []
     peer = Contender(case.peer.name, case.peer.build, (case.problem,))
-    ours = [Contender(name, native.work, (case.ours, case.problem, name)) for name in taken]
+    ours = [Contender(name, native.work, (case.ours or type(case.problem).ours, case.problem, name)) for name in taken]
     times, wrong = compare(case.problem, peer, ours, effort)
-    return [
-        Row(case.name, case.peer.name, name, case.goals.get(name), wrong=wrong[name])
-        if name in wrong
-        else _row(case, name, times[name], times[peer.name], rates)
-        for name in taken
-    ]
-
-
-def _row(case: Case, name: str, seconds: Sequence[float], peer: Sequence[float], rates: Mapping[str, float]) -> Row:
-    limit, median = case.problem.limit, statistics.median(seconds)
-    return Row(
-        case.name,
-        case.peer.name,
-        name,
-        case.goals.get(name),
-        ratio(seconds, peer),
-        median,
-        statistics.median(peer),
-        None if limit is None else limit.amount / median / rates[limit.kind],
-        None if limit is None else limit.kind,
-        len(seconds),
-    )
+    limit, rows = case.problem.limit, []
+    for name in taken:
+        row = partial(Row, case.name, case.peer.name, name, case.goals.get(name))
+        if name in wrong:
+            rows.append(row(wrong=wrong[name]))
+            continue
+        seconds, peer_seconds = statistics.median(times[name]), statistics.median(times[peer.name])
+        reached, of = (None, None) if limit is None else (limit.amount / seconds / rates[limit.kind], limit.kind)
+        rows.append(row(ratio(times[name], times[peer.name]), seconds, peer_seconds, reached, of, len(times[name])))
+    return rows

@@ -12,7 +12,7 @@ from typing import Any
 from mha_conformance.bench.timing import Work
 
 LEVELS = {"native": "", "native-avx2": "avx2"}
-"""What may follow a backend's name and "+", and the level of vector instructions that it is held down to."""
+"""Words that may follow a backend's name and "+", and the level of vector instructions that each is held down to."""
 BUILT = Path(__file__).parents[2] / "build" / "native"
 
 

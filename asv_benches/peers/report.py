@@ -47,13 +47,13 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def table(rows: Sequence[Row]) -> Table:
     """Return the table for the terminal."""
-    found = Table(title="time relative to the peer")
+    shown = Table(title="time relative to the peer")
     for at, name in enumerate(HEADING):
-        found.add_column(name, justify="left" if at < LEFT else "right", overflow="fold")
+        shown.add_column(name, justify="left" if at < LEFT else "right", overflow="fold")
     for row in rows:
         style = STYLES.get(row.verdict.partition(" ")[0], "")
-        found.add_row(*cells(row), style=style)
-    return found
+        shown.add_row(*cells(row), style=style)
+    return shown
 
 
 def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dict[str, Any]:
@@ -67,12 +67,12 @@ def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dic
     }
 
 
-def markdown(rows: Sequence[Row], found: Mapping[str, Any], picture: str) -> str:
+def markdown(rows: Sequence[Row], results: Mapping[str, Any], picture: str) -> str:
     """Return the page: what the figures depend on, the picture, the ratios, and the times."""
     return reports.page(
         "Benchmarks against other libraries",
-        reports.measured_on(found, found["command"]),
-        *reading(found["limits"]),
+        reports.measured_on(results, results["command"]),
+        *reading(results["limits"]),
         f"![The ratio, the goal and the limit of each backend in each case; the tables have the numbers]({picture})",
         "## Ratios to other libraries",
         "Goals are in parentheses: the greatest ratio that meets them. A ratio that misses its goal is bold.",
@@ -91,13 +91,15 @@ def _ratios(rows: Sequence[Row]) -> str:
         goal = "" if row.goal is None else f" ({row.goal:.2f})"
         ratio = row.verdict if row.ratio is None else f"{row.ratio.median:.2f}{goal}"
         cases[row.case, row.peer][row.backend] = f"**{ratio}**" if row.verdict.startswith("missed") else ratio
-    lines = [(f"{case},<br>{peer}", *(its.get(name, "") for name in backends)) for (case, peer), its in cases.items()]
+    lines = [
+        (f"{case},<br>{peer}", *(by_backend.get(name, "") for name in backends)) for (case, peer), by_backend in cases.items()
+    ]
     return reports.table(("case, and the other library", *backends), lines, left=1)
 
 
 def _times(row: Row) -> tuple[str, ...]:
-    case, _, backend, _, _, quartiles, _, time, its_time, reached = cells(row)
-    return case, backend, quartiles, time, its_time, reached
+    case, _, backend, _, _, quartiles, _, time, peer_time, reached = cells(row)
+    return case, backend, quartiles, time, peer_time, reached
 
 
 def reading(rates: Mapping[str, float]) -> list[str]:
@@ -117,25 +119,20 @@ def reading(rates: Mapping[str, float]) -> list[str]:
     return [ratio, limit]
 
 
-def write(stem: Path, rows: Sequence[Row], rates: Mapping[str, float], command: str) -> None:
-    """Write STEM.md with its picture STEM.svg, and STEM.json."""
-    draw(stem, rows, record(rows, rates, command))
-
-
-def draw(stem: Path, rows: Sequence[Row], found: Mapping[str, Any]) -> None:
+def draw(stem: Path, rows: Sequence[Row], results: Mapping[str, Any]) -> None:
     """Write STEM.md with its picture STEM.svg, and the results to STEM.json."""
     picture = stem.with_suffix(".svg")
-    reports.write(stem, found, markdown(rows, found, picture.name))
+    reports.write(stem, results, markdown(rows, results, picture.name))
     picture.write_text(chart.svg(rows), encoding="utf-8")
 
 
 def read(file: Path) -> tuple[list[Row], dict[str, Any]]:
     """Return the rows of a STEM.json, and all that it holds. Raises ValueError for another format."""
-    found = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    results = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(results, dict) or results.get("format") != FORMAT:
         raise ValueError(f"{file} is not a report of format {FORMAT}")
     rows = []
-    for each in found["rows"]:
-        given = {name: value for name, value in each.items() if name != "verdict"}
-        rows.append(Row(**given | {"ratio": None if given["ratio"] is None else Ratio(**given["ratio"])}))
-    return rows, found
+    for each in results["rows"]:
+        fields = {name: value for name, value in each.items() if name != "verdict"}
+        rows.append(Row(**fields | {"ratio": None if fields["ratio"] is None else Ratio(**fields["ratio"])}))
+    return rows, results

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mha_conformance.bench.gradients import AttentionBackward, AttentionStep
-from mha_conformance.bench.layer import D_FF, D_MODEL, NUM_HEADS, SEED, Layer
+from mha_conformance.bench.layer import D_MODEL, NUM_HEADS, SEED, Layer
 from mha_conformance.bench.limits import COPY, MATRIX, Limit
 from mha_conformance.bench.timing import Work, loaded
 from mha_conformance.oracle.layer_gradients import LayerGradients
 from mha_conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
 
-from .layer import state_dict
+from .layer import torch_layer
 
 ROUNDINGS = 400  # of the greatest number in a gradient of a layer
 
@@ -46,37 +45,43 @@ class LayerStep(Layer):
         x, layer = self.arrays()
         wide = layer.to("numpy", dtype="float64")
         _, pull = LayerGradients().encoder_layer_vjp(x.astype(np.float64), wide)
-        exact = {
-            name: found[0] if isinstance(found, tuple) else found
-            for name, found in pull(self.d_out().astype(np.float64)).items()
-        }
-
-        def check(answer: Any) -> None:
-            missing = sorted(set(layer.arrays()) - set(answer))
-            assert not missing, f"there are no gradients of {', '.join(missing)}"
-            for name, found in answer.items():
-                bound = ROUNDINGS * UNIT_ROUNDOFF["float32"] * max(np.abs(exact[name]).max(), 1.0)
-                assert_within(f"d_{name}", found, exact[name], np.full(exact[name].shape, bound))
-
-        return check
+        exact = pull(self.d_out().astype(np.float64))
+        return gradient_check({name: d[0] if isinstance(d, tuple) else d for name, d in exact.items()}, ROUNDINGS, least=1.0)
 
     def ours(self, backend: str) -> Work:
         """Return the call of mha_core's layer and of its pullback on a backend."""
-        import mha_core as mha
+        x, layer = self.arrays()
+        x, layer, d_out = loaded(backend).from_numpy(x), layer.to(backend), loaded(backend).from_numpy(self.d_out())
+        return pulled_back(backend, layer, x, d_out, lambda d_layer, d_x: d_layer.arrays() | {"x": d_x})
 
-        library = loaded(backend)
-        numbers, layer = self.arrays()
-        x, layer, d_out = library.from_numpy(numbers), layer.to(backend), library.from_numpy(self.d_out())
 
-        def step() -> Any:
-            _, pullback = mha.vjp(layer, x)
-            return pullback(d_out)
+def gradient_check(exact: Mapping[str, np.ndarray], roundings: float, *, least: float = 0.0) -> Callable[[Any], None]:
+    """Return a check of gradients by name; ``roundings`` of the greatest number in each, or of ``least``, are allowed."""
 
-        def read(found: Any) -> dict[str, np.ndarray]:
-            d_layer, d_x = found
-            return {name: library.to_numpy(d) for name, d in (d_layer.arrays() | {"x": d_x}).items()}
+    def check(answer: Mapping[str, np.ndarray]) -> None:
+        missing = sorted(exact.keys() - answer.keys())
+        assert not missing, f"there are no gradients of {', '.join(missing)}"
+        for name, gradient in answer.items():
+            bound = roundings * UNIT_ROUNDOFF["float32"] * max(np.abs(exact[name]).max(), least)
+            assert_within(f"d_{name}", gradient, exact[name], np.full(exact[name].shape, bound))
 
-        return Work(step, read, library.record.synchronize)
+    return check
+
+
+def pulled_back(backend: str, function: Any, x: Any, d_out: Any, named: Callable[..., Mapping[str, Any]]) -> Work:
+    """Return the call of a layer or model of mha_core on x and of its pullback; ``named`` gives names to the gradients."""
+    import mha_core as mha
+
+    library = loaded(backend)
+
+    def step() -> Any:
+        _, pullback = mha.vjp(function, x)
+        return pullback(d_out)
+
+    def read(gradients: Any) -> dict[str, np.ndarray]:
+        return {name: library.to_numpy(gradient) for name, gradient in named(*gradients).items()}
+
+    return Work(step, read, library.record.synchronize)
 
 
 @dataclass(frozen=True)
@@ -127,99 +132,66 @@ class OptimiserStep:
         """Return steps of mha_core's optimiser, each of which continues the one before; the first is read."""
         import mha_core as mha
 
-        library = loaded(backend)
-        weights, gradients = ({name: library.from_numpy(x) for name, x in given.items()} for given in self.arrays())
-        optimiser = mha.AdamW()
+        library, optimiser = loaded(backend), mha.AdamW()
+        weights, gradients = ({name: library.from_numpy(x) for name, x in arrays.items()} for arrays in self.arrays())
         now = [weights, optimiser.init(weights)]
-        first: list[Any] = []
 
-        def step() -> Any:
+        def step() -> dict[str, Any]:
             now[:] = optimiser.step(now[0], gradients, now[1])
-            if not first:
-                first.append({name: library.to_numpy(x).copy() for name, x in now[0].items()})
-            return first[0]
+            return now[0]
 
-        return Work(step, lambda found: found, library.record.synchronize)
+        return _continued(step, library.to_numpy, library.record.synchronize)
 
 
-def sdpa_step(problem: AttentionStep) -> Work:
-    """Return the call of torch's attention and of its own gradients."""
-    import torch
+def _continued(
+    step: Callable[[], Mapping[str, Any]], read: Callable[[Any], Any], wait: Callable[[], None] | None = None
+) -> Work:
+    """Return the work of steps that change weights, each of which continues the one before; the first is read."""
+    first: list[dict[str, np.ndarray]] = []
 
-    arrays = [torch.from_numpy(x).requires_grad_() for x in problem.arrays()]
-    d_out = torch.from_numpy(problem.d_out())
+    def call() -> dict[str, np.ndarray]:
+        weights = step()
+        if not first:
+            first.append({name: read(w).copy() for name, w in weights.items()})
+        return first[0]
 
-    def step() -> Any:
-        out = torch.nn.functional.scaled_dot_product_attention(*arrays, is_causal=problem.causal)
-        return torch.autograd.grad(out, arrays, d_out)
-
-    return Work(step, lambda found: [x.numpy() for x in found])
-
-
-def sdpa_backward(problem: AttentionBackward) -> Work:
-    """Return torch's own gradients of its attention, after a call that is not timed."""
-    import torch
-
-    arrays = [torch.from_numpy(x).requires_grad_() for x in problem.arrays()]
-    d_out = torch.from_numpy(problem.d_out())
-    out = torch.nn.functional.scaled_dot_product_attention(*arrays, is_causal=problem.causal)
-    return Work(lambda: torch.autograd.grad(out, arrays, d_out, retain_graph=True), lambda found: [x.numpy() for x in found])
+    return Work(call, lambda answer: answer, wait)
 
 
 def layer_step(problem: LayerStep) -> Work:
     """Return the call of nn.TransformerEncoderLayer and of its gradients, read under the names of ours."""
     import torch
 
+    import mha_core as mha
+
     numbers, layer = problem.arrays()
-    theirs = torch.nn.TransformerEncoderLayer(
-        D_MODEL, NUM_HEADS, D_FF, dropout=0.0, activation=problem.activation, batch_first=True, dtype=torch.float32
-    )
-    theirs.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in state_dict(layer).items()})
-    x, d_out = torch.from_numpy(numbers).requires_grad_(), torch.from_numpy(problem.d_out())
-    named = dict(theirs.named_parameters())
+    module, d_out = torch_layer(layer), torch.from_numpy(problem.d_out())
+    x, weights = torch.from_numpy(numbers).requires_grad_(), dict(module.named_parameters())
+    settings = {"num_heads": NUM_HEADS, "activation": problem.activation, "norm_first": False}
 
     def step() -> Any:
-        return torch.autograd.grad(theirs(x), [x, *named.values()], d_out)
+        return torch.autograd.grad(module(x), [x, *weights.values()], d_out)
 
-    def read(found: Any) -> dict[str, np.ndarray]:
-        d_x, *others = (d.numpy() for d in found)
-        return ours_from(dict(zip(named, others, strict=True))) | {"x": d_x}
+    def read(gradients: Any) -> dict[str, np.ndarray]:
+        d_x, *d_weights = gradients
+        d_layer = mha.EncoderLayer.from_torch(dict(zip(weights, d_weights, strict=True)), **settings)
+        return {name: d.numpy() for name, d in (d_layer.arrays() | {"x": d_x}).items()}
 
     return Work(step, read)
-
-
-def ours_from(theirs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays under the names of mha_core's layer, from those under torch's: the opposite of ``state_dict``."""
-    found = {
-        "attention.w_o": theirs["self_attn.out_proj.weight"].T,
-        "attention.b_o": theirs["self_attn.out_proj.bias"],
-        "feed_forward.w_1": theirs["linear1.weight"].T,
-        "feed_forward.b_1": theirs["linear1.bias"],
-        "feed_forward.w_2": theirs["linear2.weight"].T,
-        "feed_forward.b_2": theirs["linear2.bias"],
-    }
-    for at, name in enumerate("qkv"):
-        third = slice(at * D_MODEL, (at + 1) * D_MODEL)
-        found[f"attention.w_{name}"] = theirs["self_attn.in_proj_weight"][third].T
-        found[f"attention.b_{name}"] = theirs["self_attn.in_proj_bias"][third]
-    return found | {f"norm_{at}.{kind}": theirs[f"norm{at}.{kind}"] for at in (1, 2) for kind in ("weight", "bias")}
 
 
 def torch_optimiser(problem: OptimiserStep) -> Work:
     """Return steps of torch.optim.AdamW, each of which continues the one before; the first is read."""
     import torch
 
-    given, slopes = problem.arrays()
-    weights = {name: torch.nn.Parameter(torch.from_numpy(w)) for name, w in given.items()}
+    numbers, gradients = problem.arrays()
+    weights = {name: torch.nn.Parameter(torch.from_numpy(w)) for name, w in numbers.items()}
     for name, w in weights.items():
-        w.grad = torch.from_numpy(slopes[name])
+        w.grad = torch.from_numpy(gradients[name])
     optimiser = torch.optim.AdamW(weights.values(), lr=1e-3)
-    first: list[Any] = []
 
-    def step() -> Any:
+    def step() -> dict[str, Any]:
         optimiser.step()
-        if not first:
-            first.append({name: w.detach().numpy().copy() for name, w in weights.items()})
-        return first[0]
+        return weights
 
-    return Work(step, lambda found: found)
+    return _continued(step, lambda w: w.detach().numpy())

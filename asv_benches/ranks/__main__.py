@@ -15,17 +15,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from mha_conformance.bench.machine import tuning_variables
+import reports
 
 from .report import lines, page
 
 SIZES = (1, 2, 4)
 ENGINES = {"mpi": "numpy", "torch.distributed": "torch"}
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def main(
     *,
     length: Annotated[int, typer.Option(min=64, help="Tokens of the whole sequence.")] = 8192,
@@ -34,8 +31,7 @@ def main(
 ) -> None:
     """Time attention over ranks, each with one thread: processor time, bytes, waiting, and what a model predicts."""
     log = Console(stderr=True)
-    for name in tuning_variables(os.environ):
-        log.print(f"removed from the environment: {name}={os.environ.pop(name)}", highlight=False)
+    reports.untuned(log)
     engines: dict[str, dict[str, Any]] = {engine: {} for engine in ENGINES}
     for size in SIZES:  # in turns, so that both engines and all sizes see the same machine
         for engine, backend in ENGINES.items():
@@ -44,12 +40,11 @@ def main(
     measured = {"length": length, "rounds": rounds, "cores": os.cpu_count(), "engines": engines}
     Console(width=110, highlight=False, markup=False).print("\n".join(lines(measured)))
     if report is not None:
-        report.with_suffix(".json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-        report.with_suffix(".md").write_text(page(measured), encoding="utf-8")
+        reports.write(report, measured, page(measured))
 
 
 def _run(engine: str, backend: str, size: int, length: int, rounds: int) -> list[dict[str, Any]]:
-    setting = {"engine": engine, "backend": backend, "size": size, "length": length, "rounds": rounds}
+    setting: dict[str, Any] = {"engine": engine, "backend": backend, "size": size, "length": length, "rounds": rounds}
     environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")}
     worker = [sys.executable, "-m", "ranks.worker"]
     with tempfile.TemporaryDirectory() as folder:
@@ -71,4 +66,4 @@ def _run(engine: str, backend: str, size: int, length: int, rounds: int) -> list
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

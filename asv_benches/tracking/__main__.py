@@ -16,8 +16,8 @@ from asv.util import UserError
 from rich.console import Console
 from rich.markup import escape
 
-from . import commits, gate, measure, page, series
-from .project import HERE, MEASURING, ROOT, GitFailed, full, machines, uncommitted
+from . import gate, measure, page, series
+from .project import HERE, MEASURING, ROOT, Refused, changed_code, full, keep, machines, uncommitted
 
 BUILD = ROOT / "build" / "tracking"
 
@@ -62,12 +62,9 @@ def main() -> None:
 def _failing_clearly() -> Iterator[None]:
     try:
         yield
-    except series.NoHistory as error:
+    except (series.NoHistory, Refused, UserError) as error:
         log.print("[red]error:[/red]", escape(str(error)))
-        raise typer.Exit(3) from error
-    except (series.NoBackend, measure.NothingMeasured, UserError, GitFailed, commits.ShallowClone) as error:
-        log.print("[red]error:[/red]", escape(str(error)))
-        raise typer.Exit(1) from error
+        raise typer.Exit(3 if isinstance(error, series.NoHistory) else 1) from error
 
 
 def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Choice:
@@ -126,11 +123,11 @@ def history(
     with _failing_clearly():
         _commit("HEAD", machine)
         backends = _choice(backend, "", "").backends
-        for found, whole in measure.fill(machine, backends, minutes):
-            log.print(f"{found[:8]}: {'measured' if whole else 'measured, with failures'}")
+        for revision, whole in measure.fill(machine, backends, minutes):
+            log.print(f"{revision[:8]}: {'measured' if whole else 'measured, with failures'}")
             if commit:
-                commits.keep(found, machine)
-        line = commits.changed_code()
+                keep(revision, machine)
+        line = changed_code()
         missing = set(line) - measure.measured(line, machine, backends)
         log.print(f"commits without results: {len(missing) or 'none'}")
 
@@ -185,15 +182,15 @@ def report(
 ) -> None:
     """Write one page that opens offline: newest figures, regressions, and plots by case with a line per backend."""
     with _failing_clearly():
-        found = series.read(config)
-    if found.unrelated:
-        many = "commits that are" if found.unrelated > 1 else "commit that is"
+        measured = series.read(config)
+    if measured.unrelated:
+        many = "commits that are" if measured.unrelated > 1 else "commit that is"
         log.print(
-            f"left out: {found.unrelated} measured {many} not among the first parents of HEAD "
+            f"left out: {measured.unrelated} measured {many} not among the first parents of HEAD "
             "(in a shallow clone, run git fetch --unshallow first)"
         )
-    page.write(found, output)
-    log.print(f"{escape(str(output))}: {sum(len(machine.commits) for machine in found.machines)} commits", style="dim")
+    page.write(measured, output)
+    log.print(f"{escape(str(output))}: {sum(len(machine.commits) for machine in measured.machines)} commits", style="dim")
 
 
 if __name__ == "__main__":

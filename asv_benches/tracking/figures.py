@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence, Set
 from html import escape
-from itertools import cycle, islice
+from itertools import cycle
 from textwrap import wrap
 from typing import Any
 
@@ -33,8 +33,7 @@ Style = tuple[str, str]
 
 def styles_of(backends: Sequence[str]) -> dict[str, Style]:
     """Return colour and symbol of each backend, the same in every figure."""
-    pairs = zip(cycle(COLOURS), cycle(SYMBOLS), strict=False)
-    return dict(zip(backends, islice(pairs, len(backends)), strict=True))
+    return dict(zip(backends, zip(cycle(COLOURS), cycle(SYMBOLS), strict=False), strict=False))
 
 
 def hovers(machine: Machine) -> list[str]:
@@ -47,32 +46,31 @@ def hovers(machine: Machine) -> list[str]:
     return texts
 
 
-def figure(machine: Machine, case: str, styles: Mapping[str, Style], found: Sequence[Regression]) -> dict[str, Any]:
+def figure(machine: Machine, case: str, styles: Mapping[str, Style], regressions: Sequence[Regression]) -> dict[str, Any]:
     """Return the traces of a case and two layouts: `wide` with the benchmarks in a row, `narrow` with one below the other.
 
     The page adds the hover texts, which all figures share: `hovers`.
     """
-    series = [each for each in machine.series if each.case == case]
-    panels = [name for name in machine.benchmarks if any(each.benchmark == name for each in series)]
-    scales = [
-        scale([value for each in series if each.benchmark == panel for value in each.values if value is not None], panel.unit)
-        for panel in panels
-    ]
-    titles = [_plain(f"{panel.title} ({unit})") for panel, (unit, _) in zip(panels, scales, strict=True)]
+    by_benchmark = (
+        [each for each in machine.series if (each.benchmark, each.case) == (name, case)] for name in machine.benchmarks
+    )
+    panels = [panel for panel in by_benchmark if panel]
+    values = [[value for each in panel for value in each.values if value is not None] for panel in panels]
+    scales = [scale(numbers, panel[0].benchmark.unit) for panel, numbers in zip(panels, values, strict=True)]
+    titles = [_plain(f"{panel[0].benchmark.title} ({unit})") for panel, (unit, _) in zip(panels, scales, strict=True)]
     wide = make_subplots(1, len(panels), subplot_titles=titles, horizontal_spacing=0.06)
     narrow = make_subplots(len(panels), 1, subplot_titles=titles, vertical_spacing=0.28 / len(panels))
     named = set()
-    for column, (panel, (unit, size)) in enumerate(zip(panels, scales, strict=True), 1):
-        here = [each for each in series if each.benchmark == panel]
-        for each in here:
-            steps = {machine.commits.index(step.bad) for step in found if step.series is each}
+    for column, (panel, numbers, (unit, size)) in enumerate(zip(panels, values, scales, strict=True), 1):
+        for each in panel:
+            steps = {machine.commits.index(step.bad) for step in regressions if step.series is each}
             line = _line(each, styles[each.backend], unit, size, steps)
             line.showlegend = each.backend not in named
             named.add(each.backend)
             wide.add_trace(line, 1, column)
-        axis = _y_axis([value / size for each in here for value in each.values if value is not None])
-        for layout, at in ((wide, (1, column)), (narrow, (column, 1))):
-            layout.update_yaxes(axis, row=at[0], col=at[1])
+        axis = _y_axis([value / size for value in numbers])
+        wide.update_yaxes(axis, row=1, col=column)
+        narrow.update_yaxes(axis, row=column, col=1)
     for layout, height in ((wide, WIDE), (narrow, ROW * len(panels) + 60)):
         layout.update_xaxes(_x_axis(machine))
         layout.update_layout(height=height, template={})

@@ -17,8 +17,9 @@ from rich.text import Text
 
 from mha_conformance.bench.timing import duration
 
-from .measure import Choice, cells, gap
+from .measure import Choice, gap
 from .project import MACHINES, configuration
+from .series import cells
 
 MACHINE, BENCHMARK = "local", "one_thread.Time"
 FACTOR = 1.10
@@ -34,44 +35,32 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True)
-class Side:
-    """The result of one of the two commits, on one backend in one case."""
-
-    seconds: float | None
-    """Seconds per call; NaN if the benchmark was skipped, None if it failed."""
-    samples: int = 0
-
-    @property
-    def gap(self) -> str:
-        """Why there is no time; empty if there is one."""
-        return gap(self.seconds)
-
-
-@dataclass(frozen=True)
 class Cell:
     """The results of both commits, on one backend in one case."""
 
     backend: str
     case: str
-    before: Side
-    after: Side
+    before: float | None
+    after: float | None
+    """Seconds per call; NaN if the benchmark was skipped, None if it failed."""
+    samples: int = 0
+    """Number of samples, of the commit with fewer."""
     slower: bool = False
-    """Whether asv's statistics call the second commit slower."""
+    """True if asv's statistics call the second commit slower."""
 
     @property
     def ratio(self) -> float | None:
         """Time after divided by time before; None if either is missing."""
-        if self.before.gap or self.after.gap or not self.before.seconds or self.after.seconds is None:
+        if gap(self.before) or gap(self.after) or not self.before or self.after is None:
             return None
-        return self.after.seconds / self.before.seconds
+        return self.after / self.before
 
     def undecided(self, factor: float) -> str:
         """Return why there is no verdict; "" if there is one."""
         if self.ratio is None:
-            return ", ".join(
-                f"{side.gap} {when}" for side, when in ((self.before, "before"), (self.after, "after")) if side.gap
-            )
-        if not self.slower and self.ratio > factor and min(self.before.samples, self.after.samples) < ENOUGH:
+            sides = ((self.before, "before"), (self.after, "after"))
+            return ", ".join(f"{gap(seconds)} {when}" for seconds, when in sides if gap(seconds))
+        if not self.slower and self.ratio > factor and self.samples < ENOUGH:
             return f"{self.ratio:.2f}x, with too few samples"
         return ""
 
@@ -91,70 +80,55 @@ def compare(base: str, head: str, choice: Choice, factor: float, results: Path) 
         interleave_rounds=True,
         _machine_file=str(MACHINES),
     )
-    found = {result.commit_hash: result for result in iter_results_for_machine(str(results), MACHINE)}
-    return judged(found.get(base), found.get(head), choice, factor)
+    by_commit = {result.commit_hash: result for result in iter_results_for_machine(str(results), MACHINE)}
+    return judged(by_commit.get(base), by_commit.get(head), choice, factor)
 
 
 def judged(base: Results | None, head: Results | None, choice: Choice, factor: float) -> list[Cell]:
     """Return a cell for each chosen benchmark that either commit has."""
-    before, after = (_detailed(result, choice) for result in (base, head))
-    found = []
+    before, after = (
+        {cell[1:3]: cell for cell in (cells(results) if results else ()) if choice.takes(*cell[:3])} for results in (base, head)
+    )
+    table = []
     for name in sorted(before.keys() | after.keys()):
-        (first, first_stats), (second, second_stats) = before.get(name, (None, None)), after.get(name, (None, None))
-        sides = [Side(value, len(stats[1]) if stats else 0) for value, stats in ((first, first_stats), (second, second_stats))]
-        cell = Cell(*name, *sides)
-        slower = cell.ratio is not None and is_better(first, second, first_stats, second_stats, factor)
-        found.append(replace(cell, slower=slower))
-    return found
+        both = [commit.get(name) for commit in (before, after)]
+        samples = min(len(each.samples or ()) if each else 0 for each in both)
+        cell = Cell(*name, *(each.value if each else None for each in both), samples)
+        if cell.ratio is not None:
+            stats = (each.samples and (each.stats, each.samples) for each in both if each)
+            cell = replace(cell, slower=is_better(cell.before, cell.after, *stats, factor))
+        table.append(cell)
+    return table
 
 
-Stats = tuple[dict[str, float], list[float]] | None
-
-
-def _detailed(result: Results | None, choice: Choice) -> dict[tuple[str, str], tuple[float | None, Stats]]:
-    """Return values by backend and case, with what asv's statistics need."""
-    if result is None:
-        return {}
-    detailed: dict[tuple[str, str], tuple[float | None, Stats]] = {}
-    for benchmark in result.get_all_result_keys():
-        params = result.get_result_params(benchmark)
-        stats, samples = (ask(benchmark, params) for ask in (result.get_result_stats, result.get_result_samples))
-        here = [(name, value) for name, value in cells(result) if name[0] == benchmark]
-        for at, ((_, backend, case), value) in enumerate(here):
-            if choice.takes(benchmark, backend, case):
-                known = stats and samples and stats[at] and samples[at]
-                detailed[backend, case] = value, (stats[at], samples[at]) if known else None
-    return detailed
-
-
-def verdict(found: Iterable[Cell], choice: Choice, factor: float = FACTOR) -> Verdict:
+def verdict(table: Iterable[Cell], choice: Choice, factor: float = FACTOR) -> Verdict:
     """Return SLOWER if any cell is slower; otherwise NOT_MEASURED if any cell has no verdict or a backend has no cell."""
-    found = list(found)
-    if any(cell.slower for cell in found):
+    table = list(table)
+    if any(cell.slower for cell in table):
         return Verdict.SLOWER
-    if not found or any(cell.undecided(factor) for cell in found) or {*choice.backends} - {cell.backend for cell in found}:
+    if not table or any(cell.undecided(factor) for cell in table) or {*choice.backends} - {cell.backend for cell in table}:
         return Verdict.NOT_MEASURED
     return Verdict.AS_FAST
 
 
-def show(found: Sequence[Cell], choice: Choice, factor: float) -> None:
+def show(table: Sequence[Cell], choice: Choice, factor: float) -> None:
     """Print a row for each cell, and below the table those that are slower or not measured."""
     console = Console(highlight=False)
-    table = Table(title=f"time per call on one thread, before and after; slower means more than {factor:g}x")
+    shown = Table(title=f"time per call on one thread, before and after; slower means more than {factor:g}x")
     for name, side in (("backend", "left"), ("case", "left"), ("before", "right"), ("after", "right"), ("ratio", "right")):
-        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
-    for cell in found:
+        shown.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for cell in table:
         style = "bold red" if cell.slower else "yellow" if cell.undecided(factor) else ""
-        times = (side.gap or duration(side.seconds or 0.0) for side in (cell.before, cell.after))
-        table.add_row(cell.backend, cell.case, *times, "" if cell.ratio is None else f"{cell.ratio:.2f}", style=style)
-    console.print(table)
-    for cell in found:
+        times = (gap(seconds) or duration(seconds or 0.0) for seconds in (cell.before, cell.after))
+        shown.add_row(cell.backend, cell.case, *times, "" if cell.ratio is None else f"{cell.ratio:.2f}", style=style)
+    console.print(shown)
+    for cell in table:
         if cell.slower:
             console.print(Text(f"slower: {cell.backend}, {cell.case}: {cell.ratio:.2f}x", style="bold red"))
         elif why := cell.undecided(factor):
             console.print(Text(f"not measured: {cell.backend}, {cell.case}: {why}", style="yellow"))
     for name in choice.backends:
-        if name not in {cell.backend for cell in found}:
+        if name not in {cell.backend for cell in table}:
             console.print(Text(f"not measured: {name}, in any case", style="yellow"))
     words = {Verdict.AS_FAST: "as fast", Verdict.SLOWER: "slower", Verdict.NOT_MEASURED: "not measured"}
-    console.print(words[verdict(found, choice, factor)])
+    console.print(words[verdict(table, choice, factor)])

@@ -11,22 +11,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from asv.commands.run import Run
-from asv.results import Results, iter_results_for_machine
+from asv.results import iter_results_for_machine
 
 from mha_conformance.bench.machine import processor, versions
 from mha_core.cli.backends import report
 
-from .commits import changed_code, next_missing
-from .project import FACTS, MACHINES, configuration
-
-
-class NothingMeasured(RuntimeError):
-    """asv ran no benchmark."""
+from .project import FACTS, MACHINES, Refused, changed_code, configuration, facts, next_missing
+from .series import cells
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ class Choice:
         return rf"(?i){re.escape(self.benchmark)}.*\('({names})', '.*{re.escape(self.case)}"
 
     def takes(self, benchmark: str, backend: str, case: str) -> bool:
-        """Whether a benchmark is chosen."""
+        """Return True if a benchmark is chosen."""
         return backend in self.backends and self.benchmark.lower() in benchmark.lower() and self.case.lower() in case.lower()
 
 
@@ -59,14 +54,14 @@ def ready() -> dict[str, Any]:
 def measure(commit: str, machine: str, choice: Choice) -> bool:
     """Measure a commit, and write asv's results and the facts that they depend on.
 
-    Returns False if a benchmark failed. Raises NothingMeasured.
+    Returns False if a benchmark failed. Raises Refused.
     """
     status = run(commit, machine, choice)
     if status == 1:  # 2 if some benchmark failed
-        raise NothingMeasured(
+        raise Refused(
             f"asv ran no benchmark of {commit[:8]}: none has these words in its name, or the commit cannot be installed"
         )
-    _write_facts(FACTS / machine / f"{commit[:8]}.json", choice)
+    _write_facts(commit, machine, choice)
     return not status
 
 
@@ -87,7 +82,7 @@ def run(commit: str, machine: str, choice: Choice, *, quick: bool = False, resul
 def fill(machine: str, backends: Sequence[str], minutes: float) -> Iterator[tuple[str, bool]]:
     """Measure the commits without results, one after another; start none after this many minutes.
 
-    Yields each commit, and whether all of its benchmarks succeeded. Raises NothingMeasured.
+    Yields each commit, and whether all of its benchmarks succeeded. Raises Refused.
     """
     history, end = changed_code(), time.monotonic() + 60 * minutes
     while time.monotonic() < end:
@@ -99,7 +94,7 @@ def fill(machine: str, backends: Sequence[str], minutes: float) -> Iterator[tupl
 
 def measured(history: Sequence[str], machine: str, backends: Sequence[str]) -> set[str]:
     """Return the commits whose benchmarks were all run on these backends."""
-    return {commit for commit in history if set(backends) <= set(_facts(FACTS / machine / f"{commit[:8]}.json")["whole"])}
+    return {commit for commit in history if set(backends) <= _whole(commit, machine)}
 
 
 def once(commit: str, choice: Choice, results: Path) -> list[str]:
@@ -111,10 +106,10 @@ def once(commit: str, choice: Choice, results: Path) -> list[str]:
     shutil.rmtree(results, ignore_errors=True)
     status = run(commit, "local", choice, quick=True, results=results)
     wrong = [f"asv ended with status {status}"] if status else []
-    found = list(iter_results_for_machine(str(results), "local"))
-    every = {name: value for result in found for name, value in cells(result) if choice.takes(*name)}
+    measurements = list(iter_results_for_machine(str(results), "local"))
+    every = {cell[:3]: cell.value for result in measurements for cell in cells(result) if choice.takes(*cell[:3])}
     wrong += [f"{', '.join(name)}: {gap(value)}" for name, value in every.items() if gap(value)]
-    seen = {name[1] for name, value in every.items() if not gap(value)}
+    seen = {backend for (_, backend, _), value in every.items() if not gap(value)}
     return wrong + [f"no benchmark measured {backend}" for backend in choice.backends if backend not in seen]
 
 
@@ -123,24 +118,15 @@ def gap(value: float | None) -> str:
     return "failed" if value is None else "skipped" if math.isnan(value) else ""
 
 
-def cells(result: Results) -> Iterator[tuple[tuple[str, str, str], float | None]]:
-    """Yield (benchmark, backend, case) and the value of each result: None if it failed, NaN if it was skipped."""
-    for name in result.get_all_result_keys():
-        params = result.get_result_params(name)
-        values = result.get_result_value(name, params)
-        for (backend, case), value in zip(product(*params), values, strict=True):
-            yield (name, backend.strip("'"), case.strip("'")), value
+def _whole(commit: str, machine: str) -> set[str]:
+    """Return the backends on which every benchmark of a commit was run."""
+    return set(facts(commit, FACTS / machine).get("whole", []))
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    """Return the facts of a commit; "whole" lists the backends on which every benchmark was run."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {"whole": []} | found
-
-
-def _write_facts(path: Path, choice: Choice) -> None:
+def _write_facts(commit: str, machine: str, choice: Choice) -> None:
     libraries = {name: version for name, version in versions().items() if name not in ("commit", "mha-core")}
-    whole = set(_facts(path)["whole"]) | ({*choice.backends} if not choice.benchmark and not choice.case else set())
-    facts = {"processor": processor(), "versions": libraries, "backends": ready(), "whole": sorted(whole)}
+    whole = _whole(commit, machine) | ({*choice.backends} if not choice.benchmark and not choice.case else set())
+    known = {"processor": processor(), "versions": libraries, "backends": ready(), "whole": sorted(whole)}
+    path = FACTS / machine / f"{commit[:8]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")

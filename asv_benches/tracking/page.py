@@ -9,6 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from mha_core.shared import atomic_file
 from mha_text.cli.offline import render
 
 from .figures import Style, figure, hovers, styles_of
@@ -24,30 +25,16 @@ class Cell:
     text: str
     """The value; empty for a gap."""
     note: str = ""
-    """Why there is a gap, or from which older commit the value comes."""
+    """The reason for a gap, or the older commit that the value comes from."""
     best: bool = False
-    """Whether it is the best of its case and benchmark."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """The newest values of a benchmark."""
-
-    benchmark: Benchmark
-    backends: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
-    """Each case with a cell for each backend."""
+    """True if it is the best of its case and benchmark."""
 
 
 def write(history: History, output: Path) -> None:
     """Write the page. An existing file is replaced only when the new page is complete."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    part = output.with_name(f"{output.name}.part")
-    try:
-        part.write_text(rendered(history), encoding="utf-8")
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_file(output) as file:
+        file.write(rendered(history).encode("utf-8"))
 
 
 def rendered(history: History) -> str:
@@ -68,64 +55,63 @@ def rendered(history: History) -> str:
 
 def _section(history: History, machine: Machine, anchor: str, styles: Mapping[str, Style]) -> dict[str, Any]:
     """Return what the template shows of a machine."""
-    found = [each for series in machine.series for each in regressions(series, machine)]
+    steps = [each for series in machine.series for each in regressions(series, machine)]
     here = [name for name in history.backends if any(each.backend == name for each in machine.series)]
     anchors = _anchors(machine.cases, f"{anchor}--")
-    figures = {anchors[case]: figure(machine, case, styles, found) for case in machine.cases}
+    figures = {anchors[case]: figure(machine, case, styles, steps) for case in machine.cases}
     return {
         "anchor": anchor,
         "machine": machine,
         "tables": _tables(machine, here),
-        "regressions": {name: _worst_first(found, name) for name in here},
+        "regressions": {name: _worst_first(steps, name) for name in here},
         "anchors": anchors,
         "data": {"hovers": hovers(machine), "figures": figures},
     }
 
 
-def _worst_first(found: Sequence[Regression], backend: str) -> list[Regression]:
+def _worst_first(steps: Sequence[Regression], backend: str) -> list[Regression]:
     return sorted(
-        (each for each in found if each.series.backend == backend), key=lambda each: each.factor or float("inf"), reverse=True
+        (each for each in steps if each.series.backend == backend), key=lambda each: each.factor or float("inf"), reverse=True
     )
 
 
-def _tables(machine: Machine, backends: Sequence[str]) -> list[Table]:
-    """Return a table for each benchmark; side by side they fill a wide window, and each fits a narrow one."""
+def _tables(machine: Machine, backends: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a table of the newest values of each benchmark; side by side they fill a wide window, each fits a narrow one."""
     series = {(each.case, each.benchmark, each.backend): each for each in machine.series}
     tables = []
     for benchmark in machine.benchmarks:
         names = [name for name in backends if any((case, benchmark, name) in series for case in machine.cases)]
         rows = {case: [series.get((case, benchmark, name)) for name in names] for case in machine.cases}
-        tables.append(Table(benchmark, names, [(case, _cells(machine, row)) for case, row in rows.items() if any(row)]))
+        cells = {case: _cells(machine, benchmark, row) for case, row in rows.items() if any(row)}
+        tables.append({"benchmark": benchmark, "backends": names, "cells": cells})
     return tables
 
 
-def _cells(machine: Machine, row: Sequence[Series | None]) -> list[Cell]:
+def _cells(machine: Machine, benchmark: Benchmark, row: Sequence[Series | None]) -> list[Cell]:
     """Return the newest value of each backend in one case and benchmark, with the best marked."""
-    newest = [each and each.newest for each in row]
-    values = [None if each is None or at is None else each.values[at] for each, at in zip(row, newest, strict=True)]
-    there = [value for value in values if value is not None]
-    best = min(there) if len(there) > 1 else None
+    newest = [None if each is None or each.newest is None else (each.newest, each.values[each.newest]) for each in row]
+    values = [each[1] for each in newest if each is not None and each[1] is not None]
+    best = shown(min(values), benchmark.unit) if len(values) > 1 else None
     cells = []
-    for series, place, value in zip(row, newest, values, strict=True):
-        if series is None or place is None:
+    for each in newest:
+        if each is None:
             cells.append(Cell("", "not measured"))
             continue
-        commit = machine.commits[place]
-        when = f"{commit.short}, {commit.date}"
+        (place, value), last = each, len(machine.commits) - 1
+        when = f"{machine.commits[place].short}, {machine.commits[place].date}"
         if value is None:
             cells.append(Cell("", f"failed at {when}"))
         else:
-            note = "" if commit == machine.commits[-1] else f"from an older commit: {when}"
-            text = shown(value, series.benchmark.unit)
-            cells.append(Cell(text, note, best is not None and text == shown(best, series.benchmark.unit)))
+            text = shown(value, benchmark.unit)
+            cells.append(Cell(text, "" if place == last else f"from an older commit: {when}", text == best))
     return cells
 
 
 def _anchors(names: Sequence[str], prefix: str = "") -> dict[str, str]:
     """Return a unique HTML id for each name."""
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for name in names:
         base = prefix + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         numbered = (f"{base}-{number}" for number in count(2))
-        found[name] = next(anchor for anchor in chain([base], numbered) if anchor not in found.values())
-    return found
+        ids[name] = next(anchor for anchor in chain([base], numbered) if anchor not in ids.values())
+    return ids

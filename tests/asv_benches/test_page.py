@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from sample_history import COST, DISPATCH, LAST, STEP, SUBJECTS, TIME, UNMEASURED, days, line, measured, only, planted
+from sample_history import COST, DISPATCH, LAST, STEP, SUBJECTS, TIME, UNMEASURED, line, measured, only
 
 from tracking import page, series, units
 from tracking.figures import COLOURS, figure, hovers, styles_of
@@ -14,30 +14,8 @@ from tracking.regressions import regressions
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    return planted(tmp_path_factory.mktemp("planted"))
-
-
-@pytest.fixture(scope="module")
-def history(project):
-    return series.read(project.config)
-
-
-@pytest.fixture(scope="module")
-def machine(history):
-    (machine,) = history.machines
-    return machine
-
-
-@pytest.fixture(scope="module")
 def text(history):
     return page.rendered(history)
-
-
-@pytest.fixture
-def small(tmp_path):
-    """A repository of eight commits, without results."""
-    return days(tmp_path)
 
 
 class Elements(HTMLParser):
@@ -64,6 +42,10 @@ class Elements(HTMLParser):
         elif self.inside != "style":
             self.words.append(data)
 
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
     def attribute(self, name):
         return [attributes[name] for _, attributes in self.elements if name in attributes]
 
@@ -74,8 +56,8 @@ class Elements(HTMLParser):
 def cells(history, machine, case, at=0):
     """The cells of a case in the table of one of the machine's benchmarks."""
     tables = page._tables(machine, history.backends)
-    assert [table.benchmark for table in tables] == list(machine.benchmarks)
-    return dict(tables[at].rows)[case]
+    assert [table["benchmark"] for table in tables] == list(machine.benchmarks)
+    return tables[at]["cells"][case]
 
 
 def test_the_newest_value_of_each_backend_and_the_best_of_them(history, machine):
@@ -94,44 +76,43 @@ def test_a_gap_says_why(history, machine):
     memory = cells(history, machine, "long", 2)
     assert "2026-01-13" in memory[1].note and memory[1].text == "100 MB"
     table = page._tables(machine, history.backends)[2]
-    assert [case for case, _ in table.rows] == ["long"]  # a case that nobody measured has no row
+    assert list(table["cells"]) == ["long"]  # a case that nobody measured has no row
 
 
-def test_a_backend_that_has_no_value_of_a_case_says_so(small):
-    described = small.benchmark(TIME, ["a", "b"], ["one", "two"])
-    small.measure(small.hashes[0], described, {("a", "one"): 1.0, ("b", "one"): 1.0, ("a", "two"): 1.0})
+@pytest.mark.parametrize(
+    ("values", "case", "expected"),
+    [
+        (
+            {("a", "one"): 1.0, ("b", "one"): 1.0, ("a", "two"): 1.0},
+            "two",
+            [("1.00 s", "", False), ("", "not measured", False)],
+        ),
+        ({("a", "one"): 1.0}, "one", [("1.00 s", "", False)]),
+        (
+            {("a", "one"): 1.0001, ("b", "one"): 1.0, ("c", "one"): 1.01},
+            "one",
+            [("1.00 s", "", True)] * 2 + [("1.01 s", "", False)],
+        ),
+    ],
+    ids=["a backend without a value", "one backend has no best", "all that are shown alike are best"],
+)
+def test_the_cells_of_a_case_have_their_value_a_note_and_the_best(small, values, case, expected):
+    small.measure(small.hashes[0], TIME, values)
     history = series.read(small.config)
-    assert [(cell.text, cell.note) for cell in cells(history, history.machines[0], "two")] == [
-        ("1.00 s", ""),
-        ("", "not measured"),
-    ]
-
-
-def test_a_row_of_one_backend_has_no_best(small):
-    measured(small, [1.0])
-    history = series.read(small.config)
-    assert [cell.best for cell in cells(history, history.machines[0], "case")] == [False]
-
-
-def test_values_that_are_shown_alike_are_all_best(small):
-    described = small.benchmark(TIME, ["a", "b", "c"], ["case"])
-    small.measure(small.hashes[0], described, {("a", "case"): 1.0001, ("b", "case"): 1.0, ("c", "case"): 1.01})
-    history = series.read(small.config)
-    assert [cell.best for cell in cells(history, history.machines[0], "case")] == [True, True, False]
+    assert [(cell.text, cell.note, cell.best) for cell in cells(history, history.machines[0], case)] == expected
 
 
 def test_each_benchmark_has_a_table_of_its_cases(small):
     for name, cases in ((TIME, ["a", "b"]), (COST, ["b", "c"]), (DISPATCH, ["d"])):
-        described = small.benchmark(name, ["numpy"], cases)
-        small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in cases})
+        small.measure(small.hashes[0], name, {("numpy", case): 1.0 for case in cases})
     history = series.read(small.config)
     tables = page._tables(history.machines[0], history.backends)
-    assert [[case for case, _ in table.rows] for table in tables] == [["a", "b"], ["b", "c"], ["d"]]
+    assert [list(table["cells"]) for table in tables] == [["a", "b"], ["b", "c"], ["d"]]
 
 
 def test_units_suit_the_values():
-    found = doctest.testmod(units)
-    assert found.attempted > 0 and found.failed == 0
+    result = doctest.testmod(units)
+    assert result.attempted > 0 and result.failed == 0
     assert units.shown(2.0, "parsecs") == "2.00 parsecs"
     assert units.shown(0.0, "seconds") == "0.00 µs" and units.shown(0, "bytes") == "0 B"
 
@@ -167,9 +148,8 @@ def test_gaps_are_null_and_values_are_in_the_unit_of_the_title(history, machine)
 
 
 def test_an_axis_is_logarithmic_if_values_differ_widely(small):
-    described = small.benchmark(TIME, ["a", "b"], ["near", "far"])
     values = {("a", "near"): 1.0, ("b", "near"): 2.0, ("a", "far"): 1.0, ("b", "far"): 20.0}
-    small.measure(small.hashes[0], described, values)
+    small.measure(small.hashes[0], TIME, values)
     machine, styles = only(small), styles_of(["a", "b"])
     assert figure(machine, "near", styles, [])["wide"]["yaxis"]["type"] == "linear"
     axis = figure(machine, "far", styles, [])["wide"]["yaxis"]
@@ -177,8 +157,8 @@ def test_an_axis_is_logarithmic_if_values_differ_widely(small):
 
 
 def test_a_regression_is_marked_where_it_happened(history, machine):
-    found = [step for each in machine.series for step in regressions(each, machine)]
-    traces = figure(machine, "short", styles_of(history.backends), found)["traces"]
+    steps = [step for each in machine.series for step in regressions(each, machine)]
+    traces = figure(machine, "short", styles_of(history.backends), steps)["traces"]
     (marked,) = [trace for trace in traces if isinstance(trace["marker"]["symbol"], list)]
     places = [at for at, symbol in enumerate(marked["marker"]["symbol"]) if symbol == "triangle-up"]
     assert marked["name"] == "torch" and [machine.commits[at].place for at in places] == [STEP]
@@ -206,35 +186,34 @@ def test_a_subject_is_not_markup_in_a_hover_text(machine):
 
 
 def test_markup_in_a_subject_is_shown_as_text(text):
-    found = Elements(text)
-    assert len(found.scripts) == 3
-    assert [tag for tag, _ in found.elements].count("b") == 1  # the factor of the regression
-    assert SUBJECTS[STEP] in " ".join(found.words)
-    data = json.loads(found.scripts[0])
+    elements = Elements(text)
+    assert len(elements.scripts) == 3
+    assert [tag for tag, _ in elements.elements].count("b") == 1  # the factor of the regression
+    assert SUBJECTS[STEP] in " ".join(elements.words)
+    data = json.loads(elements.scripts[0])
     assert len(data["ci-2core"]["hovers"]) == LAST + 1 - len(UNMEASURED)
     assert set(data["ci-2core"]["figures"]) == {"ci-2core--short", "ci-2core--long"}
 
 
 def test_the_page_loads_nothing(text):
-    found = Elements(text)
-    assert found.attribute("src") == [] and found.attribute("srcset") == []
-    assert {tag for tag, attributes in found.elements if "href" in attributes} == {"a", "link"}
-    assert all(link.startswith(("#", "data:")) for link in found.attribute("href"))
+    elements = Elements(text)
+    assert elements.attribute("src") == [] and elements.attribute("srcset") == []
+    assert {tag for tag, attributes in elements.elements if "href" in attributes} == {"a", "link"}
+    assert all(link.startswith(("#", "data:")) for link in elements.attribute("href"))
     style = text.partition("<style>")[2].partition("</style>")[0]
     assert "url(" not in style and "@import" not in style
     assert len(text) < 10e6
 
 
 def test_every_link_has_a_target(text):
-    found = Elements(text)
-    places = found.attribute("id")
+    elements = Elements(text)
+    places = elements.attribute("id")
     assert len(places) == len(set(places))
-    assert {link[1:] for link in found.attribute("href") if link.startswith("#")} <= set(places)
+    assert {link[1:] for link in elements.attribute("href") if link.startswith("#")} <= set(places)
 
 
 def test_cases_whose_names_differ_only_in_punctuation_have_separate_plots(small):
-    described = small.benchmark(TIME, ["numpy"], ["a, b", "a b", "a-b"])
-    small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in ("a, b", "a b", "a-b")})
+    small.measure(small.hashes[0], TIME, {("numpy", case): 1.0 for case in ("a, b", "a b", "a-b")})
     assert set(page._anchors(only(small).cases, "ci-2core--").values()) == {
         "ci-2core--a-b",
         "ci-2core--a-b-2",
@@ -243,13 +222,13 @@ def test_cases_whose_names_differ_only_in_punctuation_have_separate_plots(small)
 
 
 def test_the_head_says_what_was_measured_where(text):
-    words = " ".join(" ".join(Elements(text).words).split())
+    words = Elements(text).text
     for part in ("2026-01-14 the change of day 14", "12 commits since 2026-01-01", "EPYC <1>, 2 cores", "numpy\xa02.4.6"):
         assert part.replace("\xa0", " ") in words, part
 
 
 def test_each_backend_has_its_verdict(text):
-    words = " ".join(" ".join(Elements(text).words).split())
+    words = Elements(text).text
     verdicts = words.partition("Regressions by backend")[2].partition("History by case")[0]
     numpy, torch = verdicts.index(" numpy "), verdicts.index(" torch ")
     late = verdicts.index(" late ", torch)
@@ -262,24 +241,24 @@ def test_each_backend_has_its_verdict(text):
 def test_each_machine_has_its_section(small):
     measured(small, [1.0, 2.0])
     measured(small, [3.0], machine="h200")
-    found = Elements(page.rendered(series.read(small.config)))
-    assert {"#ci-2core", "#h200"} <= set(found.attribute("href"))
-    assert {"ci-2core--case", "h200--case"} <= set(found.attribute("id"))
+    elements = Elements(page.rendered(series.read(small.config)))
+    assert {"#ci-2core", "#h200"} <= set(elements.attribute("href"))
+    assert {"ci-2core--case", "h200--case"} <= set(elements.attribute("id"))
 
 
 def test_the_name_of_a_backend_is_not_markup(small):
     name = "<i>a</i></script><script>"
     measured(small, [1.0], backend=name)
-    found = Elements(page.rendered(series.read(small.config)))
-    assert len(found.scripts) == 3 and "i" not in [tag for tag, _ in found.elements]
-    (trace,) = json.loads(found.scripts[0])["ci-2core"]["figures"]["ci-2core--case"]["traces"]
+    elements = Elements(page.rendered(series.read(small.config)))
+    assert len(elements.scripts) == 3 and "i" not in [tag for tag, _ in elements.elements]
+    (trace,) = json.loads(elements.scripts[0])["ci-2core"]["figures"]["ci-2core--case"]["traces"]
     assert "<i>" not in trace["name"] + trace["hovertemplate"]
 
 
 def test_a_backend_that_has_always_failed_is_listed_without_values(small):
     measured(small, [None, None, None])
     history = series.read(small.config)
-    words = " ".join(" ".join(Elements(page.rendered(history)).words).split())
+    words = Elements(page.rendered(history)).text
     assert "numpy None found." in words
     (cell,) = cells(history, history.machines[0], "case")
     assert cell.text == "" and cell.note.startswith("failed at ")

@@ -1,4 +1,4 @@
-"""What the benchmark against other libraries writes: a table, a page, and a picture."""
+"""The output of the benchmark against other libraries: a table, a page, and a picture."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from mha_conformance.bench.rounds import Ratio
 from mha_conformance.bench.timing import duration
 from peers import chart
 from peers.measure import Row
-from peers.report import HEADING, cells, draw, markdown, read, record, table, write
+from peers.report import HEADING, cells, draw, markdown, read, record, table
 
 pytestmark = pytest.mark.asv
 
@@ -54,7 +54,7 @@ def test_the_table_contains_every_cell():
 
 
 def test_the_report_contains_the_results_without_host_and_path(tmp_path):
-    write(tmp_path / "folder" / "peers", ROWS, RATES, "make bench-peers")
+    draw(tmp_path / "folder" / "peers", ROWS, record(ROWS, RATES, "make bench-peers"))
     text = (tmp_path / "folder" / "peers.md").read_text(encoding="utf-8")
     kept = (tmp_path / "folder" / "peers.json").read_text(encoding="utf-8")
     found = json.loads(kept)
@@ -94,10 +94,10 @@ def test_the_picture_suits_light_and_dark_pages_and_does_not_change_by_itself():
 
 
 def test_a_page_is_written_again_from_its_results(tmp_path):
-    write(tmp_path / "peers", ROWS, RATES, "make bench-peers")
-    rows, found = read(tmp_path / "peers.json")
+    draw(tmp_path / "peers", ROWS, record(ROWS, RATES, "make bench-peers"))
+    rows, results = read(tmp_path / "peers.json")
     assert rows == ROWS
-    draw(tmp_path / "again", rows, found)
+    draw(tmp_path / "again", rows, results)
     assert (tmp_path / "again.svg").read_text() == (tmp_path / "peers.svg").read_text()
     assert (tmp_path / "again.md").read_text() == (tmp_path / "peers.md").read_text().replace("peers.svg", "again.svg")
     (tmp_path / "old.json").write_text('{"format": 0}')

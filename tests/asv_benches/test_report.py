@@ -18,11 +18,9 @@ from sample_history import (
     STEP,
     TIME,
     UNMEASURED,
-    days,
     line,
     measured,
     only,
-    planted,
     steady,
 )
 from typer.testing import CliRunner
@@ -30,29 +28,6 @@ from typer.testing import CliRunner
 from tracking import page, series
 from tracking.__main__ import app
 from tracking.regressions import THRESHOLD, regressions
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    return planted(tmp_path_factory.mktemp("planted"))
-
-
-@pytest.fixture(scope="module")
-def history(project):
-    return series.read(project.config)
-
-
-@pytest.fixture(scope="module")
-def machine(history):
-    (machine,) = history.machines
-    return machine
-
-
-@pytest.fixture
-def small(tmp_path):
-    """A repository of eight commits, without results."""
-    return days(tmp_path)
-
 
 # the numbers
 
@@ -87,24 +62,20 @@ def test_time_comes_first_then_cost_then_benchmarks_with_fewer_cases(machine):
 
 def test_a_benchmark_with_few_cases_comes_last_whatever_its_unit(small):
     for name, cases in ((MEMORY, ["a", "b"]), (TIME, ["a"])):
-        described = small.benchmark(name, ["numpy"], cases)
-        small.measure(small.hashes[0], described, {("numpy", case): 1.0 for case in cases})
+        small.measure(small.hashes[0], name, {("numpy", case): 1.0 for case in cases})
     assert [each.name for each in only(small).benchmarks] == [MEMORY, TIME]
 
 
 def test_a_benchmark_without_a_title_has_its_name(small):
-    described = small.benchmark(DISPATCH, ["numpy"], ["attention, causal"])
-    small.measure(small.hashes[0], described, {("numpy", "attention, causal"): 2.0})
-    (found,) = only(small).series
-    assert (found.benchmark.title, found.benchmark.unit, found.case) == (DISPATCH, "us", "attention, causal")
+    small.measure(small.hashes[0], DISPATCH, {("numpy", "attention, causal"): 2.0})
+    (one,) = only(small).series
+    assert (one.benchmark.title, one.benchmark.unit, one.case) == (DISPATCH, "us", "attention, causal")
 
 
 def test_values_of_another_version_are_left_out(small):
     for at, version in enumerate("1122"):
-        described = small.benchmark(TIME, ["numpy"], ["case"], version=version)
-        small.measure(small.hashes[at], described, {("numpy", "case"): at + 1.0})
-    described = small.benchmark(COST, ["numpy"], ["case"])
-    small.measure(small.hashes[1], described, {("numpy", "case"): 5.0})
+        small.measure(small.hashes[at], TIME, {("numpy", "case"): at + 1.0}, version=version)
+    small.measure(small.hashes[1], COST, {("numpy", "case"): 5.0})
     machine = only(small)
     assert [commit.hash for commit in machine.commits] == small.hashes[1:4]
     assert line(machine, TIME, "case", "numpy").values == (None, 3.0, 4.0)
@@ -132,7 +103,7 @@ def test_commits_of_a_branch_that_was_merged_are_left_out_and_counted(small):
     small.git("merge", "--quiet", "--no-ff", "--message=merge", "side", day=9)
     small.hashes.append(small.git("rev-parse", "HEAD"))
     measured(small, map(float, range(1, 10)))
-    small.measure(aside, small.known[TIME], {("numpy", "case"): 100.0})
+    small.measure(aside, TIME, {("numpy", "case"): 100.0})
     history = series.read(small.config)
     assert history.unrelated == 1
     assert history.machines[0].series[0].values == tuple(map(float, range(1, 10)))
@@ -182,15 +153,15 @@ def test_a_change_of_processor_is_not_a_regression(small):
     machine = replace(only(small), processors=processors)
     assert regressions(machine.series[0], machine) == []
     values = tuple(value * (1.5 if at >= 4 and at % 2 == 0 else 1.0) for at, value in enumerate(machine.series[0].values))
-    (found,) = regressions(replace(machine.series[0], values=values), machine)
-    assert (found.good, found.bad) == (machine.commits[2], machine.commits[4])
+    (step,) = regressions(replace(machine.series[0], values=values), machine)
+    assert (step.good, step.bad) == (machine.commits[2], machine.commits[4])
 
 
 def test_a_regression_from_a_value_that_is_not_positive_has_no_factor(small):
     measured(small, [-1.0, -1.01, -0.99, -1.0, 3.0, 3.01, 2.99, 3.0])
     machine = only(small)
-    (found,) = regressions(machine.series[0], machine)
-    assert found.factor is None
+    (step,) = regressions(machine.series[0], machine)
+    assert step.factor is None
 
 
 # the command
@@ -239,7 +210,7 @@ def test_without_a_repository_the_command_says_so(small, tmp_path):
 def test_a_benchmark_without_a_backend_is_refused(small, tmp_path):
     measured(small, [1.0])
     small.known[TIME]["param_names"] = ["case", "backend"]
-    small.benchmark(COST, ["numpy"], ["case"])  # writes both
+    small.write_benchmarks()
     assert f"the first parameter of {TIME} is case; expected backend" in refused(small, tmp_path, 1)
 
 

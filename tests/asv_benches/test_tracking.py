@@ -9,46 +9,35 @@ import sys
 import pytest
 from asv.results import Results
 from project import INSTALLED, ROOT
+from sample_history import Repository
 
 from tracking import gate
-from tracking.commits import next_missing
-from tracking.gate import Cell, Side, Verdict
-from tracking.measure import Choice, cells
+from tracking.gate import Cell, Verdict
+from tracking.measure import Choice
+from tracking.project import next_missing
+from tracking.series import cells
 
 TINY = ("--benchmark", "one_thread.Time", "--case", "tiny")
 ATTEND = ("mha_core/ops/attention.py", '    return _attention(query, key, value, options.pop("sink", None), **options).out')
 """The file and the line of the public function in which tests plant a fault."""
 
 
-class Clone:
+class Clone(Repository):
     """This working tree, committed in a new repository."""
 
     def __init__(self, root):
-        self.root = root
-        files = subprocess.run(
-            ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            capture_output=True,
-            check=True,
-        )
-        for name in filter(None, files.stdout.decode().split("\0")):
+        super().__init__(root)
+        for name in Repository(ROOT).git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
             if name.startswith(("asv_benches/results/", "asv_benches/facts/", "docs/")) or not (ROOT / name).is_file():
                 continue
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, root / name)
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, self.root / name)
         self.git("init", "--quiet", "--initial-branch=main")
         self.commit("as it is")
 
-    def git(self, *words):
-        names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        done = subprocess.run(
-            ["git", "-C", str(self.root), *words], env=os.environ | names, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
     def commit(self, subject):
         self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", subject)
-        return self.git("rev-parse", "HEAD")
+        return super().commit(subject)
 
     def append(self, path, text):
         with (self.root / path).open("a", encoding="utf-8") as file:
@@ -88,7 +77,8 @@ def _as_it_was(request):
     yield
     if "clone" in request.fixturenames:
         there = request.getfixturevalue("clone")
-        there.git("reset", "--quiet", "--hard", there.git("rev-list", "--max-parents=0", "HEAD"))
+        there.git("reset", "--quiet", "--hard", there.hashes[0])
+        del there.hashes[1:]
         for folder in ("results", "facts", "html"):
             shutil.rmtree(there.root / "asv_benches" / folder, ignore_errors=True)
 
@@ -102,8 +92,8 @@ def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
     commit = clone.git("rev-parse", "HEAD")
     folder = clone.root / "asv_benches" / "results" / "local"
     assert sorted(path.name for path in folder.iterdir()) == [f"{commit[:8]}-installed.json", "machine.json"]
-    found = dict(cells(Results.load(str(folder / f"{commit[:8]}-installed.json"), "local")))
-    assert 1e-6 < found["one_thread.Time.time_call", "numpy", "tiny call 1x1x8x8"] < 1e-2
+    values = {cell[:3]: cell.value for cell in cells(Results.load(str(folder / f"{commit[:8]}-installed.json"), "local"))}
+    assert 1e-6 < values["one_thread.Time.time_call", "numpy", "tiny call 1x1x8x8"] < 1e-2
     facts = json.loads((clone.root / "asv_benches" / "facts" / "local" / f"{commit[:8]}.json").read_text(encoding="utf-8"))
     assert facts["whole"] == [], "a part is not the whole"
     assert set(facts["processor"]) == {"model", "cores", "flags", "system"}
@@ -238,7 +228,7 @@ def test_a_commit_that_answers_wrongly_was_not_measured(clone):
 
 
 def cell(before, after, slower=False, backend="numpy", samples=20):
-    return Cell(backend, "a case", Side(before, samples), Side(after, samples), slower)
+    return Cell(backend, "a case", before, after, samples, slower)
 
 
 def test_a_slowdown_and_nothing_measured_are_different_verdicts():
@@ -257,18 +247,18 @@ def test_a_slowdown_and_nothing_measured_are_different_verdicts():
 
 def test_the_gate_names_what_it_found(capsys):
     choice = Choice(["numpy", "torch"])
-    others = [
-        Cell("numpy", "failing", Side(1.0, 9), Side(None)),
-        Cell("numpy", "newer", Side(float("nan")), Side(1.0, 9)),
-        Cell("numpy", "long", Side(1.0, 6), Side(1.5, 6)),
+    undecided = [
+        Cell("numpy", "failing", 1.0, None),
+        Cell("numpy", "newer", float("nan"), 1.0),
+        Cell("numpy", "long", 1.0, 1.5, samples=6),
     ]
-    gate.show([cell(0.010, 0.013, slower=True), *others], choice, 1.1)
-    told = capsys.readouterr().out
-    assert "slower: numpy, a case: 1.30x" in told
-    assert "not measured: numpy, failing: failed after" in told
-    assert "not measured: numpy, newer: skipped before" in told
-    assert "not measured: numpy, long: 1.50x, with too few samples" in told
-    assert "not measured: torch, in any case" in told
+    gate.show([cell(0.010, 0.013, slower=True), *undecided], choice, 1.1)
+    printed = capsys.readouterr().out
+    assert "slower: numpy, a case: 1.30x" in printed
+    assert "not measured: numpy, failing: failed after" in printed
+    assert "not measured: numpy, newer: skipped before" in printed
+    assert "not measured: numpy, long: 1.50x, with too few samples" in printed
+    assert "not measured: torch, in any case" in printed
 
 
 @pytest.mark.parametrize(

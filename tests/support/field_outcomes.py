@@ -6,10 +6,11 @@ import subprocess
 import sys
 import warnings
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
-from field_peers import ATTEND, jax, jnp, keras, onnx, torch
+from field_peers import ATTEND, heads_behind, jax, jnp, keras, onnx, torch
 from field_probes import PROBES, numbers, probe, qkv
 from project import SUPPORT
 
@@ -38,7 +39,7 @@ def _(column, rng):
     return "0"
 
 
-def spoilt(column, rng, at):
+def spoilt(column, rng, *, at):
     """Return whether NaN in array ``at``, for a key that no query may see, spreads to the output."""
     arrays, mask = list(qkv(rng)), np.ones((1, 1, 4, 4), dtype=bool)
     arrays[at][..., 3, :] = np.nan
@@ -46,14 +47,8 @@ def spoilt(column, rng, at):
     return "spreads" if np.isnan(ATTEND[column](*arrays, mask=mask)).any() else "stays out"
 
 
-@probe("NaN in a key no query may see")
-def _(column, rng):
-    return spoilt(column, rng, 1)
-
-
-@probe("NaN in a value no query may see")
-def _(column, rng):
-    return spoilt(column, rng, 2)
+PROBES["NaN in a key no query may see"] = partial(spoilt, at=1)
+PROBES["NaN in a value no query may see"] = partial(spoilt, at=2)
 
 
 @probe("no keys at all")
@@ -75,82 +70,85 @@ def _(column, rng):
     return "yes" if (out == 300).all() else "NaN"
 
 
-@probe("refuses an integer mask")
-def _(column, rng):
-    return raises(column, *qkv(rng), mask=np.ones((1, 1, 4, 4), dtype=np.int64))
+PROBES["refuses an integer mask"] = lambda column, rng: raises(column, *qkv(rng), mask=np.ones((1, 1, 4, 4), dtype=np.int64))
+PROBES["refuses integer queries"] = lambda column, rng: raises(column, *[np.ones((1, 2, 4, 8), dtype=np.int32)] * 3)
 
 
-@probe("refuses integer queries")
-def _(column, rng):
-    return raises(column, *[np.ones((1, 2, 4, 8), dtype=np.int32)] * 3)
+def returned(column, expected, functions):
+    """Return "yes" once what an argument of the library returns is as expected; "" if it has no such argument."""
+    if column not in functions:
+        return ""
+    np.testing.assert_allclose(functions[column](), expected, atol=1e-5)
+    return "yes"
 
 
 @probe("log-sum-exp")
 def _(column, rng):
-    query, key, value = qkv(rng)
-    lse = oracle.attention(query, key, value)[1]
-    if column == "mha-core":
-        np.testing.assert_allclose(mha.attention_state(query, key, value).lse, lse, atol=1e-5)
-        return "yes"
-    if column == "jax.nn":
-        arrays = (jnp.asarray(np.swapaxes(x, 1, 2)) for x in (query, key, value))
-        residual = jax.nn.dot_product_attention(*arrays, return_residual=True)[1]
-        np.testing.assert_allclose(np.swapaxes(residual, 1, 2), lse, atol=1e-5)
-        return "yes"
-    return ""  # no argument returns it
+    arrays = qkv(rng)
+    functions = {
+        "mha-core": lambda: mha.attention_state(*arrays).lse,
+        "jax.nn": lambda: heads_behind(jax.nn.dot_product_attention(*map(heads_behind, arrays), return_residual=True)[1]),
+    }
+    return returned(column, oracle.attention(*arrays)[1], functions)
 
 
 @probe("weights")
 def _(column, rng):
     query, key, value = qkv(rng)
-    expected = oracle.attention(query, key, value)[2]
-    if column == "mha-core":
-        np.testing.assert_allclose(mha.attention_weights(query, key), expected, atol=1e-5)
-        return "yes"
-    if column == "ONNX":
-        np.testing.assert_allclose(ATTEND[column](query, key, value, weights=True), expected, atol=1e-5)
-        return "yes"
     if column == "Keras":
         layer, x = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4), torch.from_numpy(query[:, 0])
         assert layer(x, x, return_attention_scores=True)[1].shape == (1, 2, 4, 4)
         return "layer"
-    return ""  # no argument returns them
+    functions = {
+        "mha-core": lambda: mha.attention_weights(query, key),
+        "ONNX": lambda: ATTEND["ONNX"](query, key, value, weights=True),
+    }
+    return returned(column, oracle.attention(query, key, value)[2], functions)
 
 
 # gradients
 
 
-def on_tensors(column):
-    """Return the library's attention on torch tensors."""
-    functions = {
-        "mha-core": mha.scaled_dot_product_attention,
-        "torch SDPA": torch.nn.functional.scaled_dot_product_attention,
-        "Keras": keras.ops.dot_product_attention,
-    }
-    return functions[column]
+def on_arrays(column):
+    """Return the library's attention on its own arrays: torch's tensors, except for JAX. ONNX's is an operator of inference."""
+    return {
+        "mha-core": lambda: mha.scaled_dot_product_attention,
+        "torch SDPA": lambda: torch.nn.functional.scaled_dot_product_attention,
+        "jax.nn": lambda: jax.nn.dot_product_attention,
+        "Keras": lambda: keras.ops.dot_product_attention,
+    }[column]()
 
 
-def slope_of_slope(attend, x):
-    (slope,) = torch.autograd.grad(attend(x, x, x).sum(), x, create_graph=True)
-    return torch.autograd.grad(slope.square().sum(), x)[0]
+def slopes(column, rng, times=1):
+    """Return whether the gradient of the sum of squares, taken so many times, is a number other than 0."""
+
+    attend = on_arrays(column)
+
+    def function(x):
+        return attend(x, x, x)
+
+    x = numbers(rng, 1, 2, 4, 8)
+    if column == "jax.nn":
+        for _ in range(times):
+            function = jax.grad(lambda x, inner=function: jnp.square(inner(x)).sum())
+        return bool(jnp.abs(function(jnp.asarray(x))).sum() > 0)
+    x = torch.from_numpy(x).requires_grad_()
+    y = function(x)
+    for left in reversed(range(times)):
+        (y,) = torch.autograd.grad(y.square().sum(), x, create_graph=left > 0)
+    return bool(y.abs().sum() > 0)
 
 
 @probe("gradients")
 def _(column, rng):
-    x = torch.from_numpy(numbers(rng, 1, 2, 4, 8)).requires_grad_()
-    if column == "mha-core":
-        assert torch.autograd.grad(mha.scaled_dot_product_attention(x, x, x).square().sum(), x)[0].abs().sum() > 0
-        slope = mha.value_and_grad(lambda x: np.sum(mha.scaled_dot_product_attention(x, x, x) ** 2))(x.detach().numpy())[1]
-        assert np.abs(slope).sum() > 0
-        return "yes"
     if column == "ONNX":
-        return ""  # an operator of inference
-    if column == "jax.nn":
-        slope = jax.grad(lambda x: jnp.square(jax.nn.dot_product_attention(x, x, x)).sum())(jnp.asarray(x.detach().numpy()))
-        assert jnp.abs(slope).sum() > 0
-    else:
-        attend = on_tensors(column)
-        assert torch.autograd.grad(attend(x, x, x).square().sum(), x)[0].abs().sum() > 0
+        return ""
+    if column == "mha-core":
+        slope = mha.value_and_grad(lambda x: np.sum(mha.scaled_dot_product_attention(x, x, x) ** 2))(numbers(rng, 1, 2, 4, 8))[
+            1
+        ]
+        assert np.abs(slope).sum() > 0
+    assert slopes(column, rng)
     return "yes"
 
 
@@ -158,63 +156,57 @@ def _(column, rng):
 def _(column, rng):
     if column == "ONNX":
         return ""  # a graph already
-    x = numbers(rng, 1, 2, 4, 8)
+    attend, x = on_arrays(column), numbers(rng, 1, 2, 4, 8)
     if column == "jax.nn":
-        function = lambda x: jax.nn.dot_product_attention(x, x, x) * 2  # noqa: E731
-        np.testing.assert_allclose(jax.jit(function)(x), function(x), atol=1e-6)
+        np.testing.assert_allclose(jax.jit(lambda x: attend(x, x, x) * 2)(x), attend(x, x, x) * 2, atol=1e-6)
         return "yes"
     torch._dynamo.reset()
-    attend, x = on_tensors(column), torch.from_numpy(x)
+    x = torch.from_numpy(x)
     run = torch.compile(lambda x: attend(x, x, x) * 2, fullgraph=True, backend="eager")
     with warnings.catch_warnings(action="ignore" if column == "Keras" else "error"):
         try:
-            found = run(x)
+            torch.testing.assert_close(run(x), attend(x, x, x) * 2)
         except torch._dynamo.exc.Unsupported:
             assert column == "Keras"
             return ""
-    torch.testing.assert_close(found, attend(x, x, x) * 2)
     return "yes"
 
 
 @probe("under vmap")
 def _(column, rng):
-    x = numbers(rng, 3, 1, 2, 4, 8)
     if column == "ONNX":
         return ""
-    if column == "jax.nn":
-        attend, vmap, x = jax.nn.dot_product_attention, jax.vmap, jnp.asarray(x)
-    else:
-        attend, vmap, x = on_tensors(column), torch.func.vmap, torch.from_numpy(x)
+    attend, x = on_arrays(column), numbers(rng, 3, 1, 2, 4, 8)
+    vmap, x = (jax.vmap, jnp.asarray(x)) if column == "jax.nn" else (torch.func.vmap, torch.from_numpy(x))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        found = vmap(lambda x: attend(x, x, x))(x)
-    np.testing.assert_allclose(np.asarray(found[1]), np.asarray(attend(x[1], x[1], x[1])), atol=1e-6)
+        out = vmap(lambda x: attend(x, x, x))(x)
+    np.testing.assert_allclose(np.asarray(out[1]), np.asarray(attend(x[1], x[1], x[1])), atol=1e-6)
     if any("not yet implemented the batching rule" in str(warning.message) for warning in warned):
         return "in a loop"
     return "torch, JAX" if column == "mha-core" else "yes"
 
 
+ON_REQUEST = {
+    "mha-core": lambda: mha.use_kernel("attention", "algebra"),
+    "torch SDPA": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+}
+
+
 @probe("second derivatives on the CPU")
 def _(column, rng):
-    x = torch.from_numpy(numbers(rng, 1, 2, 4, 8)).requires_grad_()
     if column == "jax.nn":
-        slope = jax.grad(lambda x: jax.nn.dot_product_attention(x, x, x).sum())
-        assert jnp.abs(jax.grad(lambda x: jnp.square(slope(x)).sum())(jnp.asarray(x.detach().numpy()))).sum() > 0
+        assert slopes(column, rng, 2)
         return "yes"
     if column == "ONNX":
         return ""
-    attend = on_tensors(column)
     with pytest.raises(RuntimeError, match="has no second derivative" if column == "mha-core" else "not implemented"):
-        slope_of_slope(attend, x)
-    if column == "mha-core":
-        with mha.use_kernel("attention", "algebra"):
-            assert slope_of_slope(attend, x).abs().sum() > 0
-        return "on request"
-    if column == "torch SDPA":
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            assert slope_of_slope(attend, x).abs().sum() > 0
-        return "on request"
-    return ""
+        slopes(column, rng, 2)
+    if column not in ON_REQUEST:
+        return ""
+    with ON_REQUEST[column]():
+        assert slopes(column, rng, 2)
+    return "on request"
 
 
 @probe("dropout of the weights")
@@ -259,7 +251,7 @@ def _(column, rng):
 GROWTH = """
 import json, sys
 import numpy as np
-from field_peers import ATTEND, jax, jnp, keras, onnx, torch
+from field_peers import ATTEND, heads_behind, jax, jnp, keras, onnx, torch
 from mha_conformance.probes.peak_memory import peak, reset_peak, trim
 
 attend, n = ATTEND[sys.argv[1]], 4096
@@ -294,14 +286,7 @@ def grown(column, case):
     return GROWN[column][case]
 
 
-@probe("memory O(L + S)")
-def _(column, rng):
-    return "yes" if grown(column, "plain") < 2**25 else ""
-
-
-@probe("memory O(L + S) with an array mask")
-def _(column, rng):
-    return "yes" if grown(column, "mask") < 2**25 else ""
-
+PROBES["memory O(L + S)"] = lambda column, rng: "yes" if grown(column, "plain") < 2**25 else ""
+PROBES["memory O(L + S) with an array mask"] = lambda column, rng: "yes" if grown(column, "mask") < 2**25 else ""
 
 __all__ = ["PROBES"]  # which now has these rows too

@@ -26,8 +26,8 @@ def ours(query, key, value, *, mask=None, bias=None, causal=False, window=None, 
         None if window is None else mha.window(*window),
         None if lengths is None else mha.key_lengths(lengths),
     ]
-    given = [part for part in parts if part is not None]
-    whole = reduce(and_, given) if given else None
+    present = [part for part in parts if part is not None]
+    whole = reduce(and_, present) if present else None
     return mha.scaled_dot_product_attention(query, key, value, mask=whole, bias=bias, softcap=softcap, sink=sink)
 
 

@@ -10,6 +10,8 @@ import mha_core as mha
 from mha_conformance import oracle
 
 PROBES = {}
+CAUSAL = np.tri(4, dtype=bool)
+DISTANCE = np.arange(4) - np.arange(4)[:, None]
 
 
 def probe(feature):
@@ -21,25 +23,96 @@ def numbers(rng, *shape, dtype=np.float32):
     return rng.normal(size=shape).astype(dtype)
 
 
-def qkv(rng, heads=2, queries=4, keys=4):
-    return numbers(rng, 1, heads, queries, 8), numbers(rng, 1, 2, keys, 8), numbers(rng, 1, 2, keys, 8)
+def qkv(rng, heads=2, queries=4, keys=4, width=8):
+    return numbers(rng, 1, heads, queries, 8), numbers(rng, 1, 2, keys, 8), numbers(rng, 1, 2, keys, width)
 
 
-def gives(column, arrays, expected, **options):
-    """Return "yes" if the library has the options, once its result agrees with the oracle's; "" if it lacks an option."""
-    if not set(options) <= set(inspect.signature(ATTEND[column]).parameters):
-        return ""
-    out = ATTEND[column](*arrays, **options)
-    np.testing.assert_allclose(out, oracle.attention(*arrays, **expected)[0], atol=1e-5)
-    return "yes"
+def equal(actual, arrays, **expected):
+    np.testing.assert_allclose(actual, oracle.attention(*arrays, **expected)[0], atol=1e-5)
 
 
 # options of several libraries
 
+_RNG = np.random.default_rng(0)
+MASK = (_RNG.random((1, 1, 4, 4)) < 0.6) | (np.arange(4) == 0)  # every query sees the first key
+BIAS, SINK = numbers(_RNG, 1, 2, 4, 4), numbers(_RNG, 2)
+OPTIONS = {
+    "grouped-query heads": ({"heads": 6}, {}, {}),
+    "sliding window": ({}, {"allowed": (DISTANCE >= -2) & (DISTANCE <= 1)}, {"window": (2, 1)}),
+    "key lengths": ({}, {"allowed": np.arange(4) < 3}, {"lengths": np.asarray([3])}),
+    "boolean array mask": ({}, {"allowed": MASK}, {"mask": MASK}),
+    "causal with a mask": ({}, {"allowed": MASK & CAUSAL}, {"mask": MASK, "causal": True}),
+    "array bias": ({}, {"bias": BIAS}, {"bias": BIAS}),
+    "bias with a mask": ({}, {"allowed": CAUSAL, "bias": BIAS}, {"bias": BIAS, "mask": CAUSAL[None, None]}),
+    "softcap": ({}, {"softcap": 1.0}, {"softcap": 1.0}),
+    "sink": ({}, {"sink": SINK}, {"sink": SINK}),
+    "values of a different width": ({"width": 5}, {}, {}),
+}
+"""Sizes of query, key and value; what the oracle is told; and the options of a library that say the same."""
 
-@probe("grouped-query heads")
-def _(column, rng):
-    return gives(column, qkv(rng, heads=6), {})
+
+def gives(column, feature, rng):
+    """Return "yes" if the library has the options, once its result agrees with the oracle's; "" if it lacks an option."""
+    sizes, expected, options = OPTIONS[feature]
+    if not set(options) <= set(inspect.signature(ATTEND[column]).parameters):
+        return ""
+    arrays = qkv(rng, **sizes)
+    equal(ATTEND[column](*arrays, **options), arrays, **expected)
+    return "yes"
+
+
+def refuses(column, feature, message, error=ValueError):
+    """Return a probe of an option that the library has an argument for, and refuses."""
+
+    def probe(rng):
+        sizes, _, options = OPTIONS[feature]
+        with pytest.raises(error, match=message):
+            ATTEND[column](*qkv(rng, **sizes), **options)
+        return ""
+
+    return probe
+
+
+def window_of_a_layer(rng):
+    """Keras's layer has this option, its operation does not."""
+    layer = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4, sliding_window=2)
+    x = torch.from_numpy(numbers(rng, 1, 4, 8))
+    alone = layer(x, x).detach()
+    layer._sliding_window = None
+    np.testing.assert_allclose(
+        layer(x, x, attention_mask=torch.from_numpy((np.abs(DISTANCE) < 2)[None])).detach(), alone, atol=1e-5
+    )
+    return "layer"
+
+
+def refused_on_a_path(rng):
+    """Another path of torch takes a mask with causal."""
+    gives("torch SDPA", "causal with a mask", rng)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        refuses("torch SDPA", "causal with a mask", "should not be set", RuntimeError)(rng)
+    return "depends on path"
+
+
+EXCEPTIONS = {
+    ("Keras", "sliding window"): window_of_a_layer,
+    ("torch SDPA", "causal with a mask"): refused_on_a_path,
+    ("torch SDPA", "bias with a mask"): lambda rng: "",  # one argument for both
+    ("ONNX", "bias with a mask"): lambda rng: "",
+    ("Keras", "bias with a mask"): refuses("Keras", "bias with a mask", "Only one of"),
+    ("Keras", "softcap"): lambda rng: refuses("Keras", "softcap", "only supported for JAX on TPU")(rng) or "TPU",
+    ("jax.nn", "values of a different width"): refuses("jax.nn", "values of a different width", "value shape should be"),
+}
+
+
+def _option(feature):
+    def cell(column, rng):
+        exception = EXCEPTIONS.get((column, feature))
+        return gives(column, feature, rng) if exception is None else exception(rng)
+
+    return cell
+
+
+PROBES |= {feature: _option(feature) for feature in OPTIONS}
 
 
 @probe("causal, L ≠ S: aligned at")
@@ -55,156 +128,58 @@ def _(column, rng):
     return "start" if np.allclose(out, at_start, atol=1e-5) else "end"
 
 
-@probe("sliding window")
-def _(column, rng):
-    if column == "Keras":  # the layer has this option, the operation does not
-        layer = keras.layers.MultiHeadAttention(num_heads=2, key_dim=4, sliding_window=2)
-        band = torch.from_numpy((np.abs(np.arange(4)[:, None] - np.arange(4)) < 2)[None])
-        x = torch.from_numpy(numbers(rng, 1, 4, 8))
-        alone = layer(x, x).detach()
-        layer._sliding_window = None
-        np.testing.assert_allclose(layer(x, x, attention_mask=band).detach(), alone, atol=1e-5)
-        return "layer"
-    distance = np.arange(4) - np.arange(4)[:, None]
-    return gives(column, qkv(rng), {"allowed": (distance >= -2) & (distance <= 1)}, window=(2, 1))
-
-
-@probe("key lengths")
-def _(column, rng):
-    return gives(column, qkv(rng), {"allowed": np.arange(4) < 3}, lengths=np.asarray([3]))
-
-
-@probe("boolean array mask")
-def _(column, rng):
-    mask = rng.random((1, 1, 4, 4)) < 0.6
-    mask[..., 0] = True
-    return gives(column, qkv(rng), {"allowed": mask}, mask=mask)
-
-
-@probe("causal with a mask")
-def _(column, rng):
-    mask = rng.random((1, 1, 4, 4)) < 0.6
-    mask[..., 0] = True
-    arrays, expected = qkv(rng), {"allowed": mask & np.tri(4, dtype=bool)}
-    cell = gives(column, arrays, expected, mask=mask, causal=True)
-    if column == "torch SDPA":
-        with (
-            torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
-            pytest.raises(RuntimeError, match="should not be set"),
-        ):
-            gives(column, arrays, expected, mask=mask, causal=True)
-        return "depends on path"
-    return cell
-
-
-@probe("array bias")
-def _(column, rng):
-    bias = numbers(rng, 1, 2, 4, 4)
-    return gives(column, qkv(rng), {"bias": bias}, bias=bias)
-
-
-@probe("bias with a mask")
-def _(column, rng):
-    mask, bias = np.tri(4, dtype=bool)[None, None], numbers(rng, 1, 2, 4, 4)
-    if column in ("torch SDPA", "ONNX"):
-        return ""  # one argument for both
-    if column == "Keras":
-        with pytest.raises(ValueError, match="Only one of"):
-            ATTEND[column](*qkv(rng), bias=bias, mask=mask)
-        return ""
-    return gives(column, qkv(rng), {"allowed": mask, "bias": bias}, bias=bias, mask=mask)
-
-
-@probe("softcap")
-def _(column, rng):
-    if column == "Keras":
-        with pytest.raises(ValueError, match="only supported for JAX on TPU"):
-            ATTEND[column](*qkv(rng), softcap=1.0)
-        return "TPU"
-    return gives(column, qkv(rng), {"softcap": 1.0}, softcap=1.0)
-
-
-@probe("sink")
-def _(column, rng):
-    sink = numbers(rng, 2)
-    return gives(column, qkv(rng), {"sink": sink}, sink=sink)
-
-
-@probe("values of a different width")
-def _(column, rng):
-    query, key, value = qkv(rng)
-    if column == "jax.nn":
-        with pytest.raises(ValueError, match="value shape should be"):
-            ATTEND[column](query, key, value[..., :5])
-        return ""
-    return gives(column, (query, key, value[..., :5]), {})
-
-
 # options of mha-core only: a test checks the arguments of the other libraries, and none of them is such an option
 
 
-def only_ours(check):
-    def cell(column, rng):
-        if column != "mha-core":
-            return ""
-        check(rng)
-        return "yes"
+def only_ours(feature):
+    """Register a check of mha-core on (query, key, value) for the cells of a row that is empty for all others."""
 
-    return cell
+    def register(check):
+        def cell(column, rng):
+            return check(qkv(rng), rng) or "yes" if column == "mha-core" else ""
+
+        PROBES[feature] = cell
+
+    return register
 
 
-@probe("masks combined by and, or, not")
-@only_ours
-def _(rng):
-    arrays, q, k = qkv(rng), np.arange(4)[:, None], np.arange(4)
+@only_ours("masks combined by and, or, not")
+def _(arrays, rng):
     mask = (mha.causal() | mha.prefix(2)) & ~mha.window(0, 0)
-    allowed = ((k <= q) | (k < 2)) & (k != q)
-    out = mha.scaled_dot_product_attention(*arrays, mask=mask)
-    np.testing.assert_allclose(out, oracle.attention(*arrays, allowed=allowed)[0], atol=1e-5)
+    allowed = (CAUSAL | (np.arange(4) < 2)) & (DISTANCE != 0)
+    equal(mha.scaled_dot_product_attention(*arrays, mask=mask), arrays, allowed=allowed)
 
 
-@probe("packed sequences")
-@only_ours
-def _(rng):
-    arrays = qkv(rng)
+@only_ours("packed sequences")
+def _(arrays, rng):
+    sequence = np.asarray([0, 0, 0, 1])
     out = mha.scaled_dot_product_attention(*arrays, mask=mha.packed([3, 1]))
-    for part in (slice(0, 3), slice(3, 4)):
-        expected = oracle.attention(*(x[..., part, :] for x in arrays))[0]
-        np.testing.assert_allclose(out[..., part, :], expected, atol=1e-5)
+    equal(out, arrays, allowed=sequence[:, None] == sequence)
 
 
-@probe("ALiBi")
-@only_ours
-def _(rng):
-    arrays, distance = qkv(rng), np.abs(np.arange(4) - np.arange(4)[:, None])
-    bias = -np.asarray([2.0**-4, 2.0**-8])[:, None, None] * distance
-    out = mha.scaled_dot_product_attention(*arrays, bias=mha.alibi(2))
-    np.testing.assert_allclose(out, oracle.attention(*arrays, bias=bias)[0], atol=1e-5)
+@only_ours("ALiBi")
+def _(arrays, rng):
+    bias = -np.asarray([2.0**-4, 2.0**-8])[:, None, None] * np.abs(DISTANCE)
+    equal(mha.scaled_dot_product_attention(*arrays, bias=mha.alibi(2)), arrays, bias=bias)
 
 
-@probe("relative bias of T5")
-@only_ours
-def _(rng):
-    arrays, table = qkv(rng), numbers(rng, 32, 2)
+@only_ours("relative bias of T5")
+def _(arrays, rng):
+    table = numbers(rng, 32, 2)
     bias = mha.relative_bias(table, bidirectional=True, max_distance=128)
-    distance = np.arange(4) - np.arange(4)[:, None]
-    bucket = np.where(distance > 0, 16, 0) + np.abs(distance)  # short distances have a bucket each
-    expected = oracle.attention(*arrays, bias=np.moveaxis(table[bucket], -1, 0))[0]
-    np.testing.assert_allclose(mha.scaled_dot_product_attention(*arrays, bias=bias), expected, atol=1e-5)
+    bucket = np.where(DISTANCE > 0, 16, 0) + np.abs(DISTANCE)  # short distances have a bucket each
+    equal(mha.scaled_dot_product_attention(*arrays, bias=bias), arrays, bias=np.moveaxis(table[bucket], -1, 0))
 
 
-@probe("merges states over parts of the keys")
-@only_ours
-def _(rng):
-    query, key, value = qkv(rng)
+@only_ours("merges states over parts of the keys")
+def _(arrays, rng):
+    query, key, value = arrays
     parts = [mha.attention_state(query, key[..., s, :], value[..., s, :]) for s in (slice(0, 1), slice(1, 4))]
-    np.testing.assert_allclose(mha.merge_states(*parts).out, oracle.attention(query, key, value)[0], atol=1e-5)
+    equal(mha.merge_states(*parts).out, arrays)
 
 
-@probe("weights of some rows and columns")
-@only_ours
-def _(rng):
-    query, key, value = qkv(rng)
-    lse = mha.attention_state(query, key, value).lse
-    weights = oracle.attention(query, key, value)[2]
+@only_ours("weights of some rows and columns")
+def _(arrays, rng):
+    query, key, _ = arrays
+    lse, weights = mha.attention_state(*arrays).lse, oracle.attention(*arrays)[2]
     np.testing.assert_allclose(mha.attention_weights(query, key, lse, rows=[2], cols=[1]), weights[..., 2:3, 1:2], atol=1e-5)

@@ -25,12 +25,38 @@ TITLES = {TIME: "time, one thread", COST: "cost relative to plain NumPy", MEMORY
 
 
 @dataclass
-class Project:
-    """A repository with asv's configuration."""
+class Repository:
+    """A new repository."""
 
     root: Path
     hashes: list[str] = field(default_factory=list)
-    """The commits, oldest first."""
+    """The commits, oldest first, one a day from the first of January 2026."""
+
+    def git(self, *words, day=1, text=None):
+        """Return what a git command prints."""
+        names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        dates = {f"GIT_{who}_DATE": f"2026-01-{day:02} 12:00:00 +0000" for who in ("AUTHOR", "COMMITTER")}
+        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        done = subprocess.run(
+            ["git", "-C", str(self.root), *words],
+            input=text,
+            env=os.environ | names | dates | alone,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        return done.stdout.strip()
+
+    def commit(self, subject):
+        self.git("commit", "--quiet", "--allow-empty", "--file=-", day=len(self.hashes) + 1, text=subject)
+        self.hashes.append(self.git("rev-parse", "HEAD"))
+        return self.hashes[-1]
+
+
+@dataclass
+class Project(Repository):
+    """A repository with asv's configuration."""
+
     known: dict[str, dict] = field(default_factory=dict)
     """The last description of each benchmark, by name."""
 
@@ -48,48 +74,32 @@ class Project:
     def results(self):
         return self.root / "asv_benches" / "results"
 
-    def git(self, *words, day=1, text=None):
-        names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        dates = {f"GIT_{who}_DATE": f"2026-01-{day:02} 12:00:00 +0000" for who in ("AUTHOR", "COMMITTER")}
-        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-        done = subprocess.run(
-            ["git", "-C", str(self.root), *words],
-            input=text,
-            env=os.environ | names | dates | alone,
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-        )
-        return done.stdout.strip()
+    def write_benchmarks(self):
+        write_json(str(self.results / "benchmarks.json"), self.known, 2)
 
-    def commit(self, subject):
-        self.git("commit", "--quiet", "--allow-empty", "--file=-", day=len(self.hashes) + 1, text=subject)
-        self.hashes.append(self.git("rev-parse", "HEAD"))
+    def measure(self, commit, name, values, *, version="1", machine="ci-2core", environment="env", started=None):
+        """Write the results of a benchmark at a commit, and its description, as asv does.
 
-    def benchmark(self, name, backends, cases, version="1"):
-        """Return the description of a benchmark as asv writes it, and write it to benchmarks.json."""
+        ``values``: by (backend, case); a combination without a value was skipped.
+        """
+        names = [list(dict.fromkeys(words)) for words in zip(*values, strict=True)]
         described = {
             "name": name,
-            "params": [[repr(word) for word in words] for words in (backends, cases)],
+            "params": [list(map(repr, words)) for words in names],
             "param_names": ["backend", "case"],
             "unit": UNITS[name],
             "version": version,
             "type": "track",
         }
         self.known[name] = described | ({"pretty_name": TITLES[name]} if name in TITLES else {})
-        write_json(str(self.results / "benchmarks.json"), self.known, 2)
-        return self.known[name]
-
-    def measure(self, commit, described, values, *, machine="ci-2core", environment="env", started=None):
-        """Write the results of a commit. ``values``: by (backend, case); a cell without a value was skipped."""
+        self.write_benchmarks()
         facts = {"machine": machine, "os": "Linux", "arch": "x86_64", "cpu": f"cpu of {machine}", "num_cpu": "2", "ram": "1"}
         write_json(str(self.results / machine / "machine.json"), facts, 1)
-        names = [[word.strip("'") for word in words] for words in described["params"]]
         row = [values.get(cell, NAN) for cell in itertools.product(*names)]
         empty = [None] * len(row)
         results = Results(facts | {"python": "3.11"}, {}, commit, 0, "3.11", environment, {})
         results.load_data(str(self.results))
-        results.add_result(described, BenchmarkResult(row, empty, empty, 0, "", None), started_at=started)
+        results.add_result(self.known[name], BenchmarkResult(row, empty, empty, 0, "", None), started_at=started)
         results.save(str(self.results))
 
     def facts(self, commit, facts, machine="ci-2core"):
@@ -100,15 +110,16 @@ class Project:
 
 def line(machine, benchmark, case, backend):
     """Return the only series with these names."""
-    (found,) = [each for each in machine.series if (each.benchmark.name, each.case, each.backend) == (benchmark, case, backend)]
-    return found
+    (series_of,) = [
+        each for each in machine.series if (each.benchmark.name, each.case, each.backend) == (benchmark, case, backend)
+    ]
+    return series_of
 
 
 def measured(project, values, backend="numpy", **options):
     """Write one value for each commit."""
-    described = project.benchmark(TIME, [backend], ["case"])
     for commit, value in zip(project.hashes, values, strict=False):
-        project.measure(commit, described, {(backend, "case"): value}, **options)
+        project.measure(commit, TIME, {(backend, "case"): value}, **options)
 
 
 def only(project):
@@ -162,9 +173,8 @@ def planted(root):
         if at == LAST:
             times["torch", "long"] = None
             del bytes_of["torch", "long"]
-        project.measure(commit, project.benchmark(TIME, backends, ["short", "long"]), times)
-        project.measure(commit, project.benchmark(COST, backends, ["short", "long"]), costs)
-        project.measure(commit, project.benchmark(MEMORY, backends, ["long"]), bytes_of)
+        for name, values in ((TIME, times), (COST, costs), (MEMORY, bytes_of)):
+            project.measure(commit, name, values)
     processor = {"model": "EPYC <1>", "cores": 2, "flags": ["avx2", "avx512f"], "system": "Linux x86_64"}
     project.facts(project.hashes[LAST], {"processor": processor, "versions": {"python": "3.11.9", "numpy": "2.4.6"}})
     return project

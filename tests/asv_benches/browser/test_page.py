@@ -4,10 +4,10 @@ import re
 
 import pytest
 from browser import IMAGE_FROM_ELSEWHERE, NARROW, WIDE, complaint, hover, look, needs_browser, opened_afresh, requests, until
-from sample_history import LAST, STEP, UNMEASURED, planted
+from sample_history import LAST, STEP, UNMEASURED
 from selenium.webdriver.common.by import By
 
-from tracking import page, series
+from tracking import page
 
 WHEN = f"2026-01-{STEP + 1:02}"
 
@@ -15,10 +15,9 @@ pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    root = tmp_path_factory.mktemp("planted")
-    path = root / "report.html"
-    page.write(series.read(planted(root / "project").config), path)
+def report(history, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    page.write(history, path)
     return path
 
 

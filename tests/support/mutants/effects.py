@@ -11,7 +11,7 @@ import numpy as np
 OURS = ("mha_core", "mha_numpy", "mha_torch")
 
 happened: set[str] = set()
-"""What has happened in this process: "ran", if changed code ran; "effect", if an effect changed something."""
+"""Events of this process: "ran", if changed code ran; "effect", if an effect changed something."""
 
 
 def ran(x: Any = None) -> Any:
@@ -114,23 +114,27 @@ def _parts(x: Any) -> list[Any]:
     return [*vars(x).values()] if hasattr(x, "__dict__") else [getattr(x, name, None) for name in names]
 
 
-def _arrays(x: Any, depth: int = 4) -> Iterator[Any]:
-    if _is_array(x):
+def _leaves(x: Any, depth: int = 4) -> Iterator[Any]:
+    """Yield what an object consists of, to a depth: arrays, simple values, and the names of the types around them."""
+    if _is_array(x) or x is None or isinstance(x, (str, int, float, range, frozenset, type)) or callable(x) or not depth:
         yield x
-    elif depth and not callable(x) and not isinstance(x, (str, int, float)):
+    else:
+        yield type(x).__name__
         for part in _parts(x):
-            yield from _arrays(part, depth - 1)
+            yield from _leaves(part, depth - 1)
 
 
-def _key(x: Any, depth: int = 4) -> Any:
+def _arrays(x: Any) -> Iterator[Any]:
+    return filter(_is_array, _leaves(x))
+
+
+def _key(x: Any) -> Any:
     """Return a key that arguments of the same shapes share."""
-    if _is_array(x):
-        return tuple(x.shape), str(x.dtype)
-    if x is None or isinstance(x, (str, int, float, range, frozenset)):
-        return x
-    if not depth or isinstance(x, type) or callable(x):
-        return id(x)
-    return type(x).__name__, *(_key(part, depth - 1) for part in _parts(x))
+    simple = (str, int, float, range, frozenset, type(None))
+    return tuple(
+        (tuple(leaf.shape), str(leaf.dtype)) if _is_array(leaf) else leaf if isinstance(leaf, simple) else id(leaf)
+        for leaf in _leaves(x)
+    )
 
 
 def _map(function: Callable[[Any], Any], result: Any) -> Any:

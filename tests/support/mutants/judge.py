@@ -43,10 +43,10 @@ Step = tuple[Judged, str]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant."""
+    """The fate of a mutant."""
 
     killed: str
-    """How it was found: by an exception, a crash, a timeout, or because the kernel refused everything; "" if it lives."""
+    """The way it was found: by an exception, a crash, a timeout, or because the kernel refused everything; "" if it lives."""
     step: str
     """The kernel and dtype that were judged last."""
     message: str
@@ -95,10 +95,10 @@ def _judge_design(judged: Judged, dtype: str, seconds: float) -> bool:
     backend = find(judged.backend, None, None)
     if dtype not in backend.dtypes:
         return True
-    kernels = {kernel.name: kernel.handles for kernel in registry().kernels.get((judged.backend, judged.op), ())}
-    features = FEATURES[judged.op] if judged.kernel == ALGEBRA else kernels[judged.kernel]
+    kernels = {kernel.name: kernel for kernel in registry().kernels.get((judged.backend, judged.op), ())}
+    features = FEATURES[judged.op] if judged.kernel == ALGEBRA else kernels[judged.kernel].handles
     if judged.op == "attention":
-        _judge_small_problems(backend, judged.kernel, features, dtype)
+        _judge_small_problems(backend, kernels.get(judged.kernel), features, dtype)
     result = designed.judge_design(backend, judged.op, judged.kernel, features, dtype, np.random.default_rng(0))
     if judged.op == "attention" and judged.kernel == ALGEBRA and dtype == DTYPES[0]:
         _judge_large_problems(backend, dtype)
@@ -121,8 +121,8 @@ def _judge_large_problems(backend: Any, dtype: str) -> None:
         judge_large_batch(backend, dtype, np.random.default_rng(1))
 
 
-def _judge_small_problems(backend: Any, kernel: str, features: frozenset[str], dtype: str) -> None:
-    """Judge a kernel as other sections of the suite do: on one feature at a time, and on random problems."""
+def _judge_small_problems(backend: Any, kernel: Any, features: frozenset[str], dtype: str) -> None:
+    """Judge a kernel, None: the algebra, as other sections of the suite do: on single features, and on random problems."""
     import numpy as np
 
     from mha_conformance.cases.features import FEATURES, plain, with_features
@@ -131,11 +131,9 @@ def _judge_small_problems(backend: Any, kernel: str, features: frozenset[str], d
     from mha_conformance.judge.random_problems import judge_problems
     from mha_conformance.probes.recorder import recorded
     from mha_conformance.test_kernels import LONG, SHAPES
-    from mha_core.dispatch.registry import registry
 
-    known = {one.name: one for one in registry().kernels.get((backend.name, "attention"), ())}
     rng = np.random.default_rng(0)
-    with recorded(known[kernel]) if kernel in known else contextlib.nullcontext():
+    with recorded(kernel) if kernel else contextlib.nullcontext():
         for chosen in [[], *([name] for name in FEATURES if name in features)]:
             for shape in SHAPES:
                 judge_call(backend, with_features(plain(rng, *shape), chosen, rng), dtype, wants_lse="lse" in features)

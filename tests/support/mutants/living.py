@@ -16,7 +16,7 @@ class Entry(NamedTuple):
 
     module: str
     reason: str
-    """Why they change no answer beyond its bound; "" if they do, or if nobody knows."""
+    """The reason why they change no answer beyond its bound; "" if they do, or if nobody knows."""
     function: str = ""
     operator: str = ""
     text: str = ""
@@ -36,7 +36,7 @@ class Living(NamedTuple):
     def read(cls, path: Path = FILE) -> Living:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
         entries = ((module, entry.pop("changes", [""]), entry) for module, of_module in tables.items() for entry in of_module)
-        return cls(tuple(Entry(module, change=change, **rest) for module, changes, rest in entries for change in changes))
+        return cls(tuple(Entry(module, change=change, **fields) for module, changes, fields in entries for change in changes))
 
     def reason(self, record: Mapping[str, Any]) -> str | None:
         """Return why a mutant lives, "" if there is no reason, None if it was not known to live."""

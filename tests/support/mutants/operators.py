@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any, TypeGuard
 
 IDLE = {"copy", "device", "strict"}
 """Keyword arguments that change no answer on a CPU."""
@@ -47,7 +48,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What identifies the mutant, whatever changes elsewhere in the module."""
+        """The fields that identify the mutant, whatever changes elsewhere in the module."""
         return self.module, self.function, self.operator, self.text, self.change
 
     @property
@@ -61,7 +62,7 @@ def mutants(source: str, module: str = "") -> list[Mutant]:
     """Return all mutants of a source, in the order of its lines."""
     tree, lines = ast.parse(source), source.splitlines()
     parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    found: dict[tuple[str, ...], Mutant] = {}
+    by_key: dict[tuple[str, ...], Mutant] = {}
     for node, function in _places(tree, ""):
         line = _line(parents, node)
         for name, operator in OPERATORS.items():
@@ -69,11 +70,11 @@ def mutants(source: str, module: str = "") -> list[Mutant]:
                 change = described or _change(parents, node, new)
                 mutant = Mutant(module, function, name, line, lines[line - 1].strip(), change, tree, node, new)
                 for again in count(2):  # the same change twice in a line
-                    if mutant.key not in found:
+                    if mutant.key not in by_key:
                         break
                     mutant = replace(mutant, change=f"{change} ({again})")
-                found[mutant.key] = mutant
-    return sorted(found.values(), key=lambda mutant: mutant.line)
+                by_key[mutant.key] = mutant
+    return sorted(by_key.values(), key=lambda mutant: mutant.line)
 
 
 # which nodes may be changed
@@ -90,7 +91,7 @@ def _places(node: ast.AST, function: str) -> Iterator[Place]:
 def _children(node: ast.AST, function: str) -> Iterator[ast.AST]:
     match node:
         case ast.FunctionDef(args=args, body=body):
-            children = [*args.defaults, *(x for x in args.kw_defaults if x is not None), *body]
+            children = [*_children(args, function), *body]
         case ast.ClassDef(body=children):
             pass
         case ast.AnnAssign(value=value):
@@ -154,16 +155,20 @@ Edits = Iterator[tuple[str | None, ast.AST]]
 def drop(node: ast.AST) -> Edits:
     """Drop a statement that changes something, or a keyword argument."""
     match node:
-        case ast.AugAssign() | ast.Expr() | ast.Delete() | ast.Continue():
-            yield f"without {ast.unparse(node)}", ast.Pass()
-        case ast.Assign(targets=[ast.Subscript() | ast.Attribute()]):
+        case (
+            ast.AugAssign()
+            | ast.Expr()
+            | ast.Delete()
+            | ast.Continue()
+            | ast.Assign(targets=[ast.Subscript() | ast.Attribute()])
+        ):
             yield f"without {ast.unparse(node)}", ast.Pass()
         case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in _read(value):
             yield f"without {ast.unparse(node)}", ast.Pass()
         case ast.Call(keywords=keywords):
             for one in keywords:
                 if one.arg not in IDLE:
-                    yield None, _replaced(node, keywords=[x for x in keywords if x is not one])
+                    yield None, _replaced(node, keywords=_without(keywords, one))
 
 
 def shift(node: ast.AST) -> Edits:
@@ -180,9 +185,9 @@ def shift(node: ast.AST) -> Edits:
                 yield None, _replaced(node, lower=ast.BinOp(lower, ast.Add(), ast.Constant(1)))
             if upper is not None and _read(upper):
                 yield None, _replaced(node, upper=ast.BinOp(upper, ast.Sub(), ast.Constant(1)))
-        case ast.Call(func=ast.Name(id="range" | "slice"), args=[*args]) if len(args) < 3:
-            if _read(args[-1]) and not isinstance(args[-1], ast.Starred):
-                yield None, _replaced(node, args=[*args[:-1], ast.BinOp(args[-1], ast.Sub(), ast.Constant(1))])
+        case ast.Call(func=ast.Name(id="range" | "slice"), args=[*first, last]) if len(first) < 2:
+            if _read(last) and not isinstance(last, ast.Starred):
+                yield None, _replaced(node, args=[*first, ast.BinOp(last, ast.Sub(), ast.Constant(1))])
 
 
 def swap(node: ast.AST) -> Edits:
@@ -215,11 +220,11 @@ def ignore(node: ast.AST) -> Edits:
                 yield text, _replaced(node, test=ast.Constant(value))
         case ast.comprehension(ifs=[*ifs]):
             for one in ifs:
-                yield f"always {ast.unparse(one)}", _replaced(node, ifs=[x for x in ifs if x is not one])
-        case ast.BoolOp(op=op, values=values):
-            for at in range(len(values)):
-                rest = [*values[:at], *values[at + 1 :]]
-                yield None, copy.deepcopy(rest[0]) if len(rest) == 1 else ast.BoolOp(copy.deepcopy(op), copy.deepcopy(rest))
+                yield f"always {ast.unparse(one)}", _replaced(node, ifs=_without(ifs, one))
+        case ast.BoolOp(values=[first, second]):
+            yield from ((None, copy.deepcopy(operand)) for operand in (second, first))
+        case ast.BoolOp(values=values):
+            yield from ((None, _replaced(node, values=_without(values, one))) for one in values)
         case ast.match_case(pattern=pattern) if not (isinstance(pattern, ast.MatchAs) and pattern.pattern is None):
             yield f"never case {ast.unparse(pattern)}", _replaced(node, guard=ast.Constant(False))
 
@@ -235,30 +240,27 @@ def alias(node: ast.AST) -> Edits:
         inner = part.value if isinstance(part, ast.Starred) else part
         first: ast.expr = _call("_mutant_first", _as_call(inner))
         first = ast.Starred(first, ast.Load()) if isinstance(part, ast.Starred) else first
-        index = first if len(parts) == 1 and not isinstance(node.slice, ast.Tuple) else _elements(parts, at, first)
+        index = ast.Tuple([*parts[:at], first, *parts[at + 1 :]], ast.Load()) if isinstance(node.slice, ast.Tuple) else first
         yield f"{ast.unparse(node)} reads the first for {ast.unparse(part)}", _replaced(node, slice=index)
 
 
 def keep(node: ast.AST) -> Edits:
     """Return a function's first result again for arguments of the same shapes."""
-    if isinstance(node, ast.FunctionDef) and _can_be_wrapped(node) and not node.name.startswith("supports"):
-        yield f"{node.name} keeps its first result", _wrapped(node, ast.Name("_mutant_kept", ast.Load()))
+    if _can_be_wrapped(node) and not node.name.startswith("supports"):
+        yield _wrapped(node, "keeps its first result", ast.Name("_mutant_kept", ast.Load()))
 
 
 def round_(node: ast.AST) -> Edits:
     """Round the arrays that a function returns to float16."""
-    if isinstance(node, ast.FunctionDef) and _can_be_wrapped(node) and _returns_arrays(node):
-        yield f"{node.name} rounds its result", _wrapped(node, ast.Name("_mutant_rounded", ast.Load()))
+    if _can_be_wrapped(node) and _returns_arrays(node):
+        yield _wrapped(node, "rounds its result", ast.Name("_mutant_rounded", ast.Load()))
 
 
 def beyond(node: ast.AST) -> Edits:
     """Turn the rows of a function's result by one, if an axis of its arguments is longer than an edge."""
-    if isinstance(node, ast.FunctionDef) and _can_be_wrapped(node) and _returns_arrays(node):
+    if _can_be_wrapped(node) and _returns_arrays(node):
         for edge in EDGES:
-            yield (
-                f"{node.name} turns its rows beyond {edge}",
-                _wrapped(node, _call("_mutant_turned_beyond", ast.Constant(edge))),
-            )
+            yield _wrapped(node, f"turns its rows beyond {edge}", _call("_mutant_turned_beyond", ast.Constant(edge)))
 
 
 OPERATORS: dict[str, Callable[[ast.AST], Edits]] = {
@@ -293,15 +295,17 @@ def _as_call(part: ast.expr) -> ast.expr:
     return _call("slice", *(x or ast.Constant(None) for x in (part.lower, part.upper, part.step)))
 
 
-def _elements(parts: list[ast.expr], at: int, new: ast.expr) -> ast.Tuple:
-    return ast.Tuple([*parts[:at], new, *parts[at + 1 :]], ast.Load())
+def _without(nodes: list[Any], one: ast.AST) -> list[Any]:
+    return [node for node in nodes if node is not one]
 
 
-def _can_be_wrapped(node: ast.FunctionDef) -> bool:
-    """Return whether a function may get a decorator: it is no generator, and no property."""
-    if any(word in ast.unparse(x) for x in node.decorator_list for word in _UNWRAPPED) or node.name.startswith("__"):
+def _can_be_wrapped(node: ast.AST) -> TypeGuard[ast.FunctionDef]:
+    """Return whether a node is a function that may get a decorator: no generator, and no property."""
+    if not isinstance(node, ast.FunctionDef) or node.name.startswith("__") or _is_abstract(node):
         return False
-    return not any(isinstance(x, (ast.Yield, ast.YieldFrom)) for x in ast.walk(node)) and not _is_abstract(node)
+    if any(word in ast.unparse(decorator) for decorator in node.decorator_list for word in _UNWRAPPED):
+        return False
+    return not any(isinstance(x, (ast.Yield, ast.YieldFrom)) for x in ast.walk(node))
 
 
 def _is_abstract(node: ast.FunctionDef) -> bool:
@@ -330,5 +334,5 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
 
 
-def _wrapped(node: ast.FunctionDef, decorator: ast.expr) -> ast.AST:
-    return _replaced(node, decorator_list=[decorator, *node.decorator_list])
+def _wrapped(node: ast.FunctionDef, effect: str, decorator: ast.expr) -> tuple[str, ast.AST]:
+    return f"{node.name} {effect}", _replaced(node, decorator_list=[decorator, *node.decorator_list])

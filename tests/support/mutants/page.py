@@ -74,18 +74,18 @@ def markdown(results: Mapping[str, Any], living: Living) -> str:
     left = [x for x in records if not x["killed"]]
     by = Counter(x["killed"] for x in records if x["killed"])
     explained = sum(bool(living.reason(x)) for x in left)
-    found = len(records) - len(left)
+    killed = len(records) - len(left)
     by_crash = by["crash"] + by["timeout"]
     text = TEXT.format(
         commands="\n".join(f"$ {command}" for command in results["commands"]),
         count=len(records),
-        killed=found,
-        share=found / max(1, len(records)),
-        others=_others(len(left), explained),
+        killed=killed,
+        share=killed / max(1, len(records)),
+        others=_living_sentence(len(left), explained),
         by_check=by["AssertionError"],
         by_crash=by_crash,
         by_refusal=by["refuses"],
-        by_error=found - by["AssertionError"] - by_crash - by["refuses"],
+        by_error=killed - by["AssertionError"] - by_crash - by["refuses"],
         operators=_operators(records),
         modules=_modules(records, results["enumerated"]),
         living="\n".join(_living(left, living)),
@@ -93,7 +93,7 @@ def markdown(results: Mapping[str, Any], living: Living) -> str:
     return reports.page("Mutants", text)
 
 
-def _others(left: int, explained: int) -> str:
+def _living_sentence(left: int, explained: int) -> str:
     """Return a sentence on the mutants that live."""
     if left == explained:
         return f"For each of the {left} others there is a reason, given below."

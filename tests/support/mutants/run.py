@@ -41,25 +41,27 @@ def every(module: str) -> list[Mutant]:
 
 def chosen(modules: Sequence[str], *, cap: int, sample: int | None, seed: int) -> list[Mutant]:
     """Return a random sample of the mutants of each module, or of all of these together, in the order of the table."""
-    found: list[Mutant] = []
+    selected: list[Mutant] = []
     for module in modules:
         of_module = every(module)
         at = random.Random(f"{seed} {module}").sample(range(len(of_module)), min(cap, len(of_module)))
-        found += [of_module[i] for i in sorted(at)]
+        selected += [of_module[i] for i in sorted(at)]
     if sample is None:
-        return found
-    return [found[i] for i in sorted(random.Random(seed).sample(range(len(found)), min(sample, len(found))))]
+        return selected
+    return [selected[i] for i in sorted(random.Random(seed).sample(range(len(selected)), min(sample, len(selected))))]
 
 
 def key_of(record: Record) -> tuple[str, ...]:
     return tuple(record[name] for name in FIELDS)
 
 
-def judged(found: Sequence[Mutant], dtypes: Sequence[str], *, seconds: float, suite: bool, at_a_time: int) -> Iterator[Record]:
+def judged(
+    selected: Sequence[Mutant], dtypes: Sequence[str], *, seconds: float, suite: bool, at_a_time: int
+) -> Iterator[Record]:
     """Yield the record of each mutant, as it becomes known."""
 
     def jobs() -> Iterator[tuple[Mutant, Child]]:
-        for mutant in found:
+        for mutant in selected:
             yield mutant, Child(mutant.module, mutant.tree, steps_of(TABLE[mutant.module], dtypes), seconds, suite=suite)
 
     for mutant, verdict in judged_all(jobs(), at_a_time):
@@ -78,12 +80,13 @@ def _check_unchanged(modules: Sequence[str]) -> None:
 def _report(records: Iterator[Record], count: int) -> list[Record]:
     """Print a line for each record, and the totals; return the records, or those until Ctrl-C was pressed."""
     living, done, began = Living.read(), list[Record](), time.monotonic()
-    for at, record in enumerate(_until_interrupted(records), 1):
-        done.append(record)
-        reason = living.reason(record) or record["message"] or "no reason is known"
-        fate = f"killed: {record['killed']}" if record["killed"] else f"LIVES: {reason}"
-        where = f"{record['module']}:{record['line']} {record['function']}"
-        print(f"[{at}/{count}] {record['seconds']:5.1f} s  {where}  {record['change'][:90]}  {fate}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        for record in records:
+            done.append(record)
+            reason = living.reason(record) or record["message"] or "no reason is known"
+            fate = f"killed: {record['killed']}" if record["killed"] else f"LIVES: {reason}"
+            where = f"{record['module']}:{record['line']} {record['function']}"
+            print(f"[{len(done)}/{count}] {record['seconds']:5.1f} s  {where}  {record['change'][:90]}  {fate}", flush=True)
     left = [record for record in done if not record["killed"]]
     unexplained = sum(not living.reason(record) for record in left)
     print(f"{len(done)} mutants: {len(done) - len(left)} killed, {len(left)} live, {unexplained} of them without a reason")
@@ -91,36 +94,31 @@ def _report(records: Iterator[Record], count: int) -> list[Record]:
     return done
 
 
-def _until_interrupted(records: Iterator[Record]) -> Iterator[Record]:
-    with contextlib.suppress(KeyboardInterrupt):
-        yield from records
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parsed(sys.argv[1:] if arguments is None else arguments)
-    modules = given.modules or list(TABLE)
+    options = _parsed(sys.argv[1:] if arguments is None else arguments)
+    modules = options.modules or list(TABLE)
     prepare({judged.backend for module in modules for judged in TABLE[module]})
-    found = chosen(modules, cap=given.cap, sample=given.sample, seed=given.seed)
+    selected = chosen(modules, cap=options.cap, sample=options.sample, seed=options.seed)
     results: dict[str, Any] = {"commands": [], "mutants": []}
-    if given.again and given.json.exists():
-        results = json.loads(given.json.read_text(encoding="utf-8"))
-        living = Living.read()
+    living = Living.read()
+    if options.again and options.json.exists():
+        results = json.loads(options.json.read_text(encoding="utf-8"))
         known = {key_of(record) for record in results["mutants"] if record["killed"] or living.reason(record)}
-        found = [mutant for mutant in found if mutant.key not in known]
-    results["commands"].append(given.command)
-    if given.only:
-        found = [x for x in found if given.only in f"{x.function} {x.change}"]
-    _check_unchanged(list(dict.fromkeys(mutant.module for mutant in found)))
+        selected = [mutant for mutant in selected if mutant.key not in known]
+    results["commands"].append(options.command)
+    if options.only:
+        selected = [x for x in selected if options.only in f"{x.function} {x.change}"]
+    _check_unchanged(list(dict.fromkeys(mutant.module for mutant in selected)))
     records = _report(
-        judged(found, given.dtypes, seconds=given.seconds, suite=given.suite, at_a_time=given.at_a_time), len(found)
+        judged(selected, options.dtypes, seconds=options.seconds, suite=options.suite, at_a_time=options.at_a_time),
+        len(selected),
     )
-    if given.json:
+    if options.json:
         new = {key_of(record): record for record in records}
         kept = [new.pop(key_of(record), record) for record in results["mutants"]]
         results["mutants"] = sorted([*kept, *new.values()], key=lambda x: (list(TABLE).index(x["module"]), x["line"]))
         results["enumerated"] = {module: len(every(module)) for module in TABLE}
-        given.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    living = Living.read()
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 1 if any(not record["killed"] and living.reason(record) is None for record in records) else 0
 
 
@@ -137,13 +135,13 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write all results to this file")
     parser.add_argument("--again", action="store_true", help="judge only mutants that live in the file, for no known reason")
     parser.add_argument("--suite", action="store_true", help="then judge by mha conform --quick, too")
-    given = parser.parse_args(arguments)
-    if unknown := set(given.modules) - set(TABLE):
+    options = parser.parse_args(arguments)
+    if unknown := set(options.modules) - set(TABLE):
         parser.error(f"not in table.py: {', '.join(sorted(unknown))}")
-    if given.again and not given.json:
+    if options.again and not options.json:
         parser.error("--again needs --json")
-    given.command = f"python -m mutants.run {shlex.join(arguments)}".strip()
-    return given
+    options.command = f"python -m mutants.run {shlex.join(arguments)}".strip()
+    return options
 
 
 if __name__ == "__main__":

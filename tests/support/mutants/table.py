@@ -41,17 +41,13 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_numpy.activations": LAYERS[::-1],
     "mha_numpy.layers": LAYERS,
     "mha_numpy.scratch": (*TILES, *LAYERS[:1]),
-    "mha_numpy.attention.bias_gradients": TILE_GRADIENTS,
-    "mha_numpy.attention.exponential": TILES,
-    "mha_numpy.attention.few_pairs": TILES,
-    "mha_numpy.attention.gradient_sums": TILE_GRADIENTS,
-    "mha_numpy.attention.gradient_tiles": TILE_GRADIENTS,
-    "mha_numpy.attention.gradients": TILE_GRADIENTS,
-    "mha_numpy.attention.kernel": TILES,
-    "mha_numpy.attention.masks_and_biases": TILES,
-    "mha_numpy.attention.split": TILES,
-    "mha_numpy.attention.subproblem": TILES,
-    "mha_numpy.attention.tiles": TILES,
+    **{
+        f"mha_numpy.attention.{module}": TILE_GRADIENTS if "gradient" in module else TILES
+        for module in (
+            *("bias_gradients", "exponential", "few_pairs", "gradient_sums", "gradient_tiles", "gradients", "kernel"),
+            *("masks_and_biases", "split", "subproblem", "tiles"),
+        )
+    },
     "mha_core.algebra.activations": _pieces("numpy", ALGEBRA, "gelu", "relu", "silu"),
     "mha_core.algebra.arrays": BOTH,
     "mha_core.algebra.attention_vjp": GRADIENTS_BY_ALGEBRA,
@@ -61,11 +57,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_core.algebra.dropout": (*BY_ALGEBRA, *GRADIENTS_BY_ALGEBRA),
     "mha_core.algebra.scatter": _pieces("numpy", ALGEBRA, "embedding_vjp"),
     "mha_core.algebra.attention": BY_ALGEBRA,
-    "mha_core.algebra.biases": BOTH,
-    "mha_core.algebra.blocks": BOTH,
-    "mha_core.algebra.expressions": BOTH,
-    "mha_core.algebra.grid": BOTH,
-    "mha_core.algebra.masks": BOTH,
+    **{f"mha_core.algebra.{module}": BOTH for module in ("biases", "blocks", "expressions", "grid", "masks")},
     "mha_core.algebra.norms": _pieces("numpy", ALGEBRA, "linear", "layer_norm", "rms_norm"),
     "mha_core.algebra.packed": BOTH,
     "mha_core.algebra.positions": _pieces("numpy", ALGEBRA, "rotary"),
@@ -89,38 +81,22 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_torch.shapes": (*SDPA, *SDPA_VJP),
 }
 
-ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "mha_core.algebra.attention": ("attention_weights", "grouped_sink"),
-    "mha_core.algebra.biases": (
-        *("alibi", "relative_bias", "ArrayBias.check", "Alibi.check", "RelativeBias.check"),
-        *(f"{name}.part" for name in ("Bias", "ArrayBias", "RelativeBias")),
-    ),
-    "mha_core.algebra.dropout": (
-        "weight_dropout",
-        "checked_rate",
-        "checked_seed",
-        "kept_elements",
-        "named_seed",
-        "_mix",
-        "mixed",
-    ),
-    "mha_core.algebra.scatter": ("placed", "_spread"),
-    "mha_core.algebra.grid": ("Term", "check_aligned", "check_broadcast", "check_integers", "_key"),
-    "mha_core.algebra.expressions": (
-        "Mask",
-        "PartOfMask",
-        "as_mask",
-        *(f"{name}.part" for name in ("And", "Or", "Not", "ArrayMask")),
-    ),
-    "mha_core.algebra.masks": (
-        *("_size", "window", "chunks", "prefix", "key_lengths", "packed"),
-        *(f"{name}.part" for name in ("Band", "Chunks", "KeyLengths", "Segments", "Packed")),
-    ),
-    "mha_core.algebra.positions": ("sinusoidal_positions", "rotary_tables", "_table"),
-    "mha_core.algebra.problem": ("scores_shape",),
-    "mha_core.algebra.state": ("merge_states", "identity"),
-    "mha_core.algebra.visibility": ("template",),
+_ELSEWHERE = {
+    "attention": "attention_weights grouped_sink",
+    "biases": """alibi relative_bias ArrayBias.check Alibi.check RelativeBias.check
+        Bias.part ArrayBias.part RelativeBias.part""",
+    "dropout": "weight_dropout checked_rate checked_seed kept_elements named_seed _mix mixed",
+    "scatter": "placed _spread",
+    "grid": "Term check_aligned check_broadcast check_integers _key",
+    "expressions": "Mask PartOfMask as_mask And.part Or.part Not.part ArrayMask.part",
+    "masks": """_size window chunks prefix key_lengths packed
+        Band.part Chunks.part KeyLengths.part Segments.part Packed.part""",
+    "positions": "sinusoidal_positions rotary_tables _table",
+    "problem": "scores_shape",
+    "state": "merge_states identity",
+    "visibility": "template",
 }
+ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, names in _ELSEWHERE.items()}
 """Functions, or classes, that check arguments or that no problem of the design calls: tests of other sections judge them."""
 
 

@@ -10,6 +10,8 @@ from threading import Lock
 
 import numpy as np
 
+from .inputs import forwards, in_memory_order
+
 
 class Array(np.ndarray):
     """NumPy's array as a subclass, so that it belongs to this backend."""
@@ -23,18 +25,16 @@ def wrapped(x):
 
 
 class Namespace:
-    """NumPy, with some functions replaced and the names in ``lacks`` missing."""
+    """NumPy, with some functions replaced."""
 
-    def __init__(self, lacks=(), **functions):
-        self._lacks, self._functions = lacks, functions
+    def __init__(self, **functions):
+        self._functions = functions
 
     def __getattr__(self, name):
-        found = self._functions.get(name) or getattr(np, name)
-        if name in self._lacks:
-            raise AttributeError(f"module {__name__} has no attribute {name!r}")
-        if isinstance(found, type) or not callable(found):
-            return found
-        return lambda *arguments, **options: wrapped(found(*arguments, **options))
+        member = self._functions.get(name) or getattr(np, name)
+        if isinstance(member, type) or not callable(member):
+            return member
+        return lambda *arguments, **options: wrapped(member(*arguments, **options))
 
 
 def from_numpy(x, device):
@@ -46,10 +46,6 @@ def _truncated(x):
     if x.dtype != np.float32:
         return x
     return (np.ascontiguousarray(x).view(np.int32) & np.int32(-(1 << 13))).view(np.float32)
-
-
-def _matmul_of_few_bits(a, b):
-    return np.matmul(_truncated(a), _truncated(b))
 
 
 def _where_by_product(condition, x, y):
@@ -68,14 +64,9 @@ def _sum_in_half_precision(x, *, axis=None, keepdims=False, dtype=None):
         return np.sum(x.astype(np.float16), axis=axis, keepdims=keepdims).astype(np.float32)
 
 
-def _forwards(x, device):
-    """Read negative strides as if they were positive."""
-    return from_numpy(x[tuple(slice(None, None, -1 if stride < 0 else 1) for stride in x.strides)], device)
-
-
-def _through_float32(x, device):
-    """Convert every floating number to float32 and back."""
-    return from_numpy(x.astype(np.float32).astype(x.dtype) if x.dtype.kind == "f" else x, device)
+def _through(kind, change):
+    """Return a ``from_numpy`` that changes arrays of this kind of dtype."""
+    return lambda x, device: from_numpy(change(x).astype(x.dtype) if x.dtype.kind == kind else x, device)
 
 
 _buffer = {}
@@ -88,23 +79,13 @@ def _one_buffer(x, device):
     return memory.view(Array)
 
 
-def _without_signs_of_zero(x, device):
-    return from_numpy(x + np.zeros((), x.dtype) if x.dtype.kind == "f" else x, device)
-
-
-def _int64_through_float64(x, device):
-    """Convert int64 through float64, which has 53 bits."""
-    return from_numpy(x.astype(np.float64).astype(x.dtype) if x.dtype == np.int64 else x, device)
-
-
 def _unsigned(x):
     """Read int8 as if it had no sign."""
     return np.asarray(x).view(np.uint8).astype(np.int8) // 2 * 2 if x.dtype == np.int8 else np.asarray(x)
 
 
-def _in_memory_order(x):
-    """Read bytes in the order of memory, for bool only."""
-    return np.asarray(x).ravel("K").reshape(x.shape) if x.dtype == bool else np.asarray(x)
+def _booleans_in_memory_order(x):
+    return np.asarray(in_memory_order(x) if x.dtype == bool else x)
 
 
 def _as_completed(function, items):
@@ -137,20 +118,19 @@ def _in_pairs(function, items):
 FUNCTIONS = {
     "namespace": {
         None: Namespace,
-        "lacks_a_function": partial(Namespace, lacks=("matrix_transpose",)),
-        "matmul_of_few_bits": partial(Namespace, matmul=_matmul_of_few_bits),
+        "matmul_of_few_bits": partial(Namespace, matmul=lambda a, b: np.matmul(_truncated(a), _truncated(b))),
         "where_by_product": partial(Namespace, where=_where_by_product),
         "sum_in_half_precision": partial(Namespace, sum=_sum_in_half_precision),
     },
     "from_numpy": {
         None: from_numpy,
-        "strides_read_forwards": _forwards,
-        "numbers_through_float32": _through_float32,
+        "strides_read_forwards": lambda x, device: from_numpy(forwards(x), device),
+        "numbers_through_float32": _through("f", np.float32),
         "one_buffer": _one_buffer,
-        "without_signs_of_zero": _without_signs_of_zero,
-        "int64_through_float64": _int64_through_float64,
+        "without_signs_of_zero": _through("f", lambda x: x + np.zeros((), x.dtype)),
+        "int64_through_float64": _through("i", np.float64),  # which has 53 bits
     },
-    "to_numpy": {None: np.asarray, "unsigned": _unsigned, "in_memory_order": _in_memory_order},
+    "to_numpy": {None: np.asarray, "unsigned": _unsigned, "in_memory_order": _booleans_in_memory_order},
     "parallel": {
         None: map,
         "as_completed": _as_completed,

@@ -33,19 +33,19 @@ def bias(p, s):
     return s if p.bias is None else s + p.bias.block(grid_of(p)).astype(s.dtype)
 
 
-def allowed(p, *, wider=(0, 0), but=()):
-    """Return the mask's structure as booleans, with the band ``wider`` at both ends and without the parts in ``but``."""
+def allowed(p, *, wider=(0, 0), but=""):
+    """Return the mask's structure as booleans, with the band ``wider`` at both ends and without the part ``but``."""
     structure, (queries, keys) = p.structure, (p.query.shape[-2], p.key.shape[-2])
     i, j = np.arange(queries)[:, None], np.arange(keys)[None, :]
     seen = np.ones((queries, keys), dtype=bool)
-    low, high = (None, None) if "band" in but else structure.band
+    low, high = (None, None) if but == "band" else structure.band
     if low is not None:
         seen = seen & (j - i >= low - wider[0])
     if high is not None:
         seen = seen & (j - i <= high + wider[1])
-    if structure.key_lengths is not None and "key_lengths" not in but:
+    if structure.key_lengths is not None and but != "key_lengths":
         seen = seen & (j < structure.key_lengths[..., None, None, None])
-    if structure.packed is not None and "packed" not in but:
+    if structure.packed is not None and but != "packed":
         sequence = np.repeat(np.arange(len(structure.packed)), structure.packed)
         seen = seen & (sequence[:, None] == sequence[None, :])
     if structure.array is not None:
@@ -103,6 +103,11 @@ class Dense:
 right = Dense()
 
 
-def without(**fields):
-    """Return a kernel that ignores these options, although it declares them."""
-    return lambda p: right(replace(p, **dict.fromkeys(fields)))
+def without(option):
+    """Return a kernel that ignores an option, although it declares it."""
+    return lambda p: right(replace(p, **{option: None}))
+
+
+def changed(change):
+    """Return a kernel whose result (out, lse) is ``change(p, out, lse)`` of the right one."""
+    return lambda p: AttentionState(*change(p, *right(p)))

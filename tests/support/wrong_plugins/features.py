@@ -6,12 +6,10 @@ from .dense import allowed, without
 from .dense import right as right
 from .masks import masked_by
 
-ignores_softcap = without(softcap=True)
-ignores_sink = without(sink=True)
-ignores_bias = without(bias=True)
-ignores_causal = masked_by(partial(allowed, but=("band",)))
-ignores_key_lengths = masked_by(partial(allowed, but=("key_lengths",)))
-ignores_packed = masked_by(partial(allowed, but=("packed",)))
+ignores_softcap, ignores_sink, ignores_bias = map(without, ("softcap", "sink", "bias"))
+ignores_causal = masked_by(partial(allowed, but="band"))
+ignores_key_lengths = masked_by(partial(allowed, but="key_lengths"))
+ignores_packed = masked_by(partial(allowed, but="packed"))
 casual = right  # it declares "casual", so it is never chosen for causal masks; no result shows that
 
 

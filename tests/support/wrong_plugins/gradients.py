@@ -4,57 +4,49 @@ from dataclasses import replace
 
 import torch
 
-from mha_core.algebra.attention import attention_state
+from mha_core.algebra.attention import attention_state as right  # autograd passes through it
 from mha_core.plugin import AttentionState
-
-
-def right(p):
-    """The algebra, through which autograd passes."""
-    return attention_state(p)
 
 
 def gradient_cut(p):
     with torch.no_grad():
-        return attention_state(p)
+        return right(p)
 
 
 def gradient_of_the_key_cut(p):
-    return attention_state(p.with_arrays(p.query, p.key.detach(), p.value))
+    return right(p.with_arrays(p.query, p.key.detach(), p.value))
 
 
 def query_rounded_in_bfloat16(p):
     """Scale the query in its own dtype, then use a scale of 1."""
-    return attention_state(p.with_arrays(p.query * p.scale, p.key, p.value, scale=1.0))
+    return right(p.with_arrays(p.query * p.scale, p.key, p.value, scale=1.0))
 
 
 def gradient_of_the_sink_cut(p):
-    return attention_state(p if p.sink is None else replace(p, sink=p.sink.detach()))
+    return right(p if p.sink is None else replace(p, sink=p.sink.detach()))
 
 
 def gradient_of_the_bias_cut(p):
-    with_one = p.bias is not None and hasattr(p.bias, "array")
-    return attention_state(replace(p, bias=replace(p.bias, array=p.bias.array.detach())) if with_one else p)
+    return right(replace(p, bias=replace(p.bias, array=p.bias.array.detach())) if hasattr(p.bias, "array") else p)
 
 
 def gradient_of_lse_cut(p):
-    out, lse = attention_state(p)
+    out, lse = right(p)
     return AttentionState(out, None if lse is None else lse.detach())
 
 
 def gradient_of_wide_values_rounded(p):
     """Right, but for gradients of values wider than 32, which pass through bfloat16."""
-    if p.value.shape[-1] <= 32:
-        return attention_state(p)
-    out, lse = attention_state(p)
-    return AttentionState(Rounded.apply(out), lse)
+    out, lse = right(p)
+    return AttentionState(out if p.value.shape[-1] <= 32 else Rounded.apply(out), lse)
 
 
 def tangent_of_the_value_cut(p):
-    return attention_state(p.with_arrays(p.query, p.key, WithoutTangent.apply(p.value)))
+    return right(p.with_arrays(p.query, p.key, WithoutTangent.apply(p.value)))
 
 
 def one_value_for_all(p):
-    return attention_state(p.with_arrays(p.query, p.key, FirstOfAll.apply(p.value)))
+    return right(p.with_arrays(p.query, p.key, FirstOfAll.apply(p.value)))
 
 
 class Identity(torch.autograd.Function):

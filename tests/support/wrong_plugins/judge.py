@@ -43,24 +43,19 @@ def judge(plugin):
     os.environ["MHA_WRONG"] = plugin.id
     test_parallel.SECONDS = 3.0 if plugin.name == "one_at_a_time" else 60.0  # it hangs
     verdict = Verdict()
-    registered = [plugin.registered, *(["strict_plugin"] if plugin.backend == "array_api_strict" else [])]
-    arguments = [
-        "-p",
-        "mha_conformance.plugin",
-        "--pyargs",
-        *(f"mha_conformance.{section}" for section in plugin.section.split()),
-    ]
-    arguments += ["--backend", plugin.backend, "--dtype", plugin.dtype]
-    arguments += [] if plugin.section in WHOLE else ["--quick"]
-    arguments += [word for name in registered for word in ("--plugin", name)]
+    registered = [plugin.registered, *["strict_plugin"] * (plugin.backend == "array_api_strict")]
+    sections = [f"mha_conformance.{section}" for section in plugin.section.split()]
     # this kernel only: the backend may have others
-    chosen = [plugin.select] if plugin.select else []
-    chosen += [plugin.name] if plugin.section in ("test_kernels", *WHOLE) else []
-    if chosen:
-        arguments += ["-k", " and ".join(f"({words})" for words in chosen)]
-    arguments += [] if plugin.is_right else ["-x"]  # one failure is enough to find a fault
+    chosen = filter(None, [plugin.select, plugin.name if plugin.section in ("test_kernels", *WHOLE) else ""])
+    arguments = [
+        *("-p", "mha_conformance.plugin", "-p", "no:cacheprovider", "-q", "--pyargs", *sections),
+        *("--backend", plugin.backend, "--dtype", plugin.dtype, "-k", " and ".join(f"({words})" for words in chosen)),
+        *(f"--plugin={name}" for name in registered),
+        *([] if plugin.section in WHOLE else ["--quick"]),
+        *([] if plugin.is_right else ["-x"]),  # one failure is enough to find a fault
+    ]
     try:
-        status = pytest.main([*arguments, "-p", "no:cacheprovider", "-q"], plugins=[verdict])
+        status = pytest.main(arguments, plugins=[verdict])
     finally:
         for name in registered:
             unregister(sys.modules[name])

@@ -1,43 +1,28 @@
-"""Kernels of pieces and layers, with formulas that are nearly right."""
+"""Kernels of pieces and layers, with formulas that are nearly right: the right ones are the algebra's."""
 
-import math
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-import mha_core as mha
+from mha_core.algebra import activations, norms, positions
 
-_erf = np.frompyfunc(math.erf, 1, 1)
-
-
-def gelu(x, *, approximate):
-    if approximate == "tanh":
-        return (x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2).astype(x.dtype)
-    wide = x.astype(np.float64)
-    return (wide * (1 + _erf(wide / math.sqrt(2)).astype(np.float64)) / 2).astype(x.dtype)
+gelu, rotary = partial(activations.gelu, np), partial(positions.rotary, np)
+layer_norm, rms_norm, linear = (partial(piece, np) for piece in (norms.layer_norm, norms.rms_norm, norms.linear))
 
 
 def gelu_always_tanh(x, *, approximate):
     return gelu(x, approximate="tanh")
 
 
-def _normed(x, centred, count, weight, bias, eps):
-    y = centred / np.sqrt((centred**2).sum(axis=-1, keepdims=True) / max(1, count) + eps)
-    y = y if weight is None else y * weight
-    return (y if bias is None else y + bias).astype(x.dtype)
-
-
-def layer_norm(x, weight, bias, *, eps, ddof=0):
-    wide = x.astype(np.float64)
-    return _normed(x, wide - wide.mean(axis=-1, keepdims=True), x.shape[-1] - ddof, weight, bias, eps)
-
-
 def layer_norm_ddof(x, weight, bias, *, eps):
     """Divide the variance by n - 1."""
-    return layer_norm(x, weight, bias, eps=eps, ddof=1)
-
-
-def rms_norm(x, weight, *, eps):
-    return _normed(x, x.astype(np.float64), x.shape[-1], weight, None, eps)
+    wide = x.astype(np.float64)
+    y = (wide - wide.mean(axis=-1, keepdims=True)) / np.sqrt(
+        wide.var(axis=-1, keepdims=True, ddof=min(1, x.shape[-1] - 1)) + eps
+    )
+    y = y if weight is None else y * weight
+    return (y if bias is None else y + bias).astype(x.dtype)
 
 
 def rms_norm_centred(x, weight, *, eps):
@@ -52,21 +37,8 @@ def rms_norm_in_half_precision(x, weight, *, eps):
     return (y if weight is None else y * weight).astype(x.dtype)
 
 
-def rotary(x, cos, sin, *, interleaved):
-    y = np.copy(x)
-    half = cos.shape[-1]
-    first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(half), slice(half, 2 * half))
-    y[..., first] = x[..., first] * cos - x[..., second] * sin
-    y[..., second] = x[..., second] * cos + x[..., first] * sin
-    return y
-
-
 def rotary_pairs_swapped(x, cos, sin, *, interleaved):
     return rotary(x, cos, sin, interleaved=not interleaved)
-
-
-def linear(x, w, b):
-    return x @ w if b is None else x @ w + b
 
 
 def linear_writes_to_x(x, w, b):
@@ -80,18 +52,14 @@ def linear_writes_to_x(x, w, b):
 # layers
 
 
-def encoder_layer(layer, x, *, mask=None, norm_first=None):
-    def norm(part, y):
-        return mha.layer_norm(y, part.weight, part.bias, eps=part.eps)
-
-    first = layer.norm_first if norm_first is None else norm_first
-    for sublayer, part in ((lambda y: layer.attention(y, mask=mask), layer.norm_1), (layer.feed_forward, layer.norm_2)):
-        x = x + sublayer(norm(part, x)) if first else norm(part, x + sublayer(x))
+def encoder_layer(layer, x, *, mask=None):
+    for sublayer, norm in ((partial(layer.attention, mask=mask), layer.norm_1), (layer.feed_forward, layer.norm_2)):
+        x = x + sublayer(norm(x)) if layer.norm_first else norm(x + sublayer(x))
     return x
 
 
 def encoder_layer_always_post_norm(layer, x, *, mask=None):
-    return encoder_layer(layer, x, mask=mask, norm_first=False)
+    return encoder_layer(replace(layer, norm_first=False), x, mask=mask)
 
 
 def encoder_layer_without_mask(layer, x, *, mask=None):

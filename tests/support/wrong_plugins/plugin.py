@@ -51,11 +51,20 @@ class Plugin:
         return self.fault == "none"
 
 
-def kernels(module, section, *rows, **settings):
-    """Return plugins from rows of (name, promise, select, fault[, settings of this plugin])."""
+def plugins(blocks, **settings):
+    """Return plugins from rows of (name, promise, select, fault[, settings of this plugin]), by "module section".
+
+    ``settings``: of all plugins of a module.
+    """
     return [
         Plugin(
-            name, module, fault, promise=promise, select=select, **{"section": section, **settings, **(own[0] if own else {})}
+            name,
+            module,
+            fault,
+            **{"section": section, **settings.get(module, {}), **dict(*own)},
+            promise=promise,
+            select=select,
         )
+        for module, section, rows in ((*block.split(), rows) for block, rows in blocks.items())
         for name, promise, select, fault, *own in rows
     ]

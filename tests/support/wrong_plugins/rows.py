@@ -2,67 +2,41 @@
 
 import numpy as np
 
-from mha_core.plugin import AttentionState
-
-from .dense import Dense, attend, widen
+from .dense import Dense, attend, changed, widen
 from .dense import right as right
 
 
-def _for_an_empty_row(p, value):
-    """Return ``value`` for a row that sees none of several keys."""
-    out, lse = right(p)
-    empty = np.isneginf(lse) & (p.key.shape[-2] > 0)
-    return AttentionState(np.where(empty[..., None], value, out).astype(out.dtype), lse)
+def _for_an_empty_row(value):
+    """Return a kernel that gives ``value(p)`` for a row that sees none of several keys."""
+
+    def change(p, out, lse):
+        empty = np.isneginf(lse) & (p.key.shape[-2] > 0)
+        return np.where(empty[..., None], value(p), out).astype(out.dtype), lse
+
+    return changed(change)
 
 
-def mean_for_an_empty_row(p):
-    """Return the mean of the values, as a softmax over equal finite numbers does."""
-    return _for_an_empty_row(p, widen(p)[2].mean(axis=-2, keepdims=True) if p.key.shape[-2] else 0)
+# as a softmax over equal finite numbers does, and as 0 / 0 does
+mean_for_an_empty_row = _for_an_empty_row(lambda p: widen(p)[2].mean(axis=-2, keepdims=True) if p.key.shape[-2] else 0)
+nan_for_an_empty_row = _for_an_empty_row(lambda p: np.nan)
+lowest_lse_for_an_empty_row = changed(lambda p, out, lse: (out, np.where(np.isneginf(lse), np.finfo(lse.dtype).min, lse)))
+lse_of_base_2 = changed(lambda p, out, lse: (out, (lse / np.log(2)).astype(lse.dtype)))
+lse_rounded = changed(lambda p, out, lse: (out, lse.astype(np.float16).astype(lse.dtype)))
+lse_in_half_precision = changed(lambda p, out, lse: (out, lse.astype(p.query.dtype)))
 
 
-def nan_for_an_empty_row(p):
-    """Return NaN, as 0 / 0 does."""
-    return _for_an_empty_row(p, np.nan)
-
-
-def lowest_lse_for_an_empty_row(p):
-    """Return the lowest number of the dtype in place of minus infinity."""
-    out, lse = right(p)
-    return AttentionState(out, np.where(np.isneginf(lse), np.finfo(lse.dtype).min, lse))
-
-
-def sink_of_an_empty_row_forgotten(p):
+@changed
+def sink_of_an_empty_row_forgotten(p, out, lse):
     """Return early if there are no keys, before the sink is added."""
-    out, lse = right(p)
-    if p.sink is None or p.key.shape[-2]:
-        return AttentionState(out, lse)
-    return AttentionState(out, np.full_like(lse, -np.inf))
+    return out, lse if p.sink is None or p.key.shape[-2] else np.full_like(lse, -np.inf)
 
 
-def values_leak_into_an_empty_row(p):
+@changed
+def values_leak_into_an_empty_row(p, out, lse):
     """Multiply values by weights of 0: 0 times NaN is NaN."""
-    out, lse = right(p)
-    value = widen(p)[2]
     with np.errstate(invalid="ignore"):
-        leak = (0 * value).sum(axis=-2, keepdims=True)
-    return AttentionState((out + leak).astype(out.dtype), lse)
-
-
-def lse_of_base_2(p):
-    out, lse = right(p)
-    return AttentionState(out, (lse / np.log(2)).astype(lse.dtype))
-
-
-def lse_rounded(p):
-    """Round the lse to float16, then return it in the right dtype."""
-    out, lse = right(p)
-    return AttentionState(out, lse.astype(np.float16).astype(lse.dtype))
-
-
-def lse_in_half_precision(p):
-    """Return the lse in the dtype of the query."""
-    out, lse = right(p)
-    return AttentionState(out, lse.astype(p.query.dtype))
+        leak = (0 * widen(p)[2]).sum(axis=-2, keepdims=True)
+    return (out + leak).astype(out.dtype), lse
 
 
 def _sink_in_lse_only(p, s, value):

@@ -4,9 +4,7 @@ import itertools
 
 import numpy as np
 
-from mha_core.plugin import AttentionState
-
-from .dense import Dense, scores
+from .dense import Dense, changed, scores
 from .dense import right as right
 
 _scratch = {}
@@ -26,10 +24,10 @@ shared_scratch = Dense(scores=_shared)
 _calls = itertools.count()
 
 
-def different_each_time(p):
+@changed
+def different_each_time(p, out, lse):
     """Change the last bit of the output in every other call, as sums in the order in which threads finish would."""
-    out, lse = right(p)
-    return AttentionState(np.nextafter(out, np.inf).astype(out.dtype) if next(_calls) % 2 else out, lse)
+    return np.nextafter(out, np.inf).astype(out.dtype) if next(_calls) % 2 else out, lse
 
 
 _kept = {}

@@ -1,11 +1,17 @@
 """Every plugin of this folder: its fault, the section of the suite that must find it, and the promise that it breaks."""
 
-from .plugin import HANDLES, STATES, Plugin, kernels
+from .edges import FAULTS
+from .plugin import HANDLES, STATES, Plugin, plugins
 
 _HALF = {"dtype": "float16"}
 _PIECES = {"handles": frozenset()}
+_HALF_NORMS = {"section": "test_half_precision", "op": "rms_norm", **_HALF}
 _GRADIENT = {"backend": "torch", "handles": HANDLES | {"gradient"}}
+_HALF_QUERY = {"section": "test_promises", "dtype": "bfloat16"}
 _STATES = {"handles": HANDLES | STATES}
+_WIDE_INPUTS = {"section": "test_inputs", "dtype": "float64"}
+_WRONG = {"backend": "wrong"}
+_IMPORTS = {**_WRONG, "registered": "wrong_plugins.imports"}
 _STRICT = {"backend": "array_api_strict"}
 _LAYER = frozenset(
     {
@@ -15,29 +21,23 @@ _LAYER = frozenset(
         "mask",
     }
 )
-_ENCODER = {"op": "encoder_layer", "handles": _LAYER}
+_ENCODER = {"section": "test_covering", "op": "encoder_layer", "handles": _LAYER}
 
-TABLE = [
-    *kernels(
-        "scores",
-        "test_kernels",
+_BLOCKS = {
+    "scores test_kernels": [
         ("scale_off", 0, "plain", "the scale is 1% off"),
         ("last_key_dropped", 0, "plain", "the last key is left out"),
         ("first_key_of_the_second_tile_dropped", 0, "random_problems and long", "the 65th key is left out"),
         ("merged_by_the_maximum", 0, "plain", "halves of the keys merged by their maxima, not by their sums"),
         ("rounded_values", 0, "plain", "values rounded to float16"),
-    ),
-    *kernels(
-        "scores",
-        "test_promises",
+    ],
+    "scores test_promises": [
         ("softcap_after_mask", 6, "test_6", "softcap after the mask"),
         ("softcap_after_bias", 6, "test_6", "softcap after the bias"),
         ("query_rounded", 9, "test_9", "the query rounded to float16 after scaling", _HALF),
         ("half_scores", 9, "test_9", "scores summed in float16", _HALF),
-    ),
-    *kernels(
-        "masks",
-        "test_promises",
+    ],
+    "masks test_promises": [
         ("causal_off_by_one", 5, "test_5", "causal masks let one key too many through"),
         ("window_too_wide", 5, "test_5", "windows reach one key too far back"),
         ("aligned_at_the_end", 5, "test_5", "positions are aligned at the end, and the offset is ignored"),
@@ -46,10 +46,8 @@ TABLE = [
         ("minus_ten_thousand", 3, "test_3", "masked scores are -10,000"),
         ("minus_a_billion", 3, "test_3", "masked scores are -1,000,000,000"),
         ("added", 3, "test_3", "1,000,000,000 is subtracted from masked scores"),
-    ),
-    *kernels(
-        "rows",
-        "test_promises",
+    ],
+    "rows test_promises": [
         ("mean_for_an_empty_row", 1, "test_1_", "the mean of the values for a row that sees no key"),
         ("nan_for_an_empty_row", 1, "test_1_", "NaN for a row that sees no key"),
         ("lowest_lse_for_an_empty_row", 1, "test_1_", "lse of a row that sees no key is the lowest number of its dtype"),
@@ -59,10 +57,8 @@ TABLE = [
         ("lse_rounded", 2, "test_2", "lse rounded to float16, then widened again"),
         ("lse_in_half_precision", 2, "test_2", "lse in the dtype of the query", _HALF),
         ("sink_in_lse_only", 6, "test_6", "the sink counts in lse, not in the output"),
-    ),
-    *kernels(
-        "shapes",
-        "test_kernels",
+    ],
+    "shapes test_kernels": [
         ("heads_tiled", 6, "declared_feature_works", "query heads read key heads in turn, not in groups"),
         (
             "first_of_the_batch",
@@ -72,17 +68,13 @@ TABLE = [
         ),
         ("values_as_wide_as_keys", 6, "declared_feature_works", "value_dim is assumed to equal head_dim"),
         ("keys_in_pairs", 0, "random_problems", "an odd last key scores 0"),
-    ),
-    *kernels(
-        "shapes",
-        "test_promises",
+    ],
+    "shapes test_promises": [
         ("no_width", 8, "test_8", "heads of width 0 divide by it"),
         ("no_keys", 8, "test_8", "no keys give 0 / 0"),
         ("no_queries", 8, "test_8", "no queries raise IndexError"),
-    ),
-    *kernels(
-        "features",
-        "test_kernels",
+    ],
+    "features test_kernels": [
         ("ignores_softcap", 6, "declared_feature_works", "softcap declared and ignored"),
         ("ignores_sink", 6, "declared_feature_works", "sink declared and ignored"),
         ("ignores_bias", 6, "declared_feature_works", "bias declared and ignored"),
@@ -91,51 +83,27 @@ TABLE = [
         ("ignores_packed", 6, "declared_feature_works", "packed declared and ignored"),
         ("crashes", 6, "declared_feature_works", "every call raises an exception"),
         ("casual", 6, "declared_feature_is_known", "declares a feature that does not exist", {"handles": HANDLES | {"casual"}}),
-    ),
-    *kernels(
-        "inputs",
-        "test_promises",
-        ("looks_behind_the_keys", 7, "test_7", "reads keys that were dropped, times 0"),
-    ),
-    *kernels(
-        "inputs",
-        "test_inputs",
+    ],
+    "inputs test_inputs": [
+        ("looks_behind_the_keys", 7, "test_7", "reads keys that were dropped, times 0", {"section": "test_promises"}),
         ("writes_to_the_query", 12, "test_12", "scales the query in place"),
         ("writes_to_the_mask", 12, "test_12", "clears a column of the mask"),
         ("reads_in_memory_order", 12, "test_12", "assumes contiguous arrays"),
         ("unsigned_strides", 12, "test_12", "assumes positive strides"),
-    ),
-    *kernels(
-        "inputs",
-        "test_kernels",
+    ],
+    "inputs test_kernels": [
         ("in_double_precision", 0, "plain", "the output is always float64"),
         ("drops_the_last_query", 0, "plain", "the output lacks the last query"),
         ("in_numpy", 0, "plain", "the output is a NumPy array, the input is not", _STRICT),
         ("on_another_device", 0, "plain", "the output is on another device", _STRICT),
-    ),
-    *kernels(
-        "memory",
-        "test_memory",
-        ("all_scores_at_once", 13, "", "all L x S scores at once"),
-    ),
-    *kernels(
-        "state",
-        "test_threads",
-        ("shared_scratch", 14, "one_shape", "all threads write scores into one array"),
-    ),
-    *kernels(
-        "state",
-        "test_determinism",
-        ("different_each_time", 14, "attention", "the last bit changes from call to call"),
-    ),
-    *kernels(
-        "state",
-        "test_kernels",
+    ],
+    "memory test_memory": [("all_scores_at_once", 13, "", "all L x S scores at once")],
+    "state test_kernels": [
+        ("shared_scratch", 14, "one_shape", "all threads write scores into one array", {"section": "test_threads"}),
+        ("different_each_time", 14, "attention", "the last bit changes from call to call", {"section": "test_determinism"}),
         ("keeps_the_first_answer", 0, "plain", "returns the result of an earlier call of the same shape"),
-    ),
-    *kernels(
-        "pieces",
-        "test_kernels",
+    ],
+    "pieces test_kernels": [
         ("gelu_always_tanh", 0, "of_a_piece", "gelu always uses the tanh approximation", {"op": "gelu"}),
         ("layer_norm_ddof", 0, "of_a_piece", "layer_norm divides by n - 1", {"op": "layer_norm"}),
         ("rms_norm_centred", 0, "of_a_piece", "rms_norm subtracts the mean", {"op": "rms_norm"}),
@@ -146,125 +114,39 @@ TABLE = [
             "rotary pairs neighbours in place of halves, and halves in place of neighbours",
             {"op": "rotary"},
         ),
-        **_PIECES,
-    ),
-    *kernels(
-        "pieces",
-        "test_inputs",
-        ("linear_writes_to_x", 12, "pieces", "linear writes to its input", {"op": "linear"}),
-        **_PIECES,
-    ),
-    *kernels(
-        "pieces",
-        "test_half_precision",
-        ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", {"op": "rms_norm", **_HALF}),
-        **_PIECES,
-    ),
-    *kernels(
-        "pieces",
-        "test_covering",
-        ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer ignores norm_first"),
-        ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer ignores the mask"),
-        **_ENCODER,
-    ),
-    *kernels(
-        "gradients",
-        "test_kernels",
+        ("linear_writes_to_x", 12, "pieces", "linear writes to its input", {"section": "test_inputs", "op": "linear"}),
+        ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", _HALF_NORMS),
+        ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer ignores norm_first", _ENCODER),
+        ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer ignores the mask", _ENCODER),
+    ],
+    "gradients test_kernels": [
         ("gradient_cut", 6, "gradient", "gradient declared and cut off"),
         ("gradient_of_the_key_cut", 6, "gradient", "no gradient for the key"),
-        **_GRADIENT,
-    ),
-    *kernels(
-        "gradients",
-        "test_transforms",
+    ],
+    "gradients test_transforms": [
         ("gradient_of_the_sink_cut", 0, "of_attention", "no gradient for the sink"),
         ("gradient_of_the_bias_cut", 0, "of_attention", "no gradient for a bias that is an array"),
         ("gradient_of_lse_cut", 0, "of_attention", "no gradient through lse"),
         ("gradient_of_wide_values_rounded", 0, "of_attention", "gradients rounded to bfloat16 with values wider than 32"),
         ("tangent_of_the_value_cut", 0, "of_attention and forward", "no forward gradient for the value", _STATES),
         ("one_value_for_all", 0, "of_attention and vmap", "vmap uses the values of the first element for all", _STATES),
-        **_GRADIENT,
-    ),
-    *kernels(
-        "gradients",
-        "test_promises",
-        ("query_rounded_in_bfloat16", 9, "test_9", "the query rounded to bfloat16 after scaling", {"dtype": "bfloat16"}),
-        **_GRADIENT,
-    ),
-    *kernels(
-        "edges",
-        "test_covering",
-        ("long_keys_drops", 0, "a_kernel", "the value of the last key counts as 0 with more than 1000 keys"),
-        ("keys_of_257_shifts", 0, "a_kernel", "each query gets the answer of the one before with 257 keys"),
-        ("keys_of_15_aliases", 0, "a_kernel", "all heads get the answer of the first with 15 keys"),
-        ("long_queries_rounds", 0, "a_kernel", "the output is rounded to float16 with more than 4095 queries"),
-        ("width_80_shifts", 0, "a_kernel", "each query gets the answer of the one before with heads of width 80"),
-        ("width_1_aliases", 0, "a_kernel", "all heads get the answer of the first with heads of width 1"),
-        ("wide_values_rounds", 0, "a_kernel", "the output is rounded to float16 with values wider than 160"),
-        (
-            "groups_of_three_drops",
-            0,
-            "a_kernel",
-            "the value of the last key counts as 0 with three query heads for each key head",
-        ),
-        ("two_batch_axes_shifts", 0, "a_kernel", "each query gets the answer of the one before with two batch axes"),
-        ("shared_query_aliases", 0, "a_kernel", "all heads get the answer of the first with a query that is broadcast"),
-        ("negative_scale_rounds", 0, "a_kernel", "the output is rounded to float16 with a negative scale"),
-        ("far_offset_drops", 0, "a_kernel", "the value of the last key counts as 0 with an offset of 70 and more"),
-        ("negative_offset_shifts", 0, "a_kernel", "each query gets the answer of the one before with a negative offset"),
-        ("offset_array_aliases", 0, "a_kernel", "all heads get the answer of the first with an offset for each batch element"),
-        ("no_lse_rounds", 0, "a_kernel", "the output is rounded to float16 without lse"),
-        ("huge_scores_drops", 0, "a_kernel", "the value of the last key counts as 0 with scores in the hundreds"),
-        ("tiny_scores_shifts", 0, "a_kernel", "each query gets the answer of the one before with scores near 0"),
-        ("many_sequences_aliases", 0, "a_kernel", "all heads get the answer of the first with more than 255 packed sequences"),
-        ("empty_sequence_rounds", 0, "a_kernel", "the output is rounded to float16 with an empty packed sequence"),
-        ("length_0_drops", 0, "a_kernel", "the value of the last key counts as 0 with a length of 0"),
-        ("bias_of_keys_shifts", 0, "a_kernel", "each query gets the answer of the one before with one bias for all queries"),
-        ("infinite_bias_aliases", 0, "a_kernel", "all heads get the answer of the first with a bias of -inf"),
-        ("large_sink_rounds", 0, "a_kernel", "the output is rounded to float16 with a large sink"),
-        ("many_sequences_ignores_the_mask", 0, "a_kernel", "the mask is ignored with more than 255 packed sequences"),
-        ("empty_sequence_ignores_the_mask", 0, "a_kernel", "the mask is ignored with an empty packed sequence"),
-        ("mask_of_heads_ignores_the_mask", 0, "a_kernel", "the mask is ignored with a mask for each head"),
-        ("bias_of_keys_ignores_the_bias", 0, "a_kernel", "the bias is ignored with one bias for all queries"),
-        ("infinite_bias_ignores_the_bias", 0, "a_kernel", "the bias is ignored with a bias of -inf"),
-        ("large_sink_ignores_the_sink", 0, "a_kernel", "the sink is ignored with a large sink"),
-        ("loose_softcap_ignores_the_softcap", 0, "a_kernel", "the softcap is ignored with a softcap above 10"),
-    ),
-    *kernels(
-        "backends",
-        "test_namespace",
-        backend="wrong",
-    ),
-    *kernels(
-        "backends",
-        "test_algebra",
+        ("query_rounded_in_bfloat16", 9, "test_9", "the query rounded to bfloat16 after scaling", _HALF_QUERY),
+    ],
+    "edges test_covering": [(name, 0, "a_kernel", fault) for name, fault in FAULTS.items()],
+    "backends test_algebra": [
         ("matmul_of_few_bits", 0, "random_problems", "matmul keeps ten bits"),
         ("sum_in_half_precision", 0, "random_problems", "sum accumulates in float16"),
         ("one_buffer", 0, "each_option_alone", "from_numpy gives arrays of one shape the same memory", {"dtype": "float64"}),
-        backend="wrong",
-    ),
-    *kernels(
-        "backends",
-        "test_promises",
-        ("integers_float", 10, "test_10", "is_floating says yes to integers"),
-        ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1"),
-        backend="wrong",
-    ),
-    *kernels(
-        "imports",
-        "test_imports",
-        ("with_the_plugin", None, "", "the plugin imports its array library when it is imported itself"),
-        backend="wrong",
-        registered="wrong_plugins.imports",
-    ),
-    *kernels(
-        "backends",
-        "test_inputs",
-        ("strides_read_forwards", 12, "test_12", "from_numpy reads negative strides as positive"),
-        ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", {"dtype": "float64"}),
-        backend="wrong",
-    ),
-]
+        ("integers_float", 10, "test_10", "is_floating says yes to integers", {"section": "test_promises"}),
+        ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1", {"section": "test_promises"}),
+        ("strides_read_forwards", 12, "test_12", "from_numpy reads negative strides as positive", {"section": "test_inputs"}),
+        ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", _WIDE_INPUTS),
+    ],
+    "imports test_imports": [
+        ("with_the_plugin", None, "", "the plugin imports its array library when it is imported itself", _IMPORTS),
+    ],
+}
+TABLE = plugins(_BLOCKS, pieces=_PIECES, gradients=_GRADIENT, backends=_WRONG)
 
 
 def _right(module, section, name="right", **settings):
@@ -276,7 +158,7 @@ RIGHT = [
     _right("masks", "test_promises"),
     _right("rows", "test_promises", **_HALF),
     _right("shapes", "test_kernels", **_HALF),
-    _right("edges", "test_covering", select="a_kernel"),
+    _right("edges", "test_covering", select="a_kernel", kernel={"load": "wrong_plugins.dense:right", "priority": 9}),
     _right("features", "test_algebra"),
     _right("inputs", "test_inputs"),
     _right("inputs", "test_kernels", "right_strict", select="plain", **_STRICT),
@@ -286,13 +168,13 @@ RIGHT = [
         _right("pieces", "test_kernels", op, op=op, select="of_a_piece", **_PIECES)
         for op in ("gelu", "layer_norm", "rms_norm", "rotary", "linear")
     ),
-    _right("pieces", "test_covering", "encoder_layer", select="of_a_layer", **_ENCODER),
+    _right("pieces", name="encoder_layer", select="of_a_layer", **_ENCODER),
     _right("gradients", "test_kernels", select="gradient or plain", **_GRADIENT),
     _right("gradients", "test_transforms", select="of_attention", **{**_GRADIENT, "handles": HANDLES | STATES}),
-    _right("imports", "test_imports", backend="wrong"),
-    _right("backends", "test_promises", backend="wrong"),
-    _right("backends", "test_namespace", "right_namespace", backend="wrong"),
-    _right("backends", "test_inputs", "right_numbers", backend="wrong", dtype="float64"),
+    _right("imports", "test_imports", **_WRONG),
+    _right("backends", "test_promises", **_WRONG),
+    _right("backends", "test_namespace", "right_namespace", **_WRONG),
+    _right("backends", "test_inputs", "right_numbers", dtype="float64", **_WRONG),
 ]
 """Plugins without a fault, built in the same way: they must pass, which shows that the suite finds the fault itself."""
 
