@@ -92,7 +92,7 @@ def main(
 
 def _memory(sentences: list[str], many: int, log: Console) -> dict[str, dict[str, int]]:
     """Return the memory of a worker and of the client after corpora of 10 thousand to ``many`` texts, with a small model."""
-    sys.path.append(str(ROOT / "tests" / "support"))
+    sys.path.append(str(ROOT / "tests" / "support" / "texts"))
     from tiny_models import write_tiny_model
 
     found = {}
