@@ -107,6 +107,14 @@ def one_of(value: Any, choices: Sequence[Any] | Mapping[Any, Any], path: Path, n
     return value
 
 
+def torch_class(value: object, names: Mapping[str, str], path: Path, name: str) -> str:
+    """Return our name of a class in torch.nn that a file names, such as torch.nn.modules.activation.Sigmoid."""
+    module, _, kind = str(value).rpartition(".")
+    if not f"{module}.".startswith("torch.nn.") or kind not in names:
+        raise ModelError(f"{path}: {name} is {value!r}; supported: {', '.join(f'torch.nn.{each}' for each in names)}")
+    return names[kind]
+
+
 def dict_field(config: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
     """Return a field that holds a dict, {} if it is absent or null; raise ModelError if it is of another type."""
     return {} if config.get(name) is None else field(config, path, name, dict)
