@@ -137,7 +137,8 @@ class WeightsFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = weights_path(folder)
+        index = folder / INDEX
+        self.path = index if index.is_file() and not (folder / WEIGHTS).exists() else folder / WEIGHTS
         self.wrong: list[str] = []
         self.prefix = ""
         shards = {self.path: None} if self.path.name == WEIGHTS else _shards(self.path)
@@ -233,12 +234,6 @@ class _Shard:
     def stored(self, name: str) -> Any:
         """Return an array in the dtype in which it is stored, but bfloat16 as float32."""
         return self.read(name) if self._headers[name]["dtype"] == "BF16" else self._file.get_tensor(name)
-
-
-def weights_path(folder: Path) -> Path:
-    """Return the path of model.safetensors, or of the index of its shards if there is only this."""
-    index = folder / INDEX
-    return index if index.is_file() and not (folder / WEIGHTS).exists() else folder / WEIGHTS
 
 
 def _shards(index: Path) -> dict[Path, set[str] | None]:
