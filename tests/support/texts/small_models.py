@@ -89,6 +89,7 @@ MODELS = {
 @cache
 def _wide():
     """Return the class of a mode of torch in which every call that asks for float32 gets float64."""
+    import torch  # itself, since this is called for every function of torch
     from torch.overrides import TorchFunctionMode
 
     def wide(value):

@@ -63,7 +63,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("name", "backend"), [*((name, "numpy") for name in MODELS), *OTHERS])
 def test_ids_hidden_states_attention_maps_and_vectors_equal_those_of_transformers(folder, name, backend):
-    encoder = judge(folder(name), model(name), [*PADDING, LONG, *TEXTS], backend)
+    encoder = judge(folder(name), model(name), [*PADDING, *TEXTS, *([LONG] if backend == "numpy" else [])], backend)
     ids, _ = encoder.tokenizer([*PADDING, LONG])
     assert len(ids[-1]) == LENGTH
     assert sum(text.count(1 if name in OFFSET else 0) for text in ids) >= 2, "padding tokens have positions of their own"
