@@ -15,6 +15,7 @@ def _parts(name: str, *fields: str) -> dict[str, Any]:
 
 _QKV = ("query", "key", "value")
 _BIASES: dict[str, Any] = {"attention_bias": "attention_bias", "bias_1": "mlp_bias", "bias_2": "mlp_bias"}
+_UNBIASED: dict[str, Any] = dict.fromkeys(_BIASES, False)
 _FLASH: dict[str, Any] = {"embedding_norm": "emb_ln", "layers": "encoder.layers", "norm_1": "norm1", "norm_2": "norm2"}
 """The names in files of models that were trained with the layers of flash-attn."""
 
@@ -102,7 +103,7 @@ _NOMIC = replace(  # Nussbaum et al. 2024, section 3
     prefix="nomic_bert.",
     head_dim="head_dim",
     defaults={"hidden_act": "silu"},
-    **dict.fromkeys(_BIASES, False),
+    **_UNBIASED,
     rotary=RotaryNames(1000.0),
     **_GATED,
 )
