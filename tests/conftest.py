@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import zlib
-from functools import partial
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test uses a network
@@ -161,18 +160,10 @@ def once(tmp_path_factory):
 
 @pytest.fixture
 def cross_folder(once):
-    """The function that returns the directory of a cross-encoder of a family, with one label."""
-    from cross_models import write
+    """The function that returns the directory of a small cross-encoder, with one label by default."""
+    from small_models import write_model
 
-    return partial(once, write)
-
-
-@pytest.fixture
-def pairs(rng):
-    """Pairs of texts of many lengths."""
-    from cross_models import some_pairs
-
-    return some_pairs(rng)
+    return lambda name, num_labels=1: once(write_model, name, num_labels=num_labels)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 Importing this package imports no array library; the functions on corpora are imported when they are first used.
 """
 
+import importlib
 import sys
 import typing
 
@@ -36,16 +37,13 @@ __all__ = [
 ]
 
 
+_CORPUS = {"CorpusReport": "encode", "encode_corpus": "encode", "Hit": "search", "semantic_search": "search"}
+
+
 def __getattr__(name: str) -> typing.Any:
     """Import the functions on corpora when they are first used."""
-    if name in ("CorpusReport", "encode_corpus"):
-        from .corpus import encode
-
-        return getattr(encode, name)
-    if name in ("Hit", "semantic_search"):
-        from .corpus import search
-
-        return getattr(search, name)
+    if name in _CORPUS:
+        return getattr(importlib.import_module(f".corpus.{_CORPUS[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,13 @@ def gelu(x: Array) -> Array:
 
 def exact_gelu(x: Array) -> Array:
     """Return x Phi(x) in float64 to 4e-9, with the error function interpolated between 65537 points."""
+    return x * (1 + np.interp(x / math.sqrt(2), *_error_function())) / 2
+
+
+@cache
+def _error_function() -> tuple[Array, Array]:
     points = np.linspace(-6, 6, 2**16 + 1)
-    return x * (1 + np.interp(x / math.sqrt(2), points, [math.erf(point) for point in points.tolist()])) / 2
+    return points, np.asarray([math.erf(point) for point in points.tolist()])
 
 
 def encoder_layer(x: Array, layer: Any) -> Array:

@@ -1,4 +1,4 @@
-"""A corpus, and a process that encodes it with workers, to be killed: afterwards the folder must equal that of a quiet run."""
+"""A corpus, and a process that encodes it with a worker, to be killed: afterwards the folder must equal that of a quiet run."""
 
 import os
 import random
@@ -8,24 +8,17 @@ import sys
 from contextlib import suppress
 
 from tiny_models import WORDS
+from written_texts import write
 
 import mha_text as mt
-
-PART_ROWS = 40
 
 
 def write_corpus(folder, count):
     """Write ``count`` texts as four Parquet files with ids."""
-    import pyarrow
-    import pyarrow.parquet
-
-    rng = random.Random(0)
-    folder.mkdir()
-    texts = [" ".join(rng.choices(WORDS[4:], k=rng.randint(0, 6))) for _ in range(count)]
-    for start in range(0, count, count // 4):
-        ids = [f"id {number}" for number in range(start, start + count // 4)]
-        table = pyarrow.table({"id": ids, "text": texts[start : start + count // 4]})
-        pyarrow.parquet.write_table(table, folder / f"{start:09}.parquet")
+    rng, each = random.Random(0), count // 4
+    for start in range(0, count, each):
+        texts = [" ".join(rng.choices(WORDS[4:], k=rng.randint(0, 6))) for _ in range(each)]
+        write(folder / f"{start:09}.parquet", texts, [f"id {at}" for at in range(start, start + each)], rows=1000)
 
 
 def contents(folder):
@@ -35,12 +28,12 @@ def contents(folder):
 
 def encode(client, corpus, out, model):
     """Encode as the command does."""
-    options = {"column": "text", "id": "id", "part_rows": PART_ROWS, "progress": False}
+    options = {"column": "text", "id": "key", "part_rows": 40, "progress": False}
     return mt.encode_corpus(client, corpus, out, model, **options)
 
 
 def start(corpus, out, model):
-    """Start a process that encodes with two workers of its own, in a session that can be killed at once."""
+    """Start a process that encodes with a worker of its own, in a session that can be killed at once."""
     command = [sys.executable, __file__, str(corpus), str(out), str(model)]
     return subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
 
@@ -55,5 +48,5 @@ def kill_all(process):
 if __name__ == "__main__":
     from mha_text.corpus import on_dask
 
-    with on_dask.connected(workers=2, port=0) as client:
+    with on_dask.connected(workers=1, port=0) as client:
         encode(client, *sys.argv[1:])

@@ -1,30 +1,79 @@
-"""Directories of small cross-encoders, and the same by sentence-transformers."""
+"""Directories of small rerankers that are language models, and the scores of cross-encoders by sentence-transformers."""
 
 import numpy as np
-from sentence_transformers import CrossEncoder
-from small_models import texts, write_model
-from tiny_models import edit
+from needs import Library
+from small_models import PAIRS, model, save, tokenizer_of, wide
 
-LIMIT = 150  # tokens of a pair
+import mha_core as mha
+
+sentence_transformers = Library("sentence_transformers")
+
+LIMIT = 60  # tokens of a pair as a chat: fewer than some of PAIRS have
+TRUE, FALSE = 31, 20  # ids of tokens
+FLAT = """
+{%- set system = messages | selectattr("role", "eq", "system") | map(attribute="content") | first | default("judge") -%}
+{{ system }} :
+{%- for message in messages if message.role != "system" %}
+ {{ message.role }} = {{ message.content | trim }} ;
+{%- endfor %}
+ {%- if add_generation_prompt %} answer{% endif %} [SEP] the a ;
+"""
+STRUCTURED = """
+{%- for message in messages if message["role"] != "system" -%}
+{%- for part in message["content"] if part["type"] == "text" %} {{ part.text }}{% endfor %} [SEP]
+{%- endfor %} {{ pad_token }} the end
+"""
+FIRST_PART = FLAT.replace("message.content", "(message.content | first).text")  # nothing in it shows that content is a list
 
 
-def write(folder, kind="bert", num_labels=1, **settings):
-    """Write a model whose tokenizer cuts pairs at LIMIT tokens, for us and for transformers."""
-    write_model(folder, kind, num_labels=num_labels, **settings)
-    edit(folder / "tokenizer_config.json", model_max_length=LIMIT)
+def language_model(folder, name="qwen3", template=None, *, tokenizer=None, **settings):
+    """Write a language model as transformers does."""
+    causal = model(name, "AutoModelForCausalLM", **settings)
+    save(folder, causal, tokenizer or tokenizer_of(name), model_max_length=LIMIT)
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
     return folder
 
 
+def reranker(folder, name="qwen3", template=FLAT, *, tied=False, false=True, processing=None, **settings):
+    """Write a reranker as sentence-transformers does, from a language model."""
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
+
+    source = language_model(folder / "source", name, template, tie_word_embeddings=tied)
+    transformer = Transformer(str(source), transformer_task="text-generation", processing_kwargs=processing)
+    module = LogitScore(true_token_id=TRUE, false_token_id=FALSE if false else None)
+    cross = sentence_transformers.CrossEncoder(modules=[transformer, module], device="cpu", **settings)
+    cross.save_pretrained(str(folder / "model"), create_model_card=False)
+    return folder / "model"
+
+
 def reference(folder):
-    return CrossEncoder(str(folder), device="cpu", local_files_only=True)
+    """Return the cross-encoder in a directory, as sentence-transformers reads it, in float64."""
+    with wide():
+        options = {"device": "cpu", "local_files_only": True, "model_kwargs": {"dtype": "float64"}}
+        return sentence_transformers.CrossEncoder(str(folder), **options)
 
 
-def some_pairs(rng):
-    """Pairs of many lengths, none longer than LIMIT, some with empty texts."""
-    sample = texts(rng)[:6]
-    chosen = [(a, b) for a in sample for b in sample]
-    return [("a bird", ""), *chosen, ("the bird", "the bird"), ("the bird", "the bird")]
+def expected_scores(folder, pairs=PAIRS, **options):
+    """Return the scores of sentence-transformers for the model in a directory."""
+    cross = reference(folder)
+    with wide():
+        return cross.predict(pairs, **options)
 
 
-def close(actual, expected, atol):
-    np.testing.assert_allclose(np.asarray(actual), expected, rtol=0, atol=atol)
+def trained(cross):
+    """Return the model after a step of training."""
+
+    def loss(cross):
+        logits = cross(PAIRS[8:20:3])
+        return logits.__array_namespace__().sum(logits)
+
+    optimiser = mha.AdamW(learning_rate=1e-2)
+    _, gradients = mha.value_and_grad(loss)(cross)
+    return optimiser.step(cross, gradients, optimiser.init(cross))[0]
+
+
+def differ(scores):
+    """Return whether scores tell the pairs apart."""
+    return len(np.unique(np.round(scores, 5))) > len(scores) / 4

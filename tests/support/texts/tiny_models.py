@@ -4,6 +4,7 @@ import json
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 import mha_core as mha
 
@@ -77,6 +78,24 @@ def editing(path):
     contents = json.loads(path.read_text())
     yield contents
     path.write_text(json.dumps(contents))
+
+
+def refused(folder, *parts, kind="TextEncoder", error=None):
+    """Assert that a model is refused, by ModelError or ``error``, with one line that contains ``parts``, and return it."""
+    import mha_text as mt
+
+    with pytest.raises(error or mt.ModelError) as caught:
+        getattr(mt, kind).from_pretrained(folder)
+    message = str(caught.value)
+    for part in parts:
+        assert part in message, message
+    assert "\n" not in message
+    return message
+
+
+def close(actual, expected, atol=1e-6):
+    """Assert that arrays differ by at most ``atol``."""
+    np.testing.assert_allclose(np.asarray(actual), expected, rtol=0, atol=atol)
 
 
 def states_of_packed(encoder, ids):

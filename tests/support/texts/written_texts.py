@@ -8,15 +8,15 @@ _WORDS = ["a bird", "", "the bird sings", "dawn", "in the tree", "sings"]
 TEXTS = [f"{_WORDS[at % 6]} {_WORDS[at // 6 % 6]}" for at in range(23)]
 
 
-def write(path, texts, ids=None):
-    """Write texts, and ids where the format has columns, in the format of a path's suffix."""
+def write(path, texts, ids=None, rows=3):
+    """Write texts, and ids where the format has columns, in the format of a path's suffix; ``rows`` in a group of Parquet."""
     ids = list(range(len(texts))) if ids is None else ids
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".parquet":
         import pyarrow
         import pyarrow.parquet
 
-        pyarrow.parquet.write_table(pyarrow.table({"key": ids, "text": texts}), path, row_group_size=3)
+        pyarrow.parquet.write_table(pyarrow.table({"key": ids, "text": texts}), path, row_group_size=rows)
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps({"text": text, "key": id}) + "\n" for text, id in zip(texts, ids, strict=True)))
     elif path.suffix in (".csv", ".tsv"):

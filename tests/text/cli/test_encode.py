@@ -4,22 +4,19 @@ import json
 import os
 import subprocess
 
+import needs
 import numpy as np
 import pytest
 import tqdm
-from command import COMMAND, fails, ok
-from project import ROOT
-from tiny_models import edit
+from command import COMMAND, fails, ok, run
+from tiny_models import close, edit
+from written_texts import TEXTS, write
 
 import mha_text as mt
 
 
 def rows(stdout):
     return np.array([json.loads(line) for line in stdout.splitlines()], dtype=np.float32)
-
-
-def close(actual, expected):
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
 
 
 def text_options(*texts):
@@ -67,25 +64,6 @@ def test_files_standard_input_and_texts_in_order(encode, expected, tmp_path):
     close(rows(out), expected(texts))
 
 
-def test_line_ends_and_byte_order_marks_are_removed(encode, expected, tmp_path):
-    cases = {
-        b"a bird\r\n\r\nthe tree\r\n": ["a bird", "", "the tree"],
-        b"\xef\xbb\xbfa bird\nthe tree": ["a bird", "the tree"],  # a byte order mark, and no newline at the end
-        b"\n\na\n\n": ["", "", "a", ""],
-        "caf\u00e9 a\u2028bird\x0cdawn\n".encode(): ["caf\u00e9 a\u2028bird\x0cdawn"],  # only \n ends a line
-    }
-    for contents, texts in cases.items():
-        (tmp_path / "texts").write_bytes(contents)
-        out = ok(*encode, tmp_path / "texts", tmp_path / "texts")  # each file may have its byte order mark
-        np.testing.assert_array_equal(rows(out), expected([*texts, *texts]))
-
-
-def test_the_end_of_a_line_is_not_part_of_its_text(encode, tiny_model, expected, tmp_path):
-    edit(tiny_model / "tokenizer.json", pre_tokenizer=None)  # a whole line is one word, spaces included
-    (tmp_path / "texts").write_bytes(b"bird\r\ndawn\n bird")
-    close(rows(ok(*encode, tmp_path / "texts")), expected(["bird", "dawn", "?"]))
-
-
 def test_a_pipe_can_be_read_as_a_file(encode, expected):
     read, write = os.pipe()
     os.write(write, b"a bird\ndawn\n")
@@ -107,30 +85,23 @@ def test_environment_variables_set_the_model_and_the_backend(tiny_model, monkeyp
 # similar
 
 
-def test_similar_prints_each_text_and_its_nearest_texts(encode, expected):
-    texts = ["a bird sings", "the bird sings", "dawn at the tree"]
+def test_similar_prints_each_text_and_its_nearest_texts_or_json_for_programs(encode, expected):
+    texts = ["a bird sings", "the bird\u2028sings", "dawn at the tree"]
     vectors = expected(texts)
-    lines = ok(*encode, "--similar", "2", *text_options(*texts)).splitlines()
-    for at, text in enumerate(texts):
-        expected_lines = [f"  {cosine:.3f}  {texts[other]}" for cosine, other in nearest(vectors, at)]
-        assert lines[3 * at : 3 * at + 3] == [text, *expected_lines]
-    assert len(lines) == 9
+    lines = ok(*encode, "--similar", "2", *text_options(*texts)).split("\n")
+    records = [json.loads(line) for line in ok(*encode, "--similar", "2", "--json", *text_options(*texts)).split("\n")[:-1]]
+    for at, (text, record) in enumerate(zip(texts, records, strict=True)):
+        hits = nearest(vectors, at)
+        assert lines[3 * at : 3 * at + 3] == [text, *(f"  {cosine:.3f}  {texts[other]}" for cosine, other in hits)]
+        assert record["text"] == text
+        assert [(hit["id"], hit["text"]) for hit in record["hits"]] == [(other, texts[other]) for _, other in hits]
+        assert [hit["score"] for hit in record["hits"]] == pytest.approx([cosine for cosine, _ in hits], abs=2e-6)
+    assert lines[9:] == [""]
 
 
 def test_similar_prints_at_most_all_other_texts(encode):
     assert ok(*encode, "-k", "99", "-t", "a", "-t", "a").splitlines() == ["a", "  1.000  a", "a", "  1.000  a"]
     assert ok(*encode, "-k", "3", "-t", "a").splitlines() == ["a"]
-
-
-def test_similar_prints_json_for_programs(encode, expected):
-    texts = ["a bird sings", "the bird\u2028sings", "dawn"]
-    vectors = expected(texts)
-    records = [json.loads(line) for line in ok(*encode, "--similar", "2", "--json", *text_options(*texts)).split("\n")[:-1]]
-    assert [record["text"] for record in records] == texts
-    for at, record in enumerate(records):
-        cosines, order = zip(*nearest(vectors, at), strict=True)
-        assert [(hit["id"], hit["text"]) for hit in record["hits"]] == [(other, texts[other]) for other in order]
-        assert [hit["score"] for hit in record["hits"]] == pytest.approx(cosines, abs=2e-6)
 
 
 def test_prompts_and_cut_vectors(encode, tiny_model):
@@ -150,29 +121,15 @@ def test_texts_are_printed_verbatim(encode):
     assert ok(*encode, "-k", "1", *text_options(*texts)).splitlines()[::2] == texts
 
 
-def test_the_nearest_text_is_the_paraphrase(minilm):
-    out = ok("encode", "-m", minilm, "-k", "1", ROOT / "examples" / "sentences.txt", "-t", "My dog ate my homework.")
-    lines = out.splitlines()
-    pairs = dict(zip(lines[::2], (line[9:] for line in lines[1::2]), strict=True))
-    assert len(pairs) == 241
-    assert pairs["My dog ate my homework."] == "The dog really did eat my homework."
-    assert pairs["Saturn's rings are made mostly of water ice."].startswith("Nearly everything in the rings of Saturn is fro")
-
-
 # files
 
 
 def test_output_is_an_npy_file(encode, expected, tmp_path):
-    before = os.umask(0o027)
-    try:
-        written = ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy")
-    finally:
-        os.umask(before)
+    written = ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy")
     assert written == f"wrote {tmp_path / 'x.npy'}: 2 vectors of 8 numbers\n"
     vectors = np.load(tmp_path / "x.npy")
     assert vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors, expected(["a bird", ""]))
-    assert (tmp_path / "x.npy").stat().st_mode & 0o777 == 0o640
     ok(*encode, "-t", "a", "-o", tmp_path / "x.npy")  # which is replaced
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(["a"]))
     assert [path.name for path in tmp_path.glob("*x.npy*")] == ["x.npy"]
@@ -211,10 +168,54 @@ def test_no_lines_give_no_rows(encode, tmp_path):
     assert (vectors.shape, vectors.dtype) == ((0, 8), np.float32)
 
 
+@pytest.mark.filterwarnings("default::mha_text.TruncationWarning")
+def test_long_texts_give_one_warning_on_standard_error(encode):
+    done = run(*encode, *text_options("bird " * 20, "a", "tree " * 20))
+    warning = "warning: 2 of 3 texts are longer than 8 tokens, and were cut there\n"
+    assert (done.exit_code, done.stderr, len(done.stdout.splitlines())) == (0, warning, 3)
+
+
+# a folder of vectors
+
+pyarrow = needs.installed("pyarrow")
+
+
+@pyarrow
+def test_a_folder_is_written_and_summed_up(encode, tmp_path):
+    write(tmp_path / "x.jsonl", [*TEXTS, "a " * 20])
+    command = (*encode, tmp_path / "*.jsonl", "--field", "text", "-o", tmp_path / "out")
+    first, second = (ok(*command).splitlines() for _ in range(2))
+    assert first[0] == second[0] == f"wrote {tmp_path / 'out'}: 1 file of 24 vectors of 8 numbers"
+    assert first[1].startswith("24 texts in ")
+    assert first[2] == second[2] == "1 text is longer than 8 tokens, and was cut there"
+    assert second[1] == "24 of them had been written by an earlier run"
+    manifest = json.loads((tmp_path / "out/_manifest.json").read_text())
+    assert manifest["sources"][0]["path"] == "x.jsonl"
+
+
+@pyarrow
+def test_a_folder_lists_rows_without_texts(encode, tmp_path):
+    (tmp_path / "x.txt").write_bytes(b"a\n\xff\n")
+    command = (*encode, tmp_path / "x.txt", "-o", tmp_path / "out")
+    assert f"{tmp_path / 'x.txt'}, line 2: not valid UTF-8" in fails(1, *command)
+    printed = ok(*command[:-1], tmp_path / "other", "--skip-invalid").splitlines()
+    assert printed[-1] == f"1 row has no text that can be encoded: see {tmp_path / 'other/_rejected/rejected.parquet'}"
+
+
+@pyarrow
+def test_one_array_and_json_lines_come_from_the_same_files(encode, expected, tmp_path):
+    write(tmp_path / "x.parquet", TEXTS)
+    command = (*encode, tmp_path / "x.parquet", "--column", "text")
+    ok(*command, "-o", tmp_path / "x.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(TEXTS))
+    close(rows(ok(*command)), expected(TEXTS))
+
+
 # usage errors: exit code 2
 
 
 def test_usage_errors_say_what_to_give(encode, tmp_path):
+    table = (*encode, write(tmp_path / "x.csv", TEXTS), "--column", "text")
     for message, arguments in (
         ("give FILE..., - for standard input, or --text T", encode),
         ("'nowhere.txt' does not exist", (*encode, "nowhere.txt")),
@@ -224,8 +225,16 @@ def test_usage_errors_say_what_to_give(encode, tmp_path):
         ("is for --similar; vectors are printed as JSON without it", (*encode, "--json", "-t", "a")),
         *(("'--similar'", (*encode, "-t", "a", "--similar", wrong)) for wrong in ("0", "-1", "many")),
         ("encod", ("encod",)),
+        ("is for a folder of vectors; add --output vectors/", (*table, "--id", "key")),
+        ("is for a folder of vectors; add --output vectors/", (*table, "--skip-invalid", "-o", "x.npy")),
+        ("'int4' is none of float32, float16, int8, binary", (*table, "--precision", "int4", "-o", "out")),
+        ("a scheduler has workers; leave out one of the two", (*table, "-w", "2", "--scheduler", "tcp://x:1", "-o", "y")),
+        ("leave out --text, - and --similar", (*table, "--workers", "2")),
+        *(("leave out --text, - and --similar", (*table, "-o", "out", *more)) for more in (("-t", "a"), ("-k", "2"), ("-",))),
+        ("no file matches", (*encode, tmp_path / "*.tsv")),
     ):
         assert message in fails(2, *arguments)
+    assert "x.csv has no column 'words': its columns are key, text" in fails(1, *table[:-1], "words", "-o", tmp_path / "out")
 
 
 # other errors: exit code 1
@@ -289,13 +298,6 @@ def test_a_failure_leaves_the_old_output_and_nothing_else(encode, tiny_model, tm
 
 
 # the program in its own process
-
-
-def test_long_texts_give_one_warning_on_standard_error(tiny_model):
-    texts = text_options("bird " * 20, "a", "tree " * 20)
-    done = process("encode", "--model", tiny_model, *texts, stdout=subprocess.PIPE)
-    warning = "warning: 2 of 3 texts are longer than 8 tokens, and were cut there\n"
-    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, warning, 3)
 
 
 @pytest.mark.parametrize("similar", [(), ("--similar", "1")])

@@ -14,10 +14,10 @@ import corpus_kills
 import needs
 import numpy as np
 import pytest
-from command import COMMAND, fails, ok
+from command import COMMAND, fails, ok, run
 from corpus_kills import contents, write_corpus
 from project import ROOT
-from tiny_models import WORDS, edit, write_tiny_model
+from tiny_models import WORDS, close, edit, write_tiny_model
 
 import mha_text as mt
 from mha_text.corpus import on_dask
@@ -51,7 +51,7 @@ def quiet(folder):
 
 
 def encode(client, folder, out, model=None):
-    return corpus_kills.encode(client, folder / "corpus", out, folder / "model" if model is None else model)
+    return corpus_kills.encode(client, folder / "corpus", out, model or folder / "model")
 
 
 def patience(time):
@@ -74,10 +74,21 @@ def wait_until(condition):
 # the same as in one process
 
 
-def test_workers_write_what_one_process_writes(client, folder, quiet, tmp_path):
-    report = encode(client, folder, tmp_path / "out")
+def counted(path, model):
+    """Load a model, and leave a mark that says so."""
+    (Path(path) / f"{os.getpid()} {time.monotonic_ns()}").touch()
+    return mt.TextEncoder.from_pretrained(model)
+
+
+def test_workers_write_what_one_process_writes_and_each_loads_the_model_once(client, folder, quiet, tmp_path):
+    (tmp_path / "loaded").mkdir()
+    model = partial(counted, str(tmp_path / "loaded"), str(folder / "model"))
+    report = encode(client, folder, tmp_path / "out", model)
     assert contents(tmp_path / "out") == quiet
     assert (report.texts, report.parts, report.workers, report.reused) == (800, 20, 2, 0)
+    marks = [name.split()[0] for name in os.listdir(tmp_path / "loaded")]
+    assert 1 <= len(set(marks)) <= 2
+    assert len(marks) <= len(set(marks)) + 1, "and once more by the worker that describes it"
     assert encode(client, folder, tmp_path / "out").reused == 800
 
 
@@ -102,20 +113,6 @@ def test_a_worker_that_is_killed_changes_nothing(client, folder, quiet, tmp_path
     assert (tmp_path / "killed").exists()
     assert contents(tmp_path / "once") == quiet
     client.wait_for_workers(2)
-
-
-def counted(path, model):
-    """Load a model, and leave a mark that says so."""
-    with (Path(path) / f"{os.getpid()} {time.monotonic_ns()}").open("w"):
-        return mt.TextEncoder.from_pretrained(model)
-
-
-def test_a_model_is_loaded_once_in_each_process(client, folder, tmp_path):
-    (tmp_path / "loaded").mkdir()
-    encode(client, folder, tmp_path / "out", model=partial(counted, str(tmp_path / "loaded"), str(folder / "model")))
-    marks = [name.split()[0] for name in os.listdir(tmp_path / "loaded")]
-    assert 1 <= len(set(marks)) <= 2
-    assert len(marks) <= len(set(marks)) + 1, "and once more by the worker that describes it"
 
 
 def test_tasks_are_made_as_others_end(client):
@@ -159,25 +156,14 @@ def test_a_worker_with_another_model_is_found(folder, tmp_path):
 # encoders in tasks of users
 
 
-def test_an_encoder_maps_the_partitions_of_a_bag_and_of_a_data_frame(client, folder):
+def test_an_encoder_maps_the_partitions_of_a_bag_and_is_an_argument_of_tasks(client, folder):
     import dask.bag
-    import dask.dataframe
-    import pandas
 
     encoder = mt.TextEncoder.from_pretrained(folder / "model", backend="numpy")
     texts = [f"a bird {word}" for word in WORDS[4:]]
-    expected = encoder.encode(texts)
     bag = dask.bag.from_sequence(texts, npartitions=3).map_partitions(encoder.encode)
-    np.testing.assert_allclose(np.stack(client.compute(bag).result()), expected, rtol=0, atol=1e-6)
-    frame = dask.dataframe.from_pandas(pandas.DataFrame({"text": texts}), npartitions=2)
-    vectors = frame.map_partitions(vectors_of, encoder, meta=pandas.DataFrame({at: np.zeros(0, np.float32) for at in range(8)}))
-    np.testing.assert_allclose(client.compute(vectors).result().to_numpy(), expected, rtol=0, atol=1e-6)
-
-
-def vectors_of(frame, encoder):
-    import pandas
-
-    return pandas.DataFrame(encoder.encode(list(frame["text"])), index=frame.index)
+    for vectors in (np.stack(client.compute(bag).result()), client.submit(mt.TextEncoder.encode, encoder, texts).result()):
+        close(vectors, encoder.encode(texts))
 
 
 def test_workers_have_as_many_threads_as_dask_gives_them(client):
@@ -239,21 +225,15 @@ def test_ctrl_c_leaves_whole_parts_and_says_how_to_go_on(tmp_path, folder):
     assert not list(out.glob(".*")), "no unfinished file stays"
 
 
-def test_two_clusters_have_two_dashboards(client, recwarn):
+def test_another_cluster_has_another_dashboard_and_a_run_ends_if_there_is_no_worker(client, monkeypatch, recwarn):
+    monkeypatch.setattr(on_dask, "_NO_WORKERS", 1)
     taken = int(client.dashboard_link.split(":")[2].partition("/")[0])
-    with on_dask.connected(workers=1, port=taken) as other:
+    with on_dask.connected(workers=0, port=taken) as other:
         assert other.dashboard_link.startswith("http://127.0.0.1:")
         assert other.dashboard_link != client.dashboard_link
-    assert not [each for each in recwarn.list if "already in use" in str(each.message)]
-
-
-def test_a_run_ends_if_no_worker_is_left(monkeypatch):
-    monkeypatch.setattr(on_dask, "_NO_WORKERS", 1)
-    with on_dask.connected(workers=1, port=0) as client:
-        client.cluster.scale(0)
-        wait_until(lambda: not client.nthreads())
+        assert not [each for each in recwarn.list if "already in use" in str(each.message)]
         with pytest.raises(mt.CorpusError, match="no worker has been left for 1 s: what is written stays; run the same again"):
-            list(on_dask.run(client, pow, 2, [3]))
+            list(on_dask.run(other, pow, 2, [3]))
 
 
 def test_a_scheduler_that_does_not_answer_between_two_tasks_is_named(client, monkeypatch):
@@ -288,9 +268,9 @@ def test_tls_of_dask_s_configuration_is_used(folder, tmp_path, monkeypatch):
         monkeypatch.setenv(f"DASK_DISTRIBUTED__COMM__TLS__{name}", str(path))
     with cluster(tmp_path, protocol="tls", security="Security(require_encryption=True)") as (_, address):
         assert address.startswith("tls://")
-        options = ("--id", "id", "--scheduler", address)
+        options = ("--id", "key", "--scheduler", address)
         finish(start(folder, tmp_path / "out", *options))
-        np.testing.assert_allclose(vectors_in(tmp_path / "out"), vectors_in(folder / "quiet"), rtol=0, atol=1e-6)
+        close(vectors_in(tmp_path / "out"), vectors_in(folder / "quiet"))
         monkeypatch.delenv("DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT")
         _, errors = finish(start(folder, tmp_path / "other", *options), code=1)
         assert f"no scheduler answers at {address}: " in errors
@@ -330,12 +310,12 @@ def cluster(folder, protocol="tcp", security="None"):
 # the command
 
 
-def test_the_command_runs_workers_and_prints_where_to_watch_them(folder, tmp_path):
-    printed, errors = finish(start(folder, tmp_path / "x.npy", "--workers", "1"))
-    assert errors.startswith("1 worker with 1 threads; dashboard: http://127.0.0.1:")
-    assert printed.startswith(f"wrote {tmp_path / 'x.npy'}: 800 vectors of 8 numbers\n800 texts in ")
+def test_the_command_runs_on_a_cluster_and_prints_where_to_watch_it(client, folder, tmp_path):
+    done = run(*arguments(folder, tmp_path / "x.npy", "--scheduler", client.scheduler.address))
+    assert done.stderr == f"2 workers with 2 threads; dashboard: {client.dashboard_link}\n"
+    assert done.stdout.startswith(f"wrote {tmp_path / 'x.npy'}: 800 vectors of 8 numbers\n800 texts in ")
     ok(*arguments(folder, tmp_path / "y.npy"))
-    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), np.load(tmp_path / "y.npy"), rtol=0, atol=1e-6)
+    close(np.load(tmp_path / "x.npy"), np.load(tmp_path / "y.npy"))
     assert sorted(os.listdir(tmp_path)) == ["x.npy", "y.npy"], "the parts are removed"
 
 

@@ -1,12 +1,12 @@
-"""Settings of today's families: what is not supported is refused, with the file, the field, its value and what is supported."""
+"""Settings that are not supported are refused, with the file, the field, its value and what is supported."""
 
 import shutil
 
 import pytest
-from modern_models import FULL, LOCAL, write_modern
+import tiny_models
+from small_models import FULL, LOCAL, write_model
 from tiny_models import edit
 
-import mha_text as mt
 from mha_text.models.config import ACTIVATIONS
 
 
@@ -15,12 +15,9 @@ def refused(once, tmp_path):
     """A function that changes config.json of a model, and asserts the end of the error."""
 
     def of(name, changes, end, without=()):
-        folder = shutil.copytree(once(write_modern, name), tmp_path / "model")
-        path = folder / "config.json"
-        edit(path, without, **changes)
-        with pytest.raises(mt.ModelError) as caught:
-            mt.TextEncoder.from_pretrained(folder)
-        assert str(caught.value) == f"{path}{end}"
+        folder = shutil.copytree(once(write_model, name), tmp_path / "model")
+        edit(folder / "config.json", without, **changes)
+        assert tiny_models.refused(folder) == f"{folder / 'config.json'}{end}"
 
     return of
 
@@ -55,6 +52,14 @@ def test_rotary_parameters(refused, parameters, end):
 @pytest.mark.parametrize(
     ("name", "changes", "end"),
     [
+        *(("roberta", {"pad_token_id": value}, f": pad_token_id is {value!r}; expected int") for value in (None, "1", True)),
+        ("roberta", {"pad_token_id": -1}, ": pad_token_id is -1; expected at least 0"),
+        (
+            "roberta",
+            {"max_position_embeddings": 2},
+            ": max_position_embeddings is 2; expected more than 2, where positions begin",
+        ),
+        ("mpnet", {"relative_attention_num_buckets": 3}, ": relative_attention_num_buckets is 3; expected at least 4"),
         ("qwen3", {"rope_scaling": ROPE}, " has rope_parameters and rope_scaling; expected one of them"),
         ("qwen3", {"rope_parameters": "yarn"}, ": rope_parameters is 'yarn'; expected dict"),
         ("qwen3", {"partial_rotary_factor": 0.5}, ": partial_rotary_factor is 0.5; supported: None, 1"),
@@ -79,7 +84,12 @@ def test_other_settings(refused, name, changes, end):
     refused(name, changes, end)
 
 
-NOMIC = {"n_embd": 32, "n_inner": 40, "n_head": 4, "n_layer": 2, "n_positions": 64, "layer_norm_epsilon": 1e-12}
+@pytest.mark.parametrize("name", ["dim", "hidden_dim", "n_heads", "n_layers"])
+def test_a_missing_field_is_reported_by_the_name_of_its_family(refused, name):
+    refused("distilbert", {}, f" has no '{name}'", [name])
+
+
+NOMIC = {"n_embd": 32, "n_inner": 40, "n_head": 4, "n_layer": 2, "n_positions": 300, "layer_norm_epsilon": 1e-12}
 NOMIC |= {"activation_function": "swiglu", "rotary_emb_fraction": 1.0}
 NATIVE = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "rope_parameters")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny_models import edit, editing, write_tiny_model
+from tiny_models import close, edit, editing, refused, write_tiny_model
 
 import mha_text as mt
 
@@ -29,7 +29,7 @@ def test_a_dense_module_without_an_activation_has_tanh(with_dense):
     encoder = mt.TextEncoder.from_pretrained(with_dense())
     mean = np.stack([x.mean(axis=0) for x in encoder.encode(["a bird", "dawn"], output="tokens")])
     expected = np.tanh(mean.sum(axis=1, keepdims=True) + 1) * np.ones(3)
-    np.testing.assert_allclose(encoder.encode(["a bird", "dawn"], normalize=False), expected, rtol=0, atol=1e-6)
+    close(encoder.encode(["a bird", "dawn"], normalize=False), expected)
 
 
 def test_an_encoder_with_other_dense_modules_than_its_directory_is_not_saved(with_dense, tmp_path):
@@ -42,8 +42,8 @@ def test_an_encoder_with_other_dense_modules_than_its_directory_is_not_saved(wit
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"activation_function": "torch.nn.Softsign"}, r"activation_function is 'torch.*Softsign'; supported: torch\.nn\.Id"),
-        ({"activation_function": "mine.Tanh"}, r"activation_function is 'mine.Tanh'; supported: torch\.nn\.Identity, torch"),
+        ({"activation_function": "torch.nn.Softsign"}, "activation_function is 'torch.nn.Softsign'; supported: torch.nn.Id"),
+        ({"activation_function": "mine.Tanh"}, "activation_function is 'mine.Tanh'; supported: torch.nn.Identity, torch"),
         ({"activation_function": None}, "activation_function is None; supported"),
         ({"in_features": 7}, "in_features is 7, but the vectors before have 8 numbers"),
         ({"out_features": "3"}, "out_features is '3'; expected int"),
@@ -53,31 +53,24 @@ def test_an_encoder_with_other_dense_modules_than_its_directory_is_not_saved(wit
     ],
 )
 def test_dense_modules_that_cannot_be_used_are_refused(with_dense, settings, message):
-    with pytest.raises(mt.ModelError, match=rf"Dense/config\.json: {message}"):
-        mt.TextEncoder.from_pretrained(with_dense(**settings))
+    refused(with_dense(**settings), f"Dense/config.json: {message}")
 
 
 def test_dense_weights_that_do_not_fit_are_refused(with_dense):
     folder = with_dense({"linear.weight": (8, 3)})
-    message = r"Dense/model\.safetensors does not fit its config\.json: linear\.weight has shape \(8, 3\), expected \(3, 8\); "
-    with pytest.raises(mt.ModelError, match=message + r"linear\.bias is missing"):
-        mt.TextEncoder.from_pretrained(folder)
+    message = "Dense/model.safetensors does not fit its config.json: linear.weight has shape (8, 3), expected (3, 8); "
+    refused(folder, message + "linear.bias is missing")
     (folder / "Dense/model.safetensors").unlink()
-    with pytest.raises(mt.ModelError, match=r"Dense/model\.safetensors is missing: the directory holds config\.json"):
-        mt.TextEncoder.from_pretrained(folder)
+    refused(folder, "Dense/model.safetensors is missing: the directory holds config.json")
 
 
 def test_modules_in_another_order_and_normalized_tokens_are_refused(tiny_model):
-    def refused(message):
-        with pytest.raises(mt.ModelError, match=message):
-            mt.TextEncoder.from_pretrained(tiny_model)
-
     (tiny_model / "2_Normalize").mkdir()
     edit(tiny_model / "2_Normalize/config.json", module_input_name="token_embeddings")
-    refused(r"2_Normalize/config\.json: module_input_name is 'token_embeddings'")
+    refused(tiny_model, "2_Normalize/config.json: module_input_name is 'token_embeddings'")
     edit(tiny_model / "1_Pooling/config.json", include_prompt="no")
     (tiny_model / "2_Normalize/config.json").unlink()
-    refused(r"1_Pooling/config\.json: include_prompt is 'no'; expected true or false")
+    refused(tiny_model, "1_Pooling/config.json: include_prompt is 'no'; expected true or false")
     with editing(tiny_model / "modules.json") as modules:
         modules[1:] = reversed(modules[1:])
-    refused("has the modules Transformer, Normalize, Pooling; expected Transformer, Pooling, a")
+    refused(tiny_model, "has the modules Transformer, Normalize, Pooling; expected Transformer, Pooling, a")

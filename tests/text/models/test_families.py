@@ -1,25 +1,28 @@
-"""Today's families of text models against transformers in float64, with small random models of their structure."""
+"""Every family of text models against transformers, with small random models made here."""
 
 import shutil
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
-from modern_models import FULL, LENGTH, LOCAL, MODELS, attention_weights, hidden_states, write_modern
-from small_models import SENTENCES
-from tiny_models import edit, states_of_packed
+from needs import Library
+from safetensors.numpy import load_file, save_file
+from small_models import FAMILIES, LENGTH, MODELS, OFFSET, TEXTS, loaded, model, states_and_weights, write_model
+from tiny_models import close, edit, editing, refused, states_of_packed
 
 import mha_core as mha
 import mha_text as mt
 
-each_model = pytest.mark.parametrize("name", MODELS)
+transformers = Library("transformers")
+each_family = pytest.mark.parametrize("name", FAMILIES)
+LONG = " ".join(["a"] * (LENGTH - 2))
+PADDING = ["a <pad> b [PAD] c", "<pad>", "<pad><pad> a", "[PAD] a"]
 
 
 @pytest.fixture
 def folder(once):
     """A function to the directory of a model."""
-    return partial(once, write_modern)
+    return partial(once, write_model)
 
 
 @pytest.fixture
@@ -28,50 +31,112 @@ def copied(folder, tmp_path):
 
     def of(name, without=(), **changes):
         target = shutil.copytree(folder(name), tmp_path / "copy")
-        (target / "modules.json").unlink()  # pooling by the mean, as it is
         edit(target / "config.json", without, **changes)
         return target
 
     return of
 
 
-def texts():
-    """Texts of several lengths, up to LENGTH tokens."""
-    words = " ".join(SENTENCES).split()
-    return ["", "a", "a", " ".join(words[:4]), " ".join(words[4:9]), " ".join(words[9:20]), "a " * (LENGTH - 2)]
+def judge(folder, truth, texts=TEXTS, backend="numpy"):
+    """Compare ids, hidden states, attention maps and vectors with those of a model of transformers; return the encoder."""
+    wide, narrow = (mt.TextEncoder.from_pretrained(folder, dtype=each, backend=backend) for each in ("float64", "float32"))
+    ids, cut = wide.tokenizer(texts)
+    assert (ids, cut) == (transformers.AutoTokenizer.from_pretrained(folder)(texts)["input_ids"], 0)
+    expected, weights = zip(*(states_and_weights(truth, text) for text in ids), strict=True)
+    for states, truth in zip(states_of_packed(wide, ids), expected, strict=True):
+        close(states, truth, 1e-10)
+    for encoder, atol in ((wide, 1e-6), (narrow, 1e-5)):
+        vectors, xp = encoder.encode(texts), encoder.backend.xp
+        assert type(vectors) is type(xp.zeros(1)) and vectors.dtype == xp.float32
+        close(encoder.backend.to_numpy(vectors), [states.mean(axis=0) for states in expected], atol)
+    for text, truth in list(zip(texts, weights, strict=True))[-2:]:
+        close(wide.backend.to_numpy(wide.attention_maps(text)[0]), truth, 1e-10)
+    return wide
 
 
-def error(encoder, name):
-    """The largest difference from transformers, relative to the largest number in a text."""
-    ids, cut = encoder.tokenizer(texts())
-    assert cut == 0 and max(map(len, ids)) == LENGTH
-    truths = [hidden_states(name, text) for text in ids]
-    pairs = zip(states_of_packed(encoder, ids), truths, strict=True)
-    return max(np.abs(states - truth).max() / np.abs(truth).max() for states, truth in pairs)
+OTHERS = [
+    (name, backend)
+    for name in (*FAMILIES, "modernbert", "gemma3 in both directions")
+    for backend in ("torch", "array_api_strict")
+]
 
 
-def read(path, **options):
-    return mt.TextEncoder.from_pretrained(path, dtype="float64", **options)
+@pytest.mark.parametrize(("name", "backend"), [*((name, "numpy") for name in MODELS), *OTHERS])
+def test_ids_hidden_states_attention_maps_and_vectors_equal_those_of_transformers(folder, name, backend):
+    encoder = judge(folder(name), model(name), [*PADDING, *TEXTS, *([LONG] if backend == "numpy" else [])], backend)
+    ids, _ = encoder.tokenizer([*PADDING, LONG])
+    assert len(ids[-1]) == LENGTH
+    assert sum(text.count(1 if name in OFFSET else 0) for text in ids) >= 2, "padding tokens have positions of their own"
 
 
-@each_model
-def test_hidden_states_of_packed_texts_equal_those_of_transformers(folder, name):
-    assert error(read(folder(name)), name) < 1e-10
+@each_family
+def test_tokens_of_attention_maps_spell_their_text(folder, name):
+    """Special tokens and ## are spelled as in the vocabulary; tokens of bytes as the letters of the text."""
+    _, tokens = mt.TextEncoder.from_pretrained(folder(name)).attention_maps("the ete")
+    assert (tokens[0], tokens[-1]) in (("[CLS]", "[SEP]"), ("<s>", "</s>"))
+    assert "".join(token.replace("##", "").replace("▁", "") for token in tokens[1:-1]) == "theete"
 
 
-@pytest.mark.parametrize("backend", ["torch", "array_api_strict"])
-@pytest.mark.parametrize("name", ["modernbert", "gemma3 in both directions"])
-def test_hidden_states_on_other_backends(folder, name, backend):
-    assert error(read(folder(name), backend=backend), name) < 1e-10
+def test_bytes_that_are_not_a_whole_letter_are_shown_as_bytes(folder):
+    _, tokens = mt.TextEncoder.from_pretrained(folder("roberta")).attention_maps("the été\n<mask> 天\xa0")
+    assert "".join(tokens) == r"<s>the▁\xc3\xa9t\xc3\xa9\n<mask>▁\xe5\xa4\xa9\xc2\xa0</s>"
 
 
-@pytest.mark.parametrize("name", ["nomic", "gte", "jina 3"])
-def test_files_with_the_names_of_transformers_and_of_the_original_models(folder, name):
-    """transformers writes the names that the original models have, unless told not to."""
-    encoder = read(folder(name, save_original_format=False))
-    assert error(encoder, name) < 1e-10
-    for key, x in read(folder(name)).model.arrays().items():
-        np.testing.assert_array_equal(encoder.model.arrays()[key], x)
+def test_a_letter_of_several_bytes_is_shown_as_itself(tmp_path):
+    folder = write_model(tmp_path / "m", "roberta", vocab_size=323)
+    with editing(folder / "tokenizer.json") as settings:
+        settings["model"]["vocab"] |= {"Ã©": 320, "ĠÃ©": 321}  # é, alone and after a space
+        settings["model"]["merges"] += [["Ã", "©"], ["Ġ", "Ã©"]]
+        settings["added_tokens"].append(settings["added_tokens"][-1] | {"id": 322, "content": "Ġ©", "special": False})
+    _, tokens = mt.TextEncoder.from_pretrained(folder).attention_maps("été étéĠ©")
+    # the last but one is an added token, spelled as it is
+    assert tokens == ["<s>", "é", "t", "é", "▁é", "t", "é", "Ġ©", "</s>"]
+
+
+# settings
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"])
+@pytest.mark.parametrize(("name", "setting"), [("bert", "hidden_act"), ("distilbert", "activation")])
+def test_activations_equal_those_of_transformers(name, setting, activation, tmp_path):
+    folder = write_model(tmp_path / "m", name, **{setting: activation})
+    if activation == "gelu":
+        edit(folder / "config.json", without=[setting])  # it is also the default
+    judge(folder, model(name, **{setting: activation}), TEXTS[3:5])
+
+
+@each_family
+def test_a_whole_model_with_head_and_prefix_gives_the_same_results(name, tmp_path):
+    whole = write_model(tmp_path / "whole", name, auto="AutoModelForMaskedLM")
+    assert len({key.partition(".")[0] for key in load_file(whole / "model.safetensors")}) > 1
+    judge(whole, loaded(whole), TEXTS[:5])
+
+
+@pytest.mark.parametrize("name", OFFSET)
+def test_positions_that_texts_may_fill_begin_after_the_padding(folder, copied, name):
+    encoder = mt.TextEncoder.from_pretrained(folder(name), dtype="float64")
+    assert encoder.max_seq_length == LENGTH
+    (ids,), _ = encoder.tokenizer([LONG])
+    assert encoder.model.position_ids(ids) == [*range(2, LENGTH + 2)]
+    with pytest.warns(mt.TruncationWarning, match=f"^1 of 1 texts are longer than {LENGTH} tokens"):
+        np.testing.assert_array_equal(encoder.encode([f"{LONG} a"]), encoder.encode([LONG]))
+    path = copied(name, ["pad_token_id"])  # 1 by default
+    judge(path, model(name), PADDING)
+    edit(path / "sentence_bert_config.json", max_seq_length=LENGTH + 2)
+    refused(path, f"max_seq_length is {LENGTH + 2}; expected 2 to {LENGTH}")
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta"])
+def test_positions_begin_after_the_padding_of_the_configuration(name, padding, tmp_path):
+    settings = {"pad_token_id": padding, "max_position_embeddings": LENGTH + padding + 1}
+    encoder = judge(write_model(tmp_path / "m", name, **settings), model(name, **settings), [*PADDING, LONG])
+    assert encoder.max_seq_length == LENGTH
+
+
+def test_mpnet_ignores_the_padding_of_the_configuration_and_uses_32_buckets_of_a_larger_table(tmp_path):
+    settings = {"pad_token_id": 3, "relative_attention_num_buckets": 40}
+    judge(write_model(tmp_path / "m", "mpnet", **settings), model("mpnet", **settings), [*PADDING, LONG])
 
 
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
@@ -91,10 +156,25 @@ OLD_NAMES = {
 }
 
 
+def arrays_equal(encoder, arrays, rtol=0.0, atol=0.0):
+    for key, x in encoder.model.arrays().items():
+        np.testing.assert_allclose(x, arrays[key], rtol=rtol, atol=atol)
+
+
 @pytest.mark.parametrize("name", OLD_NAMES)
-def test_settings_under_the_names_of_older_files(copied, name):
+def test_settings_under_the_names_of_older_files(folder, copied, name):
     without, changes = OLD_NAMES[name]
-    assert error(read(copied(name, without, **changes)), name) < 1e-10
+    expected = mt.TextEncoder.from_pretrained(folder(name), dtype="float64")
+    older = mt.TextEncoder.from_pretrained(copied(name, without, **changes), dtype="float64")
+    assert older.model.settings == expected.model.settings
+    arrays_equal(older, expected.model.arrays())
+
+
+@pytest.mark.parametrize("name", ["nomic", "gte", "jina 3"])
+def test_files_with_the_names_of_transformers_and_of_the_original_models(folder, name):
+    """transformers writes the names that the original models have, unless told not to."""
+    path = folder(name, files=(("save_original_format", False),))
+    arrays_equal(judge(path, model(name)), mt.TextEncoder.from_pretrained(folder(name), dtype="float64").model.arrays())
 
 
 def test_the_first_gte_files_have_a_scaled_base(copied, folder):
@@ -102,82 +182,43 @@ def test_the_first_gte_files_have_a_scaled_base(copied, folder):
     new = {"model_type": "new", "position_embedding_type": "rope", "layer_norm_type": "layer_norm", "rope_theta": 20_000}
     new |= {"rope_scaling": {"type": "ntk", "factor": 8.0}, "logn_attention_scale": False}
     path = copied("gte", ["rope_parameters"], **new)
-    scaled = {"rope_type": "linear", "factor": 8.0 ** (2 / 8), "rope_theta": 160_000.0}
-    older = read(path).model.arrays()
+    older = mt.TextEncoder.from_pretrained(path, dtype="float64").model.arrays()
     shutil.copyfile(folder("gte") / "config.json", path / "config.json")
+    scaled = {"rope_type": "linear", "factor": 8.0 ** (2 / 8), "rope_theta": 160_000.0}
     edit(path / "config.json", rope_parameters=scaled)
-    for key, x in read(path).model.arrays().items():
-        np.testing.assert_allclose(x, older[key], rtol=1e-13, atol=1e-15)
+    arrays_equal(mt.TextEncoder.from_pretrained(path, dtype="float64"), older, rtol=1e-13, atol=1e-15)
 
 
-def test_each_text_alone_equals_the_text_among_others(folder):
-    """Positions begin at 0 in each text."""
-    encoder = read(folder("modernbert"))
-    ids, _ = encoder.tokenizer(texts())
-    for among, text in zip(states_of_packed(encoder, ids), ids, strict=True):
-        (alone,) = states_of_packed(encoder, [text])
-        np.testing.assert_allclose(among, alone, rtol=0, atol=1e-13)
+@each_family
+def test_a_missing_weight_is_reported_by_the_name_of_its_family(name, tmp_path):
+    path = write_model(tmp_path / "m", name) / "model.safetensors"
+    weights = load_file(path)
+    read = [key for key in weights if not key.startswith("pooler.")]
+    for key in read[::5]:
+        save_file({each: array for each, array in weights.items() if each != key}, path)
+        refused(path.parent, f"{key} is missing")
+    save_file({key: weights[key] for key in read}, path)
+    assert mt.TextEncoder.from_pretrained(path.parent).dim == 32
 
 
-def test_attention_maps_are_those_of_each_layer_and_its_window(folder):
-    encoder = read(folder("gemma3"))
-    maps, tokens = encoder.attention_maps("a bird " * 15)
-    ((ids,), _), distance = encoder.tokenizer(["a bird " * 15]), np.subtract.outer(*[np.arange(len(tokens))] * 2)
-    np.testing.assert_allclose(maps, attention_weights("gemma3", ids), rtol=0, atol=1e-12)
-    causal, local = distance >= 0, (distance >= 0) & (distance < 10)
-    for at, kind in enumerate([LOCAL] * 5 + [FULL]):
-        np.testing.assert_array_equal((maps[at] > 0).all(axis=0), local if kind == LOCAL else causal)
+# the model as a layer
 
 
-def test_no_kernel_of_a_plain_layer_computes_these_layers(folder):
+@pytest.mark.parametrize("name", ["mpnet", "modernbert"])
+def test_a_file_of_a_layer_keeps_the_whole_model(folder, tmp_path, name):
+    """Layer.save also keeps settings: the padding, the absence of token types, and windows."""
+    whole = mt.TextEncoder.from_pretrained(folder(name), dtype="float64").model
+    whole.save(tmp_path / "model.safetensors")
+    again = type(whole).load(tmp_path / "model.safetensors")
+    ids = np.asarray([3, 1, 5, 1, 7])
+    assert again.position_ids(ids) == whole.position_ids(ids)
+    positions = np.asarray(again.position_ids(ids))
+    contiguous = whole.map(np.ascontiguousarray)  # as files store arrays: BLAS may round transposed ones differently
+    np.testing.assert_array_equal(again(ids, positions), contiguous(ids, positions))
+
+
+def test_no_kernel_of_a_plain_layer_computes_layers_with_more_norms(folder):
     """They declare neither norms of queries nor norms after sublayers."""
-    layer, x = read(folder("gemma3")).model.encoder.layers[0], np.ones((5, 36))
+    layer, x = mt.TextEncoder.from_pretrained(folder("gemma3")).model.encoder.layers[0], np.ones((5, 36), np.float32)
     reasons = dict(mha.explain(layer, x).rejected)
     assert "attention.norm_q=RMSNorm" in reasons["chunks"] and "post_norm_2=RMSNorm" in reasons["chunks"]
-
-
-@each_model
-def test_a_changed_model_is_saved_and_read_back(folder, tmp_path, name):
-    encoder = mt.TextEncoder.from_pretrained(folder(name))
-    tables = {key for key in encoder.model.arrays() if ".rotary." in key}
-    assert len(tables) == 2 * len(encoder.model.patterns)
-    layers = replace(encoder.model, patterns=()).map(lambda x: x * np.float32(0.75) + np.float32(0.125))
-    changed = replace(encoder, model=replace(layers, patterns=encoder.model.patterns))
-    changed.save_pretrained(tmp_path / "new")
-    again = mt.TextEncoder.from_pretrained(tmp_path / "new")
-    shifted = MODELS[name][0] == "gemma3_text"  # less 1 in the file, some of their weights lose a bit
-    for key, x in changed.model.arrays().items():
-        np.testing.assert_allclose(again.model.arrays()[key], x, rtol=0, atol=2.0**-23 if shifted and "norm" in key else 0)
-    np.testing.assert_allclose(again.encode(["a", "the bird"]), changed.encode(["a", "the bird"]), atol=1e-5 * shifted)
-
-
-def test_changed_tables_are_not_saved(folder, tmp_path):
-    encoder = mt.TextEncoder.from_pretrained(folder("qwen3"))
-    changed = replace(encoder, model=encoder.model.map(lambda x: x + np.float32(0.125)))
-    with pytest.raises(mt.ModelError, match=r"patterns\.0\.rotary\.cos was changed, but .*config\.json determines it"):
-        changed.save_pretrained(tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_gradients_of_all_weights_but_no_tables(folder):
-    encoder, sample = read(folder("gemma3")), ["a bird", "the tree at dawn"]
-    vectors, pullback = mha.vjp(encoder, sample)
-    d, rng = np.ones_like(vectors), np.random.default_rng(0)
-    gradients, arrays = pullback(d)[0].model.arrays(), encoder.model.arrays()
-    assert set(gradients) == {key for key in arrays if ".rotary." not in key}
-    for key in ("encoder.layers.1.attention.norm_q.weight", "encoder.layers.5.post_norm_1.weight", "words"):
-        direction = rng.standard_normal(arrays[key].shape)
-
-        def moved(step, key=key, direction=direction):
-            model = encoder.model.map(lambda x: x + step * direction if x is arrays[key] else x)
-            return replace(encoder, model=model)(sample).sum()
-
-        expected = (moved(1e-5) - moved(-1e-5)) / 2e-5
-        np.testing.assert_allclose((gradients[key] * direction).sum(), expected, rtol=1e-6)
-
-
-def test_a_layer_file_keeps_the_whole_model(folder, tmp_path):
-    encoder = read(folder("modernbert"))
-    encoder.model.save(tmp_path / "model")
-    again = replace(encoder, model=type(encoder.model).load(tmp_path / "model"))
-    np.testing.assert_array_equal(again.encode(["a bird"]), encoder.encode(["a bird"]))

@@ -5,9 +5,10 @@ transformers computes them with code of their repository only.
 
 import numpy as np
 import pytest
-from tiny_models import CONFIG, edit, states_of_packed, with_biases, write_tiny_model
+from tiny_models import CONFIG, close, edit, refused, states_of_packed, with_biases, write_tiny_model
 
 import mha_text as mt
+from mha_conformance.bench import plain_numpy
 
 D, D_FF, HEADS, LAYERS = 12, 10, 3, 2
 SLOPES = np.array([2.0**-4, 2.0**-8, 2.0**-2])  # of three heads (Press et al. 2022, as their code continues 2 heads)
@@ -19,9 +20,6 @@ SETTINGS = CONFIG | {
     "position_embedding_type": "alibi",
     "feed_forward_type": "geglu",
 }
-
-
-NORMS = ("attention.output.LayerNorm", "mlp.layernorm")
 
 
 def weights():
@@ -42,9 +40,7 @@ def expected(w, ids):
     from scipy.special import erf, softmax
 
     def norm(x, name):
-        x = x - x.mean(axis=-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + CONFIG["layer_norm_eps"])
-        return x * w[f"{name}.weight"] + w[f"{name}.bias"]
+        return plain_numpy.layer_norm(x, w[f"{name}.weight"], w[f"{name}.bias"], CONFIG["layer_norm_eps"])
 
     def linear(x, name):
         return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
@@ -60,10 +56,10 @@ def expected(w, ids):
         q, k, v = (heads(linear(x, f"{base}.attention.self.{name}")) for name in ("query", "key", "value"))
         scores = q @ k.swapaxes(1, 2) / np.sqrt(D // HEADS) - SLOPES[:, None, None] * distance
         joined = (softmax(scores, axis=-1) @ v).swapaxes(0, 1).reshape(len(ids), D)
-        x = norm(x + linear(joined, f"{base}.attention.output.dense"), f"{base}.{NORMS[0]}")
+        x = norm(x + linear(joined, f"{base}.attention.output.dense"), f"{base}.attention.output.LayerNorm")
         activated, gate = np.split(x @ w[f"{base}.mlp.gated_layers.weight"].T, 2, axis=1)
         hidden = activated * (1 + erf(activated / np.sqrt(2))) / 2 * gate
-        x = norm(x + linear(hidden, f"{base}.mlp.wo"), f"{base}.{NORMS[1]}")
+        x = norm(x + linear(hidden, f"{base}.mlp.wo"), f"{base}.mlp.layernorm")
     return x
 
 
@@ -76,14 +72,7 @@ def test_hidden_states_equal_plain_numpy(folder):
     ids = [[2, 4, 5, 6, 3], [2, 3], [2, 7, 8, 9, 10, 11, 4, 3]]
     states = states_of_packed(mt.TextEncoder.from_pretrained(folder, dtype="float64"), ids)
     for x, text in zip(states, ids, strict=True):
-        np.testing.assert_allclose(x, expected(weights(), text), rtol=0, atol=1e-12)
-
-
-def test_a_changed_model_is_saved_and_read_back(folder, tmp_path):
-    encoder = mt.TextEncoder.from_pretrained(folder)
-    encoder.save_pretrained(tmp_path / "new")
-    again = mt.TextEncoder.from_pretrained(tmp_path / "new")
-    np.testing.assert_array_equal(again.encode(["a bird"]), encoder.encode(["a bird"]))
+        close(x, expected(weights(), text), 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +81,4 @@ def test_a_changed_model_is_saved_and_read_back(folder, tmp_path):
 )
 def test_other_variants_are_refused(folder, name, value, supported):
     edit(folder / "config.json", **{name: value})
-    with pytest.raises(mt.ModelError, match=rf"config\.json: {name} is '{value}'; supported: {supported}"):
-        mt.TextEncoder.from_pretrained(folder)
-
-
-def test_weights_of_bert_with_linear_biases_are_refused(tiny_model):
-    edit(tiny_model / "config.json", position_embedding_type="alibi")
-    with pytest.raises(mt.ModelError, match="position_embedding_type is 'alibi'; supported: absolute"):
-        mt.TextEncoder.from_pretrained(tiny_model)
+    refused(folder, f"config.json: {name} is '{value}'; supported: {supported}")

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tiny_models import edit, editing, tiny_weights, write_tiny_model
+from tiny_models import close, edit, editing, refused, tiny_weights, write_tiny_model
 
 import mha_text as mt
 from mha_conformance.bench import plain_numpy
@@ -20,8 +20,8 @@ POOL = {
 }
 
 
-def expected(folder, *modes, normalize=False, gelu=plain_numpy.exact_gelu, weights=None):
-    reference = plain_numpy.Bert(folder, "float64", gelu, weights)
+def expected(folder, *modes, normalize=False, weights=None):
+    reference = plain_numpy.Bert(folder, "float64", plain_numpy.exact_gelu, weights)
     rows = np.stack([np.concatenate([POOL[mode](reference.hidden(text)) for mode in modes]) for text in TEXTS])
     return rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize else rows
 
@@ -31,7 +31,7 @@ def check(folder, expected, tolerance=1e-5, **options):
     vectors = encoder.encode(TEXTS)
     assert vectors.dtype == np.float32
     assert encoder.dim == vectors.shape[1] == expected.shape[1]
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=tolerance)
+    close(vectors, expected, tolerance)
 
 
 FLAGS = {mode: f"pooling_mode_{mode}" if "tokens" in mode else f"pooling_mode_{mode}_tokens" for mode in POOL} | {
@@ -93,67 +93,39 @@ SUPPORTED = "supported: cls, max, mean, mean_sqrt_len"
 )
 def test_other_pooling_modes_are_refused_by_name(tmp_path, pooling, message):
     folder = write_tiny_model(tmp_path / "m", pooling=pooling)
-    with pytest.raises(mt.ModelError, match=f"1_Pooling/config.json.*{message}"):
-        mt.TextEncoder.from_pretrained(folder)
+    refused(folder, "1_Pooling/config.json", message)
 
 
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
-        (
-            ("Transformer", "Pooling", "LayerNorm", "Normalize"),
-            ".*'LayerNorm'; supported: Transformer, Pooling, Dense, Normalize",
-        ),
+        (("Transformer", "LayerNorm"), ": module type is 'LayerNorm'; supported: Transformer, Pooling, Dense, Normalize"),
         (("Transformer",), " has no Pooling module"),
     ],
 )
 def test_other_modules_are_refused_by_name(tmp_path, modules, message):
     folder = write_tiny_model(tmp_path / "m", modules=modules)
-    with pytest.raises(mt.ModelError, match=f"modules.json{message}"):
-        mt.TextEncoder.from_pretrained(folder)
+    refused(folder, f"modules.json{message}")
 
 
-@pytest.mark.parametrize("stored", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("stored", ["float16", "bfloat16", "float32", "float64"])
 def test_weights_may_be_stored_in_another_precision_below_a_prefix_and_beside_others(tmp_path, stored):
-    weights = {name: array.astype(stored) for name, array in tiny_weights().items()}
-    more = {"embeddings.position_ids": np.arange(10)[None], "pooler.dense.weight": np.ones((8, 8), dtype=np.float32)}
+    import torch
+    from safetensors.torch import save_file
+
+    weights = {name: torch.from_numpy(array).to(getattr(torch, stored)) for name, array in tiny_weights().items()}
+    more = {"embeddings.position_ids": torch.arange(10)[None], "pooler.dense.weight": torch.ones(8, 8)}
     prefix = "bert." if stored == "float32" else ""
-    folder = write_tiny_model(tmp_path / "m", weights={f"{prefix}{name}": x for name, x in (weights | more).items()})
-    check(folder, expected(folder, "mean", weights=weights, normalize=True))
-
-
-def test_weights_stored_in_bfloat16(tmp_path):
     folder = write_tiny_model(tmp_path / "m")
-    header, data, weights = {}, b"", {}
-    for name, array in tiny_weights().items():
-        bits = (array.view(np.uint32) >> 16).astype("<u2")  # the upper half of a float32
-        header[name] = {"dtype": "BF16", "shape": array.shape, "data_offsets": [len(data), len(data) + bits.nbytes]}
-        data += bits.tobytes()
-        weights[name] = (bits.astype(np.uint32) << 16).view(np.float32)
-    head = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + data)
-    assert abs(weights["embeddings.LayerNorm.bias"] - tiny_weights()["embeddings.LayerNorm.bias"]).max() > 1e-4
-    check(folder, expected(folder, "mean", weights=weights, normalize=True))
+    save_file({f"{prefix}{name}": x for name, x in (weights | more).items()}, folder / "model.safetensors")
+    exact = {name: x.double().numpy() for name, x in weights.items()}
+    check(folder, expected(folder, "mean", weights=exact, normalize=True))
 
 
 def test_computing_in_float16_gives_float32_vectors_of_its_precision(tiny_model):
     encoder = mt.TextEncoder.from_pretrained(tiny_model, dtype="float16")
     assert {array.dtype.name for array in encoder.model.arrays().values()} == {"float16"}
     check(tiny_model, expected(tiny_model, "mean", normalize=True), 0.01, dtype="float16")
-
-
-@pytest.mark.parametrize(
-    ("hidden_act", "function"),
-    [
-        ("relu", lambda x: np.where(x > 0, x, 0)),
-        ("silu", lambda x: x / (1 + np.exp(-x))),
-        ("swish", lambda x: x / (1 + np.exp(-x))),
-        ("gelu_new", lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
-    ],
-)
-def test_other_activations_of_the_config(tiny_model, hidden_act, function):
-    edit(tiny_model / "config.json", hidden_act=hidden_act)
-    check(tiny_model, expected(tiny_model, "mean", normalize=True, gelu=function))
 
 
 def test_sentence_bert_config_sets_lower_case(tiny_model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from mha_core.cli.tables import prose_console
 
 from ..corpus.errors import CorpusError
 from ..corpus.rows import Columns
-from ..corpus.search import semantic_search
+from ..corpus.search import Hit, semantic_search
 from ..corpus.sources import find, numbered_rows, whole
 from ..corpus.stored import stored_vectors
 from ..models.text_encoder import TextEncoder
@@ -52,17 +52,21 @@ def run(
     known = {
         id: row.text for at, row in enumerate(rows) if (id := at if columns.id is None else row.id) in named and not row.reason
     }
-    if as_json:
-        for query, hits in zip(queries, results, strict=True):
-            print(json.dumps({"query": query, "hits": [_record(hit, known) for hit in hits]}))
-        return
+    show_hits("query", zip(queries, results, strict=True), known, as_json=as_json)
+
+
+def show_hits(
+    kind: str, results: Iterable[tuple[str, Sequence[Hit]]], texts: Mapping[Any, str], *, as_json: bool, with_ids: bool = True
+) -> None:
+    """Print each query, and below it its hits with their texts, where they are known; or a JSON object for each query."""
     console = prose_console()
-    for query, hits in zip(queries, results, strict=True):
+    for query, hits in results:
+        if as_json:
+            known = [{"text": texts[hit.id]} if hit.id in texts else {} for hit in hits]
+            records = [{"id": hit.id, "score": round(hit.score, 6), **text} for hit, text in zip(hits, known, strict=True)]
+            print(json.dumps({kind: query, "hits": records}))
+            continue
         console.print(Text(query, style="bold"))
         for hit in hits:
-            console.print(Text(f"  {hit.score:.3f}  ", style="cyan") + Text(f"{hit.id}  {known.get(hit.id, '')}".rstrip()))
-
-
-def _record(hit: Any, known: dict[Any, str]) -> dict[str, Any]:
-    text = {"text": known[hit.id]} if hit.id in known else {}
-    return {"id": hit.id, "score": round(hit.score, 6), **text}
+            line = f"{hit.id}  {texts.get(hit.id, '')}".rstrip() if with_ids else texts[hit.id]
+            console.print(Text(f"  {hit.score:.3f}  ", style="cyan") + Text(line))

@@ -11,9 +11,9 @@ import typer
 from mha_core import MhaError
 from mha_core.cli.command import BackendName, command, failing_clearly
 
+from ..corpus.encode import reader
 from ..corpus.precision import PRECISIONS
 from ..corpus.rows import Columns
-from ..models.text_encoder import TextEncoder
 from . import attend as attending
 from . import corpus as corpora
 from . import encode as encoding
@@ -136,7 +136,7 @@ def encode(
             sources = encoding.sources_of(files or [], columns)
         except FileNotFoundError as error:
             raise typer.BadParameter(str(error), param_hint="FILE") from error
-        load = partial(TextEncoder.from_pretrained, _absolute(model), backend=backend, device=device)
+        load = reader(model, backend=backend, device=device)
         vectors: dict[str, Any] = {"prompt": prompt, "prompt_name": prompt_name, "truncate_dim": truncate_dim}
         if in_parts:
             rows = {"column": column, "id": id, "precision": precision, "skip_invalid": skip_invalid}
@@ -149,12 +149,6 @@ def encode(
 def _is_folder(output: str) -> bool:
     path = Path(output)
     return not output.endswith(".npy") and (output.endswith("/") or not path.suffix or path.is_dir())
-
-
-def _absolute(model: str) -> str:
-    """Return the path of a directory from the root, for processes in other directories; a repository's name as it is."""
-    path = Path(model).expanduser()
-    return str(path.absolute()) if path.is_dir() else model
 
 
 @command('Example:  mha search "birds at night" --in vectors/ --model DIR')
@@ -174,29 +168,19 @@ def search(
     ] = None,
     column: Column = None,
     prompt: Prompt = None,
-    prompt_name: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt-name", metavar="NAME", help="The name of a prompt for the queries. Default: query, if there is one."
-        ),
-    ] = None,
-    truncate_dim: Annotated[
-        int | None,
-        typer.Option(
-            "--truncate-dim",
-            min=1,
-            metavar="K",
-            help="Keep only the first K numbers of each vector. Default: as in the folder.",
-        ),
-    ] = None,
+    prompt_name: PromptName = None,
+    truncate_dim: TruncateDim = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find the texts of an encoded corpus that are nearest in meaning to each query."""
+    """Find the texts of an encoded corpus that are nearest in meaning to each query.
+
+    By default queries have the model's prompt query, if there is one, and their vectors are cut as those of a folder were.
+    """
     with failing_clearly():
         searching.run(
             queries,
             corpus,
-            partial(TextEncoder.from_pretrained, model, backend=backend, device=device),
+            reader(model, backend=backend, device=device),
             top_k,
             texts or [],
             column,

@@ -16,7 +16,7 @@ from . import on_dask
 from .job import Done, Job, ModelFacts, Options, describe, encode_part
 from .parquet import pyarrow
 from .parts import Report
-from .plan import Plan, scan, step_of
+from .plan import STEP, Plan, scan
 from .precision import PRECISIONS
 from .rows import Columns
 from .sources import find
@@ -117,10 +117,10 @@ def encode_corpus(
     columns, folder = Columns(column, id), Path(out).absolute()
     files = [replace(file, path=file.path.absolute()) for file in find(sources, columns)]
     execute: Execute = _here if client is None else partial(on_dask.run, client)
-    load = reader(model)
+    load = _loader(model)
     described: tuple[ModelFacts, str] = next(iter(execute(describe, load, [(prompt, prompt_name, truncate_dim)])))
     facts, before = described
-    step = step_of(part_rows)
+    step = STEP if part_rows is None else part_rows
     scanned = dict(execute(scan, columns, ((at, file, step) for at, file in enumerate(files))))
     plan = Plan.of([scanned[at] for at in sorted(scanned)], part_rows)
     base = Path(os.path.commonpath([file.path.parent for file in files]))
@@ -158,7 +158,7 @@ def encode_corpus(
         parts=count,
         reused=reused,
         seconds=seconds,
-        workers=1 if client is None else on_dask.number_of_workers(client),
+        workers=1 if client is None else len(client.nthreads()),
     )
 
 
@@ -187,11 +187,15 @@ def _with_bar(parts: Iterable[Done], plan: Plan, folder: Path, progress: bool | 
             ) from stopped
 
 
-def reader(model: Any, **options: Any) -> TextEncoder | Callable[[], TextEncoder]:
-    """Return an encoder as it is, and for a path what reads it, with ``options`` of ``from_pretrained``, on any worker."""
+def reader(path_or_repo: str | os.PathLike[str], **options: Any) -> Callable[[], TextEncoder]:
+    """Return the function that reads a model, with ``options`` of ``from_pretrained``, in any process of any directory."""
+    path = Path(path_or_repo).expanduser()
+    return partial(TextEncoder.from_pretrained, path.absolute() if path.is_dir() else os.fspath(path_or_repo), **options)
+
+
+def _loader(model: Any) -> TextEncoder | Callable[[], TextEncoder]:
     if isinstance(model, str | os.PathLike):
-        path = Path(model).expanduser()
-        return partial(TextEncoder.from_pretrained, path.absolute() if path.is_dir() else os.fspath(model), **options)
+        return reader(model)
     if isinstance(model, TextEncoder) or callable(model):
         return model
     raise TypeError(

@@ -109,12 +109,12 @@ class ModelFacts:
 
 
 def describe(
-    model: TextEncoder | Callable[[], TextEncoder], asked: tuple[str | None, str | None, int | None]
+    model: TextEncoder | Callable[[], TextEncoder], options: tuple[str | None, str | None, int | None]
 ) -> tuple[ModelFacts, str]:
     """Return the properties of a model, and the text to put in front of each text.
 
-    ``asked``: prompt, prompt_name and truncate_dim."""
-    prompt, prompt_name, truncate_dim = asked
+    ``options``: prompt, prompt_name and truncate_dim."""
+    prompt, prompt_name, truncate_dim = options
     with _loading:
         encoder = _load(model)
         digest = _sha256(encoder)

@@ -38,10 +38,10 @@ def run(client: Any, function: Callable[[Any, Any], Any], shared: Any, items: It
     context = client.submit(_itself, shared, pure=False)  # a task, so that it is computed again if all who have it are lost
     running, address = set(), client.scheduler.address
     completed = as_completed(loop=client.loop)
-    rest = iter(items)
+    remaining = iter(items)
 
     def begin(count: int) -> None:
-        batch = list(islice(rest, count))
+        batch = list(islice(remaining, count))
         futures = client.map(function, [context] * len(batch), batch, pure=False)
         running.update(futures)
         completed.update(futures)
@@ -90,11 +90,6 @@ def _threads(client: Any, address: str) -> int:
 
 def _gave_up(address: str, reason: object) -> CorpusError:
     return CorpusError(f"the scheduler at {address} gave up ({reason}): what is written stays; run the same again to go on")
-
-
-def number_of_workers(client: Any) -> int:
-    """Return the number of workers of a cluster."""
-    return len(client.nthreads())
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Parquet:
     def scan(self, path: Path, columns: Columns, step: int) -> Scan:
         with _opened(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
-        for name in filter(None, (columns.text, columns.id)):
+        for name in columns.names:
             if schema.names.count(name) != 1:
                 raise CorpusError(f"{path} has no column {name!r}: its columns are {', '.join(schema.names)}")
         kind = _kind(schema.field(columns.text).type)
@@ -55,12 +56,11 @@ class Parquet:
         with _opened(Path(span.path)) as file:
             stop = file.metadata.num_rows if span.stop is None else span.stop
             groups, before = _row_groups(file.metadata, span.start, stop)
-            wanted = list(dict.fromkeys(filter(None, (columns.text, columns.id))))
-            skipped, rest = span.start - before, stop - span.start
-            for batch in file.iter_batches(_BATCH, row_groups=groups, columns=wanted, use_threads=False):
-                part = batch.slice(skipped, rest)
+            skipped, remaining = span.start - before, stop - span.start
+            for batch in file.iter_batches(_BATCH, row_groups=groups, columns=columns.names, use_threads=False):
+                part = batch.slice(skipped, remaining)
                 skipped = max(0, skipped - batch.num_rows)
-                rest -= part.num_rows
+                remaining -= part.num_rows
                 yield from _rows(part, columns, self.unit)
 
 
@@ -74,15 +74,10 @@ def _opened(path: Path) -> Any:
 
 def _row_groups(metadata: Any, start: int, stop: int) -> tuple[list[int], int]:
     """Return the row groups that have any of the rows from ``start`` to ``stop``, and the number of rows before them."""
-    groups: list[int] = []
-    first = position = 0
-    for at in range(metadata.num_row_groups):
-        end = position + metadata.row_group(at).num_rows
-        if end > start and position < stop:
-            first = position if not groups else first
-            groups.append(at)
-        position = end
-    return groups, first
+    count = metadata.num_row_groups
+    firsts = list(accumulate((metadata.row_group(at).num_rows for at in range(count)), initial=0))
+    groups = [at for at in range(count) if firsts[at + 1] > start and firsts[at] < stop]
+    return groups, firsts[groups[0]] if groups else 0
 
 
 def _rows(batch: Any, columns: Columns, unit: str) -> Iterator[Row]:
@@ -107,11 +102,6 @@ def _kind(arrow_type: Any) -> str | None:
     types = pyarrow().types
     if types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
-    if (
-        types.is_string(arrow_type)
-        or types.is_large_string(arrow_type)
-        or types.is_string_view(arrow_type)
-        or types.is_null(arrow_type)
-    ):
+    if any(is_kind(arrow_type) for is_kind in (types.is_string, types.is_large_string, types.is_string_view, types.is_null)):
         return ID_TYPES[str]
     return ID_TYPES[int] if types.is_integer(arrow_type) else None

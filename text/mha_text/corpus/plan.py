@@ -12,11 +12,11 @@ from .errors import CorpusError
 from .rows import Columns, Scan, Span
 from .sources import FORMATS, Source
 
-_STEP = 512
+STEP = 512
 """Rows between two places at which a file may be cut."""
 _PARTS = 64
 """A small corpus is cut into about as many parts, for workers to share; a large one into parts of _LARGEST rows."""
-_LARGEST = 16 * _STEP
+_LARGEST = 16 * STEP
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Plan:
         """Choose the size of a part, by the number of rows alone, so that it is the same however many workers there are."""
         if part_rows is not None:
             return cls(files, part_rows, part_rows)
-        steps = -(-sum(file.scan.rows for file in files) // (_PARTS * _STEP))
-        return cls(files, _STEP, min(max(1, steps) * _STEP, _LARGEST))
+        steps = -(-sum(file.scan.rows for file in files) // (_PARTS * STEP))
+        return cls(files, STEP, min(max(1, steps) * STEP, _LARGEST))
 
     @property
     def rows(self) -> int:
@@ -108,8 +108,3 @@ def scan(columns: Columns, numbered: tuple[int, Source, int]) -> tuple[int, Scan
     rows = FORMATS[source.format].scan(source.path, columns, step)
     with source.path.open("rb") as file:
         return number, Scanned(source, rows, hashlib.file_digest(file, "sha256").hexdigest())
-
-
-def step_of(part_rows: int | None) -> int:
-    """Return the number of rows that are not cut apart."""
-    return _STEP if part_rows is None else part_rows

@@ -73,12 +73,12 @@ class Records:
 
 def _until(file: BinaryIO, span: Span) -> Iterator[bytes]:
     """Yield the lines of a file from where it is to the end of a span."""
-    rest = None if span.stop is None else span.stop - span.start
-    for line in file if rest is None or rest > 0 else ():
+    remaining = None if span.stop is None else span.stop - span.start
+    for line in file if remaining is None or remaining > 0 else ():
         yield line
-        if rest is not None:
-            rest -= len(line)
-            if rest <= 0:
+        if remaining is not None:
+            remaining -= len(line)
+            if remaining <= 0:
                 return
 
 
@@ -124,7 +124,7 @@ def _json_reader(path: str, header: str, columns: Columns) -> Callable[[str], Ro
             return Row("", None, f"not valid JSON: {error}")
         if not isinstance(fields, dict):
             return Row("", None, f"holds a JSON {type(fields).__name__}; expected an object with the field {columns.text!r}")
-        for name in filter(None, (columns.text, columns.id)):
+        for name in columns.names:
             if name not in fields:
                 return Row("", None, f"has no field {name!r}: its fields are {', '.join(fields)}")
         return checked(fields[columns.text], fields[columns.id] if columns.id is not None else None, columns)
@@ -139,12 +139,11 @@ def _csv_reader(delimiter: str) -> Callable[[str, str, Columns], Callable[[str],
 
     def reader(path: str, header: str, columns: Columns) -> Callable[[str], Row]:
         names = values(header)
-        wanted = [name for name in (columns.text, columns.id) if name is not None]
-        for name in wanted:
+        for name in columns.names:
             if names.count(name) != 1:
                 many = "no column" if name not in names else "more than one column"
                 raise CorpusError(f"{path} has {many} {name!r}: its columns are {', '.join(names)}")
-        places = [names.index(name) for name in wanted]
+        places = [names.index(name) for name in (columns.text, columns.id) if name is not None]
 
         def read(row: str) -> Row:
             try:

@@ -20,6 +20,11 @@ class Columns:
     id: str | None = None
     """None: the id of a row is its number in the corpus, from 0."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that are given, each once."""
+        return tuple(dict.fromkeys(name for name in (self.text, self.id) if name is not None))
+
 
 class Row(NamedTuple):
     """A text and its id, or the reason why the row has no text that can be encoded."""

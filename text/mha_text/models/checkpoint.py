@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mha_core import Encoder, EncoderLayer, FeedForward, Identity, LayerNorm, MultiHeadAttention, RMSNorm
 from mha_core.shared import Array, Norm
@@ -40,23 +40,7 @@ def choose(folder: Path, families: Sequence[Family], file: WeightsFile) -> Famil
     return families[0]
 
 
-class Source(Protocol):
-    """The source of a model's arrays, by their names in its file."""
-
-    prefix: str
-    """The start of every name."""
-
-    def check_count(self, name: str, count: int, setting: str) -> None:
-        """Raise ModelError unless there are arrays of ``count`` layers."""
-
-    def has(self, name: str) -> bool:
-        """Return True if there is an array of this name, after the prefix."""
-
-    def take(self, name: str, shape: tuple[int, ...], rows: slice = slice(None)) -> Any:
-        """Return rows of the array of a name."""
-
-
-def build_model(folder: Path, family: Family, file: Source, make: Callable[[Any], Array]) -> TextModel:
+def build_model(folder: Path, family: Family, file: WeightsFile, make: Callable[[Any], Array]) -> TextModel:
     """Return the model that config.json describes, of arrays from ``file``."""
     config = Config.read(folder, family)
     d_model, d_ff, num_layers = (config.size(name) for name in (family.d_model, family.d_ff, family.num_layers))

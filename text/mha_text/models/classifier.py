@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 from mha_core import LayerNorm, linear, packed
 from mha_core.shared import Array, Layer, activate, backend_of, compute_dtype, device_of, integers
 
-from .checkpoint import Source, build_model
+from .checkpoint import build_model
 from .config import ACTIVATIONS, Config
 from .family import Family
-from .files import field, model_type, one_of, read_json
+from .files import WeightsFile, field, model_type, one_of, read_json
 from .heads import HEADS
 from .pooling import Pooling
 from .text_model import TextModel
@@ -142,7 +142,7 @@ class Classifier(TextScorer):
         return self.head.w_out.shape[1]
 
 
-def build_classifier(folder: Path, family: Family, file: Source, make: Callable[[Any], Array]) -> Classifier:
+def build_classifier(folder: Path, family: Family, file: WeightsFile, make: Callable[[Any], Array]) -> Classifier:
     """Return the model that config.json describes, of arrays from ``file``."""
     text = build_model(folder, family, file, make)
     file.prefix = ""  # the names of a head are whole

@@ -13,7 +13,7 @@ from mha_core.shared import Array
 from .checkpoint import choose
 from .classifier import build_classifier
 from .families import MODEL_TYPES
-from .files import ModelError, WeightsFile, field, model_type, one_of, read_json
+from .files import ModelError, WeightsFile, field, model_type, one_of, read_json, torch_class
 from .heads import HEADS, LANGUAGE_MODELS
 from .logit_score import Answers, build_logit_score
 from .modules import listed_modules
@@ -66,7 +66,7 @@ class CrossEncoderFiles:
         """
         path = self.folder / FILE
         if self.by_sentence_transformers and (value := read_json(path).get("activation_fn")) is not None:
-            return _known(value, path, "activation_fn")
+            return torch_class(value, CLASSES, path, "activation_fn")
         path = self.folder / "config.json"
         config = read_json(path)
         nested = config.get("sentence_transformers")
@@ -75,7 +75,7 @@ class CrossEncoderFiles:
         else:
             value, name = config.get("sbert_ce_default_activation_function"), "sbert_ce_default_activation_function"
         if value is not None:
-            return _known(value, path, name)
+            return torch_class(value, CLASSES, path, name)
         return "sigmoid" if num_labels == 1 else "identity"
 
 
@@ -111,12 +111,3 @@ def _of_config(folder: Path) -> Answers | None:
             "a module LogitScore of sentence-transformers may name others"
         )
     return Answers(true, false)
-
-
-def _known(value: object, path: Path, name: str) -> str:
-    """Return the activation of a class that a file names, such as torch.nn.modules.activation.Sigmoid."""
-    package, _, kind = str(value).rpartition(".")
-    if not package.startswith("torch.") or kind not in CLASSES:
-        classes = ", ".join(f"torch.nn.{each}" for each in CLASSES)
-        raise ModelError(f"{path}: {name} is {value!r}; supported: {classes}")
-    return CLASSES[kind]

@@ -10,9 +10,8 @@ from typing import Any, Self
 from mha_core import linear
 from mha_core.shared import ACTIVATIONS, Array, Layer, backend_of
 
-from .files import ModelError, WeightsFile, field, one_of, read_json
+from .files import ModelError, WeightsFile, field, one_of, read_json, torch_class
 
-_TORCH = "torch.nn."
 _NAMES = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu"}
 """Activations, by the names of their classes below torch.nn."""
 _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
@@ -44,15 +43,12 @@ class Dense(Layer):
         if field(config, path, "in_features") != inputs:
             raise ModelError(f"{path}: in_features is {config['in_features']}, but the vectors before have {inputs} numbers")
         outputs = field(config, path, "out_features")
-        activation = config["activation_function"]
-        module, _, name = str(activation).rpartition(".")
-        if not f"{module}.".startswith(_TORCH) or name not in _NAMES:
-            one_of(activation, [f"{_TORCH}{each}" for each in _NAMES], path, "activation_function")
+        activation = torch_class(config["activation_function"], _NAMES, path, "activation_function")
         file = WeightsFile(folder)
         w = file.take("linear.weight", (outputs, inputs)).T  # stored for y = W x, used as y = x w
         b = file.take("linear.bias", (outputs,)) if field(config, path, "bias", bool) else None
         file.finish()
-        return cls(make(w), None if b is None else make(b), _NAMES[name])
+        return cls(make(w), None if b is None else make(b), activation)
 
     def __call__(self, x: Array) -> Array:
         """x (..., inputs) -> (..., outputs)."""

@@ -14,6 +14,10 @@ def _parts(name: str, *fields: str) -> dict[str, Any]:
 
 
 _QKV = ("query", "key", "value")
+_BIASES: dict[str, Any] = {"attention_bias": "attention_bias", "bias_1": "mlp_bias", "bias_2": "mlp_bias"}
+_UNBIASED: dict[str, Any] = dict.fromkeys(_BIASES, False)
+_FLASH: dict[str, Any] = {"embedding_norm": "emb_ln", "layers": "encoder.layers", "norm_1": "norm1", "norm_2": "norm2"}
+"""The names in files of models that were trained with the layers of flash-attn."""
 
 _BERT = Family("bert.")
 _ROBERTA = Family("roberta.", padding="pad_token_id")
@@ -63,9 +67,7 @@ _MODERNBERT = Family(  # Warner et al. 2024, section 2.1
     eps="norm_eps",
     token_types=None,
     defaults={"norm_eps": 1e-5, "attention_bias": False, "mlp_bias": False, "norm_bias": False, "local_attention": 128},
-    attention_bias="attention_bias",
-    bias_1="mlp_bias",
-    bias_2="mlp_bias",
+    **_BIASES,
     norm_bias="norm_bias",
     norm_first=True,
     skips_first_norm=True,
@@ -84,14 +86,15 @@ _MODERNBERT = Family(  # Warner et al. 2024, section 2.1
     norm_2="mlp_norm",
 )
 
-_SELF_ATTENTION: dict[str, Any] = {name: f"self_attn.{letter}_proj" for name, letter in zip(_QKV, "qkv", strict=True)}
+_SELF_ATTENTION: dict[str, Any] = {
+    name: f"self_attn.{letter}_proj" for name, letter in zip((*_QKV, "attention_output"), "qkvo", strict=True)
+}
 _GATED: dict[str, Any] = {"linear_1": "mlp.gate_proj", "gate": "mlp.up_proj", "linear_2": "mlp.down_proj"}
 _POST_NORM_ROTARY = Family(
     "",
     positions=None,
     layers="layers",
     **_SELF_ATTENTION,
-    attention_output="self_attn.o_proj",
     norm_1="post_attention_layernorm",
     norm_2="post_mlp_layernorm",
 )
@@ -100,24 +103,19 @@ _NOMIC = replace(  # Nussbaum et al. 2024, section 3
     prefix="nomic_bert.",
     head_dim="head_dim",
     defaults={"hidden_act": "silu"},
-    attention_bias=False,
-    bias_1=False,
-    bias_2=False,
+    **_UNBIASED,
     rotary=RotaryNames(1000.0),
     **_GATED,
 )
 _NOMIC_FILE = replace(
     _NOMIC,
     prefix="bert.",
-    embedding_norm="emb_ln",
-    layers="encoder.layers",
+    **_FLASH,
     **_parts("attn.Wqkv", *_QKV),
     attention_output="attn.out_proj",
-    norm_1="norm1",
     linear_1="mlp.fc12",
     gate="mlp.fc11",
     linear_2="mlp.fc2",
-    norm_2="norm2",
 )
 _NOMIC_ORIGINAL = replace(
     _NOMIC_FILE,
@@ -177,12 +175,9 @@ _JINA_3 = replace(  # Sturua et al. 2024, section 4
 )
 _JINA_3_FILE = replace(
     _JINA_3,
-    embedding_norm="emb_ln",
-    layers="encoder.layers",
+    **_FLASH,
     **_parts("mixer.Wqkv", *_QKV),
     attention_output="mixer.out_proj",
-    norm_1="norm1",
-    norm_2="norm2",
 )
 
 _EUROBERT = Family(  # Boizard et al. 2025, section 2.1
@@ -192,9 +187,7 @@ _EUROBERT = Family(  # Boizard et al. 2025, section 2.1
     eps="rms_norm_eps",
     token_types=None,
     defaults={"hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False, "mlp_bias": False},
-    attention_bias="attention_bias",
-    bias_1="mlp_bias",
-    bias_2="mlp_bias",
+    **_BIASES,
     norm_first=True,
     rms_norm=True,
     rotary=RotaryNames(10_000.0),
@@ -204,7 +197,6 @@ _EUROBERT = Family(  # Boizard et al. 2025, section 2.1
     final_norm="norm",
     layers="layers",
     **_SELF_ATTENTION,
-    attention_output="self_attn.o_proj",
     norm_1="input_layernorm",
     **_GATED,
     norm_2="post_attention_layernorm",

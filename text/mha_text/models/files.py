@@ -107,6 +107,14 @@ def one_of(value: Any, choices: Sequence[Any] | Mapping[Any, Any], path: Path, n
     return value
 
 
+def torch_class(value: object, names: Mapping[str, str], path: Path, name: str) -> str:
+    """Return our name of a class in torch.nn that a file names, such as torch.nn.modules.activation.Sigmoid."""
+    module, _, kind = str(value).rpartition(".")
+    if not f"{module}.".startswith("torch.nn.") or kind not in names:
+        raise ModelError(f"{path}: {name} is {value!r}; supported: {', '.join(f'torch.nn.{each}' for each in names)}")
+    return names[kind]
+
+
 def dict_field(config: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
     """Return a field that holds a dict, {} if it is absent or null; raise ModelError if it is of another type."""
     return {} if config.get(name) is None else field(config, path, name, dict)
@@ -129,7 +137,8 @@ class WeightsFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = weights_path(folder)
+        index = folder / INDEX
+        self.path = index if index.is_file() and not (folder / WEIGHTS).exists() else folder / WEIGHTS
         self.wrong: list[str] = []
         self.prefix = ""
         shards = {self.path: None} if self.path.name == WEIGHTS else _shards(self.path)
@@ -225,12 +234,6 @@ class _Shard:
     def stored(self, name: str) -> Any:
         """Return an array in the dtype in which it is stored, but bfloat16 as float32."""
         return self.read(name) if self._headers[name]["dtype"] == "BF16" else self._file.get_tensor(name)
-
-
-def weights_path(folder: Path) -> Path:
-    """Return the path of model.safetensors, or of the index of its shards if there is only this."""
-    index = folder / INDEX
-    return index if index.is_file() and not (folder / WEIGHTS).exists() else folder / WEIGHTS
 
 
 def _shards(index: Path) -> dict[Path, set[str] | None]:

@@ -95,8 +95,8 @@ def hinted(function: _F) -> _F:
     def checked(owner: Any, *arguments: Any, **options: Any) -> Any:
         for name in options:
             if name not in parameters:
-                others = f"; its options are {', '.join(keywords)}{did_you_mean(name, keywords)}"
-                hint = f": {owner._hints[name]}" if name in owner._hints else others
+                known = f"; its options are {', '.join(keywords)}{did_you_mean(name, keywords)}"
+                hint = f": {owner._hints[name]}" if name in owner._hints else known
                 raise TypeError(f"{function.__name__}() has no {name}{hint}")
         return function(owner, *arguments, **options)
 

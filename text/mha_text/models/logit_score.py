@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from mha_core import linear
 from mha_core.shared import Array, backend_of
 
-from .checkpoint import Source, build_model
+from .checkpoint import build_model
 from .classifier import Pool, TextScorer
 from .config import Config
 from .family import Family
-from .files import ModelError, read_json
+from .files import ModelError, WeightsFile, read_json
 
 _HEAD = "lm_head.weight"
 
@@ -63,7 +63,7 @@ class LogitScore(TextScorer):
 
 
 def build_logit_score(
-    folder: Path, family: Family, file: Source, make: Callable[[Any], Array], *, answers: Answers
+    folder: Path, family: Family, file: WeightsFile, make: Callable[[Any], Array], *, answers: Answers
 ) -> LogitScore:
     """Return the model that config.json describes, of arrays from ``file``.
 

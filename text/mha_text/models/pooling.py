@@ -86,13 +86,13 @@ def _modes(config: dict[str, Any], path: Path) -> tuple[str, ...]:
     """Return the modes: flags, as in older files, in the order of _KEYS; or names, in the order given."""
     if "pooling_mode" in config:
         named = config["pooling_mode"]
-        asked = list(named) if isinstance(named, list) else [named]
+        modes = list(named) if isinstance(named, list) else [named]
     else:
         flags = [
             key.removeprefix("pooling_mode_") for key, on in config.items() if key.startswith("pooling_mode_") and on is True
         ]
         order = list(_KEYS)
-        asked = [_KEYS.get(flag, flag) for flag in sorted(flags, key=lambda flag: order.index(flag) if flag in order else -1)]
-    if not asked:
+        modes = [_KEYS.get(flag, flag) for flag in sorted(flags, key=lambda flag: order.index(flag) if flag in order else -1)]
+    if not modes:
         raise ModelError(f"{path} names no pooling mode; supported: {', '.join(_MODES)}")
-    return tuple(one_of(mode, _MODES, path, "pooling mode") for mode in asked)
+    return tuple(one_of(mode, _MODES, path, "pooling mode") for mode in modes)

@@ -46,8 +46,10 @@ class Pretrained:
         """
         loaded = backend_without_arrays(backend)
         folder = locate(path_or_repo)
-        wanted = check.floating(loaded, dtype)
-        model = cls._read(folder, loaded, device, lambda x: loaded.xp.astype(loaded.from_numpy(x, device), wanted, copy=False))
+        floating = check.floating(loaded, dtype)
+        model = cls._read(
+            folder, loaded, device, lambda x: loaded.xp.astype(loaded.from_numpy(x, device), floating, copy=False)
+        )
         source = folder.absolute() if Path(path_or_repo).expanduser() == folder else path_or_repo
         object.__setattr__(model, "_read_from", (str(source), loaded.name, device, dtype))
         return model

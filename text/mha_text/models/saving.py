@@ -46,18 +46,8 @@ class _Place:
         return replace(self, shift=shift)
 
 
-class _Places:
-    """Stands for a file of weights: each array is its place."""
-
-    def __init__(self, file: WeightsFile) -> None:
-        self.prefix = file.prefix
-        self._file = file
-
-    def check_count(self, name: str, count: int, setting: str) -> None:
-        """Any number of layers has places."""
-
-    def has(self, name: str) -> bool:
-        return f"{self.prefix}{name}" in self._file
+class _Places(WeightsFile):
+    """A file of weights each of which is taken as its place."""
 
     def take(self, name: str, shape: tuple[int, ...], rows: slice = slice(None)) -> _Place:
         return _Place(self.prefix + name, shape)[rows]
@@ -72,10 +62,10 @@ def save_model(model: Layer, source: Path, target: Path, *, dense: Sequence[Dens
     from safetensors.numpy import save as to_bytes
 
     families = MODEL_TYPES[model_type(source, MODEL_TYPES)]
-    file = WeightsFile(source)
+    file = _Places(source)
     family = choose(source, families, file)
     build = getattr(model, "build", build_model)
-    places = build(source, family, _Places(file), lambda place: place).arrays()
+    places = build(source, family, file, lambda place: place).arrays()
     stored = file.every()
     for name, x in model.arrays().items():
         place: Any = places[name]

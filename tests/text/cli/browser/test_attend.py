@@ -6,12 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from browser import IMAGE_FROM_ELSEWHERE, NARROW, WIDE, complaint, hover, look, needs_browser, opened_afresh, requests, until
-from command import ok
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
-import mha_text as mt
 from mha_text.cli.attend import page
 from mha_text.cli.attend.maps import AttentionMaps, Choice
 
@@ -20,7 +18,6 @@ pytestmark = needs_browser
 TOKENS = ("[CLS]", "<b>bold</b>", "</script><script>document.title='taken'</script>", "a & b", "[SEP]")
 WEIGHTS = np.random.default_rng(3).exponential(size=(2, 3, 5, 5)) ** 2
 WEIGHTS /= WEIGHTS.sum(axis=-1, keepdims=True)
-SENTENCE = "The swift that nested under our roof sleeps on the wing."
 
 
 def maps_of(tokens=TOKENS, weights=WEIGHTS):
@@ -131,13 +128,6 @@ def test_it_opens_on_the_mean_of_the_last_layer(opened):
     assert chosen(opened) == ("1", "mean")
     np.testing.assert_allclose(heat(opened), WEIGHTS[1].mean(axis=0), atol=1e-5)
     assert set(lines(opened)) == {tuple(pair) for pair in np.argwhere(WEIGHTS[1].mean(axis=0) >= 0.05).tolist()}
-
-
-def test_by_default_it_opens_on_the_most_telling_head(show):
-    browser = show(maps_of())
-    layer, head = Choice(None, None).one(maps_of())
-    assert chosen(browser) == (str(layer), str(head))
-    assert f"opens on layer {layer}, head {head}" in browser.find_element(By.TAG_NAME, "header").text
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])
@@ -321,7 +311,8 @@ def test_on_a_phone_the_views_stand_one_below_the_other_and_nothing_is_cut(opene
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])
 def test_labels_of_the_heat_map_do_not_overlap(show, size):
-    words = f"[CLS] {SENTENCE} Some birds never land to rest, and eat and drink on high. unpronounceableness [SEP]".split()
+    text = "The swift that nested under our roof sleeps on the wing. Some birds never land to rest, and eat and drink on high."
+    words = ["[CLS]", *text.split(), "unpronounceableness", "[SEP]"]
     assert len(words) > 23
     browser = show(maps_of(words), size)
     until(browser, lambda: (boxes(browser, "#heat .main-svg")[0]["width"] < NARROW[0]) == (size == NARROW))
@@ -340,14 +331,3 @@ def test_dark_pages_have_light_words(opened):
     assert brightness() < 200
     look(opened, WIDE, "dark")
     until(opened, lambda: brightness() > 500)
-
-
-def test_a_real_encoder_on_torch_shows_what_numpy_computes(browser, minilm, tmp_path):
-    ok("attend", SENTENCE, "--model", minilm, "--backend", "torch", "--output", tmp_path / "page.html")
-    visit(browser, f"{(tmp_path / 'page.html').as_uri()}#layer=1&head=11")
-    weights, tokens = mt.TextEncoder.from_pretrained(minilm, backend="numpy").attention_maps(SENTENCE)
-    np.testing.assert_allclose(heat(browser), weights[1, 11], atol=2e-5)
-    at = tokens.index("##ed")
-    hover(browser, token(browser, "from", at))
-    assert said(browser).startswith(f"##ed → nest {weights[1, 11, at, at - 1]:.3f}")
-    assert weights[1, 11, at, at - 1] > 0.5

@@ -10,22 +10,19 @@ const NARROW = 420; // a map of at most this many pixels has its colour scale be
 const WIDEST = 1400; // pixels of a map that is scrolled sideways, so that its labels can be read; a larger one has none
 const THRESHOLD = 0.05; // least weight of a line while no token is pointed at
 
-const state = { layer: data.layer, head: data.head, withoutSpecial: false, pointed: null, kept: null };
+const state = { layer: String(data.layer), head: String(data.head), withoutSpecial: false, pointed: null, kept: null };
 
 let chosen; // the weights shown
 
 // Weights of a head, or the mean of all heads, row by row; NaN for special tokens that are hidden.
 function weights(layer, head) {
-  const heads = head === "mean" ? [...Array(data.heads).keys()] : [head];
-  const found = new Float32Array(count * count);
+  const heads = head === "mean" ? [...Array(data.heads).keys()] : [Number(head)];
+  const mean = new Float32Array(count * count);
   for (const each of heads) {
-    const start = (layer * data.heads + each) * found.length;
-    for (let at = 0; at < found.length; at++) found[at] += stored[start + at] / (data.one * heads.length);
+    const start = (layer * data.heads + each) * mean.length;
+    for (let at = 0; at < mean.length; at++) mean[at] += stored[start + at] / (data.one * heads.length);
   }
-  for (let at = 0; at < found.length; at++) {
-    if (!isShown(Math.floor(at / count)) || !isShown(at % count)) found[at] = NaN;
-  }
-  return found;
+  return mean.map((weight, at) => (isShown(Math.floor(at / count)) && isShown(at % count) ? weight : NaN));
 }
 
 function weight(from, to) {
@@ -55,7 +52,7 @@ function drawGlance() {
   const palette = stops();
   const colours = [...Array(256).keys()].map((root) => [...colour(palette, root / 255), 255]);
   for (const button of document.querySelectorAll("#glance button")) {
-    const map = weights(Number(button.dataset.layer), headOf(button.dataset.head));
+    const map = weights(button.dataset.layer, button.dataset.head);
     const canvas = button.firstElementChild;
     canvas.width = canvas.height = count;
     const context = canvas.getContext("2d");
@@ -235,10 +232,6 @@ function said({ side, at }) {
 
 // Layer and head are chosen by the menus, the small maps or the address.
 
-function headOf(text) {
-  return text === "mean" ? text : Number(text);
-}
-
 function choose(layer, head) {
   Object.assign(state, { layer, head });
   writeAddress();
@@ -250,8 +243,7 @@ function show() {
   element("layer").value = state.layer;
   element("head").value = state.head;
   for (const button of document.querySelectorAll("#glance button")) {
-    const here = Number(button.dataset.layer) === state.layer && headOf(button.dataset.head) === state.head;
-    button.setAttribute("aria-pressed", here);
+    button.setAttribute("aria-pressed", button.dataset.layer === state.layer && button.dataset.head === state.head);
   }
   drawLines();
   drawHeat();
@@ -266,18 +258,18 @@ function writeAddress() {
 function readAddress() {
   const asked = new URLSearchParams(location.hash.slice(1));
   const number = (name, count) => (/^\d+$/.test(asked.get(name)) && Number(asked.get(name)) < count ? Number(asked.get(name)) : null);
-  state.layer = number("layer", data.layers) ?? data.layer;
-  state.head = asked.get("head") === "mean" ? "mean" : (number("head", data.heads) ?? data.head);
+  state.layer = String(number("layer", data.layers) ?? data.layer);
+  state.head = asked.get("head") === "mean" ? "mean" : String(number("head", data.heads) ?? data.head);
   const side = ["from", "to"].find((side) => number(side, count) !== null);
   state.kept = side === undefined ? null : { side, at: number(side, count) };
 }
 
 for (const id of ["layer", "head"]) {
-  element(id).addEventListener("change", () => choose(Number(element("layer").value), headOf(element("head").value)));
+  element(id).addEventListener("change", () => choose(element("layer").value, element("head").value));
 }
 for (const button of document.querySelectorAll("#glance button")) {
   button.addEventListener("click", () => {
-    choose(Number(button.dataset.layer), headOf(button.dataset.head));
+    choose(button.dataset.layer, button.dataset.head);
     document.querySelector(".chosen").scrollIntoView({ block: "nearest" });
   });
 }

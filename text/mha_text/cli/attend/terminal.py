@@ -52,8 +52,8 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
         line.rstrip()
         console.print(line)
     if shown < count:
-        rest = f"columns {shown} to {count - 1} do not fit: use a wider terminal, or --output page.html"
-        console.print(Text(rest, style="yellow"), soft_wrap=wrapped)
+        message = f"columns {shown} to {count - 1} do not fit: use a wider terminal, or --output page.html"
+        console.print(Text(message, style="yellow"), soft_wrap=wrapped)
 
 
 def _title(maps: AttentionMaps, layer: int, head: Head) -> str:
