@@ -23,19 +23,17 @@ _OTHER_NAMES = {
     "mha_dask": "make build/backends/ready",
     "mha_frozen_v1": "make build/backends/ready",
     "mha_jax": "make build/backends/ready",
-    "distributed": "pip install mha-core[dask]",
-    "pyarrow": "pip install mha-core[corpus]",
+    "distributed": "pip install mha-text[dask]",
+    "pyarrow": "pip install mha-text[corpus]",
     "mha_ndonnx": "make build/backends/ready",
     "nvidia": "pip install nvidia-cuda-nvrtc",
     "rich": "pip install mha-core[cli]",
     "typer": "pip install mha-core[cli]",
-    "safetensors": "pip install mha-core[models]",
     "sklearn": "pip install scikit-learn",
-    "tokenizers": "pip install mha-core[models]",
 }
 _SAME_NAMES = """
 array_api_compat array_api_strict asv asv_runner cloudpickle hatchling huggingface_hub hypothesis jax jinja2 keras matplotlib
-ml_dtypes mpmath ndonnx onnx onnxruntime plotly pluggy ruff selenium sentence_transformers sphinx torch tqdm transformers
+ml_dtypes mpmath ndonnx onnx onnxruntime plotly pluggy ruff safetensors selenium sentence_transformers sphinx tokenizers torch tqdm transformers
 """
 INSTALL = _OTHER_NAMES | {name: f"pip install {name.replace('_', '-')}" for name in _SAME_NAMES.split()}
 """How to install each library, by the name that is imported."""
