@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from .arrays import Array, at_least, broadcast_shapes
 from .blocks import visible_blocks
@@ -20,7 +18,7 @@ _ROWS = 512  # queries in a block
 def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
     """Return the problem with unseen keys and their values zeroed by selection; unchanged if all are known to be seen."""
     p, xp = problem, problem.xp
-    seen = _seen(p)
+    seen = seen_keys(p)
     if seen is None:
         return p
 
@@ -30,41 +28,12 @@ def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
     return p.with_arrays(p.query, zeroed(p.key), zeroed(p.value))
 
 
-def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Callable[..., AttentionProblem], bool]:
-    """Return a function (query, key, value, sink=sink) -> problem, and whether it lets the arrays enter unchanged.
-
-    The function makes a problem like ``p`` from arrays like those that ``p`` was made from, and holds no array itself.
-    """
-    reached = p.structure.keys
-    keys = None if p.structure.keeps_all(key.shape[-2]) else (..., slice(reached.start, reached.stop), slice(None))
-    zeroes = p.mask is not None and _seen(p) is not None  # finding out in each call takes as long as zeroing
-    as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
-    nothing: Any = None
-    bare = p.with_arrays(nothing, nothing, nothing, sink=None)
-    if as_given and not zeroes:
-        return bare.with_arrays, True
-
-    def fill(query: Array, key: Array, value: Array, *, sink: Array | None) -> AttentionProblem:
-        query, key, value = [x[None, ...] if x.ndim == 2 else x for x in (query, key, value)]
-        if keys is not None:
-            key, value = key[keys], value[keys]
-        filled = bare.with_arrays(query, key, value, sink=sink)
-        return without_unseen_keys(filled) if zeroes else filled
-
-    return fill, False
-
-
-def _seen(p: AttentionProblem) -> Array | None:
+def seen_keys(p: AttentionProblem) -> Array | None:
     """Return which of the remaining keys are seen, broadcasting to (..., H, 1, S); None if all are known to be seen."""
     s, xp = p.structure, p.xp
-    if s.keys is EVERY_KEY or not len(s.keys) or not p.query.shape[-2]:
+    if s.keys is EVERY_KEY or s.sees_every_key or not len(s.keys) or not p.query.shape[-2]:
         return None
-    low, high = s.band
-    diagonal = (low is None or low <= 0) and (high is None or high >= 0)
-    if s.rest is None and s.array is None and (s.packed is None or diagonal):
-        # keys out of reach of the band were dropped; and the diagonal sees every key of every packed sequence
-        if s.key_lengths is None:
-            return None
+    if s.lengths_alone_hide:
         keys = xp.arange(len(s.keys), device=p.device)[None, :]
         return keys < over_heads(s.key_lengths)
     num_rows, num_cols = _block_shape(p)

@@ -11,13 +11,12 @@ from ..algebra.arrays import Array, device_of
 from ..algebra.attention_vjp import AttentionGradients
 from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
-from ..algebra.visibility import template
 from ..autodiff.recorded import Recorded, plain_value
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.contract import Call
 from ..dispatch.kernels import Decision, decide, describe
 from ..dispatch.selection import backend_of
-from .attend import arrays_inside, attention_operation, prepare, settings_of
+from .attend import arrays_inside, attention_operation, prepare, settings_of, template
 from .differentiable import recorded_state
 from .operation import Operation, PendingCall, Plan, key_of
 from .tree import arrays_in, map_arrays

@@ -119,7 +119,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "mha_core.algebra.positions": ("sinusoidal_positions", "rotary_tables", "_table"),
     "mha_core.algebra.problem": ("scores_shape",),
     "mha_core.algebra.state": ("merge_states", "identity"),
-    "mha_core.algebra.visibility": ("template",),
 }
 """Functions, or classes, that check arguments or that no problem of the design calls: tests of other sections judge them."""
 
