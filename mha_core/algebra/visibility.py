@@ -33,7 +33,7 @@ def seen_keys(p: AttentionProblem) -> Array | None:
     s, xp = p.structure, p.xp
     if s.keys is EVERY_KEY or s.sees_every_key or not len(s.keys) or not p.query.shape[-2]:
         return None
-    if s.lengths_alone_hide:
+    if s.key_lengths is not None and s.lengths_alone_hide:
         keys = xp.arange(len(s.keys), device=p.device)[None, :]
         return keys < over_heads(s.key_lengths)
     num_rows, num_cols = _block_shape(p)
