@@ -50,7 +50,8 @@ class AttentionProblem:
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        return _batch_shape(*(tuple(x.shape[:-3]) for x in (self.query, self.key, self.value)))
+        query, key, value = tuple(self.query.shape[:-3]), tuple(self.key.shape[:-3]), tuple(self.value.shape[:-3])
+        return query if query == key == value else broadcast_shapes(query, key, value)
 
     @property
     def rows_shape(self) -> tuple[int, ...]:
@@ -103,10 +104,6 @@ class AttentionProblem:
         return problem
 
 
-def _batch_shape(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]) -> tuple[int, ...]:
-    return query if query == key == value else broadcast_shapes(query, key, value)
-
-
 def check_lengths(p: AttentionProblem, what: str) -> None:
     """Raise ValueError, naming what needs it, if the library does not know the number of queries or keys."""
     if p.structure.keys is EVERY_KEY:
@@ -132,7 +129,7 @@ def scores_shape(query: Array, key: Array, value: Array, sink: Array | None = No
     if sink is not None and tuple(sink.shape) != q[-3:-2]:
         raise ValueError(f"sink has shape {tuple(sink.shape)}; expected (H,) = {q[-3:-2]}")
     try:
-        batch = _batch_shape(q[:-3], k[:-3], v[:-3])
+        batch = q[:-3] if q[:-3] == k[:-3] == v[:-3] else broadcast_shapes(q[:-3], k[:-3], v[:-3])
     except ValueError:
         raise ValueError(f"the batch axes of query, key and value do not broadcast: {shapes}") from None
     return (*batch, *q[-3:-1], k[-2])
