@@ -103,7 +103,7 @@ class _Network:
         for tile in _tiles(of_rows):
             y = of_rows[tile]
             if self.slope is None:
-                pass_where_positive(self.hidden[rows][tile], y, y)
+                pass_where_positive(self.hidden[rows][tile], y, out=y)
             else:
                 np.multiply(y, self.slope[rows][tile], out=y)
         if dx is not None:

@@ -79,15 +79,14 @@ def _flash(
     rows, cols = range(out.shape[-2]), range(key.shape[-2])
     mask, bias = modifiers.mask(rows, cols), modifiers.bias(rows, cols)
     read = (query, key, value)
-    config = flash_config.for_flash(
+    without_arrays = flash_config.for_flash(
         block,
         tuple(map(layout, (*read, out, modifiers.lengths, mask, bias))),
         aligned=not any(address(x) % 16 for x in read),
         numbers=(p.scale, p.softcap or 0.0),
         limits=modifiers.limits,
     )
-    arrays = (*read, out, lse, modifiers.spans, modifiers.lengths, mask, bias, modifiers.slopes, sink)
-    return Launch("flash.cu", "flash", config.defines, config.grid, config.block, (*arrays, *config.scalars), config.shared)
+    return without_arrays.with_arrays(*read, out, lse, modifiers.spans, modifiers.lengths, mask, bias, modifiers.slopes, sink)
 
 
 def layout(x: Any) -> Layout | None:
@@ -97,9 +96,8 @@ def layout(x: Any) -> Layout | None:
 
 def _combine(outs: Any, lses: Any, out: Any, lse: Any, sink: Any) -> Launch:
     """Return the launch that combines splits into out (b, K, G, L, E), and into lse (b, K, G, L) unless it is None."""
-    config = flash_config.for_combine(outs.shape, Layout(out.shape, products.elements(out), out.dtype))
-    arrays = (outs, lses, out, lse, sink)
-    return Launch("flash.cu", "combine", config.defines, config.grid, config.block, (*arrays, *config.scalars))
+    without_arrays = flash_config.for_combine(outs.shape, Layout(out.shape, products.elements(out), out.dtype))
+    return without_arrays.with_arrays(outs, lses, out, lse, sink)
 
 
 def readable(x: Any) -> Any:
