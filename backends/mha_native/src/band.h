@@ -9,13 +9,6 @@ namespace mha { namespace MHA_LEVEL {
 struct Vectors {
     int first, count;
     bool operator==(const Vectors& other) const { return first == other.first && count == other.count; }
-
-    // Call f(count), where it is a constant from 1 to VECTORS.
-    template <class F> MHA_INLINE void call(F f) const {
-        unroll<VECTORS>([&](auto n) __attribute__((always_inline)) {
-            if (count == n + 1) f(Constant<n + 1>{});
-        });
-    }
 };
 
 template <class T, int N = VECTORS> struct Band {  // of N vectors at most
