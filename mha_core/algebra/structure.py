@@ -78,7 +78,7 @@ class Structure:
             "array_mask": self.array is not None,
             "mask": self.rest is not None,
         }
-        return frozenset(name for name, given in present.items() if given)
+        return frozenset(name for name, is_present in present.items() if is_present)
 
 
 def structure_of(

@@ -107,8 +107,8 @@ class Recorded:
 
 
 def _operator(name: str, reflected: bool = False) -> Callable[..., Any]:
-    def method(self: Recorded, *others: Any) -> Any:
-        return getattr(self.space, name)(*others, self) if reflected else getattr(self.space, name)(self, *others)
+    def method(self: Recorded, *operands: Any) -> Any:
+        return getattr(self.space, name)(*operands, self) if reflected else getattr(self.space, name)(self, *operands)
 
     return method
 

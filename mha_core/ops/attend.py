@@ -60,11 +60,11 @@ def prepare(
     offset = 0 if query_offset is None else check.offset(query_offset)
     added = [] if sink is None else [("sink", sink)]
     added += [] if bias is None else bias.arrays()
-    others = [] if isinstance(offset, int) else [("query_offset", offset)]
-    others += [] if mask is None else mask.arrays()
-    others += [] if weight_dropout is None else weight_dropout.arrays()
+    checked = [] if isinstance(offset, int) else [("query_offset", offset)]
+    checked += [] if mask is None else mask.arrays()
+    checked += [] if weight_dropout is None else weight_dropout.arrays()
     backend = check_floating(query=query, key=key, value=value)
-    check_same_device(query, [*others, *added])
+    check_same_device(query, [*checked, *added])
 
     shape = scores_shape(query, key, value, sink)
     query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))

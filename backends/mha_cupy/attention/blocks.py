@@ -22,7 +22,7 @@ from ..products import with_strides
 from . import partition
 from .batch_axes import over_batches
 from .mask_and_bias import MaskAndBias, along, supports_shapes, with_batch
-from .partition import Block, threads_of_row
+from .partition import ScoreBlock, threads_of_row
 
 # Float16 weights of many keys would be subnormal; the second product divides by this factor again.
 _WEIGHT_FACTOR = {"float16": 2.0**14}
@@ -70,7 +70,9 @@ def _fill(p: AttentionProblem, index: tuple[int, ...], out: Any, lse: Any) -> No
             lse_of_block[...] = merged.lse
 
 
-def _states(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, shape: tuple[int, ...]) -> Iterator[AttentionState]:
+def _states(
+    modifiers: MaskAndBias, arrays: tuple[Any, ...], block: ScoreBlock, shape: tuple[int, ...]
+) -> Iterator[AttentionState]:
     """Yield the state over no keys, then the state over each chunk of a block's keys, in the compute dtype."""
     p = modifiers.p
     where: dict[str, Any] = {"dtype": p.compute_dtype, "device": p.device}
@@ -81,7 +83,7 @@ def _states(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, shape
         yield state
 
 
-def _state(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, cols: range, out: Any, lse: Any) -> None:
+def _state(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: ScoreBlock, cols: range, out: Any, lse: Any) -> None:
     """Fill out (b, k, G, l, E), and lse (b, k, G, l) unless it is None: a product, the softmax, and a product.
 
     The second product multiplies the weights 0 of a fully masked row by every value, and 0 times NaN is NaN: such rows of out
@@ -107,7 +109,7 @@ def _state(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, cols: 
 def softmax_launch(
     kernel: str,
     modifiers: MaskAndBias,
-    block: Block,
+    block: ScoreBlock,
     cols: range,
     arrays: tuple[Any, Any, tuple[Any, ...]],
     threads: int,

@@ -32,7 +32,7 @@ from .. import launch, products
 from . import blocks, partition
 from .blocks import slice_of, softmax_launch, weight_factor
 from .mask_and_bias import MaskAndBias, along, with_batch
-from .partition import Block
+from .partition import ScoreBlock
 from .rows import gradients_of, over_batches, rows_of
 
 _THREADS = 256  # of a row, at most
@@ -94,7 +94,7 @@ class _Blocks:
                 if len(cols):
                     self._add(block, cols)
 
-    def _add(self, block: Block, cols: range) -> None:
+    def _add(self, block: ScoreBlock, cols: range) -> None:
         """Add one block: two products, the kernel between them, and up to three products."""
         p, xp = self.p, self.p.xp
         query, d_out = (along(along(along(x, 0, block.batch), 1, block.heads), 3, block.rows) for x in (self.query, self.d_out))

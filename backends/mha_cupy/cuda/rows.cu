@@ -28,14 +28,14 @@ extern "C" __global__ void row_terms(
 
     SCORE delta = 0;
     for (int d = lane; d < length; d += 32) {
-        DTYPE given = d_out[d * d_out_col];
-        SCORE x = wide(given);
+        DTYPE element = d_out[d * d_out_col];
+        SCORE x = wide(element);
         if (no_terms || (only_sink && !(fabs(x) < infinity<SCORE>()))) {
             x = 0;
-            narrow(x, given);
+            narrow(x, element);
         }
         delta += x * wide(out[d * out_col]);
-        if (d_out_to) d_out_to[which * length + d] = given;
+        if (d_out_to) d_out_to[which * length + d] = element;
     }
     delta = over_lanes<Sum, 32>(delta);
     if (lane != 0) return;
