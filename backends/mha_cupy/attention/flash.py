@@ -107,30 +107,24 @@ def readable(x: Any) -> Any:
 
 def capability() -> int:
     """Return ten times the compute capability of CuPy's current device: 90 for 9.0."""
-    return _capability(_current())
+    return _numbers_of_device()[0]
 
 
 def multiprocessors() -> int:
     """Return how many multiprocessors CuPy's current device has."""
-    return _multiprocessors(_current())
+    return _numbers_of_device()[1]
 
 
-def _current() -> int:
-    """Return the device as a number, because CuPy's devices are not hashable."""
+def _numbers_of_device() -> tuple[int, int]:
     import cupy
 
-    return int(cupy.cuda.runtime.getDevice())
+    return _numbers(int(cupy.cuda.runtime.getDevice()))
 
 
 @cache
-def _capability(device: int) -> int:
+def _numbers(device: int) -> tuple[int, int]:
+    """Return the numbers of a device, given as a number because CuPy's devices are not hashable."""
     import cupy
 
-    return int(cupy.cuda.Device(device).compute_capability)
-
-
-@cache
-def _multiprocessors(device: int) -> int:
-    import cupy
-
-    return int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
+    of = cupy.cuda.Device(device)
+    return int(of.compute_capability), int(of.attributes["MultiProcessorCount"])

@@ -194,16 +194,4 @@ void sum_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_t 
         }
 }
 
-static size_t gradient_scratch_size(const Problem& p) {
-    return p.kind == FLOAT64 ? Gradient<double>::scratch_size(p) : Gradient<float>::scratch_size(p);
-}
-
-static void add_gradients(const Problem& p, const Unit& u, char* scratch) {
-    p.kind == FLOAT64 ? Gradient<double>(p, u, scratch).compute() : Gradient<float>(p, u, scratch).compute();
-}
-
-static void sum_gradients(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {
-    p.kind == FLOAT64 ? sum_parts<double>(p, u, partials, parts, stride) : sum_parts<float>(p, u, partials, parts, stride);
-}
-
 }}  // namespace mha::MHA_LEVEL
