@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from .arrays import Array, at_least, broadcast_shapes
-from .blocks import visible_blocks
 from .grid import Relation, over_heads
 from .problem import AttentionProblem
 from .structure import EVERY_KEY
@@ -37,7 +37,8 @@ def seen_keys(p: AttentionProblem) -> Array | None:
         keys = xp.arange(len(s.keys), device=p.device)[None, :]
         return keys < over_heads(s.key_lengths)
     num_rows, num_cols = _block_shape(p)
-    blocks = [(cols, _seen_block(p, cols, num_rows)) for cols in pieces(p.structure.keys, num_cols)]
+    row_blocks = pieces(range(p.query.shape[-2]), num_rows)
+    blocks = [(cols, _attending(p, ((rows, cols) for rows in row_blocks), -2)) for cols in pieces(s.keys, num_cols)]
     if all(seen is None for _, seen in blocks):
         return None
     shape = broadcast_shapes(*(seen.shape[:-1] for _, seen in blocks if seen is not None))
@@ -50,18 +51,19 @@ def seen_keys(p: AttentionProblem) -> Array | None:
     return xp.concat(whole, axis=-1)
 
 
-def _seen_block(p: AttentionProblem, cols: range, num_rows: int) -> Array | None:
-    """Return which keys of a block any query sees; None if some block of queries is known to see all of them."""
+def _attending(p: AttentionProblem, blocks: Iterable[tuple[range, range]], axis: int) -> Array | None:
+    """Return whether any pair along an axis of the scores attends; None if all pairs of one of the blocks are known to."""
     assert p.mask is not None
-    xp = p.xp
-    grids = [p.grid(rows, cols) for rows in pieces(range(p.query.shape[-2]), num_rows)]
+    grids = [p.grid(rows, cols) for rows, cols in blocks]
     relations = [p.mask.relation(grid) for grid in grids]
     if Relation.ALL in relations:
         return None
-    seen = xp.zeros((1, 1, len(cols)), dtype=xp.bool, device=p.device)
+    shape = [1, len(grids[0].rows), len(grids[0].cols)]
+    shape[axis] = 1
+    seen = p.xp.zeros(tuple(shape), dtype=p.xp.bool, device=p.device)
     for grid, relation in zip(grids, relations, strict=True):
         if relation is Relation.SOME:
-            seen = seen | _any(p, p.mask.block(grid), -2, seen)
+            seen = seen | _any(p, p.mask.block(grid), axis, seen)
     return seen
 
 
@@ -89,14 +91,8 @@ def seeing(p: AttentionProblem) -> Array | None:
 
 def _seeing_rows(p: AttentionProblem, rows: range) -> Array:
     """Return which queries of a block see a key, (..., H, len(rows))."""
-    assert p.mask is not None
-    xp = p.xp
-    seen = xp.zeros((1, len(rows), 1), dtype=xp.bool, device=p.device)
-    for cols, relation in visible_blocks(p, rows, _block_shape(p)[1]):
-        if relation is Relation.ALL:
-            return xp.ones((1, len(rows)), dtype=xp.bool, device=p.device)
-        seen = seen | _any(p, p.mask.block(p.grid(rows, cols)), -1, seen)
-    return seen[..., 0]
+    seen = _attending(p, ((rows, cols) for cols in pieces(p.structure.keys, _block_shape(p)[1])), -1)
+    return p.xp.ones((1, len(rows)), dtype=p.xp.bool, device=p.device) if seen is None else seen[..., 0]
 
 
 def _for_keys(p: AttentionProblem, seen: Array, shape: tuple[int, ...]) -> Array:

@@ -265,12 +265,7 @@ def _named(*arguments: Any, **keywords: Any) -> dict[str, Array | None]:
     return {**arrays, **{name: keywords.get(name) for name in _OPTIONAL}}
 
 
-def _facts(*arguments: Any) -> tuple[Any, ...]:
-    num_heads = arguments[5]
-    return type(num_heads), num_heads
-
-
-_operation = composite("multi_head_attention", _named, _examine, facts=_facts)
+_operation = composite("multi_head_attention", _named, _examine, facts=lambda *arguments: (type(arguments[5]), arguments[5]))
 
 
 @shows_options
