@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) flash_vjp(
     const int own_head = of_batch % own_heads, b = of_batch / own_heads, k_head = OF_KEYS ? own_head : own_head / groups;
     const int first = of_head * OWN, last = min(first + OWN, own_count) - 1;
 
-    // What the block steps through, and the part of it that lengths and spans let all see.
+    // The rows that the block steps through, and the part of them that lengths and spans let all see.
     const int length = lengths ? int(min((long long)cols, lengths[b * lengths_batch])) : cols;
     int begin = max(0, OF_KEYS ? first - high : first + low);
     int end = OF_KEYS ? min(first < length ? rows : 0, last - low + 1) : min(length, last + high + 1);

@@ -1,4 +1,4 @@
-// What the norms and their gradients share. Defined by compiler options: DTYPE; WIDE (double for double, else float); CENTRED (0:
+// The loop and the sum of norms and their gradients. Defined by compiler options: DTYPE; WIDE (double for double, else float); CENTRED (0:
 // RMSNorm); PACK (elements in one access); THREADS (of a row); ROWS (of a thread block; more than one only if THREADS is 32); EACH
 // (packs held by each thread of a row in registers; 0: the row is too long and is read again in each pass).
 

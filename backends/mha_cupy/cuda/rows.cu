@@ -1,4 +1,4 @@
-// What the gradients of attention need of each query: delta = d_out . out - d_lse, lse, and d_out, with zeros for a query that
+// Terms of each query in the gradients of attention: delta = d_out . out - d_lse, lse, and d_out, with zeros for a query that
 // sees no key, whatever is given there. Defined by compiler options: DTYPE; SCORE (float or double). A warp takes a row.
 
 #include "numbers.cuh"

@@ -18,7 +18,7 @@ ptrdiff_t divide_up(ptrdiff_t n, ptrdiff_t by) { return (n + by - 1) / by; }
 ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 ptrdiff_t most(ptrdiff_t a, ptrdiff_t b) { return a > b ? a : b; }
 
-// How a problem is cut. It depends on shapes only, so that every call returns the same bits, for any number of threads.
+// The cuts of a problem. They depend on shapes only, so that every call returns the same bits, for any number of threads.
 struct Plan {
     const Problem& p;
     const Level& level;

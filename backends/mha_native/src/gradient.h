@@ -1,4 +1,4 @@
-// What up to three vectors of query rows add to the gradients of attention, from its state.
+// The share of up to three vectors of query rows in the gradients of attention, from its state.
 //
 // With the weights w = e^(score - lse) of a query, and delta = d_out . out - d_lse:
 //

@@ -73,7 +73,7 @@ struct Unit {
     char* partial;               // where to write the state of these keys; null: write out and lse
 };
 
-// What is done to each of some rows of numbers. Steps are in numbers.
+// A function of each of some rows of numbers. Steps are in numbers.
 enum What { GELU, GELU_VJP, LAYER_NORM, RMS_NORM };
 struct Lines {
     What what;
