@@ -39,10 +39,6 @@ def _current_device() -> Any:
     return cupy.cuda.Device()
 
 
-def _device_key(device: Any) -> int:
-    return int(device.id)
-
-
 def _from_numpy(array: Any, device: Any) -> Any:
     import cupy
 
@@ -81,7 +77,7 @@ def mha_backends() -> Iterable[Backend]:
         namespace=_namespace,
         devices=_devices,
         current_device=_current_device,
-        device_key=_device_key,
+        device_key=lambda device: int(device.id),
         from_numpy=_from_numpy,
         to_numpy=_to_numpy,
         synchronize=_synchronize,

@@ -14,8 +14,6 @@ import numpy
 from .launch import Launch, run
 from .rowwise import dtype_defines, pack, rows, stride
 
-__all__ = ["activation", "gelu", "gelu_vjp", "in_place", "relu", "relu_vjp", "silu", "silu_vjp", "slope"]
-
 _THREADS = 256
 
 
@@ -52,19 +50,21 @@ def activation(
 
     x, gate, residual and out (n, d); b and gate_b (1, d). out is contiguous, and may be x.
     """
-    count, length = x.shape
-    size = pack(length, x, b, gate, gate_b, residual, out)
-    packs = count * length // size
+    size = pack(x.shape[1], x, b, gate, gate_b, residual, out)
+    args = (x, stride(x), b, gate, stride(gate), gate_b, residual, stride(residual), out)
+    return _launch("activations.cu", "activate", name, x, size, args)
+
+
+def _launch(source: str, kernel: str, name: str, x: Any, size: int, args: tuple[Any, ...]) -> Launch:
+    """Return the launch of a kernel of which each thread computes ``size`` neighbours of x (n, d)."""
+    packs = x.size // size
     return Launch(
-        "activations.cu",
-        "activate",
+        source,
+        kernel,
         (*dtype_defines(x.dtype), f"ACTIVATION={name}", f"PACK={size}"),
         grid=-(-packs // _THREADS),
         block=_THREADS,
-        args=(
-            *(x, stride(x), b, gate, stride(gate), gate_b, residual, stride(residual), out),
-            *(numpy.uint32(packs), numpy.uint32(length // size)),
-        ),
+        args=(*args, numpy.uint32(packs), numpy.uint32(x.shape[1] // size)),
     )
 
 
@@ -89,14 +89,5 @@ def _gradient(name: str, x: Any, d: Any) -> tuple[Any]:
 
 def slope(name: str, x: Any, d: Any, out: Any) -> Launch:
     """Return the launch of f'(x) d; all (n, d). out is contiguous."""
-    count, length = x.shape
-    size = pack(length, x, d, out)
-    packs = count * length // size
-    return Launch(
-        "activations_vjp.cu",
-        "activate_vjp",
-        (*dtype_defines(x.dtype), f"ACTIVATION={name}", f"PACK={size}"),
-        grid=-(-packs // _THREADS),
-        block=_THREADS,
-        args=(x, stride(x), d, stride(d), out, numpy.uint32(packs), numpy.uint32(length // size)),
-    )
+    size = pack(x.shape[1], x, d, out)
+    return _launch("activations_vjp.cu", "activate_vjp", name, x, size, (x, stride(x), d, stride(d), out))

@@ -34,16 +34,13 @@ def column_sums(d: Any, *, x: Any = None, mean: Any = None, factor: Any = None, 
 def of_chunks(d: Any, x: Any, mean: Any, factor: Any, sums: Any, products: Any, of_chunk: int) -> Launch:
     """Return the launch that fills ``sums`` and ``products``, (chunks, length) or None, from ``of_chunk`` rows for each."""
     count, length = d.shape
-    size = pack(length, d, x)
-    chunks = -(-count // of_chunk)
-    return Launch(
-        "columns.cu",
-        "column_sums",
-        (*dtype_defines(d.dtype), f"PACK={size}"),
-        grid=chunks * -(-length // (size * _COLUMNS)),
-        block=_THREADS,
-        args=(d, stride(d), x, stride(x), mean, factor, sums, products, *map(numpy.int32, (count, length, of_chunk))),
-    )
+    size, chunks = pack(length, d, x), -(-count // of_chunk)
+    args = (d, stride(d), x, stride(x), mean, factor, sums, products, *map(numpy.int32, (count, length, of_chunk)))
+    return _launch("column_sums", d.dtype, size, chunks * -(-length // (size * _COLUMNS)), args)
+
+
+def _launch(kernel: str, dtype: Any, size: int, grid: int, args: tuple[Any, ...]) -> Launch:
+    return Launch("columns.cu", kernel, (*dtype_defines(dtype), f"PACK={size}"), grid=grid, block=_THREADS, args=args)
 
 
 def _whole(parts: Any, dtype: Any) -> Any:
@@ -52,16 +49,7 @@ def _whole(parts: Any, dtype: Any) -> Any:
         return None
     count, length = parts.shape
     out = cupy.empty((length,), dtype=dtype)
-    run(
-        Launch(
-            "columns.cu",
-            "add_chunks",
-            (*dtype_defines(dtype), "PACK=1"),
-            grid=-(-length // _THREADS),
-            block=_THREADS,
-            args=(parts, out, numpy.int32(count), numpy.int32(length)),
-        )
-    )
+    run(_launch("add_chunks", dtype, 1, -(-length // _THREADS), (parts, out, numpy.int32(count), numpy.int32(length))))
     return out
 
 
@@ -69,11 +57,5 @@ def sums_of_runs(d: Any, order: Any, start: Any, out: Any) -> Launch:
     """Return the launch for out[i] = the sum of the rows order[start[i]:start[i + 1]] of d. out is contiguous."""
     num_rows, length = out.shape
     size = pack(length, d, out)
-    return Launch(
-        "columns.cu",
-        "sums_of_runs",
-        (*dtype_defines(d.dtype), f"PACK={size}"),
-        grid=num_rows * -(-length // (size * _COLUMNS)),
-        block=_THREADS,
-        args=(d, stride(d), order, start, out, numpy.int32(length)),
-    )
+    args = (d, stride(d), order, start, out, numpy.int32(length))
+    return _launch("sums_of_runs", d.dtype, size, num_rows * -(-length // (size * _COLUMNS)), args)

@@ -38,17 +38,10 @@ def _like(function: Callable[..., Any]) -> Callable[..., Any]:
     return create
 
 
-arange = _on_device(compat.arange)
-empty = _on_device(compat.empty)
-eye = _on_device(compat.eye)
-full = _on_device(compat.full)
-linspace = _on_device(compat.linspace)
-ones = _on_device(compat.ones)
-zeros = _on_device(compat.zeros)
-empty_like = _like(compat.empty_like)
-full_like = _like(compat.full_like)
-ones_like = _like(compat.ones_like)
-zeros_like = _like(compat.zeros_like)
+_ON_DEVICE, _LIKE = ("arange", "empty", "eye", "full", "linspace", "ones", "zeros"), ("empty", "full", "ones", "zeros")
+CREATION = {name: _on_device(getattr(compat, name)) for name in _ON_DEVICE}
+CREATION |= {f"{name}_like": _like(getattr(compat, f"{name}_like")) for name in _LIKE}
+"""The creation functions by name."""
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:

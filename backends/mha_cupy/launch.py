@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,10 @@ class Launch:
     """Arrays are passed as pointers, None as a null pointer, and NumPy scalars by value."""
     shared: int = 0
     """Bytes of dynamic shared memory for each thread block."""
+
+    def with_arrays(self, *arrays: Any) -> Launch:
+        """Return the launch with these arguments before the others."""
+        return replace(self, args=(*arrays, *self.args))
 
 
 def run(launch: Launch) -> None:

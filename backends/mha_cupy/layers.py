@@ -16,8 +16,6 @@ from .bfloat16 import matmul
 from .norms import norm_of_sum
 from .rowwise import rows
 
-__all__ = ["encoder_layer", "feed_forward", "linear"]
-
 
 def linear(x: Any, w: Any, b: Any) -> Any:
     """x w + b; the bias is added to the product in place."""

@@ -15,8 +15,6 @@ from .columns import column_sums, sums_of_runs
 from .launch import run
 from .rowwise import rows
 
-__all__ = ["embedding_vjp", "linear_vjp", "supports", "supports_embedding"]
-
 
 def supports(call: Call) -> str | None:
     return rowwise.supports(call) or products.missing()

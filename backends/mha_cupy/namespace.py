@@ -10,20 +10,9 @@ from array_api_compat.cupy import *  # noqa: F403
 from ml_dtypes import bfloat16  # noqa: F401
 
 from .bfloat16 import finfo, isdtype, matmul, result_type, where  # noqa: F401
-from .devices import (  # noqa: F401
-    arange,
-    empty,
-    empty_like,
-    eye,
-    from_dlpack,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
+from .devices import CREATION, from_dlpack  # noqa: F401
+
+globals().update(CREATION)
 
 
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:

@@ -14,8 +14,6 @@ import numpy
 from .launch import Launch, run
 from .rowwise import dtype_defines, pack, rows, stride, wide
 
-__all__ = ["layer_norm", "norm", "norm_of_sum", "rms_norm"]
-
 _REGISTERS = 32  # of 4 bytes, for the elements that a thread holds
 _MAX_THREADS = 512  # of a row: 1024 threads have 64 registers each, and spill in float64 (NVRTC 13.5, sm_100)
 _WARP = 32
@@ -62,26 +60,26 @@ def norm(
 
     Source: Ba, Kiros and Hinton 2016, equation 4; if not ``centred``, Zhang and Sennrich 2019, equation 4.
     """
-    count, length = x.shape
-    size = pack(length, x, b, residual, total, weight, bias, out)
-    threads, each = threads_of_row(-(-length // size), size * wide(x.dtype)().itemsize // 4)
+    size = pack(x.shape[1], x, b, residual, total, weight, bias, out)
+    args = (x, stride(x), b, residual, stride(residual), total, weight, bias, out)
+    return rows_launch("norms.cu", "normalize", x, size, 1, args, eps=eps, centred=centred)
+
+
+def rows_launch(
+    source: str, kernel: str, x: Any, size: int, held: int, args: tuple[Any, ...], *, eps: float, centred: bool
+) -> Launch:
+    """Return the launch of a kernel for the rows of x (n, d), of which it holds ``held`` numbers for each element."""
+    (count, length), number = x.shape, wide(x.dtype)
+    threads, each = threads_of_row(-(-length // size), held * size * number().itemsize // 4)
     rows_of_block = 8 if threads == _WARP and each else 1  # a warp for each row: 256 threads in a thread block
-    defines = (
-        *dtype_defines(x.dtype),
-        f"CENTRED={int(centred)}",
-        *(f"{name}={value}" for name, value in (("PACK", size), ("THREADS", threads), ("EACH", max(1, each)))),
-        f"ROWS={rows_of_block}",
-    )
+    sizes = {"CENTRED": int(centred), "PACK": size, "THREADS": threads, "ROWS": rows_of_block, "EACH": each}
     return Launch(
-        "norms.cu",
-        "normalize" if each else "normalize_long_rows",
-        defines,
+        source,
+        kernel,
+        (*dtype_defines(x.dtype), *(f"{name}={value}" for name, value in sizes.items())),
         grid=-(-count // rows_of_block),
         block=threads * rows_of_block,
-        args=(
-            *(x, stride(x), b, residual, stride(residual), total, weight, bias, out),
-            *(numpy.int32(count), numpy.int32(length), wide(x.dtype)(eps)),
-        ),
+        args=(*args, numpy.int32(count), numpy.int32(length), number(eps)),
     )
 
 

@@ -6,14 +6,11 @@ from collections.abc import Set
 from typing import Any
 
 import cupy
-import numpy
 
 from .columns import column_sums
 from .launch import Launch, run
-from .norms import threads_of_row
-from .rowwise import dtype_defines, pack, rows, stride, wide
-
-__all__ = ["layer_norm_vjp", "normalize_vjp", "rms_norm_vjp"]
+from .norms import rows_launch
+from .rowwise import pack, rows, stride, wide
 
 
 def layer_norm_vjp(
@@ -48,19 +45,6 @@ def normalize_vjp(x: Any, d: Any, weight: Any, out: Any, mean: Any, factor: Any,
 
     out is contiguous; it may be None.
     """
-    count, length = x.shape
-    size = pack(length, x, d, weight, out)
-    threads, each = threads_of_row(-(-length // size), 2 * size * wide(x.dtype)().itemsize // 4)  # x and d in registers
-    rows_of_block = 8 if threads == 32 and each else 1
-    sizes = {"CENTRED": int(centred), "PACK": size, "THREADS": threads, "ROWS": rows_of_block, "EACH": each}
-    return Launch(
-        "norms_vjp.cu",
-        "normalize_vjp",
-        (*dtype_defines(x.dtype), *(f"{name}={value}" for name, value in sizes.items())),
-        grid=-(-count // rows_of_block),
-        block=threads * rows_of_block,
-        args=(
-            *(x, stride(x), d, stride(d), weight, out, mean, factor),
-            *(numpy.int32(count), numpy.int32(length), wide(x.dtype)(eps)),
-        ),
-    )
+    size = pack(x.shape[1], x, d, weight, out)
+    args = (x, stride(x), d, stride(d), weight, out, mean, factor)
+    return rows_launch("norms_vjp.cu", "normalize_vjp", x, size, 2, args, eps=eps, centred=centred)

@@ -30,7 +30,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Plan:
+class GemmCalls:
     """The cuBLAS calls for out[..., m, n] = a[..., m, k] b[..., k, n]."""
 
     a: Operand
@@ -57,7 +57,7 @@ def operand(shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand | None:
 
 
 @lru_cache(maxsize=4096)
-def plan(shape: tuple[int, ...], a: Operand, b: Operand, out: Operand, strides: tuple[Stride, ...]) -> Plan:
+def gemm_calls(shape: tuple[int, ...], a: Operand, b: Operand, out: Operand, strides: tuple[Stride, ...]) -> GemmCalls:
     """Return the calls for stacks of ``shape``, whose axes have these strides. The longest run of equal steps is one call."""
     axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
     joined: list[tuple[int, Stride]] = []
@@ -70,7 +70,7 @@ def plan(shape: tuple[int, ...], a: Operand, b: Operand, out: Operand, strides: 
     count, step = joined.pop() if joined else (1, (0, 0, 0))
     places = cartesian(*([tuple(at * x for x in stride) for at in range(size)] for size, stride in joined))
     offsets = tuple((sum(p[0] for p in place), sum(p[1] for p in place), sum(p[2] for p in place)) for place in places)
-    return Plan(a, b, out.leading, count, step, offsets)
+    return GemmCalls(a, b, out.leading, count, step, offsets)
 
 
 def product(a: Any, b: Any, out: Any, alpha: float = 1.0, *, add: bool = False) -> None:
@@ -83,12 +83,12 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0, *, add: bool = False) 
 
     a, b = _readable(a), _readable(b)
     (m, n), k = out.shape[-2:], a.shape[-1]
-    planned = _plan(a, b, out)
-    if len(planned.offsets) > _FEW_CALLS and all(
+    calls = _calls(a, b, out)
+    if len(calls.offsets) > _FEW_CALLS and all(
         x.size <= _SMALL or _is_stack(x) for x in (a, b)
     ):  # heads of a batched projection
         a, b = (x if _is_stack(x) else _as_stack(x) for x in (a, b))
-        planned = _plan(a, b, out)
+        calls = _calls(a, b, out)
     blas, handle = _cublas()
     double = a.dtype == numpy.float64
     scalars = numpy.asarray([alpha, float(add)], dtype=numpy.float64 if double else numpy.float32)
@@ -97,16 +97,16 @@ def product(a: Any, b: Any, out: Any, alpha: float = 1.0, *, add: bool = False) 
     mode = blas.getMathMode(handle)
     blas.setMathMode(handle, mode | _NO_REDUCED_PRECISION)  # CuPy uses this thread's handle too
     try:
-        for offsets in planned.offsets:
+        for offsets in calls.offsets:
             (pa, ta), (pb, tb), (pc, tc) = (
                 (at + by * size, kind) for (at, size, kind), by in zip(places, offsets, strict=True)
             )
             # cuBLAS is column-major and sees each matrix transposed: out^T = b^T a^T
             blas.gemmStridedBatchedEx(
-                *(handle, int(planned.b.transposed), int(planned.a.transposed), n, m, k, scalars.ctypes.data),
-                *(pb, tb, planned.b.leading, planned.step[1], pa, ta, planned.a.leading, planned.step[0]),
-                *(scalars.ctypes.data + scalars.itemsize, pc, tc, planned.leading, planned.step[2]),
-                *(planned.count, compute, blas.CUBLAS_GEMM_DEFAULT),
+                *(handle, int(calls.b.transposed), int(calls.a.transposed), n, m, k, scalars.ctypes.data),
+                *(pb, tb, calls.b.leading, calls.step[1], pa, ta, calls.a.leading, calls.step[0]),
+                *(scalars.ctypes.data + scalars.itemsize, pc, tc, calls.leading, calls.step[2]),
+                *(calls.count, compute, blas.CUBLAS_GEMM_DEFAULT),
             )
     finally:
         blas.setMathMode(handle, mode)
@@ -164,9 +164,9 @@ def _is_stack(x: Any) -> bool:
     return all(outer == size * inner for (_, outer), (size, inner) in pairwise(axes))
 
 
-def _plan(a: Any, b: Any, out: Any) -> Plan:
+def _calls(a: Any, b: Any, out: Any) -> GemmCalls:
     steps: Any = tuple(zip(*_steps(a, b, out), strict=True))
-    return plan(out.shape[:-2], _operand(a), _operand(b), _operand(out), steps)
+    return gemm_calls(out.shape[:-2], _operand(a), _operand(b), _operand(out), steps)
 
 
 def _operand(x: Any) -> Operand:

@@ -18,8 +18,6 @@ from mha_core.plugin import Call
 from .launch import Launch, run
 from .rowwise import dtype_defines, pack, supports
 
-__all__ = ["rotary", "rotary_vjp", "rotation", "supports_vjp"]
-
 _THREADS = 256
 _MAX_AXES = 3  # before the last
 

@@ -13,8 +13,6 @@ from mha_core.plugin import Call
 from .launch import Launch, run
 from .rowwise import dtype_defines, pack, reason_against, wide
 
-__all__ = ["adamw", "step", "supports"]
-
 _THREADS = 256
 
 

@@ -11,7 +11,7 @@ from mha_core.plugin import Call
 
 from .activations import GELU
 from .scratch import scratch
-from .tasks import in_tiles
+from .tasks import elementwise
 
 # P(a) = log2(1 - Phi(a)) on 0 <= a <= 9, P(0) = -1 exactly; fitted by linear programming so that a 2^P(a) is within
 # 0.8e-8 a. With every step in float32 the error is at most 1.8 unit roundoffs of x (1.73 for the worst of all floats;
@@ -40,17 +40,11 @@ def supports(call: Call) -> str | None:
 
 def gelu(x: np.ndarray, *, approximate: str) -> np.ndarray:
     """max(x, 0) - |x| 2^P(|x|)."""
-    flat = x.reshape(-1)
-    y = np.empty_like(flat)
-
-    def tile(span: slice) -> None:
-        _tile(flat[span], y[span], *(scratch(name, flat[span].shape, flat.dtype) for name in ("a", "p")))
-
-    in_tiles(tile, flat.size)
-    return y.reshape(x.shape)
+    return elementwise(_tile, x)
 
 
-def _tile(x: np.ndarray, y: np.ndarray, a: np.ndarray, p: np.ndarray) -> None:
+def _tile(x: np.ndarray, *, out: np.ndarray) -> None:
+    a, p = (scratch(name, x.shape, x.dtype) for name in ("a", "p"))
     np.abs(x, out=a)
     np.minimum(a, _FARTHEST, out=a)
     np.multiply(a, np.float32(_P[0]), out=p)
@@ -60,21 +54,18 @@ def _tile(x: np.ndarray, y: np.ndarray, a: np.ndarray, p: np.ndarray) -> None:
     np.add(p, np.float32(_P[-1]), out=p)
     np.exp2(p, out=p)
     np.multiply(p, a, out=p)
-    np.maximum(x, np.float32(0), out=y)
-    np.subtract(y, p, out=y)
+    np.maximum(x, np.float32(0), out=out)
+    np.subtract(out, p, out=out)
 
 
 def gelu_vjp(x: np.ndarray, d_out: np.ndarray, *, wanted: Set[str], approximate: str) -> tuple[np.ndarray]:
     """d (Phi(x) + x phi(x)), with Phi(x) = (1 + tanh(x P(x^2))) / 2 and phi the density of the normal distribution."""
-    flat, d = x.reshape(-1), d_out.reshape(-1)
-    dx = np.empty_like(flat)
 
-    def tile(span: slice) -> None:
-        write_slope(flat[span], dx[span])
-        np.multiply(dx[span], d[span], out=dx[span])
+    def tile(x: np.ndarray, d: np.ndarray, *, out: np.ndarray) -> None:
+        write_slope(x, out)
+        np.multiply(out, d, out=out)
 
-    in_tiles(tile, flat.size)
-    return (dx.reshape(x.shape),)
+    return (elementwise(tile, x, d_out),)
 
 
 def write_slope(x: np.ndarray, y: np.ndarray, gelu: np.ndarray | None = None) -> None:

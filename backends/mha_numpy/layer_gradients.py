@@ -17,7 +17,7 @@ from mha_core.plugin import Call
 
 from . import norms
 from .gelu import write_slope
-from .linear import Part, as_rows, bias_part, compute, weight_parts
+from .linear import Task, as_rows, bias_task, compute, weight_tasks
 from .norm_gradients import add_gradients
 from .norms import normed
 from .relu import pass_where_positive
@@ -67,8 +67,8 @@ def feed_forward_vjp(
         if wanted - {"w_2", "b_2"}:
             _by_rows(lambda at, rows: network.backward(d[rows], rows, d_hidden, to_x), len(d))
         products = {"w_1": (tokens, d_hidden), "w_2": (network.hidden, d), "b_1": d_hidden, "b_2": d}
-        gradients, parts = _sums(products, wanted)
-        compute(parts, len(d) * w_1.size)
+        gradients, tasks = _sums(products, wanted)
+        compute(tasks, len(d) * w_1.size)
         return {**gradients, "x": dx}
 
     return out, pullback
@@ -103,7 +103,7 @@ class _Network:
         for tile in _tiles(of_rows):
             y = of_rows[tile]
             if self.slope is None:
-                pass_where_positive(self.hidden[rows][tile], y, y)
+                pass_where_positive(self.hidden[rows][tile], y, out=y)
             else:
                 np.multiply(y, self.slope[rows][tile], out=y)
         if dx is not None:
@@ -197,15 +197,15 @@ class _Step:
         products: dict[str, Any] = {"attention.w_o": (self.attended, dy), "attention.b_o": dy}
         products |= {f + "w_1": (self.m, d_hidden), f + "b_1": d_hidden, f + "w_2": (self.network.hidden, dz), f + "b_2": dz}
         dx = np.empty_like(d)
-        parts: list[Part] = []
+        tasks: list[Task] = []
         if self.needs_attention:
             of_heads = self.pull(self._heads(d_attended, a.num_heads))
             projected = [_rows_of(of_head) for of_head in of_heads]
             for name, of_rows in zip("qkv", projected, strict=True):
                 products |= {f"attention.w_{name}": (self.n, of_rows), f"attention.b_{name}": of_rows}
-            parts += [partial(self._before, projected, dy, dx, sums[0], *each) for each in enumerate(_chunks(len(d)))]
+            tasks += [partial(self._before, projected, dy, dx, sums[0], *each) for each in enumerate(_chunks(len(d)))]
         gradients, more = _sums(products, self.wanted)
-        compute(parts + more, len(d) * layer.feed_forward.w_1.size)
+        compute(tasks + more, len(d) * layer.feed_forward.w_1.size)
         with np.errstate(all="ignore"):
             of_norms = np.add.reduce(sums, axis=2)
         for norm, of_norm in zip(("norm_1", "norm_2"), of_norms, strict=True):
@@ -245,21 +245,21 @@ def _norm_backward(norm: Any, x: np.ndarray, d: np.ndarray, dx: np.ndarray, sums
     add_gradients(x, norm.weight, d, _NORM, norm.eps, True, dx, sums)
 
 
-def _sums(products: dict[str, Any], wanted: Set[str]) -> tuple[Gradients, list[Part]]:
-    """Return gradients of weights, x^T d for a pair (x, d), and of biases, the sum of d, with the parts that write them."""
+def _sums(products: dict[str, Any], wanted: Set[str]) -> tuple[Gradients, list[Task]]:
+    """Return gradients of weights, x^T d for a pair (x, d), and of biases, the sum of d, with the tasks that write them."""
     gradients: Gradients = {}
-    parts: list[Part] = []
+    tasks: list[Task] = []
     for name, factors in products.items():
         if name not in wanted:
             continue
         if isinstance(factors, tuple):
             x, d = factors
             gradients[name] = np.empty((x.shape[1], d.shape[1]), dtype=d.dtype)
-            parts += weight_parts(x, d, gradients[name])
+            tasks += weight_tasks(x, d, gradients[name])
         else:
             gradients[name] = np.empty(factors.shape[1], dtype=factors.dtype)
-            parts.append(bias_part(factors, gradients[name]))
-    return gradients, parts
+            tasks.append(bias_task(factors, gradients[name]))
+    return gradients, tasks
 
 
 def _chunks(count: int) -> list[slice]:

@@ -60,47 +60,47 @@ def linear_vjp(
     """
     rows, d = as_rows(x), as_rows(d_out)
     gradients: dict[str, np.ndarray] = {}
-    parts: list[Part] = []
+    tasks: list[Task] = []
     if "w" in wanted:
         gradients["w"] = np.empty(w.shape, dtype=w.dtype)
-        parts += weight_parts(rows, d, gradients["w"])
+        tasks += weight_tasks(rows, d, gradients["w"])
     if "x" in wanted:
         dx = gradients["x"] = np.empty(x.shape, dtype=x.dtype)
         to = dx.reshape(-1, x.shape[-1])
-        parts += [partial(np.matmul, d[span], w.T, out=to[span]) for span in _cut(len(d), w.size, _TOKENS)]
+        tasks += [partial(np.matmul, d[span], w.T, out=to[span]) for span in _cut(len(d), w.size, _TOKENS)]
     if "b" in wanted:
         gradients["b"] = np.empty(d.shape[1], dtype=d.dtype)
-        parts.append(bias_part(d, gradients["b"]))
-    compute(parts, len(rows) * w.size)
+        tasks.append(bias_task(d, gradients["b"]))
+    compute(tasks, len(rows) * w.size)
     return gradients.get("x"), gradients.get("w"), gradients.get("b")
 
 
-Part: TypeAlias = Callable[[], Any]
+Task: TypeAlias = Callable[[], Any]
 """Computes a part of a gradient."""
 
 
-def weight_parts(x: np.ndarray, d: np.ndarray, out: np.ndarray) -> list[Part]:
-    """Return parts that write x^T d to ``out``."""
+def weight_tasks(x: np.ndarray, d: np.ndarray, out: np.ndarray) -> list[Task]:
+    """Return tasks that write x^T d to ``out``."""
     return [partial(np.matmul, x[:, span].T, d, out=out[span]) for span in _cut(len(out), d.size, _FEATURES)]
 
 
-def bias_part(d: np.ndarray, out: np.ndarray) -> Part:
-    """Return a part that writes the sum of the rows of d to ``out``."""
+def bias_task(d: np.ndarray, out: np.ndarray) -> Task:
+    """Return a task that writes the sum of the rows of d to ``out``."""
     return partial(np.matmul, np.ones(len(d), dtype=d.dtype), d, out=out)
 
 
-def compute(parts: list[Part], multiplications: int) -> None:
-    """Call all parts, on all cores if a product among them has many multiplications."""
+def compute(tasks: list[Task], multiplications: int) -> None:
+    """Call all tasks, on all cores if a product among them has many multiplications."""
 
-    def call(part: Part) -> None:
+    def call(task: Task) -> None:
         with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
-            part()
+            task()
 
     if multiplications > blas.SMALL:
-        run(call, parts)
+        run(call, tasks)
     else:
-        for part in parts:
-            call(part)
+        for task in tasks:
+            call(task)
 
 
 def _cut(length: int, other: int, most: int) -> list[slice]:

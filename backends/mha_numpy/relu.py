@@ -10,7 +10,7 @@ import numpy as np
 from mha_core.plugin import Call
 
 from .scratch import scratch
-from .tasks import in_tiles
+from .tasks import elementwise
 
 _INTEGERS: dict[str, np.dtype[Any]] = {"f": np.dtype(np.int32), "d": np.dtype(np.int64)}
 """Integers as wide as a dtype, by its character."""
@@ -23,27 +23,19 @@ def supports(call: Call) -> str | None:
 
 def relu(x: np.ndarray) -> np.ndarray:
     """max(x, 0); NaN stays NaN."""
-    flat = x.reshape(-1)
-    y = np.empty_like(flat)
 
-    def tile(span: slice) -> None:
-        np.maximum(
-            flat[span], np.zeros(span.stop - span.start, dtype=x.dtype), out=y[span]
-        )  # a scalar takes three times as long
+    def tile(x: np.ndarray, *, out: np.ndarray) -> None:
+        np.maximum(x, np.zeros(len(x), dtype=x.dtype), out=out)  # a scalar takes three times as long
 
-    in_tiles(tile, flat.size)
-    return y.reshape(x.shape)
+    return elementwise(tile, x)
 
 
 def relu_vjp(x: np.ndarray, d_out: np.ndarray, *, wanted: Set[str]) -> tuple[np.ndarray]:
     """d where x > 0, and 0 at 0; NaN stays NaN."""
-    flat, d = x.reshape(-1), np.ascontiguousarray(d_out).reshape(-1)
-    dx = np.empty_like(flat)
-    in_tiles(lambda span: pass_where_positive(flat[span], d[span], dx[span]), flat.size)
-    return (dx.reshape(x.shape),)
+    return (elementwise(pass_where_positive, x, np.ascontiguousarray(d_out)),)
 
 
-def pass_where_positive(x: np.ndarray, d: np.ndarray, out: np.ndarray) -> None:
+def pass_where_positive(x: np.ndarray, d: np.ndarray, *, out: np.ndarray) -> None:
     """Write d where x > 0, NaN where x is NaN, and 0 elsewhere to ``out``, which may be d."""
     integers = _INTEGERS[x.dtype.char]
     above = np.greater(x, 0, out=scratch("above", x.shape, np.dtype(bool)))

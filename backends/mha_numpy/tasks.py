@@ -12,6 +12,14 @@ TILE = 1 << 16  # elements; with shorter loops two threads lose time to the inte
 _TASK = 1 << 18  # elements for which another thread is worth waking
 
 
+def elementwise(function: Callable[..., None], *arrays: np.ndarray) -> np.ndarray:
+    """Return what ``function(*tiles, out=tile)`` writes for tiles of arrays of one shape."""
+    flat = [x.reshape(-1) for x in arrays]
+    y = np.empty_like(flat[0])
+    in_tiles(lambda span: function(*(x[span] for x in flat), out=y[span]), y.size)
+    return y.reshape(arrays[0].shape)
+
+
 def in_tiles(function: Callable[[slice], None], size: int) -> None:
     """Call ``function(tile)`` for tiles of ``size`` elements. NaN and infinity in them raise no warning."""
 

@@ -32,7 +32,7 @@ from mha_core.plugin import (
 
 from .onednn import fastest_product, unfit
 from .parts import ScorePart, is_turned, parts
-from .rows import Rows, gradients_of, rows_of, sink_gradient
+from .rows import GradientInputs, gradients_of, rows_of, sink_gradient
 from .shapes import mask_on_four_axes
 
 _LARGEST = 512  # queries, and keys, in a block
@@ -89,7 +89,7 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
 class _Blocks:
     """The sum of the gradients of blocks."""
 
-    def __init__(self, p: AttentionProblem, x: Rows, turned: bool, of_bias: ScoreSum | None) -> None:
+    def __init__(self, p: AttentionProblem, x: GradientInputs, turned: bool, of_bias: ScoreSum | None) -> None:
         self.p, self.x, self.turned, self.of_bias = p, x, turned, of_bias
         self.factor = p.scale if p.softcap is None else p.scale / p.softcap
         self.query, self.delta = x.query * self.factor, x.delta[..., None]

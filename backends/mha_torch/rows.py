@@ -16,7 +16,7 @@ from .shapes import four_axes
 ARRAYS = ("query", "key", "value")
 
 
-class Rows(NamedTuple):
+class GradientInputs(NamedTuple):
     """Query, key and value, the state, and its gradients; lse is 0 in rows that see no key, and so are query and gradients."""
 
     query: Tensor
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
         return delta if self.d_lse is None else delta - self.d_lse
 
 
-def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) -> Rows:
+def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) -> GradientInputs:
     """Return the arrays of a problem, selected so that nothing in a row that sees no key has an effect."""
     arrays: tuple[Any, ...] = (p.query, p.key, p.value, *state, d_out)
     query, key, value, out, lse, d_out = (x.to(p.compute_dtype) for x in arrays)
@@ -49,7 +49,7 @@ def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) 
     batch = p.batch_shape
     query, key, value, out, d_out = (four_axes(x, batch) for x in (query, key, value, out, d_out))
     d_lse = d_lse if d_lse is None else d_lse.to(lse.dtype).reshape(query.shape[:-1])
-    return Rows(query, key, value, out, lse.reshape(query.shape[:-1]), d_out, d_lse)
+    return GradientInputs(query, key, value, out, lse.reshape(query.shape[:-1]), d_out, d_lse)
 
 
 def gradients_of(
@@ -64,7 +64,7 @@ def gradients_of(
     return AttentionGradients(**gradients)
 
 
-def sink_gradient(p: AttentionProblem, x: Rows) -> Tensor:
+def sink_gradient(p: AttentionProblem, x: GradientInputs) -> Tensor:
     """-e^(sink - lse) delta, summed over queries and batch: (H,)."""
     sink: Any = p.sink
     weights = torch.exp(sink.to(x.lse.dtype)[:, None] - x.lse)

@@ -16,7 +16,7 @@ from torch import Tensor
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call, goes_by_sequence, gradients_by_sequence
 
 from .parts import ScorePart, is_turned, parts
-from .rows import ARRAYS, Rows, gradients_of, rows_of, sink_gradient
+from .rows import ARRAYS, GradientInputs, gradients_of, rows_of, sink_gradient
 from .shapes import contiguous_rows, mask_on_four_axes, padded
 
 _backward: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -41,7 +41,7 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
     return gradients_of(p, wanted, (d[..., :width] for d, width in zip(of_arrays, widths, strict=True)), **of_options)
 
 
-def _of_one_width(x: Rows) -> Rows:
+def _of_one_width(x: GradientInputs) -> GradientInputs:
     """Return the arrays with equal numbers of features, d_lse among them."""
     out, d_out = x.out, x.d_out
     if x.d_lse is not None:
@@ -49,10 +49,10 @@ def _of_one_width(x: Rows) -> Rows:
         d_out = torch.cat([d_out, torch.ones_like(d_out[..., :1])], dim=-1)
     width = max(x.query.shape[-1], out.shape[-1])
     query, key, value, out, d_out = (contiguous_rows(padded(y, width)) for y in (x.query, x.key, x.value, out, d_out))
-    return Rows(query, key, value, out, x.lse, d_out, None)
+    return GradientInputs(query, key, value, out, x.lse, d_out, None)
 
 
-def _gradients(p: AttentionProblem, x: Rows) -> Sequence[Tensor]:
+def _gradients(p: AttentionProblem, x: GradientInputs) -> Sequence[Tensor]:
     """Return those of query, key and value."""
     if _is_flagged(p):
         return _sum_of_parts(p, x, _flagged(p))
@@ -63,7 +63,9 @@ def _gradients(p: AttentionProblem, x: Rows) -> Sequence[Tensor]:
     return [d_query, *(d.flip(-2) for d in of_keys)]
 
 
-def _sum_of_parts(p: AttentionProblem, x: Rows, cut: Iterator[ScorePart], *, turned: bool = False) -> Sequence[Tensor]:
+def _sum_of_parts(
+    p: AttentionProblem, x: GradientInputs, cut: Iterator[ScorePart], *, turned: bool = False
+) -> Sequence[Tensor]:
     sums: list[Tensor] = []
     num_keys = x.key.shape[-2]
     for part in cut:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from mha_core.plugin import map_arrays
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -25,17 +26,7 @@ def value_and_grad(function: Callable[..., Any], arrays: Sequence[Tensor]) -> tu
 
 
 def _detached(value: Any) -> Any:
-    """Return a value with its tensors detached, those in containers and in frozen dataclasses, such as layers, included."""
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, dict):
-        return {name: _detached(each) for name, each in value.items()}
-    if isinstance(value, tuple | list):
-        items = [_detached(each) for each in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return replace(value, **{field.name: _detached(getattr(value, field.name)) for field in fields(value) if field.init})
-    return value
+    return map_arrays(value, lambda x: x.detach() if isinstance(x, Tensor) else x)
 
 
 def custom_vjp(arrays: Sequence[Tensor], function: Callable[..., Any], pullback: Callable[..., Any]) -> tuple[Tensor, ...]:

@@ -105,5 +105,5 @@ def silu_vjp(xp: Namespace, x: Array, d: Array, *, wanted: Set[str]) -> tuple[Ar
     wide = compute_dtype(xp, x.dtype)
     y = xp.clip(xp.astype(x, wide, copy=False), -1e4, 1e4)  # beyond, the slope is 0 or 1, and 0 * inf would be NaN
     e = xp.exp(-xp.abs(y))  # never overflows
-    s, rest = xp.where(y < 0, e, 1) / (1 + e), xp.where(y < 0, 1, e) / (1 + e)
-    return (xp.astype(s * (1 + y * rest) * xp.astype(d, wide, copy=False), x.dtype, copy=False),)
+    s, opposite = xp.where(y < 0, e, 1) / (1 + e), xp.where(y < 0, 1, e) / (1 + e)
+    return (xp.astype(s * (1 + y * opposite) * xp.astype(d, wide, copy=False), x.dtype, copy=False),)

@@ -21,7 +21,7 @@ import math
 from functools import reduce
 
 from .arrays import AnyIndex, Array, DynamicRange, Index, Namespace, bounds, pick, split_axis
-from .blocks import Block, batch_slice_size, block_shape, by_batch_slices, visible_blocks
+from .blocks import BlockShape, batch_slice_size, block_shape, by_batch_slices, visible_blocks
 from .grid import Relation
 from .packed import by_sequence, goes_by_sequence
 from .problem import AttentionProblem, check_lengths
@@ -29,7 +29,7 @@ from .state import AttentionState, concat_queries, merge
 from .tiles import pieces
 
 
-def attention_state(problem: AttentionProblem, *, rows: range | None = None, block: Block | None = None) -> AttentionState:
+def attention_state(problem: AttentionProblem, *, rows: range | None = None, block: BlockShape | None = None) -> AttentionState:
     """Return attention over all keys; blocks in which no query sees a key are never computed.
 
     ``rows``: only these queries. ``block``: how many queries and keys are computed together; the result depends on it only

@@ -166,8 +166,8 @@ def sink_gradient(p: AttentionProblem, terms: RowTerms) -> Array:
 def summed_over_rows(xp: Namespace, sink: Array, lse: Array, delta: Array) -> Array:
     """-e^(sink - lse) delta, summed over all axes but the heads; lse and delta are (..., H, L)."""
     of_rows = xp.exp(xp.astype(sink, lse.dtype, copy=False)[:, None] - lse) * delta
-    others = tuple(axis for axis in range(of_rows.ndim) if axis != of_rows.ndim - 2)
-    return xp.astype(-xp.sum(of_rows, axis=others), sink.dtype, copy=False)
+    summed_axes = tuple(axis for axis in range(of_rows.ndim) if axis != of_rows.ndim - 2)
+    return xp.astype(-xp.sum(of_rows, axis=summed_axes), sink.dtype, copy=False)
 
 
 # gradients of runs and of slices

@@ -58,10 +58,10 @@ class _SumOfArray:
         self.total: Any = p.xp.zeros(shape, dtype=p.compute_dtype, device=p.device)
 
     def add(self, at: Sequence[int | range], d: Any) -> None:
-        *others, cols = at[-self.total.ndim :]
+        *leading, cols = at[-self.total.ndim :]
         assert isinstance(cols, range)
         start = self.p.structure.keys.start
-        index = (*others, range(start + cols.start, start + cols.stop))
+        index = (*leading, range(start + cols.start, start + cols.stop))
         target = self.total[tuple(map(_along, index, self.total.shape))]
         target += sum_to(self.p.xp, d, target.shape)
 
@@ -89,9 +89,9 @@ class _SumByDistance:
         xp, (heads, rows, cols) = self.p.xp, at[-3:]
         assert isinstance(heads, range) and isinstance(rows, range) and isinstance(cols, range)
         moved = skewed(xp, d if self.last_key_first else xp.flip(d, axis=-1))
-        others = tuple(axis for axis in range(moved.ndim) if axis not in (moved.ndim - 3, moved.ndim - 1))
+        summed_axes = tuple(axis for axis in range(moved.ndim) if axis not in (moved.ndim - 3, moved.ndim - 1))
         target = self.total[heads.start : heads.stop, places_of_block(len(self.p.structure.keys), rows, cols)]
-        target += xp.sum(moved, axis=others)
+        target += xp.sum(moved, axis=summed_axes)
 
     def whole(self) -> Any:
         return gradient_by_distance(self.p, self.total)

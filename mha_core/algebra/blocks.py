@@ -14,11 +14,11 @@ from .tiles import pieces
 _DENSE = 1 << 22  # scores computed together without blocks: 16 MB in float32
 _BLOCK = 1 << 20  # scores in a block
 
-Block = tuple[int, int]
+BlockShape = tuple[int, int]
 """The number of queries and the number of keys in a block."""
 
 
-def block_shape(p: AttentionProblem, num_rows: int) -> Block:
+def block_shape(p: AttentionProblem, num_rows: int) -> BlockShape:
     """Return the shape of a block: all scores if they are few, otherwise twice as many keys as queries."""
     heads = max(1, math.prod(p.rows_shape[:-1]))
     num_cols = len(p.structure.keys)

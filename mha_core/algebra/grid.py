@@ -101,6 +101,8 @@ class Term:
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Yield every array in the term, with its name in error messages."""
+        if self.key is not None:
+            return
         for term in self.walk():
             for name, value in term._fields():
                 if is_array(value):

@@ -71,5 +71,5 @@ def _joined(xp: Namespace, a: Array, b: Array, x: Array, interleaved: bool) -> A
     else:
         turned = xp.concat([a, b], axis=-1)
     turned = xp.astype(turned, x.dtype, copy=False)
-    others = x[..., 2 * a.shape[-1] :]
-    return xp.concat([turned, others], axis=-1) if others.shape[-1] else turned
+    unpaired = x[..., 2 * a.shape[-1] :]
+    return xp.concat([turned, unpaired], axis=-1) if unpaired.shape[-1] else turned

@@ -129,7 +129,7 @@ def scores_shape(query: Array, key: Array, value: Array, sink: Array | None = No
     if sink is not None and tuple(sink.shape) != q[-3:-2]:
         raise ValueError(f"sink has shape {tuple(sink.shape)}; expected (H,) = {q[-3:-2]}")
     try:
-        batch = broadcast_shapes(q[:-3], k[:-3], v[:-3])
+        batch = q[:-3] if q[:-3] == k[:-3] == v[:-3] else broadcast_shapes(q[:-3], k[:-3], v[:-3])
     except ValueError:
         raise ValueError(f"the batch axes of query, key and value do not broadcast: {shapes}") from None
     return (*batch, *q[-3:-1], k[-2])

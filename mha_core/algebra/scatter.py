@@ -35,9 +35,9 @@ def sum_at(xp: Namespace, d: Array, ids: Array, num_rows: int) -> Array:
 def placed(xp: Namespace, d: Array, keys: Sequence[Any], shape: tuple[int, ...]) -> Array:
     """Return zeros of ``shape`` but for ``d`` at ``keys``, which are integers, slices, None and ``...``."""
     indices = [key for key in keys if key is not None and key is not Ellipsis]
-    rest = [slice(None)] * (len(shape) - len(indices))
+    omitted = [slice(None)] * (len(shape) - len(indices))
     at = next((i for i, key in enumerate(keys) if key is Ellipsis), len(keys))
-    whole = [*(key for key in keys[:at] if key is not None), *rest, *(key for key in keys[at + 1 :] if key is not None)]
+    whole = [*(key for key in keys[:at] if key is not None), *omitted, *(key for key in keys[at + 1 :] if key is not None)]
     spans = [
         range(size)[key] if isinstance(key, slice) else range(size)[key : key + 1 or None]
         for key, size in zip(whole, shape, strict=True)

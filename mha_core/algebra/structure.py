@@ -46,6 +46,21 @@ class Structure:
         """Return whether all of ``num_keys`` keys remain."""
         return self.keys is EVERY_KEY or len(self.keys) == num_keys
 
+    @property
+    def lengths_alone_hide(self) -> bool:
+        """True if some query sees each key that remains and is within the key lengths.
+
+        Keys out of reach of the band were dropped, and its diagonal sees every key of every packed sequence.
+        """
+        low, high = self.band
+        diagonal = (low is None or low <= 0) and (high is None or high >= 0)
+        return self.rest is None and self.array is None and (self.packed is None or diagonal)
+
+    @property
+    def sees_every_key(self) -> bool:
+        """True if some query is known to see each key that remains."""
+        return self.lengths_alone_hide and self.key_lengths is None
+
     def keys_of(self, rows: range) -> range:
         """Return the caller's keys that the band lets at least one of ``rows`` see."""
         cols = self.band.keys_of(rows, range(len(self.keys)))
@@ -63,7 +78,7 @@ class Structure:
             "array_mask": self.array is not None,
             "mask": self.rest is not None,
         }
-        return frozenset(name for name, given in present.items() if given)
+        return frozenset(name for name, is_present in present.items() if is_present)
 
 
 def structure_of(

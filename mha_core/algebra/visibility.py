@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable
 
 from .arrays import Array, at_least, broadcast_shapes
-from .blocks import visible_blocks
 from .grid import Relation, over_heads
 from .problem import AttentionProblem
 from .structure import EVERY_KEY
@@ -20,7 +18,7 @@ _ROWS = 512  # queries in a block
 def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
     """Return the problem with unseen keys and their values zeroed by selection; unchanged if all are known to be seen."""
     p, xp = problem, problem.xp
-    seen = _seen(p)
+    seen = seen_keys(p)
     if seen is None:
         return p
 
@@ -30,45 +28,17 @@ def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
     return p.with_arrays(p.query, zeroed(p.key), zeroed(p.value))
 
 
-def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Callable[..., AttentionProblem], bool]:
-    """Return a function (query, key, value, sink=sink) -> problem, and whether it lets the arrays enter unchanged.
-
-    The function makes a problem like ``p`` from arrays like those that ``p`` was made from, and holds no array itself.
-    """
-    reached = p.structure.keys
-    keys = None if p.structure.keeps_all(key.shape[-2]) else (..., slice(reached.start, reached.stop), slice(None))
-    zeroes = p.mask is not None and _seen(p) is not None  # finding out in each call takes as long as zeroing
-    as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
-    nothing: Any = None
-    bare = p.with_arrays(nothing, nothing, nothing, sink=None)
-    if as_given and not zeroes:
-        return bare.with_arrays, True
-
-    def fill(query: Array, key: Array, value: Array, *, sink: Array | None) -> AttentionProblem:
-        query, key, value = [x[None, ...] if x.ndim == 2 else x for x in (query, key, value)]
-        if keys is not None:
-            key, value = key[keys], value[keys]
-        filled = bare.with_arrays(query, key, value, sink=sink)
-        return without_unseen_keys(filled) if zeroes else filled
-
-    return fill, False
-
-
-def _seen(p: AttentionProblem) -> Array | None:
+def seen_keys(p: AttentionProblem) -> Array | None:
     """Return which of the remaining keys are seen, broadcasting to (..., H, 1, S); None if all are known to be seen."""
     s, xp = p.structure, p.xp
-    if s.keys is EVERY_KEY or not len(s.keys) or not p.query.shape[-2]:
+    if s.keys is EVERY_KEY or s.sees_every_key or not len(s.keys) or not p.query.shape[-2]:
         return None
-    low, high = s.band
-    diagonal = (low is None or low <= 0) and (high is None or high >= 0)
-    if s.rest is None and s.array is None and (s.packed is None or diagonal):
-        # keys out of reach of the band were dropped; and the diagonal sees every key of every packed sequence
-        if s.key_lengths is None:
-            return None
+    if s.key_lengths is not None and s.lengths_alone_hide:
         keys = xp.arange(len(s.keys), device=p.device)[None, :]
         return keys < over_heads(s.key_lengths)
     num_rows, num_cols = _block_shape(p)
-    blocks = [(cols, _seen_block(p, cols, num_rows)) for cols in pieces(p.structure.keys, num_cols)]
+    row_blocks = pieces(range(p.query.shape[-2]), num_rows)
+    blocks = [(cols, _attending(p, ((rows, cols) for rows in row_blocks), -2)) for cols in pieces(s.keys, num_cols)]
     if all(seen is None for _, seen in blocks):
         return None
     shape = broadcast_shapes(*(seen.shape[:-1] for _, seen in blocks if seen is not None))
@@ -81,18 +51,19 @@ def _seen(p: AttentionProblem) -> Array | None:
     return xp.concat(whole, axis=-1)
 
 
-def _seen_block(p: AttentionProblem, cols: range, num_rows: int) -> Array | None:
-    """Return which keys of a block any query sees; None if some block of queries is known to see all of them."""
+def _attending(p: AttentionProblem, blocks: Iterable[tuple[range, range]], axis: int) -> Array | None:
+    """Return whether any pair along an axis of the scores attends; None if all pairs of one of the blocks are known to."""
     assert p.mask is not None
-    xp = p.xp
-    grids = [p.grid(rows, cols) for rows in pieces(range(p.query.shape[-2]), num_rows)]
+    grids = [p.grid(rows, cols) for rows, cols in blocks]
     relations = [p.mask.relation(grid) for grid in grids]
     if Relation.ALL in relations:
         return None
-    seen = xp.zeros((1, 1, len(cols)), dtype=xp.bool, device=p.device)
+    shape = [1, len(grids[0].rows), len(grids[0].cols)]
+    shape[axis] = 1
+    seen = p.xp.zeros(tuple(shape), dtype=p.xp.bool, device=p.device)
     for grid, relation in zip(grids, relations, strict=True):
         if relation is Relation.SOME:
-            seen = seen | _any(p, p.mask.block(grid), -2, seen)
+            seen = seen | _any(p, p.mask.block(grid), axis, seen)
     return seen
 
 
@@ -120,14 +91,8 @@ def seeing(p: AttentionProblem) -> Array | None:
 
 def _seeing_rows(p: AttentionProblem, rows: range) -> Array:
     """Return which queries of a block see a key, (..., H, len(rows))."""
-    assert p.mask is not None
-    xp = p.xp
-    seen = xp.zeros((1, len(rows), 1), dtype=xp.bool, device=p.device)
-    for cols, relation in visible_blocks(p, rows, _block_shape(p)[1]):
-        if relation is Relation.ALL:
-            return xp.ones((1, len(rows)), dtype=xp.bool, device=p.device)
-        seen = seen | _any(p, p.mask.block(p.grid(rows, cols)), -1, seen)
-    return seen[..., 0]
+    seen = _attending(p, ((rows, cols) for cols in pieces(p.structure.keys, _block_shape(p)[1])), -1)
+    return p.xp.ones((1, len(rows)), dtype=p.xp.bool, device=p.device) if seen is None else seen[..., 0]
 
 
 def _for_keys(p: AttentionProblem, seen: Array, shape: tuple[int, ...]) -> Array:

@@ -26,8 +26,8 @@ def swapaxes(xp: Namespace, x: Any, first: int, second: int) -> Any:
 def moveaxis(xp: Namespace, x: Any, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Any:
     sources, targets = ((each,) if isinstance(each, int) else each for each in (source, destination))
     moved = dict(zip((at % x.ndim for at in targets), (at % x.ndim for at in sources), strict=True))
-    rest = iter(at for at in range(x.ndim) if at not in moved.values())
-    return xp.permute_dims(x, tuple(moved[at] if at in moved else next(rest) for at in range(x.ndim)))
+    remaining = iter(at for at in range(x.ndim) if at not in moved.values())
+    return xp.permute_dims(x, tuple(moved[at] if at in moved else next(remaining) for at in range(x.ndim)))
 
 
 def expand_dims(xp: Namespace, x: Any, *, axis: int = 0) -> Any:

@@ -15,21 +15,11 @@ from .rules import RULES
 from .shapes import Rule, getitem
 from .tape import Node, Pull, leaves_of
 
+_COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+
 FLAT = frozenset(
     {
-        *(
-            "equal",
-            "not_equal",
-            "less",
-            "less_equal",
-            "greater",
-            "greater_equal",
-            "isnan",
-            "isinf",
-            "isfinite",
-            "signbit",
-            "sign",
-        ),
+        *(*_COMPARISONS.values(), "isnan", "isinf", "isfinite", "signbit", "sign"),
         *("floor", "ceil", "round", "trunc", "floor_divide", "logical_not", "logical_and", "logical_or", "logical_xor", "any"),
         *("all", "argmax", "argmin", "argsort", "nonzero", "count_nonzero", "zeros_like", "ones_like", "empty_like"),
         *("isdtype", "result_type", "can_cast", "finfo", "iinfo"),
@@ -117,8 +107,8 @@ class Recorded:
 
 
 def _operator(name: str, reflected: bool = False) -> Callable[..., Any]:
-    def method(self: Recorded, *others: Any) -> Any:
-        return getattr(self.space, name)(*others, self) if reflected else getattr(self.space, name)(self, *others)
+    def method(self: Recorded, *operands: Any) -> Any:
+        return getattr(self.space, name)(*operands, self) if reflected else getattr(self.space, name)(self, *operands)
 
     return method
 
@@ -130,7 +120,6 @@ def _in_place(self: Recorded, other: Any) -> Any:
 _BINARY = {"sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide"}
 _BINARY |= {name: name for name in ("add", "pow", "matmul")}
 _UNARY = {"neg": "negative", "pos": "positive", "abs": "abs"}
-_COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
 for _symbol, _name in (_BINARY | _UNARY | _COMPARISONS).items():
     setattr(Recorded, f"__{_symbol}__", _operator(_name))
 for _symbol, _name in _BINARY.items():

@@ -178,8 +178,8 @@ def _prod(xp: Namespace, x: Any, *, axis: Any = None, keepdims: bool = False) ->
 
     def pull(d: Any) -> Any:
         flat = xp.reshape(x, (-1,)) if axis is None else xp.moveaxis(x, axis, -1)
-        others = xp.where(xp.eye(flat.shape[-1], dtype=xp.bool, device=device_of(x)), 1, flat[..., None, :])
-        each = xp.prod(others, axis=-1)
+        cofactors = xp.where(xp.eye(flat.shape[-1], dtype=xp.bool, device=device_of(x)), 1, flat[..., None, :])
+        each = xp.prod(cofactors, axis=-1)
         each = xp.reshape(each, x.shape) if axis is None else xp.moveaxis(each, -1, axis)
         return _restored(xp, d, x, axis, keepdims) * each
 

@@ -1,4 +1,4 @@
-"""How every command of ``mha`` shows its help, its errors and Ctrl-C."""
+"""The common form of help, errors and Ctrl-C in every command of ``mha``."""
 
 from __future__ import annotations
 

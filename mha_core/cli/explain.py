@@ -62,7 +62,7 @@ class BadArgument(ValueError):
 
 def run(
     op: str,
-    given: Sequence[str],
+    pairs: Sequence[str],
     *,
     backend: str | None,
     dtype: str | None,
@@ -83,7 +83,7 @@ def run(
     except Exception as error:  # libraries raise different errors for a device that does not exist
         raise BadArgument("--device", f"backend {loaded.name!r} has no device {device!r}: {error}") from error
     written: dict[str, str] = {}
-    for name, text in map(_split, given):
+    for name, text in map(_split, pairs):
         if name in written:
             raise ValueError(f"{name} is given twice")
         written[name] = text
@@ -138,10 +138,10 @@ def _rows(each: Explanation, depth: int, count: int) -> Iterator[tuple[Text, ...
         yield from _rows(call, depth + 1, len(list(same)))
 
 
-def _split(given: str) -> tuple[str, str]:
-    name, equals, text = given.partition("=")
+def _split(pair: str) -> tuple[str, str]:
+    name, equals, text = pair.partition("=")
     if not (name and equals and text):
-        raise ValueError(f"{given!r} is not of the form NAME=VALUE; expected for example query=8x8x512x64 or mask='causal()'")
+        raise ValueError(f"{pair!r} is not of the form NAME=VALUE; expected for example query=8x8x512x64 or mask='causal()'")
     return name, text
 
 
@@ -219,7 +219,7 @@ def _layer(backend: LoadedBackend, values: dict[str, Any], dtype: Any, device: A
 @command("Example:  mha explain attention query=1x8x2048x64 mask='causal() & window(255, 0)' --backend torch")
 def explain_command(
     op: Annotated[str, typer.Argument(metavar="OP", help="An operation, such as attention, gelu or encoder_layer.")],
-    given: Annotated[
+    pairs: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="NAME=VALUE...", help="An argument of OP: a shape such as 8x512, a mask such as 'causal()', or a number."
@@ -237,7 +237,7 @@ def explain_command(
     """Show which kernel a call would use, and why others are not chosen. Nothing is computed."""
     with failing_clearly():
         try:
-            explanation = run(op, given or [], backend=backend, dtype=dtype, device=device, gradients=gradients)
+            explanation = run(op, pairs or [], backend=backend, dtype=dtype, device=device, gradients=gradients)
         except BadArgument as error:
             raise typer.BadParameter(str(error), param_hint=error.argument) from error
         except (ValueError, TypeError) as error:

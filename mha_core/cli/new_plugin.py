@@ -30,8 +30,8 @@ _KINDS = {
     "backend": ("arrays", "conformance", ("pyproject.toml", "README.md", "plugin.py", "arrays.py", "test_conformance.py")),
     "engine": ("pipes", "engine", ("pyproject.toml", "engine_README.md", "engine.py", "pipes.py", "test_engine.py")),
 }
-"""What stands in for a library and what is tested in a plugin with a backend and a kernel, or an engine for many processes;
-and the templates of ``_PATHS``."""
+"""For a plugin with a backend and a kernel, or an engine for many processes: the stand-in for a library, the subject of the
+test, and the templates of ``_PATHS``."""
 
 
 def check_name(name: str, kind: str = "backend") -> str:

@@ -50,10 +50,10 @@ def _blocks(columns: Sequence[str], rows: Sequence[Row], title: str) -> Renderab
     grid = Table.grid()
     if title:
         grid.add_row(Text(title, style="italic"))
-    for first, *others in rows:
+    for first, *cells in rows:
         grid.add_row(Text(first.plain, style="bold"))
         lines = Table.grid(padding=(0, 1))
-        for name, cell in zip(columns[1:], others, strict=True):
+        for name, cell in zip(columns[1:], cells, strict=True):
             if cell.plain.strip():
                 lines.add_row(Text(name, style="dim"), cell)
         grid.add_row(Padding(lines, (0, 0, 0, 2 + len(first.plain) - len(first.plain.lstrip()))))

@@ -172,8 +172,8 @@ def use_kernel(op: str, name: str) -> Iterator[None]:
     known = {kernel.name: kernel for kernel in kernels_of(op)}
     if op not in OPERATIONS or (name != ALGEBRA and name not in known):
         raise UnknownKernel(_unknown(op, name, [*known, ALGEBRA]))
-    rest = tuple(pair for pair in demands.get().kernels if pair[0] != op)
-    with demanding(kernels=(*rest, (op, name))):
+    kept = tuple(pair for pair in demands.get().kernels if pair[0] != op)
+    with demanding(kernels=(*kept, (op, name))):
         yield
 
 

@@ -167,16 +167,12 @@ def _described(record: Backend | Collectives | Kernel) -> str:
 def _check_name(record: Any, kind: Any, before: list[Any], known: dict[str, tuple[Any, Plugin]]) -> None:
     """Check a record whose name must be its own."""
     check_record(record, kind)
-    what = "backend" if kind is Backend else "engine"
+    article, noun = ("a", "backend") if kind is Backend else ("an", "engine")
     if record.name in {other.name for other in before}:
-        raise ValueError(f"two {what}s of one plugin are named {record.name!r}: give each another name")
+        raise ValueError(f"two {noun}s of one plugin are named {record.name!r}: give each another name")
     if record.name in known:
         owner = known[record.name][1].owner
-        raise ValueError(f"{_a(what)} named {record.name!r} is already registered by {owner}: give this one another name")
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+        raise ValueError(f"{article} {noun} named {record.name!r} is already registered by {owner}: give this one another name")
 
 
 def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel], list[Collectives]]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ..algebra.arrays import Array
-from ..algebra.parts import Positions
 from ..dispatch.kernels import imported
 from ..dispatch.registry import registry
 
@@ -17,7 +16,8 @@ class Engine(Protocol):
     """A group of ranks that compute together. Every rank makes the same calls in the same order."""
 
     rank: int | None
-    """The number of this rank; None if all ranks run one compiled program, which does not know it, and needs ``rank_range``."""
+    """The number of this rank; None if all ranks run one compiled program, such as that of ``jax.shard_map``, which does not
+    know it. Such an engine also has ``rank_range(ranges)``: this rank's range, of one for each rank, all of one length."""
     size: int
 
     def shift(self, arrays: Sequence[Array], like: Sequence[tuple[Shape, Array]]) -> Callable[[], list[Array]]:
@@ -36,15 +36,6 @@ class Engine(Protocol):
 
     def all_gather_text(self, text: str) -> list[str]:
         """Return the text of each rank."""
-
-
-class OneProgram(Engine, Protocol):
-    """An engine for one compiled program that runs on all ranks, such as that of ``jax.shard_map``."""
-
-    rank: None
-
-    def rank_range(self, ranges: Sequence[range]) -> Positions:
-        """Return this rank's range, of one for each rank; all have one length."""
 
 
 VERBS = ("rank", "size", "shift", "all_gather", "all_to_all", "all_gather_text")

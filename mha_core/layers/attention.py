@@ -48,7 +48,7 @@ class MultiHeadAttention(Layer):
     b_o: Array | None = None
     """(d_model,)."""
     num_kv_heads: int | None = None
-    """As many as ``num_heads`` if None."""
+    """``num_heads`` if None."""
     rotary: Rotary | None = None
     """Applied to queries and keys."""
     norm_q: Norm | None = None
@@ -148,4 +148,4 @@ class MultiHeadAttention(Layer):
 _ARGUMENTS = tuple(field.name for field in fields(MultiHeadAttention))
 """The fields, which are arguments of ``multi_head_attention``; a subclass may have more."""
 _OF_WEIGHTS = tuple(name for name in _ARGUMENTS if not name.endswith(("_v", "_o")))
-"""Those of ``multi_head_weights``."""
+"""The fields that are arguments of ``multi_head_weights``."""

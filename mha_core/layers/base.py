@@ -79,7 +79,7 @@ class Layer:
             value = getattr(self, field.name)
             values.append((field.name, value, field.default is None))
             if isinstance(value, Layer):
-                values += [(f"{field.name}.{name}", *rest) for name, *rest in value._values]
+                values += [(f"{field.name}.{name}", *details) for name, *details in value._values]
         return values
 
     def _check(self) -> None:

@@ -25,6 +25,7 @@ class LayerFileError(MhaError, ValueError):
 
 def save(layer: Any, path: str | Path) -> None:
     """Write a layer; the file is written whole or not at all."""
+    import numpy
     from safetensors.numpy import save as to_bytes
 
     arrays, dtypes = {}, {}
@@ -33,7 +34,7 @@ def save(layer: Any, path: str | Path) -> None:
         dtypes[name] = str(x.dtype).rpartition(".")[2]
         if dtypes[name] == "bfloat16":  # NumPy lacks it; float32 represents it exactly
             x = backend.xp.astype(x, backend.xp.float32)
-        arrays[name] = _contiguous(backend.to_numpy(x))
+        arrays[name] = numpy.ascontiguousarray(backend.to_numpy(x))  # safetensors writes memory as it is, whatever the strides
     plan = json.dumps({"format": 1, "layer": _plan("", layer), "dtypes": dtypes}, default=_plain)
     with atomic_file(Path(path)) as file:
         file.write(to_bytes(arrays, metadata={_KEY: plan}))
@@ -142,10 +143,3 @@ def _build(plan: Any, known: Mapping[str, type], make: Callable[[str], Array], p
 
 def _short(value: Any) -> str:
     return value if len(value := repr(value)) < 60 else f"{value[:60]}…"
-
-
-def _contiguous(x: Any) -> Any:
-    """Return x in C order: safetensors writes the memory of an array as it is, whatever its strides."""
-    import numpy
-
-    return numpy.ascontiguousarray(x)

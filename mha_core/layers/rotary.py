@@ -30,7 +30,7 @@ class Rotary(Layer):
     sin: Array
     """As ``cos``."""
     interleaved: bool
-    """How features are paired; see ``rotary``."""
+    """The pairing of features; see ``rotary``."""
 
     fixed = ("cos", "sin")
 

@@ -20,7 +20,7 @@ from ..algebra.grid import check_aligned, check_integers
 from ..algebra.problem import AttentionProblem, scores_shape
 from ..algebra.state import AttentionState
 from ..algebra.structure import structure_of
-from ..algebra.visibility import template, without_unseen_keys
+from ..algebra.visibility import seen_keys, without_unseen_keys
 from ..autodiff.recorded import Recorded
 from ..dispatch.advice import cast
 from ..dispatch.backend import LoadedBackend
@@ -60,11 +60,11 @@ def prepare(
     offset = 0 if query_offset is None else check.offset(query_offset)
     added = [] if sink is None else [("sink", sink)]
     added += [] if bias is None else bias.arrays()
-    others = [] if isinstance(offset, int) else [("query_offset", offset)]
-    others += [] if mask is None else mask.arrays()
-    others += [] if weight_dropout is None else weight_dropout.arrays()
+    checked = [] if isinstance(offset, int) else [("query_offset", offset)]
+    checked += [] if mask is None else mask.arrays()
+    checked += [] if weight_dropout is None else weight_dropout.arrays()
     backend = check_floating(query=query, key=key, value=value)
-    check_same_device(query, [*others, *added])
+    check_same_device(query, [*checked, *added])
 
     shape = scores_shape(query, key, value, sink)
     query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
@@ -94,7 +94,31 @@ def prepare(
         offset=offset,
         dropout=weight_dropout,
     )
-    return backend, problem if mask is None else without_unseen_keys(problem)
+    return backend, problem if structure.sees_every_key else without_unseen_keys(problem)
+
+
+def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Callable[..., AttentionProblem], bool]:
+    """Return a function (query, key, value, sink=sink) -> problem, and whether it lets the arrays enter unchanged.
+
+    The function makes a problem like ``p`` from arrays like those that ``p`` was made from, and holds no array itself.
+    """
+    reached = p.structure.keys
+    keys = None if p.structure.keeps_all(key.shape[-2]) else (..., slice(reached.start, reached.stop), slice(None))
+    zeroes = not p.structure.sees_every_key and seen_keys(p) is not None  # finding out in each call takes as long as zeroing
+    as_given = keys is None and 2 not in (query.ndim, key.ndim, value.ndim)
+    nothing: Any = None
+    bare = p.with_arrays(nothing, nothing, nothing, sink=None)
+    if as_given and not zeroes:
+        return bare.with_arrays, True
+
+    def fill(query: Array, key: Array, value: Array, *, sink: Array | None) -> AttentionProblem:
+        query, key, value = [x[None, ...] if x.ndim == 2 else x for x in (query, key, value)]
+        if keys is not None:
+            key, value = key[keys], value[keys]
+        filled = bare.with_arrays(query, key, value, sink=sink)
+        return without_unseen_keys(filled) if zeroes else filled
+
+    return fill, False
 
 
 def _check_added(backend: LoadedBackend, name: str, x: Array, query: Array) -> None:

@@ -11,13 +11,12 @@ from ..algebra.arrays import Array, device_of
 from ..algebra.attention_vjp import AttentionGradients
 from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
-from ..algebra.visibility import template
 from ..autodiff.recorded import Recorded, plain_value
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.contract import Call
 from ..dispatch.kernels import Decision, decide, describe
 from ..dispatch.selection import backend_of
-from .attend import arrays_inside, attention_operation, prepare, settings_of
+from .attend import arrays_inside, attention_operation, prepare, settings_of, template
 from .differentiable import recorded_state
 from .operation import Operation, PendingCall, Plan, key_of
 from .tree import arrays_in, map_arrays
@@ -87,9 +86,9 @@ def recorded_attention(lse: bool, *arrays: Any, **options: Any) -> AttentionStat
 def _plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
     """Return the plan of gradients: a kernel receives the problem, the state, d_out, d_lse, and the names of what is wanted."""
     query, key, value, sink, _, _, d_out, d_lse = arrays
-    others = dict(options)
-    wanted = others.pop("wanted")
-    backend, p = prepare(query, key, value, sink=sink, **others)
+    problem_options = dict(options)
+    wanted = problem_options.pop("wanted")
+    backend, p = prepare(query, key, value, sink=sink, **problem_options)
     features, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, d_out, d_lse, *arrays_inside(p))))
     call, decision = _choose(p, backend, d_out, d_lse, wanted, features)
     by_algebra = shield(algebra.attention_vjp)
@@ -98,8 +97,8 @@ def _plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Pl
     without_heads = query.ndim == key.ndim == value.ndim == 2
     shapes = {name: tuple(x.shape) for name, x in zip(_NAMES, (query, key, value), strict=False)}
 
-    def run(function: Callable[..., AttentionGradients], p: AttentionProblem, rest: tuple[Any, ...]) -> AttentionGradients:
-        out, lse, d_out, d_lse = (x if x is None or not without_heads else x[None, ...] for x in rest)
+    def run(function: Callable[..., AttentionGradients], p: AttentionProblem, outputs: tuple[Any, ...]) -> AttentionGradients:
+        out, lse, d_out, d_lse = (x if x is None or not without_heads else x[None, ...] for x in outputs)
         d_out = p.xp.zeros_like(out) if d_out is None else d_out
         gradients = function(p, AttentionState(out, lse), d_out, d_lse, wanted)
         # a wrong kernel may return another type, which ``verify`` reports
@@ -109,22 +108,22 @@ def _plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Pl
         return run(kernel, fill(*arrays[:3], sink=arrays[3]), arrays[4:])
 
     def bind(*arrays: Any) -> PendingCall:
-        p, rest = fill(*arrays[:3], sink=arrays[3]), arrays[4:]
+        p, outputs = fill(*arrays[:3], sink=arrays[3]), arrays[4:]
         named = {name: x for name, x in zip(_NAMES, arrays, strict=True) if x is not None}
 
         def again(function: Callable[[Any], Any]) -> AttentionGradients:
-            wide = map_arrays({**named, **others}, function)
+            wide = map_arrays({**named, **problem_options}, function)
             _, q = prepare(**{name: x for name, x in wide.items() if name not in _NAMES[4:]})
-            return run(algebra.attention_vjp, q, map_arrays(rest, function))
+            return run(algebra.attention_vjp, q, map_arrays(outputs, function))
 
         return PendingCall(
             backend=backend,
             call=call,
             decision=decision,
             arguments=named,
-            options={**others, "scale": p.scale, "query_offset": p.offset, "wanted": wanted},
-            compute=partial(run, kernel, p, rest),
-            algebra=partial(run, by_algebra, p, rest),
+            options={**problem_options, "scale": p.scale, "query_offset": p.offset, "wanted": wanted},
+            compute=partial(run, kernel, p, outputs),
+            algebra=partial(run, by_algebra, p, outputs),
             empty=partial(_placeholders, backend, p, named, wanted),
             again=again,
         )

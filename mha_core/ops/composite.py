@@ -48,8 +48,8 @@ def composite(
 
     def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
         arrays = named(*arguments, **options)
-        others = {k: v for k, v in options.items() if k not in arrays} if planned_by_options else {}
-        return key_of((name, facts(*arguments), *arrays), tuple(arrays.values()), others)
+        in_key = {k: v for k, v in options.items() if k not in arrays} if planned_by_options else {}
+        return key_of((name, facts(*arguments), *arrays), tuple(arrays.values()), in_key)
 
     def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         examined = examine(*arguments, **options)
@@ -146,8 +146,8 @@ class _Whole:
                 leaves[id(x)] = space.kind(value, Node(like=value))
             return leaves[id(x)]
 
-        inputs, others = map_arrays((arguments, options), leaf)
-        out = self.recorded.algebra(*inputs, **others)
+        inputs, input_options = map_arrays((arguments, options), leaf)
+        out = self.recorded.algebra(*inputs, **input_options)
         by_node = gradients(self.plain.backend.xp, {out.node: function(d)})
         return tuple(by_node[leaves[id(x)].node] for x in active.values())
 

@@ -52,8 +52,10 @@ def differentiable(
     transforms = {"gradient", "forward_gradient", "vmap"}
     features = backend.features(list(plain.values())) & transforms
     for option, value in options.items():
-        others = list(arrays_in(value))
-        if any(isinstance(x, Recorded) for x in others) or (others and backend.features(others) & transforms):
+        option_arrays = list(arrays_in(value))
+        if any(isinstance(x, Recorded) for x in option_arrays) or (
+            option_arrays and backend.features(option_arrays) & transforms
+        ):
             raise TypeError(f"{name} has no rule for gradients of {option}: pass an array whose gradient is not recorded")
     if not active and not features:
         return forward(plain)

@@ -174,10 +174,10 @@ def planned(
     return Plan(compute, bind)
 
 
-def unnamed(named: Mapping[str, Any], others: Any) -> Iterable[str]:
+def unnamed(named: Mapping[str, Any], values: Any) -> Iterable[str]:
     """Return the feature ``recorded``, which no kernel declares, if arrays beside those given by name are recorded."""
     known = {id(x) for x in named.values()}
-    return ["recorded"] if any(isinstance(x, Recorded) and id(x) not in known for x in arrays_in(others)) else []
+    return ["recorded"] if any(isinstance(x, Recorded) and id(x) not in known for x in arrays_in(values)) else []
 
 
 def empty(backend: LoadedBackend, examined: Examined, call: Call, arrays: Mapping[str, Any]) -> Any:

@@ -117,9 +117,9 @@ def multi_head_attention(
            [3., 3., 3., 3., 3., 3.]])
     """
     biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    others: dict[str, Any] = {"context": context, "value_context": value_context, "norm_q": norm_q, "norm_k": norm_k}
-    others |= {"rotary": rotary, "group": group}
-    keywords = {**biases, **{name: value for name, value in others.items() if value is not None}, **given_options(options)}
+    optional: dict[str, Any] = {"context": context, "value_context": value_context, "norm_q": norm_q, "norm_k": norm_k}
+    optional |= {"rotary": rotary, "group": group}
+    keywords = {**biases, **{name: value for name, value in optional.items() if value is not None}, **given_options(options)}
     arguments = (x, w_q, w_k, w_v, w_o, num_heads)
     kv = num_heads if num_kv_heads is None else num_kv_heads
     if cache is None:
@@ -265,12 +265,7 @@ def _named(*arguments: Any, **keywords: Any) -> dict[str, Array | None]:
     return {**arrays, **{name: keywords.get(name) for name in _OPTIONAL}}
 
 
-def _facts(*arguments: Any) -> tuple[Any, ...]:
-    num_heads = arguments[5]
-    return type(num_heads), num_heads
-
-
-_operation = composite("multi_head_attention", _named, _examine, facts=_facts)
+_operation = composite("multi_head_attention", _named, _examine, facts=lambda *arguments: (type(arguments[5]), arguments[5]))
 
 
 @shows_options

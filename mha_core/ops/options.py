@@ -68,6 +68,6 @@ def shows_options(function: F) -> F:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str(kind.__forward_arg__))
         for name, kind in Options.__annotations__.items()
     ]
-    others = [parameter for parameter in signature.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
-    function.__signature__ = signature.replace(parameters=[*others, *named])  # type: ignore[attr-defined]
+    parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    function.__signature__ = signature.replace(parameters=[*parameters, *named])  # type: ignore[attr-defined]
     return function

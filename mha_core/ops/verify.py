@@ -196,9 +196,9 @@ def _difference(pending: PendingCall, name: str, actual: Any, expected: Array, b
     if number(flat, worst) <= 1:
         return None
     place: list[int] = []
-    rest = worst
+    quotient = worst
     for size in reversed(expected.shape):
-        rest, at = divmod(rest, size)
+        quotient, at = divmod(quotient, size)
         place.insert(0, at)
     numbers = f"is {number(a, worst):.9g}; expected {number(e, worst):.9g}, give or take {number(bound, worst):.2g}"
     return f"{name}{place} {numbers}"

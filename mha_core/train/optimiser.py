@@ -1,4 +1,4 @@
-"""What all optimisers share: a step checks its arguments, updates weight after weight, and builds the new model."""
+"""The base of all optimisers: a step checks its arguments, updates weight after weight, and builds the new model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Rate: TypeAlias = float | Callable[[int], float]
 
 
 class _Use:
-    """Whether a step has used a state up. Shallow copies of the state share this, as they share its moments."""
+    """The record that a step has used a state up. Shallow copies of the state share this, as they share its moments."""
 
     happened = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OptimiserState:
-    """What an optimiser remembers from step to step; it can be pickled.
+    """The memory of an optimiser from step to step; it can be pickled.
 
     A step writes into the moments, so it uses the state up: the next step needs the state that it returned. Keep
     ``copy.deepcopy(state)`` to come back to a state.

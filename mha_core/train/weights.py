@@ -56,20 +56,22 @@ def _pair(name: str, value: Any, gradient: Any) -> Iterator[tuple[str, Array]]:
             raise TypeError(f"the gradient of {name or _ROOT} is {type(gradient).__name__}; expected an array, or None")
         yield name or _ROOT, gradient
         return
-    inside, given = children(value), children(gradient)
+    inside, of_gradient = children(value), children(gradient)
     if inside is None:
         if is_array(gradient):
             raise ValueError(f"there is a gradient for {name or _ROOT}, but the model has {type(value).__name__} there")
         return  # a setting
-    if given is None or type(gradient) is not type(value):
+    if of_gradient is None or type(gradient) is not type(value):
         raise ValueError(
             f"the gradient of {name or _ROOT} is {type(gradient).__name__}; expected {type(value).__name__}, as in the model, "
             "or None"
         )
-    if given.keys() != inside.keys():
-        raise ValueError(f"the gradient of {name or _ROOT} has {_listed(given)}; expected {_listed(inside)}, as in the model")
+    if of_gradient.keys() != inside.keys():
+        raise ValueError(
+            f"the gradient of {name or _ROOT} has {_listed(of_gradient)}; expected {_listed(inside)}, as in the model"
+        )
     for key, child in inside.items():
-        yield from _pair(dotted(name, key), child, given[key])
+        yield from _pair(dotted(name, key), child, of_gradient[key])
 
 
 def _listed(inside: Mapping[Any, Any]) -> str:

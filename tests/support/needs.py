@@ -33,7 +33,8 @@ _OTHER_NAMES = {
 }
 _SAME_NAMES = """
 array_api_compat array_api_strict asv asv_runner cloudpickle hatchling huggingface_hub hypothesis jax jinja2 keras matplotlib
-ml_dtypes mpmath ndonnx onnx onnxruntime plotly pluggy ruff safetensors selenium sentence_transformers sphinx tokenizers torch tqdm transformers
+ml_dtypes mpmath ndonnx onnx onnxruntime plotly pluggy ruff safetensors selenium sentence_transformers sphinx tokenizers torch
+tqdm transformers
 """
 INSTALL = _OTHER_NAMES | {name: f"pip install {name.replace('_', '-')}" for name in _SAME_NAMES.split()}
 """How to install each library, by the name that is imported."""

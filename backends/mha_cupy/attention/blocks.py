@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
+import numpy
+
 from mha_core.plugin import AttentionProblem, AttentionState, Call, by_sequence, goes_by_sequence, merge
 
 from .. import launch, products
@@ -20,7 +22,7 @@ from ..products import with_strides
 from . import partition
 from .batch_axes import over_batches
 from .mask_and_bias import MaskAndBias, along, supports_shapes, with_batch
-from .partition import Block, threads_of_row
+from .partition import ScoreBlock, threads_of_row
 
 # Float16 weights of many keys would be subnormal; the second product divides by this factor again.
 _WEIGHT_FACTOR = {"float16": 2.0**14}
@@ -68,7 +70,9 @@ def _fill(p: AttentionProblem, index: tuple[int, ...], out: Any, lse: Any) -> No
             lse_of_block[...] = merged.lse
 
 
-def _states(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, shape: tuple[int, ...]) -> Iterator[AttentionState]:
+def _states(
+    modifiers: MaskAndBias, arrays: tuple[Any, ...], block: ScoreBlock, shape: tuple[int, ...]
+) -> Iterator[AttentionState]:
     """Yield the state over no keys, then the state over each chunk of a block's keys, in the compute dtype."""
     p = modifiers.p
     where: dict[str, Any] = {"dtype": p.compute_dtype, "device": p.device}
@@ -79,7 +83,7 @@ def _states(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, shape
         yield state
 
 
-def _state(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, cols: range, out: Any, lse: Any) -> None:
+def _state(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: ScoreBlock, cols: range, out: Any, lse: Any) -> None:
     """Fill out (b, k, G, l, E), and lse (b, k, G, l) unless it is None: a product, the softmax, and a product.
 
     The second product multiplies the weights 0 of a fully masked row by every value, and 0 times NaN is NaN: such rows of out
@@ -95,52 +99,49 @@ def _state(modifiers: MaskAndBias, arrays: tuple[Any, ...], block: Block, cols: 
     scores = xp.empty(shape, dtype=p.compute_dtype, device=p.device)
     weights = scores if p.query.dtype == p.compute_dtype else xp.empty(shape, dtype=p.query.dtype, device=p.device)
     products.product(query, xp.matrix_transpose(key), scores[..., : len(cols)], p.scale)
-    launch.run(_softmax(modifiers, block, cols, scores, weights, lse))
+    first = (scores, weights, lse, *((numpy.int64(0),) * 3 if lse is None else _lse_strides(lse)))
+    launch.run(softmax_launch("softmax", modifiers, block, cols, (scores, weights, first), *threads_of_row(len(cols))))
     products.product(weights[..., : len(cols)], value, out, 1 / weight_factor(weights))
     if not modifiers.every_row_sees:
         out[lse == -math.inf] = 0
 
 
-def _softmax(modifiers: MaskAndBias, block: Block, cols: range, scores: Any, weights: Any, lse: Any) -> Launch:
-    """Return the launch of the softmax between the products, with the mask and the bias of the block."""
-    import numpy
+def softmax_launch(
+    kernel: str,
+    modifiers: MaskAndBias,
+    block: ScoreBlock,
+    cols: range,
+    arrays: tuple[Any, Any, tuple[Any, ...]],
+    threads: int,
+    each: int,
+) -> Launch:
+    """Return the launch of a kernel in cuda/softmax.cu, with the mask and the bias of a block.
 
-    score, int32, int64 = scores.dtype.type, numpy.int32, numpy.int64
-    bias, args = modifier_args(modifiers, block, cols, scores)
-    threads, each = threads_of_row(len(cols))
-    types = {"SCORE": scores, "WEIGHT": weights, "BIAS": scores if bias is None else bias}
-    return Launch(
-        source="softmax.cu",
-        kernel="softmax",
-        defines=(*(f"{name}={c_name(x.dtype)}" for name, x in types.items()), f"THREADS={threads}", f"EACH={each}"),
-        grid=math.prod(scores.shape[:-1]),
-        block=threads,
-        args=[
-            *(scores, weights, lse, *map(int64, (0, 0, 0) if lse is None else _lse_strides(lse))),
-            *(int32(len(block.heads) * modifiers.p.num_groups), int32(len(block.rows)), int32(len(cols))),
-            *(int64(scores.shape[-1]), score(weight_factor(weights)), *args),
-        ],
-    )
-
-
-def modifier_args(modifiers: MaskAndBias, block: Block, cols: range, scores: Any) -> tuple[Any, list[Any]]:
-    """Return the bias of a block, and the arguments of the kernels in cuda/softmax.cu from ``softcap`` on."""
-    import numpy
-
-    p, batch = modifiers.p, block.batch
+    ``arrays``: scores, weights, and the arguments before the number of heads.
+    """
+    p, batch, (scores, weights, first) = modifiers.p, block.batch, arrays
     heads = range(block.heads.start * p.num_groups, block.heads.stop * p.num_groups)
     mask, bias = modifiers.mask(block.rows, cols), modifiers.bias(block.rows, cols)
     mask, bias = (None if x is None else along(along(x, 0, batch), 1, heads) for x in (mask, bias))
     lengths = None if modifiers.lengths is None else along(modifiers.lengths, 0, batch)
     slopes = None if modifiers.slopes is None or modifiers.is_computed else along(modifiers.slopes, 0, heads)
     low, high, _, shift = modifiers.limits
-    int32 = numpy.int32
-    return bias, [
-        *(scores.dtype.type(p.softcap or 0), int32(block.rows.start), int32(cols.start)),
-        *(int32(low), int32(high)),
-        *(*with_strides(lengths, 1), *with_strides(mask, 4), *with_strides(bias, 4)),
-        *(slopes, int32(0 if slopes is None else shift)),
-    ]
+    score, int32 = scores.dtype.type, numpy.int32
+    types = {"SCORE": scores, "WEIGHT": weights, "BIAS": scores if bias is None else bias}
+    return Launch(
+        source="softmax.cu",
+        kernel=kernel,
+        defines=(*(f"{name}={c_name(x.dtype)}" for name, x in types.items()), f"THREADS={threads}", f"EACH={each}"),
+        grid=math.prod(scores.shape[:-1]),
+        block=threads,
+        args=[
+            *(*first, *map(int32, (len(heads), len(block.rows), len(cols)))),
+            *(numpy.int64(scores.shape[-1]), score(weight_factor(weights)), score(p.softcap or 0)),
+            *map(int32, (block.rows.start, cols.start, low, high)),
+            *(*with_strides(lengths, 1), *with_strides(mask, 4), *with_strides(bias, 4)),
+            *(slopes, int32(0 if slopes is None else shift)),
+        ],
+    )
 
 
 def weight_factor(weights: Any) -> float:
@@ -148,9 +149,9 @@ def weight_factor(weights: Any) -> float:
     return _WEIGHT_FACTOR.get(str(weights.dtype), 1.0)
 
 
-def _lse_strides(lse: Any) -> tuple[int, int, int]:
+def _lse_strides(lse: Any) -> tuple[Any, Any, Any]:
     """Return the strides of (b, k, G, l) over batch elements, query heads and rows, in elements."""
-    batch, head, group, row = (step // lse.dtype.itemsize for step in lse.strides)
+    batch, head, group, row = (numpy.int64(step // lse.dtype.itemsize) for step in lse.strides)
     return batch, group if lse.shape[2] > 1 else head, row
 
 

@@ -11,10 +11,12 @@ in a fixed order, so the sums do too. The host never waits for the device.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Set
 from typing import Any
 
+import numpy
+
+from mha_core.algebra.attention_vjp import RowTerms
 from mha_core.plugin import (
     AttentionGradients,
     AttentionProblem,
@@ -27,12 +29,11 @@ from mha_core.plugin import (
 )
 
 from .. import launch, products
-from ..launch import Launch, c_name
 from . import blocks, partition
-from .blocks import modifier_args, slice_of, weight_factor
+from .blocks import slice_of, softmax_launch, weight_factor
 from .mask_and_bias import MaskAndBias, along, with_batch
-from .partition import Block
-from .rows import Rows, gradients_of, over_batches, rows_of
+from .partition import ScoreBlock
+from .rows import gradients_of, over_batches, rows_of
 
 _THREADS = 256  # of a row, at most
 
@@ -65,7 +66,7 @@ class _Blocks:
     """The blocks of the problem of one index of the batch axes before the last, added to sums in place."""
 
     def __init__(
-        self, p: AttentionProblem, index: tuple[int, ...], rows: Rows, sums: dict[str, Any], of_bias: ScoreSum | None
+        self, p: AttentionProblem, index: tuple[int, ...], rows: RowTerms, sums: dict[str, Any], of_bias: ScoreSum | None
     ) -> None:
         xp = p.xp
         self.p, self.index, self.rows, self.of_bias = p, index, rows, of_bias
@@ -93,27 +94,32 @@ class _Blocks:
                 if len(cols):
                     self._add(block, cols)
 
-    def _add(self, block: Block, cols: range) -> None:
+    def _add(self, block: ScoreBlock, cols: range) -> None:
         """Add one block: two products, the kernel between them, and up to three products."""
         p, xp = self.p, self.p.xp
         query, d_out = (along(along(along(x, 0, block.batch), 1, block.heads), 3, block.rows) for x in (self.query, self.d_out))
         key, value = (along(along(along(x, 0, block.batch), 1, block.heads), 2, cols) for x in (self.key, self.value))
         shape = (*d_out.shape[:-1], -(-len(cols) // 8) * 8)  # rows then begin at multiples of 16 bytes
         scores, d_weights = (xp.empty(shape, dtype=p.compute_dtype, device=p.device) for _ in range(2))
-        count = len(cols)
+        count, place = len(cols), (slice_of(block.batch), slice_of(block.heads))
         products.product(query, xp.matrix_transpose(key[:, :, None]), scores[..., :count], p.scale)
         products.product(d_out, xp.matrix_transpose(value[:, :, None]), d_weights[..., :count])
         is_wide, separate = p.query.dtype == p.compute_dtype, self.of_bias is not None and p.softcap is not None
         weights = scores if is_wide else xp.empty(shape, dtype=p.query.dtype, device=p.device)
         d_scores = d_weights if is_wide and not separate else xp.empty(shape, dtype=p.query.dtype, device=p.device)
         d_bias = d_weights if self.of_bias is not None and d_scores is not d_weights else None
-        launch.run(self._softmax_vjp(block, cols, scores, d_weights, weights, d_scores, d_bias))
+        lse, delta = (
+            x[place[0], block.heads.start * p.num_groups :, block.rows.start :] for x in (self.rows.lse, self.rows.delta)
+        )
+        of_rows = (lse, delta, *map(numpy.int64, products.elements(self.rows.lse)[:2]))
+        arrays = scores, weights, (scores, d_weights, weights, d_scores, d_bias, *of_rows)
+        threads = min(_THREADS, partition.threads_of_row(count)[0])
+        launch.run(softmax_launch("softmax_vjp", self.modifiers, block, cols, arrays, threads, 1))
         if self.of_bias is not None:
             of_scores = xp.reshape(d_weights, (shape[0], -1, *shape[3:]))[..., :count]
             heads = range(block.heads.start * p.num_groups, block.heads.stop * p.num_groups)
             self.of_bias.add((*self.index, block.batch, heads, block.rows, cols), of_scores)
         weights, d_scores = weights[..., :count], d_scores[..., :count]
-        place = slice_of(block.batch), slice_of(block.heads)
         if self.d_query is not None:
             of_rows = self.d_query[(*place, slice(None), slice_of(block.rows))]
             products.product(d_scores, key[:, :, None], of_rows, p.scale, add=True)
@@ -124,32 +130,6 @@ class _Blocks:
             if total is not None:
                 of_keys = total[(*place, slice_of(cols))]
                 products.product(xp.matrix_transpose(_stacked(xp, left)), _stacked(xp, right), of_keys, factor, add=True)
-
-    def _softmax_vjp(
-        self, block: Block, cols: range, scores: Any, d_weights: Any, weights: Any, d_scores: Any, d_bias: Any
-    ) -> Launch:
-        import numpy
-
-        rows = self.rows
-        start = block.heads.start * self.p.num_groups
-        lse, delta = (x[slice_of(block.batch), start:, block.rows.start :] for x in (rows.lse, rows.delta))
-        of_batch, of_head, _ = products.elements(rows.lse)
-        bias, args = modifier_args(self.modifiers, block, cols, scores)
-        types = {"SCORE": scores, "WEIGHT": weights, "BIAS": scores if bias is None else bias}
-        threads = min(_THREADS, partition.threads_of_row(len(cols))[0])
-        score, int32, int64 = scores.dtype.type, numpy.int32, numpy.int64
-        return Launch(
-            source="softmax.cu",
-            kernel="softmax_vjp",
-            defines=(*(f"{name}={c_name(x.dtype)}" for name, x in types.items()), f"THREADS={threads}", "EACH=1"),
-            grid=math.prod(scores.shape[:-1]),
-            block=threads,
-            args=[
-                *(scores, d_weights, weights, d_scores, d_bias, lse, delta, int64(of_batch), int64(of_head)),
-                *(int32(math.prod(scores.shape[1:3])), *map(int32, (len(block.rows), len(cols)))),
-                *(int64(scores.shape[-1]), score(weight_factor(weights)), *args),
-            ],
-        )
 
 
 def _stacked(xp: Any, x: Any) -> Any:

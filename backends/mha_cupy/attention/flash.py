@@ -79,15 +79,14 @@ def _flash(
     rows, cols = range(out.shape[-2]), range(key.shape[-2])
     mask, bias = modifiers.mask(rows, cols), modifiers.bias(rows, cols)
     read = (query, key, value)
-    config = flash_config.for_flash(
+    without_arrays = flash_config.for_flash(
         block,
         tuple(map(layout, (*read, out, modifiers.lengths, mask, bias))),
         aligned=not any(address(x) % 16 for x in read),
         numbers=(p.scale, p.softcap or 0.0),
         limits=modifiers.limits,
     )
-    arrays = (*read, out, lse, modifiers.spans, modifiers.lengths, mask, bias, modifiers.slopes, sink)
-    return Launch("flash.cu", "flash", config.defines, config.grid, config.block, (*arrays, *config.scalars), config.shared)
+    return without_arrays.with_arrays(*read, out, lse, modifiers.spans, modifiers.lengths, mask, bias, modifiers.slopes, sink)
 
 
 def layout(x: Any) -> Layout | None:
@@ -97,9 +96,8 @@ def layout(x: Any) -> Layout | None:
 
 def _combine(outs: Any, lses: Any, out: Any, lse: Any, sink: Any) -> Launch:
     """Return the launch that combines splits into out (b, K, G, L, E), and into lse (b, K, G, L) unless it is None."""
-    config = flash_config.for_combine(outs.shape, Layout(out.shape, products.elements(out), out.dtype))
-    arrays = (outs, lses, out, lse, sink)
-    return Launch("flash.cu", "combine", config.defines, config.grid, config.block, (*arrays, *config.scalars))
+    without_arrays = flash_config.for_combine(outs.shape, Layout(out.shape, products.elements(out), out.dtype))
+    return without_arrays.with_arrays(outs, lses, out, lse, sink)
 
 
 def readable(x: Any) -> Any:
@@ -109,30 +107,24 @@ def readable(x: Any) -> Any:
 
 def capability() -> int:
     """Return ten times the compute capability of CuPy's current device: 90 for 9.0."""
-    return _capability(_current())
+    return _numbers_of_device()[0]
 
 
 def multiprocessors() -> int:
     """Return how many multiprocessors CuPy's current device has."""
-    return _multiprocessors(_current())
+    return _numbers_of_device()[1]
 
 
-def _current() -> int:
-    """Return the device as a number, because CuPy's devices are not hashable."""
+def _numbers_of_device() -> tuple[int, int]:
     import cupy
 
-    return int(cupy.cuda.runtime.getDevice())
+    return _numbers(int(cupy.cuda.runtime.getDevice()))
 
 
 @cache
-def _capability(device: int) -> int:
+def _numbers(device: int) -> tuple[int, int]:
+    """Return the numbers of a device, given as a number because CuPy's devices are not hashable."""
     import cupy
 
-    return int(cupy.cuda.Device(device).compute_capability)
-
-
-@cache
-def _multiprocessors(device: int) -> int:
-    import cupy
-
-    return int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
+    of = cupy.cuda.Device(device)
+    return int(of.compute_capability), int(of.attributes["MultiProcessorCount"])

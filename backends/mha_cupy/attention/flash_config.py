@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from ..launch import c_name
+from ..launch import Launch, c_name
 
 _WARPS = 8  # warps that a multiprocessor runs at the same time; its registers allow no more
 _MIN_STEPS = 4  # steps of a split: with fewer, too much of the time goes into starting and combining
@@ -78,17 +78,6 @@ def pitch(length: int) -> int:
     return padded(length) + 8
 
 
-@dataclass(frozen=True)
-class LaunchConfig:
-    """Everything about a launch except its arrays."""
-
-    defines: tuple[str, ...]
-    grid: int
-    block: int
-    shared: int
-    scalars: tuple[Any, ...]
-
-
 @lru_cache(maxsize=4096)
 def for_flash(
     block: ThreadBlock,
@@ -97,8 +86,8 @@ def for_flash(
     aligned: bool,
     numbers: tuple[float, ...],
     limits: tuple[int, int, int, int],
-) -> LaunchConfig:
-    """Return the configuration of ``flash``.
+) -> Launch:
+    """Return the launch of ``flash`` without its arrays.
 
     Parameters
     ----------
@@ -120,12 +109,14 @@ def for_flash(
         "KEYS": block.keys,
         "PLAIN": int(block.plain),
     }
-    return LaunchConfig(
-        defines=defines(types, sizes),
+    return Launch(
+        "flash.cu",
+        "flash",
+        defines(types, sizes),
         grid=math.prod(out.shape[:3]) * -(-math.prod(out.shape[3:5]) // block.rows),
         block=32 * block.warps,
         shared=2 * ((block.rows + block.keys) * pitch(dim) + block.keys * pitch(value_dim)),
-        scalars=scalars(
+        args=scalars(
             ((query, 4), (key, 3), (value, 3), (out, 5), (lengths, 1), (mask, 4), (bias, 4)),
             (*out.shape[:-1], key.shape[-2], dim, value_dim),
             numbers,
@@ -135,15 +126,16 @@ def for_flash(
 
 
 @lru_cache(maxsize=4096)
-def for_combine(outs: tuple[int, ...], out: Layout) -> LaunchConfig:
-    """Return the configuration of ``combine``. outs: (splits, b, K, G, L, E); out: the same without the splits."""
+def for_combine(outs: tuple[int, ...], out: Layout) -> Launch:
+    """Return the launch of ``combine`` without its arrays. outs: (splits, b, K, G, L, E); out: the same without the splits."""
     unused = {"DIM": 16, "VALUE_DIM": 16, "PACK": 1, "WARPS": 1, "TILES": 1, "KEYS": 16, "PLAIN": 1}  # only by ``flash``
-    return LaunchConfig(
-        defines=defines(dict.fromkeys(("DTYPE", "OUT", "BIAS"), out.dtype), unused),
+    return Launch(
+        "flash.cu",
+        "combine",
+        defines(dict.fromkeys(("DTYPE", "OUT", "BIAS"), out.dtype), unused),
         grid=-(-math.prod(out.shape[:-1]) // _COMBINE_WARPS),
         block=32 * _COMBINE_WARPS,
-        shared=0,
-        scalars=(*map(numpy.int64, out.strides[:4]), *map(numpy.int32, outs)),
+        args=(*map(numpy.int64, out.strides[:4]), *map(numpy.int32, outs)),
     )
 
 

@@ -11,14 +11,15 @@ from collections.abc import Set
 from functools import lru_cache
 from typing import Any
 
+from mha_core.algebra.attention_vjp import RowTerms
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call
 
 from .. import launch
 from ..launch import Launch, address
 from . import flash, flash_config
-from .flash_config import LaunchConfig, Layout, padded, pitch
+from .flash_config import Layout, padded, pitch
 from .mask_and_bias import MaskAndBias, with_batch
-from .rows import Rows, gradients_of, over_batches, rows_of
+from .rows import gradients_of, over_batches, rows_of
 
 _MAX_HEAD_DIM = 128  # the sums of keys and values that are wider do not fit in the registers of a warp
 
@@ -46,7 +47,7 @@ def _empty(p: AttentionProblem, x: Any) -> Any:
     return p.xp.empty(shape, dtype=p.query.dtype if shape == tuple(x.shape) else p.compute_dtype, device=p.device)
 
 
-def _fill(p: AttentionProblem, index: tuple[int, ...], rows: Rows, to: dict[str, Any]) -> None:
+def _fill(p: AttentionProblem, index: tuple[int, ...], rows: RowTerms, to: dict[str, Any]) -> None:
     """Fill the gradients, (b, H, L, D) and so on, for one index of the batch axes before the last."""
     modifiers = MaskAndBias(p, index, takes_spans=True)
     read = [flash.readable(x) for x in (*(with_batch(x, index) for x in (p.query, p.key, p.value)), rows.d_out)]
@@ -58,12 +59,12 @@ def _fill(p: AttentionProblem, index: tuple[int, ...], rows: Rows, to: dict[str,
         launch.run(_flash_vjp(modifiers, read, rows, (None, key, value)))
 
 
-def _flash_vjp(modifiers: MaskAndBias, read: list[Any], rows: Rows, to: tuple[Any, Any, Any]) -> Launch:
+def _flash_vjp(modifiers: MaskAndBias, read: list[Any], rows: RowTerms, to: tuple[Any, Any, Any]) -> Launch:
     """Return the launch for query (b, H, L, D), key, value and d_out, which fills d_query, or d_key and d_value."""
     p = modifiers.p
     num_rows, num_cols = range(read[0].shape[-2]), range(read[1].shape[-2])
     mask, bias = modifiers.mask(num_rows, num_cols), modifiers.bias(num_rows, num_cols)
-    config = _config(
+    without_arrays = _launch(
         tuple(map(flash.layout, (*read, modifiers.lengths, mask, bias))),
         tuple(rows.lse.shape),
         next(x.dtype for x in to if x is not None),
@@ -73,9 +74,8 @@ def _flash_vjp(modifiers: MaskAndBias, read: list[Any], rows: Rows, to: tuple[An
         numbers=(p.scale, p.softcap or 0.0),
         limits=modifiers.limits,
     )
-    arrays = (*read, *to, rows.lse, rows.delta, modifiers.spans, modifiers.lengths, mask, bias, modifiers.slopes)
-    return Launch(
-        "flash_vjp.cu", "flash_vjp", config.defines, config.grid, config.block, (*arrays, *config.scalars), config.shared
+    return without_arrays.with_arrays(
+        *(*read, *to, rows.lse, rows.delta, modifiers.spans, modifiers.lengths, mask, bias, modifiers.slopes)
     )
 
 
@@ -90,7 +90,7 @@ def shared_bytes(dim: int, value_dim: int, warps: int, step: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _config(
+def _launch(
     layouts: tuple[Layout | None, ...],
     lse: tuple[int, int, int],
     out: Any,
@@ -100,8 +100,8 @@ def _config(
     aligned: bool,
     numbers: tuple[float, ...],
     limits: tuple[int, int, int, int],
-) -> LaunchConfig:
-    """Return everything about a launch except its arrays. layouts: of query, key, value, d_out, lengths, mask and bias."""
+) -> Launch:
+    """Return a launch without its arrays. layouts: of query, key, value, d_out, lengths, mask and bias."""
     query, key, value, d_out, lengths, mask, bias = layouts
     assert query and key and value and d_out
     (batch, heads, rows), (kv_heads, cols, dim), value_dim = lse, key.shape[-3:], value.shape[-1]
@@ -117,12 +117,14 @@ def _config(
         "OTHERS": step,
         "PLAIN": int(plain),
     }
-    return LaunchConfig(
-        defines=flash_config.defines(types, sizes),
+    return Launch(
+        "flash_vjp.cu",
+        "flash_vjp",
+        flash_config.defines(types, sizes),
         grid=batch * (kv_heads if of_keys else heads) * -(-own_count // (16 * warps)),
         block=32 * warps,
         shared=shared_bytes(dim, value_dim, warps, step),
-        scalars=flash_config.scalars(
+        args=flash_config.scalars(
             ((query, 3), (key, 3), (value, 3), (d_out, 3), (lengths, 1), (mask, 4), (bias, 4)),
             (batch, heads, heads // kv_heads, rows, cols, dim, value_dim),
             numbers,

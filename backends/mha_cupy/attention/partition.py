@@ -19,7 +19,7 @@ BAND_QUERIES = 1024  # queries in a block of a band: fewer make products small, 
 
 
 @dataclass(frozen=True)
-class Block:
+class ScoreBlock:
     """The scores of some batch elements, key heads and queries with every key in their band."""
 
     batch: range
@@ -40,7 +40,7 @@ def blocks(
     copies: int = 0,
     scores: int | None = None,
     max_keys: int = MAX_KEYS,
-) -> Iterator[Block]:
+) -> Iterator[ScoreBlock]:
     """Yield blocks that cover each (batch element, key head, query) once.
 
     Parameters
@@ -62,7 +62,7 @@ def blocks(
     for rows in pieces(range(num_rows), most):
         cols = tuple(pieces(band.keys_of(rows, range(num_cols)), max_keys))
         for elements, key_heads in together:
-            yield Block(range(elements.start, elements.stop), range(key_heads.start, key_heads.stop), rows, cols)
+            yield ScoreBlock(range(elements.start, elements.stop), range(key_heads.start, key_heads.stop), rows, cols)
 
 
 def scores_of_block(total: int) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Set
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
+from mha_core.algebra.attention_vjp import RowTerms
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, sink_gradient, sum_to
 
 from .. import launch, products
@@ -15,16 +16,8 @@ from ..launch import Launch, c_name
 _WARPS = 4  # warps of a thread block; each takes one row
 
 
-class Rows(NamedTuple):
-    """lse, delta and d_out, with zeros for queries that see no key; (B, H, L) in the compute dtype, and (B, H, L, E)."""
-
-    lse: Any
-    delta: Any
-    d_out: Any
-
-
-def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) -> Rows:
-    """Return delta = d_out . out - d_lse with lse and d_out, whose batch axes are merged into one."""
+def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) -> RowTerms:
+    """Return lse and delta, (B, H, L) in the compute dtype, and d_out, (B, H, L, E), whose batch axes are merged into one."""
     xp = p.xp
     *_, heads, rows, width = shape = tuple(state.out.shape)
     batch = math.prod(shape[:-3])
@@ -32,7 +25,7 @@ def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) 
     lse: Any = xp.reshape(state.lse, (batch, heads, rows))
     d_lse = d_lse if d_lse is None else xp.reshape(d_lse, lse.shape)
     where: dict[str, Any] = {"dtype": p.compute_dtype, "device": p.device}
-    rows_to = Rows(xp.empty(lse.shape, **where), xp.empty(lse.shape, **where), d_out)
+    rows_to = RowTerms(lse=xp.empty(lse.shape, **where), d_out=d_out, delta=xp.empty(lse.shape, **where))
     every_row_sees = p.mask is None and p.bias is None and not p.structure.features
     if not every_row_sees:
         rows_to = rows_to._replace(d_out=xp.empty(d_out.shape, dtype=d_out.dtype, device=p.device))
@@ -42,7 +35,7 @@ def rows_of(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) 
     return rows_to
 
 
-def _row_terms(out: Any, d_out: Any, lse: Any, d_lse: Any, sink: Any, to: Rows, *, writes_d_out: bool) -> Launch:
+def _row_terms(out: Any, d_out: Any, lse: Any, d_lse: Any, sink: Any, to: RowTerms, *, writes_d_out: bool) -> Launch:
     import numpy
 
     read = ((out, 4), (d_out, 4), (lse, 3), (d_lse, 3))
@@ -61,20 +54,20 @@ def _row_terms(out: Any, d_out: Any, lse: Any, d_lse: Any, sink: Any, to: Rows, 
 
 
 def over_batches(
-    p: AttentionProblem, rows: Rows, sums: dict[str, Any]
-) -> Iterator[tuple[tuple[int, ...], Rows, dict[str, Any]]]:
+    p: AttentionProblem, rows: RowTerms, sums: dict[str, Any]
+) -> Iterator[tuple[tuple[int, ...], RowTerms, dict[str, Any]]]:
     """Yield each index of the batch axes before the last, with the rows and the gradients of its problem."""
     batch = p.batch_shape
     size = batch[-1] if batch else 1
     for at, index in enumerate(product(*map(range, batch[:-1]))):
         place = index if batch else (None,)  # without batch axes, add one
-        yield index, Rows(*(x[at * size : (at + 1) * size] for x in rows)), {name: x[place] for name, x in sums.items()}
+        yield index, RowTerms(*(x[at * size : (at + 1) * size] for x in rows)), {name: x[place] for name, x in sums.items()}
 
 
 def gradients_of(
-    p: AttentionProblem, sums: dict[str, Any], rows: Rows, wanted: Set[str], *, bias: Any = None
+    p: AttentionProblem, sums: dict[str, Any], rows: RowTerms, wanted: Set[str], *, bias: Any = None
 ) -> AttentionGradients:
     """Return gradients of whole batches in the shapes and dtypes of the arrays, with that of the sink."""
     sums = {name: sum_to(p.xp, x, getattr(p, name).shape) for name, x in sums.items()}
     sums = {name: p.xp.astype(x, p.query.dtype, copy=False) for name, x in sums.items()}
-    return AttentionGradients(**sums, bias=bias, sink=sink_gradient(p, rows) if "sink" in wanted else None)  # type: ignore[arg-type]
+    return AttentionGradients(**sums, bias=bias, sink=sink_gradient(p, rows) if "sink" in wanted else None)

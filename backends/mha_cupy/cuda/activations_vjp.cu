@@ -26,8 +26,8 @@ __device__ __forceinline__ WIDE gelu_tanh(WIDE x, WIDE d) {
 __device__ __forceinline__ WIDE silu(WIDE x, WIDE d) {
     x = within(x, 1000);
     const WIDE e = exp(-fabs(x));  // never overflows
-    const WIDE s = (x < 0 ? e : WIDE(1)) / (1 + e), rest = (x < 0 ? WIDE(1) : e) / (1 + e);
-    return d * (s * (1 + x * rest));
+    const WIDE s = (x < 0 ? e : WIDE(1)) / (1 + e), opposite = (x < 0 ? WIDE(1) : e) / (1 + e);
+    return d * (s * (1 + x * opposite));
 }
 
 extern "C" __global__ void activate_vjp(
@@ -40,10 +40,10 @@ extern "C" __global__ void activate_vjp(
     if (pack >= packs) return;
     const long long row = pack / packs_of_row;
     const int at = pack % packs_of_row * PACK;
-    WIDE y[PACK], given[PACK];
+    WIDE y[PACK], d_y[PACK];
     load(x + row * x_stride + at, y);
-    load(d + row * d_stride + at, given);
+    load(d + row * d_stride + at, d_y);
 #pragma unroll
-    for (int i = 0; i < PACK; i++) y[i] = ACTIVATION(y[i], given[i]);
+    for (int i = 0; i < PACK; i++) y[i] = ACTIVATION(y[i], d_y[i]);
     store(y, out + row * packs_of_row * PACK + at);
 }

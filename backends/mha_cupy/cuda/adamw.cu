@@ -21,9 +21,9 @@ extern "C" __global__ void adamw(
     load(v + pack * PACK, v_of);
 #pragma unroll
     for (int i = 0; i < PACK; i++) {
-        const WIDE given = g[i] * by;
-        m_of[i] = beta_1 * m_of[i] + rest_1 * given;
-        v_of[i] = beta_2 * v_of[i] + rest_2 * (given * given);
+        const WIDE scaled = g[i] * by;
+        m_of[i] = beta_1 * m_of[i] + rest_1 * scaled;
+        v_of[i] = beta_2 * v_of[i] + rest_2 * (scaled * scaled);
         x[i] = keep * x[i] - rate * (m_of[i] / correction_1 / (sqrt(v_of[i] / correction_2) + eps));
     }
     store(m_of, m + pack * PACK);

@@ -37,14 +37,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) column_sums(
     if (at < length) {
 #pragma unroll 2
         for (long long row = chunk * rows_of_chunk + warp; row < end; row += WARPS) {
-            WIDE given[PACK], y[PACK];
-            load(d + row * d_stride + at, given);
+            WIDE d_row[PACK], y[PACK];
+            load(d + row * d_stride + at, d_row);
 #pragma unroll
-            for (int i = 0; i < PACK; i++) sum[i] += given[i];
+            for (int i = 0; i < PACK; i++) sum[i] += d_row[i];
             if (products) {
                 load(x + row * x_stride + at, y);
 #pragma unroll
-                for (int i = 0; i < PACK; i++) product[i] += given[i] * ((y[i] - mean[row]) * factor[row]);
+                for (int i = 0; i < PACK; i++) product[i] += d_row[i] * ((y[i] - mean[row]) * factor[row]);
             }
         }
     }
@@ -81,10 +81,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) sums_of_runs(
     for (int i = 0; i < PACK; i++) sum[i] = 0;
     if (at < length) {
         for (long long which = first + warp; which < end; which += WARPS) {
-            WIDE given[PACK];
-            load(d + order[which] * d_stride + at, given);
+            WIDE d_row[PACK];
+            load(d + order[which] * d_stride + at, d_row);
 #pragma unroll
-            for (int i = 0; i < PACK; i++) sum[i] += given[i];
+            for (int i = 0; i < PACK; i++) sum[i] += d_row[i];
         }
     }
     if (end - first > 1) over_warps(sum, shared);

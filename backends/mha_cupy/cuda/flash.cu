@@ -75,12 +75,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         dim, query);
     copy_keys(begin);
 
-    // Of the four sums of a tile that a lane holds, two are in row lane / 4 and two in row lane / 4 + 8.
     float sums[TILES][VALUE_DIM / 8][4], largest[TILES][2], total[TILES][2];
+    clear(sums);
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
-#pragma unroll
-        for (int n = 0; n < VALUE_DIM / 8; n++) sums[t][n][0] = sums[t][n][1] = sums[t][n][2] = sums[t][n][3] = 0;
         largest[t][0] = largest[t][1] = NONE;
         total[t][0] = total[t][1] = 0;
     }
@@ -93,26 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
             [&](int i) { return from + i < end ? value + (from + i) * value_row : nullptr; }, value_dim, value);
 
         float s[TILES][KEYS / 8][4];
-#pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++) s[t][n][0] = s[t][n][1] = s[t][n][2] = s[t][n][3] = 0;
-#pragma unroll 2
-        for (int d = 0; d < DIM; d += 16) {
-            unsigned int q[TILES][4];
-#pragma unroll
-            for (int t = 0; t < TILES; t++) load_matrices(q_tile.of((warp * TILES + t) * 16 + lane % 16, d + lane / 16 * 8), q[t]);
-#pragma unroll
-            for (int n = 0; n < KEYS; n += 16) {
-                unsigned int k[4];
-                load_matrices(k_tile.of(n + lane / 16 * 8 + lane % 8, d + lane / 8 % 2 * 8), k);
-#pragma unroll
-                for (int t = 0; t < TILES; t++) {
-                    multiply_add(s[t][n / 8], q[t], k[0], k[1], DTYPE{});
-                    multiply_add(s[t][n / 8 + 1], q[t], k[2], k[3], DTYPE{});
-                }
-            }
-        }
+        set_product(s, q_tile, k_tile, warp * TILES * 16, lane);
 
         const bool in_band = from - last_row >= low && from + KEYS - 1 - first_row <= high;
         const bool all_seen = in_band && from >= all_from && from + KEYS <= all_to;
@@ -171,27 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
         wait_for_copies();
         __syncthreads();  // the values have arrived, and all threads are done with the keys
         if (from + KEYS < end) copy_keys(from + KEYS);
-#pragma unroll
-        for (int k = 0; k < KEYS; k += 16) {
-            unsigned int weights[TILES][4];
-#pragma unroll
-            for (int t = 0; t < TILES; t++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float* two = &s[t][k / 8 + i / 2][i % 2 * 2];
-                    weights[t][i] = pair(two[0] * weight_factor(DTYPE{}), two[1] * weight_factor(DTYPE{}), DTYPE{});
-                }
-#pragma unroll
-            for (int n = 0; n < VALUE_DIM; n += 16) {
-                unsigned int v[4];
-                load_transposed(v_tile.of(k + lane % 16, n + lane / 16 * 8), v);
-#pragma unroll
-                for (int t = 0; t < TILES; t++) {
-                    multiply_add(sums[t][n / 8], weights[t], v[0], v[1], DTYPE{});
-                    multiply_add(sums[t][n / 8 + 1], weights[t], v[2], v[3], DTYPE{});
-                }
-            }
-        }
+        add_product(sums, s, v_tile, lane, weight_factor(DTYPE{}));
     }
     wait_for_copies();  // of queries and keys, if there was no step
 
@@ -216,14 +175,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
                 lse[(((long long)(split * batch + b) * heads + k_head) * groups + group) * rows + row] =
                     sum == 0 ? NONE : (base + log2f(sum)) * LN2;
             OUT* row_of_out = out + split * out_split + b * out_batch + k_head * out_head + group * out_group + row * out_row;
-#pragma unroll
-            for (int n = 0; n < VALUE_DIM / 8; n++) {
-                const int column = n * 8 + lane % 4 * 2;
-                if (column < value_dim)
-                    store_pair(
-                        sums[t][n][half * 2] * factor_of_sum, sums[t][n][half * 2 + 1] * factor_of_sum, row_of_out + column,
-                        column + 1 < value_dim, value_dim % 2 == 0);
-            }
+            store_row(sums[t], half, factor_of_sum, row_of_out, value_dim, lane);
         }
 }
 

@@ -12,67 +12,16 @@
 
 constexpr int THREADS = 32 * WARPS, OWN = 16 * WARPS;
 
-// sums (16 x WIDTH) += weights (16 x OTHERS) y (OTHERS x WIDTH), with the weights rounded.
-template <int WIDTH>
-__device__ __forceinline__ void add_product(
-    float (&sums)[WIDTH / 8][4], const float (&weights)[OTHERS / 8][4], const Tile<DTYPE, OTHERS, WIDTH>& y, int lane, float factor)
-{
-#pragma unroll
-    for (int k = 0; k < OTHERS; k += 16) {
-        unsigned int w[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float* two = &weights[k / 8 + i / 2][i % 2 * 2];
-            w[i] = pair(two[0] * factor, two[1] * factor, DTYPE{});
-        }
-#pragma unroll
-        for (int n = 0; n < WIDTH; n += 16) {
-            unsigned int both[4];
-            load_transposed(y.of(k + lane % 16, n + lane / 16 * 8), both);
-            multiply_add(sums[n / 8], w, both[0], both[1], DTYPE{});
-            multiply_add(sums[n / 8 + 1], w, both[2], both[3], DTYPE{});
-        }
-    }
-}
-
-// products (16 x OTHERS) = 16 rows of x, from `row` on, times y^T.
-template <int WIDTH>
-__device__ __forceinline__ void set_product(
-    float (&products)[OTHERS / 8][4], const Tile<DTYPE, OWN, WIDTH>& x, const Tile<DTYPE, OTHERS, WIDTH>& y, int row, int lane)
-{
-#pragma unroll
-    for (int n = 0; n < OTHERS / 8; n++) products[n][0] = products[n][1] = products[n][2] = products[n][3] = 0;
-#pragma unroll 2
-    for (int d = 0; d < WIDTH; d += 16) {
-        unsigned int own[4];
-        load_matrices(x.of(row + lane % 16, d + lane / 16 * 8), own);
-#pragma unroll
-        for (int n = 0; n < OTHERS; n += 16) {
-            unsigned int both[4];
-            load_matrices(y.of(n + lane / 16 * 8 + lane % 8, d + lane / 8 % 2 * 8), both);
-            multiply_add(products[n / 8], own, both[0], both[1], DTYPE{});
-            multiply_add(products[n / 8 + 1], own, both[2], both[3], DTYPE{});
-        }
-    }
-}
-
 // Write the 16 rows of `sums` from row `at` on, as far as there are `count`.
 template <int COUNT>
 __device__ __forceinline__ void write(
-    const float (&sums)[COUNT][4], OUT* to, int at, int count, int width, int lane, float factor)
+    const float (&sums)[1][COUNT][4], OUT* to, int at, int count, int width, int lane, float factor)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = at + half * 8 + lane / 4;
         if (row >= count) continue;
-#pragma unroll
-        for (int n = 0; n < COUNT; n++) {
-            const int column = n * 8 + lane % 4 * 2;
-            if (column < width)
-                store_pair(
-                    sums[n][half * 2] * factor, sums[n][half * 2 + 1] * factor, to + (long long)row * width + column,
-                    column + 1 < width, width % 2 == 0);
-        }
+        store_row(sums[0], half, factor, to + (long long)row * width, width, lane);
     }
 }
 
@@ -114,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) flash_vjp(
     const int own_head = of_batch % own_heads, b = of_batch / own_heads, k_head = OF_KEYS ? own_head : own_head / groups;
     const int first = of_head * OWN, last = min(first + OWN, own_count) - 1;
 
-    // What the block steps through, and the part of it that lengths and spans let all see.
+    // The rows that the block steps through, and the part of them that lengths and spans let all see.
     const int length = lengths ? int(min((long long)cols, lengths[b * lengths_batch])) : cols;
     int begin = max(0, OF_KEYS ? first - high : first + low);
     int end = OF_KEYS ? min(first < length ? rows : 0, last - low + 1) : min(length, last + high + 1);
@@ -167,12 +116,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) flash_vjp(
     }
     if (total > 0) copy_others(0);
 
-    // Of the four sums of a tile that a lane holds, two are in row lane / 4 and two in row lane / 4 + 8.
-    float of_k[DIM / 8][4], of_v[VALUE_DIM / 8][4];
-#pragma unroll
-    for (int n = 0; n < DIM / 8; n++) of_k[n][0] = of_k[n][1] = of_k[n][2] = of_k[n][3] = 0;
-#pragma unroll
-    for (int n = 0; n < VALUE_DIM / 8; n++) of_v[n][0] = of_v[n][1] = of_v[n][2] = of_v[n][3] = 0;
+    float of_k[1][DIM / 8][4], of_v[1][VALUE_DIM / 8][4];
+    clear(of_k);
+    clear(of_v);
     float own_terms[2][2];  // lse and delta of owned queries
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -187,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) flash_vjp(
         __syncthreads();  // the tiles have arrived, and all threads are done with those of the previous step
         if (at + 1 < total) copy_others(at + 1);
         const int from = start(at), head = q_head(at);
-        float w[OTHERS / 8][4], ds[OTHERS / 8][4];
+        float w[1][OTHERS / 8][4], ds[1][OTHERS / 8][4];
         set_product(w, own_k, tile_k(at), at_of_warp, lane);
         set_product(ds, own_v, tile_v(at), at_of_warp, lane);
 
@@ -199,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) flash_vjp(
             const int own = min(first + at_of_warp + half * 8 + lane / 4, last);  // past the end: any
 #pragma unroll
             for (int i = 0; i < OTHERS / 4; i++) {
-                float& x = w[i / 2][half * 2 + i % 2];
-                float& d = ds[i / 2][half * 2 + i % 2];
+                float& x = w[0][i / 2][half * 2 + i % 2];
+                float& d = ds[0][i / 2][half * 2 + i % 2];
                 const int place = i / 2 * 8 + lane % 4 * 2 + i % 2, other = from + place;
                 const int row = OF_KEYS ? other : own, col = OF_KEYS ? own : other;
                 bool seen = all_seen;

@@ -1,4 +1,4 @@
-// What the gradients of attention need of each query: delta = d_out . out - d_lse, lse, and d_out, with zeros for a query that
+// Terms of each query in the gradients of attention: delta = d_out . out - d_lse, lse, and d_out, with zeros for a query that
 // sees no key, whatever is given there. Defined by compiler options: DTYPE; SCORE (float or double). A warp takes a row.
 
 #include "numbers.cuh"
@@ -28,14 +28,14 @@ extern "C" __global__ void row_terms(
 
     SCORE delta = 0;
     for (int d = lane; d < length; d += 32) {
-        DTYPE given = d_out[d * d_out_col];
-        SCORE x = wide(given);
+        DTYPE element = d_out[d * d_out_col];
+        SCORE x = wide(element);
         if (no_terms || (only_sink && !(fabs(x) < infinity<SCORE>()))) {
             x = 0;
-            narrow(x, given);
+            narrow(x, element);
         }
         delta += x * wide(out[d * out_col]);
-        if (d_out_to) d_out_to[which * length + d] = given;
+        if (d_out_to) d_out_to[which * length + d] = element;
     }
     delta = over_lanes<Sum, 32>(delta);
     if (lane != 0) return;

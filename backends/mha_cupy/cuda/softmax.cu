@@ -4,7 +4,7 @@
 
 #include "numbers.cuh"
 
-// What changes the scores of one row.
+// Masks and biases of the scores of one row.
 struct Modifiers {
     int row, first_col;  // the query, and where the block of scores begins
     int low, high;       // low <= col - row <= high

@@ -91,6 +91,68 @@ template <typename T, int ROWS, int WIDTH> struct Tile {
     }
 };
 
+// A warp holds STACK times 16 rows of sums, each in COUNT / 8 matrices: of the four numbers that a lane holds of one, two are in row
+// lane / 4 and two in row lane / 4 + 8.
+template <int STACK, int N> __device__ __forceinline__ void clear(float (&sums)[STACK][N][4]) {
+#pragma unroll
+    for (int t = 0; t < STACK; t++)
+#pragma unroll
+        for (int n = 0; n < N; n++) sums[t][n][0] = sums[t][n][1] = sums[t][n][2] = sums[t][n][3] = 0;
+}
+
+// products = the rows of x from `row` on, times y^T.
+template <typename T, int STACK, int ROWS, int COUNT, int WIDTH>
+__device__ __forceinline__ void set_product(
+    float (&products)[STACK][COUNT / 8][4], const Tile<T, ROWS, WIDTH>& x, const Tile<T, COUNT, WIDTH>& y, int row, int lane)
+{
+    clear(products);
+#pragma unroll 2
+    for (int d = 0; d < WIDTH; d += 16) {
+        unsigned int a[STACK][4];
+#pragma unroll
+        for (int t = 0; t < STACK; t++) load_matrices(x.of(row + t * 16 + lane % 16, d + lane / 16 * 8), a[t]);
+#pragma unroll
+        for (int n = 0; n < COUNT; n += 16) {
+            unsigned int b[4];
+            load_matrices(y.of(n + lane / 16 * 8 + lane % 8, d + lane / 8 % 2 * 8), b);
+#pragma unroll
+            for (int t = 0; t < STACK; t++) {
+                multiply_add(products[t][n / 8], a[t], b[0], b[1], T{});
+                multiply_add(products[t][n / 8 + 1], a[t], b[2], b[3], T{});
+            }
+        }
+    }
+}
+
+// sums += factor weights y, with the weights rounded after they were multiplied.
+template <typename T, int STACK, int COUNT, int WIDTH>
+__device__ __forceinline__ void add_product(
+    float (&sums)[STACK][WIDTH / 8][4], const float (&weights)[STACK][COUNT / 8][4], const Tile<T, COUNT, WIDTH>& y, int lane,
+    float factor)
+{
+#pragma unroll
+    for (int k = 0; k < COUNT; k += 16) {
+        unsigned int w[STACK][4];
+#pragma unroll
+        for (int t = 0; t < STACK; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float* two = &weights[t][k / 8 + i / 2][i % 2 * 2];
+                w[t][i] = pair(two[0] * factor, two[1] * factor, T{});
+            }
+#pragma unroll
+        for (int n = 0; n < WIDTH; n += 16) {
+            unsigned int b[4];
+            load_transposed(y.of(k + lane % 16, n + lane / 16 * 8), b);
+#pragma unroll
+            for (int t = 0; t < STACK; t++) {
+                multiply_add(sums[t][n / 8], w[t], b[0], b[1], T{});
+                multiply_add(sums[t][n / 8 + 1], w[t], b[2], b[3], T{});
+            }
+        }
+    }
+}
+
 constexpr float LOG2E = 1.44269504088896341f;  // weights are computed as powers of 2
 
 // Weights are multiplied by this before they are rounded: small float16 weights would be subnormal otherwise.
@@ -109,4 +171,16 @@ template <typename T> __device__ __forceinline__ void store_pair(float first, fl
     if (aligned) return void(*reinterpret_cast<unsigned int*>(to) = two);
     to[0].bits = (unsigned short)two;
     if (both) to[1].bits = (unsigned short)(two >> 16);
+}
+
+// Write half of the sums that a lane holds, times a factor, to their row of `width` numbers.
+template <int N, typename T>
+__device__ __forceinline__ void store_row(const float (&sums)[N][4], int half, float factor, T* row, int width, int lane) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const int column = n * 8 + lane % 4 * 2;
+        if (column < width)
+            store_pair(
+                sums[n][half * 2] * factor, sums[n][half * 2 + 1] * factor, row + column, column + 1 < width, width % 2 == 0);
+    }
 }

@@ -39,7 +39,7 @@ def attention(p):
         sources, pairs = (key, value), [[_task(key, at), _task(value, at)] for at in range(len(cols))]
     else:
         sources, pairs = (), _computed_again(key, value)
-    rows = (_Rows(p, span, (query, *sources)) for span in _positions(query, 0))
+    rows = (_QueryChunk(p, span, (query, *sources)) for span in _positions(query, 0))
     states = [each.state(_task(query, at), zip(cols, pairs, strict=True)) for at, each in enumerate(rows)]
     return concat_queries(p.xp, states)
 
@@ -88,7 +88,7 @@ def _computed_again(key, value):
     return [(partial(dask.get, cull(graph, pair)[0], pair),) for pair in wanted]
 
 
-class _Rows:
+class _QueryChunk:
     """The graph of attention of one chunk of queries."""
 
     def __init__(self, p, rows, arrays):

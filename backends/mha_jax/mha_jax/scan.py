@@ -41,7 +41,7 @@ from .outline import Outline
 _DENSE = 1 << 20  # scores that the algebra computes as one block, in about the same time
 _BLOCK = 1 << 19  # scores in a block: 2 MB in float32
 _ARRAYS = ("query", "key", "value")
-Block = tuple[int, int]
+BlockShape = tuple[int, int]
 """The number of queries, and of keys, that are computed together."""
 
 
@@ -56,7 +56,7 @@ def supports(call: Call) -> str | None:
     return None
 
 
-def attention(p: AttentionProblem, *, block: Block | None = None) -> AttentionState:
+def attention(p: AttentionProblem, *, block: BlockShape | None = None) -> AttentionState:
     """Return the state of a problem, whose gradients are those of ``attention_vjp``."""
     outline = Outline.of(_plain(p))
     return _attention(outline, block, list(outline.arrays(p)))
@@ -69,7 +69,7 @@ def attention_vjp(
     d_lse: Array | None,
     wanted: Set[str],
     *,
-    block: Block | None = None,
+    block: BlockShape | None = None,
 ) -> AttentionGradients:
     """Return the gradients of sum(out * d_out) + sum(lse * d_lse), as ``mha_core.algebra.attention_vjp`` does."""
     outline = Outline.of(_plain(p))
@@ -87,12 +87,12 @@ def _plain(p: AttentionProblem) -> AttentionProblem:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(outline: Outline, block: Block | None, arrays: list[Array]) -> AttentionState:
+def _attention(outline: Outline, block: BlockShape | None, arrays: list[Array]) -> AttentionState:
     p = outline.filled(arrays)
-    plan = _Plan.of(p, block)
+    blocks = _VisibleBlocks.of(p, block)
 
     def step(state: AttentionState, at: Array) -> AttentionState:
-        q, rows, cols = plan.block(p, at)
+        q, rows, cols = blocks.block(p, at)
         old = AttentionState(_slice(state.out, rows, -2), _slice(state.lse, rows, -1))
         new = merge(jnp, old, block_state(q, rows, cols, masked=q.mask is not None))
         return AttentionState(_update(state.out, new.out, rows, -2), _update(state.lse, new.lse, rows, -1))
@@ -103,11 +103,11 @@ def _attention(outline: Outline, block: Block | None, arrays: list[Array]) -> At
         jnp.zeros((*p.rows_shape, p.value.shape[-1]), p.compute_dtype),
         jnp.broadcast_to(jnp.asarray(lse, p.compute_dtype), p.rows_shape),
     )
-    out, lse = plan.scan(step, state, arrays)
+    out, lse = blocks.scan(step, state, arrays)
     return AttentionState(out.astype(p.query.dtype), lse)
 
 
-def _forward(outline: Outline, block: Block | None, arrays: list[Any]) -> tuple[AttentionState, tuple[Any, ...]]:
+def _forward(outline: Outline, block: BlockShape | None, arrays: list[Any]) -> tuple[AttentionState, tuple[Any, ...]]:
     """Return the state, and what the gradients need: the arrays, the state, and the names of what they are wanted of."""
     p = outline.filled([x.perturbed for x in arrays])
     perturbed = {name: getattr(p, name) for name in (*_ARRAYS, "sink")}
@@ -117,7 +117,9 @@ def _forward(outline: Outline, block: Block | None, arrays: list[Any]) -> tuple[
     return state, (arrays, state, {name: None for name, varies in perturbed.items() if varies})
 
 
-def _backward(outline: Outline, block: Block | None, saved: tuple[Any, ...], d: AttentionState) -> tuple[list[Array | None]]:
+def _backward(
+    outline: Outline, block: BlockShape | None, saved: tuple[Any, ...], d: AttentionState
+) -> tuple[list[Array | None]]:
     arrays, state, wanted = saved
     d_out, d_lse = (None if isinstance(x, SymbolicZero) else x for x in d)
     gradients = _gradients(outline, frozenset(wanted), block, arrays, state, d_out, d_lse)
@@ -141,7 +143,7 @@ _attention = jax.jit(_attention, static_argnums=(0, 1))
 def _gradients(
     outline: Outline,
     wanted: frozenset[str],
-    block: Block | None,
+    block: BlockShape | None,
     arrays: list[Array],
     state: AttentionState,
     d_out: Array | None,
@@ -150,11 +152,11 @@ def _gradients(
     """Return the wanted gradients; that of a bias as those of its arrays, with None for integers."""
     p = outline.filled(arrays)
     d_out = jnp.zeros_like(state.out) if d_out is None else d_out
-    plan, terms = _Plan.of(p, block), row_terms(p, state, d_out, d_lse)
+    blocks, terms = _VisibleBlocks.of(p, block), row_terms(p, state, d_out, d_lse)
 
     @partial(jax.checkpoint, prevent_cse=False)  # gradients of gradients compute the weights again too
     def step(sums: dict[str, Any], at: Array) -> dict[str, Any]:
-        q, rows, cols = plan.block(p, at)
+        q, rows, cols = blocks.block(p, at)
         of_block = block_gradients(q, rows, cols, terms, wanted, masked=q.mask is not None)
         keys = cols.shifted(-p.structure.keys.start)
         places = {"query": rows, "key": keys, "value": keys}
@@ -167,7 +169,7 @@ def _gradients(
     if "bias" in wanted:
         like["bias"] = list(_outline_of_bias(outline).arrays(p.bias))
     sums = jax.tree.map(lambda x: jnp.zeros(x.shape, p.compute_dtype) if _is_floating(x) else None, like)
-    sums = plan.scan(step, sums, [*arrays, *state, d_out, d_lse])
+    sums = blocks.scan(step, sums, [*arrays, *state, d_out, d_lse])
     gradients = jax.tree.map(lambda x, d: d if d is None else d.astype(x.dtype), like, sums)
     return AttentionGradients(**gradients, sink=sink_gradient(p, terms) if "sink" in wanted else None)
 
@@ -216,15 +218,15 @@ class _From(Mask):
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _VisibleBlocks:
     """The blocks in which any query sees a key. All have one shape, so the last of an axis may overlap the one before it."""
 
-    shape: Block
+    shape: BlockShape
     starts: np.ndarray
     """For each block: the first query and key, and the first of each that no other block has."""
 
     @classmethod
-    def of(cls, p: AttentionProblem, shape: Block | None) -> "_Plan":
+    def of(cls, p: AttentionProblem, shape: BlockShape | None) -> "_VisibleBlocks":
         queries, keys = range(p.query.shape[-2]), p.structure.keys
         sizes = shape or _block_shape(p)
         num_rows, num_cols = (max(1, min(size, len(every))) for size, every in zip(sizes, (queries, keys), strict=True))
@@ -254,7 +256,7 @@ class _Plan:
         return p.with_arrays(p.query, p.key, p.value, mask=mask), rows, cols
 
 
-def _block_shape(p: AttentionProblem) -> Block:
+def _block_shape(p: AttentionProblem) -> BlockShape:
     """Return how many queries and keys a block has: as many of each, which took 0.8 of the time of blocks twice as large."""
     size = max(128, math.isqrt(_BLOCK // max(1, math.prod(p.rows_shape[:-1]))) // 64 * 64)
     queries, keys = p.query.shape[-2], len(p.structure.keys)

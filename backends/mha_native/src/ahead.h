@@ -21,7 +21,7 @@ class Ahead {
 public:
     ptrdiff_t lines = 0;
 
-    // What is needed after unit u: its results, then the next unit's queries and, if they are others, first keys and values.
+    // Memory that is needed after unit u: its results, then the next unit's queries and, if they differ, first keys and values.
     Ahead(const Problem& p, const Unit& u, const Unit* next) {
         add(p.out, first_row(p, u, p.out), u.partial ? 0 : u.rows, p.value_width);
         if (!next) return;

@@ -18,7 +18,7 @@ ptrdiff_t divide_up(ptrdiff_t n, ptrdiff_t by) { return (n + by - 1) / by; }
 ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 ptrdiff_t most(ptrdiff_t a, ptrdiff_t b) { return a > b ? a : b; }
 
-// How a problem is cut. It depends on shapes only, so that every call returns the same bits, for any number of threads.
+// The cuts of a problem. They depend on shapes only, so that every call returns the same bits, for any number of threads.
 struct Plan {
     const Problem& p;
     const Level& level;
@@ -110,12 +110,13 @@ void compute(void* context, ptrdiff_t index, ptrdiff_t next, char* scratch) {
     const Plan& plan = *(const Plan*)context;
     Unit unit = plan.unit(index / plan.parts, index % plan.parts), then;
     if (next >= 0) then = plan.unit(next / plan.parts, next % plan.parts);
-    plan.level.compute(plan.p, unit, next < 0 ? nullptr : &then, scratch);
+    plan.level.of(plan.p).compute(plan.p, unit, next < 0 ? nullptr : &then, scratch);
 }
 
 void merge(void* context, ptrdiff_t index, ptrdiff_t, char*) {
     const Plan& plan = *(const Plan*)context;
-    plan.level.merge(plan.p, plan.unit(index, 0), plan.partials + index * plan.parts * plan.stride, plan.parts, plan.stride);
+    const char* partials = plan.partials + index * plan.parts * plan.stride;
+    plan.level.of(plan.p).merge(plan.p, plan.unit(index, 0), partials, plan.parts, plan.stride);
 }
 
 void clear(const Problem& p, const Array& a, ptrdiff_t head, ptrdiff_t begin, ptrdiff_t end, ptrdiff_t width) {
@@ -134,13 +135,13 @@ void add_to_keys(void* context, ptrdiff_t index, ptrdiff_t, char* scratch) {
     clear(p, p.d_key, head, begin, end, p.width);
     clear(p, p.d_value, head, begin, end, p.value_width);
     for (ptrdiff_t i = first; i < first + count; ++i)
-        plan.level.add_gradients(plan.p, plan.unit(i, index % plan.parts), scratch);
+        plan.level.of(p).add_gradients(p, plan.unit(i, index % plan.parts), scratch);
 }
 
 void sum_gradients(void* context, ptrdiff_t index, ptrdiff_t, char*) {
     const Plan& plan = *(const Plan*)context;
     const char* partials = plan.partials + index * plan.parts * plan.stride;
-    plan.level.sum_gradients(plan.p, plan.unit(index, 0), partials, plan.parts, plan.stride);
+    plan.level.of(plan.p).sum_gradients(plan.p, plan.unit(index, 0), partials, plan.parts, plan.stride);
 }
 
 }  // namespace
@@ -157,7 +158,7 @@ bool attend(const Problem& p, const Level& level) {
     // a band keeps the keys of a unit few, or the units are many
     if (!plan.count_units() || !plan.cut_keys(p.has_band ? 0 : divide_up(ENOUGH, plan.units), p.value_width + 2)) return false;
     int threads = is_worth_threads(p) ? p.num_threads : 1;
-    Job job = {compute, &plan, plan.units * plan.parts, plan.of_head(), level.scratch_size(p)};
+    Job job = {compute, &plan, plan.units * plan.parts, plan.of_head(), level.of(p).scratch_size(p)};
     if (!run(job, threads, (Team)p.team)) return false;
     return plan.parts == 1 || run({merge, &plan, plan.units, 1, 64}, threads, (Team)p.team);
 }
@@ -168,7 +169,7 @@ bool attend_vjp(const Problem& p, const Level& level) {
     plan.aligned = true, plan.tile = level.tile_rows[p.kind == FLOAT64];
     if (!plan.count_units() || !plan.cut_keys(p.sequences ? 0 : divide_up(ENOUGH_HEADS, heads), p.width + 64)) return false;
     int threads = is_worth_threads(p) ? p.num_threads : 1;
-    Job job = {add_to_keys, &plan, heads * plan.parts, 1, level.gradient_scratch_size(p)};
+    Job job = {add_to_keys, &plan, heads * plan.parts, 1, level.of(p).gradient_scratch_size(p)};
     if (!run(job, threads, (Team)p.team)) return false;
     bool summed = plan.parts > 1 && p.d_query.data;
     return !summed || run({sum_gradients, &plan, plan.units, 1, 64}, threads, (Team)p.team);

@@ -1,4 +1,4 @@
-// What the processor can do, and the system saves when it switches threads.
+// Features of the processor, and the registers that the system saves when it switches threads.
 #include <string.h>
 
 #include "attend.h"

@@ -1,4 +1,4 @@
-// What up to three vectors of query rows add to the gradients of attention, from its state.
+// The share of up to three vectors of query rows in the gradients of attention, from its state.
 //
 // With the weights w = e^(score - lse) of a query, and delta = d_out . out - d_lse:
 //
@@ -87,14 +87,13 @@ template <class T> struct Gradient {
         Vec<T> x[J][V], most[V];
         T *s = scores + done * ROWS<T>, *w = weights + done * ROWS<T>, *slope = slopes + done * ROWS<T>;
         product<J, V>(x, q + first * LANES<T>, keys.data + done * keys.step, keys.step, p.width);
-        auto each = [&](auto f) __attribute__((always_inline)) {
-            unroll<J>([&](auto j) __attribute__((always_inline)) {
-                unroll<V>([&](auto v) __attribute__((always_inline)) { f(x[j][v], j * ROWS<T> + (first + v) * LANES<T>, v); });
-            });
+        auto each_score = [&](auto f) __attribute__((always_inline)) {
+            each<J, V>([&](auto j, auto v)
+                           __attribute__((always_inline)) { f(x[j][v], j * ROWS<T> + (first + v) * LANES<T>, v); });
         };
-        each([&](Vec<T>& score, ptrdiff_t at, int) __attribute__((always_inline)) { store(s + at, score); });
+        each_score([&](Vec<T>& score, ptrdiff_t at, int) __attribute__((always_inline)) { store(s + at, score); });
         if (p.softcap != 0)
-            each([&](Vec<T>& score, ptrdiff_t at, int) __attribute__((always_inline)) {
+            each_score([&](Vec<T>& score, ptrdiff_t at, int) __attribute__((always_inline)) {
                 Vec<T> t = tanh<T>(score);
                 store(slope + at, broadcast((T)1) - t * t);
             });
@@ -102,7 +101,7 @@ template <class T> struct Gradient {
         product<J, V>(x, g + first * LANES<T>, values.data + done * values.step, values.step, p.value_width);
         const Vec<T> scale = broadcast((T)p.scale), highest = broadcast((T)64), zero = {};
         auto finish = [&](auto power) __attribute__((always_inline)) {
-            each([&](Vec<T>& d, ptrdiff_t at, int v) __attribute__((always_inline)) {
+            each_score([&](Vec<T>& d, ptrdiff_t at, int v) __attribute__((always_inline)) {
                 Vec<T> above = load(s + at) - lse[first + v], weight = power(select<T>(above > highest, highest, above));
                 store(w + at, weight);
                 store(s + at, select<T>(weight == zero, zero, weight * (d - delta[first + v]) * scale));
@@ -113,30 +112,14 @@ template <class T> struct Gradient {
         else
             finish([](auto y) __attribute__((always_inline)) { return MHA_LEVEL::exp2<T>(y); });
         if (p.softcap != 0)
-            each([&](Vec<T>&, ptrdiff_t at, int) __attribute__((always_inline)) {
+            each_score([&](Vec<T>&, ptrdiff_t at, int) __attribute__((always_inline)) {
                 store(s + at, load(s + at) * load(slope + at));
             });
     }
     template <int J, int V>
     static MHA_INLINE void product(Vec<T> (&x)[J][V], const T* lines, const T* some, ptrdiff_t step, ptrdiff_t n) {
-        unroll<J>([&](auto j) __attribute__((always_inline)) {
-            unroll<V>([&](auto v) __attribute__((always_inline)) { x[j][v] = Vec<T>{}; });
-        });
+        each<J, V>([&](auto j, auto v) __attribute__((always_inline)) { x[j][v] = Vec<T>{}; });
         multiply<T, 1, J, V, false>(x, lines, some, step, n);
-    }
-
-    // to[j] += sum over i of a[i] b(i, j), for J rows of V vectors: see product.h.
-    template <int J, int V, bool ACROSS>
-    __attribute__((noinline)) void add(T* to, ptrdiff_t to_step, const T* a, ptrdiff_t a_step, const T* b, ptrdiff_t step,
-                                       ptrdiff_t n) {
-        Vec<T> c[J][V];
-        unroll<J>([&](auto j) __attribute__((always_inline)) {
-            unroll<V>([&](auto v) __attribute__((always_inline)) { c[j][v] = load(to + j * to_step + v * LANES<T>); });
-        });
-        multiply<T, 1, J, V, ACROSS>(c, a, b, step, n, a_step);
-        unroll<J>([&](auto j) __attribute__((always_inline)) {
-            unroll<V>([&](auto v) __attribute__((always_inline)) { store(to + j * to_step + v * LANES<T>, c[j][v]); });
-        });
     }
 
     // Add to the gradients of n keys: for each the sum over queries of a factor, in lines, times the query's row.
@@ -148,8 +131,9 @@ template <class T> struct Gradient {
         T* to = (T*)keys_of(p, u, d) + key * step;
         in_parts<WIDE>(size / LANES<T>, [&](auto v, ptrdiff_t at) __attribute__((always_inline)) {
             in_parts<FEW, false>(n, [&](auto j, ptrdiff_t k) __attribute__((always_inline)) {
-                add<j, v, false>(to + k * step + at * LANES<T>, step, its_rows + begin * size + at * LANES<T>, size,
-                                 factors + k * ROWS<T> + begin, ROWS<T>, end - begin);
+                const T* row = its_rows + begin * size + at * LANES<T>;
+                add_product<T, 1, j, v, false>(to + k * step + at * LANES<T>, step, row, size, factors + k * ROWS<T> + begin,
+                                               ROWS<T>, end - begin);
             });
         });
     }
@@ -167,8 +151,8 @@ template <class T> struct Gradient {
         add_rows(p.d_key, begin, n, scores, q_rows, width, {first, V});
         if (p.d_query.data)
             in_parts<TOGETHER, false>(p.width, [&](auto j, ptrdiff_t d) __attribute__((always_inline)) {
-                add<j, V, true>(d_q + d * ROWS<T> + first * LANES<T>, ROWS<T>, scores + first * LANES<T>, ROWS<T>,
-                                keys.data + d, keys.step, n);
+                add_product<T, 1, j, V, true>(d_q + d * ROWS<T> + first * LANES<T>, ROWS<T>, scores + first * LANES<T>,
+                                              ROWS<T>, keys.data + d, keys.step, n);
             });
     }
 
@@ -208,18 +192,6 @@ void sum_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_t 
             for (ptrdiff_t part = 0; part < parts; ++part) x += load((const T*)(partials + part * stride) + i * width + d);
             store((T*)rows[i].d_query + d, x);
         }
-}
-
-static size_t gradient_scratch_size(const Problem& p) {
-    return p.kind == FLOAT64 ? Gradient<double>::scratch_size(p) : Gradient<float>::scratch_size(p);
-}
-
-static void add_gradients(const Problem& p, const Unit& u, char* scratch) {
-    p.kind == FLOAT64 ? Gradient<double>(p, u, scratch).compute() : Gradient<float>(p, u, scratch).compute();
-}
-
-static void sum_gradients(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {
-    p.kind == FLOAT64 ? sum_parts<double>(p, u, partials, parts, stride) : sum_parts<float>(p, u, partials, parts, stride);
 }
 
 }}  // namespace mha::MHA_LEVEL

@@ -6,41 +6,34 @@
 
 namespace mha { namespace MHA_LEVEL {
 
-template <class T> void compute_as(const Problem& p, const Unit& u, const Unit* next, char* scratch) {
+template <class T> void compute(const Problem& p, const Unit& u, const Unit* next, char* scratch) {
     if (u.rows <= Few<T>::MOST && (u.rows == 1 || u.key_end - u.key_begin >= Few<T>::BLOCK))
         return Few<T>(p, u, scratch).compute();
     if (p.kind == BFLOAT16) return Halves(p, u, next, scratch).compute();
     Tile<T, 1>(p, u, next, scratch).compute();
 }
 
-static void compute(const Problem& p, const Unit& u, const Unit* next, char* scratch) {
-    p.kind == FLOAT64 ? compute_as<double>(p, u, next, scratch) : compute_as<float>(p, u, next, scratch);
-}
-
-static void merge(const Problem& p, const Unit& u, const char* partials, ptrdiff_t parts, ptrdiff_t stride) {
-    p.kind == FLOAT64 ? merge_parts<double, Halves::MOST>(p, u, partials, parts, stride)
-                      : merge_parts<float, Halves::MOST>(p, u, partials, parts, stride);
-}
-
-template <class T> size_t larger_scratch(const Problem& p) {
+template <class T> size_t scratch_size(const Problem& p) {
     size_t few = Few<T>::scratch_size(p);
     size_t tile = p.kind == BFLOAT16 ? Halves::scratch_size(p) : Tile<T, 1>::scratch_size(p);
     return few > tile ? few : tile;
 }
 
-static size_t scratch_size(const Problem& p) {
-    return p.kind == FLOAT64 ? larger_scratch<double>(p) : larger_scratch<float>(p);
+template <class T> void add_gradients(const Problem& p, const Unit& u, char* scratch) {
+    Gradient<T>(p, u, scratch).compute();
 }
 
 static void exponentials(const float* x, float* y, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i + LANES<float> <= n; i += LANES<float>) store(y + i, MHA_LEVEL::exp2<float>(load(x + i)));
 }
 
+template <class T> constexpr Functions FUNCTIONS = {scratch_size<T>, compute<T>, merge_parts<T, Halves::MOST>,
+                                                    Gradient<T>::scratch_size, add_gradients<T>, sum_parts<T>};
+
 #define NAMED(x) #x
 #define NAME(x) NAMED(x)
 extern const Level level;
 const Level level = {NAME(MHA_LEVEL), {LANES<float>, LANES<double>}, {ROWS<float>, ROWS<double>, ROWS<float>, Halves::MOST},
-                     scratch_size, compute, merge, gradient_scratch_size, add_gradients, sum_gradients,
-                     exponentials, compute_lines};
+                     {FUNCTIONS<float>, FUNCTIONS<double>}, exponentials, compute_lines};
 
 }}  // namespace mha::MHA_LEVEL

@@ -255,11 +255,11 @@ PyObject* is_worth_threads(PyObject*, PyObject* capsule) {
 PyObject* use_level(PyObject*, PyObject* name) {
     const char* wanted = name == Py_None ? nullptr : PyUnicode_AsUTF8AndSize(name, nullptr);
     if (PyErr_Occurred()) return nullptr;
-    const Level* found = level_named(wanted);
-    if (!found)
+    const Level* level = level_named(wanted);
+    if (!level)
         return PyErr_Format(PyExc_ValueError, "this processor has no level %s; it has %s", wanted, level_named(nullptr)->name);
-    chosen = found;
-    return PyUnicode_FromString(found->name);
+    chosen = level;
+    return PyUnicode_FromString(level->name);
 }
 
 PyObject* exponentials(PyObject*, PyObject* const* x, Py_ssize_t count) {

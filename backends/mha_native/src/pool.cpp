@@ -61,8 +61,8 @@ char* scratch(size_t size) {
 void claim(Running& r, ptrdiff_t& first, ptrdiff_t& end) {
     first = __atomic_load_n(&r.next, __ATOMIC_RELAXED);
     do {
-        ptrdiff_t rest = r.job.count - first, several = r.job.together < rest ? r.job.together : rest;
-        end = first + (rest > 8 * (r.most + 1) * several ? several : rest > 0);
+        ptrdiff_t left_over = r.job.count - first, several = r.job.together < left_over ? r.job.together : left_over;
+        end = first + (left_over > 8 * (r.most + 1) * several ? several : left_over > 0);
     } while (!__atomic_compare_exchange_n(&r.next, &first, end, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 

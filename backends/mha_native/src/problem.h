@@ -73,7 +73,7 @@ struct Unit {
     char* partial;               // where to write the state of these keys; null: write out and lse
 };
 
-// What is done to each of some rows of numbers. Steps are in numbers.
+// A function of each of some rows of numbers. Steps are in numbers.
 enum What { GELU, GELU_VJP, LAYER_NORM, RMS_NORM };
 struct Lines {
     What what;
@@ -84,18 +84,24 @@ struct Lines {
 };
 
 // Computes a unit; scratch has scratch_size(problem) bytes. ``next``: what the thread computes then, or null.
-struct Level {
-    const char* name;
-    int lanes[2];                // numbers in a vector: float, double
-    int tile_rows[4];            // rows of a unit, at most, by kind
+struct Functions {
     size_t (*scratch_size)(const Problem&);
     void (*compute)(const Problem&, const Unit&, const Unit* next, char* scratch);
     void (*merge)(const Problem&, const Unit&, const char* partials, ptrdiff_t parts, ptrdiff_t stride);
     size_t (*gradient_scratch_size)(const Problem&);
     void (*add_gradients)(const Problem&, const Unit&, char* scratch);  // to d_key, d_value; d_query is written
     void (*sum_gradients)(const Problem&, const Unit&, const char* partials, ptrdiff_t parts, ptrdiff_t stride);  // d_query
+};
+
+struct Level {
+    const char* name;
+    int lanes[2];                // numbers in a vector: float, double
+    int tile_rows[4];            // rows of a unit, at most, by kind
+    Functions functions[2];      // likewise
     void (*exponentials)(const float* x, float* y, ptrdiff_t n);  // 2^x, for tests
     void (*lines)(const Lines&);
+
+    const Functions& of(const Problem& p) const { return functions[p.kind == FLOAT64]; }
 };
 
 }  // namespace mha

@@ -44,4 +44,21 @@ MHA_INLINE void multiply(Vec<T> (&c)[J][V], const T*& a, const T*& b, ptrdiff_t 
     }
 }
 
+// Call f(j, v) for all j < J and v < V, which are constants.
+template <int J, int V, class F> MHA_INLINE void each(F f) {
+    unroll<J>([&](auto j) __attribute__((always_inline)) {
+        unroll<V>([&](auto v) __attribute__((always_inline)) { f(j, v); });
+    });
+}
+
+// Add products, likewise, to J rows of V vectors in memory, which lie to_step numbers apart.
+template <class T, int PER, int J, int V, bool ACROSS>
+__attribute__((noinline)) void add_product(T* to, ptrdiff_t to_step, const T* a, ptrdiff_t width, const T* b, ptrdiff_t step,
+                                           ptrdiff_t n) {
+    Vec<T> c[J][V];
+    each<J, V>([&](auto j, auto v) __attribute__((always_inline)) { c[j][v] = load(to + j * to_step + v * LANES<T>); });
+    multiply<T, PER, J, V, ACROSS>(c, a, b, step, n, width);
+    each<J, V>([&](auto j, auto v) __attribute__((always_inline)) { store(to + j * to_step + v * LANES<T>, c[j][v]); });
+}
+
 }}  // namespace mha::MHA_LEVEL

@@ -120,8 +120,8 @@ void merge_parts(const Problem& p, const Unit& u, const char* partials, ptrdiff_
         T* sum = part(0);
         T top = sum[p.value_width];
         for (ptrdiff_t at = 1; at < parts; ++at) {
-            T its = part(at)[p.value_width];
-            top = its > top || its != its ? its : top;
+            T part_top = part(at)[p.value_width];
+            top = part_top > top || part_top != part_top ? part_top : top;
         }
         T total = 0;
         for (ptrdiff_t at = 0; at < parts; ++at) {

@@ -1,4 +1,4 @@
-// What is done to scores before they become weights: softcap, biases, masks.
+// The terms of scores before they become weights: softcap, biases, masks.
 #pragma once
 #include "band.h"
 

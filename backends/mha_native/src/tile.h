@@ -110,9 +110,7 @@ template <class T, int PER, int N = VECTORS> struct Tile {
     template <int J, int V>
     __attribute__((noinline)) void score(int first, const T* keys, ptrdiff_t step, ptrdiff_t key, int done, bool cut) {
         Vec<T> s[J][V], most[V];
-        unroll<J>([&](auto j) __attribute__((always_inline)) {
-            unroll<V>([&](auto v) __attribute__((always_inline)) { s[j][v] = Vec<T>{}; });
-        });
+        each<J, V>([&](auto j, auto v) __attribute__((always_inline)) { s[j][v] = Vec<T>{}; });
         const T* queries = q + first * LANES<T>;
         ahead.fetch(fetches);
         ptrdiff_t left = depth, share = depth / ((done - weighed) / PER + 1);
@@ -161,21 +159,6 @@ template <class T, int PER, int N = VECTORS> struct Tile {
         weighed += PER;
     }
 
-    // o[e] += weights of n keys, or pairs of keys, times values, for J features from e on.
-    template <int J, int V>
-    __attribute__((noinline)) void add_values(int first, const T* values, ptrdiff_t step, ptrdiff_t e, int n) {
-        Vec<T> c[J][V];
-        T* to = o + e * ROWS<T, N> + first * LANES<T>;
-        const T *some = weights + first * LANES<T>, *from = values + e;
-        unroll<J>([&](auto j) __attribute__((always_inline)) {
-            unroll<V>([&](auto v) __attribute__((always_inline)) { c[j][v] = load(to + j * ROWS<T, N> + v * LANES<T>); });
-        });
-        multiply<T, PER, J, V, true>(c, some, from, step, n);
-        unroll<J>([&](auto j) __attribute__((always_inline)) {
-            unroll<V>([&](auto v) __attribute__((always_inline)) { store(to + j * ROWS<T, N> + v * LANES<T>, c[j][v]); });
-        });
-    }
-
     // All of some rows' work on keys begin ... end, at most BLOCK.
     template <int V> __attribute__((noinline)) void block(int first, ptrdiff_t begin, ptrdiff_t end) {
         constexpr int J = TOGETHER;
@@ -193,7 +176,8 @@ template <class T, int PER, int N = VECTORS> struct Tile {
         for (int v = first; v < first + V; ++v) total[v] += block_total[v];
         n = (n + PER - 1) / PER;
         in_parts<J>(p.value_width, [&](auto j, ptrdiff_t e) __attribute__((always_inline)) {
-            add_values<j, V>(first, values.data, values.step, e, n);
+            add_product<T, PER, j, V, true>(o + e * MOST + first * LANES<T>, MOST, weights + first * LANES<T>, MOST,
+                                            values.data + e, values.step, n);
         });
     }
 

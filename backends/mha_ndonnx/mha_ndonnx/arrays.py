@@ -8,6 +8,7 @@ from ndonnx import Array
 from spox.opset.ai.onnx import v21 as op
 
 from mha_core.plugin import AttentionProblem, AttentionState, Call, DynamicRange, Grid
+from mha_core.shared import attention_algebra
 
 _MOST = 1 << 22  # known scores that are computed together; more are left to the algebra, which computes them in blocks
 
@@ -90,15 +91,8 @@ def attention(p: AttentionProblem) -> AttentionState:
         keep = p.mask.block(grid)
         s = xp.where(keep, s, -math.inf)
         v = xp.where(xp.any(keep, axis=-2)[..., None], v, 0)  # core zeroes unseen keys only if it knows their number
-    m = xp.max(s, axis=-1, keepdims=True)
     sink = None if p.sink is None else xp.astype(p.sink, wide, copy=False)[:, None, None]
-    m = m if sink is None else xp.maximum(m, sink)
-    empty = m == -math.inf
-    m = xp.where(empty, 0, m)
-    e = xp.exp(s - m)
-    d = xp.sum(e, axis=-1, keepdims=True)
-    d = d if sink is None else d + xp.exp(sink - m)
-    d = xp.where(empty, 1, d)
+    e, d, m, empty = attention_algebra.exponentials(xp, s, sink)
     out = xp.where(empty, 0, xp.matmul(e, v) / d)
     lse = xp.where(empty, -math.inf, m + xp.log(d))[..., 0]
     if "lse" in p.asked:  # values may have more batch axes than the scores

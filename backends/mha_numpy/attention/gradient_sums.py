@@ -15,6 +15,7 @@ from mha_core.plugin import (
     AttentionState,
     gradient_by_distance,
     places_of_block,
+    sum_to,
 )
 
 from .bias_gradients import BiasGradient, DistanceGradient, MatrixGradient
@@ -105,14 +106,11 @@ class Sums:
 
 def _total(sums: list[np.ndarray], like: Any) -> np.ndarray:
     """Return the sum of arrays, summed over the axes along which ``like`` broadcasts, in its dtype."""
-    total = sums[0]
+    total: Any = sums[0]
     for each in sums[1:]:
         total += each
-    wide = tuple(range(total.ndim - like.ndim))
-    wide += tuple(axis for axis in range(len(wide), total.ndim) if like.shape[axis - len(wide)] == 1 != total.shape[axis])
-    if wide:
-        total = np.add.reduce(total, axis=wide, keepdims=True)
-    return total.reshape(like.shape).astype(like.dtype, copy=False)
+    total = sum_to(np, total, like.shape)
+    return total.astype(like.dtype, copy=False)
 
 
 def of_sink(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any) -> np.ndarray:

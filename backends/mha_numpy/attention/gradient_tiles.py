@@ -21,8 +21,7 @@ from mha_core.plugin import Tile
 from ..scratch import scratch
 from .bias_gradients import BiasGradient
 from .masks_and_biases import Heads
-from .subproblem import Subproblem
-from .tiles import longest_norm
+from .subproblem import Subproblem, longest_norm
 
 _BOUND = 60.0  # a smaller |t| + |lse| needs no clamp: b^60 is finite, and b^-60 times a small gradient is not subnormal
 _SAME = 1e-4  # a greater difference of lse and the sink is not rounding
@@ -82,10 +81,7 @@ class HeadGradients:
         if s.bias is not None:
             return math.inf
         if s.softcap is None:
-            first = self.heads[0].start, self.heads[1].start
-            if first not in s.longest:
-                s.longest[first] = longest_norm(s.key[self.heads], s.dtype)
-            bound = longest_norm(q[..., :-1], s.dtype) * s.longest[first] * abs(s.scale * self.unit)
+            bound = longest_norm(q[..., :-1], s.dtype) * s.longest_key(self.heads) * abs(s.scale * self.unit)
         else:
             bound = s.softcap / s.base.ln
         return bound + float(np.abs(q[..., -1]).max())

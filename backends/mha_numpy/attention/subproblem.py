@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -14,6 +15,8 @@ from mha_core.plugin import Limits, Tile, pieces
 from ..scratch import readable_by_blas, scratch
 from .exponential import Base
 from .masks_and_biases import Heads, Matrix, PairValues, Toeplitz
+
+_SLAB = 1024  # keys whose norms are computed at a time
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +51,7 @@ class Subproblem:
     """For a mask that no view can express: (rows, cols) -> which pairs attend; None for all of them, False for none."""
     sequences: tuple[int, ...] = ()
     """Lengths of packed sequences that ``mask`` separates. NaN still spreads among them, as 0 times NaN is NaN."""
-    longest: dict[tuple[int, int], float] = field(default_factory=dict)
-    """The greatest norm of a key by first batch element and first head, filled when it is first needed."""
+    _longest: dict[tuple[int, int], float] = field(default_factory=dict)
     _band_views: tuple[Toeplitz, Toeplitz] | None = None
 
     @property
@@ -61,6 +63,13 @@ class Subproblem:
         """True if keys and values must be copied, tile by tile."""
         return not (readable_by_blas(self.key, self.dtype) and readable_by_blas(self.value, self.dtype))
 
+    def longest_key(self, heads: Heads) -> float:
+        """Return the greatest norm of a key of some heads, which is computed once."""
+        first = heads[0].start, heads[1].start
+        if first not in self._longest:
+            self._longest[first] = longest_norm(self.key[heads], self.dtype)
+        return self._longest[first]
+
     def part(self, elements: slice, rows: slice, keys: slice, **changes: Any) -> Self:
         """Return the subproblem of these batch elements, queries and keys, with ``changes`` of other fields."""
         return replace(
@@ -70,7 +79,7 @@ class Subproblem:
             value=self.value[elements, :, keys],
             out=self.out[elements, :, :, rows],
             lse=None if self.lse is None else self.lse[elements, :, :, rows],
-            longest={},
+            _longest={},
             **changes,
         )
 
@@ -159,3 +168,10 @@ class Subproblem:
             yield self.mask.view(heads, tile.rows, tile.cols)
         if tile.mask is not None:
             yield tile.mask[heads].transpose(0, 1, 4, 3, 2)
+
+
+def longest_norm(x: np.ndarray, dtype: Any) -> float:
+    """Return the greatest norm of a vector in x, (batch, heads, n, D)."""
+    slabs = [x] if x.shape[2] <= _SLAB else [x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB)]
+    squares = [np.maximum.reduce(np.vecdot(slab, slab, dtype=dtype), axis=None) for slab in slabs]
+    return math.sqrt(squares[0] if len(squares) == 1 else np.max(squares))

@@ -10,7 +10,6 @@ bounds t (Cauchy-Schwarz): nothing can overflow then, and one pass over the tile
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,10 @@ from mha_core.plugin import Tile
 
 from ..scratch import for_blas, scratch
 from .masks_and_biases import Heads
-from .subproblem import Subproblem
+from .subproblem import Subproblem, longest_norm
 
 _BOUND = 60.0  # scores with a smaller bound are exponentiated without subtracting m: sums of b^60 are far from overflow
 _FEW = 16  # fewer queries than this are stored with a row for each query: loops along so few of them would be short
-_SLAB = 1024  # keys whose norms are computed at a time
 _HELD = 500  # results up to which np.matmul holds the interpreter lock, however many keys it sums over
 _SHORT = 1 << 17  # multiplications that end before another thread could wake up
 _LEAST = 2.0**-20  # a smaller sum of b^t comes from scores so low that b^t times a small value may lose precision
@@ -63,21 +61,10 @@ def _bound(subproblem: Subproblem, heads: Heads, query: np.ndarray) -> float:
     if subproblem.bias is not None or n * num_keys < (n + num_keys) * dim:  # a pass over the scores costs less than the norms
         return math.inf
     if subproblem.softcap is None:
-        first = heads[0].start, heads[1].start
-        longest = subproblem.longest.get(first)
-        if longest is None:
-            longest = subproblem.longest[first] = longest_norm(subproblem.key[heads], subproblem.dtype)
-        bound = longest_norm(query, subproblem.dtype) * longest
+        bound = longest_norm(query, subproblem.dtype) * subproblem.longest_key(heads)
     else:
         bound = subproblem.softcap / subproblem.base.ln
     return bound if subproblem.sink is None else float(np.maximum(bound, np.abs(subproblem.sink[heads[1]]).max()))
-
-
-def longest_norm(x: np.ndarray, dtype: Any) -> float:
-    """Return the greatest norm of a vector in x, (batch, heads, n, D)."""
-    slabs = [x] if x.shape[2] <= _SLAB else [x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB)]
-    squares = [np.maximum.reduce(np.vecdot(slab, slab, dtype=dtype), axis=None) for slab in slabs]
-    return math.sqrt(squares[0] if len(squares) == 1 else np.max(squares))
 
 
 class _Sums:

@@ -14,7 +14,7 @@ from properties import given, settings, st
 
 import mha_core as mha
 from mha_conformance.cases.problems import Limits, random_problem
-from mha_numpy.attention import kernel, tiles
+from mha_numpy.attention import kernel, subproblem, tiles
 
 ALIGNED = [(1, 1025), (1025, 1), (65, 513), (513, 65), (200, 200), (600, 600)]
 OFFSETS = [-700, -513, -64, -1, 0, 1, 17, 64, 500, 1100]
@@ -192,7 +192,8 @@ def judge_in_tiles(seed, rows, scratch, edge, few, held, times):
         limits = {"_ROWS": rows, "_SCRATCH": scratch, "_EDGE": edge, "_EDGE_PAIRS": 1, "_MIN_TASKS": 1, "_MASK_PAIRS": 64}
         for name, number in limits.items():
             patch.setattr(kernel, name, number)
-        for name, number in {"_FEW": few, "_SLAB": 5, "_HELD": held, "_SHORT": 0}.items():
+        patch.setattr(subproblem, "_SLAB", 5)
+        for name, number in {"_FEW": few, "_HELD": held, "_SHORT": 0}.items():
             patch.setattr(tiles, name, number)
         options = {name: x for name, x in p.options(lambda x: x).items() if x is not None}
         judge(p.query, p.key, p.value, allowed=p.allowed, **options)

@@ -94,7 +94,6 @@ _ELSEWHERE = {
     "positions": "sinusoidal_positions rotary_tables _table",
     "problem": "scores_shape",
     "state": "merge_states identity",
-    "visibility": "template",
 }
 ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, names in _ELSEWHERE.items()}
 """Functions, or classes, that check arguments or that no problem of the design calls: tests of other sections judge them."""

@@ -53,8 +53,8 @@ def test_heads_of_a_projection_need_one_call_for_each_batch_element():
     x = np.zeros((4, 9, 6, 8)).transpose(0, 2, 1, 3)
     shape, steps = x.shape[:2], products.elements(x)[:2]
     one = products.Operand(False, 48)
-    plan = products.plan(shape, one, one, one, tuple((step, step, step) for step in steps))
-    assert plan.count == 6 and len(plan.offsets) == 4
+    calls = products.gemm_calls(shape, one, one, one, tuple((step, step, step) for step in steps))
+    assert calls.count == 6 and len(calls.offsets) == 4
 
 
 def test_heads_of_a_batched_projection_are_copied_and_need_one_call(monkeypatch):
