@@ -1,4 +1,4 @@
-"""The cross-entropy and its gradient: against torch, differences and closed forms."""
+"""The cross-entropy and its gradient: against torch and closed forms."""
 
 import math
 
@@ -47,21 +47,9 @@ def test_loss_and_gradient_are_those_of_torch(backend, rng, ignore, label_smooth
     logits, labels = problem(rng, ignore=ignore)
     options = {"ignore": ignore, "label_smoothing": label_smoothing, "d_out": -0.7}
     loss, gradient = loss_and_gradient(backend, logits, labels, **options)
-    expected, its_gradient = by_torch(logits, labels, **options)
+    expected, expected_gradient = by_torch(logits, labels, **options)
     np.testing.assert_allclose(loss, expected, rtol=1e-14)
-    np.testing.assert_allclose(gradient, its_gradient, rtol=1e-12, atol=1e-16)
-
-
-@each_setting
-def test_the_gradient_is_that_of_central_differences(rng, ignore, label_smoothing):
-    logits, labels = problem(rng, (6,), ignore=ignore)
-    options = {"ignore": ignore, "label_smoothing": label_smoothing}
-    _, gradient = loss_and_gradient(load("numpy"), logits, labels, **options)
-    for at in np.ndindex(logits.shape):
-        step = np.zeros_like(logits)
-        step[at] = 1e-5
-        above, below = (cross_entropy(np, logits + sign * step, labels, **options) for sign in (1, -1))
-        assert abs((above - below) / 2e-5 - gradient[at]) < 1e-9
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-12, atol=1e-16)
 
 
 @each_setting
@@ -84,9 +72,9 @@ def test_an_excluded_class_might_as_well_not_be_there(backend, rng, label_smooth
     labels[labels == 6] = 0
     logits[..., 6] = -np.inf
     loss, gradient = loss_and_gradient(backend, logits, labels, label_smoothing=label_smoothing)
-    expected, its_gradient = loss_and_gradient(backend, logits[..., :6], labels, label_smoothing=label_smoothing)
+    expected, expected_gradient = loss_and_gradient(backend, logits[..., :6], labels, label_smoothing=label_smoothing)
     np.testing.assert_allclose(loss, expected, rtol=1e-14)
-    np.testing.assert_allclose(gradient[..., :6], its_gradient, rtol=1e-13, atol=1e-16)
+    np.testing.assert_allclose(gradient[..., :6], expected_gradient, rtol=1e-13, atol=1e-16)
     assert (gradient[..., 6] == 0).all()
 
 
@@ -111,11 +99,11 @@ def test_huge_logits_neither_overflow_nor_lose_the_loss(backend, dtype):
 def test_rows_that_are_ignored_do_not_matter(backend, rng, poison, label_smoothing):
     logits, labels = problem(rng)
     options = {"ignore": -1, "label_smoothing": label_smoothing}
-    expected, its_gradient = loss_and_gradient(backend, logits[1:], labels[1:], **options)
+    expected, expected_gradient = loss_and_gradient(backend, logits[1:], labels[1:], **options)
     labels[0], logits[0] = -1, poison
     loss, gradient = loss_and_gradient(backend, logits, labels, **options)
     np.testing.assert_allclose(loss, expected, rtol=1e-15)
-    np.testing.assert_allclose(gradient[1:], its_gradient, rtol=1e-15)
+    np.testing.assert_allclose(gradient[1:], expected_gradient, rtol=1e-15)
     assert (gradient[0] == 0).all()
 
 
@@ -171,7 +159,7 @@ def test_jax_agrees_also_under_jit(rng):
     logits, labels = problem(rng, ignore=2)
     logits = logits.astype(np.float32)
     options = {"ignore": 2, "label_smoothing": 0.1}
-    expected, its_gradient = loss_and_gradient(load("numpy"), logits, labels, **options)
+    expected, expected_gradient = loss_and_gradient(load("numpy"), logits, labels, **options)
 
     def loss(x):
         return cross_entropy(jax.numpy, x, jax.numpy.asarray(labels), **options)
@@ -181,4 +169,4 @@ def test_jax_agrees_also_under_jit(rng):
     for value, by_jax in (jax.value_and_grad(loss)(x), jax.jit(jax.value_and_grad(loss))(x)):
         np.testing.assert_allclose(value, expected, rtol=1e-5)
         for each in (gradient, by_jax):
-            np.testing.assert_allclose(each, its_gradient, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(each, expected_gradient, rtol=1e-4, atol=1e-6)
