@@ -4,6 +4,7 @@ import queue
 import threading
 
 import numpy as np
+import pytest
 
 from mha_core.distributed import layout_of, shard
 
@@ -84,6 +85,13 @@ def results(size, function):
         if isinstance(error, Exception):
             raise error
     return outcomes
+
+
+def assert_refused(size, function, error, message):
+    """Assert that a function raises an error with a message on every rank."""
+    for outcome in run(size, function)[0]:
+        with pytest.raises(error, match=message):
+            raise outcome
 
 
 def states(size, attend, arrays, layout="contiguous", **options):
