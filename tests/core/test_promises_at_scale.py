@@ -10,26 +10,46 @@ import mha_core.ops.operation as operation
 from mha_core.dispatch.backend import load
 
 
-@pytest.mark.parametrize("mask", [None, mha.causal(), mha.window(64, 0), mha.prefix(10) | mha.causal()])
+def traced(function):
+    """Return the bytes that Python holds after a call of a function and did not before, and the most that it held meanwhile."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture
+def one_thread():
+    """Each thread keeps memory for later calls, and it is chance which threads take part."""
+    mha.set_num_threads(1)
+    yield
+    mha.set_num_threads(None)
+
+
+MASKS = {
+    "none": lambda length: None,
+    "causal": lambda length: mha.causal(),
+    "window": lambda length: mha.window(64, 0),
+    "either": lambda length: mha.prefix(10) | mha.causal(),
+    "array": lambda length: np.arange(length)[:, None] % 3 != np.arange(length) % 3,
+}
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("library", ["numpy", "array_api_strict"])
 def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library):
     make = load(library).from_numpy
 
-    mha.set_num_threads(1)  # each thread keeps memory for later calls, and it is chance which threads take part
-
     def peak(length):
         arrays = [make(rng.normal(size=(1, length, 8)).astype(np.float32)) for _ in range(3)]
-        tracemalloc.start()
-        try:
-            mha.scaled_dot_product_attention(*arrays, mask=mask)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        visible = MASKS[mask](length)
+        visible = make(visible) if mask == "array" else visible
+        return traced(lambda: mha.scaled_dot_product_attention(*arrays, mask=visible))[1]
 
-    try:
-        first, small, large = peak(4096), peak(2048), peak(4096)  # the first includes memory that is kept for later calls
-    finally:
-        mha.set_num_threads(None)
+    first, small, large = peak(4096), peak(2048), peak(4096)  # the first includes memory that is kept for later calls
     assert large < 1.5 * small + 4096 * 8 * 4 * 4
     assert max(first, large) < 4096 * 4096 * 4 / 4
 
@@ -41,32 +61,11 @@ def test_memory_kept_for_masks_that_are_never_used_again_is_bounded(rng, monkeyp
 
     def call(times):
         for _ in range(times):
-            lengths = [0] * 1000
-            for at in rng.integers(0, 1000, size=8):
-                lengths[at] += 1
+            lengths = np.bincount(rng.integers(0, 1000, size=8), minlength=1000).tolist()
             mha.scaled_dot_product_attention(x, x, x, mask=mha.packed(lengths))
 
     call(10)  # fills what is kept for other reasons
-    tracemalloc.start()
-    try:
-        call(100)
-        held = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert held < 100 * 1000 * 8 / 4  # bytes: a quarter of the memory of all lengths
-
-
-def test_13_an_array_mask_makes_only_blocks(rng):
-    length = 3000
-    arrays = [rng.normal(size=(4, length, 8)).astype(np.float32) for _ in range(3)]
-    mask = rng.random((length, length)) < 0.5
-    tracemalloc.start()
-    try:
-        mha.scaled_dot_product_attention(*arrays, mask=mask)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 * length * length * 4 / 4
+    assert traced(lambda: call(100))[0] < 100 * 1000 * 8 / 4  # bytes: a quarter of the memory of all lengths
 
 
 def test_13_no_array_of_a_long_problem_is_as_large_as_its_scores():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from rank_threads import results, run
+from rank_threads import assert_refused, results
 
 import mha_core as mha
 from mha_core.distributed import Sharding, heads_attention, ring_attention, split_attention
@@ -143,33 +143,28 @@ def test_explain_shows_what_is_sent_and_which_kernel_computes_a_block():
     assert attention.sent == 4 * sent + HEADS // 2 * 4 * 8  # query, key, value, then out and lse, in half of the heads
 
 
-def raised(function):
-    (error, *_), _ = run(2, function)
-    raise error
-
-
 def test_what_does_not_fit_ranks_says_so():
     attention, layers, x = with_rotary(), encoder(), normal(1, 4, 24)
-    with pytest.raises(TypeError, match=r"group is Threads; expected mha_core.distributed.Sharding\(group, layout\)"):
-        raised(lambda group: attention(x, group=group))
-    with pytest.raises(ValueError, match=r"dropout by a seed would be the same on all ranks: give keeps= for this rank's part"):
-        raised(lambda group: layers(x[..., :D], group=Sharding(group), dropout=mha.Dropout(0.1, seed=1)))
-
-    def with_a_whole_cache(group):
-        cache = mha.KeyValueCache()
-        attention(x, cache=cache, mask=mha.causal())
-        attention(x, cache=cache, group=Sharding(group), mask=mha.causal())
-
-    with pytest.raises(ValueError, match="group is given, but the cache holds all positions: start with an empty cache"):
-        raised(with_a_whole_cache)
-
-    def without_its_group(group):
-        cache = mha.KeyValueCache()
-        attention(x, cache=cache, group=Sharding(group), mask=mha.causal())
-        attention(x, cache=cache, mask=mha.causal())
-
-    with pytest.raises(ValueError, match="the cache is spread over ranks: give the group that it was filled with"):
-        raised(without_its_group)
     plain = mha.MultiHeadAttention.init(d_model=24, num_heads=HEADS, seed=0, dtype=np.float64)
-    with pytest.raises(ValueError, match="group and cache are given with context, which is not spread over ranks: leave group"):
-        raised(lambda group: plain(x, context=x, cache=mha.KeyValueCache(), group=Sharding(group)))
+
+    def in_turn(*groups):
+        cache = mha.KeyValueCache()
+        for group in groups:
+            attention(x, cache=cache, group=group, mask=mha.causal())
+
+    refused = {
+        "dropout by a seed would be the same on all ranks: give keeps= for this rank's part": lambda group: layers(
+            x[..., :D], group=Sharding(group), dropout=mha.Dropout(0.1, seed=1)
+        ),
+        "group is given, but the cache holds all positions: start with an empty cache": lambda group: in_turn(
+            None, Sharding(group)
+        ),
+        "the cache is spread over ranks: give the group that it was filled with": lambda group: in_turn(Sharding(group), None),
+        "group and cache are given with context, which is not spread over ranks: leave group": lambda group: plain(
+            x, context=x, cache=mha.KeyValueCache(), group=Sharding(group)
+        ),
+    }
+    for message, function in refused.items():
+        assert_refused(2, function, ValueError, message)
+    message = r"group is Threads; expected mha_core.distributed.Sharding\(group, layout\)"
+    assert_refused(2, lambda group: attention(x, group=group), TypeError, message)
