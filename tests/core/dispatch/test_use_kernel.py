@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from sample_kernels import FEATURES, Plugin, a_kernel, received
+from sample_kernels import FEATURES, Plugin, a_call, a_kernel, received
 
 import mha_core as mha
 from mha_core.plugin import register, unregister
@@ -77,10 +77,10 @@ def test_a_larger_kernel_is_passed_over_if_use_kernel_demands_a_smaller_one(inst
     installed(a_kernel("feed_forward", load=f"{__name__}:activation_forgotten"))
     assert mha.explain("feed_forward", X, W, B, W, -B).kernel == "sample"
     with mha.use_kernel("linear", "algebra"):
-        found = mha.explain("feed_forward", X, W, B, W, -B)
-        assert found.kernel is None
+        explanation = mha.explain("feed_forward", X, W, B, W, -B)
+        assert explanation.kernel is None
         reason = "use_kernel is in force for 'linear', which it may compute itself"
-        assert found.rejected == (("sample", reason), ("chunks", reason))
+        assert explanation.rejected == (("sample", reason), ("chunks", reason))
     with mha.use_kernel("linear", "algebra"), mha.use_kernel("feed_forward", "sample"):
         assert mha.explain("feed_forward", X, W, B, W, -B).kernel == "sample"
 
@@ -176,12 +176,8 @@ def test_the_cache_keeps_no_arrays():
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_cached_decision_gives_the_same_bits_as_a_new_one(rng, feature):
-    def normal(*shape):
-        return rng.normal(size=shape)
-
-    extra = FEATURES[feature](normal)
     for _ in range(3):
-        call = {name: normal(2, 4, 6, 8) for name in ("query", "key", "value")} | extra
+        call = a_call(rng, feature)
         state = mha.attention_state(**call)
         again = mha.attention_state(**call, scale=np.float64(1 / math.sqrt(8)))  # not a Python float: the cache is not used
         np.testing.assert_array_equal(state.out, again.out)
