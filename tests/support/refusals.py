@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from together import for_each
 
 
 def refusals(cases):
@@ -18,3 +19,14 @@ def refusals(cases):
             call()
 
     return test
+
+
+def assert_refused_in_words(refused):
+    """Assert that each function of ``{message: function}`` raises a TypeError or ValueError with this message."""
+
+    def check(message):
+        with pytest.raises((TypeError, ValueError)) as error:
+            refused[message]()
+        assert str(error.value) == message
+
+    for_each({message: message for message in refused}, check)

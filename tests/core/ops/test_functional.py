@@ -94,8 +94,8 @@ def test_sinusoidal_positions_stay_accurate_at_long_distances():
 def test_tables_are_exact_in_the_dtype_asked_for(backend):
     got = backend.to_numpy(mha.sinusoidal_positions(9, 4, backend=backend.name, dtype="float64"))
     assert got.dtype == np.float64 and got[8, 2] == math.sin(8 / 100)
-    cos, _ = mha.rotary_tables(9, 4, backend=backend.name, dtype="float64")
-    assert backend.to_numpy(cos)[8, 1] == math.cos(8 / 100)
+    cos, sin = mha.rotary_tables(9, 4, base=100.0, backend=backend.name, dtype="float64")
+    assert backend.to_numpy(cos)[8, 1] == math.cos(8 / 10) and backend.to_numpy(sin)[8, 1] == math.sin(8 / 10)
     for wrong in ("int64", "float63", backend.xp.int64, 3):
         with pytest.raises(TypeError, match=r"dtype is .*expected float32, float64 or another floating dtype of"):
             mha.sinusoidal_positions(3, 4, backend=backend.name, dtype=wrong)
