@@ -63,33 +63,6 @@ def test_a_type_belongs_to_a_backend_only_while_its_plugin_is_registered():
             unregister(plugin)
 
 
-def conversion(error):
-    """Return the line of code that a message suggests."""
-    return str(error.value).partition("write ")[2].partition(", or ")[0]
-
-
-@pytest.mark.parametrize("at", [1, 2])
-@pytest.mark.parametrize("order", [(np, strict), (strict, np)], ids=["numpy first", "strict first"])
-def test_mixed_libraries_name_both_arguments_and_the_conversion(order, at):
-    most, other = order
-    arguments = {name: most.asarray(X) for name in ("query", "key", "value")}
-    odd = ["query", "key", "value"][at]
-    arguments[odd] = other.asarray(X)
-    with pytest.raises(mha.BackendMismatch, match=rf"^{odd} is .*{other.__name__}.*query is .*{most.__name__}") as error:
-        mha.scaled_dot_product_attention(**arguments)
-    exec(conversion(error), {"numpy": np, "array_api_strict": strict}, arguments)
-    mha.scaled_dot_product_attention(**arguments)
-
-
-@pytest.mark.parametrize(("name", "of"), [("mask", np.ones((2, 2), dtype=bool)), ("bias", X), ("sink", X[0, :1])])
-def test_an_option_of_another_library_names_the_argument_and_the_conversion(name, of):
-    options = {name: strict.asarray(of)}
-    with pytest.raises(mha.BackendMismatch, match=r"query is .*numpy") as error:
-        mha.scaled_dot_product_attention(X, X, X, **options)
-    exec(conversion(error), {"numpy": np}, options)
-    mha.scaled_dot_product_attention(X, X, X, **options)
-
-
 CALLS = {
     mha.relu: ["x"],
     mha.linear: ["x", "w"],
@@ -122,11 +95,6 @@ def test_the_innermost_use_backend_wins_and_the_outer_one_returns():
     with mha.use_backend("array_api_strict"):
         with mha.use_backend("numpy"):
             assert library() == "numpy"
-        assert library() == "array_api_strict"
-
-
-def test_use_backend_ends_with_an_exception_too():
-    with mha.use_backend("array_api_strict"):
         with pytest.raises(ZeroDivisionError), mha.use_backend("numpy"):
             raise ZeroDivisionError
         assert library() == "array_api_strict"
@@ -136,15 +104,6 @@ def test_use_backend_ends_with_an_exception_too():
 def test_an_argument_wins_over_use_backend():
     with mha.use_backend("array_api_strict"):
         assert isinstance(mha.sinusoidal_positions(2, 4, backend="numpy"), np.ndarray)
-
-
-def test_use_backend_that_contradicts_the_arrays_raises_with_the_conversion():
-    arguments = {"x": X}
-    with mha.use_backend("array_api_strict"):
-        with pytest.raises(mha.BackendMismatch, match=r"use_backend\('array_api_strict'\).* x is a numpy\.ndarray") as error:
-            mha.relu(**arguments)
-        exec(conversion(error), {"array_api_strict": strict}, arguments)
-        assert isinstance(mha.relu(**arguments), type(strict.asarray(0)))
 
 
 def test_use_backend_does_not_reach_new_threads():
@@ -295,14 +254,21 @@ def placed(current_device):
     return a_backend(types=(PLACED,), current_device=current_device, device_key=str)
 
 
-def test_arrays_on_another_device_than_the_current_one_are_refused(installed):
-    installed(backends=[placed(lambda: current)])
-    x = X.view(Placed)
-    current = Place("elsewhere")
+class WithHash(np.ndarray):
+    """An array whose device is a string."""
+
+
+@pytest.mark.parametrize("cls", [Placed, WithHash])
+def test_arrays_on_another_device_than_the_current_one_are_refused(installed, cls):
+    """Whatever was planned while that device was the current one."""
+    types = (f"{cls.__module__}:{cls.__qualname__}",)
+    installed(backends=[a_backend(types=types, current_device=lambda: current, device_key=str)])
+    x, current = X.view(cls), Place("cpu") if cls is Placed else "cpu"
+    for _ in range(2):
+        np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
+    current = type(current)("elsewhere")
     with pytest.raises(mha.BackendMismatch, match=r"^x is on device cpu, but sample computes on .* current device, elsewhere"):
         mha.relu(x)
-    current = Place("cpu")
-    np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
 
 
 @pytest.mark.parametrize("sink", [None, np.zeros(1).view(Placed)])
