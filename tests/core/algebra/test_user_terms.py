@@ -235,3 +235,9 @@ def test_a_large_batch_is_not_cut_where_a_part_has_arrays_of_the_batch(kind):
         whole = np.broadcast_to(block, (count, 1, length // 2, length // 2))
         exact = mha.attention_state(*x, **{name: whole})
     np.testing.assert_allclose(state.out, exact.out, rtol=0, atol=1e-5)
+
+
+def test_lengths_of_a_part_may_be_narrow_or_unsigned():
+    lengths = mha.key_lengths(np.asarray([200, 250], dtype=np.uint8))
+    assert Part(range(3), range(240, 310), 0).mask(XP, lengths).n.tolist() == [-40, 10]
+    assert Part(range(3), range(300, 310), 0).mask(XP, lengths).n.tolist() == [-100, -50]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from rank_threads import assert_parts, assert_refused, results, run, states
-from sequence_problems import L, biases, compare, masks, problem
+from sequence_problems import L, S, biases, compare, masks, problem
 
 import mha_core as mha
 from mha_core import distributed
@@ -11,6 +11,8 @@ from mha_core.distributed import heads_attention, ring_attention, shard, split_a
 
 LAYOUTS = ("contiguous", "zigzag", "striped")
 MASKS, BIASES = masks(), list(biases().values())
+KEEP = np.random.default_rng(6).random((L, S)) < 0.7
+DROPOUTS = (None, mha.weight_dropout(0.2, seed=3), mha.weight_dropout(0.3, keep=KEEP))
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
@@ -19,14 +21,13 @@ each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 @each_layout
 @pytest.mark.parametrize("mask", MASKS)
 def test_attention_and_its_gradients_equal_those_of_one_process(attend, size, layout, mask):
-    """Each mask meets each bias, for some size and layout, and in every second case dropout."""
+    """Each mask meets each bias, and each layout each offset and kind of dropout."""
     arrays, options = problem()
     if attend is heads_attention and size == 3:  # its heads do not divide
         size = 4
     at, by = list(MASKS).index(mask), LAYOUTS.index(layout)
-    dropout = mha.weight_dropout(0.2, seed=3) if (at + by) % 2 else None
-    bias = BIASES[(at + size + 3 * by) % len(BIASES)]
-    compare(size, attend, arrays, layout, mask=MASKS[mask], bias=bias, weight_dropout=dropout, **options)
+    options |= {"mask": MASKS[mask], "bias": BIASES[(at + size + 3 * by) % 5], "query_offset": (4, 0, -3)[(at + size) % 3]}
+    compare(size, attend, arrays, layout, weight_dropout=DROPOUTS[(at + by) % 3], **options)
 
 
 @pytest.mark.parametrize("attend", [ring_attention, heads_attention])
