@@ -10,6 +10,7 @@ from project import ROOT
 from together import for_each
 
 import mha_core
+from mha_core import plugin
 
 # what each floor of mha_core may import besides itself; "" is the package itself, which the command alone imports
 BELOW = {
@@ -162,13 +163,14 @@ def test_no_file_is_longer_than_350_lines():
     for_each(SOURCE, check)
 
 
-def test_every_public_name_has_its_own_docstring():
+@pytest.mark.parametrize("module", [mha_core, plugin], ids=lambda module: module.__name__)
+def test_every_public_name_has_its_own_docstring(module):
     def check(name):
-        doc = inspect.getdoc(getattr(mha_core, name)) or ""
+        doc = inspect.getdoc(getattr(module, name)) or ""
         assert doc.strip()
         assert not doc.startswith(f"{name}("), "dataclass and NamedTuple write this signature if there is no docstring"
 
-    for_each({name: name for name in PUBLIC}, check)
+    for_each({name: name for name in module.__all__}, check)
 
 
 def test_all_lists_every_public_name_and_nothing_else():
@@ -180,9 +182,3 @@ def test_every_module_has_a_docstring():
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
     for_each(CORE, check)
-
-
-def test_names_for_plugin_authors_are_listed_and_documented():
-    plugin = importlib.import_module("mha_core.plugin")
-    assert {"AttentionProblem", "Backend", "Call", "Kernel", "hookimpl"} <= set(plugin.__all__)
-    assert all(inspect.getdoc(getattr(plugin, name)) for name in plugin.__all__)

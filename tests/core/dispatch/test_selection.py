@@ -26,10 +26,6 @@ def library():
     return type(mha.sinusoidal_positions(2, 4)).__module__.partition(".")[0]
 
 
-def names():
-    return [backend.name for backend in mha.backends()]
-
-
 # the arrays decide
 
 
@@ -177,28 +173,25 @@ def test_an_unknown_name_in_the_environment_never_falls_back(monkeypatch):
 
 
 @each_way_to_ask
-def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line(installed, ask):
+@pytest.mark.parametrize(
+    ("cause", "message", "install"),
+    [
+        (OSError("libsample.so is not there"), r"libsample\.so is not there.*pip install sample", "pip install sample"),
+        (NoDevice("no sample device was found; a sample device is needed"), "a sample device is needed$", ""),
+    ],
+    ids=["no library", "no device"],
+)
+def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line(installed, ask, cause, message, install):
+    """Where a device is missing, no command installs it."""
+
     def fails():
-        raise OSError("libsample.so is not there")
+        raise cause
 
     installed(backends=[a_backend(namespace=fails, install="pip install sample")])
-    assert "sample" in names()
-    with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*libsample\.so is not there.*pip install sample") as error:
+    assert "sample" in {backend.name for backend in mha.backends()}
+    with pytest.raises(mha.BackendUnavailable, match=rf"'sample'.*{message}") as error:
         ask("sample")
-    assert isinstance(error.value, ImportError)
-    assert isinstance(error.value.__cause__, OSError)
-    assert library() == "numpy"
-
-
-@each_way_to_ask
-def test_a_library_without_a_device_is_unavailable_without_an_install_hint(installed, ask):
-    def namespace():
-        raise NoDevice("no sample device was found; a sample device is needed")
-
-    installed(backends=[a_backend(namespace=namespace, install="pip install sample")])
-    with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*a sample device is needed$") as error:
-        ask("sample")
-    assert error.value.install == ""
+    assert isinstance(error.value, ImportError) and error.value.__cause__ is cause and error.value.install == install
     assert library() == "numpy"
 
 

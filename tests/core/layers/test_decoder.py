@@ -39,31 +39,30 @@ def test_decoding_with_a_cache_equals_one_pass(backend, rng, norm_first, steps):
 def test_a_failed_step_leaves_the_cache_unchanged(backend, rng):
     decoder = mha.Decoder.init(**SMALL, num_layers=2, seed=0, backend=backend.name, dtype="float64")
     y, memory = arrays(backend, rng, (6, 8), (5, 8))
-    cache = mha.DecoderCache()
-    with pytest.raises(ValueError, match="mask has shape"):
-        decoder(y[:2, :], memory, cache=cache, memory_mask=backend.from_numpy(np.ones((3, 3), dtype=bool)))
-    assert cache.length == 0
-    first = decoder(y[:2, :], memory, cache=cache)
-    with pytest.raises(ValueError, match="mask has shape"):
-        decoder(y[2:, :], memory, cache=cache, memory_mask=backend.from_numpy(np.ones((3, 3), dtype=bool)))
-    assert cache.length == 2
-    close(backend, backend.xp.concat([first, decoder(y[2:, :], memory, cache=cache)], axis=0), decoder(y, memory))
+    bad, cache, outputs = backend.from_numpy(np.ones((3, 3), dtype=bool)), mha.DecoderCache(), []
+    for part in (y[:2, :], y[2:, :]):
+        length = cache.length
+        with pytest.raises(ValueError, match="mask has shape"):
+            decoder(part, memory, cache=cache, memory_mask=bad)
+        assert cache.length == length
+        outputs.append(decoder(part, memory, cache=cache))
+    close(backend, backend.xp.concat(outputs, axis=0), decoder(y, memory))
 
 
 def test_a_failed_call_leaves_every_kind_of_cache_unchanged(backend, rng):
     layer = mha.DecoderLayer.init(**SMALL, seed=0, backend=backend.name, dtype="float64")
     y, memory, other = arrays(backend, rng, (2, 8), (5, 8), (5, 8))
-    bad = backend.from_numpy(np.ones((1, 9), dtype=bool))
-    own, of_memory = mha.KeyValueCache(), mha.KeyValueCache()
-    with pytest.raises(ValueError, match="mask has shape"):
-        layer.self_attention(y, cache=own, mask=bad)
-    with pytest.raises(ValueError, match="mask has shape"):
-        layer.cross_attention(y, context=memory, cache=of_memory, mask=bad)
-    with pytest.raises(ValueError, match="mask has shape"):
-        layer(y, memory, cache=(own, of_memory), memory_mask=bad)
-    assert own.length == of_memory.length == 0
-    layer(y, other, cache=(own, of_memory))
-    assert (own.length, of_memory.length) == (2, 5)
+    bad, of_queries, of_memory = backend.from_numpy(np.ones((1, 9), dtype=bool)), mha.KeyValueCache(), mha.KeyValueCache()
+    for call in (
+        lambda: layer.self_attention(y, cache=of_queries, mask=bad),
+        lambda: layer.cross_attention(y, context=memory, cache=of_memory, mask=bad),
+        lambda: layer(y, memory, cache=(of_queries, of_memory), memory_mask=bad),
+    ):
+        with pytest.raises(ValueError, match="mask has shape"):
+            call()
+    assert of_queries.length == of_memory.length == 0
+    layer(y, other, cache=(of_queries, of_memory))
+    assert (of_queries.length, of_memory.length) == (2, 5)
     with pytest.raises(ValueError, match="the cache holds the keys of a context"):
         layer.self_attention(y, cache=of_memory)
 
@@ -92,11 +91,11 @@ def test_a_cache_refuses_what_another_layer_or_value_context_computed(backend, r
     attend(broken)
     weights[1] = backend.xp.concat([weights[1]], axis=0)
     attend(broken)
-    own = mha.KeyValueCache()
-    first(y, cache=own)
+    cache = mha.KeyValueCache()
+    first(y, cache=cache)
     with pytest.raises(ValueError, match="computed with another w_k"):
-        second(y, cache=own)
-    assert own.length == 2
+        second(y, cache=cache)
+    assert cache.length == 2
 
 
 def test_a_cache_refuses_another_sequence(backend, rng):

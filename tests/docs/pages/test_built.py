@@ -3,16 +3,10 @@
 import re
 import subprocess
 import sys
-import zlib
 
 import pytest
 from browser import NARROW, WIDE, look, needs_browser, opened_afresh, until
 from project import ROOT
-
-import mha_core
-import mha_core.plugin
-import mha_numpy.shared
-import mha_text
 
 # what makes a browser fetch something, unlike links that a reader may follow
 FETCHED = re.compile(
@@ -85,10 +79,3 @@ def test_the_page_of_peers_fits(built, browser, size):
     picture, ratios, times = browser.execute_script(boxes)
     assert max(picture, ratios) <= size[0] and (size == NARROW or times <= size[0])
     assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
-
-
-def test_every_public_name_can_be_looked_up(built):
-    listed = zlib.decompress((built / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()  # below a heading of four lines
-    names = {line.split()[0] for line in listed.splitlines()}
-    for module in (mha_core, mha_core.plugin, mha_numpy.shared, mha_text):
-        assert not [name for name in module.__all__ if names.isdisjoint({f"{module.__name__}.{name}", f"mha_core.{name}"})]
