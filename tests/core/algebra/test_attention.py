@@ -12,6 +12,7 @@ from mha_core.algebra import blocks
 from mha_core.ops.attend import prepare
 
 CASES = 150
+DISTANCE = np.arange(300)[None, :] - np.arange(300)[:, None]
 
 
 def close(actual, expected):
@@ -59,27 +60,25 @@ def test_problems_cut_into_blocks_equal_the_oracle(backend, rng, monkeypatch):
         close_state(backend, state, out, lse)
 
 
-def test_values_may_have_batch_axes_of_their_own(backend, rng, monkeypatch):
-    query, key, value = rng.normal(size=(1, 2, 30, 4)), rng.normal(size=(1, 2, 30, 4)), rng.normal(size=(5, 2, 30, 4))
-    q, k = np.arange(30)[:, None] + 20, np.arange(30)[None, :]
-    allowed = (k >= q - 2) & (k <= q + 2)  # the last queries see nothing
+@pytest.mark.parametrize("dense", [1 << 22, 1 << 8])
+@pytest.mark.parametrize(
+    ("shapes", "mask", "allowed", "offset"),
+    [
+        ([(1, 2, 30, 4), (1, 2, 30, 4), (5, 2, 30, 4)], mha.window(2, 2), np.abs(DISTANCE[:30, :30] - 20) <= 2, 20),
+        ([(7, 2, 3, 6, 4), (1, 2, 3, 6, 4), (1, 2, 3, 6, 4)], mha.causal(), DISTANCE[:6, :6] <= 0, 0),
+    ],
+    ids=["values of each element, and queries that see nothing", "many small problems"],
+)
+def test_batches_run_together_or_in_slices(backend, rng, monkeypatch, shapes, mask, allowed, offset, dense):
+    monkeypatch.setattr(blocks, "_DENSE", dense)
+    query, key, value = (rng.normal(size=shape) for shape in shapes)
     out, lse, weights = oracle.attention(query, key, value, allowed=allowed)
-    options = {"mask": mha.window(2, 2), "query_offset": 20}
-    arrays = [backend.from_numpy(x) for x in (query, key, value)]
-    for dense in (1 << 22, 1 << 8):
-        monkeypatch.setattr(blocks, "_DENSE", dense)
-        state = mha.attention_state(*arrays, **options)
-        close_state(backend, state, out, lse)
-        close(backend.to_numpy(mha.merge_states(state, state).out), out)
-        close(backend.to_numpy(mha.attention_weights(*arrays[:2], state.lse, **options)), weights)
-
-
-def test_many_small_problems_run_in_slices_of_the_batch(backend, rng, monkeypatch):
-    monkeypatch.setattr(blocks, "_DENSE", 1 << 8)
-    query, key, value = rng.normal(size=(7, 2, 3, 6, 4)), rng.normal(size=(1, 2, 3, 6, 4)), rng.normal(size=(2, 3, 6, 4))
-    state = mha.attention_state(*map(backend.from_numpy, (query, key, value)), mask=mha.causal())
-    out, lse, _ = oracle.attention(query, key, value[None], allowed=np.tri(6, dtype=bool))
+    arrays, options = [backend.from_numpy(x) for x in (query, key, value)], {"mask": mask, "query_offset": offset}
+    state = mha.attention_state(*arrays, **options)
     close_state(backend, state, out, lse)
+    close(backend.to_numpy(mha.merge_states(state, state).out), out)
+    if key.shape[0] == query.shape[0]:
+        close(backend.to_numpy(mha.attention_weights(*arrays[:2], state.lse, **options)), weights)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])

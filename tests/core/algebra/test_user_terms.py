@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from rank_threads import results
-from sequence_problems import compare
+from sequence_problems import H, L, S, compare, problem
 
 import mha_core as mha
 from mha_core.algebra.parts import Part
@@ -13,7 +13,7 @@ from mha_core.dispatch.backend import load
 from mha_core.distributed import heads_attention, ring_attention, shard, split_attention
 from mha_core.plugin import Bias, Grid, Mask
 
-B, H, L, S = 2, 4, 23, 29
+B = 2
 XP = load("numpy").xp
 
 
@@ -123,13 +123,8 @@ BIASES = {"waves": Waves(7.0), "near": Near(), "tilt": Tilt(rng().normal(size=H)
 EVERY = [*({"mask": mask} for mask in MASKS.values()), *({"bias": bias} for bias in BIASES.values())]
 EVERY.append({"mask": MASKS["or"], "bias": BIASES["waves"]})
 NAMES = [*MASKS, *BIASES, "both"]
+ARRAYS, OFFSET = problem()[0], {"query_offset": 3}
 terms = pytest.mark.parametrize("options", EVERY, ids=NAMES)
-
-
-def problem():
-    r = rng()
-    arrays = [r.normal(size=(B, h, n, 6)) for h, n in ((H, L), (2, S), (2, S))]
-    return arrays, {"query_offset": 3}
 
 
 def as_arrays(options):
@@ -144,7 +139,7 @@ def close(actual, exact):
 
 @terms
 def test_attention_equals_that_with_arrays(options):
-    arrays, offset = problem()
+    arrays, offset = ARRAYS, OFFSET
     close(
         mha.scaled_dot_product_attention(*arrays, **options, **offset),
         mha.scaled_dot_product_attention(*arrays, **as_arrays(options)),
@@ -157,7 +152,7 @@ def test_attention_equals_that_with_arrays(options):
 
 @terms
 def test_gradients_equal_those_with_arrays(options):
-    arrays, offset = problem()
+    arrays, offset = ARRAYS, OFFSET
     d = rng().normal(size=(B, H, L, 6))
     of_terms, of_arrays = (
         mha.vjp(mha.scaled_dot_product_attention, *arrays, **given)[1](d)
@@ -168,7 +163,7 @@ def test_gradients_equal_those_with_arrays(options):
 
 
 def test_the_gradient_of_an_array_follows_from_its_rule():
-    arrays, offset = problem()
+    arrays, offset = ARRAYS, OFFSET
     slopes, d = rng().normal(size=H), rng().normal(size=(B, H, L, 6))
     _, pull = mha.vjp(lambda s: mha.scaled_dot_product_attention(*arrays, bias=Tilt(s), **offset), slopes)
     by_pair = Tilt(slopes).block(Grid(XP, None, range(L), range(S), 3, np.float64))
@@ -186,13 +181,12 @@ def test_what_a_mask_is_made_of_reaches_kernels():
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped"])
 @pytest.mark.parametrize("attend", [ring_attention, heads_attention])
 def test_ranks_equal_one_process_and_so_do_their_gradients(attend, layout, options):
-    arrays, offset = problem()
-    compare(2, attend, arrays, layout, **options, **offset)
+    compare(2, attend, ARRAYS, layout, **options, **OFFSET)
 
 
 @terms
 def test_split_keys_equal_one_process(options):
-    (query, key, value), offset = problem()
+    (query, key, value), offset = ARRAYS, OFFSET
     exact = mha.scaled_dot_product_attention(query, key, value, **options, **offset)
 
     def attend(group):

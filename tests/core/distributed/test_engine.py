@@ -21,22 +21,31 @@ def test_a_right_engine_passes_every_check(size, monkeypatch):
     assert judged(Threads, size, monkeypatch) == [list(CHECKS)] * size
 
 
-class Backwards(Threads):
+class Sends(Threads):
+    """Sends copies to the next rank, and always receives."""
+
+    step = 1
+
+    def sent(self, arrays):
+        return [x.copy() for x in arrays]
+
     def shift(self, arrays, like):
-        self.world.boxes[(self.rank - 1) % self.size].put([x.copy() for x in arrays])
+        self.world.boxes[(self.rank + self.step) % self.size].put(self.sent(arrays))
         return lambda: self.world.boxes[self.rank].get(timeout=2)
 
 
-class Shares(Threads):
-    def shift(self, arrays, like):
-        self.world.boxes[(self.rank + 1) % self.size].put(list(arrays))
-        return lambda: self.world.boxes[self.rank].get(timeout=2)
+class Backwards(Sends):
+    step = -1
 
 
-class AlwaysReceives(Threads):
-    def shift(self, arrays, like):
-        self.world.boxes[(self.rank + 1) % self.size].put([x.copy() for x in arrays] or [np.zeros(3)])
-        return lambda: self.world.boxes[self.rank].get(timeout=2)
+class Shares(Sends):
+    def sent(self, arrays):
+        return list(arrays)
+
+
+class AlwaysReceives(Sends):
+    def sent(self, arrays):
+        return super().sent(arrays) or [np.zeros(3)]
 
 
 class LastFirst(Threads):

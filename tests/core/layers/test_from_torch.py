@@ -61,17 +61,12 @@ def test_encoder_layer(rng, norm_first, activation):
     close(ours(x, mask=mha.causal()), module(x, src_mask=hidden))
 
 
-@pytest.mark.parametrize("norm", [None, nn.LayerNorm(D)])
-def test_encoder(rng, norm):
-    layer = nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True, norm_first=True)
+@pytest.mark.parametrize("norm", [None, nn.LayerNorm(D, eps=0.1)])
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_encoder(rng, norm, norm_first):
+    """Every norm keeps its eps."""
+    layer = nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True, norm_first=norm_first)
     module = randomised(nn.TransformerEncoder(layer, 3, norm, enable_nested_tensor=False))
-    (x,) = tensors(rng, (2, 5, D))
-    close(mha.Encoder.from_torch(module)(x), module(x))
-
-
-def test_every_norm_keeps_its_eps(rng):
-    layer = nn.TransformerEncoderLayer(D, HEADS, FF, batch_first=True)
-    module = randomised(nn.TransformerEncoder(layer, 2, nn.LayerNorm(D, eps=0.1), enable_nested_tensor=False))
     module.layers[0].norm2.eps, module.layers[1].norm1.eps = 0.5, 0.2
     (x,) = tensors(rng, (2, 5, D))
     close(mha.Encoder.from_torch(module)(x), module(x))
