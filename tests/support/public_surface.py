@@ -1,6 +1,6 @@
 """The public surface as lines of text: every name of ``__all__``, and the parameters of every function, class and method.
 
-``python tests/support/public_surface.py`` writes it to public_surface.txt; tests/core/test_public_surface.py checks the file.
+``python tests/support/public_surface.py`` writes it to public_surface.txt; tests/core/test_tools.py checks the file.
 """
 
 import inspect

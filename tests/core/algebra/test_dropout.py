@@ -74,9 +74,11 @@ test_bad_input_gets_a_clear_error = refusals(
             "weight_dropout(keep) is list": lambda: mha.weight_dropout(0.1, keep=[True]),
             "weight_dropout(keep) has dtype int64": dropped(lambda: mha.weight_dropout(0.1, keep=np.ones((3, 3), int))),
             "weight_dropout is float; expected mha.weight_dropout": dropped(lambda: 0.1),
+            "keep has dtype float64; expected a boolean array": lambda: mha.dropout(np.ones(3), np.ones(3), rate=0.2),
         },
         ValueError: {
             "rate is 1.0; expected at least 0 and below 1": lambda: mha.weight_dropout(1.0, seed=0),
+            "rate is 1; expected at least 0 and below 1": lambda: mha.dropout(np.ones(3), np.ones(3, bool), rate=1),
             "seed is -1": lambda: mha.weight_dropout(0.1, seed=-1),
             "weight_dropout(keep) has shape (4, 3)": dropped(lambda: mha.weight_dropout(0.1, keep=np.ones((4, 3), bool))),
             "has no seed": lambda: mha.Dropout(0.1, weights=0.1),

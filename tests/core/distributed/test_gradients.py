@@ -1,5 +1,6 @@
 """Gradients of attention over ranks, which are threads here: against one process."""
 
+import threading
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +9,8 @@ from rank_threads import assert_refused, results, run
 from sequence_problems import compare
 
 import mha_core as mha
-from mha_core.distributed import RankFailed, ring_attention, shard, split_attention
+from mha_core.distributed import RankFailed, heads, heads_attention, ring_attention, shard, split_attention
+from mha_core.distributed.sequences import Sequences
 
 MASKS = {"none": None, "causal": mha.causal(), "window": mha.window(4, 2), "chunks": mha.chunks(5)}
 
@@ -82,28 +84,32 @@ def test_keys_that_no_rank_sees_are_not_sent_backward():
     assert sum(world.sent) == 3 * 2 * 2 * 4 * 2
 
 
-def test_an_error_in_a_block_raises_on_all_ranks_forward_and_backward(monkeypatch):
-    x = np.ones((1, 8, 2))
-    from mha_core.distributed.sequences import Sequences
+@pytest.mark.parametrize(
+    ("owner", "name", "attend"),
+    [
+        (Sequences, "attend", ring_attention),
+        (Sequences, "gradients", ring_attention),
+        (heads, "attention_state", heads_attention),
+    ],
+    ids=["ring", "ring, backward", "heads"],
+)
+def test_an_error_on_one_rank_raises_on_all(monkeypatch, owner, name, attend):
+    x, correct, failing = np.ones((2, 8, 2)), getattr(owner, name), threading.local()
 
-    for name in ("attend", "gradients"):
-        true = getattr(Sequences, name)
+    def fails(*arguments, **options):
+        if getattr(failing, "here", False):
+            raise MemoryError("no room for a block")
+        return correct(*arguments, **options)
 
-        def fails(self, *arguments, true=true):
-            if self.engine.rank == 1:
-                raise MemoryError("no room for a block")
-            return true(self, *arguments)
+    def on_rank(group):
+        failing.here = group.rank == 1
+        _, pullback = mha.vjp(attend, *[shard(x, group=group)] * 3, group=group)
+        pullback(mha.AttentionState(x[:, :4], None))
 
-        monkeypatch.setattr(Sequences, name, fails)
-
-        def on_rank(group):
-            _, pullback = mha.vjp(ring_attention, *[shard(x, group=group)] * 3, group=group)
-            pullback(mha.AttentionState(x[:, :4], None))
-
-        (first, second), _ = run(2, on_rank)
-        monkeypatch.setattr(Sequences, name, true)
-        assert isinstance(first, RankFailed) and str(first) == "rank 1: MemoryError: no room for a block"
-        assert isinstance(second, MemoryError)
+    monkeypatch.setattr(owner, name, fails)
+    (first, second), _ = run(2, on_rank)
+    assert isinstance(first, RankFailed) and str(first) == "rank 1: MemoryError: no room for a block"
+    assert isinstance(second, MemoryError)
 
 
 def test_gradients_without_a_rule_are_refused():

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from rank_threads import assert_refused, run
+from rank_threads import assert_refused
 from sequence_problems import L, S, compare
 
 import mha_core as mha
-from mha_core.distributed import RankFailed, heads_attention, shard
+from mha_core.distributed import heads_attention, shard
 
 HEADS = [(4, 4, 2), (6, 3, 2), (6, 3, 3), (4, 1, 4), (4, 2, 4), (4, 4, 3)]
 """Heads of queries and of keys, and ranks."""
@@ -27,20 +27,3 @@ def test_heads_that_do_not_divide_and_arrays_without_heads_are_refused():
         (2, x[0], r"expected arrays of at least 3 axes, \(\.\.\., heads, length, head_dim\)"),
     ):
         assert_refused(size, lambda g, x=array: heads_attention(*[shard(x, group=g)] * 3, group=g), ValueError, message)
-
-
-def test_an_error_of_one_rank_raises_on_the_others(monkeypatch):
-    from mha_core.distributed import heads
-
-    true = heads.attention_state
-
-    def fails(*arrays, **options):
-        if arrays[0].shape[-3] == 2:
-            raise MemoryError("no room for two heads")
-        return true(*arrays, **options)
-
-    monkeypatch.setattr(heads, "attention_state", fails)
-    x = np.ones((3, 6, 4))
-    (first, second), _ = run(2, lambda g: heads_attention(*[shard(x, group=g)] * 3, group=g))
-    assert isinstance(first, MemoryError)
-    assert isinstance(second, RankFailed) and str(second) == "rank 0: MemoryError: no room for two heads"

@@ -142,14 +142,6 @@ def test_rotary_attention_with_a_cache_and_offsets(backend, rng):
         attention(x, context=x)
 
 
-def test_dropout_refuses_a_keep_that_is_not_boolean_and_a_rate_of_1(backend):
-    x, keep = (backend.from_numpy(np.ones((3, 4), dtype=dtype)) for dtype in (float, bool))
-    with pytest.raises(TypeError, match=r"keep has dtype .*float64; expected a boolean array"):
-        mha.dropout(x, x, rate=0.2)
-    with pytest.raises(ValueError, match="rate is 1; expected at least 0 and below 1"):
-        mha.dropout(x, keep, rate=1)
-
-
 def test_dropout_applies_to_the_sublayers_it_names(backend, rng):
     encoder = mha.Encoder.init(**SMALL, num_layers=2, norm_first=True, seed=0, backend=backend.name, dtype="float64")
     (x,) = arrays(backend, rng, (3, 8))
