@@ -1,10 +1,12 @@
 """Kernels that record their arguments and return what the algebra never would, calls for them, and plugins that yield them."""
 
+from contextlib import contextmanager
+
 import numpy as np
 
 import mha_core as mha
 from mha_conformance.cases import features
-from mha_core.plugin import AttentionState, Backend, Kernel, hookimpl
+from mha_core.plugin import AttentionState, Backend, Kernel, hookimpl, register, unregister
 
 BATCH, HEADS, LENGTH, WIDTH = features.BATCH, features.HEADS, 6, 8
 ANSWER = 7.0
@@ -110,6 +112,16 @@ class Plugin:
     @hookimpl
     def mha_kernels(self):
         yield from self.kernels
+
+
+@contextmanager
+def registered(plugin):
+    """Register a plugin until the block ends."""
+    register(plugin)
+    try:
+        yield plugin
+    finally:
+        unregister(plugin)
 
 
 def a_kernel(op="attention", **changes):

@@ -6,7 +6,21 @@ from functools import partial
 import array_api_strict as strict
 import numpy as np
 import pytest
-from sample_kernels import ANSWER, FEATURES, LENGTH, WIDTH, A, Plugin, W, a_backend, a_call, a_kernel, given, received
+from sample_kernels import (
+    ANSWER,
+    FEATURES,
+    LENGTH,
+    WIDTH,
+    A,
+    Plugin,
+    W,
+    a_backend,
+    a_call,
+    a_kernel,
+    given,
+    received,
+    registered,
+)
 
 import mha_core as mha
 from mha_core.algebra.biases import as_bias
@@ -215,9 +229,8 @@ def test_supports_given_by_name_is_looked_up_when_the_plugin_is_registered(monke
     plugin = Plugin([a_kernel("gelu", supports="sample_kernels:supports")])
     for reason in ("it is Tuesday", "it is Wednesday"):
         monkeypatch.setattr("sample_kernels.supports", lambda call, reason=reason: reason)
-        register(plugin)
-        assert mha.explain("gelu", A).rejected[0] == ("sample", reason)
-        unregister(plugin)
+        with registered(plugin):
+            assert mha.explain("gelu", A).rejected[0] == ("sample", reason)
 
 
 def test_supports_is_called_once_per_signature(installed, arguments):

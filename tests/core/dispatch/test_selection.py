@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import array_api_strict as strict
 import numpy as np
 import pytest
-from sample_kernels import Plugin, a_backend
+from sample_kernels import Plugin, a_backend, registered
 
 import mha_core as mha
 from mha_core.ops.operation import Operation
-from mha_core.plugin import Kernel, NoDevice, Step, register, unregister
+from mha_core.plugin import Kernel, NoDevice, Step
 
 X = np.asarray([[1.0, -2.0], [0.5, 3.0]])
 
@@ -51,12 +51,8 @@ def test_a_type_belongs_to_a_backend_only_while_its_plugin_is_registered():
     for _ in range(2):
         with pytest.raises(TypeError, match=r"^x is .*Foreign; expected an array of an installed backend \(.*numpy.*\)"):
             mha.relu(Foreign())
-        register(plugin)
-        try:
-            with pytest.raises(TypeError, match=r"^x has dtype int64"):
-                mha.relu(Foreign())
-        finally:
-            unregister(plugin)
+        with registered(plugin), pytest.raises(TypeError, match=r"^x has dtype int64"):
+            mha.relu(Foreign())
 
 
 CALLS = {

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from sample_kernels import FEATURES, Plugin, a_call, a_kernel, received
+from sample_kernels import FEATURES, Plugin, a_call, a_kernel, received, registered
 
 import mha_core as mha
-from mha_core.plugin import register, unregister
 
 X = np.random.default_rng(0).normal(size=(2, 3, 5, 4)).astype(np.float32)
 W, B = np.full((4, 4), 0.3, dtype=np.float32), np.full(4, 0.2, dtype=np.float32)
@@ -200,8 +199,8 @@ def test_kernels_can_be_registered_and_unregistered_while_threads_call():
         thread.start()
     plugin = Plugin([a_kernel("relu")])
     for _ in range(200):
-        register(plugin)
-        unregister(plugin)
+        with registered(plugin):
+            pass
     stop.set()
     for thread in threads:
         thread.join()

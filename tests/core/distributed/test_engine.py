@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import rank_threads
 from rank_threads import Threads, World, run
+from sample_kernels import registered
 
 import mha_core as mha
 from mha_conformance.ranks import CHECKS, EngineFault, judge
 from mha_core import distributed
-from mha_core.plugin import Collectives, hookimpl, register, unregister
+from mha_core.plugin import Collectives, hookimpl, register
 
 
 def judged(engine, size, monkeypatch):
@@ -138,13 +139,10 @@ class OfGroups:
 
 def test_a_plugin_makes_an_engine_of_its_groups():
     x = np.ones((1, 4, 2))
-    register(OfGroups)
-    try:
+    with registered(OfGroups):
         states, _ = run(2, lambda g: distributed.ring_attention(x[:, :2], x[:, :2], x[:, :2], group=Group(g.world, g.rank)))
         assert [state.out.shape for state in states] == [(1, 2, 2)] * 2
         assert not [row for row in mha.backends() if row.state == "idle" and "OfGroups" in row.name]
-    finally:
-        unregister(OfGroups)
     with pytest.raises(TypeError, match=r"group is Group; expected a group of an installed engine \(.*torch\.distributed: "):
         distributed.ring_attention(x, x, x, group=Group(World(1), 0))
 

@@ -62,14 +62,9 @@ def test_seeds_determine_the_weights():
 def test_dtype_is_a_dtype_of_the_library_or_its_name():
     assert mha.LayerNorm.init(d_model=2, dtype=np.float64).weight.dtype == np.float64
     assert mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype="float16").w_1.dtype == np.float16
-    with pytest.raises(TypeError, match=r"dtype is 'float1'.*numpy"):
-        mha.LayerNorm.init(d_model=2, dtype="float1")
-
-
-@pytest.mark.parametrize("dtype", ["int32", np.int64, "bool"])
-def test_integer_dtypes_are_a_type_error(dtype):
-    with pytest.raises(TypeError, match="dtype"):
-        mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype=dtype)
+    for wrong in ("float1", "int32", np.int64, "bool"):
+        with pytest.raises(TypeError, match=r"dtype is .*numpy"):
+            mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype=wrong)
 
 
 @pytest.mark.parametrize("cls", [mha.MultiHeadAttention, mha.EncoderLayer, mha.Encoder])
@@ -79,10 +74,10 @@ def test_num_heads_that_does_not_divide_d_model_is_a_value_error(cls, d_model, n
         cls.init(d_model=d_model, num_heads=num_heads, seed=0)
 
 
-@pytest.mark.parametrize("num_kv_heads", [3, 8, 0, -1])
-def test_num_kv_heads_that_does_not_divide_num_heads_is_a_value_error(num_kv_heads):
-    with pytest.raises(ValueError, match=rf"num_kv_heads is {num_kv_heads}"):
-        mha.MultiHeadAttention.init(d_model=8, num_heads=4, num_kv_heads=num_kv_heads, seed=0)
+def test_num_kv_heads_that_does_not_divide_num_heads_is_a_value_error():
+    for num_kv_heads in (3, 8, 0, -1):
+        with pytest.raises(ValueError, match=rf"num_kv_heads is {num_kv_heads}"):
+            mha.MultiHeadAttention.init(d_model=8, num_heads=4, num_kv_heads=num_kv_heads, seed=0)
 
 
 # a tree of arrays
