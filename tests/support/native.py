@@ -5,12 +5,11 @@ That folder is on no path of other tests, whose calls would otherwise be compute
 
 import functools
 import importlib
-import os
-import subprocess
 import sys
 
-import numpy as np
 import pytest
+from judged_attention import normal as normal
+from processes import printed
 from project import PATHS, ROOT
 
 import mha_core as mha
@@ -50,20 +49,10 @@ LEVELS = _levels()
 """Levels of vector instructions that this processor has, the best one first."""
 
 
-def normal(rng, *shape, dtype=np.float32):
-    return rng.normal(size=shape).astype(dtype)
-
-
 def chosen(*arrays, **options):
     return str(mha.explain("attention", *arrays, **options)).splitlines()[0]
 
 
 def in_process(code, **environment):
     """Run Python code in a process in which the plugin is installed; return what it prints."""
-    path = os.pathsep.join([str(BUILT), *map(str, PATHS)])
-    environment = {**os.environ, "PYTHONPATH": path, **environment}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return printed([sys.executable, "-W", "error", "-c", code], path=[BUILT, *PATHS], **environment).strip()

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+from processes import printed
+
 ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "dask", "array_api_compat", "array_api_strict")
 # each backend is probed once, in a process that takes seconds to import its library, and its record is shown again and again
 _BACKENDS = """
@@ -25,10 +27,7 @@ print(json.dumps([[shown(*options) for options in {options}], sorted(sys.modules
 
 def run(program, *path):
     """Return what a Python program prints as JSON, in a fresh interpreter; ``path`` are more directories to import from."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(printed(program, path=path))
 
 
 def install(site, name, source):

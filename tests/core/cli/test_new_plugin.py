@@ -1,13 +1,13 @@
 """``mha new-plugin``: what it writes can be installed and passes conformance unchanged, with the commands of its README."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 
+import processes
 import pytest
 from command import run
+from processes import printed
 from project import ROOT
 
 from mha_core.cli.new_plugin import BadName, CannotWrite, write
@@ -22,7 +22,7 @@ def generated(folder, *options):
     root, site = folder / "mha-test-library", folder / "site"
     assert f"next:  cd {root} && pip install -e '.[test]' && python -m pytest tests" in done.stdout
     install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
-    subprocess.run([sys.executable, *install, "--target", str(site), str(root)], check=True)
+    printed([sys.executable, *install], "--target", site, root)
     return root, site
 
 
@@ -40,8 +40,7 @@ def engine(tmp_path_factory):
 
 def python(site, *arguments, cwd):
     """Run Python with the private folder on its path; return its exit status and what it prints."""
-    environment = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "400"}
-    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = processes.run([sys.executable, *arguments], cwd=cwd, path=[site], COLUMNS="400")
     return done.returncode, done.stdout + done.stderr
 
 
@@ -94,9 +93,7 @@ def test_its_kernel_is_what_runs_and_is_judged(distribution):
 @pytest.mark.parametrize("arguments", [["format", "--check"], ["check"]], ids=["format", "lint"])
 def test_what_it_writes_is_formatted(kind, arguments, request):
     root, _ = request.getfixturevalue(kind)
-    ruff = [sys.executable, "-m", "ruff", *arguments, "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(root)]
-    done = subprocess.run(ruff, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed([sys.executable, "-m", "ruff", *arguments, "--no-cache", "--config", ROOT / "pyproject.toml", root])
 
 
 @pytest.mark.full

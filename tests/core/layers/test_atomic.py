@@ -4,12 +4,12 @@ import errno
 import os
 import re
 import stat
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from processes import printed, run
 
 from mha_core.layers.atomic import atomic_file
 
@@ -114,10 +114,8 @@ except OSError as error:
 
 @pytest.mark.parametrize("size", [130, 400, 9000])
 def test_a_file_that_grows_too_large_is_named_however_it_is_written(tmp_path, size):
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, tmp_path / "x", str(size)], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == f"{tmp_path / 'x'} cannot be written: File too large\n", done.stderr
+    said = printed(LIMITED, tmp_path / "x", size)
+    assert said == f"{tmp_path / 'x'} cannot be written: File too large\n"
     assert names(tmp_path) == []
 
 
@@ -167,8 +165,7 @@ with atomic_file(Path(sys.argv[1])) as file:
 
 @pytest.mark.parametrize("name", ["x.npy", LONG], ids=["short", "long"])
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, name):
-    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path / name], check=False)
-    assert done.returncode == -9
+    assert run([sys.executable, "-c", KILLED], tmp_path / name).returncode == -9
     (left,) = names(tmp_path)
     assert left.endswith(".part")
     write(tmp_path / "other.npy")

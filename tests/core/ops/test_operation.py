@@ -1,11 +1,10 @@
 """A plan is kept for equal calls only: what a check or a kernel depends on is part of its key."""
 
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from processes import printed
 from sample_kernels import a_kernel
 
 import mha_core as mha
@@ -117,6 +116,6 @@ print(len(files()), len(files()))
 
 def test_few_files_lie_on_the_way_to_a_kernel():
     """In the first call of a process, which also finds the plugins, and in a call like an earlier one."""
-    first, later = map(int, subprocess.check_output([sys.executable, "-c", PATH_TO_KERNEL], text=True).split())
+    first, later = map(int, printed(PATH_TO_KERNEL).split())
     assert first <= 16  # masks, tiles and the structure of a mask are modules of their own
     assert later <= 5

@@ -1,11 +1,11 @@
 """The documentation as Sphinx builds it: without warnings, and without requests to other hosts."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 from browser import NARROW, WIDE, look, needs_browser, opened_afresh, until
+from processes import printed
 from project import ROOT
 
 # what makes a browser fetch something, unlike links that a reader may follow
@@ -20,15 +20,14 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     options = ["--nitpicky", "--fail-on-warning", "--keep-going", "--quiet", "-D", "html_extra_path="]
     command = [sys.executable, "-m", "sphinx", *options, "-d", folder / "doctrees", ROOT / "docs", folder / "html"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    printed(command)
     return folder / "html"
 
 
 def test_no_page_fetches_anything(built):
     files = [path for path in built.rglob("*") if path.suffix in (".html", ".css")]
-    found = {path.name: FETCHED.findall(path.read_text(encoding="utf-8")) for path in files}
-    assert len(files) > 20 and not any(found.values()), {name: urls for name, urls in found.items() if urls}
+    fetched = {path.name: urls for path in files if (urls := FETCHED.findall(path.read_text(encoding="utf-8")))}
+    assert len(files) > 20 and not fetched
 
 
 @pytest.mark.parametrize(
