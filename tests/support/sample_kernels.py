@@ -63,13 +63,8 @@ def _first_argument(op):
     return kernel
 
 
-gelu = _first_argument("gelu")
-linear = _first_argument("linear")
-layer_norm = _first_argument("layer_norm")
-rms_norm = _first_argument("rms_norm")
-relu = _first_argument("relu")
-silu = _first_argument("silu")
-rotary = _first_argument("rotary")
+for _op in ("gelu", "linear", "layer_norm", "rms_norm", "relu", "silu", "rotary"):
+    globals()[_op] = _first_argument(_op)  # a kernel is found in its module by its name
 
 
 FEATURES = [name for name in features.FEATURES if name != "lse"]

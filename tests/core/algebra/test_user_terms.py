@@ -120,11 +120,10 @@ MASKS = {
     "and": Dilated(2) & mha.window(9, 4) & ~Odd(rng().random((B, S)) < 0.5),
 }
 BIASES = {"waves": Waves(7.0), "near": Near(), "tilt": Tilt(rng().normal(size=H))}
-EVERY = [*({"mask": mask} for mask in MASKS.values()), *({"bias": bias} for bias in BIASES.values())]
-EVERY.append({"mask": MASKS["or"], "bias": BIASES["waves"]})
-NAMES = [*MASKS, *BIASES, "both"]
+EVERY = {name: {"mask": mask} for name, mask in MASKS.items()} | {name: {"bias": bias} for name, bias in BIASES.items()}
+EVERY["both"] = {"mask": MASKS["or"], "bias": BIASES["waves"]}
 ARRAYS, OFFSET = problem()[0], {"query_offset": 3}
-terms = pytest.mark.parametrize("options", EVERY, ids=NAMES)
+terms = pytest.mark.parametrize("options", EVERY.values(), ids=EVERY)
 
 
 def as_arrays(options):

@@ -18,8 +18,9 @@ COMMANDS = ("encode", "attend", "backends", "explain", "conform", "bench", "new-
 EXPLAIN = ("explain", "encoder_layer", "x=8x128x512")
 
 
-def run(*arguments, width=80):
-    return CliRunner(env={"COLUMNS": str(width), "LINES": "50", "TERM": "dumb"}).invoke(app, arguments, prog_name="mha")
+def run(*arguments, width=80, **settings):
+    settings = {"COLUMNS": str(width), "LINES": "50", "TERM": "dumb", **settings}
+    return CliRunner(env=settings).invoke(app, [str(word) for word in arguments], prog_name="mha")
 
 
 def words(text):
@@ -78,8 +79,7 @@ def test_an_explanation_in_json_has_what_the_table_shows():
 
 def in_a_terminal(width, *arguments):
     """Return the lines that a terminal of this width shows, without colours."""
-    settings = {"COLUMNS": str(width), "LINES": "50", "FORCE_COLOR": "1", "TERM": "xterm-256color", "TTY_COMPATIBLE": "1"}
-    done = CliRunner(env=settings).invoke(app, [str(word) for word in arguments], prog_name="mha")
+    done = run(*arguments, width=width, FORCE_COLOR="1", TERM="xterm-256color", TTY_COMPATIBLE="1")
     assert done.output, done.exception
     return re.sub(r"\x1b\[[\d;]*m", "", done.output).splitlines()
 

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from sample_kernels import OPERATIONS, a_kernel
+from sample_kernels import OPERATIONS, a_kernel, received
 
 import mha_core as mha
 from mha_core.dispatch import contract
-
-received = []
 
 
 def pieces(*arrays, **options):
@@ -41,12 +39,8 @@ W = np.ones((4, 4))
 
 @pytest.fixture
 def installed_here(installed):
-    received.clear()
-
-    def install(op, function, **more):
-        installed(a_kernel(op, load=f"{__name__}:{function}", **more))
-
-    return install
+    """Return a function that installs a function of this module as a kernel, until the test ends."""
+    return lambda op, function, **more: installed(a_kernel(op, load=f"{__name__}:{function}", **more))
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
