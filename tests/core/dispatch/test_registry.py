@@ -27,27 +27,18 @@ def test_a_registered_backend_computes_and_is_gone_after_unregister():
         unregister(plugin)
 
 
-class Raises:
-    @hookimpl
-    def mha_backends(self):
-        yield a_backend()
-        raise RuntimeError("out of luck")
-
-
-class Exits:
-    @hookimpl
-    def mha_backends(self):
-        raise SystemExit(3)
-
-
 class NoException(BaseException):
     """As some libraries raise to stop a process."""
 
 
-class RaisesNoException:
+class Raises:
+    def __init__(self, error):
+        self.error = error
+
     @hookimpl
-    def mha_kernels(self):
-        raise NoException("not even an Exception")
+    def mha_backends(self):
+        yield a_backend()
+        raise self.error
 
 
 class NoHook:
@@ -95,7 +86,7 @@ def mistyped(record, field, value, expected):
 
 
 BROKEN = {
-    "raises": (Raises(), RuntimeError, "out of luck"),
+    "raises": (Raises(RuntimeError("out of luck")), RuntimeError, "out of luck"),
     "no hook": (NoHook(), TypeError, "no hook.*@hookimpl"),
     "unknown hook": (UnknownHook(), TypeError, "marks mha_backend with @hookimpl, but there is no such hook.*mha_backends"),
     "rubbish": (Plugin(backends=[a_backend(), "rubbish"]), TypeError, "'rubbish'.*expected a Backend"),
@@ -134,8 +125,8 @@ BROKEN = {
     "source as text": mistyped(A_KERNEL, "source", "__global__ void f()", "a function or None"),
     "types as text": mistyped(a_backend(), "types", "numpy:ndarray", "a tuple, each item str or a function"),
     "namespace by name": mistyped(a_backend(), "namespace", "numpy", "a function"),
-    "exits": (Exits(), SystemExit, "3"),
-    "raises no Exception": (RaisesNoException(), NoException, "not even an Exception"),
+    "exits": (Raises(SystemExit(3)), SystemExit, "3"),
+    "raises no Exception": (Raises(NoException("not even an Exception")), NoException, "not even an Exception"),
 }
 
 

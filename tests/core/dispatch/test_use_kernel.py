@@ -97,18 +97,16 @@ def test_use_kernel_applies_only_to_its_own_thread(installed):
 
 # broken kernels
 
+UNSURE = "cannot say whether it supports the call"
 BROKEN = {
     "module": ({"load": "no_such_module:relu"}, "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
     "function": ({"load": "sample_kernels:no_such"}, "cannot be loaded: AttributeError"),
-    "supports": ({"supports": lambda call: 1 / 0}, "cannot say whether it supports the call: ZeroDivisionError"),
-    "supports exits": ({"supports": lambda call: sys.exit(3)}, "cannot say whether it supports the call: SystemExit: 3"),
-    "module of supports": (
-        {"supports": "no_such_module:supports"},
-        "cannot say whether it supports the call: ModuleNotFoundError: No module named 'no_such_module'",
-    ),
+    "supports": ({"supports": lambda call: 1 / 0}, f"{UNSURE}: ZeroDivisionError"),
+    "supports exits": ({"supports": lambda call: sys.exit(3)}, f"{UNSURE}: SystemExit: 3"),
+    "module of supports": ({"supports": "no_such_module:supports"}, f"{UNSURE}: ModuleNotFoundError: No module named 'no_such"),
     "function of supports": (
         {"supports": "sample_kernels:no_such"},
-        "cannot say whether it supports the call: AttributeError: module 'sample_kernels' has no attribute 'no_such'",
+        f"{UNSURE}: AttributeError: module 'sample_kernels' has no",
     ),
 }
 

@@ -141,8 +141,6 @@ def test_to_changes_only_what_its_arguments_name():
 def test_layers_are_frozen(cls):
     settings = {} if cls is mha.LayerNorm else {"seed": 0}
     layer = cls.init(d_model=8, **settings)
-    for field in fields(cls):
+    for name in (*(field.name for field in fields(cls)), "another"):
         with pytest.raises(FrozenInstanceError):
-            setattr(layer, field.name, None)
-    with pytest.raises(FrozenInstanceError):
-        layer.another = 1
+            setattr(layer, name, None)
