@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from rank_threads import results
 from sequence_problems import H, L, S, compare, problem
 
 import mha_core as mha
 from mha_core.algebra.parts import Part
 from mha_core.dispatch.backend import load
-from mha_core.distributed import heads_attention, ring_attention, shard, split_attention
+from mha_core.distributed import heads_attention, ring_attention
 from mha_core.plugin import Bias, Grid, Mask
 
 B = 2
@@ -181,19 +180,6 @@ def test_what_a_mask_is_made_of_reaches_kernels():
 @pytest.mark.parametrize("attend", [ring_attention, heads_attention])
 def test_ranks_equal_one_process_and_so_do_their_gradients(attend, layout, options):
     compare(2, attend, ARRAYS, layout, **options, **OFFSET)
-
-
-@terms
-def test_split_keys_equal_one_process(options):
-    (query, key, value), offset = ARRAYS, OFFSET
-    exact = mha.scaled_dot_product_attention(query, key, value, **options, **offset)
-
-    def attend(group):
-        held = (shard(x, "striped", group=group) for x in (key, value))
-        return split_attention(query, *held, group=group, layout="striped", **options, **offset).out
-
-    for out in results(3, attend):
-        close(out, exact)
 
 
 @terms
