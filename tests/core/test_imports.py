@@ -137,12 +137,8 @@ def test_a_broken_plugin_is_reported_with_its_distribution_and_breaks_no_other(f
     if name in CRASHING:
         assert row["error"].startswith(f"UnknownBackend: no backend is named {name!r}")
         assert f"plugin mha-{name} 1.{len(name)} is broken: " in row["error"]
-    assert [rows["numpy"][key] for key in ("state", "distribution", "error", "traceback")] == [
-        "registered",
-        "mha-core",
-        None,
-        "",
-    ]
+    numpy = rows["numpy"]
+    assert (numpy["state"], numpy["distribution"], numpy["error"], numpy["traceback"]) == ("registered", "mha-core", None, "")
     assert relu == [0.0, 2.0]
 
 

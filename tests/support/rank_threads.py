@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -62,20 +63,10 @@ class Threads:
 
 def run(size, function):
     """Return the results of ``function(engine)`` on each rank, or the error of a rank in place of its result, and the world."""
-    world, outcomes = World(size), [None] * size
-
-    def call(rank):
-        try:
-            outcomes[rank] = function(Threads(world, rank))
-        except Exception as error:
-            outcomes[rank] = error
-
-    threads = [threading.Thread(target=call, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes, world
+    world = World(size)
+    with ThreadPoolExecutor(size) as threads:
+        futures = [threads.submit(function, Threads(world, rank)) for rank in range(size)]
+    return [future.exception() or future.result() for future in futures], world
 
 
 def results(size, function):
