@@ -97,10 +97,10 @@ def test_other_distributions_import_declared_modules_only():
     def check(distribution):
         for path in sorted((DISTRIBUTIONS[distribution] / distribution).rglob("*.py")):
             for name, _ in imports(path):
-                package, _, rest = name.partition(".")
+                package, _, module = name.partition(".")
                 if package in PUBLIC_MODULES.keys() - {distribution} and path != TIMING:
                     modules = PUBLIC_MODULES[package]
-                    assert rest in modules or rest.rpartition(".")[0] in modules, f"{name_of(path)} imports {name}"
+                    assert module in modules or module.rpartition(".")[0] in modules, f"{name_of(path)} imports {name}"
 
     for_each({name: name for name in DISTRIBUTIONS}, check)
 

@@ -1,4 +1,4 @@
-"""What a fresh interpreter imports: only the standard library, until a call needs more; then plugins, which are independent."""
+"""A fresh interpreter imports only the standard library until a call needs more; then plugins, which are independent."""
 
 import sys
 

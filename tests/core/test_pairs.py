@@ -19,12 +19,12 @@ def test_every_pair_of_options_holds_on_every_path(backend, rng):
         state = mha.attention_state(query, key, value, **options)  # dense, or packed
         blocked = algebra.attention_state(prepare(query, key, value, **options)[1], block=(4, 2))
         rows, cols = slice(None, None, -2), slice(1, 5)
-        some = mha.attention_weights(query, key, state.lse, rows=rows, cols=cols, **options)
+        part = mha.attention_weights(query, key, state.lse, rows=rows, cols=cols, **options)
         for actual, wanted in (
             *((state.out, out), (state.lse, lse), (blocked.out, out), (blocked.lse, lse)),
-            *((mha.attention_weights(query, key, **options), weights), (some, weights[..., rows, cols])),
+            *((mha.attention_weights(query, key, **options), weights), (part, weights[..., rows, cols])),
         ):
             np.testing.assert_allclose(backend.to_numpy(actual), wanted, rtol=0, atol=1e-13)
 
     cases = zip(PAIRS, rng.spawn(len(PAIRS)), strict=True)  # each pair with its own random numbers
-    for_each({" and ".join(pair): (pair, own) for pair, own in cases}, check)
+    for_each({" and ".join(pair): (pair, generator) for pair, generator in cases}, check)

@@ -15,7 +15,7 @@ from mha_core.dispatch.backend import load
 MODULES = ("promises", "refusals", "inputs", "half_precision", "algebra", "weights", "pieces", "layers", "threads")
 """The modules of the suite that judge attention, its promises, pieces and layers; tests/conformance runs all of them."""
 GRADIENTS = ("gradients", "layer_gradients")
-"""Those that judge gradients: by the algebra, on the backend that has no kernels."""
+"""The modules that judge gradients, here by the algebra alone, on the backend that has no kernels."""
 
 
 @pytest.mark.parametrize("name", EACH_BACKEND)

@@ -33,10 +33,10 @@ def modules(package):
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_module_has_its_tests(room):
-    own = {path.name for path in (TESTS / room).rglob("test_*.py")}
+    tested = {path.name for path in (TESTS / room).rglob("test_*.py")}
     page = TESTS / room / "README.md"
     listed = page.read_text(encoding="utf-8") if page.exists() else ""
-    paths = [path for path in modules(ROOMS[room]) if f"test_{path.name}" not in own]
+    paths = [path for path in modules(ROOMS[room]) if f"test_{path.name}" not in tested]
     missing = [name for path in paths if f"`{(name := path.relative_to(ROOT / ROOMS[room]).as_posix())}`" not in listed]
     assert not missing, f"without a test file of their name; say in tests/{room}/README.md where they are tested: {missing}"
 

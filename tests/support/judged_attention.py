@@ -37,8 +37,8 @@ def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
 
     allowed and whole_bias are mask and bias as full arrays for the oracle; whole_bias may be left out if bias is an array.
     """
-    inputs = [x for x in (query, key, value, *options.values()) if isinstance(x, np.ndarray)]
-    before = [x.copy() for x in inputs]
+    passed = [x for x in (query, key, value, *options.values()) if isinstance(x, np.ndarray)]
+    before = [x.copy() for x in passed]
     shape = (*np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value))), *query.shape[-3:-1], value.shape[-1])
     for _ in range(2):  # memory that a kernel fails to write may then hold NaN
         np.full(shape, np.nan, dtype=query.dtype)
@@ -46,7 +46,7 @@ def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
     with mha.use_kernel("attention", "tiles"):
         out = mha.scaled_dot_product_attention(query, key, value, **options)
 
-    for x, y in zip(inputs, before, strict=True):
+    for x, y in zip(passed, before, strict=True):
         assert x.tobytes() == y.tobytes(), "an input was written to"
     assert state.out.dtype == out.dtype == query.dtype
     assert state.lse.dtype == (np.float64 if query.dtype == np.float64 else np.float32)

@@ -20,8 +20,10 @@ def test_choices_do_not_depend_on_blocks_or_masks(monkeypatch):
     monkeypatch.setattr(blocks, "_BLOCK", 64)
     with mha.use_kernel("attention", "algebra"), mha.use_kernel("attention_vjp", "algebra"):
         np.testing.assert_allclose(mha.scaled_dot_product_attention(q, q, q, **options), whole, atol=1e-14)
-        for found, expected in zip(mha.vjp(mha.scaled_dot_product_attention, q, q, q, **options)[1](d), gradients, strict=True):
-            np.testing.assert_allclose(found, expected, atol=1e-13)
+        for gradient, expected in zip(
+            mha.vjp(mha.scaled_dot_product_attention, q, q, q, **options)[1](d), gradients, strict=True
+        ):
+            np.testing.assert_allclose(gradient, expected, atol=1e-13)
     weights = mha.attention_weights(q, q, **options)
     np.testing.assert_allclose(weights @ q, whole, atol=1e-14)
 

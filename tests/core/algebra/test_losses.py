@@ -36,8 +36,8 @@ def loss_and_gradient(backend, logits, labels, *, ignore=None, label_smoothing=0
 def by_torch(logits, labels, *, ignore, label_smoothing, d_out=1.0):
     x = torch.tensor(logits, requires_grad=True)
     rows, answers = x.reshape(-1, logits.shape[-1]), torch.tensor(labels).reshape(-1)
-    given = {} if ignore is None else {"ignore_index": ignore}
-    loss = torch.nn.functional.cross_entropy(rows, answers, label_smoothing=label_smoothing, **given)
+    ignored = {} if ignore is None else {"ignore_index": ignore}
+    loss = torch.nn.functional.cross_entropy(rows, answers, label_smoothing=label_smoothing, **ignored)
     (gradient,) = torch.autograd.grad(loss, x, torch.tensor(d_out, dtype=x.dtype))
     return loss.detach().numpy(), gradient.numpy()
 

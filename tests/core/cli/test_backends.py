@@ -23,7 +23,7 @@ WIDTHS = (60, 80, 100, 400)
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """What the command prints at some widths, its records by name, and the modules that it imported itself."""
+    """Output of the command at some widths, its records by name, and the modules that it imported itself."""
     site = tmp_path_factory.mktemp("site")
     for name, source in {"broken": BROKEN, "lame": LAME, "hollow": HOLLOW}.items():
         install(site, name, source)
@@ -76,5 +76,5 @@ def test_the_records_are_json(outputs):
     assert rows["numpy"]["libraries"]["numpy"] == np.__version__
     assert "attention: sdpa" in rows["torch"]["kernels"]
     assert rows["torch"]["devices"][0] == "cpu"
-    others = {name: f"mha-{name}" for name in ("broken", "lame")}
-    assert {name: row["distribution"] for name, row in rows.items()} == dict.fromkeys(rows, "mha-core") | others
+    installed = {name: f"mha-{name}" for name in ("broken", "lame")}
+    assert {name: row["distribution"] for name, row in rows.items()} == dict.fromkeys(rows, "mha-core") | installed

@@ -1,4 +1,4 @@
-"""What an error tells the user to write is Python, and works: each line is copied from the message and run."""
+"""The line that an error tells the user to write is Python, and works: it is copied from the message and run."""
 
 import re
 from dataclasses import replace

@@ -49,10 +49,10 @@ def test_split_keys_give_the_same_bits_on_all_ranks(size, mask):
         held = (shard(x, "zigzag", group=group) for x in (key, value))
         return split_attention(query, *held, group=group, layout="zigzag", **options)
 
-    first, *others = results(size, attend)
+    first, *states_of_others = results(size, attend)
     for x, whole in zip(first, exact, strict=True):
         np.testing.assert_allclose(x, whole, rtol=0, atol=1e-12)
-    assert all((x == y).all() for other in others for x, y in zip(other, first, strict=True))
+    assert all((x == y).all() for other in states_of_others for x, y in zip(other, first, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -69,9 +69,9 @@ def test_ranks_may_hold_nothing_and_sequences_may_be_empty():
     x = np.random.default_rng(0).normal(size=(2, 5, 4))
     layout = [[range(5)], [], [range(0)]]
     exact = mha.attention_state(x, x, x, mask=mha.causal())
-    first, *others = states(3, ring_attention, [x] * 3, layout, mask=mha.causal())
+    first, *empty = states(3, ring_attention, [x] * 3, layout, mask=mha.causal())
     np.testing.assert_allclose(first.out, exact.out, atol=1e-12)
-    assert [state.out.shape for state in others] == [(2, 0, 4)] * 2
+    assert [state.out.shape for state in empty] == [(2, 0, 4)] * 2
     assert [state.out.shape for state in states(2, ring_attention, [x[:, :0]] * 3)] == [(2, 0, 4)] * 2
 
 

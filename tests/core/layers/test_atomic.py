@@ -35,9 +35,9 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path, mode):
 
 
 def test_a_new_file_has_the_permissions_that_open_would_give_it(tmp_path):
-    write(tmp_path / "ours")
-    (tmp_path / "theirs").touch()
-    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
+    write(tmp_path / "written")
+    (tmp_path / "touched").touch()
+    assert (tmp_path / "written").stat().st_mode == (tmp_path / "touched").stat().st_mode
 
 
 def test_a_link_stays_a_link_and_its_target_is_replaced(tmp_path):

@@ -89,8 +89,8 @@ def test_a_layer_shows_itself_whatever_backend_is_demanded():
 
 
 def test_a_text_encoder_is_shown_with_what_a_user_asks_of_a_model(tiny):
-    first, second, *rest = repr(tiny).splitlines()
+    first, second, *lines = repr(tiny).splitlines()
     pooling = "pooling=mean, normalize=True"
     assert first == f"TextEncoder(dim={tiny.dim}, max_seq_length={tiny.max_seq_length}, {pooling})"
     assert second.startswith("model: TextModel") and ", numpy float32, " in second
-    assert len(rest) < 24 and max(map(len, (first, second, *rest))) < 100
+    assert len(lines) < 24 and max(map(len, (first, second, *lines))) < 100

@@ -11,9 +11,9 @@ from mha_core.dispatch import contract
 def pieces(*arrays, **options):
     """Note the arguments, and return zeros."""
     received.append((arrays, options))
-    *given, _ = arrays
+    *arguments, _ = arrays
     names = options["wanted"]
-    return tuple(np.zeros_like(x) if x is not None and names else None for x in given)
+    return tuple(np.zeros_like(x) if x is not None and names else None for x in arguments)
 
 
 def embedding(d_out, ids, *, num_rows):

@@ -1,4 +1,4 @@
-"""What optimisers refuse: settings, gradients and states, each with the message that says what to do."""
+"""Settings, gradients and states that optimisers refuse, each with the message that says what to do."""
 
 from dataclasses import replace
 

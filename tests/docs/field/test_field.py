@@ -14,7 +14,7 @@ TEXT = PAGES[0].read_text(encoding="utf-8")
 
 def tables(text):
     """{feature: {column: cell}} of all tables that begin with ``| feature |``, without note numbers."""
-    found, header = {}, None
+    features, header = {}, None
     for line in text.splitlines():
         cells = [re.sub(r"\s*\(\d+(, \d+)*\)", "", cell).strip(" *") for cell in line.strip().strip("|").split("|")]
         if not line.startswith("|"):
@@ -22,9 +22,9 @@ def tables(text):
         elif cells[0] == "feature":
             header = cells[1:]
         elif header and set(cells[0]) - set("-: "):
-            assert cells[0] not in found, f"{cells[0]} is listed twice"
-            found[cells[0]] = dict(zip(header, cells[1:], strict=True))
-    return found
+            assert cells[0] not in features, f"{cells[0]} is listed twice"
+            features[cells[0]] = dict(zip(header, cells[1:], strict=True))
+    return features
 
 
 FIELD = tables(TEXT.partition("<!-- end -->")[2])
@@ -68,9 +68,9 @@ def test_peer_has_no_argument_that_the_table_does_not_know(column):
 def test_every_note_exists_and_is_used():
     body, _, notes = TEXT.partition("## Notes")
     used = {int(n) for group in re.findall(r"\((\d+(?:, \d+)*)\)", body) for n in group.split(", ")}
-    told = [int(n) for n in re.findall(r"^(\d+)\. ", notes, re.MULTILINE)]
-    assert told == list(range(1, len(told) + 1))
-    assert used == set(told)
+    numbers = [int(n) for n in re.findall(r"^(\d+)\. ", notes, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert used == set(numbers)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
