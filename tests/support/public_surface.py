@@ -32,11 +32,8 @@ def _names(module):
 
 def _described(module, name):
     value, path = getattr(module, name), f"{module.__name__}.{name}"
-    if isinstance(value, frozenset):
-        yield f"{path} = {', '.join(sorted(value))}"
-        return
-    if isinstance(value, int):
-        yield f"{path} = {value}"
+    if isinstance(value, frozenset | int):
+        yield f"{path} = {value if isinstance(value, int) else ', '.join(sorted(value))}"
         return
     if not inspect.isclass(value):
         yield f"{path}{_parameters(value)}"

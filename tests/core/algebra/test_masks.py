@@ -12,6 +12,7 @@ from mha_core.algebra.masks import Relation
 from mha_core.algebra.structure import structure_of
 
 seeds = st.integers(0, 2**32 - 1)
+make = np.asarray
 
 
 def block(mask, rows, cols, offset=0):
@@ -20,10 +21,6 @@ def block(mask, rows, cols, offset=0):
 
 def relation(mask, rows, cols, offset=0):
     return mask.relation(Grid(np, None, rows, cols, offset))
-
-
-def make(array):
-    return np.asarray(array)
 
 
 @given(seeds)

@@ -62,10 +62,8 @@ def test_a_mask_of_another_kind_is_refused_too():
 @pytest.mark.parametrize("array", REFUSED)
 def test_what_the_message_says_to_write_is_accepted(array):
     x, message = REFUSED[array]
-    written = {"matrix": lambda: np.asarray(x), "masked": lambda: x.filled(0)}.get(
-        array, lambda: x.astype(message.split("'")[1])
-    )
-    assert mha.relu(written()).dtype.isnative
+    convert = {"matrix": np.asarray, "masked": lambda x: x.filled(0)}.get(array, lambda x: x.astype(message.split("'")[1]))
+    assert mha.relu(convert(x)).dtype.isnative
 
 
 def test_other_subclasses_are_accepted(tmp_path):
