@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import zlib
+from contextlib import ExitStack
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test uses a network
@@ -18,12 +19,11 @@ import numpy as np
 import pytest
 from browser import chromium
 from project import ROOT
-from sample_kernels import Plugin, received
+from sample_kernels import Plugin, received, registered
 from tested_backends import EACH_BACKEND, WITHOUT_CUPY
 from tiny_models import write_tiny_model
 
 from mha_core.dispatch.backend import load
-from mha_core.plugin import register, unregister
 from mha_numpy import blas, cores
 
 FOLDERS = {"browser": ["browser"], "cuda": ["cuda", "rotating"], "field": ["field", "rotating"], "pages": ["pages"]}
@@ -80,25 +80,16 @@ def backend(request):
 def installed():
     """Return a function that registers kernels, and ``backends``, until the test ends."""
     received.clear()
-    plugins = []
-
-    def add(*kernels, backends=()):
-        plugins.append(Plugin(kernels, backends))
-        register(plugins[-1])
-        return plugins[-1]
-
-    yield add
-    for plugin in plugins:
-        unregister(plugin)
+    with ExitStack() as plugins:
+        yield lambda *kernels, backends=(): plugins.enter_context(registered(Plugin(kernels, backends)))
     received.clear()
 
 
 @pytest.fixture
 def native():
     """The compiled module of mha_native, and its plugin registered during the test."""
-    register(native_plugin.plugin())
-    yield importlib.import_module("mha_native.level").native
-    unregister(native_plugin.plugin())
+    with registered(native_plugin.plugin()):
+        yield importlib.import_module("mha_native.level").native
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def test_4_true_means_attend_and_an_integer_mask_is_refused(backend: BackendUnde
     out, _ = state_of(backend, *xyz, dtype=dtype, mask=backend.array(allowed))
     seen = for_each_head(backend.rounded(xyz[2][:, :, 2:3], dtype))
     np.testing.assert_array_equal(out, np.broadcast_to(seen, out.shape))  # a weight of exactly 1
-    with pytest.raises(TypeError, match="mask has dtype"):
+    with pytest.raises(TypeError, match=r"mask has dtype .*int(64|32); expected a boolean array.*write mask != 0"):
         state_of(backend, *xyz, dtype=dtype, mask=backend.array(allowed.astype(np.int64)))
 
 
@@ -304,8 +304,8 @@ def test_10_mixed_dtypes_are_type_errors_that_name_the_argument(backend: Backend
         pytest.skip("only one dtype is judged")
     one, other = backend.dtypes[:2]
     given = dict(zip(("query", "key", "value"), (backend.array(x, one) for x in xyz), strict=True))
-    for name, x in list(zip(given, xyz, strict=True))[1:]:
-        with pytest.raises(TypeError, match=f"{name} has dtype .*{other}, but query has"):
+    for name, x in {"key": xyz[1], "value": xyz[2], "bias": np.ones(lengths(xyz)), "sink": np.ones(4)}.items():
+        with pytest.raises(TypeError, match=f"{name}.* has dtype .*{other}, but query has .*{one}"):
             mha.scaled_dot_product_attention(**{**given, name: backend.array(x, other)})
 
 
@@ -342,7 +342,7 @@ def test_11_masks_and_biases_broadcast(
 def test_11_what_does_not_broadcast_is_refused(backend: BackendUnderTest, attention_by: ComputedBy, dtype: str) -> None:
     arrays = [np.ones(shape) for shape in SHAPES.values()]
     for shape in UNBROADCASTABLE:
-        with pytest.raises(ValueError, match="mask has shape"):
+        with pytest.raises(ValueError, match=r"mask has shape .* broadcasts to \(\.\.\., H, L, S\) = \(2, 4, 5, 7\)"):
             state_of(backend, *arrays, dtype=dtype, mask=backend.array(np.ones(shape, dtype=bool)))
         with pytest.raises(ValueError, match="bias has shape"):
             state_of(backend, *arrays, dtype=dtype, bias=backend.array(np.ones(shape), dtype))

@@ -5,10 +5,12 @@ import importlib
 import inspect
 from functools import cache
 
+import pytest
 from project import ROOT
 from together import for_each
 
 import mha_core
+from mha_core import plugin
 
 # what each floor of mha_core may import besides itself; "" is the package itself, which the command alone imports
 BELOW = {
@@ -26,16 +28,8 @@ BELOW = {
     "__init__": {"algebra", "dispatch", "distributed", "ops", "layers", "train"},
 }
 FOREIGN = {"torch", "cupy", "jax", "tensorflow", "scipy", "array_api_compat", "array_api_strict"}
-# files that import NumPy, inside functions: converters return NumPy arrays, and weights and vectors are stored as such
-NUMPY_IN = {
-    "mha_core/dispatch/backend.py",
-    "mha_core/layers/files.py",
-    "mha_core/layers/init.py",
-    "text/mha_text/models/files.py",
-    "text/mha_text/models/rope.py",
-    "text/mha_text/corpus/precision.py",
-    "text/mha_text/corpus/stored.py",
-}
+# files that import NumPy: converters return NumPy arrays, and weights are stored as such
+NUMPY_IN = {"mha_core/dispatch/backend.py", "mha_core/layers/files.py", "mha_core/layers/init.py"}
 CORE = {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / "mha_core").rglob("*.py"))}
 DISTRIBUTIONS = {
     "mha_text": ROOT / "text",
@@ -99,32 +93,14 @@ def test_imports_go_down_the_floors_only():
     for_each(CORE, check)
 
 
-def test_core_names_no_foreign_array_library_and_not_pytest():
-    def check(path):
-        assert (FOREIGN | {"pytest"}).isdisjoint(name.partition(".")[0] for name, _ in imports(path))
-
-    for_each(CORE, check)
-
-
-def test_core_imports_numpy_only_inside_functions_and_where_arrays_are_converted_or_stored():
-    def check(path):
-        inside = [function for name, function in imports(path) if name.partition(".")[0] == "numpy"]
-        assert None not in inside
-        assert not inside or name_of(path) in NUMPY_IN
-
-    for_each(CORE, check)
-
-
 def test_other_distributions_import_declared_modules_only():
-    """But for the benchmarks, which asv runs on commits of mha_core that are older than ``mha_core.shared``."""
-
     def check(distribution):
         for path in sorted((DISTRIBUTIONS[distribution] / distribution).rglob("*.py")):
             for name, _ in imports(path):
-                package, _, rest = name.partition(".")
-                if package in PUBLIC_MODULES.keys() - {distribution} and path != CONFORMANCE / "bench" / "timing.py":
+                package, _, module = name.partition(".")
+                if package in PUBLIC_MODULES.keys() - {distribution} and path != TIMING:
                     modules = PUBLIC_MODULES[package]
-                    assert rest in modules or rest.rpartition(".")[0] in modules, f"{name_of(path)} imports {name}"
+                    assert module in modules or module.rpartition(".")[0] in modules, f"{name_of(path)} imports {name}"
 
     for_each({name: name for name in DISTRIBUTIONS}, check)
 
@@ -146,35 +122,38 @@ def test_the_oracle_does_not_import_the_algebra():
         assert all(name.startswith(allowed) for name in inside), name_of(path)
 
 
-def test_plain_numpy_does_not_import_mha_core():
-    assert "mha_core" not in {name.partition(".")[0] for name, _ in imports(CONFORMANCE / "bench" / "plain_numpy.py")}
+TIMING = CONFORMANCE / "bench" / "timing.py"
+"""asv runs it on commits of mha_core that are older than ``mha_core.shared``."""
+BENCH = [path for path in sorted((CONFORMANCE / "bench").glob("*.py")) if path != TIMING]
+BACKENDS = sorted((ROOT / "backends").glob("*/__init__.py"))
+LATE = {
+    "core": (CORE.values(), {"numpy"}),
+    "benchmarks": (BENCH, {"mha_core"}),  # what they measure; relative imports refer to the tree that holds them
+    "plugins": (BACKENDS, FOREIGN | {"numpy"}),
+}
+"""Files, and packages that they import inside functions only."""
+NEVER = {
+    "core": (CORE.values(), FOREIGN | {"pytest"}),
+    "core, but for what converts or stores arrays": ([path for name, path in CORE.items() if name not in NUMPY_IN], {"numpy"}),
+    "plain NumPy": ([CONFORMANCE / "bench" / "plain_numpy.py"], {"mha_core"}),
+}
+"""Files, and packages that they do not import."""
 
 
-def test_benchmarks_import_mha_core_only_inside_functions():
-    """Relative imports refer to the tree that holds the benchmarks; ``mha_core`` is what they measure."""
-    for path in sorted((CONFORMANCE / "bench").glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        named = [
-            node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) and "mha_core" in ast.unparse(node)
-        ]
-        assert named == [], name_of(path)
+@pytest.mark.parametrize(("files", "packages"), LATE.values(), ids=LATE)
+def test_some_packages_are_imported_inside_functions_only(files, packages):
+    named = {name_of(path): {name.partition(".")[0] for name, function in imports(path) if function is None} for path in files}
+    assert named and not {path: names & packages for path, names in named.items() if names & packages}
 
 
-def test_dispatch_imports_numpy_only_in_to_numpy():
-    files = (ROOT / "mha_core" / "dispatch").glob("*.py")
-    assert {function for path in files for name, function in imports(path) if name == "numpy"} <= {"to_numpy"}
-
-
-def test_plugin_modules_import_their_library_on_need_only():
-    files = sorted((ROOT / "backends").glob("*/__init__.py"))
-    assert files
-    for path in files:
-        at_module_level = {name.partition(".")[0] for name, function in imports(path) if function is None}
-        assert at_module_level.isdisjoint(FOREIGN | {"numpy"}), name_of(path)
+@pytest.mark.parametrize(("files", "packages"), NEVER.values(), ids=NEVER)
+def test_some_packages_are_not_imported(files, packages):
+    named = {name_of(path): {name.partition(".")[0] for name, _ in imports(path)} for path in files}
+    assert named and not {path: names & packages for path, names in named.items() if names & packages}
 
 
 def test_no_backend_folder_is_named_like_a_library():
-    assert all(path.parent.name.startswith("mha_") for path in (ROOT / "backends").glob("*/__init__.py"))
+    assert all(path.parent.name.startswith("mha_") for path in BACKENDS)
 
 
 def test_no_file_is_longer_than_350_lines():
@@ -184,13 +163,14 @@ def test_no_file_is_longer_than_350_lines():
     for_each(SOURCE, check)
 
 
-def test_every_public_name_has_its_own_docstring():
+@pytest.mark.parametrize("module", [mha_core, plugin], ids=lambda module: module.__name__)
+def test_every_public_name_has_its_own_docstring(module):
     def check(name):
-        doc = inspect.getdoc(getattr(mha_core, name)) or ""
+        doc = inspect.getdoc(getattr(module, name)) or ""
         assert doc.strip()
         assert not doc.startswith(f"{name}("), "dataclass and NamedTuple write this signature if there is no docstring"
 
-    for_each({name: name for name in PUBLIC}, check)
+    for_each({name: name for name in module.__all__}, check)
 
 
 def test_all_lists_every_public_name_and_nothing_else():
@@ -202,9 +182,3 @@ def test_every_module_has_a_docstring():
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
     for_each(CORE, check)
-
-
-def test_names_for_plugin_authors_are_listed_and_documented():
-    plugin = importlib.import_module("mha_core.plugin")
-    assert {"AttentionProblem", "Backend", "Call", "Kernel", "hookimpl"} <= set(plugin.__all__)
-    assert all(inspect.getdoc(getattr(plugin, name)) for name in plugin.__all__)

@@ -1,79 +1,106 @@
-"""The promises of docs/promises.md on every backend: the conformance suite judges them; what it does not try is here.
+"""The promises of docs/promises.md on every backend, as the conformance suite judges them; and promise 13, memory, here."""
 
-13 is in tests/core/test_promises_at_scale.py.
-"""
+import tracemalloc
 
-import array_api_strict
 import numpy as np
 import pytest
-import torch
 from project import INSTALLED
 from suite import SUITE, conform
 from tested_backends import EACH_BACKEND
 
 import mha_core as mha
-from mha_conformance import oracle
-from mha_conformance.cases.bad_inputs import SHAPES
+import mha_core.ops.operation as operation
+from mha_core.dispatch.backend import load
 
 MODULES = ("promises", "refusals", "inputs", "half_precision", "algebra", "weights", "pieces", "layers", "threads")
 """The modules of the suite that judge attention, its promises, pieces and layers; tests/conformance runs all of them."""
+GRADIENTS = ("gradients", "layer_gradients")
+"""The modules that judge gradients, here by the algebra alone, on the backend that has no kernels."""
 
 
 @pytest.mark.parametrize("name", EACH_BACKEND)
 def test_the_suite_finds_nothing_wrong(name, tmp_path):
     """In all dtypes of the backend: by what is chosen, by each kernel, and by the algebra."""
-    suite = [*SUITE[:-1], *(f"{SUITE[-1]}.test_{module}" for module in MODULES)]
-    more = ["--plugin", "strict_plugin"] if name == "array_api_strict" else []
+    strict = name == "array_api_strict"
+    suite = [*SUITE[:-1], *(f"{SUITE[-1]}.test_{module}" for module in (*MODULES, *(GRADIENTS if strict else ())))]
+    more = ["--plugin", "strict_plugin"] if strict else []
     done = conform(name, "--quick", *more, cwd=tmp_path, suite=suite, path=[INSTALLED])
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.fixture
-def xyz(rng):
-    """query (2, 4, 5, 6), key and value (2, 2, 7, ...), float64."""
-    return tuple(rng.normal(size=shape) for shape in SHAPES.values())
+def traced(function):
+    """Return the bytes that Python holds after a call of a function and did not before, and the most that it held meanwhile."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
 
 
-def test_4_an_integer_mask_is_refused_with_what_to_write(backend, xyz):
-    mask = backend.from_numpy(np.ones((5, 7), dtype=np.int64))
-    with pytest.raises(TypeError, match=r"mask has dtype .*int64; expected a boolean array.*write mask != 0"):
-        mha.attention_state(*map(backend.from_numpy, xyz), mask=mask)
+MASKS = {
+    "none": lambda length: None,
+    "causal": lambda length: mha.causal(),
+    "window": lambda length: mha.window(64, 0),
+    "either": lambda length: mha.prefix(10) | mha.causal(),
+    "array": lambda length: np.arange(length)[:, None] % 3 != np.arange(length) % 3,
+}
 
 
-def test_9_bfloat16_is_rounded_once_at_the_end(rng):
-    query, key, value = (torch.asarray(rng.normal(size=(1, 4, 64)) * 3).to(torch.bfloat16) for _ in range(3))
-    out, _, _ = oracle.attention(*(x.double().numpy() for x in (query, key, value)))
-    with mha.use_kernel("attention", "algebra"):
-        state = mha.attention_state(query, key, value)
-    np.testing.assert_allclose(state.out.double().numpy(), out, rtol=2**-8, atol=1e-6)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("library", ["numpy", "array_api_strict"])
+def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library):
+    make = load(library).from_numpy
+    mha.set_num_threads(1)  # each thread keeps memory for later calls, and it is chance which threads take part
+
+    def peak(length):
+        arrays = [make(rng.normal(size=(1, length, 8)).astype(np.float32)) for _ in range(3)]
+        visible = MASKS[mask](length)
+        visible = make(visible) if mask == "array" else visible
+        return traced(lambda: mha.scaled_dot_product_attention(*arrays, mask=visible))[1]
+
+    try:
+        first, small, large = peak(4096), peak(2048), peak(4096)  # the first includes memory that is kept for later calls
+    finally:
+        mha.set_num_threads(None)
+    assert large < 1.5 * small + 4096 * 8 * 4 * 4
+    assert max(first, large) < 4096 * 4096 * 4 / 4
 
 
-def test_10_wrong_dtypes_are_type_errors_that_name_the_argument(backend, xyz):
-    query, key, value = map(backend.from_numpy, xyz)
-    integers = backend.from_numpy(np.ones((2, 4, 5, 6), dtype=np.int64))
-    narrow = backend.from_numpy(xyz[1].astype(np.float32))
-    written = r"write {0} = ({0}\.(astype|to)\(|[\w.]+\.astype\({0}, ).*{1}'?\)$"  # test_advice.py runs what is written
-    expected = "query has dtype .*int64; expected a floating dtype: " + written.format("query", "float32")
-    with pytest.raises(TypeError, match=expected):
-        mha.scaled_dot_product_attention(integers, key, value)
-    expected = "key has dtype .*float32, but query has .*float64: " + written.format("key", "float64")
-    with pytest.raises(TypeError, match=expected):
-        mha.scaled_dot_product_attention(query, narrow, value)
-    for name in ("bias", "sink"):
-        with pytest.raises(TypeError, match=f"{name}.* has dtype .*float32, but query has"):
-            mha.scaled_dot_product_attention(query, key, value, **{name: backend.from_numpy(np.ones(4, dtype=np.float32))})
+def test_memory_kept_for_masks_that_are_never_used_again_is_bounded(rng, monkeypatch):
+    """Packed texts have other lengths each time, and the lengths are part of what identifies a call."""
+    monkeypatch.setattr(operation.PlanStore, "MOST_NUMBERS", 2**12)  # so that few calls exceed it
+    x = np.ones((1, 8, 4), dtype=np.float32)
+
+    def call(times):
+        for _ in range(times):
+            lengths = np.bincount(rng.integers(0, 1000, size=8), minlength=1000).tolist()
+            mha.scaled_dot_product_attention(x, x, x, mask=mha.packed(lengths))
+
+    call(10)  # fills what is kept for other reasons
+    assert traced(lambda: call(100))[0] < 100 * 1000 * 8 / 4  # bytes: a quarter of the memory of all lengths
 
 
-def test_10_mixed_libraries_and_devices_are_type_errors(xyz):
-    query, key, value = xyz
-    with pytest.raises(mha.BackendMismatch, match=r"key is a array_api_strict.*numpy\.ndarray: write key = numpy\.from_dlpack"):
-        mha.scaled_dot_product_attention(query, array_api_strict.asarray(key), value)
-    here, elsewhere = torch.ones(2, 3), torch.ones(2, 3, device="meta")
-    with pytest.raises(mha.BackendMismatch, match="key is on device meta, but query is on cpu: move it there first"):
-        mha.scaled_dot_product_attention(here, elsewhere, here)
+def test_13_no_array_of_a_long_problem_is_as_large_as_its_scores():
+    """On torch, which shows every result of every operation."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
 
+    class Largest(TorchDispatchMode):
+        elements = 0
 
-def test_11_the_shape_that_a_mask_broadcasts_to_is_named(backend, xyz):
-    mask = backend.from_numpy(np.ones((3, 5, 7), dtype=bool))
-    with pytest.raises(ValueError, match=r"mask has shape .*; expected .* broadcasts to \(\.\.\., H, L, S\) = \(2, 4, 5, 7\)"):
-        mha.attention_state(*map(backend.from_numpy, xyz), mask=mask)
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                self.elements = max(self.elements, result.untyped_storage().nbytes() // result.element_size())
+            return result
+
+    query, key, value = torch.randn(3, 1, 4096, 8)
+    hides = torch.rand(4096, 4096) < 0.5
+    for options in ({}, {"mask": mha.causal()}, {"mask": mha.window(9, 0), "bias": mha.alibi(1)}):
+        with Largest() as largest:
+            mha.scaled_dot_product_attention(query, key, value, **options)
+        assert largest.elements <= 1 << 20
+    with Largest() as largest:
+        mha.scaled_dot_product_attention(query, key, value, mask=hides)
+    assert largest.elements == 4096 * 4096  # views of the mask itself, and nothing else of that size

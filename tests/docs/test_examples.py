@@ -1,14 +1,13 @@
 """The examples of training: what they learn, that backends agree, and that sentence-transformers reads what is written."""
 
 import importlib.util
-import os
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 from needs import installed
+from processes import printed
 from project import ROOT
 
 import mha_text as mt
@@ -19,10 +18,7 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the tests 
 
 def run(name, *words):
     """Run an example; return what it prints."""
-    words = [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, words)]
-    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | ONE_THREAD, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed([sys.executable, "-W", "error", EXAMPLES / name], *words, **ONE_THREAD)
 
 
 def loaded(name):
@@ -59,12 +55,12 @@ def test_a_text_encoder_is_fine_tuned_and_read_by_sentence_transformers(minilm, 
     from sentence_transformers import SentenceTransformer
 
     printed = run("finetune.py", minilm, tmp_path / "out", "--steps", 10)
-    losses = [float(found) for found in re.findall(r"loss ([\d.]+)", printed)]
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
     assert losses[-1] < 0.8 * losses[0], printed
     texts = ["twenty-two", "22", "a hundred and one dogs"]
     ours = mt.TextEncoder.from_pretrained(tmp_path / "out").encode(texts)
-    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    expected = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
     before = mt.TextEncoder.from_pretrained(minilm).encode(texts)
     assert np.abs(ours - before).max() > 0.01
 

@@ -86,10 +86,10 @@ def hover(browser, element):
 
 def complaint(browser, script):
     """Run a script in the page, and return the first message that the browser logs."""
-    found = []
+    messages = []
     browser.execute_script(script)
-    until(browser, lambda: found.extend(browser.get_log("browser")) or found)
-    return found[0]["message"]
+    until(browser, lambda: messages.extend(browser.get_log("browser")) or messages)
+    return messages[0]["message"]
 
 
 IMAGE_FROM_ELSEWHERE = "new Image().src = 'https://example.invalid/a.png'"

@@ -1,7 +1,7 @@
 """Checks of the NumPy kernel ``tiles``, element by element, with the bounds of the conformance suite."""
 
 import pickle
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -12,15 +12,13 @@ NOTHING = 2.0**-99
 """A weight below this, relative to the largest weight of its row or the sink, may have any value below this, such as 0."""
 
 
-def tiles(query, key, value, **options):
+def by(kernel, query, key, value, **options):
     """Return the kernel's state; raise KernelUnsupported if the kernel does not support the call."""
-    with mha.use_kernel("attention", "tiles"):
+    with mha.use_kernel("attention", kernel):
         return mha.attention_state(query, key, value, **options)
 
 
-def algebra(query, key, value, **options):
-    with mha.use_kernel("attention", "algebra"):
-        return mha.attention_state(query, key, value, **options)
+tiles, algebra = partial(by, "tiles"), partial(by, "algebra")
 
 
 def normal(rng, *shape, dtype=np.float32, times=1.0):
@@ -39,8 +37,8 @@ def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
 
     allowed and whole_bias are mask and bias as full arrays for the oracle; whole_bias may be left out if bias is an array.
     """
-    given = [x for x in (query, key, value, *options.values()) if isinstance(x, np.ndarray)]
-    before = [x.copy() for x in given]
+    passed = [x for x in (query, key, value, *options.values()) if isinstance(x, np.ndarray)]
+    before = [x.copy() for x in passed]
     shape = (*np.broadcast_shapes(*(x.shape[:-3] for x in (query, key, value))), *query.shape[-3:-1], value.shape[-1])
     for _ in range(2):  # memory that a kernel fails to write may then hold NaN
         np.full(shape, np.nan, dtype=query.dtype)
@@ -48,7 +46,7 @@ def judge(query, key, value, *, allowed=None, whole_bias=None, **options):
     with mha.use_kernel("attention", "tiles"):
         out = mha.scaled_dot_product_attention(query, key, value, **options)
 
-    for x, y in zip(given, before, strict=True):
+    for x, y in zip(passed, before, strict=True):
         assert x.tobytes() == y.tobytes(), "an input was written to"
     assert state.out.dtype == out.dtype == query.dtype
     assert state.lse.dtype == (np.float64 if query.dtype == np.float64 else np.float32)
@@ -90,9 +88,8 @@ def assert_lowest_numbers_are_only_numbers(rng, length):
     assert (out == 0).all() and (lse == sink[:, None]).all()
 
 
-def same_bits(*states):
-    first, *others = states
-    for other in others:
+def same_bits(first, *states):
+    for other in states:
         for name, a, b in zip(("out", "lse"), first, other, strict=True):
             assert a.tobytes() == b.tobytes(), f"{name} differs"
 

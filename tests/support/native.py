@@ -5,11 +5,11 @@ That folder is on no path of other tests, whose calls would otherwise be compute
 
 import functools
 import importlib
-import os
-import subprocess
 import sys
 
 import pytest
+from judged_attention import normal as normal
+from processes import printed
 from project import PATHS, ROOT
 
 import mha_core as mha
@@ -55,10 +55,4 @@ def chosen(*arrays, **options):
 
 def in_process(code, **environment):
     """Run Python code in a process in which the plugin is installed; return what it prints."""
-    path = os.pathsep.join([str(BUILT), *map(str, PATHS)])
-    environment = {**os.environ, "PYTHONPATH": path, **environment}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return printed([sys.executable, "-W", "error", "-c", code], path=[BUILT, *PATHS], **environment).strip()

@@ -37,7 +37,7 @@ ml_dtypes mpmath ndonnx onnx onnxruntime plotly pluggy ruff safetensors selenium
 tqdm transformers
 """
 INSTALL = _OTHER_NAMES | {name: f"pip install {name.replace('_', '-')}" for name in _SAME_NAMES.split()}
-"""How to install each library, by the name that is imported."""
+"""The command that installs each library, by the name that is imported."""
 
 
 def reason(library):
@@ -56,8 +56,8 @@ def without(library):
 
 def installed(*libraries):
     """Return the mark for tests that need these libraries."""
-    found = next(filter(None, map(without, libraries)), "")
-    return pytest.mark.skipif(bool(found), reason=found)
+    why = next(filter(None, map(without, libraries)), "")
+    return pytest.mark.skipif(bool(why), reason=why)
 
 
 def missing(error):

@@ -69,28 +69,28 @@ class Command:
 
 def blocks(page):
     """Return the blocks of a page in order. A ``text`` block right after a ``python`` block becomes its ``shown``."""
-    text, found, end = page.read_text(encoding="utf-8"), [], 0
+    text, parts, end = page.read_text(encoding="utf-8"), [], 0
     for match in _BLOCK.finditer(text):
-        follows = found and found[-1].kind == "python" and not text[end : match.start()].strip()
+        follows = parts and parts[-1].kind == "python" and not text[end : match.start()].strip()
         if match["kind"] == "text" and follows:
-            last = found.pop()
-            found.append(Block(last.kind, last.code, last.line, match["code"], last.not_run))
+            last = parts.pop()
+            parts.append(Block(last.kind, last.code, last.line, match["code"], last.not_run))
         else:
             line = text.count("\n", 0, match.start("code")) + 1
-            found.append(Block(match["kind"], match["code"], line, not_run=match["why"] or ""))
+            parts.append(Block(match["kind"], match["code"], line, not_run=match["why"] or ""))
         end = match.end()
-    return found
+    return parts
 
 
 def commands(page):
     """Return the commands of a page's console blocks."""
-    found = []
+    lines = []
     for block in blocks(page):
         if block.kind == "console":
             for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
                 line, _, shown = part.partition("\n")
-                found.append(Command(line.partition(" #")[0].strip(), shown or None, block.not_run))
-    return found
+                lines.append(Command(line.partition(" #")[0].strip(), shown or None, block.not_run))
+    return lines
 
 
 def write_files(page, folder):

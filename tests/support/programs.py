@@ -6,6 +6,8 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+from processes import printed
+
 ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "dask", "array_api_compat", "array_api_strict")
 # each backend is probed once, in a process that takes seconds to import its library, and its record is shown again and again
 _BACKENDS = """
@@ -25,19 +27,34 @@ print(json.dumps([[shown(*options) for options in {options}], sorted(sys.modules
 
 def run(program, *path):
     """Return what a Python program prints as JSON, in a fresh interpreter; ``path`` are more directories to import from."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(printed(program, path=path))
 
 
-def shown_backends(options, *path, without=()):
-    """Return what ``mha backends`` prints for each of some lists of a width and options, and what it imported itself.
+def install(site, name, source):
+    """Write a distribution with one plugin module, as an installer does; without a source the module is missing."""
+    if source is not None:
+        (site / f"{name}_plugin.py").write_text(source, encoding="utf-8")
+    info = site / f"mha_{name}-1.{len(name)}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mha-{name}\nVersion: 1.{len(name)}\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(f"[mha_core.plugins]\n{name} = {name}_plugin\n", encoding="utf-8")
 
-    ``path`` are more directories to import from. Libraries of ``without`` cannot be imported: each would take seconds.
+
+LAME = """
+from mha_core.plugin import Backend, hookimpl
+
+@hookimpl
+def mha_backends():
+    yield Backend("lame", 1, ("lame:Array",), lambda: __import__("no_such_library"), install="pip install 'lame[all]'")
+"""
+"""A plugin whose library is missing."""
+
+
+def shown_backends(options, *path):
+    """Return what ``mha backends`` prints for each list of a width and options, and what it imported itself.
+
+    ``path`` are more directories to import from.
     """
-    for library in without:
-        (path[0] / f"{library}.py").write_text("raise ImportError('it is left out here')", encoding="utf-8")
     return run(_BACKENDS.replace("{options}", repr(options)), *path)
 
 

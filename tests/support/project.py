@@ -7,4 +7,4 @@ SUPPORT = ROOT / "tests" / "support"
 INSTALLED = ROOT / "build" / "backends"
 """The distributions in backends that have a pyproject of their own, and frozen_v1, installed by pip."""
 PATHS = [ROOT, *(ROOT / name for name in ("backends", "text", "conformance")), SUPPORT, SUPPORT / "texts", INSTALLED]
-"""What a program of a test imports from."""
+"""The folders that a program of a test imports from."""

@@ -2,30 +2,26 @@
 
 import ast
 from functools import cache
+from itertools import groupby
 
 from project import ROOT
 
-OURS = [ROOT / "tests" / "core" / "test_promises.py", ROOT / "tests" / "core" / "test_promises_at_scale.py"]
+OURS = ROOT / "tests" / "core" / "test_promises.py"
 SUITE = sorted((ROOT / "conformance" / "mha_conformance").glob("test_*.py"))
 
 
 def held_by(promise):
     """Return (file, function) of every test of a promise: ours first, then the suite's."""
-    ours = [(path, test.name) for path in OURS for test in _tests(path) if test.name.startswith(f"test_{promise}_")]
+    ours = [(OURS, test.name) for test in _tests(OURS) if test.name.startswith(f"test_{promise}_")]
     return ours + [(path, test.name) for path in SUITE for test in _tests(path) if promise in _marked(path, test)]
 
 
 def listing(promise):
     """Return the tests of a promise by file, as the Markdown list of docs/promises.md."""
-    found = {}
-    for path, name in held_by(promise):
-        found.setdefault(path, []).append(name)
-    return "".join(_line(path, names) for path, names in found.items())
-
-
-def _line(path, names):
-    where = path.relative_to(ROOT).as_posix()
-    return f"- [{where}](../{where}):\n" + "".join(f"  - `{name}`\n" for name in names)
+    lines = []
+    for path, tests in groupby(held_by(promise), lambda test: test[0].relative_to(ROOT).as_posix()):
+        lines += [f"- [{path}](../{path}):\n", *(f"  - `{name}`\n" for _, name in tests)]
+    return "".join(lines)
 
 
 @cache
@@ -39,12 +35,8 @@ def _tests(path):
 
 def _marked(path, test):
     """Return the promises of a test: those of its own mark, or of its module's if it has no mark."""
-    own = _promises(test.decorator_list)
-    if own:
-        return own
-    return _promises(
-        [node.value for node in _body(path) if isinstance(node, ast.Assign) and node.targets[0].id == "pytestmark"]
-    )
+    of_module = [node.value for node in _body(path) if isinstance(node, ast.Assign) and node.targets[0].id == "pytestmark"]
+    return _promises(test.decorator_list) or _promises(of_module)
 
 
 def _promises(marks):

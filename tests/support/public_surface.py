@@ -1,6 +1,6 @@
 """The public surface as lines of text: every name of ``__all__``, and the parameters of every function, class and method.
 
-``python tests/support/public_surface.py`` writes it to public_surface.txt; tests/core/test_public_surface.py checks the file.
+``python tests/support/public_surface.py`` writes it to public_surface.txt; tests/core/test_tools.py checks the file.
 """
 
 import inspect
@@ -32,11 +32,8 @@ def _names(module):
 
 def _described(module, name):
     value, path = getattr(module, name), f"{module.__name__}.{name}"
-    if isinstance(value, frozenset):
-        yield f"{path} = {', '.join(sorted(value))}"
-        return
-    if isinstance(value, int):
-        yield f"{path} = {value}"
+    if isinstance(value, frozenset | int):
+        yield f"{path} = {value if isinstance(value, int) else ', '.join(sorted(value))}"
         return
     if not inspect.isclass(value):
         yield f"{path}{_parameters(value)}"

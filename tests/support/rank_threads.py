@@ -2,8 +2,10 @@
 
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 from mha_core.distributed import layout_of, shard
 
@@ -61,20 +63,10 @@ class Threads:
 
 def run(size, function):
     """Return the results of ``function(engine)`` on each rank, or the error of a rank in place of its result, and the world."""
-    world, outcomes = World(size), [None] * size
-
-    def call(rank):
-        try:
-            outcomes[rank] = function(Threads(world, rank))
-        except Exception as error:
-            outcomes[rank] = error
-
-    threads = [threading.Thread(target=call, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes, world
+    world = World(size)
+    with ThreadPoolExecutor(size) as threads:
+        futures = [threads.submit(function, Threads(world, rank)) for rank in range(size)]
+    return [future.exception() or future.result() for future in futures], world
 
 
 def results(size, function):
@@ -84,6 +76,13 @@ def results(size, function):
         if isinstance(error, Exception):
             raise error
     return outcomes
+
+
+def assert_refused(size, function, error, message):
+    """Assert that a function raises an error with a message on every rank."""
+    for outcome in run(size, function)[0]:
+        with pytest.raises(error, match=message):
+            raise outcome
 
 
 def states(size, attend, arrays, layout="contiguous", **options):

@@ -1,14 +1,14 @@
 """Kernels that record their arguments and return what the algebra never would, calls for them, and plugins that yield them."""
 
-from dataclasses import dataclass
+from contextlib import contextmanager
 
 import numpy as np
 
 import mha_core as mha
-from mha_core.algebra.biases import Bias
-from mha_core.plugin import AttentionState, Backend, Kernel, hookimpl
+from mha_conformance.cases import features
+from mha_core.plugin import AttentionState, Backend, Kernel, hookimpl, register, unregister
 
-BATCH, HEADS, LENGTH, WIDTH = 2, 4, 6, 8
+BATCH, HEADS, LENGTH, WIDTH = features.BATCH, features.HEADS, 6, 8
 ANSWER = 7.0
 received = []
 """(op, arguments, options) of each call of a kernel, in order; tests clear it."""
@@ -63,55 +63,20 @@ def _first_argument(op):
     return kernel
 
 
-gelu = _first_argument("gelu")
-linear = _first_argument("linear")
-layer_norm = _first_argument("layer_norm")
-rms_norm = _first_argument("rms_norm")
-relu = _first_argument("relu")
-silu = _first_argument("silu")
-rotary = _first_argument("rotary")
+for _op in ("gelu", "linear", "layer_norm", "rms_norm", "relu", "silu", "rotary"):
+    globals()[_op] = _first_argument(_op)  # a kernel is found in its module by its name
 
 
-@dataclass(frozen=True, eq=False)
-class KeyBias(Bias):
-    """A bias that is not one of core's."""
-
-    slope: float
-
-    def block(self, grid):
-        return self.slope * grid.xp.astype(grid.key_index, grid.xp.float64)
+FEATURES = [name for name in features.FEATURES if name != "lse"]
+"""The features of attention that a call may use."""
 
 
-FEATURES = {
-    "causal": lambda normal: {"mask": mha.causal()},
-    "window": lambda normal: {"mask": mha.window(2, 1)},
-    "key_lengths": lambda normal: {"mask": mha.key_lengths(np.asarray([3, LENGTH]))},
-    "packed": lambda normal: {"mask": mha.packed([2, 4])},
-    "array_mask": lambda normal: {"mask": normal(LENGTH, LENGTH) < 0.5},
-    "mask": lambda normal: {"mask": mha.causal() | mha.prefix(3)},
-    "bias": lambda normal: {"bias": normal(HEADS, LENGTH, LENGTH)},
-    "alibi": lambda normal: {"bias": mha.alibi(HEADS)},
-    "relative_bias": lambda normal: {"bias": mha.relative_bias(normal(8, HEADS), bidirectional=True, max_distance=5)},
-    "bias_term": lambda normal: {"bias": KeyBias(0.5)},
-    "softcap": lambda normal: {"softcap": 0.5},
-    "sink": lambda normal: {"sink": normal(HEADS)},
-    "grouped_query": lambda normal: {name: normal(BATCH, 2, LENGTH, WIDTH) for name in ("key", "value")},
-    "value_dim": lambda normal: {"value": normal(BATCH, HEADS, LENGTH, 3)},
-    "broadcast": lambda normal: {name: normal(1, HEADS, LENGTH, WIDTH) for name in ("key", "value")},
-}
-"""By feature, the arguments with which a plain attention call uses this feature and no other."""
-
-
-def a_call(rng, *features, **changes):
+def a_call(rng, *names, **changes):
     """Return the arguments of an attention call that uses these features and no others, apart from ``changes``."""
-
-    def normal(*shape):
-        return rng.normal(size=shape)
-
-    call = {name: normal(BATCH, HEADS, LENGTH, WIDTH) for name in ("query", "key", "value")}
-    for feature in features:
-        call |= FEATURES[feature](normal)
-    return call | changes
+    call = features.with_features(features.plain(rng, LENGTH, WIDTH), names, rng)
+    call = features.rounded(call, np.asarray)
+    options = {name: option(np.asarray) for name, option in call.options.items()}
+    return {"query": call.query, "key": call.key, "value": call.value, **options, **changes}
 
 
 A, W, B, TABLE = np.ones((2, 3)), np.eye(3), np.zeros(3), np.ones((2, 1))
@@ -142,6 +107,16 @@ class Plugin:
     @hookimpl
     def mha_kernels(self):
         yield from self.kernels
+
+
+@contextmanager
+def registered(plugin):
+    """Register a plugin until the block ends."""
+    register(plugin)
+    try:
+        yield plugin
+    finally:
+        unregister(plugin)
 
 
 def a_kernel(op="attention", **changes):

@@ -1,5 +1,7 @@
 """Problems of attention with every kind of mask and bias, whole and over ranks."""
 
+from functools import partial
+
 import numpy as np
 from rank_threads import assert_parts, assert_state_parts, results, states
 
@@ -26,6 +28,7 @@ def masks():
         "lengths": mha.key_lengths(lengths[:, 0]) & mha.window(20, 20),
         "segments": mha.segments(*ids),
         "array": mha.array_mask(r.random((2, 1, L, S)) < 0.6),
+        "heads": mha.array_mask(r.random((H, L, S)) < 0.7),
         "row": mha.array_mask(r.random((S,)) < 0.6),
         "not": ~mha.window(3, 3),
     }
@@ -48,34 +51,23 @@ def problem(dtype=np.float64):
     return arrays, {"query_offset": 3, "sink": rng.normal(size=H).astype(dtype), "softcap": 4.0}
 
 
-def one_process(arrays, d, **options):
-    """Return the gradients of query, key, value and of a sink."""
-    _, pullback = mha.vjp(mha.attention_state, *arrays, **options)
-    found = pullback(d)
-    return [*found, found.options["sink"]]
-
-
-def over_ranks(size, attend, arrays, d, layout, **options):
-    """Return the gradients that each rank has: of its parts of query, key and value, and its share of that of a sink."""
+def compare(size, attend, arrays, layout, seed=0, context="", sink=None, **options):
+    """Assert that attention over ranks and its gradients equal those of one process: of query, key, value and the sink."""
+    learned = {} if sink is None else {"sink": sink}
+    state, pullback = mha.vjp(partial(mha.attention_state, **options), *arrays, **learned)
+    r = np.random.default_rng(seed)
+    d = mha.AttentionState(r.normal(size=state.out.shape), r.normal(size=state.lse.shape))
+    exact = pullback(d)
 
     def on_rank(group):
         *parts, d_out, d_lse = (shard(x, layout, group=group) for x in (*arrays, d.out, d.lse[..., None]))
-        _, pullback = mha.vjp(attend, *parts, group=group, layout=layout, **options)
+        _, pullback = mha.vjp(partial(attend, group=group, layout=layout, **options), *parts, **learned)
         gradients, again = (pullback(mha.AttentionState(d_out, d_lse[..., 0])) for _ in range(2))
         assert all((a == b).all() for a, b in zip(gradients, again, strict=True))
-        return [*gradients, gradients.options["sink"]]
+        return [*gradients, gradients.options.get("sink", 0.0)]
 
-    return results(size, on_rank)
-
-
-def compare(size, attend, arrays, layout, seed, context="", **options):
-    """Assert that attention over ranks and its gradients, of random gradients of the state, equal those of one process."""
-    state = mha.attention_state(*arrays, **options)
-    r = np.random.default_rng(seed)
-    d = mha.AttentionState(r.normal(size=state.out.shape), r.normal(size=state.lse.shape))
-    assert_state_parts(states(size, attend, arrays, layout, **options), state, layout)
-    *exact, exact_sink = one_process(arrays, d, **options)
-    *gradients, sinks = zip(*over_ranks(size, attend, arrays, d, layout, **options), strict=True)
+    assert_state_parts(states(size, attend, arrays, layout, **learned, **options), state, layout)
+    *gradients, sinks = zip(*results(size, on_rank), strict=True)
     for parts, whole in zip(gradients, exact, strict=True):
         assert_parts(parts, whole, layout, context=context)
-    np.testing.assert_allclose(sum(sinks), exact_sink, rtol=0, atol=1e-12, err_msg=context)
+    np.testing.assert_allclose(sum(sinks), exact.options.get("sink", 0.0), rtol=0, atol=1e-12, err_msg=context)

@@ -19,10 +19,9 @@ def pytest_addoption(parser):
     )
 
 
-def share_of(item):
-    """Return the share, from 1 to COUNT, of a rotating test; those marked ``rotating("word")`` are in one share."""
-    words = item.get_closest_marker("rotating").args or (item.nodeid,)
-    return zlib.crc32(words[0].encode()) % COUNT + 1
+def share_of(word):
+    """Return the share, from 1 to COUNT, of a rotating test's name, or of the tests marked ``rotating(word)`` together."""
+    return zlib.crc32(word.encode()) % COUNT + 1
 
 
 def chosen_share(asked):
@@ -55,6 +54,7 @@ def pytest_collection_modifyitems(config, items):
     if SHARE not in config.stash:
         return
     number, _ = config.stash[SHARE]
-    left_out = [item for item in items if item.get_closest_marker("rotating") and share_of(item) != number]
+    rotating = {item: mark for item in items if (mark := item.get_closest_marker("rotating"))}
+    left_out = [item for item, mark in rotating.items() if share_of(*(mark.args or (item.nodeid,))) != number]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

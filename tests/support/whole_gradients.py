@@ -4,13 +4,8 @@ from functools import cached_property
 
 import numpy as np
 
+from mha_conformance.oracle.attention_gradients import by_bucket, summed_to
 from mha_core.algebra.attention_vjp import AttentionGradients
-
-
-def summed_to(x, shape):
-    """Return x summed over the axes along which an array of this shape was broadcast."""
-    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
-    return x.sum(axis=tuple(at for at, size in enumerate(shape) if size == 1 != x.shape[at]), keepdims=True)
 
 
 class WholeGradients:
@@ -111,15 +106,11 @@ class WholeGradients:
 
     def of_bias(self):
         bias = self.problem.bias
-        if not hasattr(bias, "table"):
-            found, keys = np.zeros((*self.shape[:-1], self.total_keys)), self.problem.structure.keys
-            found[..., keys.start : keys.stop] = self.of_pairs
-            return self.summed(found, bias.array.shape)
-        buckets = np.broadcast_to(self.buckets, (*self.shape[:-3], 1, *self.shape[-2:]))[..., 0, :, :]
-        found = np.zeros(bias.table.shape)
-        for head in range(found.shape[1]):
-            np.add.at(found[:, head], buckets, self.of_pairs[..., head, :, :])
-        return found
+        if hasattr(bias, "table"):
+            return by_bucket(self.of_pairs, self.buckets, bias.table.shape)
+        whole, keys = np.zeros((*self.shape[:-1], self.total_keys)), self.problem.structure.keys
+        whole[..., keys.start : keys.stop] = self.of_pairs
+        return self.summed(whole, bias.array.shape)
 
     @cached_property
     def of_pairs(self):
@@ -166,5 +157,5 @@ class WholeGradients:
         p = self.problem
         bias = getattr(p.bias, "array", getattr(p.bias, "table", None))
         like = {"query": p.query, "key": p.key, "value": p.value, "bias": bias, "sink": p.sink}
-        found = {name: getattr(self, f"of_{name}")() for name in like if name in self.wanted}
-        return AttentionGradients(**{name: x.astype(like[name].dtype) for name, x in found.items()})
+        exact = {name: getattr(self, f"of_{name}")() for name in like if name in self.wanted}
+        return AttentionGradients(**{name: x.astype(like[name].dtype) for name, x in exact.items()})

@@ -73,12 +73,12 @@ def test_each_pair_in_the_band_is_in_one_tile(band, rows, keys, size, edge):
 
 @given(ranges(40), st.integers(1, 45), st.booleans())
 def test_pieces_are_few_and_cover_the_range(index, size, even):
-    found = pieces(index, size, even=even)
-    assert [i for piece in found for i in piece] == list(index)
-    assert len(found) == -(-len(index) // size)
-    assert all(0 < len(piece) <= size for piece in found)
-    if even and found:
-        assert max(map(len, found)) == -(-len(index) // len(found))
+    cut = pieces(index, size, even=even)
+    assert [i for piece in cut for i in piece] == list(index)
+    assert len(cut) == -(-len(index) // size)
+    assert all(0 < len(piece) <= size for piece in cut)
+    if even and cut:
+        assert max(map(len, cut)) == -(-len(index) // len(cut))
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 40), st.booleans())

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from rank_threads import results
+from sequence_problems import H, L, S, compare, problem
 
 import mha_core as mha
 from mha_core.algebra.parts import Part
 from mha_core.dispatch.backend import load
-from mha_core.distributed import heads_attention, layout_of, ring_attention, shard, split_attention
+from mha_core.distributed import heads_attention, ring_attention
 from mha_core.plugin import Bias, Grid, Mask
 
-B, H, L, S = 2, 4, 23, 29
+B = 2
 XP = load("numpy").xp
 
 
@@ -119,16 +119,10 @@ MASKS = {
     "and": Dilated(2) & mha.window(9, 4) & ~Odd(rng().random((B, S)) < 0.5),
 }
 BIASES = {"waves": Waves(7.0), "near": Near(), "tilt": Tilt(rng().normal(size=H))}
-EVERY = [*({"mask": mask} for mask in MASKS.values()), *({"bias": bias} for bias in BIASES.values())]
-EVERY.append({"mask": MASKS["or"], "bias": BIASES["waves"]})
-NAMES = [*MASKS, *BIASES, "both"]
-terms = pytest.mark.parametrize("options", EVERY, ids=NAMES)
-
-
-def problem():
-    r = rng()
-    arrays = [r.normal(size=(B, h, n, 6)) for h, n in ((H, L), (2, S), (2, S))]
-    return arrays, {"query_offset": 3}
+EVERY = {name: {"mask": mask} for name, mask in MASKS.items()} | {name: {"bias": bias} for name, bias in BIASES.items()}
+EVERY["both"] = {"mask": MASKS["or"], "bias": BIASES["waves"]}
+ARRAYS, OFFSET = problem()[0], {"query_offset": 3}
+terms = pytest.mark.parametrize("options", EVERY.values(), ids=EVERY)
 
 
 def as_arrays(options):
@@ -143,7 +137,7 @@ def close(actual, exact):
 
 @terms
 def test_attention_equals_that_with_arrays(options):
-    arrays, offset = problem()
+    arrays, offset = ARRAYS, OFFSET
     close(
         mha.scaled_dot_product_attention(*arrays, **options, **offset),
         mha.scaled_dot_product_attention(*arrays, **as_arrays(options)),
@@ -156,18 +150,18 @@ def test_attention_equals_that_with_arrays(options):
 
 @terms
 def test_gradients_equal_those_with_arrays(options):
-    arrays, offset = problem()
+    arrays, offset = ARRAYS, OFFSET
     d = rng().normal(size=(B, H, L, 6))
-    found, exact = (
-        mha.vjp(lambda *x, given=given: mha.scaled_dot_product_attention(*x, **given), *arrays)[1](d)
+    of_terms, of_arrays = (
+        mha.vjp(mha.scaled_dot_product_attention, *arrays, **given)[1](d)
         for given in ({**options, **offset}, as_arrays(options))
     )
-    for actual, expected in zip(found, exact, strict=True):
+    for actual, expected in zip(of_terms, of_arrays, strict=True):
         close(actual, expected)
 
 
 def test_the_gradient_of_an_array_follows_from_its_rule():
-    arrays, offset = problem()
+    arrays, offset = ARRAYS, OFFSET
     slopes, d = rng().normal(size=H), rng().normal(size=(B, H, L, 6))
     _, pull = mha.vjp(lambda s: mha.scaled_dot_product_attention(*arrays, bias=Tilt(s), **offset), slopes)
     by_pair = Tilt(slopes).block(Grid(XP, None, range(L), range(S), 3, np.float64))
@@ -181,39 +175,11 @@ def test_what_a_mask_is_made_of_reaches_kernels():
     assert "causal" in features and "mask" not in features
 
 
-LAYOUTS = ("contiguous", "zigzag", "striped")
-
-
 @terms
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("attention", [ring_attention, heads_attention])
-def test_ranks_equal_one_process_and_so_do_their_gradients(attention, layout, options):
-    arrays, offset = problem()
-    d = rng().normal(size=(B, H, L, 6))
-
-    def attend(group):
-        shards = [shard(x, layout, group=group) for x in arrays]
-        out, pull = mha.vjp(lambda *x: attention(*x, group=group, layout=layout, **options, **offset).out, *shards)
-        return out, *pull(shard(d, layout, group=group))
-
-    out, pull = mha.vjp(lambda *x: mha.scaled_dot_product_attention(*x, **options, **offset), *arrays)
-    for rank, found in enumerate(results(2, attend)):
-        for actual, exact in zip(found, (out, *pull(d)), strict=True):
-            own = [i for some in layout_of(layout, exact.shape[-2], 2)[rank] for i in some]
-            close(actual, exact[..., own, :])
-
-
-@terms
-def test_split_keys_equal_one_process(options):
-    (query, key, value), offset = problem()
-    exact = mha.scaled_dot_product_attention(query, key, value, **options, **offset)
-
-    def attend(group):
-        held = (shard(x, "striped", group=group) for x in (key, value))
-        return split_attention(query, *held, group=group, layout="striped", **options, **offset).out
-
-    for out in results(3, attend):
-        close(out, exact)
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped"])
+@pytest.mark.parametrize("attend", [ring_attention, heads_attention])
+def test_ranks_equal_one_process_and_so_do_their_gradients(attend, layout, options):
+    compare(2, attend, ARRAYS, layout, **options, **OFFSET)
 
 
 @terms
@@ -240,11 +206,17 @@ def test_a_large_batch_is_not_cut_where_a_part_has_arrays_of_the_batch(kind):
     }[kind]
     query, key, value = (r.normal(size=(count, 8, length, 2)).astype(np.float32) for _ in range(3))
     part = Part(range(0, length, 2), range(1, length, 2), offsets)
-    own, others = (slice(x.start, x.stop, x.step) for x in (part.rows, part.cols))
-    x = query[:, :, own], key[:, :, others], value[:, :, others]
+    rows, cols = (slice(x.start, x.stop, x.step) for x in (part.rows, part.cols))
+    x = query[:, :, rows], key[:, :, cols], value[:, :, cols]
     with mha.use_kernel("attention", "algebra"):
-        found = mha.attention_state(*x, **{name: getattr(part, name)(XP, term)}, query_offset=part.query_offset)
+        state = mha.attention_state(*x, **{name: getattr(part, name)(XP, term)}, query_offset=part.query_offset)
         block = term.block(Grid(XP, None, tuple(part.rows), tuple(part.cols), offsets, np.float32))
         whole = np.broadcast_to(block, (count, 1, length // 2, length // 2))
         exact = mha.attention_state(*x, **{name: whole})
-    np.testing.assert_allclose(found.out, exact.out, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(state.out, exact.out, rtol=0, atol=1e-5)
+
+
+def test_lengths_of_a_part_may_be_narrow_or_unsigned():
+    lengths = mha.key_lengths(np.asarray([200, 250], dtype=np.uint8))
+    assert Part(range(3), range(240, 310), 0).mask(XP, lengths).n.tolist() == [-40, 10]
+    assert Part(range(3), range(300, 310), 0).mask(XP, lengths).n.tolist() == [-100, -50]

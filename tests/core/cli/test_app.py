@@ -1,6 +1,5 @@
 """The command ``mha``: help, version, and what to install for it."""
 
-import subprocess
 import sys
 import types
 from importlib.metadata import EntryPoint
@@ -8,6 +7,7 @@ from importlib.metadata import EntryPoint
 import pytest
 import typer
 from command import fails, ok
+from processes import run
 
 import mha_core as mha
 from mha_core.cli import app
@@ -27,7 +27,7 @@ def test_help_shows_an_example():
 
 def test_without_the_cli_extra_the_command_says_what_to_install():
     code = "import sys; sys.modules['typer'] = None; from mha_core.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run([sys.executable, "-c", code])
     assert done.returncode == 1
     assert done.stderr == "mha: the command needs typer: pip install 'mha-core[cli]'\n"
 

@@ -4,33 +4,32 @@ import json
 
 import numpy as np
 import pytest
-from programs import shown_backends
+from programs import LAME, install, shown_backends
 
 import mha_core as mha
 import mha_numpy
 
-GONE = """
-from mha_core.plugin import Backend, hookimpl
-def namespace():
-    import gone_library
+BROKEN = "raise RuntimeError('out of luck')"
+HOLLOW = """
+from mha_core.plugin import Kernel, hookimpl
+
 @hookimpl
-def mha_backends():
-    yield Backend('gone', 1, ('gone:Array',), namespace, install="pip install 'gone[all]'")
+def mha_kernels():
+    yield Kernel("numpy", "silu", "gone", 1, "no_such_module:silu", priority=-1)
+    yield Kernel("numpy", "silu", "vague", 1, "math:sin", priority=-1, supports="no_such_module:supports")
 """
 WIDTHS = (60, 80, 100, 400)
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """What the command prints at some widths, its records by name, and the modules that it imported itself."""
+    """Output of the command at some widths, its records by name, and the modules that it imported itself."""
     site = tmp_path_factory.mktemp("site")
-    (site / "gone_plugin.py").write_text(GONE, encoding="utf-8")
-    info = site / "gone-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[mha_core.plugins]\ngone = gone_plugin\n")
-    (*shown, records), imported = shown_backends([*((width,) for width in WIDTHS), (400, "--json")], site)
-    return dict(zip(WIDTHS, shown, strict=True)), {row["name"]: row for row in json.loads(records)}, imported
+    for name, source in {"broken": BROKEN, "lame": LAME, "hollow": HOLLOW}.items():
+        install(site, name, source)
+    runs = [*((width,) for width in WIDTHS), (400, "--traceback"), (400, "--json")]
+    (*shown, records), imported = shown_backends(runs, site)
+    return dict(zip([*WIDTHS, "traceback"], shown, strict=True)), {row["name"]: row for row in json.loads(records)}, imported
 
 
 def test_numpy_is_listed_without_importing_it(outputs):
@@ -41,13 +40,23 @@ def test_numpy_is_listed_without_importing_it(outputs):
     assert "numpy" not in imported
 
 
-def test_an_unusable_backend_is_listed_with_the_reason_and_the_install_command(outputs):
-    """The library is missing, and the brackets of the install command are not read as markup."""
-    row, line = (line for line in outputs[0][400].splitlines() if "gone" in line)
-    assert "unavailable" in row and "gone 1.0" in row
-    assert line == (
-        "gone (gone 1.0): unavailable: ModuleNotFoundError: No module named 'gone_library'; pip install 'gone[all]'"
-    )
+def test_what_cannot_be_used_is_listed_with_its_plugin_and_the_reason(outputs):
+    """The brackets of the install command are not read as markup."""
+    lines = outputs[0][400].splitlines()
+    missing, kernel = "ModuleNotFoundError: No module named 'no_such_library'", "cannot be loaded: ModuleNotFoundError: "
+    core = f"numpy (mha-core {mha.__version__}): kernel silu"
+    assert {
+        "broken (mha-broken 1.6): broken: RuntimeError: out of luck",
+        f"lame (mha-lame 1.4): unavailable: {missing}; pip install 'lame[all]'",
+        f"{core}: gone {kernel}No module named 'no_such_module'",
+        f"{core}: vague {kernel}No module named 'no_such_module'",
+    } <= set(lines)
+
+
+def test_the_traceback_of_a_broken_plugin_is_shown_if_asked_for(outputs):
+    shown, rows, _ = outputs
+    assert "Traceback" not in shown[400] and "broken_plugin.py" in shown["traceback"]
+    assert rows["broken"]["traceback"].startswith("Traceback") and rows["numpy"]["state"] == "ready"
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -60,10 +69,11 @@ def test_no_word_is_broken(width, outputs):
 
 def test_the_records_are_json(outputs):
     rows = outputs[1]
-    assert rows["numpy"]["state"] == "ready"
-    assert rows["numpy"]["kernels"] == sorted(f"{kernel.op}: {kernel.name}" for kernel in mha_numpy.mha_kernels())
+    kernels = [f"{kernel.op}: {kernel.name}" for kernel in mha_numpy.mha_kernels()]
+    assert rows["numpy"]["kernels"] == sorted([*kernels, "silu: gone", "silu: vague"])
     assert "gelu: tiles" in rows["numpy"]["kernels"]
     assert rows["numpy"]["libraries"]["numpy"] == np.__version__
     assert "attention: sdpa" in rows["torch"]["kernels"]
     assert rows["torch"]["devices"][0] == "cpu"
-    assert {name: row["distribution"] for name, row in rows.items()} == dict.fromkeys(rows, "mha-core") | {"gone": "gone"}
+    installed = {name: f"mha-{name}" for name in ("broken", "lame")}
+    assert {name: row["distribution"] for name, row in rows.items()} == dict.fromkeys(rows, "mha-core") | installed

@@ -1,14 +1,15 @@
 """``mha new-plugin``: what it writes can be installed and passes conformance unchanged, with the commands of its README."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 
+import processes
 import pytest
 from command import run
+from processes import printed
 from project import ROOT
+from suite import MHA
 
 from mha_core.cli.new_plugin import BadName, CannotWrite, write
 
@@ -22,7 +23,7 @@ def generated(folder, *options):
     root, site = folder / "mha-test-library", folder / "site"
     assert f"next:  cd {root} && pip install -e '.[test]' && python -m pytest tests" in done.stdout
     install = ["-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
-    subprocess.run([sys.executable, *install, "--target", str(site), str(root)], check=True)
+    printed([sys.executable, *install], "--target", site, root)
     return root, site
 
 
@@ -38,13 +39,6 @@ def engine(tmp_path_factory):
     return generated(tmp_path_factory.mktemp("engines"), "--collectives")
 
 
-def python(site, *arguments, cwd):
-    """Run Python with the private folder on its path; return its exit status and what it prints."""
-    environment = os.environ | {"PYTHONPATH": str(site), "COLUMNS": "400"}
-    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_its_files_are_as_listed(distribution):
     root, site = distribution
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
@@ -56,8 +50,7 @@ def test_its_files_are_as_listed(distribution):
 
 def test_it_is_listed_and_imports_no_array_library(distribution):
     code = "import sys, mha_core as mha; print([b for b in mha.backends() if b.name == 'test_library'], 'numpy' in sys.modules)"
-    status, said = python(distribution[1], "-c", code, cwd=distribution[1])
-    assert status == 0
+    said = printed(code, cwd=distribution[1], path=[distribution[1]])
     assert "distribution='mha-test-library', version='0.1.0', state='registered'" in said
     assert said.strip().endswith("False")
 
@@ -67,52 +60,47 @@ def test_it_passes_its_own_test_as_its_readme_says(distribution):
     root, site = distribution
     commands = re.findall(r"^\$ (.*)$", (root / "README.md").read_text(), flags=re.MULTILINE)
     assert commands == ["pip install -e '.[test]'", "python -m pytest tests"]
-    status, said = python(site, *shlex.split(commands[1])[1:], "-p", "no:cacheprovider", cwd=root)
-    assert status == 0, said
-    assert "1 passed" in said
+    command = [sys.executable, *shlex.split(commands[1])[1:], "-p", "no:cacheprovider"]
+    assert "1 passed" in printed(command, cwd=root, path=[site])
 
 
 @pytest.mark.full
 def test_its_kernel_is_what_runs_and_is_judged(distribution):
     site = distribution[1]
-    suite = ["-m", "mha_core", "conform", NAME, "--quick", "--dtype", "float32", "-k", "test_kernels"]
-    status, said = python(site, *suite, cwd=site.parent)
-    assert status == 0, said
+    suite = [*MHA, "conform", NAME, "--quick", "--dtype", "float32", "-k", "test_kernels"]
+    said = printed(suite, cwd=site.parent, path=[site])
     assert "attention-dense" not in said and " passed" in said
     module = site / "mha_test_library.py"
     source = module.read_text()
     try:  # the suite finds a fault in the kernel
         module.write_text(source.replace("p.query * p.scale", "p.query * p.scale * 1.01"))
-        status, said = python(site, *suite, cwd=site.parent)
+        done = processes.run(suite, cwd=site.parent, path=[site])
     finally:
         module.write_text(source)
-    assert status == 1
-    assert "test_plain_attention[float32-attention-dense]" in said
+    assert done.returncode == 1
+    assert "test_plain_attention[float32-attention-dense]" in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["distribution", "engine"])
 @pytest.mark.parametrize("arguments", [["format", "--check"], ["check"]], ids=["format", "lint"])
 def test_what_it_writes_is_formatted(kind, arguments, request):
     root, _ = request.getfixturevalue(kind)
-    ruff = [sys.executable, "-m", "ruff", *arguments, "--no-cache", "--config", str(ROOT / "pyproject.toml"), str(root)]
-    done = subprocess.run(ruff, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed([sys.executable, "-m", "ruff", *arguments, "--no-cache", "--config", ROOT / "pyproject.toml", root])
 
 
 @pytest.mark.full
 def test_an_engine_passes_its_own_test_as_its_readme_says(engine):
     root, site = engine
     assert all("$" not in path.read_text().replace("$ p", "") for path in root.rglob("*.*") if path.is_file())
-    status, said = python(site, "-m", "pytest", "tests", "-p", "no:cacheprovider", cwd=root)
-    assert status == 0, said
-    assert "2 passed" in said
+    test = [sys.executable, "-m", "pytest", "tests", "-p", "no:cacheprovider"]
+    assert "2 passed" in printed(test, cwd=root, path=[site])
     module = root / "mha_test_library.py"  # pytest imports it from the folder where it runs
     source = module.read_text()
     module.write_text(source.replace("[text] * self.size", "[text[:9]] * self.size"))
-    status, said = python(site, "-m", "pytest", "tests", "-p", "no:cacheprovider", "-k", "2", cwd=root)
+    done = processes.run(test, "-k", "2", cwd=root, path=[site])
     module.write_text(source)
-    assert status == 1
-    assert "EngineFault" in said
+    assert done.returncode == 1
+    assert "EngineFault" in done.stdout
 
 
 @pytest.mark.parametrize(

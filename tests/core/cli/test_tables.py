@@ -2,14 +2,13 @@
 
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
+from processes import printed
 from rich.console import Console
 from rich.text import Text
+from suite import MHA
 from typer.testing import CliRunner
 
 from mha_core.cli.app import app
@@ -19,8 +18,9 @@ COMMANDS = ("encode", "attend", "backends", "explain", "conform", "bench", "new-
 EXPLAIN = ("explain", "encoder_layer", "x=8x128x512")
 
 
-def run(*arguments, width=80):
-    return CliRunner(env={"COLUMNS": str(width), "LINES": "50", "TERM": "dumb"}).invoke(app, arguments, prog_name="mha")
+def run(*arguments, width=80, **settings):
+    settings = {"COLUMNS": str(width), "LINES": "50", "TERM": "dumb", **settings}
+    return CliRunner(env=settings).invoke(app, [str(word) for word in arguments], prog_name="mha")
 
 
 def words(text):
@@ -34,7 +34,7 @@ def test_explain_breaks_no_word_and_leaves_nothing_out(width):
     assert max(map(len, narrow.splitlines())) <= width
 
 
-def printed(width, *rows):
+def table_lines(width, *rows):
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(table(console, ("case", "numpy", "torch"), [tuple(map(Text, row)) for row in rows], title="times"))
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
@@ -42,8 +42,8 @@ def printed(width, *rows):
 
 def test_a_row_that_does_not_fit_becomes_a_block():
     row = ("a-long-name", "1234 ms", "")
-    assert printed(20, row) == ["times", "a-long-name", "  numpy 1234 ms"]
-    assert any(line.startswith("│ a-long-name │") for line in printed(60, row))
+    assert table_lines(20, row) == ["times", "a-long-name", "  numpy 1234 ms"]
+    assert any(line.startswith("│ a-long-name │") for line in table_lines(60, row))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -57,10 +57,9 @@ def test_help_shows_names_not_types(command):
 @pytest.mark.parametrize("arguments", [["encode", "-h"], ["-h"]], ids=" ".join)
 def test_help_fits_a_narrow_terminal_in_whole_sentences(arguments):
     """In a process of its own: typer's runner forces a width of 80."""
-    command = [sys.executable, "-m", "mha_core", *arguments]
-    done = subprocess.run(command, env={**os.environ, "COLUMNS": "60"}, capture_output=True, text=True, check=True)
-    assert 50 < max(map(len, done.stdout.splitlines())) <= 60
-    assert "..." not in done.stdout.partition("Commands:")[2]
+    text = printed(MHA, *arguments, COLUMNS="60")
+    assert 50 < max(map(len, text.splitlines())) <= 60
+    assert "..." not in text.partition("Commands:")[2]
 
 
 def test_the_version_and_completion_have_their_usual_options():
@@ -80,8 +79,7 @@ def test_an_explanation_in_json_has_what_the_table_shows():
 
 def in_a_terminal(width, *arguments):
     """Return the lines that a terminal of this width shows, without colours."""
-    settings = {"COLUMNS": str(width), "LINES": "50", "FORCE_COLOR": "1", "TERM": "xterm-256color", "TTY_COMPATIBLE": "1"}
-    done = CliRunner(env=settings).invoke(app, [str(word) for word in arguments], prog_name="mha")
+    done = run(*arguments, width=width, FORCE_COLOR="1", TERM="xterm-256color", TTY_COMPATIBLE="1")
     assert done.output, done.exception
     return re.sub(r"\x1b\[[\d;]*m", "", done.output).splitlines()
 

@@ -20,21 +20,39 @@ def arguments(rng):
 # attention
 
 
+@pytest.fixture(params=[None, "sample_kernels:prepare"], ids=["plain", "prepared"])
+def received_arrays(installed, request):
+    """Return the function that returns the arrays which a kernel receives: in a first call, and in a second with its plan."""
+    installed(a_kernel(prepare=request.param))
+
+    def arrays(**call):
+        out = [mha.scaled_dot_product_attention(**call) for _ in range(2)][-1]
+        assert out.shape == (*call["query"].shape[:-1], call["value"].shape[-1])
+        op, arguments, _ = received[-1]  # masks with arrays are never prepared
+        return arguments[:3] if op == "prepared" else [getattr(given(), name) for name in ("query", "key", "value")]
+
+    return arrays
+
+
 def received_by(installed, call):
     installed(a_kernel())
     mha.scaled_dot_product_attention(**call)
     return given()
 
 
-def test_arrays_are_passed_unchanged_if_nothing_is_masked(installed, arguments):
+def test_a_problem_without_options_says_so(installed, arguments):
     call = arguments(scale=0.25)
     problem = received_by(installed, call)
     assert isinstance(problem, AttentionProblem)
-    assert all(getattr(problem, name) is call[name] for name in ("query", "key", "value"))
     assert problem.xp is load("numpy").xp
     assert (problem.scale, problem.mask, problem.bias, problem.softcap, problem.sink) == (0.25, None, None, None, None)
     assert problem.structure.keys == range(LENGTH)
     assert problem.rows_shape == (BATCH, HEADS, LENGTH)
+
+
+def test_arrays_are_not_copied(received_arrays, arguments):
+    call = arguments()
+    assert all(array is call[name] for array, name in zip(received_arrays(**call), ("query", "key", "value"), strict=True))
 
 
 def test_options_are_passed_unchanged(installed, arguments):
@@ -45,19 +63,15 @@ def test_options_are_passed_unchanged(installed, arguments):
     assert problem.scale == pytest.approx(WIDTH**-0.5)
 
 
-def test_arrays_of_two_axes_become_one_head_and_the_result_has_two_axes_again(installed):
+def test_arrays_of_two_axes_become_one_head_and_the_result_has_two_axes_again(received_arrays):
     x = np.ones((3, WIDTH))
-    problem = received_by(installed, {"query": x, "key": x, "value": x})
-    assert problem.query.shape == problem.key.shape == problem.value.shape == (1, 3, WIDTH)
-    assert mha.scaled_dot_product_attention(x, x, x).shape == (3, WIDTH)
+    assert [array.shape for array in received_arrays(query=x, key=x, value=x)] == [(1, 3, WIDTH)] * 3
 
 
-def test_keys_beyond_a_scalar_length_are_dropped_and_leave_no_feature(installed, arguments):
+def test_keys_beyond_a_scalar_length_are_dropped(received_arrays, arguments):
     call = arguments(mask=mha.key_lengths(4))
-    problem = received_by(installed, call)
-    assert (problem.structure.keys, problem.features) == (range(4), frozenset())
-    np.testing.assert_array_equal(problem.key, call["key"][..., :4, :])
-    np.testing.assert_array_equal(problem.value, call["value"][..., :4, :])
+    for array, name in zip(received_arrays(**call), ("query", "key", "value"), strict=True):
+        np.testing.assert_array_equal(array, call[name][..., : LENGTH if name == "query" else 4, :])
 
 
 def test_a_window_keeps_the_keys_it_reaches_and_its_band_is_relative_to_them(installed, rng):
@@ -88,18 +102,19 @@ def test_a_conjunction_of_masks_is_split_by_kind(installed, arguments):
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_keys_that_no_query_sees_are_zeroed(installed, arguments, poison):
-    allowed = np.ones((LENGTH, LENGTH), dtype=bool)
-    allowed[:, 2] = False
-    call = arguments(mask=mha.key_lengths(np.asarray([4, LENGTH])) & allowed)
+@pytest.mark.parametrize("mask", ["arrays", "expression"])
+def test_keys_that_no_query_sees_are_zeroed(received_arrays, arguments, poison, mask):
+    """Key 2 is in the middle, where no slice can drop it."""
     unseen = np.zeros((BATCH, LENGTH), dtype=bool)
     unseen[:, 2] = unseen[0, 4:] = True
-    expected = {name: np.where(unseen[:, None, :, None], 0, call[name]) for name in ("key", "value")}
-    for name in expected:
-        call[name] = np.where(unseen[:, None, :, None], poison, call[name])
-    problem = received_by(installed, call)
-    np.testing.assert_array_equal(problem.key, expected["key"])
-    np.testing.assert_array_equal(problem.value, expected["value"])
+    hidden = mha.array_mask(np.arange(LENGTH) != 2) & mha.key_lengths(np.asarray([4, LENGTH]))
+    if mask == "expression":
+        unseen[0, 4:], hidden = False, mha.prefix(2) | ~mha.prefix(3)
+    call = arguments(mask=hidden)
+    expected = [np.where(unseen[:, None, :, None], 0, call[name]) for name in ("key", "value")]
+    call |= {name: np.where(unseen[:, None, :, None], poison, call[name]) for name in ("key", "value")}
+    for array, wanted in zip(received_arrays(**call)[1:], expected, strict=True):
+        np.testing.assert_array_equal(array, wanted)
 
 
 # other operations pass on the arguments of the public function

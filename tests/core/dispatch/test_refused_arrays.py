@@ -32,14 +32,12 @@ REFUSED = {
 }
 W = np.eye(4)
 OPERATIONS = {
-    "scaled_dot_product_attention": lambda x: mha.scaled_dot_product_attention(x, x, x),
+    **{name: lambda x, name=name: getattr(mha, name)(x, x, x) for name in ("scaled_dot_product_attention", "attention_state")},
+    **{name: lambda x, name=name: getattr(mha, name)(x, x) for name in ("attention_weights", "linear")},
+    **{name: getattr(mha, name) for name in ("layer_norm", "rms_norm", "gelu", "relu", "silu")},
     "one of three": lambda x: mha.scaled_dot_product_attention(W, W, x),
-    "attention_state": lambda x: mha.attention_state(x, x, x),
-    "attention_weights": lambda x: mha.attention_weights(x, x),
     "merge_states": lambda x: mha.merge_states((x, x[0])),
     "multi_head_attention": lambda x: mha.multi_head_attention(x, x, x, x, x, 2),
-    "linear": lambda x: mha.linear(x, x),
-    **{name: getattr(mha, name) for name in ("layer_norm", "rms_norm", "gelu", "relu", "silu")},
     "feed_forward": lambda x: mha.feed_forward(x, x, None, x, None),
     "rotary": lambda x: mha.rotary(x, W[:, :2], W[:, :2], interleaved=True),
     "bias": lambda x: mha.scaled_dot_product_attention(W, W, W, bias=x),
@@ -64,10 +62,8 @@ def test_a_mask_of_another_kind_is_refused_too():
 @pytest.mark.parametrize("array", REFUSED)
 def test_what_the_message_says_to_write_is_accepted(array):
     x, message = REFUSED[array]
-    written = {"matrix": lambda: np.asarray(x), "masked": lambda: x.filled(0)}.get(
-        array, lambda: x.astype(message.split("'")[1])
-    )
-    assert mha.relu(written()).dtype.isnative
+    convert = {"matrix": np.asarray, "masked": lambda x: x.filled(0)}.get(array, lambda x: x.astype(message.split("'")[1]))
+    assert mha.relu(convert(x)).dtype.isnative
 
 
 def test_other_subclasses_are_accepted(tmp_path):

@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import array_api_strict as strict
 import numpy as np
 import pytest
-from sample_kernels import Plugin, a_backend
+from sample_kernels import Plugin, a_backend, registered
 
 import mha_core as mha
 from mha_core.ops.operation import Operation
-from mha_core.plugin import Kernel, NoDevice, Step, register, unregister
+from mha_core.plugin import Kernel, NoDevice, Step
 
 X = np.asarray([[1.0, -2.0], [0.5, 3.0]])
 
@@ -24,10 +24,6 @@ def default_restored(monkeypatch):
 def library():
     """Return the library that a call without arrays runs on."""
     return type(mha.sinusoidal_positions(2, 4)).__module__.partition(".")[0]
-
-
-def names():
-    return [backend.name for backend in mha.backends()]
 
 
 # the arrays decide
@@ -55,39 +51,8 @@ def test_a_type_belongs_to_a_backend_only_while_its_plugin_is_registered():
     for _ in range(2):
         with pytest.raises(TypeError, match=r"^x is .*Foreign; expected an array of an installed backend \(.*numpy.*\)"):
             mha.relu(Foreign())
-        register(plugin)
-        try:
-            with pytest.raises(TypeError, match=r"^x has dtype int64"):
-                mha.relu(Foreign())
-        finally:
-            unregister(plugin)
-
-
-def conversion(error):
-    """Return the line of code that a message suggests."""
-    return str(error.value).partition("write ")[2].partition(", or ")[0]
-
-
-@pytest.mark.parametrize("at", [1, 2])
-@pytest.mark.parametrize("order", [(np, strict), (strict, np)], ids=["numpy first", "strict first"])
-def test_mixed_libraries_name_both_arguments_and_the_conversion(order, at):
-    most, other = order
-    arguments = {name: most.asarray(X) for name in ("query", "key", "value")}
-    odd = ["query", "key", "value"][at]
-    arguments[odd] = other.asarray(X)
-    with pytest.raises(mha.BackendMismatch, match=rf"^{odd} is .*{other.__name__}.*query is .*{most.__name__}") as error:
-        mha.scaled_dot_product_attention(**arguments)
-    exec(conversion(error), {"numpy": np, "array_api_strict": strict}, arguments)
-    mha.scaled_dot_product_attention(**arguments)
-
-
-@pytest.mark.parametrize(("name", "of"), [("mask", np.ones((2, 2), dtype=bool)), ("bias", X), ("sink", X[0, :1])])
-def test_an_option_of_another_library_names_the_argument_and_the_conversion(name, of):
-    options = {name: strict.asarray(of)}
-    with pytest.raises(mha.BackendMismatch, match=r"query is .*numpy") as error:
-        mha.scaled_dot_product_attention(X, X, X, **options)
-    exec(conversion(error), {"numpy": np}, options)
-    mha.scaled_dot_product_attention(X, X, X, **options)
+        with registered(plugin), pytest.raises(TypeError, match=r"^x has dtype int64"):
+            mha.relu(Foreign())
 
 
 CALLS = {
@@ -122,11 +87,6 @@ def test_the_innermost_use_backend_wins_and_the_outer_one_returns():
     with mha.use_backend("array_api_strict"):
         with mha.use_backend("numpy"):
             assert library() == "numpy"
-        assert library() == "array_api_strict"
-
-
-def test_use_backend_ends_with_an_exception_too():
-    with mha.use_backend("array_api_strict"):
         with pytest.raises(ZeroDivisionError), mha.use_backend("numpy"):
             raise ZeroDivisionError
         assert library() == "array_api_strict"
@@ -136,15 +96,6 @@ def test_use_backend_ends_with_an_exception_too():
 def test_an_argument_wins_over_use_backend():
     with mha.use_backend("array_api_strict"):
         assert isinstance(mha.sinusoidal_positions(2, 4, backend="numpy"), np.ndarray)
-
-
-def test_use_backend_that_contradicts_the_arrays_raises_with_the_conversion():
-    arguments = {"x": X}
-    with mha.use_backend("array_api_strict"):
-        with pytest.raises(mha.BackendMismatch, match=r"use_backend\('array_api_strict'\).* x is a numpy\.ndarray") as error:
-            mha.relu(**arguments)
-        exec(conversion(error), {"array_api_strict": strict}, arguments)
-        assert isinstance(mha.relu(**arguments), type(strict.asarray(0)))
 
 
 def test_use_backend_does_not_reach_new_threads():
@@ -218,28 +169,25 @@ def test_an_unknown_name_in_the_environment_never_falls_back(monkeypatch):
 
 
 @each_way_to_ask
-def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line(installed, ask):
+@pytest.mark.parametrize(
+    ("cause", "message", "install"),
+    [
+        (OSError("libsample.so is not there"), r"libsample\.so is not there.*pip install sample", "pip install sample"),
+        (NoDevice("no sample device was found; a sample device is needed"), "a sample device is needed$", ""),
+    ],
+    ids=["no library", "no device"],
+)
+def test_a_library_that_fails_to_load_is_unavailable_with_cause_and_install_line(installed, ask, cause, message, install):
+    """Where a device is missing, no command installs it."""
+
     def fails():
-        raise OSError("libsample.so is not there")
+        raise cause
 
     installed(backends=[a_backend(namespace=fails, install="pip install sample")])
-    assert "sample" in names()
-    with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*libsample\.so is not there.*pip install sample") as error:
+    assert "sample" in {backend.name for backend in mha.backends()}
+    with pytest.raises(mha.BackendUnavailable, match=rf"'sample'.*{message}") as error:
         ask("sample")
-    assert isinstance(error.value, ImportError)
-    assert isinstance(error.value.__cause__, OSError)
-    assert library() == "numpy"
-
-
-@each_way_to_ask
-def test_a_library_without_a_device_is_unavailable_without_an_install_hint(installed, ask):
-    def namespace():
-        raise NoDevice("no sample device was found; a sample device is needed")
-
-    installed(backends=[a_backend(namespace=namespace, install="pip install sample")])
-    with pytest.raises(mha.BackendUnavailable, match=r"'sample'.*a sample device is needed$") as error:
-        ask("sample")
-    assert error.value.install == ""
+    assert isinstance(error.value, ImportError) and error.value.__cause__ is cause and error.value.install == install
     assert library() == "numpy"
 
 
@@ -295,14 +243,21 @@ def placed(current_device):
     return a_backend(types=(PLACED,), current_device=current_device, device_key=str)
 
 
-def test_arrays_on_another_device_than_the_current_one_are_refused(installed):
-    installed(backends=[placed(lambda: current)])
-    x = X.view(Placed)
-    current = Place("elsewhere")
+class WithHash(np.ndarray):
+    """An array whose device is a string."""
+
+
+@pytest.mark.parametrize("cls", [Placed, WithHash])
+def test_arrays_on_another_device_than_the_current_one_are_refused(installed, cls):
+    """Whatever was planned while that device was the current one."""
+    types = (f"{cls.__module__}:{cls.__qualname__}",)
+    installed(backends=[a_backend(types=types, current_device=lambda: current, device_key=str)])
+    x, current = X.view(cls), Place("cpu") if cls is Placed else "cpu"
+    for _ in range(2):
+        np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
+    current = type(current)("elsewhere")
     with pytest.raises(mha.BackendMismatch, match=r"^x is on device cpu, but sample computes on .* current device, elsewhere"):
         mha.relu(x)
-    current = Place("cpu")
-    np.testing.assert_array_equal(mha.relu(x), np.maximum(X, 0))
 
 
 @pytest.mark.parametrize("sink", [None, np.zeros(1).view(Placed)])

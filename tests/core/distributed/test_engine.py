@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import rank_threads
 from rank_threads import Threads, World, run
+from sample_kernels import registered
 
 import mha_core as mha
 from mha_conformance.ranks import CHECKS, EngineFault, judge
 from mha_core import distributed
-from mha_core.plugin import Collectives, hookimpl, register, unregister
+from mha_core.plugin import Collectives, hookimpl, register
 
 
 def judged(engine, size, monkeypatch):
@@ -21,22 +22,31 @@ def test_a_right_engine_passes_every_check(size, monkeypatch):
     assert judged(Threads, size, monkeypatch) == [list(CHECKS)] * size
 
 
-class Backwards(Threads):
+class Sends(Threads):
+    """Sends copies to the next rank, and always receives."""
+
+    step = 1
+
+    def sent(self, arrays):
+        return [x.copy() for x in arrays]
+
     def shift(self, arrays, like):
-        self.world.boxes[(self.rank - 1) % self.size].put([x.copy() for x in arrays])
+        self.world.boxes[(self.rank + self.step) % self.size].put(self.sent(arrays))
         return lambda: self.world.boxes[self.rank].get(timeout=2)
 
 
-class Shares(Threads):
-    def shift(self, arrays, like):
-        self.world.boxes[(self.rank + 1) % self.size].put(list(arrays))
-        return lambda: self.world.boxes[self.rank].get(timeout=2)
+class Backwards(Sends):
+    step = -1
 
 
-class AlwaysReceives(Threads):
-    def shift(self, arrays, like):
-        self.world.boxes[(self.rank + 1) % self.size].put([x.copy() for x in arrays] or [np.zeros(3)])
-        return lambda: self.world.boxes[self.rank].get(timeout=2)
+class Shares(Sends):
+    def sent(self, arrays):
+        return list(arrays)
+
+
+class AlwaysReceives(Sends):
+    def sent(self, arrays):
+        return super().sent(arrays) or [np.zeros(3)]
 
 
 class LastFirst(Threads):
@@ -129,13 +139,10 @@ class OfGroups:
 
 def test_a_plugin_makes_an_engine_of_its_groups():
     x = np.ones((1, 4, 2))
-    register(OfGroups)
-    try:
+    with registered(OfGroups):
         states, _ = run(2, lambda g: distributed.ring_attention(x[:, :2], x[:, :2], x[:, :2], group=Group(g.world, g.rank)))
         assert [state.out.shape for state in states] == [(1, 2, 2)] * 2
         assert not [row for row in mha.backends() if row.state == "idle" and "OfGroups" in row.name]
-    finally:
-        unregister(OfGroups)
     with pytest.raises(TypeError, match=r"group is Group; expected a group of an installed engine \(.*torch\.distributed: "):
         distributed.ring_attention(x, x, x, group=Group(World(1), 0))
 

@@ -1,25 +1,18 @@
 """Gradients of attention over ranks, which are threads here: against one process."""
 
+import threading
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from rank_threads import results, run
-from sequence_problems import compare, masks, problem
+from rank_threads import assert_refused, results, run
+from sequence_problems import compare
 
 import mha_core as mha
-from mha_core.distributed import RankFailed, ring_attention, shard, split_attention
+from mha_core.distributed import RankFailed, heads, heads_attention, ring_attention, shard, split_attention
+from mha_core.distributed.sequences import Sequences
 
 MASKS = {"none": None, "causal": mha.causal(), "window": mha.window(4, 2), "chunks": mha.chunks(5)}
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, pytest.param(4, marks=pytest.mark.full)])
-@pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped"])
-@pytest.mark.parametrize("mask", masks())
-def test_gradients_of_a_ring_equal_those_of_one_process(size, layout, mask):
-    arrays, options = problem()
-    options |= {"mask": masks()[mask], "weight_dropout": mha.weight_dropout(0.2, seed=3)}
-    compare(size, ring_attention, arrays, layout, 2, **options)
 
 
 def random_layout(r, length, size):
@@ -91,28 +84,32 @@ def test_keys_that_no_rank_sees_are_not_sent_backward():
     assert sum(world.sent) == 3 * 2 * 2 * 4 * 2
 
 
-def test_an_error_in_a_block_raises_on_all_ranks_forward_and_backward(monkeypatch):
-    x = np.ones((1, 8, 2))
-    from mha_core.distributed.sequences import Sequences
+@pytest.mark.parametrize(
+    ("owner", "name", "attend"),
+    [
+        (Sequences, "attend", ring_attention),
+        (Sequences, "gradients", ring_attention),
+        (heads, "attention_state", heads_attention),
+    ],
+    ids=["ring", "ring, backward", "heads"],
+)
+def test_an_error_on_one_rank_raises_on_all(monkeypatch, owner, name, attend):
+    x, correct, failing = np.ones((2, 8, 2)), getattr(owner, name), threading.local()
 
-    for name in ("attend", "gradients"):
-        true = getattr(Sequences, name)
+    def fails(*arguments, **options):
+        if getattr(failing, "here", False):
+            raise MemoryError("no room for a block")
+        return correct(*arguments, **options)
 
-        def fails(self, *arguments, true=true):
-            if self.engine.rank == 1:
-                raise MemoryError("no room for a block")
-            return true(self, *arguments)
+    def on_rank(group):
+        failing.here = group.rank == 1
+        _, pullback = mha.vjp(attend, *[shard(x, group=group)] * 3, group=group)
+        pullback(mha.AttentionState(x[:, :4], None))
 
-        monkeypatch.setattr(Sequences, name, fails)
-
-        def on_rank(group):
-            _, pullback = mha.vjp(ring_attention, *[shard(x, group=group)] * 3, group=group)
-            pullback(mha.AttentionState(x[:, :4], None))
-
-        (first, second), _ = run(2, on_rank)
-        monkeypatch.setattr(Sequences, name, true)
-        assert isinstance(first, RankFailed) and str(first) == "rank 1: MemoryError: no room for a block"
-        assert isinstance(second, MemoryError)
+    monkeypatch.setattr(owner, name, fails)
+    (first, second), _ = run(2, on_rank)
+    assert isinstance(first, RankFailed) and str(first) == "rank 1: MemoryError: no room for a block"
+    assert isinstance(second, MemoryError)
 
 
 def test_gradients_without_a_rule_are_refused():
@@ -121,11 +118,8 @@ def test_gradients_without_a_rule_are_refused():
     def of_bias(group):
         return mha.value_and_grad(lambda b: ring_attention(x, x, x, group=group, bias=b).out)(bias)
 
-    for error in run(2, of_bias)[0]:
-        with pytest.raises(
-            TypeError, match="ring_attention has no rule for gradients of bias: pass an array whose gradient is not"
-        ):
-            raise error
-    for error in run(2, lambda g: mha.vjp(split_attention, x, x, x, group=g))[0]:
-        with pytest.raises(TypeError, match="split_attention has no rule for gradients: call it where none are"):
-            raise error
+    assert_refused(
+        2, of_bias, TypeError, "ring_attention has no rule for gradients of bias: pass an array whose gradient is not"
+    )
+    of_split = lambda g: mha.vjp(split_attention, x, x, x, group=g)  # noqa: E731
+    assert_refused(2, of_split, TypeError, "split_attention has no rule for gradients: call it where none are")

@@ -2,34 +2,14 @@
 
 import numpy as np
 import pytest
-from rank_threads import assert_state_parts, run, states
-from sequence_problems import L, S, biases, compare, masks, problem
+from rank_threads import assert_refused
+from sequence_problems import L, S, compare
 
 import mha_core as mha
-from mha_core.distributed import RankFailed, heads_attention, shard
+from mha_core.distributed import heads_attention, shard
 
 HEADS = [(4, 4, 2), (6, 3, 2), (6, 3, 3), (4, 1, 4), (4, 2, 4), (4, 4, 3)]
 """Heads of queries and of keys, and ranks."""
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
-@pytest.mark.parametrize("mask", [*masks(), "heads", "packed"])
-def test_head_shards_equal_one_process(size, layout, mask):
-    arrays, options = problem()
-    options |= {"weight_dropout": mha.weight_dropout(0.2, seed=3)}
-    r = np.random.default_rng(4)
-    if mask == "packed":
-        arrays = [x[..., :L, :] for x in arrays]
-        options["mask"] = mha.packed([5, 0, L - 5])
-    else:
-        options["mask"] = r.random((4, L, S)) < 0.7 if mask == "heads" else masks()[mask]
-    for bias in biases().values():
-        if mask == "packed" and bias is not None and hasattr(bias, "shape"):
-            continue
-        every = {**options, "bias": bias}
-        parts = states(size, heads_attention, arrays, layout, **every)
-        assert_state_parts(parts, mha.attention_state(*arrays, **every), layout)
 
 
 @pytest.mark.parametrize(("heads", "kv", "size"), HEADS)
@@ -42,26 +22,8 @@ def test_gradients_of_grouped_heads_equal_those_of_one_process(heads, kv, size):
 
 def test_heads_that_do_not_divide_and_arrays_without_heads_are_refused():
     x = np.ones((2, 6, 4))
-    for error in run(3, lambda g: heads_attention(*[shard(x, group=g)] * 3, group=g))[0]:
-        with pytest.raises(ValueError, match="2 key heads and 2 query heads do not divide among 3 ranks: use ring_attention"):
-            raise error
-    for error in run(2, lambda g: heads_attention(*[shard(x[0], group=g)] * 3, group=g))[0]:
-        with pytest.raises(ValueError, match=r"expected arrays of at least 3 axes, \(\.\.\., heads, length, head_dim\)"):
-            raise error
-
-
-def test_an_error_of_one_rank_raises_on_the_others(monkeypatch):
-    from mha_core.distributed import heads
-
-    true = heads.attention_state
-
-    def fails(*arrays, **options):
-        if arrays[0].shape[-3] == 2:
-            raise MemoryError("no room for two heads")
-        return true(*arrays, **options)
-
-    monkeypatch.setattr(heads, "attention_state", fails)
-    x = np.ones((3, 6, 4))
-    (first, second), _ = run(2, lambda g: heads_attention(*[shard(x, group=g)] * 3, group=g))
-    assert isinstance(first, MemoryError)
-    assert isinstance(second, RankFailed) and str(second) == "rank 0: MemoryError: no room for two heads"
+    for size, array, message in (
+        (3, x, "2 key heads and 2 query heads do not divide among 3 ranks: use ring_attention"),
+        (2, x[0], r"expected arrays of at least 3 axes, \(\.\.\., heads, length, head_dim\)"),
+    ):
+        assert_refused(size, lambda g, x=array: heads_attention(*[shard(x, group=g)] * 3, group=g), ValueError, message)

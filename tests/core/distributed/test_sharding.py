@@ -1,8 +1,10 @@
 """Layers over ranks, which are threads here: encoders, decoders, their gradients and caches against one process."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from rank_threads import results, run
+from rank_threads import assert_refused, results
 
 import mha_core as mha
 from mha_core.distributed import Sharding, heads_attention, ring_attention, split_attention
@@ -14,14 +16,11 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def encoder(**settings):
-    return mha.Encoder.init(d_model=D, num_heads=HEADS, d_ff=20, num_layers=2, seed=0, dtype=np.float64, **settings)
-
-
-def with_rotary(interleaved=True):
-    attention = mha.MultiHeadAttention.init(d_model=24, num_heads=HEADS, num_kv_heads=2, seed=0, dtype=np.float64)
-    rotary = mha.Rotary.init(max_length=64, dim=4, interleaved=interleaved, dtype=np.float64)
-    return mha.MultiHeadAttention(**{**vars(attention), "rotary": rotary})
+ENCODER, DECODER = (
+    cls.init(d_model=D, num_heads=HEADS, d_ff=20, num_layers=2, seed=0, dtype=np.float64) for cls in (mha.Encoder, mha.Decoder)
+)
+PLAIN = mha.MultiHeadAttention.init(d_model=24, num_heads=HEADS, num_kv_heads=2, seed=0, dtype=np.float64)
+TURNING = replace(PLAIN, rotary=mha.Rotary.init(max_length=64, dim=4, interleaved=True, dtype=np.float64))
 
 
 def assert_on_all_ranks(outputs, exact):
@@ -44,33 +43,32 @@ def assert_equals_one_process(layer, *arrays, size, layout, attend=ring_attentio
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_an_encoder_over_ranks_equals_one_process(size, layout, attend):
     options = {"mask": mha.window(7, 3), "bias": mha.alibi(HEADS)}
-    assert_equals_one_process(encoder(), normal(2, 19, D), size=size, layout=layout, attend=attend, **options)
+    assert_equals_one_process(ENCODER, normal(2, 19, D), size=size, layout=layout, attend=attend, **options)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag", "striped"])
 @pytest.mark.parametrize("offset", [0, 5])
 def test_rotary_positions_are_those_of_the_whole_sequence(layout, offset):
     options = {"mask": mha.causal(), "query_offset": offset}
-    assert_equals_one_process(with_rotary(), normal(2, 19, 24), size=3, layout=layout, **options)
+    assert_equals_one_process(TURNING, normal(2, 19, 24), size=3, layout=layout, **options)
 
 
 def test_a_decoder_over_ranks_equals_one_process():
-    decoder = mha.Decoder.init(d_model=D, num_heads=HEADS, d_ff=20, num_layers=2, seed=0, dtype=np.float64)
-    assert_equals_one_process(decoder, normal(2, 13, D), normal(2, 8, D, seed=1), size=3, layout="zigzag")
+    assert_equals_one_process(DECODER, normal(2, 13, D), normal(2, 8, D, seed=1), size=3, layout="zigzag")
 
 
 @pytest.mark.parametrize("attend", [ring_attention, heads_attention])
 def test_the_gradients_of_all_ranks_add_up_to_those_of_one_process(attend):
-    layers, x, target = encoder(), normal(2, 12, D), normal(2, 12, D, seed=1)
+    x, target = normal(2, 12, D), normal(2, 12, D, seed=1)
 
     def loss(layers, x, target, **options):
         return np.sum((layers(x, mask=mha.causal(), **options) - target) ** 2)
 
-    _, exact = mha.value_and_grad(loss)(layers, x, target)
+    _, exact = mha.value_and_grad(loss)(ENCODER, x, target)
 
     def on_rank(group):
         ranks = Sharding(group, "zigzag", attend=attend)
-        return mha.value_and_grad(loss)(layers, ranks.shard(x), ranks.shard(target), group=ranks)[1].arrays()
+        return mha.value_and_grad(loss)(ENCODER, ranks.shard(x), ranks.shard(target), group=ranks)[1].arrays()
 
     gradients = results(2, on_rank)
     for name, whole in exact.arrays().items():
@@ -79,14 +77,14 @@ def test_the_gradients_of_all_ranks_add_up_to_those_of_one_process(attend):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_cache_spread_over_ranks_decodes_as_one_process_does(size):
-    attention, x = with_rotary(), normal(2, 17, 24)
-    exact = attention(x, mask=mha.causal())
+    x = normal(2, 17, 24)
+    exact = TURNING(x, mask=mha.causal())
 
     def on_rank(group):
         ranks, cache, outputs, start = Sharding(group), mha.KeyValueCache(), [], 0
         for length in (5, 1, 0, 1, 7, 3):
             step = x[:, start : start + length]
-            outputs.append(attention(step, cache=cache, group=ranks, mask=mha.causal()))
+            outputs.append(TURNING(step, cache=cache, group=ranks, mask=mha.causal()))
             start += length
             assert cache.length == start
         assert cache.key.shape[-2] == len(range(group.rank, 17, size))
@@ -96,15 +94,13 @@ def test_a_cache_spread_over_ranks_decodes_as_one_process_does(size):
 
 
 def test_a_decoder_with_caches_spread_over_ranks_decodes_as_one_process_does():
-    decoder = mha.Decoder.init(d_model=D, num_heads=HEADS, d_ff=20, num_layers=2, seed=0, dtype=np.float64)
     y, memory = normal(2, 5, D), normal(2, 8, D, seed=1)
-    exact = decoder(y, memory)
 
     def on_rank(group):
         ranks, cache = Sharding(group), mha.DecoderCache()
-        return np.concatenate([decoder(y[:, i : i + 1], memory, cache=cache, group=ranks) for i in range(5)], axis=1)
+        return np.concatenate([DECODER(y[:, i : i + 1], memory, cache=cache, group=ranks) for i in range(5)], axis=1)
 
-    assert_on_all_ranks(results(2, on_rank), exact)
+    assert_on_all_ranks(results(2, on_rank), DECODER(y, memory))
 
 
 def test_explain_shows_what_is_sent_and_which_kernel_computes_a_block():
@@ -134,7 +130,7 @@ def test_explain_shows_what_is_sent_and_which_kernel_computes_a_block():
     assert [each.sent for each in results(3, of_split)] == [2 * of_state] * 3
 
     def of_layer(group):
-        ranks, layer = Sharding(group, attend=heads_attention), encoder().layers[0]
+        ranks, layer = Sharding(group, attend=heads_attention), ENCODER.layers[0]
         return mha.explain(layer, np.ones((1, 4, D)), group=ranks)
 
     (layer, *_) = results(2, of_layer)
@@ -143,33 +139,27 @@ def test_explain_shows_what_is_sent_and_which_kernel_computes_a_block():
     assert attention.sent == 4 * sent + HEADS // 2 * 4 * 8  # query, key, value, then out and lse, in half of the heads
 
 
-def raised(function):
-    (error, *_), _ = run(2, function)
-    raise error
-
-
 def test_what_does_not_fit_ranks_says_so():
-    attention, layers, x = with_rotary(), encoder(), normal(1, 4, 24)
-    with pytest.raises(TypeError, match=r"group is Threads; expected mha_core.distributed.Sharding\(group, layout\)"):
-        raised(lambda group: attention(x, group=group))
-    with pytest.raises(ValueError, match=r"dropout by a seed would be the same on all ranks: give keeps= for this rank's part"):
-        raised(lambda group: layers(x[..., :D], group=Sharding(group), dropout=mha.Dropout(0.1, seed=1)))
+    x = normal(1, 4, 24)
 
-    def with_a_whole_cache(group):
+    def in_turn(*groups):
         cache = mha.KeyValueCache()
-        attention(x, cache=cache, mask=mha.causal())
-        attention(x, cache=cache, group=Sharding(group), mask=mha.causal())
+        for group in groups:
+            TURNING(x, cache=cache, group=group, mask=mha.causal())
 
-    with pytest.raises(ValueError, match="group is given, but the cache holds all positions: start with an empty cache"):
-        raised(with_a_whole_cache)
-
-    def without_its_group(group):
-        cache = mha.KeyValueCache()
-        attention(x, cache=cache, group=Sharding(group), mask=mha.causal())
-        attention(x, cache=cache, mask=mha.causal())
-
-    with pytest.raises(ValueError, match="the cache is spread over ranks: give the group that it was filled with"):
-        raised(without_its_group)
-    plain = mha.MultiHeadAttention.init(d_model=24, num_heads=HEADS, seed=0, dtype=np.float64)
-    with pytest.raises(ValueError, match="group and cache are given with context, which is not spread over ranks: leave group"):
-        raised(lambda group: plain(x, context=x, cache=mha.KeyValueCache(), group=Sharding(group)))
+    refused = {
+        "dropout by a seed would be the same on all ranks: give keeps= for this rank's part": lambda group: ENCODER(
+            x[..., :D], group=Sharding(group), dropout=mha.Dropout(0.1, seed=1)
+        ),
+        "group is given, but the cache holds all positions: start with an empty cache": lambda group: in_turn(
+            None, Sharding(group)
+        ),
+        "the cache is spread over ranks: give the group that it was filled with": lambda group: in_turn(Sharding(group), None),
+        "group and cache are given with context, which is not spread over ranks: leave group": lambda group: PLAIN(
+            x, context=x, cache=mha.KeyValueCache(), group=Sharding(group)
+        ),
+    }
+    for message, function in refused.items():
+        assert_refused(2, function, ValueError, message)
+    message = r"group is Threads; expected mha_core.distributed.Sharding\(group, layout\)"
+    assert_refused(2, lambda group: TURNING(x, group=group), TypeError, message)

@@ -14,49 +14,6 @@ from mha_core.dispatch.backend import load
 SMALL = {"d_model": 12, "num_heads": 3, "d_ff": 20}
 
 
-@pytest.fixture
-def shaken(rng):
-    """A function that adds noise to a layer's arrays: no bias is 0 and no norm weight 1, so leaving one out shows."""
-    return lambda layer: layer.map(lambda x: x + 0.3 * rng.normal(size=x.shape))
-
-
-def assert_close(result, expected):
-    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
-
-
-def on(backend, layer, *arrays):
-    """A NumPy layer and NumPy arrays, moved to a backend."""
-    return (layer.to(backend.name), *(backend.from_numpy(x) for x in arrays))
-
-
-def test_attention_without_biases_equals_attention_with_biases_of_zero(rng):
-    net = mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=1, dtype="float64")
-    bare = replace(net, b_q=None, b_k=None, b_v=None, b_o=None)
-    assert list(bare.arrays()) == ["w_q", "w_k", "w_v", "w_o"]
-    x = rng.normal(size=(3, 8))
-    assert_close(bare(x), net(x))
-
-
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
-def test_feed_forward_applies_the_activation_it_names(shaken, rng, activation):
-    net = shaken(mha.FeedForward.init(d_model=6, d_ff=9, activation=activation, seed=1, dtype="float64"))
-    x = rng.normal(size=(4, 6))
-    f = {"gelu_tanh": lambda x: mha.gelu(x, approximate="tanh")}.get(activation) or getattr(mha, activation)
-    assert_close(net(x), f(x @ net.w_1 + net.b_1) @ net.w_2 + net.b_2)
-
-
-@pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-def test_rows_of_a_padded_batch_equal_those_of_each_sequence_alone(backend, shaken, rng, norm_first):
-    model = shaken(mha.Encoder.init(**SMALL, num_layers=2, norm_first=norm_first, seed=1, dtype="float64"))
-    lengths = [3, 6, 1]
-    batch = rng.normal(size=(3, 6, 12)) * 100
-    there, x, n = on(backend, model, batch, np.asarray(lengths))
-    result = backend.to_numpy(there(x, mask=mha.key_lengths(n)))
-    for element, length in enumerate(lengths):
-        alone = backend.to_numpy(there(x[element, :length, :]))
-        assert_close(result[element, :length], alone)
-
-
 # initial weights
 
 
@@ -64,15 +21,14 @@ def test_the_defaults_are_the_base_model_of_the_paper():
     model = mha.Encoder.init(seed=0)
     assert len(model.layers) == 6
     assert model.norm is None
-    layer = mha.EncoderLayer.init(seed=0)
-    for found in (*model.layers, layer):
-        shapes = {name: x.shape for name, x in found.arrays().items()}
+    for layer in (*model.layers, mha.EncoderLayer.init(seed=0)):
+        shapes = {name: x.shape for name, x in layer.arrays().items()}
         assert {shapes[f"attention.{name}"] for name in ("w_q", "w_k", "w_v", "w_o")} == {(512, 512)}
         assert {shapes[f"attention.{name}"] for name in ("b_q", "b_k", "b_v", "b_o")} == {(512,)}
         assert (shapes["feed_forward.w_1"], shapes["feed_forward.w_2"]) == ((512, 2048), (2048, 512))
         assert (shapes["feed_forward.b_1"], shapes["feed_forward.b_2"]) == ((2048,), (512,))
         assert {shapes[f"norm_{n}.{name}"] for n in (1, 2) for name in ("weight", "bias")} == {(512,)}
-        assert (found.attention.num_heads, found.feed_forward.activation, found.norm_first) == (8, "relu", False)
+        assert (layer.attention.num_heads, layer.feed_forward.activation, layer.norm_first) == (8, "relu", False)
     assert {x.dtype for x in model.arrays().values()} == {np.dtype("float32")}
 
 
@@ -106,14 +62,9 @@ def test_seeds_determine_the_weights():
 def test_dtype_is_a_dtype_of_the_library_or_its_name():
     assert mha.LayerNorm.init(d_model=2, dtype=np.float64).weight.dtype == np.float64
     assert mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype="float16").w_1.dtype == np.float16
-    with pytest.raises(TypeError, match=r"dtype is 'float1'.*numpy"):
-        mha.LayerNorm.init(d_model=2, dtype="float1")
-
-
-@pytest.mark.parametrize("dtype", ["int32", np.int64, "bool"])
-def test_integer_dtypes_are_a_type_error(dtype):
-    with pytest.raises(TypeError, match="dtype"):
-        mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype=dtype)
+    for wrong in ("float1", "int32", np.int64, "bool"):
+        with pytest.raises(TypeError, match=r"dtype is .*numpy"):
+            mha.FeedForward.init(d_model=2, d_ff=2, seed=0, dtype=wrong)
 
 
 @pytest.mark.parametrize("cls", [mha.MultiHeadAttention, mha.EncoderLayer, mha.Encoder])
@@ -123,10 +74,10 @@ def test_num_heads_that_does_not_divide_d_model_is_a_value_error(cls, d_model, n
         cls.init(d_model=d_model, num_heads=num_heads, seed=0)
 
 
-@pytest.mark.parametrize("num_kv_heads", [3, 8, 0, -1])
-def test_num_kv_heads_that_does_not_divide_num_heads_is_a_value_error(num_kv_heads):
-    with pytest.raises(ValueError, match=rf"num_kv_heads is {num_kv_heads}"):
-        mha.MultiHeadAttention.init(d_model=8, num_heads=4, num_kv_heads=num_kv_heads, seed=0)
+def test_num_kv_heads_that_does_not_divide_num_heads_is_a_value_error():
+    for num_kv_heads in (3, 8, 0, -1):
+        with pytest.raises(ValueError, match=rf"num_kv_heads is {num_kv_heads}"):
+            mha.MultiHeadAttention.init(d_model=8, num_heads=4, num_kv_heads=num_kv_heads, seed=0)
 
 
 # a tree of arrays
@@ -163,12 +114,8 @@ def test_map_changes_every_array_and_no_setting():
     for name, x in model.arrays().items():
         np.testing.assert_array_equal(twice.arrays()[name], 2 * x)
     layer = twice.layers[1]
-    assert (layer.norm_first, layer.norm_1.eps, layer.attention.num_heads, layer.feed_forward.activation) == (
-        True,
-        0.25,
-        3,
-        "silu",
-    )
+    assert (layer.norm_first, layer.norm_1.eps) == (True, 0.25)
+    assert (layer.attention.num_heads, layer.feed_forward.activation) == (3, "silu")
 
 
 def test_moving_to_another_library_and_dtype_and_back_keeps_every_number():
@@ -194,8 +141,6 @@ def test_to_changes_only_what_its_arguments_name():
 def test_layers_are_frozen(cls):
     settings = {} if cls is mha.LayerNorm else {"seed": 0}
     layer = cls.init(d_model=8, **settings)
-    for field in fields(cls):
+    for name in (*(field.name for field in fields(cls)), "another"):
         with pytest.raises(FrozenInstanceError):
-            setattr(layer, field.name, None)
-    with pytest.raises(FrozenInstanceError):
-        layer.another = 1
+            setattr(layer, name, None)

@@ -6,6 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from refusals import refusals
 
 import mha_core as mha
 from mha_core.algebra import activations
@@ -66,44 +67,9 @@ def test_the_coefficients_of_gelu_fit_its_formula():
             assert abs(fitted - coefficient) < 1e-16
 
 
-def test_gelu_tanh_is_that_of_the_paper(backend):
-    got = backend.to_numpy(mha.gelu(backend.from_numpy(WIDE), approximate="tanh"))
-    np.testing.assert_allclose(
-        got, 0.5 * WIDE * (1 + np.tanh(math.sqrt(2 / math.pi) * (WIDE + 0.044715 * WIDE**3))), atol=1e-14
-    )
-    with pytest.raises(ValueError, match="approximate is 'erf'; expected 'none' or 'tanh'"):
-        mha.gelu(WIDE, approximate="erf")
-
-
-def test_relu_and_silu(backend):
-    x = np.asarray([-800.0, -1.0, 0.0, 2.0, 800.0])
-    assert (backend.to_numpy(mha.relu(backend.from_numpy(x))) == np.maximum(x, 0)).all()
-    expected = [value / (1 + math.exp(-value)) if value > -700 else 0.0 for value in x]
-    np.testing.assert_allclose(backend.to_numpy(mha.silu(backend.from_numpy(x))), expected, rtol=1e-15, atol=1e-300)
-    assert np.isnan(mha.relu(np.asarray([np.nan])))[0]
-
-
 def test_layer_norm_stays_accurate_with_a_large_common_shift(rng):
     x = rng.normal(size=(4, 64))
     np.testing.assert_allclose(mha.layer_norm(x + 1e6), mha.layer_norm(x), atol=1e-8)
-
-
-def test_linear_and_embedding(backend, rng):
-    x, w, b = rng.normal(size=(2, 3, 4)), rng.normal(size=(4, 5)), rng.normal(size=5)
-    np.testing.assert_allclose(backend.to_numpy(mha.linear(*map(backend.from_numpy, (x, w, b)))), x @ w + b, atol=1e-14)
-    ids = np.asarray([[3, 0], [1, 1]])
-    assert (backend.to_numpy(mha.embedding(backend.from_numpy(ids), backend.from_numpy(w))) == w[ids]).all()
-    with pytest.raises(TypeError, match=r"ids has dtype .*float64; expected integers"):
-        mha.embedding(backend.from_numpy(ids.astype(float)), backend.from_numpy(w))
-    with pytest.raises(ValueError, match=r"w has shape \(5, 4\); expected \(n, m\) with n = 4"):
-        mha.linear(x, w.T)
-    with pytest.raises(ValueError, match=r"b has shape \(4,\); expected \(m,\) = \(5,\)"):
-        mha.linear(x, w, b[:4])
-
-
-def test_an_unknown_activation_is_refused_by_name():
-    with pytest.raises(ValueError, match="activation is 'elu'; expected one of relu, gelu, gelu_tanh, silu"):
-        mha.feed_forward(np.ones((1, 2)), np.eye(2), None, np.eye(2), None, activation="elu")
 
 
 @pytest.mark.parametrize("d_model", [6, 7])
@@ -128,8 +94,28 @@ def test_sinusoidal_positions_stay_accurate_at_long_distances():
 def test_tables_are_exact_in_the_dtype_asked_for(backend):
     got = backend.to_numpy(mha.sinusoidal_positions(9, 4, backend=backend.name, dtype="float64"))
     assert got.dtype == np.float64 and got[8, 2] == math.sin(8 / 100)
-    cos, _ = mha.rotary_tables(9, 4, backend=backend.name, dtype="float64")
-    assert backend.to_numpy(cos)[8, 1] == math.cos(8 / 100)
+    cos, sin = mha.rotary_tables(9, 4, base=100.0, backend=backend.name, dtype="float64")
+    assert backend.to_numpy(cos)[8, 1] == math.cos(8 / 10) and backend.to_numpy(sin)[8, 1] == math.sin(8 / 10)
     for wrong in ("int64", "float63", backend.xp.int64, 3):
         with pytest.raises(TypeError, match=r"dtype is .*expected float32, float64 or another floating dtype of"):
             mha.sinusoidal_positions(3, 4, backend=backend.name, dtype=wrong)
+
+
+X, W = np.ones((2, 3, 4)), np.ones((4, 5))
+test_bad_arguments_are_refused_by_name = refusals(
+    {
+        TypeError: {
+            "ids has dtype float64; expected integers": lambda: mha.embedding(X, W),
+        },
+        ValueError: {
+            "approximate is 'erf'; expected 'none' or 'tanh'": lambda: mha.gelu(X, approximate="erf"),
+            "w has shape (5, 4); expected (n, m) with n = 4": lambda: mha.linear(X, W.T),
+            "b has shape (4,); expected (m,) = (5,)": lambda: mha.linear(X, W, np.ones(4)),
+            "activation is 'elu'; expected one of relu, gelu, gelu_tanh, silu": lambda: mha.feed_forward(
+                X, W, None, W.T, None, activation="elu"
+            ),
+            "b_g is given without w_g": lambda: mha.feed_forward(X, W, None, W.T, None, b_g=np.ones(5)),
+            "dim is 3; expected an even number": lambda: mha.rotary_tables(4, 3),
+        },
+    }
+)

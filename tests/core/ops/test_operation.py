@@ -1,12 +1,11 @@
 """A plan is kept for equal calls only: what a check or a kernel depends on is part of its key."""
 
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from sample_kernels import a_backend, a_kernel
+from processes import printed
+from sample_kernels import a_kernel
 
 import mha_core as mha
 from mha_core.algebra.biases import Bias
@@ -87,19 +86,6 @@ def test_a_setting_that_is_a_numpy_float_is_a_setting():
     assert mha.LayerNorm.init(d_model=4, eps=np.float64(1e-3)).settings == {"eps": 1e-3}
 
 
-def test_a_current_device_that_changes_is_noticed_where_devices_have_a_hash_too(installed):
-    class Elsewhere(np.ndarray):
-        pass
-
-    installed(backends=[a_backend(types=(f"{Elsewhere.__module__}:{Elsewhere.__qualname__}",), current_device=lambda: current)])
-    x, current = np.ones((2, 2)).view(Elsewhere), "cpu"
-    for _ in range(2):
-        mha.relu(x)
-    current = "elsewhere"
-    with pytest.raises(mha.BackendMismatch, match="current device, elsewhere"):
-        mha.relu(x)
-
-
 PATH_TO_KERNEL = """
 import sys
 from pathlib import Path
@@ -130,6 +116,6 @@ print(len(files()), len(files()))
 
 def test_few_files_lie_on_the_way_to_a_kernel():
     """In the first call of a process, which also finds the plugins, and in a call like an earlier one."""
-    first, later = map(int, subprocess.check_output([sys.executable, "-c", PATH_TO_KERNEL], text=True).split())
+    first, later = map(int, printed(PATH_TO_KERNEL).split())
     assert first <= 14  # masks, tiles and the structure of a mask are modules of their own
     assert later <= 5

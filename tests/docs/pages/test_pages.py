@@ -4,12 +4,12 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from pages import MODEL, PAGES, Block, blocks, commands, is_as_shown, write_files
+from processes import printed, run
 from project import PATHS, ROOT, SUPPORT
 
 BIN = Path(sys.executable).parent
@@ -27,30 +27,18 @@ def with_kind(kind):
     )
 
 
-def run(*words, cwd, **environment):
-    return subprocess.run(
-        [str(word) for word in words],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=os.environ | ENVIRONMENT | environment,
-        check=False,
-    )
-
-
 @with_kind("python")
 def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
     write_files(page, tmp_path)
     words = [sys.executable, "-P", "-W", "error", SUPPORT / "pages.py", page, minilm]
-    done = run(*words, cwd=tmp_path, PYTHONPATH=os.pathsep.join(map(str, [tmp_path, *PATHS])))
-    assert done.returncode == 0, done.stderr
+    lines = printed(words, cwd=tmp_path, path=[tmp_path, *PATHS], **ENVIRONMENT).splitlines()
     python = [block for block in blocks(page) if block.kind == "python"]
-    for block, printed in zip(python, json.loads(done.stdout.splitlines()[-1]), strict=True):
-        if printed is None:
+    for block, output in zip(python, json.loads(lines[-1]), strict=True):
+        if output is None:
             continue
-        assert "print(" not in block.code or printed.strip(), f"line {block.line} prints nothing"
+        assert "print(" not in block.code or output.strip(), f"line {block.line} prints nothing"
         if block.shown is not None:
-            assert is_as_shown(block.shown, printed), f"line {block.line} printed:\n{printed}\nshown is:\n{block.shown}"
+            assert is_as_shown(block.shown, output), f"line {block.line} printed:\n{output}\nshown is:\n{block.shown}"
 
 
 @with_kind("console")
@@ -68,12 +56,14 @@ def test_commands_run_and_print_what_is_shown(page, minilm, tmp_path):
             assert words[1] in targets, command.line
         elif words[0] == "export":
             name = words[1].partition("=")[0]
-            done = run("sh", "-c", f"{command.line} && echo ${name}", cwd=tmp_path, PATH=f"{BIN}:{os.environ['PATH']}")
+            done = run(
+                ["sh", "-c", f"{command.line} && echo ${name}"], cwd=tmp_path, **ENVIRONMENT, PATH=f"{BIN}:{os.environ['PATH']}"
+            )
             exported[name] = done.stdout.strip()
             assert exported[name], f"{command.line}\n{done.stderr}"
         elif words[:2] != ["pip", "install"] and not command.not_run:
             assert words[0] == "mha", f"{command.line}: say why it is not run"
-            done = run(BIN / words[0], *words[1:], cwd=tmp_path, **exported)
+            done = run([BIN / words[0]], *words[1:], cwd=tmp_path, **ENVIRONMENT, **exported)
             assert done.returncode == 0, f"{command.line}\n{done.stderr}"
             assert done.stdout.strip() or list(tmp_path.iterdir()), f"{command.line} did nothing"
             if command.shown is not None:
