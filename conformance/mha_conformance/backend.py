@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -95,6 +96,11 @@ class BackendUnderTest:
             x = self.xp.astype(x, self.xp.float32)
         return np.asarray(self.loaded.to_numpy(x))
 
+    def bits(self, result: Any) -> bytes:
+        """Return the bytes of an array, or of a tuple of arrays."""
+        arrays = result if isinstance(result, tuple) else (result,)
+        return b"".join(self.numpy(x).tobytes() for x in arrays)
+
     def rounded(self, x: np.ndarray, dtype: str) -> np.ndarray:
         """Round float64 numbers to ``dtype`` and read them back from the library, for the oracle to use."""
         return self.numpy(self.array(x, dtype)).astype(np.float64)
@@ -110,10 +116,13 @@ class BackendUnderTest:
         assert result.dtype == expected, f"the result has dtype {result.dtype}; expected {expected}"
         assert device_of(result) == device_of(given), f"the result is on {device_of(result)}, the input on {device_of(given)}"
 
-    def assert_unchanged(self, arrays: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
-        """Raise AssertionError, naming the argument, if an input no longer has the same bits as before (promise 12)."""
+    @contextmanager
+    def unchanged(self, arrays: Mapping[str, Any]) -> Iterator[None]:
+        """Raise AssertionError, naming the argument, if an input no longer has the same bits at the end (promise 12)."""
+        before = {name: self.numpy(x).tobytes() for name, x in arrays.items()}
+        yield
         for name, x in arrays.items():
-            assert self.numpy(x).tobytes() == before[name].tobytes(), f"{name} was written to"
+            assert self.numpy(x).tobytes() == before[name], f"{name} was written to"
 
 
 def dtype_name(x: Any) -> str:

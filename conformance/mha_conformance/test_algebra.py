@@ -13,9 +13,10 @@ import pytest
 import mha_core as mha
 
 from .backend import BackendUnderTest
-from .cases.features import FEATURES, go_together, plain, with_features
+from .cases.features import FEATURES, go_together, problem_with
 from .cases.problems import Limits
-from .judge.attention import judge_call, judge_large_batch
+from .judge.attention import judge_large_batch
+from .judge.held import Judge
 from .judge.random_problems import judge_problems
 from .oracle import tolerance
 from .probes.computed_by import ComputedBy
@@ -41,9 +42,9 @@ def test_each_option_alone(backend: BackendUnderTest, dtype: str, rng: np.random
     """In shapes that fast kernels prefer: as many queries as keys, and a width of 64."""
     if backend.quick and times == 8:
         pytest.skip("quick runs do not multiply the scores here")
-    for wants_lse in (True,) if backend.quick else (True, False):
-        call = with_features(plain(rng, 33, 64, times=times), [feature], rng)
-        judge_call(backend, call, dtype, wants_lse=wants_lse)
+    scores = "plain" if times == 1 else "wide"
+    for lse in (True,) if backend.quick else (True, False):
+        Judge(backend, dtype).judge_once(problem_with([feature], rng, 33, 64, scores=scores, lse=lse))
 
 
 @pytest.mark.promise(0, 6)
@@ -51,8 +52,7 @@ def test_options_together(backend: BackendUnderTest, dtype: str, rng: np.random.
     for _ in range(5 if backend.quick else 200):
         chosen = [name for name in FEATURES if rng.random() < 0.4]
         if go_together(chosen):
-            call = with_features(plain(rng, 9, 16), chosen, rng)
-            judge_call(backend, call, dtype, wants_lse=bool(rng.random() < 0.5))
+            Judge(backend, dtype).judge_once(problem_with(chosen, rng, 9, 16))
 
 
 def test_a_large_batch(backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator) -> None:

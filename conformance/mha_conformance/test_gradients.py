@@ -15,15 +15,18 @@ import pytest
 
 import mha_core as mha
 from mha_core.plugin import Kernel
-from mha_core.shared import ALGEBRA, FEATURES, STATE_FEATURES
+from mha_core.shared import ALGEBRA, STATE_FEATURES
+from mha_core.shared import FEATURES as EVERY
 
 from .backend import BackendUnderTest
-from .cases.attention_gradients import ARGUMENTS, AttentionGradientProblem, attention_gradient_problem, plain_row
+from .cases.attention_gradients import AttentionGradientProblem, attention_gradient_problem, plain_row
+from .cases.attention_problem import ARGUMENTS
 from .cases.covering import Row
+from .cases.features import FEATURES
 from .cases.piece_gradients import DIFFERENTIABLE
 from .judge.designed import judge_design
 from .judge.held import Judge
-from .judge.layouts import VIEWS, laid_out
+from .judge.layouts import VIEWS
 from .judge.same_bits import Work, assert_same_bits_together
 from .probes.computed_by import ComputedBy
 from .probes.recorder import Recording, recorded
@@ -31,23 +34,9 @@ from .report.sections import REFUSED_EVERY_CALL
 
 pytestmark = pytest.mark.promise(0)
 OP = "attention_vjp"
-ALL = FEATURES[OP] | STATE_FEATURES
+ALL = EVERY[OP] | STATE_FEATURES
 ROWS: dict[str, Row] = {
-    "causal": {"band": "causal"},
-    "window": {"band": "window(2, 1)"},
-    "key_lengths": {"lengths": "array with 0"},
-    "packed": {"packed": "with empty ones"},
-    "array_mask": {"array": "scores"},
-    "mask": {"term": "segments"},
-    "bias": {"bias": "heads", "d_bias": False},
-    "alibi": {"bias": "alibi"},
-    "relative_bias": {"bias": "relative", "d_bias": False},
-    "bias_term": {"bias": "term"},
-    "softcap": {"softcap": 0.5},
-    "sink": {"sink": "small", "d_sink": False},
-    "grouped_query": {"groups": 2},
-    "value_dim": {"value_dim": 5},
-    "broadcast": {"batch": "keys shared"},
+    **{name: row for name, row in FEATURES.items() if name != "lse"},
     "weight_dropout": {"weight_dropout": "keep"},
     "d_lse": {"towards": "both"},
     "d_bias": {"bias": "heads", "d_bias": True},
@@ -64,20 +53,6 @@ def problem(row: Row, rng: np.random.Generator) -> AttentionGradientProblem:
 
 def state_of(out: Any, lse: Any = None) -> mha.AttentionState:
     return mha.AttentionState(out, lse)
-
-
-def assert_right(
-    backend: BackendUnderTest, made: AttentionGradientProblem, dtype: str, layouts: dict[str, str] | None = None
-) -> dict[str, Any]:
-    """Compute by what is preferred, compare with the oracle, and return the gradients; ``layouts`` of some arrays."""
-    judge = Judge(backend, OP, ALGEBRA, dtype)
-    arrays, floats = judge.arrays(made)
-    arrays |= {name: laid_out(backend, arrays[name], layout) for name, layout in (layouts or {}).items()}
-    before = {name: backend.numpy(x).copy() for name, x in arrays.items()}
-    found = made.call(arrays)
-    judge.assert_right(found, arrays["query"], made, floats)
-    backend.assert_unchanged(arrays, before)
-    return found
 
 
 # by each kernel and the algebra
@@ -102,7 +77,7 @@ def test_a_kernel_of_a_piece_on_calls_of_a_covering_design(
 def test_the_algebra_on_problems_of_a_covering_design(
     backend: BackendUnderTest, dtype: str, rng: np.random.Generator, op: str
 ) -> None:
-    judge_design(backend, f"{op}_vjp", ALGEBRA, FEATURES[f"{op}_vjp"], dtype, rng).assert_computed()
+    judge_design(backend, f"{op}_vjp", ALGEBRA, EVERY[f"{op}_vjp"], dtype, rng).assert_computed()
 
 
 @pytest.mark.promise(6)
@@ -115,12 +90,11 @@ def recorded_problem(
     backend: BackendUnderTest, kernel: Kernel, features: tuple[str, ...], dtype: str, rng: np.random.Generator
 ) -> Recording:
     """Judge a problem with these features, and no others, while the kernel is preferred."""
-    row = plain_row((), kv_heads=4)
+    row = plain_row(())
     for name in ROWS:
         row |= ROWS[name] if name in features else {}
-    row |= {"queries": 33} if "packed" in features else {}  # in few tokens all but one sequence may be empty
     with recorded(kernel, ALL) as recording:
-        assert_right(backend, problem(row, rng), dtype)
+        Judge(backend, dtype).judge_once(problem(row, rng), poison=True)
     recording.assert_given_what_it_declares()
     return recording
 
@@ -167,18 +141,18 @@ def test_every_subset_of_gradients(
         row = plain_row(features, **given, wanted=", ".join({*ARGUMENTS} & {*some}), **options)
         made = problem(row, np.random.default_rng(seed))
         assert made.wanted == {*some}
-        assert_right(backend, made, wide_dtype)
+        Judge(backend, wide_dtype).judge_once(made, poison=True)
 
 
 @pytest.mark.promise(12)
 def test_d_out_may_have_any_strides(
     backend: BackendUnderTest, vjp_by: ComputedBy, wide_dtype: str, rng: np.random.Generator
 ) -> None:
-    made = problem(plain_row(vjp_by.handles), rng)
+    made, judge = problem(plain_row(vjp_by.handles), rng), Judge(backend, wide_dtype)
     for layout in (*VIEWS, "read-only", "unaligned"):
-        assert_right(backend, made, wide_dtype, {name: layout for name in ("d_out", "d_lse") if name in made.floats})
+        layouts = {name: layout for name in ("d_out", "d_lse") if name in made.floats}
+        judge.judge_once(made, poison=True, layouts=layouts)
     made.floats["d_out"] = np.broadcast_to(rng.normal(), made.floats["d_out"].shape).copy()
-    judge = Judge(backend, OP, ALGEBRA, wide_dtype)
     arrays, floats = judge.arrays(made)
     arrays["d_out"] = backend.xp.broadcast_to(arrays["d_out"][:1, :1, :1, :1], arrays["d_out"].shape)
     judge.assert_right(made.call(arrays), arrays["query"], made, floats)
@@ -194,11 +168,8 @@ def test_what_nobody_sees_changes_no_bit_and_has_gradients_of_zero(
     for sink in ("none", *(["small"] if {"sink", "d_sink"} <= vjp_by.handles else [])):
         made = problem(plain_row(vjp_by.handles | {"array_mask"}, array="scores", sink=sink), rng)
         made.others["mask"] = seen
-        made.options.masks[0] = (made.options.masks[0][0], seen)
-        judge = Judge(backend, OP, ALGEBRA, dtype)
-        clean = made.call(judge.arrays(made, poison=False)[0])
-        poisoned = made.call(judge.arrays(made)[0])
-        assert judge.bits(poisoned) == judge.bits(clean), "NaN in what nobody sees changed a gradient"
+        made.settings.masks[0] = (made.settings.masks[0][0], seen)
+        clean = Judge(backend, dtype).assert_poison_changes_no_bit(made)
         got = {name: backend.numpy(x) for name, x in clean.items()}
         assert not got["d_query"][..., 1, :].any(), "a query that sees nothing has a gradient"
         assert not got["d_key"][..., 5:, :].any() and not got["d_value"][..., 5:, :].any(), "an unseen key has a gradient"
@@ -242,7 +213,7 @@ def test_a_pullback_gives_the_same_bits_again(
     _, pullback = mha.vjp(mha.scaled_dot_product_attention, query, key, value)
 
     def bits(d: Any) -> bytes:
-        return b"".join(backend.numpy(x).tobytes() for x in pullback(d))
+        return backend.bits(tuple(pullback(d)))
 
     first = bits(d_out)
     assert bits(d_out) == first, "the second time, a pullback gave other bits"
@@ -256,7 +227,7 @@ def test_threads_give_the_same_bits(
     backend: BackendUnderTest, vjp_by: ComputedBy, dtype: str, rng: np.random.Generator
 ) -> None:
     """Different problems at the same time, with the features that a kernel declares, or with all."""
-    judge = Judge(backend, OP, ALGEBRA, dtype)
+    judge = Judge(backend, dtype)
 
     def work(at: int) -> Work:
         row = plain_row(vjp_by.handles, queries=(6, 48)[at % 2], head_dim=(8, 64)[at % 2])
@@ -264,9 +235,7 @@ def test_threads_give_the_same_bits(
         chosen = [name for name in features if rng.random() < 0.2]
         for name in chosen if at >= 2 else ():
             row |= {key: value for key, value in ROWS[name].items() if not key.startswith("d_")}
-        made = problem(row, rng)
-        arrays, _ = judge.arrays(made)
-        return lambda: b"".join(judge.bits(made.call(arrays)).values())
+        return judge.work(problem(row, rng))
 
     works = [work(at) for at in range(4 if backend.quick else 8)]
     assert_same_bits_together((works * 2)[:8])

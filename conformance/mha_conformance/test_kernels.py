@@ -7,7 +7,8 @@ core names for it. A kernel whose ``supports`` refuses every call is skipped wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +18,10 @@ from mha_core.plugin import Kernel
 
 from . import oracle
 from .backend import BackendUnderTest
-from .cases.features import ALL_FEATURES, FEATURES, AttentionCall, go_together, plain, rounded, with_features
-from .cases.pieces import piece_calls
+from .cases.features import ALL_FEATURES, FEATURES, go_together, problem_with
+from .cases.pieces import piece_problems
 from .cases.problems import Limits
-from .judge.attention import judge_call
-from .judge.pieces import judge_piece
+from .judge.held import Judge
 from .judge.random_problems import judge_problems
 from .oracle.tolerance import UNIT_ROUNDOFF
 from .probes.recorder import Recording, recorded
@@ -33,12 +33,28 @@ SHAPES = [(3, 8), (6, 8), (48, 64)]
 """(length, width): small ones, and one for kernels that need round numbers."""
 
 
-def judge(backend: BackendUnderTest, kernel: Kernel, call: AttentionCall, dtype: str) -> Recording:
-    """Judge one call with this kernel preferred to all others. The log-sum-exp is requested only if the kernel declares it."""
+def judge(
+    backend: BackendUnderTest,
+    kernel: Kernel,
+    features: Iterable[str],
+    dtype: str,
+    rng: np.random.Generator,
+    *shape: int,
+    **row: Any,
+) -> Recording:
+    """Judge a call that uses these features, with this kernel preferred to all others; with lse if the kernel declares it."""
+    lse = {"lse"} & kernel.handles
     with recorded(kernel, ALL_FEATURES) as recording:
-        judge_call(backend, call, dtype, wants_lse="lse" in kernel.handles)
+        Judge(backend, dtype).judge_once(problem_with({*features, *lse}, rng, *shape, **row))
     recording.assert_given_what_it_declares()
     return recording
+
+
+def judge_in_shapes(
+    backend: BackendUnderTest, kernel: Kernel, features: Iterable[str], dtype: str, rng: np.random.Generator
+) -> None:
+    every = product(SHAPES, ("plain", "wide"))
+    skip_if_never_run([judge(backend, kernel, features, dtype, rng, *shape, scores=scores) for shape, scores in every])
 
 
 def skip_if_never_run(recordings: Iterable[Recording]) -> None:
@@ -56,8 +72,7 @@ def test_every_declared_feature_is_known(attention_kernel: Kernel) -> None:
 
 @pytest.mark.promise(0)
 def test_plain_attention(backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
-    calls = [plain(rng, *shape, times=times) for shape in SHAPES for times in (1, 8)]
-    skip_if_never_run([judge(backend, attention_kernel, call, dtype) for call in calls])
+    judge_in_shapes(backend, attention_kernel, [], dtype, rng)
 
 
 @pytest.mark.promise(6)
@@ -67,8 +82,7 @@ def test_a_declared_feature_works(
 ) -> None:
     if feature not in attention_kernel.handles:
         pytest.skip(f"the kernel does not declare {feature}")
-    calls = [with_features(plain(rng, *shape, times=times), [feature], rng) for shape in SHAPES for times in (1, 8)]
-    skip_if_never_run([judge(backend, attention_kernel, call, dtype) for call in calls])
+    judge_in_shapes(backend, attention_kernel, [feature], dtype, rng)
 
 
 @pytest.mark.promise(6)
@@ -81,9 +95,7 @@ def test_pairs_of_declared_features_work(
     if not pairs:
         pytest.skip("the kernel declares no two features that go together")
     chosen = pairs[: backend.count(len(pairs))]
-    skip_if_never_run(
-        [judge(backend, attention_kernel, with_features(plain(rng, *SHAPES[1]), pair, rng), dtype) for pair in chosen]
-    )
+    skip_if_never_run([judge(backend, attention_kernel, pair, dtype, rng) for pair in chosen])
 
 
 @pytest.mark.promise(6)
@@ -96,9 +108,7 @@ def test_an_undeclared_feature_is_refused(
         pytest.skip(f"the kernel declares {feature}")
     declared = [name for name in FEATURES if name in attention_kernel.handles and go_together((name, feature))]
     for others in ([], *([name] for name in declared)):
-        recording = judge(
-            backend, attention_kernel, with_features(plain(rng, *SHAPES[1]), [feature, *others], rng), backend.dtypes[0]
-        )
+        recording = judge(backend, attention_kernel, [feature, *others], backend.dtypes[0], rng)
         assert any(feature in call.features for call in recording.seen), f"core did not name {feature}"
         assert not recording.runs, f"the kernel does not declare {feature}, but was called"
 
@@ -108,8 +118,8 @@ def test_a_gradient_is_right_whoever_computes_it(
     backend: BackendUnderTest, attention_kernel: Kernel, rng: np.random.Generator, wide_dtype: str
 ) -> None:
     """A kernel that does not declare ``gradient`` must not be called while one is recorded: its result would have none."""
-    call = rounded(plain(rng, *SHAPES[1]), lambda x: backend.rounded(x, wide_dtype))
-    arrays = [backend.array(x, wide_dtype) for x in (call.query, call.key, call.value)]
+    call = problem_with([], rng).map(lambda x: backend.rounded(x, wide_dtype))
+    arrays = [backend.array(x, wide_dtype) for x in call.floats.values()]
     if backend.loaded.features is None or not all(hasattr(x, "requires_grad_") for x in arrays):
         pytest.skip("the backend does not record gradients by requires_grad_ and backward")
     arrays = [x.requires_grad_() for x in arrays]
@@ -148,9 +158,9 @@ def test_random_problems_equal_the_oracle(
 def test_a_kernel_of_a_piece(backend: BackendUnderTest, piece_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
     kernel = piece_kernel
     recordings = []
-    for call in piece_calls(rng, kernel.op):
+    for problem in piece_problems(kernel.op, rng):
         with recorded(kernel, ALL_FEATURES) as recording:
-            judge_piece(backend, kernel.op, call, dtype)
+            Judge(backend, dtype).judge_once(problem)
         recording.assert_given_what_it_declares()
         recordings.append(recording)
     skip_if_never_run(recordings)

@@ -11,8 +11,8 @@ import mha_core as mha
 from mha_core.shared import kept_elements
 
 from .backend import BackendUnderTest
-from .cases.pieces import PIECES, piece_calls
-from .judge.pieces import judge_piece
+from .cases.pieces import PIECES, piece_problems
+from .judge.held import Judge
 from .oracle.tolerance import UNIT_ROUNDOFF
 
 SECTION = "layers"
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.promise(0)
 
 @pytest.mark.parametrize("op", PIECES)
 def test_a_piece_equals_numpy(backend: BackendUnderTest, dtype: str, rng: np.random.Generator, op: str) -> None:
-    for call in piece_calls(rng, op):
-        judge_piece(backend, op, call, dtype)
+    for problem in piece_problems(op, rng):
+        Judge(backend, dtype).judge_once(problem)
 
 
 def test_embedding_picks_rows_bit_for_bit(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:

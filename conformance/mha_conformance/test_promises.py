@@ -19,9 +19,10 @@ import mha_core as mha
 
 from .backend import BackendUnderTest
 from .cases.bad_inputs import SHAPES, UNBROADCASTABLE
-from .cases.features import plain
+from .cases.features import problem_with
 from .cases.masked_rows import masked_rows
-from .judge.attention import judge_call, state_of
+from .judge.attention import state_of
+from .judge.held import Judge
 from .judge.random_problems import judge_problems
 from .oracle import tolerance
 from .probes.computed_by import ComputedBy
@@ -284,7 +285,7 @@ def test_9_the_query_is_not_rounded_between_scale_and_product(
 ) -> None:
     """The scales, 1 / sqrt(8) and 1 / sqrt(32), cannot be represented exactly in half precision."""
     for length, width in ((6, 8), (48, 32)):
-        judge_call(backend, plain(rng, length, width, times=8), dtype, wants_lse=wants_lse)
+        Judge(backend, dtype).judge_once(problem_with([], rng, length, width, scores="wide", lse=wants_lse))
 
 
 @pytest.mark.promise(10)

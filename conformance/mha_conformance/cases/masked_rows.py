@@ -10,7 +10,7 @@ import numpy as np
 
 import mha_core as mha
 
-from .masks import Make
+from .attention_problem import Make
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 import mha_core as mha
 
-Make: TypeAlias = Callable[[np.ndarray], Any]
-"""Turns a NumPy array into an array of the backend."""
+from .attention_problem import Make
+
 _LONGEST = 1000
 """Arrays with more elements than this are not written out."""
 
@@ -25,6 +25,18 @@ class WrittenMask:
 
     def __call__(self, make: Make) -> Any:
         return self.make(make)
+
+    def by_name(self) -> tuple[dict[str, np.ndarray], Callable[[Mapping[str, Any]], Any]]:
+        """Return the arrays of the mask by name, and a function that makes the mask from arrays of these names."""
+        arrays: list[np.ndarray] = []
+
+        def collect(x: np.ndarray) -> np.ndarray:
+            arrays.append(x)
+            return x
+
+        self.make(collect)
+        names = {id(x): f"array {at} of the mask" for at, x in enumerate(arrays)}
+        return {names[id(x)]: x for x in arrays}, lambda made: self.make(lambda x: made[names[id(x)]])
 
     def __str__(self) -> str:
         return self.write()

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 import mha_core as mha
+from mha_core.plugin import Grid
+from mha_core.shared import Bias
 
 from ..oracle.attention import Floats
 from .attention_axes import BANDS, OFFSETS, batch_shape
 from .covering import Row
-from .features import KeyBias, relative_buckets
 
 RATE = 0.25
 """The share of weights that dropout drops."""
@@ -25,6 +26,16 @@ Arrays = Mapping[str, Any]
 """Arrays of a backend by name."""
 Make = Callable[[Arrays], Any]
 """Makes an option of a call from the arrays of the problem."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeyBias(Bias):
+    """A bias of a type that core does not know: slope times the index of the key."""
+
+    slope: float
+
+    def block(self, grid: Grid) -> Any:
+        return self.slope * grid.xp.astype(grid.key_index, grid.dtype)
 
 
 @dataclass
@@ -45,6 +56,11 @@ class Options:
     """The buckets of a relative bias, (L, S), or (..., 1, L, S) with an offset for each element of the batch."""
     offset: Any = None
 
+    def add_array_bias(self, x: np.ndarray) -> None:
+        """Add a bias that is an array."""
+        self.floats["bias"] = x
+        self.bias, self.whole_bias = (lambda arrays: arrays["bias"]), (lambda floats, wide: floats["bias"])
+
     @property
     def visible(self) -> np.ndarray:
         """The whole mask as an array."""
@@ -59,7 +75,7 @@ class Options:
         mask = masks[0] if masks else None
         for other in masks[1:]:
             mask = mask & other
-        given = {
+        every = {
             "mask": mask,
             "bias": None if self.bias is None else self.bias(arrays),
             "sink": arrays.get("sink"),
@@ -68,16 +84,16 @@ class Options:
             "query_offset": arrays.get("query_offset", self.offset),
             "weight_dropout": mha.weight_dropout(RATE, keep=arrays["keep"]) if "keep" in arrays else None,
         }
-        return {name: option for name, option in given.items() if option is not None}
+        return {name: option for name, option in every.items() if option is not None}
 
     def oracle(self, floats: Mapping[str, Floats], wide: str) -> dict[str, Any]:
         """Return the same options as the oracle takes them. A bias of -inf masks, although what it masks may not hold NaN."""
         allowed, bias = self.visible, None if self.whole_bias is None else self.whole_bias(floats, wide)
         if bias is not None:
             allowed, bias = allowed & (bias > -np.inf), np.where(bias > -np.inf, bias, 0.0)
-        given = {"allowed": allowed, "bias": bias, "sink": floats.get("sink")}
         kept = {"kept_weights": self.others["keep"] / (1 - RATE)} if "keep" in self.others else {}
-        return given | {"softcap": self.row["softcap"], "scale": self.row["scale"]} | kept
+        settings = {"softcap": self.row["softcap"], "scale": self.row["scale"], "sink": floats.get("sink")}
+        return {"allowed": allowed, "bias": bias, **settings, **kept}
 
 
 def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Options:
@@ -124,6 +140,8 @@ def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random
         allowed = rng.random(_array_shape(row["array"], row)) < 0.6
         if row["array"] == "tiles":
             _clear_tiles(allowed)
+        elif row["array"] == "without the first query":
+            allowed[..., :1, :] = False
         made.others["mask"] = allowed
         made.masks.append((lambda arrays: mha.array_mask(arrays["mask"]), allowed))
     if row["term"] != "none":
@@ -149,7 +167,8 @@ def _add_lengths(made: Options, structure: np.random.Generator, rng: np.random.G
 def _add_packed(made: Options, structure: np.random.Generator) -> None:
     length = made.row["queries"]
     count = {"few": 3, "with empty ones": 7, "many": 290}[made.row["packed"]]
-    cuts = np.sort(structure.integers(0, length + 1, size=count - 1))
+    inside = made.row["packed"] == "few" and length > 1  # one sequence alone is no packed batch
+    cuts = np.sort(structure.integers(int(inside), length + (not inside), size=count - 1))
     if made.row["packed"] == "with empty ones":
         cuts[: count // 2] = cuts[0]
     lengths = [int(n) for n in np.diff(np.concatenate([[0], cuts, [length]]))]
@@ -168,6 +187,7 @@ def _array_shape(kind: str, row: Row) -> tuple[int, ...]:
         "heads": (heads, queries, keys),
         "batch": (*batch, 1, 1, keys),
         "batch of one": (*(1 for _ in batch), 1, queries, keys),
+        "without the first query": (*batch, 1, queries, keys),
         "whole": (*batch, heads, queries, keys),
     }[kind]
 
@@ -185,7 +205,7 @@ def _add_term(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Genera
     """Add a mask that is no array, band, lengths or packed sequences, or not by itself."""
     row, add = made.row, made.masks.append
     if row["term"] == "or":
-        add((lambda arrays: mha.causal() | mha.prefix(5), (k <= q) | (k < 5)))
+        add((lambda arrays: mha.causal() | mha.prefix(3), (k <= q) | (k < 3)))
     elif row["term"] == "not":
         add((lambda arrays: ~mha.window(3, 1), ~((k >= q - 3) & (k <= q + 1))))
     elif row["term"] == "chunks":
@@ -218,16 +238,15 @@ def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Genera
         made.bias = lambda arrays: mha.relative_bias(arrays["table"], bidirectional=both, max_distance=5)
 
         def whole(floats: Mapping[str, Floats], wide: str) -> Floats:
-            found = floats["table"][buckets]
-            return np.moveaxis(found[..., 0, :, :, :] if found.ndim > 3 else found, -1, -3)
+            of_pairs = floats["table"][buckets]
+            return np.moveaxis(of_pairs[..., 0, :, :, :] if of_pairs.ndim > 3 else of_pairs, -1, -3)
 
         made.whole_bias = whole
     else:
         x = rng.normal(size=_array_shape(kind, row))
         if kind == "-inf":
             x[rng.random(x.shape) < 0.2] = -np.inf
-        made.floats["bias"] = x
-        made.bias, made.whole_bias = (lambda arrays: arrays["bias"]), (lambda floats, wide: floats["bias"])
+        made.add_array_bias(x)
 
 
 def _slopes(heads: int) -> np.ndarray:
@@ -235,3 +254,17 @@ def _slopes(heads: int) -> np.ndarray:
     n = 1 << (heads.bit_length() - 1)
     slopes: np.ndarray = 2.0 ** np.concatenate([-8 * np.arange(1, n + 1) / n, -4 * np.arange(1, 2 * (heads - n), 2) / n])
     return slopes
+
+
+def relative_buckets(distance: np.ndarray, *, bidirectional: bool) -> np.ndarray:
+    """Return the bucket, of 8, of each distance key position - query position, with a maximal distance of 5.
+
+    Of the n buckets of a direction, n / 2 hold one distance each, and the others logarithmic ranges: bucket
+    n / 2 + floor(n / 2 * log(2 d / n) / log(2 * 5 / n)), at most n - 1 (Raffel et al. 2020, section 2.1).
+    """
+    n = 4 if bidirectional else 8
+    back = np.minimum(np.abs(distance) if bidirectional else np.maximum(-distance, 0), 5)
+    exact = n // 2
+    ratio = np.log(np.maximum(back, exact) / exact) / np.log(5 / exact)
+    far = np.minimum(n - 1, exact + (exact * ratio).astype(int))
+    return np.where(back < exact, back, far) + (np.where(distance > 0, n, 0) if bidirectional else 0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import BackendUnderTest
-from ..cases import attention_axes, layer_axes, piece_axes
+from ..cases import attention_axes, layer_axes, pieces
 from ..cases.attention_gradients import attention_gradient_problem, axes_of_gradients
 from ..cases.attention_problem import attention_problem
 from ..cases.covering import Covering, Row
@@ -75,11 +75,11 @@ def design_of(
         axes = axes_of_gradients(features, half=dtype in ("float16", "bfloat16"))
         possible = partial(attention_axes.possible, share=0.5)  # the oracle keeps twice as many arrays
     elif op.endswith("_vjp"):
-        axes, possible = axes_of_piece_gradients(op.removesuffix("_vjp")), piece_axes.possible
+        axes, possible = axes_of_piece_gradients(op.removesuffix("_vjp")), pieces.possible
     elif op in layer_axes.LAYERS:
         axes, possible = layer_axes.axes_of_layer(op, features), layer_axes.possible
     else:
-        axes, possible = piece_axes.axes_of_piece(op), piece_axes.possible
+        axes, possible = pieces.axes_of_piece(op), pieces.possible
     if small:
         possible = partial(possible, share=1 / 16)  # in place of another share
         axes = {name: [value for value in values if value in SMALL.get(name, values)] for name, values in axes.items()}
@@ -96,7 +96,7 @@ def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Gene
         return piece_gradient_problem(op.removesuffix("_vjp"), row, rng)
     if op in layer_axes.LAYERS:
         return layer_problem(op, row, structure, rng)
-    return piece_axes.piece_problem(op, row, rng)
+    return pieces.piece_problem(op, row, rng)
 
 
 def judge_design(
@@ -107,7 +107,7 @@ def judge_design(
     Each are the rows of a covering design, and then random ones. It ends when the time is up, or when the first problems were
     all refused. A failure has a note that describes the problem.
     """
-    judge = Judge(backend, op, kernel, dtype)
+    judge = Judge(backend, dtype, op, kernel)
     seconds = seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)
     first, rng = rng.spawn(2)  # of the seed, however many small problems there is time for: a failure can be reproduced
     _judge_rows(judge, design_of(op, features, dtype, first, small=True), SMALL_SHARE * seconds, first)

@@ -52,7 +52,7 @@ def judge_transform(
     """
     judged = {"gradient": _gradient, "forward_gradient": _forward_gradient, "vmap": _vmap}[transform]
     design = design_of(op, features, dtype, rng, small=True, more={"inputs": ("all", "first", "rest", "one"), "values": (1.0,)})
-    judge = Judge(backend, op, kernel, dtype)
+    judge = Judge(backend, dtype, op, kernel)
     for row in timed(design, seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)):
         seed = int(rng.integers(2**32))
         problems = [drawn(op, row, np.random.default_rng(seed), rng) for _ in range(_MAPPED if transform == "vmap" else 1)]

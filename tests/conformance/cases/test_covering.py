@@ -12,7 +12,7 @@ import pytest
 
 import mha_core as mha
 from mha_conformance import oracle
-from mha_conformance.cases import layer_axes, piece_axes
+from mha_conformance.cases import layer_axes, pieces
 from mha_conformance.cases.attention_axes import BATCHES, TRIPLES, axes_of, batch_shape, possible, resolved
 from mha_conformance.cases.attention_problem import attention_problem
 from mha_conformance.cases.covering import Covering
@@ -105,7 +105,7 @@ def designs():
     yield pytest.param(axes_of(ATTENTION_FEATURES, half=True), possible, TRIPLES, marks=pytest.mark.full, id="attention")
     yield pytest.param(axes_of((), half=True), possible, TRIPLES, id="attention without features")
     for op in PIECES:
-        yield pytest.param(piece_axes.axes_of_piece(op), piece_axes.possible, (), id=op)
+        yield pytest.param(pieces.axes_of_piece(op), pieces.possible, (), id=op)
     for op in LAYERS:
         yield pytest.param(layer_axes.axes_of_layer(op, FEATURES[op]), layer_axes.possible, (), id=op)
 
@@ -133,15 +133,15 @@ def test_problems_of_the_design_are_what_they_say(rng):
     """The mask and the bias as arrays equal those of the algebra, and unseen keys are unseen."""
     for row in rows(int(rng.integers(2**32)), 80):
         p = problem(row, rng)
-        query, key, value = (p.floats[name] for name in ("query", "key", "value"))
-        options, visible = p.options.make(p.floats | p.others), p.options.visible
+        query, key, value = p.query, p.key, p.value
+        options, visible = p.settings.make(p.floats | p.others), p.settings.visible
         heads, shape = query.shape[-3], (*batch_shape(row), query.shape[-3], row["queries"], row["keys"])
         grid = Grid(np, None, range(row["queries"]), range(row["keys"]), options.get("query_offset", 0), np.float64)
         if "mask" in options:
             np.testing.assert_array_equal(np.broadcast_to(options["mask"].block(grid), shape), np.broadcast_to(visible, shape))
         if "bias" in options:
             bias = options["bias"] if isinstance(options["bias"], np.ndarray) else options["bias"].block(grid)
-            whole = p.options.whole_bias(p.floats, "float64")
+            whole = p.settings.whole_bias(p.floats, "float64")
             np.testing.assert_allclose(np.broadcast_to(bias, shape), np.broadcast_to(whole, shape), rtol=1e-12)
         assert tuple(x.shape[:-3] for x in (query, key, value)) == BATCHES[row["batch"]]
         for x, unseen in zip((key, value), p.unseen(), strict=True):
@@ -157,7 +157,7 @@ def test_problems_of_the_design_are_what_they_say(rng):
 def test_the_oracle_over_whole_arrays_equals_the_loop_over_queries(rng):
     for row in rows(int(rng.integers(2**32)), 12):
         p = problem(row, rng)
-        arrays, options = [p.floats[name] for name in ("query", "key", "value")], p.options.oracle(p.floats, "float64")
+        arrays, options = (p.query, p.key, p.value), p.oracle
         for got, expected in zip(
             oracle.attention(*arrays, **options), naive_attention.attention(*arrays, **options), strict=True
         ):

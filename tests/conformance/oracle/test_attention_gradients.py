@@ -36,13 +36,13 @@ class Scalar:
 
     def __call__(self, arrays):
         p = self.problem
-        options = p.options.oracle({name: x.real for name, x in arrays.items()}, "float64")
+        options = p.settings.oracle({name: x.real for name, x in arrays.items()}, "float64")
         if "bias" in p.floats:
             options["bias"] = np.where(
                 arrays["bias"].real > -np.inf, np.where(np.isfinite(arrays["bias"]), arrays["bias"], 0), 0
             )
         if "table" in p.floats:
-            found = arrays["table"][p.options.buckets]
+            found = arrays["table"][p.settings.buckets]
             options["bias"] = np.moveaxis(found[..., 0, :, :, :] if found.ndim > 3 else found, -1, -3)
         options |= {"sink": arrays.get("sink")}
         out, lse, _ = attention(*(arrays[name] for name in ("query", "key", "value")), **options)
@@ -99,13 +99,13 @@ def test_the_gradients_of_attention_equal_torch_autograd():
 
     for problem in problems(60, 3, d_bias=(True,), d_sink=(True,)):
         p = {name: torch.tensor(np.where(np.isfinite(x), x, 0), requires_grad=True) for name, x in problem.floats.items()}
-        options = problem.options.oracle(problem.floats, "float64")
+        options = problem.settings.oracle(problem.floats, "float64")
         groups = p["query"].shape[-3] // p["key"].shape[-3]
         q, k, v = p["query"], *(p[name].repeat_interleave(groups, dim=-3) for name in ("key", "value"))
         s = q @ k.mT * (q.shape[-1] ** -0.5 if options["scale"] is None else options["scale"])
         s = s if options["softcap"] is None else options["softcap"] * torch.tanh(s / options["softcap"])
         if "table" in p:
-            found = p["table"][torch.tensor(problem.options.buckets)]
+            found = p["table"][torch.tensor(problem.settings.buckets)]
             s = s + (found[..., 0, :, :, :] if found.ndim > 3 else found).movedim(-1, -3)
         elif "bias" in p:
             s = s + p["bias"]
@@ -163,7 +163,7 @@ def judged(cls, most):
     backend, rng, plugin = find("numpy", None, ["float32"]), np.random.default_rng(0), GradientPlugin(cls)
     register(plugin, f"whole gradients: {cls.__name__}")
     try:
-        judge = Judge(backend, OP, NAME, "float32")
+        judge = Judge(backend, "float32", OP, NAME)
         design = design_of(OP, FEATURES[OP], "float32", rng, small=True)
         for count, row in zip(range(1, most + 1), design.and_random(), strict=False):
             problem = drawn(OP, row, np.random.default_rng(int(rng.integers(2**32))), rng)

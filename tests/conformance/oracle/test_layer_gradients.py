@@ -8,7 +8,8 @@ import pytest
 from complex_step import assert_derivatives
 
 import mha_core as mha
-from mha_conformance.cases.piece_gradients import DIFFERENTIABLE, NAMES, axes_of_piece_gradients, piece_gradient_problem
+from mha_conformance.cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
+from mha_conformance.cases.pieces import NAMES
 from mha_conformance.judge.designed import design_of
 from mha_conformance.oracle import piece_gradients, reference
 from mha_conformance.oracle.attention_gradients import merge_gradients, summed_to
@@ -44,7 +45,7 @@ def test_the_gradients_of_pieces_equal_complex_step_derivatives(op):
     for _, row in zip(range(40), design.and_random(), strict=False):
         problem = piece_gradient_problem(op, {**row, "rows": "few" if row["rows"] == "many" else row["rows"]}, rng)
         gradients = piece_gradients.GRADIENTS[op](
-            problem.floats["d"], *({**problem.floats, **problem.others}.get(name) for name in NAMES[op]), **problem.options
+            problem.floats["d"], *problem.arguments({**problem.floats, **problem.others}), **problem.options
         )
         if op == "gelu" and problem.floats["x"].size > 100:
             continue  # erf of many complex numbers is slow

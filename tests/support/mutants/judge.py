@@ -125,9 +125,9 @@ def _judge_small_problems(backend: Any, kernel: str, features: frozenset[str], d
     """Judge a kernel as other sections of the suite do: on one feature at a time, and on random problems."""
     import numpy as np
 
-    from mha_conformance.cases.features import FEATURES, plain, with_features
+    from mha_conformance.cases.features import FEATURES, problem_with
     from mha_conformance.cases.problems import Limits
-    from mha_conformance.judge.attention import judge_call
+    from mha_conformance.judge.held import Judge
     from mha_conformance.judge.random_problems import judge_problems
     from mha_conformance.probes.recorder import recorded
     from mha_conformance.test_kernels import LONG, SHAPES
@@ -138,7 +138,8 @@ def _judge_small_problems(backend: Any, kernel: str, features: frozenset[str], d
     with recorded(known[kernel]) if kernel in known else contextlib.nullcontext():
         for chosen in [[], *([name] for name in FEATURES if name in features)]:
             for shape in SHAPES:
-                judge_call(backend, with_features(plain(rng, *shape), chosen, rng), dtype, wants_lse="lse" in features)
+                lse = {"lse"} & features
+                Judge(backend, dtype).judge_once(problem_with({*chosen, *lse}, rng, *shape))
         judge_problems(backend, rng, 60, dtype, limits=Limits(times=1))
         judge_problems(backend, rng, 6, dtype, limits=Limits(times=1, depth=1, shapes=LONG))
 
