@@ -12,7 +12,7 @@ from mha_conformance.bench.gradients import AttentionBackward, AttentionStep
 from mha_conformance.bench.layer import D_FF, D_MODEL, NUM_HEADS, SEED, Layer
 from mha_conformance.bench.limits import COPY, MATRIX, Limit
 from mha_conformance.bench.timing import Work, loaded
-from mha_conformance.oracle.layer_gradients import LayerGradients
+from mha_conformance.oracle.layers import Layers
 from mha_conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
 
 from .layer import state_dict
@@ -45,11 +45,9 @@ class LayerStep(Layer):
         """Return a check of all gradients against float64."""
         x, layer = self.arrays()
         wide = layer.to("numpy", dtype="float64")
-        _, pull = LayerGradients().encoder_layer_vjp(x.astype(np.float64), wide)
-        exact = {
-            name: found[0] if isinstance(found, tuple) else found
-            for name, found in pull(self.d_out().astype(np.float64)).items()
-        }
+        arrays, oracle = {"x": x.astype(np.float64), **wide.arrays()}, Layers()
+        out = oracle.encoder_layer(arrays["x"], wide)
+        exact = oracle.gradients(out, self.d_out().astype(np.float64), of=arrays)
 
         def check(answer: Any) -> None:
             missing = sorted(set(layer.arrays()) - set(answer))

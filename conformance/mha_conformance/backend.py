@@ -23,7 +23,7 @@ class CannotJudge(Exception):
     """The suite cannot do what was asked: the backend lacks the device or the dtype, or no report can be written."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class BackendUnderTest:
     """A backend on one device, with the settings of the run. NumPy arrays enter rounded; results are checked on the way out."""
 
@@ -36,6 +36,11 @@ class BackendUnderTest:
     seed: int = 0
     plugins: tuple[str, ...] = ()
     """Modules that were registered by hand; a new process must register them too."""
+
+    @property
+    def dtype(self) -> str:
+        """The first dtype that is judged, in which arrays are made unless told otherwise."""
+        return self.dtypes[0]
 
     @property
     def name(self) -> str:
@@ -85,7 +90,7 @@ class BackendUnderTest:
         x = np.asarray(x)
         if x.dtype.kind != "f":
             return self.loaded.from_numpy(x, self.device)
-        dtype = self.dtypes[0] if dtype is None else dtype
+        dtype = dtype or self.dtype
         if dtype == "float64":
             return self.loaded.from_numpy(x.astype(np.float64), self.device)
         return self.xp.astype(self.loaded.from_numpy(x.astype(np.float32), self.device), getattr(self.xp, dtype))
@@ -101,13 +106,13 @@ class BackendUnderTest:
         arrays = result if isinstance(result, tuple) else (result,)
         return b"".join(self.numpy(x).tobytes() for x in arrays)
 
-    def rounded(self, x: np.ndarray, dtype: str) -> np.ndarray:
+    def rounded(self, x: np.ndarray, dtype: str | None = None) -> np.ndarray:
         """Round float64 numbers to ``dtype`` and read them back from the library, for the oracle to use."""
         return self.numpy(self.array(x, dtype)).astype(np.float64)
 
-    def exact_attention(self, *arrays: Any, dtype: str, **options: Any) -> Exact:
+    def exact_attention(self, *arrays: Any, dtype: str | None = None, **options: Any) -> Exact:
         """Return the oracle's answer, with the bounds of this backend's kernels."""
-        return exact_attention(*arrays, dtype=dtype, rounds_weights=self.rounds_weights, **options)
+        return exact_attention(*arrays, dtype=dtype or self.dtype, rounds_weights=self.rounds_weights, **options)
 
     def assert_like(self, result: Any, given: Any, *, dtype: Any = None) -> None:
         """Raise AssertionError if a result has another library, dtype or device than the input."""

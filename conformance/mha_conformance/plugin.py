@@ -25,6 +25,7 @@ from mha_core.shared import LAYER_VJPS, VJPS, registry
 from .backend import BackendUnderTest, CannotJudge
 from .cases.pieces import PIECES
 from .find import find
+from .judge.held import Judge, judge_of
 from .probes.computed_by import ComputedBy
 from .report.counts import TO_REPRODUCE, attach_evidence, describe
 from .report.evidence import evidence
@@ -171,12 +172,24 @@ def rng(request: pytest.FixtureRequest, backend: BackendUnderTest) -> np.random.
 
 
 @pytest.fixture
-def wide_dtype(backend: BackendUnderTest) -> str:
-    """float64 if it is judged, otherwise float32."""
-    found = [dtype for dtype in ("float64", "float32") if dtype in backend.dtypes]
-    if not found:
+def judge(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> Judge:
+    """The judge of the backend in each dtype."""
+    return judge_of(backend, dtype, rng)
+
+
+@pytest.fixture
+def first(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
+    """The judge of the backend in its first dtype."""
+    return judge_of(backend, backend.dtype, rng)
+
+
+@pytest.fixture
+def wide(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
+    """The judge of the backend in float64 if that is judged, otherwise in float32."""
+    dtypes = [dtype for dtype in ("float64", "float32") if dtype in backend.dtypes]
+    if not dtypes:
         pytest.skip("judged only in float32 and float64")
-    return found[0]
+    return judge_of(backend, dtypes[0], rng)
 
 
 # A test's report carries the evidence that it recorded and the command that reproduces its failure; report/ does the rest.
@@ -185,7 +198,7 @@ def wide_dtype(backend: BackendUnderTest) -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     given: dict[str, Any] = getattr(item, "funcargs", {})
-    evidence.begin(given.get("dtype") or given.get("wide_dtype"))
+    evidence.begin(given.get("dtype") or (given["wide"].dtype if "wide" in given else None))
 
 
 @pytest.hookimpl(wrapper=True)

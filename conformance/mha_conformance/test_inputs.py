@@ -32,66 +32,55 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_12_strides_do_not_matter(
-    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator, view: str
-) -> None:
-    shapes = attention_by.attention_shapes(backend, dtype).values()
-    query, key, value = (backend.rounded(rng.normal(size=shape), dtype) for shape in shapes)
+def test_12_strides_do_not_matter(judge: Judge, attention_by: ComputedBy, view: str) -> None:
+    shapes = attention_by.attention_shapes(judge, judge.dtype).values()
+    query, key, value = (judge.normal(shape) for shape in shapes)
     seen = key.shape[-2] - 1
     allowed = np.arange(seen + 1) < seen
-    exact = backend.exact_attention(query, key, value, dtype=dtype, allowed=allowed)
-    contiguous = [backend.array(x, dtype) for x in (query, key, value)]
-    arrays = [VIEWS[view](backend.xp, x) for x in contiguous]
-    with backend.unchanged(dict(zip(("query", "key", "value"), arrays, strict=True))):
+    exact = judge.exact_attention(query, key, value, allowed=allowed)
+    contiguous = [judge.array(x) for x in (query, key, value)]
+    arrays = [VIEWS[view](judge.xp, x) for x in contiguous]
+    with judge.unchanged(dict(zip(("query", "key", "value"), arrays, strict=True))):
         out = mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(seen))
-        backend.assert_like(out, contiguous[0])
-        exact.assert_near(backend.numpy(out))
+        judge.assert_like(out, contiguous[0])
+        exact.assert_near(judge.numpy(out))
 
 
-def test_12_read_only_arrays_are_read(
-    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
+def test_12_read_only_arrays_are_read(judge: Judge, attention_by: ComputedBy) -> None:
     """Memory-mapped files are read-only."""
-    shapes = attention_by.attention_shapes(backend, dtype).values()
-    query, key, value = (backend.rounded(rng.normal(size=shape), dtype) for shape in shapes)
-    exact = backend.exact_attention(query, key, value, dtype=dtype)
-    arrays = [backend.array(x, dtype) for x in (query, key, value)]
-    if dtype in ("float32", "float64"):
-        frozen = [np.frombuffer(x.astype(dtype).tobytes(), dtype=dtype).reshape(x.shape) for x in (query, key, value)]
-        arrays = [backend.loaded.from_numpy(x, backend.device) for x in frozen]
+    shapes = attention_by.attention_shapes(judge, judge.dtype).values()
+    query, key, value = (judge.normal(shape) for shape in shapes)
+    exact = judge.exact_attention(query, key, value)
+    arrays = [judge.array(x) for x in (query, key, value)]
+    if judge.dtype in ("float32", "float64"):
+        frozen = [
+            np.frombuffer(x.astype(judge.dtype).tobytes(), dtype=judge.dtype).reshape(x.shape) for x in (query, key, value)
+        ]
+        arrays = [judge.loaded.from_numpy(x, judge.device) for x in frozen]
     out = mha.scaled_dot_product_attention(*arrays)
-    exact.assert_near(backend.numpy(out))
+    exact.assert_near(judge.numpy(out))
 
 
-def test_12_an_expanded_array_is_an_array(
-    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    of_query, of_key, _ = attention_by.attention_shapes(backend, dtype).values()
-    query, key = (backend.rounded(rng.normal(size=shape), dtype) for shape in (of_query, of_key))
-    exact = backend.exact_attention(query, key[:1], key, dtype=dtype)
-    expanded = backend.xp.broadcast_to(backend.array(key[:1], dtype), key.shape)
-    out = mha.scaled_dot_product_attention(backend.array(query, dtype), expanded, backend.array(key, dtype))
-    exact.assert_near(backend.numpy(out))
+def test_12_an_expanded_array_is_an_array(judge: Judge, attention_by: ComputedBy) -> None:
+    of_query, of_key, _ = attention_by.attention_shapes(judge, judge.dtype).values()
+    query, key = (judge.normal(shape) for shape in (of_query, of_key))
+    exact = judge.exact_attention(query, key[:1], key)
+    expanded = judge.xp.broadcast_to(judge.array(key[:1]), key.shape)
+    out = mha.scaled_dot_product_attention(judge.array(query), expanded, judge.array(key))
+    exact.assert_near(judge.numpy(out))
 
 
 @pytest.mark.parametrize("options", [("array_mask", "bias", "sink"), ("key_lengths", "relative_bias")], ids=" ".join)
 def test_12_arrays_among_the_options_are_not_written_to(
-    backend: BackendUnderTest,
-    attention_by: ComputedBy,
-    dtype: str,
-    rng: np.random.Generator,
-    options: tuple[str, ...],
+    judge: Judge, attention_by: ComputedBy, options: tuple[str, ...]
 ) -> None:
-    Judge(backend, dtype).judge_once(problem_with([*options, "lse"], rng))
+    judge.judge_once(problem_with([*options, "lse"], judge.rng))
 
 
-def test_12_pieces_write_to_nothing(
-    backend: BackendUnderTest, piece_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    judge = Judge(backend, dtype)
-    for problem in piece_problems(piece_by.op, rng):
+def test_12_pieces_write_to_nothing(judge: Judge, piece_by: ComputedBy) -> None:
+    for problem in piece_problems(piece_by.op, judge.rng):
         arrays, _ = judge.arrays(problem)
-        with backend.unchanged(arrays):
+        with judge.unchanged(arrays):
             problem.call(arrays)
 
 

@@ -19,7 +19,6 @@ import pytest
 from mha_core.plugin import Kernel
 from mha_core.shared import imported
 
-from .backend import BackendUnderTest
 from .cases.attention_problem import ARGUMENTS, AttentionProblem, attention_problem
 from .cases.covering import Row
 from .cases.features import FEATURES, go_together, row_with
@@ -53,12 +52,12 @@ def counted(kernel: Kernel) -> Iterator[list[int]]:
         yield calls
 
 
-def judge_prepared(backend: BackendUnderTest, dtype: str, row: Row, rng: np.random.Generator) -> None:
+def judge_prepared(judge: Judge, row: Row) -> None:
     """Make calls of one key, with new numbers in every array: the first prepares, and all must be right."""
-    judge, seed = Judge(backend, dtype), int(rng.integers(2**32))
+    judge, seed = judge, int(judge.rng.integers(2**32))
 
     def numbers() -> AttentionProblem:
-        return attention_problem(row, np.random.default_rng(seed), rng)
+        return attention_problem(row, np.random.default_rng(seed), judge.rng)
 
     def judged(problem: AttentionProblem, arrays: dict[str, Any], floats: dict[str, np.ndarray], what: str) -> dict[str, Any]:
         try:
@@ -80,7 +79,7 @@ def judge_prepared(backend: BackendUnderTest, dtype: str, row: Row, rng: np.rand
     for name, view in VIEWS.items():
         problem = numbers()
         arrays, floats = judge.arrays(problem, poison=False)
-        arrays |= {argument: view(backend.xp, arrays[argument]) for argument in ARGUMENTS}
+        arrays |= {argument: view(judge.xp, arrays[argument]) for argument in ARGUMENTS}
         judged(problem, arrays, floats, f"with arrays that are {name}")
     with ThreadPoolExecutor(2) as threads:
         works = [threads.submit(second.call, others) for _ in range(4)]
@@ -88,19 +87,17 @@ def judge_prepared(backend: BackendUnderTest, dtype: str, row: Row, rng: np.rand
 
 
 @pytest.mark.promise(0, 12, 14)
-def test_a_prepared_call_is_right_for_other_arrays_and_threads(
-    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
-) -> None:
+def test_a_prepared_call_is_right_for_other_arrays_and_threads(judge: Judge, attention_kernel: Kernel) -> None:
     """Without options, with each feature that the kernel declares, and with several."""
     if attention_kernel.prepare is None:
         pytest.skip("the kernel has no prepare")
     declared = [name for name in FEATURES if name in attention_kernel.handles - HAVE_ARRAYS]
-    several = [name for name in declared if rng.random() < 0.3]
+    several = [name for name in declared if judge.rng.random() < 0.3]
     tried = [[], *([name] for name in declared), *([several] if go_together(several) else [])]
     lse = {"lse"} & attention_kernel.handles
     with counted(attention_kernel) as calls:
         for features in tried:
             for length, width in ((6, 8), (48, 64)):
-                judge_prepared(backend, dtype, row_with({*features, *lse}, queries=length, head_dim=width), rng)
+                judge_prepared(judge, row_with({*features, *lse}, queries=length, head_dim=width))
     if not calls:
         pytest.skip(f"{REFUSED_EVERY_CALL}: none was prepared")

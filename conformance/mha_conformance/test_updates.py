@@ -11,6 +11,7 @@ import pytest
 from mha_core.shared import adamw
 
 from .backend import BackendUnderTest
+from .judge.held import Judge
 from .oracle.tolerance import SMALLEST, UNIT_ROUNDOFF, assert_within, compute_dtype
 from .probes.computed_by import ComputedBy
 
@@ -24,22 +25,23 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def test_a_step_of_adamw_is_that_of_the_formula(
-    backend: BackendUnderTest, update_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    wide = compute_dtype(dtype)
+def test_a_step_of_adamw_is_that_of_the_formula(judge: Judge, update_by: ComputedBy) -> None:
+    wide = compute_dtype(judge.dtype)
     for shape in SHAPES:
         for settings in SETTINGS:
             for scale in (1.0, 0.25):
-                w, gradient = (backend.rounded(rng.normal(size=shape), dtype) for _ in range(2))
-                m, v = backend.rounded(rng.normal(size=shape), wide), backend.rounded(rng.random(size=shape) + 0.01, wide)
-                arrays = [backend.array(x, dtype) for x in (w, gradient)] + [backend.array(x, wide) for x in (m, v)]
+                w, gradient = (judge.normal(shape) for _ in range(2))
+                m, v = (
+                    judge.rounded(judge.rng.normal(size=shape), wide),
+                    judge.rounded(judge.rng.random(size=shape) + 0.01, wide),
+                )
+                arrays = [judge.array(x) for x in (w, gradient)] + [judge.array(x, wide) for x in (m, v)]
                 found = adamw(*arrays, **settings, gradient_scale=scale)
-                names = zip(("w", "m", "v"), found, _exact(w, gradient * scale, m, v, dtype, **settings), strict=True)
+                names = zip(("w", "m", "v"), found, _exact(w, gradient * scale, m, v, judge.dtype, **settings), strict=True)
                 for name, got, (exact, bound) in names:
-                    assert_within(f"adamw {name}", backend.numpy(got), exact, bound)
-                np.testing.assert_array_equal(backend.numpy(arrays[0]), w, err_msg="w was written to")
-                np.testing.assert_array_equal(backend.numpy(arrays[1]), gradient, err_msg="the gradient was written to")
+                    assert_within(f"adamw {name}", judge.numpy(got), exact, bound)
+                np.testing.assert_array_equal(judge.numpy(arrays[0]), w, err_msg="w was written to")
+                np.testing.assert_array_equal(judge.numpy(arrays[1]), gradient, err_msg="the gradient was written to")
 
 
 def test_a_gradient_that_is_not_finite_stays_in_its_element(

@@ -52,12 +52,12 @@ def tried(weights_by: ComputedBy) -> Iterator[list[str]]:
     yield from (list(pair) for pair in combinations(declared, 2) if go_together(pair))
 
 
-def judge_call(backend: BackendUnderTest, call: AttentionProblem, dtype: str, parts: Sequence[str] = tuple(PARTS)) -> None:
+def judge_call(judge: Judge, call: AttentionProblem, parts: Sequence[str] = tuple(PARTS)) -> None:
     """Judge the weights of a call, with and without lse, all of them and some."""
-    call = call.map(lambda x: backend.rounded(x, dtype))
+    call = call.map(lambda x: judge.rounded(x))
     for name, lse in product(parts, (False, True)):
         try:
-            Judge(backend, dtype).judge_once(weights_of(call, PARTS[name], lse=lse))
+            judge.judge_once(weights_of(call, PARTS[name], lse=lse))
         except Exception as error:
             error.add_note(f"rows and cols: {name}; lse is {'given' if lse else 'not given'}")
             raise
@@ -70,29 +70,25 @@ def test_every_declared_feature_is_known(weights_kernel: Kernel) -> None:
     assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(known))}"
 
 
-def test_random_problems_equal_the_oracle(
-    backend: BackendUnderTest, weights_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    judge_problems(backend, rng, 200, dtype, check="weights", limits=Limits(times=1))
+def test_random_problems_equal_the_oracle(judge: Judge, weights_by: ComputedBy) -> None:
+    judge_problems(judge, 200, check="weights", limits=Limits(times=1))
 
 
 @pytest.mark.promise(0, 6)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_features_alone_and_in_pairs(
-    backend: BackendUnderTest, weights_by: ComputedBy, dtype: str, rng: np.random.Generator, shape: tuple[int, int]
-) -> None:
+def test_features_alone_and_in_pairs(judge: Judge, weights_by: ComputedBy, shape: tuple[int, int]) -> None:
     """A call that uses a feature which the kernel does not declare must not reach it, which the recorder checks."""
     chosen = list(tried(weights_by))
     alone = [features for features in chosen if len(features) < 2]
     pairs = chosen[len(alone) :]
-    rng.shuffle(pairs)
-    few = backend.quick and weights_by.kernel is None  # some libraries compile every operation again for every new shape
-    for features in (*alone[:: 5 if few else 1], *pairs[: 1 if few else backend.count(len(pairs))]):
-        for scores in ("plain",) if backend.quick else ("plain", "wide"):
-            call = problem_with(features, rng, *shape, scores=scores)
+    judge.rng.shuffle(pairs)
+    few = judge.quick and weights_by.kernel is None  # some libraries compile every operation again for every new shape
+    for features in (*alone[:: 5 if few else 1], *pairs[: 1 if few else judge.count(len(pairs))]):
+        for scores in ("plain",) if judge.quick else ("plain", "wide"):
+            call = problem_with(features, judge.rng, *shape, scores=scores)
             parts = tuple(PARTS) if len(features) < (1 if few else 2) and scores == "plain" else ("all", "indices")
             try:
-                judge_call(backend, call, dtype, parts)
+                judge_call(judge, call, parts)
             except Exception as error:
                 error.add_note(f"the features: {' and '.join(features) or 'none'}; {scores} scores")
                 raise
@@ -100,16 +96,14 @@ def test_features_alone_and_in_pairs(
 
 @pytest.mark.promise(1)
 @pytest.mark.parametrize("sink", [False, True], ids=["without sink", "with sink"])
-def test_1_the_weights_of_a_fully_masked_row_are_zero(
-    backend: BackendUnderTest, weights_by: ComputedBy, dtype: str, rng: np.random.Generator, sink: bool
-) -> None:
-    query, key = (backend.array(rng.normal(size=(2, 4, 6, 8)), dtype) for _ in range(2))
-    given: dict[str, Any] = {"sink": backend.array(rng.normal(size=4), dtype)} if sink else {}
+def test_1_the_weights_of_a_fully_masked_row_are_zero(judge: Judge, weights_by: ComputedBy, sink: bool) -> None:
+    query, key = (judge.array(judge.rng.normal(size=(2, 4, 6, 8))) for _ in range(2))
+    given: dict[str, Any] = {"sink": judge.array(judge.rng.normal(size=4))} if sink else {}
     for rows in masked_rows(2, 6, 6):
-        options = {"mask": rows.mask(backend.array), "query_offset": rows.offset, **given}
+        options = {"mask": rows.mask(judge.array), "query_offset": rows.offset, **given}
         lse = mha.attention_state(query, key, key, **options).lse
         for known in (None, lse):
-            weights = backend.numpy(mha.attention_weights(query, key, known, **options))
+            weights = judge.numpy(mha.attention_weights(query, key, known, **options))
             empty = np.broadcast_to(rows.masked, weights.shape[:-1])
             assert (weights[empty] == 0).all(), f"{rows.feature}, {'with' if known is not None else 'without'} lse"
             assert (weights[~empty].sum(axis=-1) > 0).all(), rows.feature
@@ -133,15 +127,13 @@ def test_3_a_masked_key_has_no_weight_however_low_the_others_are(
 
 
 @pytest.mark.promise(7)
-def test_7_poison_changes_no_bit(
-    backend: BackendUnderTest, weights_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    query, key = backend.array(rng.normal(size=(2, 4, 6, 8)), dtype), rng.normal(size=(2, 4, 6, 8))
+def test_7_poison_changes_no_bit(judge: Judge, weights_by: ComputedBy) -> None:
+    query, key = judge.array(judge.rng.normal(size=(2, 4, 6, 8))), judge.rng.normal(size=(2, 4, 6, 8))
     masks: list[tuple[Any, list[int], int]] = [
         (mha.prefix(4), [4, 5], 0),
         (mha.causal(), [4, 5], -2),
         (mha.window(0, None), [0, 1], 2),
-        (backend.array(np.arange(6) % 3 != 1), [1, 4], 0),
+        (judge.array(np.arange(6) % 3 != 1), [1, 4], 0),
         (mha.causal() | mha.prefix(2), [4, 5], -2),
     ]
     for mask, hidden, offset in masks:
@@ -149,16 +141,16 @@ def test_7_poison_changes_no_bit(
         poisoned[..., hidden, :] = [np.nan, np.inf] * 4
         for part in PARTS.values():
             clean, other = (
-                mha.attention_weights(query, backend.array(keys, dtype), mask=mask, query_offset=offset, **part)
+                mha.attention_weights(query, judge.array(keys), mask=mask, query_offset=offset, **part)
                 for keys in (key, poisoned)
             )
-            assert backend.bits(clean) == backend.bits(other), "keys that no query may see changed the weights"
+            assert judge.bits(clean) == judge.bits(other), "keys that no query may see changed the weights"
 
 
 @pytest.mark.promise(8)
-def test_8_empty_axes_work(backend: BackendUnderTest, weights_by: ComputedBy, dtype: str) -> None:
+def test_8_empty_axes_work(judge: Judge, weights_by: ComputedBy) -> None:
     def weights(*shapes: tuple[int, ...], **options: Any) -> np.ndarray:
-        return backend.numpy(mha.attention_weights(*(backend.array(np.ones(shape), dtype) for shape in shapes), **options))
+        return judge.numpy(mha.attention_weights(*(judge.array(np.ones(shape)) for shape in shapes), **options))
 
     assert weights((2, 3, 4), (2, 0, 4)).shape == (2, 3, 0)
     assert weights((2, 0, 4), (2, 3, 4)).shape == (2, 0, 3)
@@ -180,31 +172,25 @@ def test_9_half_precision_accumulates_in_float32(backend: BackendUnderTest, weig
 
 @pytest.mark.promise(12)
 @pytest.mark.parametrize("view", VIEWS)
-def test_12_strides_do_not_matter(
-    backend: BackendUnderTest, weights_by: ComputedBy, dtype: str, rng: np.random.Generator, view: str
-) -> None:
+def test_12_strides_do_not_matter(judge: Judge, weights_by: ComputedBy, view: str) -> None:
     for shape, lse in product(SHAPES, (False, True)):
-        call = problem_with([], rng, *shape, layout=view).map(lambda x: backend.rounded(x, dtype))
-        Judge(backend, dtype).judge_once(weights_of(call, lse=lse))
+        call = problem_with([], judge.rng, *shape, layout=view).map(lambda x: judge.rounded(x))
+        judge.judge_once(weights_of(call, lse=lse))
 
 
-def works(backend: BackendUnderTest, weights_by: ComputedBy, dtype: str, rng: np.random.Generator) -> Iterator[Work]:
+def works(judge: Judge, weights_by: ComputedBy) -> Iterator[Work]:
     """Yield calls without options, and with each feature that the kernel declares; every other one is given lse."""
     for at, features in enumerate(features for features in tried(weights_by) if len(features) < 2):
-        call = problem_with(features, rng, *SHAPES[at % 2]).map(lambda x: backend.rounded(x, dtype))
-        yield Judge(backend, dtype).work(weights_of(call, lse=bool(at % 2)))
+        call = problem_with(features, judge.rng, *SHAPES[at % 2]).map(lambda x: judge.rounded(x))
+        yield judge.work(weights_of(call, lse=bool(at % 2)))
 
 
 @pytest.mark.promise(14)
-def test_14_equal_calls_give_the_same_bits(
-    backend: BackendUnderTest, weights_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    assert_same_bits({f"call {at}": work for at, work in enumerate(works(backend, weights_by, dtype, rng))})
+def test_14_equal_calls_give_the_same_bits(judge: Judge, weights_by: ComputedBy) -> None:
+    assert_same_bits({f"call {at}": work for at, work in enumerate(works(judge, weights_by))})
 
 
 @pytest.mark.promise(14)
-def test_14_threads_give_the_same_bits(
-    backend: BackendUnderTest, weights_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    calls = list(works(backend, weights_by, dtype, rng))
+def test_14_threads_give_the_same_bits(judge: Judge, weights_by: ComputedBy) -> None:
+    calls = list(works(judge, weights_by))
     assert_same_bits_together([calls[at % len(calls)] for at in range(8)])

@@ -11,7 +11,7 @@ import numpy as np
 import mha_core as mha
 
 from ..oracle.attention import Floats
-from ..oracle.layer_gradients import LayerGradients, bounded
+from ..oracle.layers import Layers, bounded
 from ..oracle.tolerance import compute_dtype
 from .attention_axes import batch_shape
 from .covering import Row
@@ -82,27 +82,26 @@ class LayerProblem(Problem):
         given = self.row.get("dropout", "none")
         return ["attention", "feed_forward"] if given == "both" else [given] if given != "none" else []
 
-    def compute(self, layers: LayerGradients, floats: Mapping[str, Floats]) -> Floats:
+    def compute(self, layers: Layers, floats: Mapping[str, Floats]) -> Floats:
         """Compute with the oracle, which may move its steps."""
         layer, x, given = self.layer(floats), floats["x"], {}
         if self.options is not None:
             given = self.options.oracle(floats, compute_dtype(layers.dtype))
             given["offset"] = self.others.get("query_offset", self.options.offset)
         if self.op == "feed_forward":
-            return layers.feed_forward_vjp(x, layer)[0]
+            return layers.feed_forward(x, layer)
         if self.op == "multi_head_attention":
             contexts: dict[str, Any] = {name: floats.get(name) for name in ("context", "value_context")}
-            return layers.multi_head_vjp(x, layer, **contexts, **given)[0]
+            return layers.multi_head(x, layer, **contexts, **given)
         kept = {name: self.others[f"keep of {name}"] / (1 - _RATE) for name in self._dropped()}
-        return layers.encoder_layer_vjp(x, layer, kept=kept, **given)[0]
+        return layers.encoder_layer(x, layer, kept=kept, **given)
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
-        return {self.op: self.compute(LayerGradients(), floats)}
+        return {self.op: self.compute(Layers(), floats)}
 
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
         rng = np.random.default_rng(0)
-        found = bounded(lambda layers: self.compute(layers, floats), dtype, rounds_weights=rounds_weights, rng=rng)
-        return {self.op: found}
+        return bounded(lambda layers: {self.op: self.compute(layers, floats)}, dtype, rounds_weights=rounds_weights, rng=rng)
 
     def layout(self, name: str) -> tuple[str, int]:
         activations = ("x", "context", "value_context")

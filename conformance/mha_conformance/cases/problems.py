@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .attention_problem import ARGUMENTS, AttentionProblem
+from .covering import Row
 from .masks import WrittenMask, literal, random_mask
 from .options import Options
 
@@ -78,7 +79,7 @@ def random_problem(rng: np.random.Generator, limits: Limits = Limits(), *, dtype
     """Draw a problem: grouped heads, broadcasting keys, another value width, any mask expression and any options."""
     batch, key_heads, groups, queries, keys, width, value_width = limits.shape(rng)
     heads, offset = key_heads * groups, int(rng.integers(-3, 4))
-    row = {"lse": True, "scale": None, "softcap": None, "scores": "plain", "layout": "contiguous"}
+    row: Row = {"lse": True, "scale": None, "softcap": None, "scores": "plain", "layout": "contiguous"}
     settings = Options(row, offset=offset)
     mask = None
     if rng.random() < limits.masked:

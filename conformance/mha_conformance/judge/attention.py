@@ -11,34 +11,35 @@ import numpy as np
 import mha_core as mha
 
 from ..backend import BackendUnderTest
+from .held import Judge
 
 
-def state_of(backend: BackendUnderTest, *arrays: np.ndarray, dtype: str, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+def state_of(backend: BackendUnderTest, *arrays: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return out and lse in NumPy; options are those of the public operation."""
-    state = mha.attention_state(*(backend.array(x, dtype) for x in arrays), **options)
+    state = mha.attention_state(*map(backend.array, arrays), **options)
     return backend.numpy(state.out), backend.numpy(state.lse)
 
 
-def judge_large_batch(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
+def judge_large_batch(judge: Judge) -> None:
     """Judge a batch whose scores, 9.6 million, are too many to be computed at once; three of its elements are compared."""
     count, length = 1040, 96
-    query, whole, value = (backend.rounded(rng.normal(size=(count, 1, length, 8)), dtype) for _ in range(3))
-    offset, lengths = rng.integers(-3, 4, size=count), rng.integers(1, length + 1, size=count)
-    by_element = {"query_offset": backend.array(offset)}
-    at_most = mha.key_lengths(backend.array(lengths))
-    seen = rng.random((count, 1, 1, length)) < 0.6
+    query, whole, value = (judge.normal((count, 1, length, 8)) for _ in range(3))
+    offset, lengths = judge.rng.integers(-3, 4, size=count), judge.rng.integers(1, length + 1, size=count)
+    by_element = {"query_offset": judge.array(offset)}
+    at_most = mha.key_lengths(judge.array(lengths))
+    seen = judge.rng.random((count, 1, 1, length)) < 0.6
     k, q = np.arange(length), np.arange(length)[:, None]
     cases: list[tuple[dict[str, Any], Callable[[int], Any]]] = [
         ({}, lambda at: None),
         ({"mask": mha.causal()}, lambda at: k <= q),
         ({"mask": mha.causal() & at_most, **by_element}, lambda at: (k <= q + offset[at]) & (k < lengths[at])),
         ({"mask": mha.chunks(5), **by_element}, lambda at: k // 5 == (q + offset[at]) // 5),
-        ({"mask": backend.array(seen)}, lambda at: seen[at]),
+        ({"mask": judge.array(seen)}, lambda at: seen[at]),
     ]
     keys = cycle((whole, whole[:1], whole[0]))  # an axis that broadcasts is not cut
     for (options, allowed), key in zip(cases, keys, strict=False):
         key_of = np.broadcast_to(key, query.shape)
-        out, lse = state_of(backend, query, key, value, dtype=dtype, **options)
+        out, lse = state_of(judge, query, key, value, **options)
         for at in (0, 700, count - 1):
-            exact = backend.exact_attention(query[at], key_of[at], value[at], dtype=dtype, allowed=allowed(at))
+            exact = judge.exact_attention(query[at], key_of[at], value[at], allowed=allowed(at))
             exact.assert_near(out[at], lse[at])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -32,22 +32,19 @@ class Called:
     bits: Bits
 
 
-@dataclass
-class Judge:
-    """Judges calls in one dtype: ``judge_once`` by what is chosen, ``judge`` by one kernel.
+@dataclass(eq=False)
+class Judge(BackendUnderTest):
+    """A backend in one dtype, with random numbers, and the checks of calls."""
 
-    It remembers the last call of the kernel: later calls must not change its results, and made again, in another thread for
-    every second one, it must give the same bits.
-    """
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
-    backend: BackendUnderTest
-    dtype: str
-    op: str = ""
-    kernel: str = ""
-    refused: dict[str, int] = field(default_factory=dict)
-    """Number of refused calls by the reason that the kernel gave."""
-    computed: int = 0
-    last: Called | None = None
+    def normal(self, shape: int | Sequence[int]) -> np.ndarray:
+        """Return random numbers of the dtype."""
+        return self.rounded(self.rng.normal(size=shape))
+
+    def of(self, op: str, kernel: str) -> KernelJudge:
+        """Return the judge of one kernel."""
+        return KernelJudge(**_fields(self), op=op, kernel=kernel)
 
     def judge_once(self, problem: Problem, *, poison: bool = False, layouts: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Judge a call, also that it writes to no input; return the results.
@@ -56,8 +53,8 @@ class Judge:
         layouts: of some arrays by name, in place of their own.
         """
         arrays, floats = self.arrays(problem, poison=poison)
-        arrays |= {name: laid_out(self.backend, arrays[name], layout) for name, layout in (layouts or {}).items()}
-        with self.backend.unchanged(arrays):
+        arrays |= {name: laid_out(self, arrays[name], layout) for name, layout in (layouts or {}).items()}
+        with self.unchanged(arrays):
             results = problem.call(arrays)
             self.assert_right(results, arrays[problem.first], problem, floats)
         return results
@@ -65,14 +62,63 @@ class Judge:
     def work(self, problem: Problem) -> Callable[[], bytes]:
         """Return a function that computes a problem from the same arrays, and returns the bits of the results."""
         arrays, _ = self.arrays(problem, poison=False)
-        return lambda: b"".join(self.bits(problem.call(arrays)).values())
+        return lambda: b"".join(self.bits_of(problem.call(arrays)).values())
 
     def assert_poison_changes_no_bit(self, problem: Problem) -> dict[str, Any]:
         """Compute with NaN and inf where the results must not depend on them, and without; return the latter's results."""
         clean, poisoned = (problem.call(self.arrays(problem, poison=poison)[0]) for poison in (False, True))
-        for name, bits in self.bits(clean).items():
-            assert bits == self.bits({name: poisoned[name]})[name], f"keys or values that no query may see changed {name}"
+        for name, bits in self.bits_of(clean).items():
+            assert bits == self.bits_of({name: poisoned[name]})[name], f"keys or values that no query may see changed {name}"
         return clean
+
+    def arrays(self, problem: Problem, *, poison: bool = True) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the arrays of a problem on the backend, and the numbers that the oracle sees.
+
+        poison: put NaN and inf where the results do not depend on them.
+        """
+        floats = {name: self.rounded(x, self.dtype_of(problem, name)) for name, x in problem.floats.items()}
+        numbers = problem.with_poison(floats) if poison else floats
+        given = {name: self.array(x, self.dtype_of(problem, name)) for name, x in numbers.items()}
+        given |= {name: self.array(x) for name, x in problem.others.items()}
+        arrays = {}
+        for name, x in given.items():
+            layout, batch = problem.layout(name)
+            arrays[name] = laid_out(self, x, layout, batch=batch)
+        return arrays, floats
+
+    def dtype_of(self, problem: Problem, name: str) -> str:
+        return tolerance.compute_dtype(self.dtype) if name in problem.wide else self.dtype
+
+    def dtype_of_result(self, name: str) -> str:
+        return tolerance.compute_dtype(self.dtype) if name == "lse" else self.dtype
+
+    def assert_right(self, results: Mapping[str, Any], given: Any, problem: Problem, floats: Mapping[str, np.ndarray]) -> None:
+        """Raise AssertionError if a result is wrong, or not of the kind of ``given``."""
+        dtype = self.dtype
+        expected = problem.expected(floats, dtype, rounds_weights=self.rounds_weights)
+        for name, (exact, bound) in expected.items():
+            of_result = tolerance.compute_dtype(dtype) if name in problem.wide_results else dtype
+            self.assert_like(results[name], given, dtype=getattr(self.xp, of_result))
+            tolerance.assert_within(name, self.numpy(results[name]), exact, bound)
+
+    def bits_of(self, results: Mapping[str, Any]) -> Bits:
+        return {name: self.numpy(x).tobytes() for name, x in results.items()}
+
+
+@dataclass(eq=False)
+class KernelJudge(Judge):
+    """Judges the calls of one kernel.
+
+    It remembers the last call: later calls must not change its results, and made again, in another thread for every second one,
+    it must give the same bits.
+    """
+
+    op: str = ""
+    kernel: str = ""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Number of refused calls by the reason that the kernel gave."""
+    computed: int = 0
+    last: Called | None = None
 
     def judge(self, problem: Problem, other: Problem | None = None) -> bool:
         """Raise AssertionError if a promise is broken; return whether the kernel computed the problem.
@@ -90,16 +136,16 @@ class Judge:
             floats = self._write(other, into=arrays, after=compute)
             problem.others.update(other.others)
             problem = other
-        with self.backend.unchanged(arrays):
+        with self.unchanged(arrays):
             try:
                 results = compute()
             except mha.KernelUnsupported as error:
                 self.refuse(error)
                 return False
             self.computed += 1
-            bits = self.bits(results)
+            bits = self.bits_of(results)
             self.assert_right(results, arrays[problem.first], problem, floats)
-            assert self.bits(compute()) == bits, "a second, equal call gave other bits"
+            assert self.bits_of(compute()) == bits, "a second, equal call gave other bits"
             self._call_the_last_again()
         self.last = Called(problem, compute, results, bits)
         return True
@@ -115,30 +161,8 @@ class Judge:
             pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(self.refused))}")
         assert self.computed, "the kernel computed no problem"
 
-    def arrays(self, problem: Problem, *, poison: bool = True) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the arrays of a problem on the backend, and the numbers that the oracle sees.
-
-        poison: put NaN and inf where the results do not depend on them.
-        """
-        backend = self.backend
-        floats = {name: backend.rounded(x, self.dtype_of(problem, name)) for name, x in problem.floats.items()}
-        numbers = problem.with_poison(floats) if poison else floats
-        given = {name: backend.array(x, self.dtype_of(problem, name)) for name, x in numbers.items()}
-        given |= {name: backend.array(x) for name, x in problem.others.items()}
-        arrays = {}
-        for name, x in given.items():
-            layout, batch = problem.layout(name)
-            arrays[name] = laid_out(backend, x, layout, batch=batch)
-        return arrays, floats
-
-    def dtype_of(self, problem: Problem, name: str) -> str:
-        return tolerance.compute_dtype(self.dtype) if name in problem.wide else self.dtype
-
-    def dtype_of_result(self, name: str) -> str:
-        return tolerance.compute_dtype(self.dtype) if name == "lse" else self.dtype
-
     def _can_write(self, problem: Problem) -> bool:
-        return self.backend.writes and all(problem.layout(name)[0] in WRITABLE for name in (*problem.floats, *problem.others))
+        return self.writes and all(problem.layout(name)[0] in WRITABLE for name in (*problem.floats, *problem.others))
 
     def _write(self, other: Problem, *, into: Mapping[str, Any], after: Callable[[], Any]) -> dict[str, np.ndarray]:
         """Call ``after``, write the numbers of another problem into its arrays, and return those that the oracle sees."""
@@ -150,26 +174,23 @@ class Judge:
                 x[...] = fresh[name]
         return floats
 
-    def assert_right(self, results: Mapping[str, Any], given: Any, problem: Problem, floats: Mapping[str, np.ndarray]) -> None:
-        """Raise AssertionError if a result is wrong, or not of the kind of ``given``."""
-        backend, dtype = self.backend, self.dtype
-        expected = problem.expected(floats, dtype, rounds_weights=backend.rounds_weights)
-        for name, (exact, bound) in expected.items():
-            of_result = tolerance.compute_dtype(dtype) if name in problem.wide_results else dtype
-            backend.assert_like(results[name], given, dtype=getattr(backend.xp, of_result))
-            tolerance.assert_within(name, backend.numpy(results[name]), exact, bound)
-
     def _call_the_last_again(self) -> None:
         last = self.last
         if last is None:
             return
-        assert self.bits(last.results) == last.bits, f"a later call changed the result of: {last.problem}"
+        assert self.bits_of(last.results) == last.bits, f"a later call changed the result of: {last.problem}"
         if self.computed % 2:
             again = last.compute()
         else:
             with ThreadPoolExecutor(1) as other_thread:
                 again = other_thread.submit(last.compute).result()
-        assert self.bits(again) == last.bits, f"after another call, other bits are the result of: {last.problem}"
+        assert self.bits_of(again) == last.bits, f"after another call, other bits are the result of: {last.problem}"
 
-    def bits(self, results: Mapping[str, Any]) -> Bits:
-        return {name: self.backend.numpy(x).tobytes() for name, x in results.items()}
+
+def judge_of(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> Judge:
+    """Return the judge of a backend in one dtype."""
+    return Judge(**{**_fields(backend), "dtypes": (dtype,), "rng": rng})
+
+
+def _fields(backend: BackendUnderTest) -> dict[str, Any]:
+    return {field.name: getattr(backend, field.name) for field in fields(backend)}

@@ -27,7 +27,7 @@ from ..cases.problems import Limits, RandomProblem, random_problem
 from ..cases.weights import weights_of
 from ..find import find
 from ..probes.recorder import recorded
-from .held import Judge
+from .held import Judge, judge_of
 
 CHECKS: dict[str, Callable[[Judge, RandomProblem], object]] = {
     "state": Judge.judge_once,
@@ -49,10 +49,10 @@ class DrawnProblem:
         """Draw the problem."""
         return random_problem(np.random.default_rng(self.seed), self.limits)
 
-    def error(self, backend: BackendUnderTest) -> Exception | None:
+    def error(self, judge: Judge) -> Exception | None:
         """Return what its check raises; None if the answer is right."""
         try:
-            CHECKS[self.check](Judge(backend, self.dtype), self.problem())
+            CHECKS[self.check](judge, self.problem())
         except Exception as error:  # a kernel that crashes has failed as well
             return error
         return None
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.kernel and not kernels:
         parser.error(f"no attention kernel of {backend.name} is named {given.kernel!r}")
     with recorded(kernels[0], ALL_FEATURES) if kernels else nullcontext():
-        error = drawn.error(backend)
+        error = drawn.error(judge_of(backend, drawn.dtype, np.random.default_rng(0)))
     print("the answer is right" if error is None else f"{type(error).__name__}: {error}")
     return int(error is not None)
 

@@ -16,7 +16,7 @@ def assert_same_bits(works: Mapping[str, Work]) -> None:
     for name, work in works.items():
         first[name] = work()
         assert work() == first[name], f"{name} returned different bits the second time"
-    for name, work in reversed(works.items()):
+    for name, work in reversed([*works.items()]):
         assert work() == first[name], f"{name} returned different bits after other calls"
 
 

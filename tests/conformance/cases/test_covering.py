@@ -20,6 +20,7 @@ from mha_conformance.cases.layer_axes import LAYERS
 from mha_conformance.cases.pieces import PIECES
 from mha_conformance.find import find
 from mha_conformance.judge import designed as judged
+from mha_conformance.judge.held import judge_of
 from mha_core.algebra.grid import Grid
 from mha_core.dispatch.contract import FEATURES
 from mha_core.plugin import ATTENTION_FEATURES, AttentionState, Kernel
@@ -172,7 +173,8 @@ def judge_kernel(installed, monkeypatch):
         monkeypatch.setitem(sys.modules, "under_test", types.SimpleNamespace(kernel=kernel))
         installed(Kernel("numpy", op, "under test", 1, "under_test:kernel", -1, features))
         backend = find("numpy", None, ["float64"])
-        return judged.judge_design(backend, op, "under test", features, "float64", np.random.default_rng(0))
+        judge = judge_of(backend, "float64", np.random.default_rng(0))
+        return judged.judge_design(judge, op, "under test", features)
 
     return judge
 
@@ -291,6 +293,7 @@ def test_a_failure_is_found_again_however_many_small_problems_there_was_time_for
             rng.random(used)
 
         monkeypatch.setattr(judged, "_judge_rows", judge_rows)
-        judged.judge_design(find("numpy", None, None), "relu", "algebra", (), "float32", np.random.default_rng(3))
+        judge = judge_of(find("numpy", None, None), "float32", np.random.default_rng(3))
+        judged.judge_design(judge, "relu", "algebra", ())
         first.append(drawn[1])
     assert first[0] == first[1]

@@ -12,7 +12,7 @@ from wrong_gradients import FAULTS, NAME, GradientPlugin
 from mha_conformance.cases.attention_gradients import attention_gradient_problem, axes_of_gradients, plain_row
 from mha_conformance.find import find
 from mha_conformance.judge.designed import design_of, drawn
-from mha_conformance.judge.held import Judge
+from mha_conformance.judge.held import judge_of
 from mha_conformance.oracle import attention
 from mha_conformance.oracle.attention_gradients import attention_gradients
 from mha_core.dispatch.contract import FEATURES
@@ -163,7 +163,7 @@ def judged(cls, most):
     backend, rng, plugin = find("numpy", None, ["float32"]), np.random.default_rng(0), GradientPlugin(cls)
     register(plugin, f"whole gradients: {cls.__name__}")
     try:
-        judge = Judge(backend, "float32", OP, NAME)
+        judge = judge_of(backend, "float32", rng).of(OP, NAME)
         design = design_of(OP, FEATURES[OP], "float32", rng, small=True)
         for count, row in zip(range(1, most + 1), design.and_random(), strict=False):
             problem = drawn(OP, row, np.random.default_rng(int(rng.integers(2**32))), rng)

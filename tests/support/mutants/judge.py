@@ -86,6 +86,7 @@ def _judge_design(judged: Judged, dtype: str, seconds: float) -> bool:
 
     from mha_conformance.find import find
     from mha_conformance.judge import designed
+    from mha_conformance.judge.held import judge_of
     from mha_core.dispatch.contract import FEATURES
     from mha_core.dispatch.registry import registry
 
@@ -99,7 +100,8 @@ def _judge_design(judged: Judged, dtype: str, seconds: float) -> bool:
     features = FEATURES[judged.op] if judged.kernel == ALGEBRA else kernels[judged.kernel]
     if judged.op == "attention":
         _judge_small_problems(backend, judged.kernel, features, dtype)
-    result = designed.judge_design(backend, judged.op, judged.kernel, features, dtype, np.random.default_rng(0))
+    judge = judge_of(backend, dtype, np.random.default_rng(0))
+    result = designed.judge_design(judge, judged.op, judged.kernel, features)
     if judged.op == "attention" and judged.kernel == ALGEBRA and dtype == DTYPES[0]:
         _judge_large_problems(backend, dtype)
     return bool(result.computed)
@@ -111,14 +113,15 @@ def _judge_large_problems(backend: Any, dtype: str) -> None:
 
     import mha_core as mha
     from mha_conformance.judge.attention import judge_large_batch
+    from mha_conformance.judge.held import judge_of
     from mha_conformance.probes.attention_memory import CASES, measured
 
     _limit(LARGE)
     wrong = {case: found["wrong"] for case in CASES if (found := measured(backend, dtype, ALGEBRA, case)) is not None}
     assert not any(wrong.values()), wrong
     with mha.use_kernel("attention", ALGEBRA):
-        judge_large_batch(backend, dtype, np.random.default_rng(0))
-        judge_large_batch(backend, dtype, np.random.default_rng(1))
+        for seed in range(2):
+            judge_large_batch(judge_of(backend, dtype, np.random.default_rng(seed)))
 
 
 def _judge_small_problems(backend: Any, kernel: str, features: frozenset[str], dtype: str) -> None:
@@ -127,21 +130,21 @@ def _judge_small_problems(backend: Any, kernel: str, features: frozenset[str], d
 
     from mha_conformance.cases.features import FEATURES, problem_with
     from mha_conformance.cases.problems import Limits
-    from mha_conformance.judge.held import Judge
+    from mha_conformance.judge.held import judge_of
     from mha_conformance.judge.random_problems import judge_problems
     from mha_conformance.probes.recorder import recorded
     from mha_conformance.test_kernels import LONG, SHAPES
     from mha_core.dispatch.registry import registry
 
     known = {one.name: one for one in registry().kernels.get((backend.name, "attention"), ())}
-    rng = np.random.default_rng(0)
+    judge = judge_of(backend, dtype, np.random.default_rng(0))
     with recorded(known[kernel]) if kernel in known else contextlib.nullcontext():
         for chosen in [[], *([name] for name in FEATURES if name in features)]:
             for shape in SHAPES:
                 lse = {"lse"} & features
-                Judge(backend, dtype).judge_once(problem_with({*chosen, *lse}, rng, *shape))
-        judge_problems(backend, rng, 60, dtype, limits=Limits(times=1))
-        judge_problems(backend, rng, 6, dtype, limits=Limits(times=1, depth=1, shapes=LONG))
+                judge.judge_once(problem_with({*chosen, *lse}, judge.rng, *shape))
+        judge_problems(judge, 60, limits=Limits(times=1))
+        judge_problems(judge, 6, limits=Limits(times=1, depth=1, shapes=LONG))
 
 
 def _judge_by_suite(backend: str) -> None:
