@@ -102,8 +102,8 @@ class BackendUnderTest:
         return np.asarray(self.loaded.to_numpy(x))
 
     def bits(self, result: Any) -> bytes:
-        """Return the bytes of an array, or of a tuple of arrays."""
-        arrays = result if isinstance(result, tuple) else (result,)
+        """Return the bytes of an array, or of a tuple or a dict of arrays."""
+        arrays = result if isinstance(result, tuple) else result.values() if isinstance(result, dict) else (result,)
         return b"".join(self.numpy(x).tobytes() for x in arrays)
 
     def rounded(self, x: np.ndarray, dtype: str | None = None) -> np.ndarray:

@@ -184,6 +184,14 @@ def first(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
 
 
 @pytest.fixture
+def float32(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
+    """The judge of the backend in float32."""
+    if "float32" not in backend.dtypes:
+        pytest.skip("float32 is not judged")
+    return judge_of(backend, "float32", rng)
+
+
+@pytest.fixture
 def wide(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
     """The judge of the backend in float64 if that is judged, otherwise in float32."""
     dtypes = [dtype for dtype in ("float64", "float32") if dtype in backend.dtypes]

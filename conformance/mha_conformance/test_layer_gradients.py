@@ -168,7 +168,7 @@ def test_decoder(judge: Judge, norm_first: bool, layers: int) -> None:
 def test_kernels_of_whole_layers(judge: Judge, layer_vjp_by: ComputedBy) -> None:
     """By each kernel that computes a layer together with its gradients."""
     for case in WHOLE[layer_vjp_by.op]:
-        case(judge, judge.dtype, judge.rng)
+        case(judge)
 
 
 WHOLE: dict[str, list[Callable[..., None]]] = {

@@ -54,7 +54,7 @@ def counted(kernel: Kernel) -> Iterator[list[int]]:
 
 def judge_prepared(judge: Judge, row: Row) -> None:
     """Make calls of one key, with new numbers in every array: the first prepares, and all must be right."""
-    judge, seed = judge, int(judge.rng.integers(2**32))
+    seed = int(judge.rng.integers(2**32))
 
     def numbers() -> AttentionProblem:
         return attention_problem(row, np.random.default_rng(seed), judge.rng)

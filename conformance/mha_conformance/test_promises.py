@@ -22,7 +22,7 @@ from .cases.bad_inputs import SHAPES, UNBROADCASTABLE
 from .cases.features import problem_with
 from .cases.masked_rows import masked_rows
 from .judge.attention import state_of
-from .judge.held import Judge
+from .judge.held import Judge, judge_of
 from .judge.random_problems import judge_problems
 from .oracle import tolerance
 from .probes.computed_by import ComputedBy
@@ -35,7 +35,7 @@ def xyz(
     request: pytest.FixtureRequest, backend: BackendUnderTest, attention_by: ComputedBy, rng: np.random.Generator
 ) -> Arrays:
     """query (2, 4, L, ...), key and value (2, K, S, ...): L = 5 and S = 7, unless the kernel needs round numbers."""
-    shapes = attention_by.attention_shapes(backend, request.node.callspec.params.get("dtype", backend.dtypes[0]))
+    shapes = attention_by.attention_shapes(backend, request.node.callspec.params.get("dtype", backend.dtype))
     query, key, value = (rng.normal(size=shape) for shape in shapes.values())
     return query, key, value
 
@@ -107,65 +107,62 @@ LOWEST = -1e38
 """A score in float32 that is finite, and lower than any number that may stand for a mask."""
 
 
-def low(backend: BackendUnderTest, xyz: Arrays, scores: np.ndarray | float, by: str) -> tuple[Arrays, dict[str, Any]]:
+def low(float32: Judge, xyz: Arrays, scores: np.ndarray | float, by: str) -> tuple[Arrays, dict[str, Any]]:
     """Return arrays and options with these scores for each key in every row, 0 or ``LOWEST``, by a bias or by a product."""
     query, key, value = xyz
     shape = lengths(xyz)
     if by == "bias":
-        return (query * 0, key, value), {"bias": backend.array(np.broadcast_to(scores, shape).copy(), "float32")}
+        return (query * 0, key, value), {"bias": float32.array(np.broadcast_to(scores, shape).copy())}
     query, key = query * 0, key * 0
     query[..., 0], key[..., 0] = 1e19, np.broadcast_to(scores, shape)[0] / 1e19
     return (query, key, value), {"scale": 1.0}
 
 
-@pytest.fixture(params=["bias", "product"])
-def by(request: pytest.FixtureRequest, backend: BackendUnderTest) -> str:
-    """The argument that makes scores low."""
-    if "float32" not in backend.dtypes:
-        pytest.skip("float32 is not judged")
-    name: str = request.param
-    return name
+BY = pytest.mark.parametrize("by", ["bias", "product"])
 
 
 @pytest.mark.promise(3)
-def test_3_a_finite_bias_is_only_a_bias(backend: BackendUnderTest, xyz: Arrays, by: str) -> None:
+@BY
+def test_3_a_finite_bias_is_only_a_bias(float32: Judge, xyz: Arrays, by: str) -> None:
     """A score of -1e38 in a whole row changes nothing: the common shift cancels."""
-    arrays, options = low(backend, xyz, LOWEST, by)
-    out, lse = state_of(backend, *arrays, dtype="float32", **options)
+    arrays, options = low(float32, xyz, LOWEST, by)
+    out, lse = state_of(float32, *arrays, **options)
     groups = for_each_head(xyz[2].mean(axis=-2, keepdims=True))
     np.testing.assert_allclose(out, np.broadcast_to(groups, out.shape), atol=1e-6)
     assert np.isfinite(lse).all()
 
 
 @pytest.mark.promise(3)
-def test_3_a_masked_key_has_no_weight_however_low_the_others_are(backend: BackendUnderTest, xyz: Arrays, by: str) -> None:
+@BY
+def test_3_a_masked_key_has_no_weight_however_low_the_others_are(float32: Judge, xyz: Arrays, by: str) -> None:
     """A finite number in place of a masked score would be the greatest in these rows."""
-    arrays, options = low(backend, xyz, LOWEST, by)
+    arrays, options = low(float32, xyz, LOWEST, by)
     q, k = positions(xyz)
     for mask, allowed in (
         (mha.causal(), k <= q),
         (mha.window(1, 1), abs(k - q) <= 1),
-        (mha.array_mask(backend.array(k % 2 == q % 2)), k % 2 == q % 2),
+        (mha.array_mask(float32.array(k % 2 == q % 2)), k % 2 == q % 2),
         (mha.causal() | mha.prefix(2), (k <= q) | (k < 2)),
     ):
-        out, lse = state_of(backend, *arrays, dtype="float32", mask=mask, query_offset=0, **options)
+        out, lse = state_of(float32, *arrays, mask=mask, query_offset=0, **options)
         seen = allowed / allowed.sum(axis=-1, keepdims=True)
         np.testing.assert_allclose(out, seen @ for_each_head(xyz[2]), atol=1e-6)
         assert np.isfinite(lse).all()
 
 
 @pytest.mark.promise(3)
-def test_3_no_finite_number_stands_for_a_mask(backend: BackendUnderTest, xyz: Arrays, by: str) -> None:
+@BY
+def test_3_no_finite_number_stands_for_a_mask(float32: Judge, xyz: Arrays, by: str) -> None:
     """Seen keys have scores of -1e38: a masked key with a score of -1e9 would be the only one seen."""
     allowed = np.ones(lengths(xyz), dtype=bool)
     allowed[:, 2] = False
-    arrays, options = low(backend, xyz, np.where(allowed, LOWEST, 0.0), by)
-    options["mask"] = backend.array(allowed)
-    out, lse = state_of(backend, *arrays, dtype="float32", **options)
+    arrays, options = low(float32, xyz, np.where(allowed, LOWEST, 0.0), by)
+    options["mask"] = float32.array(allowed)
+    out, lse = state_of(float32, *arrays, **options)
     seen = for_each_head(np.delete(xyz[2], 2, axis=-2).mean(axis=-2, keepdims=True))
     np.testing.assert_allclose(out, np.broadcast_to(seen, out.shape), atol=1e-6)
     assert np.isfinite(lse).all()
-    weights = backend.numpy(mha.attention_weights(*(backend.array(x, "float32") for x in arrays[:2]), **options))
+    weights = float32.numpy(mha.attention_weights(*(float32.array(x) for x in arrays[:2]), **options))
     assert (weights[..., 2] == 0).all()
 
 
@@ -261,7 +258,7 @@ def test_9_half_precision_accumulates_in_float32(backend: BackendUnderTest, atte
     for dtype in set(backend.dtypes) & {"float16", "bfloat16"}:
         query, key = np.full((1, 2, 64), 300.0), np.full((1, 3, 64), 300.0)
         value = np.broadcast_to(np.asarray([[1.0], [2.0], [3.0]]), key.shape)
-        out, lse = state_of(backend, query, key, value, dtype=dtype)
+        out, lse = state_of(judge_of(backend, dtype), query, key, value)
         np.testing.assert_allclose(out, 2.0, rtol=2**-7)
         np.testing.assert_allclose(lse, 300 * 300 * 64 / 8 + np.log(3), rtol=1e-6)
     if not set(backend.dtypes) & {"float16", "bfloat16"}:

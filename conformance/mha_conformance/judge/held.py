@@ -19,8 +19,6 @@ from ..oracle import tolerance
 from ..report.sections import REFUSED_EVERY_CALL
 from .layouts import WRITABLE, laid_out
 
-Bits = dict[str, bytes]
-
 
 @dataclass
 class Called:
@@ -29,14 +27,14 @@ class Called:
     problem: Problem
     compute: Callable[[], dict[str, Any]]
     results: dict[str, Any]
-    bits: Bits
+    bits: bytes
 
 
 @dataclass(eq=False)
 class Judge(BackendUnderTest):
     """A backend in one dtype, with random numbers, and the checks of calls."""
 
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def normal(self, shape: int | Sequence[int]) -> np.ndarray:
         """Return random numbers of the dtype."""
@@ -62,13 +60,13 @@ class Judge(BackendUnderTest):
     def work(self, problem: Problem) -> Callable[[], bytes]:
         """Return a function that computes a problem from the same arrays, and returns the bits of the results."""
         arrays, _ = self.arrays(problem, poison=False)
-        return lambda: b"".join(self.bits_of(problem.call(arrays)).values())
+        return lambda: self.bits(problem.call(arrays))
 
     def assert_poison_changes_no_bit(self, problem: Problem) -> dict[str, Any]:
         """Compute with NaN and inf where the results must not depend on them, and without; return the latter's results."""
         clean, poisoned = (problem.call(self.arrays(problem, poison=poison)[0]) for poison in (False, True))
-        for name, bits in self.bits_of(clean).items():
-            assert bits == self.bits_of({name: poisoned[name]})[name], f"keys or values that no query may see changed {name}"
+        for name, x in clean.items():
+            assert self.bits(x) == self.bits(poisoned[name]), f"keys or values that no query may see changed {name}"
         return clean
 
     def arrays(self, problem: Problem, *, poison: bool = True) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -100,9 +98,6 @@ class Judge(BackendUnderTest):
             of_result = tolerance.compute_dtype(dtype) if name in problem.wide_results else dtype
             self.assert_like(results[name], given, dtype=getattr(self.xp, of_result))
             tolerance.assert_within(name, self.numpy(results[name]), exact, bound)
-
-    def bits_of(self, results: Mapping[str, Any]) -> Bits:
-        return {name: self.numpy(x).tobytes() for name, x in results.items()}
 
 
 @dataclass(eq=False)
@@ -143,9 +138,9 @@ class KernelJudge(Judge):
                 self.refuse(error)
                 return False
             self.computed += 1
-            bits = self.bits_of(results)
+            bits = self.bits(results)
             self.assert_right(results, arrays[problem.first], problem, floats)
-            assert self.bits_of(compute()) == bits, "a second, equal call gave other bits"
+            assert self.bits(compute()) == bits, "a second, equal call gave other bits"
             self._call_the_last_again()
         self.last = Called(problem, compute, results, bits)
         return True
@@ -178,18 +173,18 @@ class KernelJudge(Judge):
         last = self.last
         if last is None:
             return
-        assert self.bits_of(last.results) == last.bits, f"a later call changed the result of: {last.problem}"
+        assert self.bits(last.results) == last.bits, f"a later call changed the result of: {last.problem}"
         if self.computed % 2:
             again = last.compute()
         else:
             with ThreadPoolExecutor(1) as other_thread:
                 again = other_thread.submit(last.compute).result()
-        assert self.bits_of(again) == last.bits, f"after another call, other bits are the result of: {last.problem}"
+        assert self.bits(again) == last.bits, f"after another call, other bits are the result of: {last.problem}"
 
 
-def judge_of(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> Judge:
+def judge_of(backend: BackendUnderTest, dtype: str, rng: np.random.Generator | None = None) -> Judge:
     """Return the judge of a backend in one dtype."""
-    return Judge(**{**_fields(backend), "dtypes": (dtype,), "rng": rng})
+    return Judge(**{**_fields(backend), "dtypes": (dtype,), "rng": rng or np.random.default_rng(0)})
 
 
 def _fields(backend: BackendUnderTest) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _gradient(judge: KernelJudge, apply: Callable[..., Any], problems: list[Prob
         zero = problem.constant(floats).get(name)
         assert zero is None or not gradient[zero].any(), f"the gradient of {name} is not 0 where nothing depends on it"
         terms.append((gradient * directions[name]).ravel())
-    assert judge.bits_of(gradients()) == judge.bits_of(found), "a second, equal call gave other gradients"
+    assert judge.bits(gradients()) == judge.bits(found), "a second, equal call gave other gradients"
     _assert_derivative(judge, problem, floats, directions, towards, np.concatenate(terms), ", ".join(names))
 
 
