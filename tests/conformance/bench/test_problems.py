@@ -16,9 +16,8 @@ from mha_conformance.bench.attention import Attention, Packed
 from mha_conformance.bench.cases import ALL_CORES, CASES, LONG, chosen
 from mha_conformance.bench.gradients import AttentionStep
 from mha_conformance.bench.imports import Import
-from mha_conformance.bench.layer import Layer
+from mha_conformance.bench.layer import Layer, MultiHead
 from mha_conformance.bench.limits import COPY, MATRIX
-from mha_conformance.bench.multi_head import MultiHead
 from mha_conformance.bench.texts import Texts
 from mha_conformance.bench.timing import on, timed
 from mha_text.models import packing
