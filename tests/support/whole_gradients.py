@@ -4,13 +4,8 @@ from functools import cached_property
 
 import numpy as np
 
+from mha_conformance.oracle.attention_gradients import by_bucket, summed_to
 from mha_core.algebra.attention_vjp import AttentionGradients
-
-
-def summed_to(x, shape):
-    """Return x summed over the axes along which an array of this shape was broadcast."""
-    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
-    return x.sum(axis=tuple(at for at, size in enumerate(shape) if size == 1 != x.shape[at]), keepdims=True)
 
 
 class WholeGradients:
@@ -112,14 +107,10 @@ class WholeGradients:
     def of_bias(self):
         bias = self.problem.bias
         if not hasattr(bias, "table"):
-            found, keys = np.zeros((*self.shape[:-1], self.total_keys)), self.problem.structure.keys
-            found[..., keys.start : keys.stop] = self.of_pairs
-            return self.summed(found, bias.array.shape)
-        buckets = np.broadcast_to(self.buckets, (*self.shape[:-3], 1, *self.shape[-2:]))[..., 0, :, :]
-        found = np.zeros(bias.table.shape)
-        for head in range(found.shape[1]):
-            np.add.at(found[:, head], buckets, self.of_pairs[..., head, :, :])
-        return found
+            whole, keys = np.zeros((*self.shape[:-1], self.total_keys)), self.problem.structure.keys
+            whole[..., keys.start : keys.stop] = self.of_pairs
+            return self.summed(whole, bias.array.shape)
+        return by_bucket(self.of_pairs, self.buckets, bias.table.shape)
 
     @cached_property
     def of_pairs(self):

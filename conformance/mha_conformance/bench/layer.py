@@ -100,10 +100,11 @@ class MultiHead(Layer):
 
         library = loaded(backend)
         numbers, layer = self.arrays()
-        x, weights = library.from_numpy(numbers), layer.to(backend).arrays().values()
-        return on(library, lambda: mha.multi_head_attention(x, *weights, num_heads=self.num_heads))
+        x, (w_q, w_k, w_v, w_o) = library.from_numpy(numbers), layer.to(backend).arrays().values()
+        return on(library, lambda: mha.multi_head_attention(x, w_q, w_k, w_v, w_o, self.num_heads))
 
     def plain(self) -> Work:
         """Return the call in plain NumPy."""
         x, layer = self.arrays()
-        return Work(lambda: plain_numpy.multi_head(x, *layer.arrays().values(), num_heads=self.num_heads), lambda out: out)
+        w_q, w_k, w_v, w_o = layer.arrays().values()
+        return Work(lambda: plain_numpy.multi_head(x, w_q, w_k, w_v, w_o, self.num_heads), lambda out: out)
