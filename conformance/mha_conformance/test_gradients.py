@@ -22,6 +22,7 @@ from .cases.attention_gradients import AttentionGradientProblem, attention_gradi
 from .cases.attention_problem import ARGUMENTS
 from .cases.covering import Row
 from .cases.features import FEATURES
+from .cases.masks import array
 from .cases.piece_gradients import DIFFERENTIABLE
 from .judge.designed import judge_design
 from .judge.held import Judge
@@ -150,8 +151,9 @@ def test_what_nobody_sees_changes_no_bit_and_has_gradients_of_zero(judge: Judge,
     seen[:, 5:] = seen[1] = False
     for sink in ("none", *(["small"] if {"sink", "d_sink"} <= vjp_by.handles else [])):
         made = problem(plain_row(vjp_by.handles | {"array_mask"}, array="scores", sink=sink), judge.rng)
-        made.others["mask"] = seen
-        made.settings.masks[0] = (made.settings.masks[0][0], seen)
+        made.settings.masks.clear()
+        made.settings.add_mask(array(seen))
+        made.others.update(made.settings.others)
         clean = judge.assert_poison_changes_no_bit(made)
         got = {name: judge.numpy(x) for name, x in clean.items()}
         assert not got["d_query"][..., 1, :].any(), "a query that sees nothing has a gradient"

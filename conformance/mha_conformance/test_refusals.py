@@ -14,9 +14,9 @@ import mha_core as mha
 from mha_core.plugin import Kernel
 
 from .backend import BackendUnderTest
-from .cases.attention_problem import Make
 from .cases.bad_inputs import BAD_INPUTS, SHAPES, BadInput
 from .cases.features import ALL_FEATURES
+from .cases.masks import Make
 from .judge.attention import state_of
 from .judge.held import Judge
 from .oracle import tolerance

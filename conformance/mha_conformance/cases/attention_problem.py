@@ -14,14 +14,13 @@ from ..oracle import tolerance
 from ..oracle.attention import Floats, attention
 from .attention_axes import BATCHES, resolved
 from .covering import Row
+from .masks import Make
 from .options import Options, heads_of, options_of
 from .problem import Bounded, Problem
 
 _SPREAD = {"plain": 1.0, "wide": 12.0, "huge": 300.0, "tiny": 1e-6}
 """Factors of the query: "wide" scores need the maximum, the exponentials of "huge" ones overflow without it."""
 ARGUMENTS = ("query", "key", "value")
-Make = Callable[[np.ndarray], Any]
-"""Turns a NumPy array into an array of the backend."""
 
 
 def _array(name: str) -> Any:

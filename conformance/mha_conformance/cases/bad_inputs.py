@@ -9,7 +9,7 @@ import numpy as np
 
 import mha_core as mha
 
-from .attention_problem import Make
+from .masks import Make
 
 SHAPES = {"query": (2, 4, 5, 6), "key": (2, 2, 7, 6), "value": (2, 2, 7, 3)}
 """Shapes of the good call in which bad inputs take the place of arguments."""

@@ -10,7 +10,7 @@ import numpy as np
 
 import mha_core as mha
 
-from .attention_problem import Make
+from .masks import Make
 
 
 @dataclass(frozen=True)

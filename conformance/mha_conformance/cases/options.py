@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ from mha_core.plugin import Grid
 from mha_core.shared import Bias
 
 from ..oracle.attention import Floats
+from . import masks
 from .attention_axes import BANDS, OFFSETS, batch_shape
 from .covering import Row
+from .masks import WrittenMask
 
 RATE = 0.25
 """The share of weights that dropout drops."""
@@ -48,13 +52,19 @@ class Options:
     others: dict[str, np.ndarray] = field(default_factory=dict)
     """Arrays of booleans and integers by name: masks, lengths, segments, offsets."""
     masks: list[tuple[Make, np.ndarray]] = field(default_factory=list)
-    """The parts of the mask, each as an option and as an array that broadcasts to (..., H, L, S)."""
+    """The masks that are combined by ``&``, each as an option and as an array that broadcasts to (..., H, L, S)."""
     bias: Make | None = None
     whole_bias: Callable[[Mapping[str, Floats], str], Floats] | None = None
     """Returns the bias as an array that broadcasts likewise, from the floating arrays and the dtype of the scores."""
     buckets: np.ndarray | None = None
     """The buckets of a relative bias, (L, S), or (..., 1, L, S) with an offset for each element of the batch."""
     offset: Any = None
+
+    def add_mask(self, mask: WrittenMask) -> None:
+        """Combine a mask with those before by ``&``."""
+        arrays, make = mask.by_name(f"array of mask {len(self.masks)},")
+        self.others |= arrays
+        self.masks.append((make, mask.allowed))
 
     def add_array_bias(self, x: np.ndarray) -> None:
         """Add a bias that is an array."""
@@ -71,10 +81,8 @@ class Options:
 
     def make(self, arrays: Arrays) -> dict[str, Any]:
         """Return the options of the call."""
-        masks = [make(arrays) for make, _ in self.masks]
-        mask = masks[0] if masks else None
-        for other in masks[1:]:
-            mask = mask & other
+        made = [make(arrays) for make, _ in self.masks]
+        mask = reduce(and_, made) if made else None
         every = {
             "mask": mask,
             "bias": None if self.bias is None else self.bias(arrays),
@@ -125,55 +133,50 @@ def heads_of(row: Row) -> int:
 
 
 def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random.Generator, rng: np.random.Generator) -> None:
-    row = made.row
-    band = BANDS[row["band"]]
-    if band is not None:
-        low, high = band
-        inside = (k - q >= (-np.inf if low is None else low)) & (k - q <= (np.inf if high is None else high))
-        of_band = mha.causal() if band == (None, 0) else mha.window(None if low is None else -low, high)
-        made.masks.append((lambda arrays: of_band, inside))
+    row, add, limits = made.row, made.add_mask, BANDS[made.row["band"]]
+    if limits is not None:
+        add(masks.band(q, k, *limits))
     if row["lengths"] != "none":
-        _add_lengths(made, structure, rng)
+        add(masks.key_lengths(k, _lengths(row, structure, rng)))
     if row["packed"] != "none":
-        _add_packed(made, structure)
+        add(masks.packed(_packed(row, structure)))
     if row["array"] != "none":
         allowed = rng.random(_array_shape(row["array"], row)) < 0.6
         if row["array"] == "tiles":
             _clear_tiles(allowed)
         elif row["array"] == "without the first query":
             allowed[..., :1, :] = False
-        made.others["mask"] = allowed
-        made.masks.append((lambda arrays: mha.array_mask(arrays["mask"]), allowed))
-    if row["term"] != "none":
-        _add_term(made, q, k, rng)
+        add(masks.array(allowed))
+    if row["term"] == "or":
+        add(masks.band(q, k, None, 0) | masks.prefix(k, 3))
+    elif row["term"] == "not":
+        add(~masks.band(q, k, -3, 1))
+    elif row["term"] == "chunks":
+        add(masks.chunks(q, k, 37))
+    elif row["term"] == "segments":
+        add(masks.segments(*(rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))))
 
 
-def _add_lengths(made: Options, structure: np.random.Generator, rng: np.random.Generator) -> None:
-    k, keys, kind = np.arange(made.row["keys"]), made.row["keys"], made.row["lengths"]
+def _lengths(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> int | np.ndarray:
+    keys, kind, shape = row["keys"], row["lengths"], batch_shape(row)
     if kind == "int":
-        n = int(structure.integers(0, keys + 1))
-        made.masks.append((lambda arrays: mha.key_lengths(n), k < n))
-        return
-    shape = batch_shape(made.row)
+        return int(structure.integers(0, keys + 1))
     lengths = rng.integers(min(1, keys), keys + 1, size=(1,) * len(shape) if kind == "array of one" else shape)
     if kind != "array of one":
         lengths.flat[0] = keys
     if kind == "array with 0":
         lengths.flat[-1] = 0
-    made.others["key_lengths"] = lengths
-    made.masks.append((lambda arrays: mha.key_lengths(arrays["key_lengths"]), k < lengths[..., None, None, None]))
+    return lengths
 
 
-def _add_packed(made: Options, structure: np.random.Generator) -> None:
-    length = made.row["queries"]
-    count = {"few": 3, "with empty ones": 7, "many": 290}[made.row["packed"]]
-    inside = made.row["packed"] == "few" and length > 1  # one sequence alone is no packed batch
+def _packed(row: Row, structure: np.random.Generator) -> list[int]:
+    length = row["queries"]
+    count = {"few": 3, "with empty ones": 7, "many": 290}[row["packed"]]
+    inside = row["packed"] == "few" and length > 1  # one sequence alone is no packed batch
     cuts = np.sort(structure.integers(int(inside), length + (not inside), size=count - 1))
-    if made.row["packed"] == "with empty ones":
+    if row["packed"] == "with empty ones":
         cuts[: count // 2] = cuts[0]
-    lengths = [int(n) for n in np.diff(np.concatenate([[0], cuts, [length]]))]
-    ids = np.repeat(np.arange(count), lengths)
-    made.masks.append((lambda arrays: mha.packed(lengths), ids[:, None] == ids[None, :]))
+    return [int(n) for n in np.diff(np.concatenate([[0], cuts, [length]]))]
 
 
 def _array_shape(kind: str, row: Row) -> tuple[int, ...]:
@@ -199,26 +202,6 @@ def _clear_tiles(allowed: np.ndarray) -> None:
         for part in (slice(0, size // 7), slice(size // 2, size // 2 + size // 9), slice(size - size // 8, size)):
             allowed[(slice(None), part)[:: 1 if axis else -1]] = False
     allowed[: allowed.shape[0] // 2, allowed.shape[1] // 2 :] = False
-
-
-def _add_term(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Generator) -> None:
-    """Add a mask that is no array, band, lengths or packed sequences, or not by itself."""
-    row, add = made.row, made.masks.append
-    if row["term"] == "or":
-        add((lambda arrays: mha.causal() | mha.prefix(3), (k <= q) | (k < 3)))
-    elif row["term"] == "not":
-        add((lambda arrays: ~mha.window(3, 1), ~((k >= q - 3) & (k <= q + 1))))
-    elif row["term"] == "chunks":
-        add((lambda arrays: mha.chunks(37), q // 37 == k // 37))
-    else:
-        of_query, of_key = (rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))
-        made.others |= {"segments of queries": of_query, "segments of keys": of_key}
-        add(
-            (
-                lambda arrays: mha.segments(arrays["segments of queries"], arrays["segments of keys"]),
-                of_query[..., None, :, None] == of_key[..., None, None, :],
-            )
-        )
 
 
 def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Generator) -> None:

@@ -83,9 +83,8 @@ def random_problem(rng: np.random.Generator, limits: Limits = Limits(), *, dtype
     settings = Options(row, offset=offset)
     mask = None
     if rng.random() < limits.masked:
-        mask, allowed = random_mask(rng, queries, keys, offset, batch, heads, depth=limits.depth)
-        settings.others, make = mask.by_name()
-        settings.masks.append((make, allowed))
+        mask, _ = random_mask(rng, queries, keys, offset, batch, heads, depth=limits.depth)
+        settings.add_mask(mask)
     floats = {
         "query": rng.normal(size=(batch, heads, queries, width)) * limits.times,
         "key": rng.normal(size=(batch if rng.random() < 0.5 else 1, key_heads, keys, width)),
