@@ -51,12 +51,7 @@ def test_12_read_only_arrays_are_read(judge: Judge, attention_by: ComputedBy) ->
     shapes = attention_by.attention_shapes(judge, judge.dtype).values()
     query, key, value = (judge.normal(shape) for shape in shapes)
     exact = judge.exact_attention(query, key, value)
-    arrays = [judge.array(x) for x in (query, key, value)]
-    if judge.dtype in ("float32", "float64"):
-        frozen = [
-            np.frombuffer(x.astype(judge.dtype).tobytes(), dtype=judge.dtype).reshape(x.shape) for x in (query, key, value)
-        ]
-        arrays = [judge.loaded.from_numpy(x, judge.device) for x in frozen]
+    arrays = (layouts.laid_out(judge, judge.array(x), "read-only") for x in (query, key, value))
     out = mha.scaled_dot_product_attention(*arrays)
     exact.assert_near(judge.numpy(out))
 
@@ -84,20 +79,12 @@ def test_12_pieces_write_to_nothing(judge: Judge, piece_by: ComputedBy) -> None:
             problem.call(arrays)
 
 
-NUMPY_VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "flipped": lambda x: x[:, ::-1, ::-1],
-    "permuted": lambda x: np.transpose(x, (2, 0, 1)),
-    "stepped": lambda x: x[:, ::2, 1:],
-    "expanded": lambda x: np.broadcast_to(x[:1], x.shape),
-}
-
-
-@pytest.mark.parametrize("view", NUMPY_VIEWS)
+@pytest.mark.parametrize("view", layouts.NUMPY_VIEWS)
 def test_12_arrays_of_numpy_come_in_whatever_their_strides(
     backend: BackendUnderTest, rng: np.random.Generator, view: str
 ) -> None:
-    for x in (rng.normal(size=(2, 3, 4)).astype(np.float32), rng.integers(0, 9, size=(2, 3, 4)), rng.random((2, 3, 4)) < 0.5):
-        given = NUMPY_VIEWS[view](x)
+    for x in (rng.normal(size=(2, 3, 8)).astype(np.float32), rng.integers(0, 9, size=(2, 3, 8)), rng.random((2, 3, 8)) < 0.5):
+        given = layouts.NUMPY_VIEWS[view](x)
         np.testing.assert_array_equal(backend.numpy(backend.loaded.from_numpy(given, backend.device)), given)
 
 

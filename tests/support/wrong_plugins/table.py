@@ -117,6 +117,8 @@ TABLE = [
         "memory",
         "test_memory",
         ("all_scores_at_once", 13, "", "all L x S scores at once"),
+        handles=frozenset(),
+        says="makes an array as large as the scores",
     ),
     *kernels(
         "state",
@@ -255,6 +257,7 @@ TABLE = [
         "test_imports",
         ("with_the_plugin", None, "", "the plugin imports its array library when it is imported itself"),
         backend="wrong",
+        says="import it inside namespace()",
         registered="wrong_plugins.imports",
     ),
     *kernels(
