@@ -56,11 +56,12 @@ def test_a_step_of_adamw_is_that_of_the_formula(judge: Judge, update_by: Compute
 
 def test_a_gradient_that_is_not_finite_stays_in_its_element(first: Judge, update_by: ComputedBy) -> None:
     w, gradient = (first.normal((5, 4)) for _ in range(2))
-    state = [first.array(np.zeros((5, 4)), compute_dtype(first.dtype)) for _ in range(2)]
-    plain, poisoned = (
-        adamw(first.array(w), first.array(g), *state, **SETTINGS[0]._asdict(), gradient_scale=1.0)
-        for g in (gradient, np.where(np.arange(20).reshape(5, 4) == 6, np.nan, gradient))
-    )
+
+    def step(g: np.ndarray) -> Any:
+        state = (first.array(np.zeros((5, 4)), compute_dtype(first.dtype)) for _ in range(2))  # it may be written to
+        return adamw(first.array(w), first.array(g), *state, **SETTINGS[0]._asdict(), gradient_scale=1.0)
+
+    plain, poisoned = step(gradient), step(np.where(np.arange(20).reshape(5, 4) == 6, np.nan, gradient))
     for a, b in zip(plain, poisoned, strict=True):
         a, b = first.numpy(a).reshape(-1), first.numpy(b).reshape(-1)
         assert np.isnan(b[6])

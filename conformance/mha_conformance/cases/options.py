@@ -172,8 +172,9 @@ def _lengths(row: Row, structure: np.random.Generator, rng: np.random.Generator)
 def _packed(row: Row, structure: np.random.Generator) -> list[int]:
     length = row["queries"]
     count = {"few": 3, "with empty ones": 7, "many": 290}[row["packed"]]
-    inside = row["packed"] == "few" and length > 1  # one sequence alone is no packed batch
-    cuts = np.sort(structure.integers(int(inside), length + (not inside), size=count - 1))
+    few = row["packed"] == "few" and length > 2  # of several sequences, one so long that no window is as wide
+    low, high = (1, length // 3 + 1) if few else (0, length)
+    cuts = np.sort(structure.integers(low, high, endpoint=True, size=count - 1))
     if row["packed"] == "with empty ones":
         cuts[: count // 2] = cuts[0]
     return [int(n) for n in np.diff(np.concatenate([[0], cuts, [length]]))]
