@@ -146,7 +146,7 @@ def piece_problem(op: str, row: Row, rng: np.random.Generator) -> PieceProblem:
 
 _SHAPES = [("few", 4), ("three axes", 16), ("one axis", 10), ("none", 4), ("two axes", 64)]
 _TRIED: dict[str, tuple[Any, ...]] = {
-    "spread": (1.0, 30.0),
+    "spread": (10.0,),
     "outputs": (6,),
     "mean": (1.0,),
     "eps": (1e-5, 0.5),
