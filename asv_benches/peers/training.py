@@ -11,7 +11,7 @@ import numpy as np
 from mha_conformance.bench.layer import D_MODEL, NUM_HEADS, SEED, Layer
 from mha_conformance.bench.limits import COPY, MATRIX, Limit
 from mha_conformance.bench.timing import Work, loaded
-from mha_conformance.oracle.layer_gradients import LayerGradients
+from mha_conformance.oracle.layers import Layers
 from mha_conformance.oracle.tolerance import UNIT_ROUNDOFF, assert_within
 
 from .layer import torch_layer
@@ -44,9 +44,9 @@ class LayerStep(Layer):
         """Return a check of all gradients against float64."""
         x, layer = self.arrays()
         wide = layer.to("numpy", dtype="float64")
-        _, pull = LayerGradients().encoder_layer_vjp(x.astype(np.float64), wide)
-        exact = pull(self.d_out().astype(np.float64))
-        return gradient_check({name: d[0] if isinstance(d, tuple) else d for name, d in exact.items()}, ROUNDINGS, least=1.0)
+        arrays, oracle = {"x": x.astype(np.float64), **wide.arrays()}, Layers()
+        out = oracle.encoder_layer(arrays["x"], wide)
+        return gradient_check(oracle.gradients(out, self.d_out().astype(np.float64), of=arrays), ROUNDINGS, least=1.0)
 
     def ours(self, backend: str) -> Work:
         """Return the call of mha_core's layer and of its pullback on a backend."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,7 @@ class CannotJudge(Exception):
     """The suite cannot do what was asked: the backend lacks the device or the dtype, or no report can be written."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class BackendUnderTest:
     """A backend on one device, with the settings of the run. NumPy arrays enter rounded; results are checked on the way out."""
 
@@ -35,6 +36,11 @@ class BackendUnderTest:
     seed: int = 0
     plugins: tuple[str, ...] = ()
     """Modules that were registered by hand; a new process must register them too."""
+
+    @property
+    def dtype(self) -> str:
+        """The first dtype that is judged, in which arrays are made unless told otherwise."""
+        return self.dtypes[0]
 
     @property
     def name(self) -> str:
@@ -84,7 +90,7 @@ class BackendUnderTest:
         x = np.asarray(x)
         if x.dtype.kind != "f":
             return self.loaded.from_numpy(x, self.device)
-        dtype = self.dtypes[0] if dtype is None else dtype
+        dtype = dtype or self.dtype
         if dtype == "float64":
             return self.loaded.from_numpy(x.astype(np.float64), self.device)
         return self.xp.astype(self.loaded.from_numpy(x.astype(np.float32), self.device), getattr(self.xp, dtype))
@@ -95,13 +101,18 @@ class BackendUnderTest:
             x = self.xp.astype(x, self.xp.float32)
         return np.asarray(self.loaded.to_numpy(x))
 
-    def rounded(self, x: np.ndarray, dtype: str) -> np.ndarray:
+    def bits(self, result: Any) -> bytes:
+        """Return the bytes of an array, or of a tuple or a dict of arrays."""
+        arrays = result if isinstance(result, tuple) else result.values() if isinstance(result, dict) else (result,)
+        return b"".join(self.numpy(x).tobytes() for x in arrays)
+
+    def rounded(self, x: np.ndarray, dtype: str | None = None) -> np.ndarray:
         """Round float64 numbers to ``dtype`` and read them back from the library, for the oracle to use."""
         return self.numpy(self.array(x, dtype)).astype(np.float64)
 
-    def exact_attention(self, *arrays: Any, dtype: str, **options: Any) -> Exact:
+    def exact_attention(self, *arrays: Any, dtype: str | None = None, **options: Any) -> Exact:
         """Return the oracle's answer, with the bounds of this backend's kernels."""
-        return exact_attention(*arrays, dtype=dtype, rounds_weights=self.rounds_weights, **options)
+        return exact_attention(*arrays, dtype=dtype or self.dtype, rounds_weights=self.rounds_weights, **options)
 
     def assert_like(self, result: Any, given: Any, *, dtype: Any = None) -> None:
         """Raise AssertionError if a result has another library, dtype or device than the input."""
@@ -110,10 +121,13 @@ class BackendUnderTest:
         assert result.dtype == expected, f"the result has dtype {result.dtype}; expected {expected}"
         assert device_of(result) == device_of(given), f"the result is on {device_of(result)}, the input on {device_of(given)}"
 
-    def assert_unchanged(self, arrays: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
-        """Raise AssertionError, naming the argument, if an input no longer has the same bits as before (promise 12)."""
+    @contextmanager
+    def unchanged(self, arrays: Mapping[str, Any]) -> Iterator[None]:
+        """Raise AssertionError, naming the argument, if an input no longer has the same bits at the end (promise 12)."""
+        before = {name: self.numpy(x).tobytes() for name, x in arrays.items()}
+        yield
         for name, x in arrays.items():
-            assert self.numpy(x).tobytes() == before[name].tobytes(), f"{name} was written to"
+            assert self.numpy(x).tobytes() == before[name], f"{name} was written to"
 
 
 def dtype_name(x: Any) -> str:

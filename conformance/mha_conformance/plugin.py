@@ -23,8 +23,10 @@ from mha_core.plugin import Kernel, register
 from mha_core.shared import LAYER_VJPS, VJPS, registry
 
 from .backend import BackendUnderTest, CannotJudge
+from .cases.layer_axes import LAYERS
 from .cases.pieces import PIECES
 from .find import find
+from .judge.held import Judge, judge_of
 from .probes.computed_by import ComputedBy
 from .report.counts import TO_REPRODUCE, attach_evidence, describe
 from .report.evidence import evidence
@@ -118,11 +120,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     backend = metafunc.config.stash[_BACKEND]
     if "dtype" in metafunc.fixturenames:
         metafunc.parametrize("dtype", backend.dtypes_in(metafunc.definition.path.stem, metafunc.function.__name__))
-    for name in ("attention_kernel", "weights_kernel", "vjp_kernel", "piece_vjp_kernel", "piece_kernel", "layer_kernel"):
+    for name, operations in KERNELS_OF.items():
         if name in metafunc.fixturenames:
-            found = [kernel for kernel in kernels_of(backend.name) if _kind(kernel.op) == name]
+            kernels = [kernel for kernel in kernels_of(backend.name) if kernel.op in operations]
             none = pytest.param(None, id="none", marks=pytest.mark.skip(f"no such kernel is registered for {backend.name}"))
-            metafunc.parametrize(name, [pytest.param(k, id=f"{k.op}-{k.name}".replace(" ", "_")) for k in found] or [none])
+            metafunc.parametrize(name, [pytest.param(k, id=f"{k.op}-{k.name}".replace(" ", "_")) for k in kernels] or [none])
     for name, operations in OPERATIONS_BY.items():
         if name in metafunc.fixturenames:
             every = [by for op in operations for by in ways_to_compute(backend.name, op)]
@@ -130,6 +132,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, every, ids=names)
 
 
+KERNELS_OF: dict[str, tuple[str, ...]] = {
+    "attention_kernel": ("attention",),
+    "weights_kernel": ("attention_weights",),
+    "vjp_kernel": ("attention_vjp",),
+    "piece_vjp_kernel": VJPS,
+    "piece_kernel": PIECES,
+    "layer_kernel": LAYERS,
+}
+"""The operations whose kernels an argument of a test stands for."""
 OPERATIONS_BY: dict[str, tuple[str, ...]] = {
     "attention_by": ("attention",),
     "weights_by": ("attention_weights",),
@@ -145,12 +156,6 @@ def ways_to_compute(backend: str, op: str) -> list[ComputedBy]:
     """Return what is chosen, each kernel and, if there are kernels, the algebra, which is chosen where there are none."""
     kernels = [ComputedBy(op, kernel) for kernel in kernels_of(backend) if kernel.op == op]
     return [ComputedBy(op), *kernels, *([ComputedBy(op, algebra=True)] if kernels else [])]
-
-
-def _kind(op: str) -> str:
-    named = {"attention": "attention_kernel", "attention_weights": "weights_kernel", "attention_vjp": "vjp_kernel"}
-    named |= {**dict.fromkeys(VJPS, "piece_vjp_kernel"), **dict.fromkeys(("adamw", *LAYER_VJPS), "")}  # judged by OPERATIONS_BY
-    return named.get(op, "piece_kernel" if op in PIECES else "layer_kernel")
 
 
 def kernels_of(backend: str) -> list[Kernel]:
@@ -171,12 +176,32 @@ def rng(request: pytest.FixtureRequest, backend: BackendUnderTest) -> np.random.
 
 
 @pytest.fixture
-def wide_dtype(backend: BackendUnderTest) -> str:
-    """float64 if it is judged, otherwise float32."""
-    found = [dtype for dtype in ("float64", "float32") if dtype in backend.dtypes]
-    if not found:
+def judge(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> Judge:
+    """The judge of the backend in each dtype."""
+    return judge_of(backend, dtype, rng)
+
+
+@pytest.fixture
+def first(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
+    """The judge of the backend in its first dtype."""
+    return judge_of(backend, backend.dtype, rng)
+
+
+@pytest.fixture
+def float32(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
+    """The judge of the backend in float32."""
+    if "float32" not in backend.dtypes:
+        pytest.skip("float32 is not judged")
+    return judge_of(backend, "float32", rng)
+
+
+@pytest.fixture
+def wide(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
+    """The judge of the backend in float64 if that is judged, otherwise in float32."""
+    dtypes = [dtype for dtype in ("float64", "float32") if dtype in backend.dtypes]
+    if not dtypes:
         pytest.skip("judged only in float32 and float64")
-    return found[0]
+    return judge_of(backend, dtypes[0], rng)
 
 
 # A test's report carries the evidence that it recorded and the command that reproduces its failure; report/ does the rest.
@@ -185,7 +210,7 @@ def wide_dtype(backend: BackendUnderTest) -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     given: dict[str, Any] = getattr(item, "funcargs", {})
-    evidence.begin(given.get("dtype") or given.get("wide_dtype"))
+    evidence.begin(given.get("dtype") or (given["wide"].dtype if "wide" in given else None))
 
 
 @pytest.hookimpl(wrapper=True)

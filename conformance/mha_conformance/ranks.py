@@ -86,12 +86,9 @@ class _Ranks:
         return self.engine.shift([self.own(x) for x in sent], [(x.shape, self.own(x)) for x in like])
 
     def attention(self) -> tuple[list[np.ndarray[Any, Any]], dict[str, Any]]:
-        heads = self.size if self.size % 2 == 0 else 2 * self.size
-        sizes = ((heads, 11), (heads // 2 or 1, 13), (heads // 2 or 1, 13))
-        if heads // 2 < self.size:
-            sizes = ((heads, 11), (heads, 13), (heads, 13))
-        arrays = [self.array((2, h, n, 4), seed) / 100 for seed, (h, n) in enumerate(sizes)]
-        return arrays, {"mask": window(8, 0), "bias": alibi(heads), "softcap": 5.0, "query_offset": 2}
+        sizes = ((2 * self.size, 11), (self.size, 13), (self.size, 13))
+        arrays = [self.array((2, heads, n, 4), seed) / 100 for seed, (heads, n) in enumerate(sizes)]
+        return arrays, {"mask": window(8, 0), "bias": alibi(2 * self.size), "softcap": 5.0, "query_offset": 2}
 
 
 def _all_gather_text(r: _Ranks) -> None:

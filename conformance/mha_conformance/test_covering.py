@@ -8,41 +8,32 @@ kernel has computed other numbers from.
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from mha_core.plugin import Kernel
 from mha_core.shared import ALGEBRA, FEATURES
 
-from .backend import BackendUnderTest
 from .cases.layer_axes import LAYERS
 from .cases.pieces import PIECES
 from .judge.designed import judge_design
+from .judge.held import Judge
 
 SECTION = "kernels"
 pytestmark = pytest.mark.promise(0)
 
 
-def test_a_kernel_on_problems_of_a_covering_design(
-    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
-) -> None:
-    judge_design(backend, "attention", attention_kernel.name, attention_kernel.handles, dtype, rng).assert_computed()
+def test_a_kernel_on_problems_of_a_covering_design(judge: Judge, attention_kernel: Kernel) -> None:
+    judge_design(judge, "attention", attention_kernel.name, attention_kernel.handles).assert_computed()
 
 
-def test_a_kernel_of_a_piece_on_calls_of_a_covering_design(
-    backend: BackendUnderTest, piece_kernel: Kernel, dtype: str, rng: np.random.Generator
-) -> None:
-    judge_design(backend, piece_kernel.op, piece_kernel.name, piece_kernel.handles, dtype, rng).assert_computed()
+def test_a_kernel_of_a_piece_on_calls_of_a_covering_design(judge: Judge, piece_kernel: Kernel) -> None:
+    judge_design(judge, piece_kernel.op, piece_kernel.name, piece_kernel.handles).assert_computed()
 
 
-def test_a_kernel_of_a_layer_on_calls_of_a_covering_design(
-    backend: BackendUnderTest, layer_kernel: Kernel, dtype: str, rng: np.random.Generator
-) -> None:
-    judge_design(backend, layer_kernel.op, layer_kernel.name, layer_kernel.handles, dtype, rng).assert_computed()
+def test_a_kernel_of_a_layer_on_calls_of_a_covering_design(judge: Judge, layer_kernel: Kernel) -> None:
+    judge_design(judge, layer_kernel.op, layer_kernel.name, layer_kernel.handles).assert_computed()
 
 
 @pytest.mark.parametrize("op", ["attention", *PIECES, *LAYERS])
-def test_the_algebra_on_problems_of_a_covering_design(
-    backend: BackendUnderTest, dtype: str, rng: np.random.Generator, op: str
-) -> None:
-    judge_design(backend, op, ALGEBRA, FEATURES[op], dtype, rng).assert_computed()
+def test_the_algebra_on_problems_of_a_covering_design(judge: Judge, op: str) -> None:
+    judge_design(judge, op, ALGEBRA, FEATURES[op]).assert_computed()

@@ -2,74 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 import pytest
 
 import mha_core as mha
 
-from .backend import BackendUnderTest
-from .cases.features import FEATURES, go_together, plain, rounded, with_features
-from .cases.layers import SMALL, perturbed
-from .cases.pieces import piece_calls
-from .judge.same_bits import assert_same_bits
+from .cases.features import FEATURES, go_together, problem_with
+from .cases.pieces import piece_problems
+from .judge.held import Judge
+from .judge.layers import SMALL, perturbed
+from .judge.same_bits import Work, assert_same_bits
 from .probes.computed_by import ComputedBy
 
 pytestmark = pytest.mark.promise(14)
 
 
-def attention_calls(
-    backend: BackendUnderTest, rng: np.random.Generator, dtype: str, features: list[str]
-) -> dict[str, Callable[[], Any]]:
-    """Return a plain call, one call with each feature, and one with several."""
-    several = [name for name in features if rng.random() < 0.4]
-    chosen = [[], *([name] for name in features), *([several] if go_together(several) else [])]
-
-    def call(names: list[str]) -> Callable[[], Any]:
-        made = rounded(with_features(plain(rng, 33, 16), names, rng), lambda x: backend.rounded(x, dtype))
-        arrays = [backend.array(x, dtype) for x in (made.query, made.key, made.value)]
-        options = {name: option(lambda x: backend.array(x, dtype)) for name, option in made.options.items()}
-        return lambda: mha.attention_state(*arrays, **options)
-
-    return {" and ".join(names) or "plain": call(names) for names in chosen}
-
-
-def test_attention(backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator) -> None:
+def test_attention(judge: Judge, attention_by: ComputedBy) -> None:
     """With each feature that a kernel declares, or with all; in quick runs, what is chosen is judged with a few."""
     features = [name for name in FEATURES if name in attention_by.handles - {"lse"}]
-    features = features[:: 8 if backend.quick and attention_by.kernel is None else 1]
-    assert_same_bits(backend, attention_calls(backend, rng, dtype, features))
+    features = features[:: 8 if judge.quick and attention_by.kernel is None else 1]
+    several, judge = [name for name in features if judge.rng.random() < 0.4], judge
+    chosen = [[], *([name] for name in features), *([several] if go_together(several) else [])]
+    assert_same_bits(
+        {" and ".join(names) or "plain": judge.work(problem_with([*names, "lse"], judge.rng, 33, 16)) for names in chosen}
+    )
 
 
-def test_the_other_operations_of_attention(
-    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    query, key, value = (backend.array(rng.normal(size=(2, 2, 9, 8)), dtype) for _ in range(3))
-    x, w = (backend.array(rng.normal(size=shape), dtype) for shape in ((2, 9, 8), (8, 8)))
-    state = mha.attention_state(query, key, value)
-    calls = {
-        "attention_weights": lambda: mha.attention_weights(query, key, mask=mha.causal()),
-        "rows of attention_weights": lambda: mha.attention_weights(query, key, state.lse, rows=slice(2, 5)),
-        "merge_states": lambda: tuple(mha.merge_states(state, state, state)),
-        "self_attention": lambda: mha.self_attention(x, w, w, w, mask=mha.causal()),
-        "multi_head_attention": lambda: mha.multi_head_attention(x, w, w, w, w, 2),
+def test_the_other_operations_of_attention(judge: Judge, attention_by: ComputedBy) -> None:
+    query, key, value = (judge.array(judge.rng.normal(size=(2, 2, 9, 8))) for _ in range(3))
+    x, w = (judge.array(judge.rng.normal(size=shape)) for shape in ((2, 9, 8), (8, 8)))
+    state, bits = mha.attention_state(query, key, value), judge.bits
+    works: dict[str, Work] = {
+        "attention_weights": lambda: bits(mha.attention_weights(query, key, mask=mha.causal())),
+        "rows of attention_weights": lambda: bits(mha.attention_weights(query, key, state.lse, rows=slice(2, 5))),
+        "merge_states": lambda: bits(mha.merge_states(state, state, state)),
+        "self_attention": lambda: bits(mha.self_attention(x, w, w, w, mask=mha.causal())),
+        "multi_head_attention": lambda: bits(mha.multi_head_attention(x, w, w, w, w, 2)),
     }
-    assert_same_bits(backend, calls)
+    assert_same_bits(works)
 
 
-def test_pieces(backend: BackendUnderTest, piece_by: ComputedBy, dtype: str, rng: np.random.Generator) -> None:
-    def call(made: Any) -> Callable[[], Any]:
-        arrays = [None if x is None else backend.array(x, dtype) for x in made.arrays]
-        return lambda: made.operation(*arrays, **made.options)
-
-    op = piece_by.op
-    assert_same_bits(backend, {f"{op} ({at})": call(made) for at, made in enumerate(piece_calls(rng, op))})
+def test_pieces(judge: Judge, piece_by: ComputedBy) -> None:
+    judge, op = judge, piece_by.op
+    assert_same_bits({f"{op} ({at})": judge.work(problem) for at, problem in enumerate(piece_problems(op, judge.rng))})
 
 
-def test_layers(backend: BackendUnderTest, wide_dtype: str, rng: np.random.Generator) -> None:
-    _, encoder = perturbed(backend, mha.EncoderLayer.init(**SMALL, seed=1), wide_dtype, rng)
-    _, decoder = perturbed(backend, mha.DecoderLayer.init(**SMALL, seed=2), wide_dtype, rng)
-    x, memory = (backend.array(rng.normal(size=(n, 16)), wide_dtype) for n in (6, 7))
-    assert_same_bits(backend, {"encoder layer": lambda: encoder(x), "decoder layer": lambda: decoder(x, memory)})
+def test_layers(wide: Judge) -> None:
+    _, encoder = perturbed(wide, mha.EncoderLayer.init(**SMALL, seed=1))
+    _, decoder = perturbed(wide, mha.DecoderLayer.init(**SMALL, seed=2))
+    x, memory = (wide.array(wide.rng.normal(size=(n, 16))) for n in (6, 7))
+    bits = wide.bits
+    assert_same_bits({"encoder layer": lambda: bits(encoder(x)), "decoder layer": lambda: bits(decoder(x, memory))})

@@ -15,10 +15,10 @@ import pytest
 import mha_core as mha
 
 from .backend import BackendUnderTest
-from .cases.features import plain, with_features
-from .cases.pieces import piece_calls
+from .cases.features import problem_with
+from .cases.pieces import piece_problems
 from .judge import layouts
-from .judge.attention import judge_call
+from .judge.held import Judge
 from .probes.computed_by import ComputedBy
 
 SECTION = "promises"
@@ -32,87 +32,59 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_12_strides_do_not_matter(
-    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator, view: str
-) -> None:
-    shapes = attention_by.attention_shapes(backend, dtype).values()
-    query, key, value = (backend.rounded(rng.normal(size=shape), dtype) for shape in shapes)
+def test_12_strides_do_not_matter(judge: Judge, attention_by: ComputedBy, view: str) -> None:
+    shapes = attention_by.attention_shapes(judge, judge.dtype).values()
+    query, key, value = (judge.normal(shape) for shape in shapes)
     seen = key.shape[-2] - 1
     allowed = np.arange(seen + 1) < seen
-    exact = backend.exact_attention(query, key, value, dtype=dtype, allowed=allowed)
-    contiguous = [backend.array(x, dtype) for x in (query, key, value)]
-    arrays = [VIEWS[view](backend.xp, x) for x in contiguous]
-    before = [backend.numpy(x).copy() for x in arrays]
-    out = mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(seen))
-    backend.assert_like(out, contiguous[0])
-    exact.assert_near(backend.numpy(out))
-    for x, old in zip(arrays, before, strict=True):
-        assert backend.numpy(x).tobytes() == old.tobytes(), "an input was written to"
+    exact = judge.exact_attention(query, key, value, allowed=allowed)
+    contiguous = [judge.array(x) for x in (query, key, value)]
+    arrays = [VIEWS[view](judge.xp, x) for x in contiguous]
+    with judge.unchanged(dict(zip(("query", "key", "value"), arrays, strict=True))):
+        out = mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(seen))
+        judge.assert_like(out, contiguous[0])
+        exact.assert_near(judge.numpy(out))
 
 
-def test_12_read_only_arrays_are_read(
-    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
+def test_12_read_only_arrays_are_read(judge: Judge, attention_by: ComputedBy) -> None:
     """Memory-mapped files are read-only."""
-    shapes = attention_by.attention_shapes(backend, dtype).values()
-    query, key, value = (backend.rounded(rng.normal(size=shape), dtype) for shape in shapes)
-    exact = backend.exact_attention(query, key, value, dtype=dtype)
-    arrays = [backend.array(x, dtype) for x in (query, key, value)]
-    if dtype in ("float32", "float64"):
-        frozen = [np.frombuffer(x.astype(dtype).tobytes(), dtype=dtype).reshape(x.shape) for x in (query, key, value)]
-        arrays = [backend.loaded.from_numpy(x, backend.device) for x in frozen]
+    shapes = attention_by.attention_shapes(judge, judge.dtype).values()
+    query, key, value = (judge.normal(shape) for shape in shapes)
+    exact = judge.exact_attention(query, key, value)
+    arrays = (layouts.laid_out(judge, judge.array(x), "read-only") for x in (query, key, value))
     out = mha.scaled_dot_product_attention(*arrays)
-    exact.assert_near(backend.numpy(out))
+    exact.assert_near(judge.numpy(out))
 
 
-def test_12_an_expanded_array_is_an_array(
-    backend: BackendUnderTest, attention_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    of_query, of_key, _ = attention_by.attention_shapes(backend, dtype).values()
-    query, key = (backend.rounded(rng.normal(size=shape), dtype) for shape in (of_query, of_key))
-    exact = backend.exact_attention(query, key[:1], key, dtype=dtype)
-    expanded = backend.xp.broadcast_to(backend.array(key[:1], dtype), key.shape)
-    out = mha.scaled_dot_product_attention(backend.array(query, dtype), expanded, backend.array(key, dtype))
-    exact.assert_near(backend.numpy(out))
+def test_12_an_expanded_array_is_an_array(judge: Judge, attention_by: ComputedBy) -> None:
+    of_query, of_key, _ = attention_by.attention_shapes(judge, judge.dtype).values()
+    query, key = (judge.normal(shape) for shape in (of_query, of_key))
+    exact = judge.exact_attention(query, key[:1], key)
+    expanded = judge.xp.broadcast_to(judge.array(key[:1]), key.shape)
+    out = mha.scaled_dot_product_attention(judge.array(query), expanded, judge.array(key))
+    exact.assert_near(judge.numpy(out))
 
 
 @pytest.mark.parametrize("options", [("array_mask", "bias", "sink"), ("key_lengths", "relative_bias")], ids=" ".join)
 def test_12_arrays_among_the_options_are_not_written_to(
-    backend: BackendUnderTest,
-    attention_by: ComputedBy,
-    dtype: str,
-    rng: np.random.Generator,
-    options: tuple[str, ...],
+    judge: Judge, attention_by: ComputedBy, options: tuple[str, ...]
 ) -> None:
-    judge_call(backend, with_features(plain(rng, 6, 8), options, rng), dtype, wants_lse=True)
+    judge.judge_once(problem_with([*options, "lse"], judge.rng))
 
 
-def test_12_pieces_write_to_nothing(
-    backend: BackendUnderTest, piece_by: ComputedBy, dtype: str, rng: np.random.Generator
-) -> None:
-    op = piece_by.op
-    for call in piece_calls(rng, op):
-        arrays = [None if x is None else backend.array(x, dtype) for x in call.arrays]
-        named = {f"argument {at} of {op}": x for at, x in enumerate(arrays) if x is not None}
-        before = {name: backend.numpy(x).copy() for name, x in named.items()}
-        call.operation(*arrays, **call.options)
-        backend.assert_unchanged(named, before)
+def test_12_pieces_write_to_nothing(judge: Judge, piece_by: ComputedBy) -> None:
+    for problem in piece_problems(piece_by.op, judge.rng):
+        arrays, _ = judge.arrays(problem)
+        with judge.unchanged(arrays):
+            problem.call(arrays)
 
 
-NUMPY_VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "flipped": lambda x: x[:, ::-1, ::-1],
-    "permuted": lambda x: np.transpose(x, (2, 0, 1)),
-    "stepped": lambda x: x[:, ::2, 1:],
-    "expanded": lambda x: np.broadcast_to(x[:1], x.shape),
-}
-
-
-@pytest.mark.parametrize("view", NUMPY_VIEWS)
+@pytest.mark.parametrize("view", layouts.NUMPY_VIEWS)
 def test_12_arrays_of_numpy_come_in_whatever_their_strides(
     backend: BackendUnderTest, rng: np.random.Generator, view: str
 ) -> None:
-    for x in (rng.normal(size=(2, 3, 4)).astype(np.float32), rng.integers(0, 9, size=(2, 3, 4)), rng.random((2, 3, 4)) < 0.5):
-        given = NUMPY_VIEWS[view](x)
+    for x in (rng.normal(size=(2, 3, 8)).astype(np.float32), rng.integers(0, 9, size=(2, 3, 8)), rng.random((2, 3, 8)) < 0.5):
+        given = layouts.NUMPY_VIEWS[view](x)
         np.testing.assert_array_equal(backend.numpy(backend.loaded.from_numpy(given, backend.device)), given)
 
 

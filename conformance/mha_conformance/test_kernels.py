@@ -7,7 +7,8 @@ core names for it. A kernel whose ``supports`` refuses every call is skipped wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +17,10 @@ import mha_core as mha
 from mha_core.plugin import Kernel
 
 from . import oracle
-from .backend import BackendUnderTest
-from .cases.features import ALL_FEATURES, FEATURES, AttentionCall, go_together, plain, rounded, with_features
-from .cases.pieces import piece_calls
+from .cases.features import ALL_FEATURES, FEATURES, go_together, problem_with
+from .cases.pieces import piece_problems
 from .cases.problems import Limits
-from .judge.attention import judge_call
-from .judge.pieces import judge_piece
+from .judge.held import Judge
 from .judge.random_problems import judge_problems
 from .oracle.tolerance import UNIT_ROUNDOFF
 from .probes.recorder import Recording, recorded
@@ -33,12 +32,18 @@ SHAPES = [(3, 8), (6, 8), (48, 64)]
 """(length, width): small ones, and one for kernels that need round numbers."""
 
 
-def judge(backend: BackendUnderTest, kernel: Kernel, call: AttentionCall, dtype: str) -> Recording:
-    """Judge one call with this kernel preferred to all others. The log-sum-exp is requested only if the kernel declares it."""
+def judge_with(judge: Judge, kernel: Kernel, features: Iterable[str], *shape: int, **row: Any) -> Recording:
+    """Judge a call that uses these features, with this kernel preferred to all others; with lse if the kernel declares it."""
+    lse = {"lse"} & kernel.handles
     with recorded(kernel, ALL_FEATURES) as recording:
-        judge_call(backend, call, dtype, wants_lse="lse" in kernel.handles)
+        judge.judge_once(problem_with({*features, *lse}, judge.rng, *shape, **row))
     recording.assert_given_what_it_declares()
     return recording
+
+
+def judge_in_shapes(judge: Judge, kernel: Kernel, features: Iterable[str]) -> None:
+    every = product(SHAPES, ("plain", "wide"))
+    skip_if_never_run([judge_with(judge, kernel, features, *shape, scores=scores) for shape, scores in every])
 
 
 def skip_if_never_run(recordings: Iterable[Recording]) -> None:
@@ -55,68 +60,54 @@ def test_every_declared_feature_is_known(attention_kernel: Kernel) -> None:
 
 
 @pytest.mark.promise(0)
-def test_plain_attention(backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
-    calls = [plain(rng, *shape, times=times) for shape in SHAPES for times in (1, 8)]
-    skip_if_never_run([judge(backend, attention_kernel, call, dtype) for call in calls])
+def test_plain_attention(judge: Judge, attention_kernel: Kernel) -> None:
+    judge_in_shapes(judge, attention_kernel, [])
 
 
 @pytest.mark.promise(6)
 @pytest.mark.parametrize("feature", FEATURES)
-def test_a_declared_feature_works(
-    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator, feature: str
-) -> None:
+def test_a_declared_feature_works(judge: Judge, attention_kernel: Kernel, feature: str) -> None:
     if feature not in attention_kernel.handles:
         pytest.skip(f"the kernel does not declare {feature}")
-    calls = [with_features(plain(rng, *shape, times=times), [feature], rng) for shape in SHAPES for times in (1, 8)]
-    skip_if_never_run([judge(backend, attention_kernel, call, dtype) for call in calls])
+    judge_in_shapes(judge, attention_kernel, [feature])
 
 
 @pytest.mark.promise(6)
-def test_pairs_of_declared_features_work(
-    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
-) -> None:
+def test_pairs_of_declared_features_work(judge: Judge, attention_kernel: Kernel) -> None:
     declared = [name for name in FEATURES if name in attention_kernel.handles]
     pairs = [pair for pair in combinations(declared, 2) if go_together(pair)]
-    rng.shuffle(pairs)
+    judge.rng.shuffle(pairs)
     if not pairs:
         pytest.skip("the kernel declares no two features that go together")
-    chosen = pairs[: backend.count(len(pairs))]
-    skip_if_never_run(
-        [judge(backend, attention_kernel, with_features(plain(rng, *SHAPES[1]), pair, rng), dtype) for pair in chosen]
-    )
+    chosen = pairs[: judge.count(len(pairs))]
+    skip_if_never_run([judge_with(judge, attention_kernel, pair) for pair in chosen])
 
 
 @pytest.mark.promise(6)
 @pytest.mark.parametrize("feature", [name for name in FEATURES if name != "lse"])
-def test_an_undeclared_feature_is_refused(
-    backend: BackendUnderTest, attention_kernel: Kernel, rng: np.random.Generator, feature: str
-) -> None:
+def test_an_undeclared_feature_is_refused(first: Judge, attention_kernel: Kernel, feature: str) -> None:
     """The kernel must never be called for the feature, alone or with any declared feature that goes together with it."""
     if feature in attention_kernel.handles:
         pytest.skip(f"the kernel declares {feature}")
     declared = [name for name in FEATURES if name in attention_kernel.handles and go_together((name, feature))]
     for others in ([], *([name] for name in declared)):
-        recording = judge(
-            backend, attention_kernel, with_features(plain(rng, *SHAPES[1]), [feature, *others], rng), backend.dtypes[0]
-        )
+        recording = judge_with(first, attention_kernel, [feature, *others])
         assert any(feature in call.features for call in recording.seen), f"core did not name {feature}"
         assert not recording.runs, f"the kernel does not declare {feature}, but was called"
 
 
 @pytest.mark.promise(0, 6)
-def test_a_gradient_is_right_whoever_computes_it(
-    backend: BackendUnderTest, attention_kernel: Kernel, rng: np.random.Generator, wide_dtype: str
-) -> None:
+def test_a_gradient_is_right_whoever_computes_it(wide: Judge, attention_kernel: Kernel) -> None:
     """A kernel that does not declare ``gradient`` must not be called while one is recorded: its result would have none."""
-    call = rounded(plain(rng, *SHAPES[1]), lambda x: backend.rounded(x, wide_dtype))
-    arrays = [backend.array(x, wide_dtype) for x in (call.query, call.key, call.value)]
-    if backend.loaded.features is None or not all(hasattr(x, "requires_grad_") for x in arrays):
+    call = problem_with([], wide.rng).map(lambda x: wide.rounded(x))
+    arrays = [wide.array(x) for x in call.floats.values()]
+    if wide.loaded.features is None or not all(hasattr(x, "requires_grad_") for x in arrays):
         pytest.skip("the backend does not record gradients by requires_grad_ and backward")
     arrays = [x.requires_grad_() for x in arrays]
-    towards = rng.normal(size=call.query.shape)
+    towards = wide.rng.normal(size=call.query.shape)
     with recorded(attention_kernel, ALL_FEATURES) as recording:
         out = mha.scaled_dot_product_attention(*arrays)
-        (out * backend.array(towards, wide_dtype)).sum().backward()
+        (out * wide.array(towards)).sum().backward()
     recording.assert_given_what_it_declares()
     assert "gradient" in attention_kernel.handles or not recording.runs
     scale = call.query.shape[-1] ** -0.5
@@ -125,32 +116,30 @@ def test_a_gradient_is_right_whoever_computes_it(
     turned = np.swapaxes(d_scores, -1, -2)
     expected = (d_scores @ call.key, turned @ call.query, np.swapaxes(p, -1, -2) @ towards)
     for name, x, exact in zip(("query", "key", "value"), arrays, expected, strict=True):
-        tolerance = 200 * UNIT_ROUNDOFF[wide_dtype] * max(1.0, float(np.abs(exact).max()))
-        np.testing.assert_allclose(backend.numpy(x.grad), exact, rtol=0, atol=tolerance, err_msg=f"gradient of {name}")
+        tolerance = 200 * UNIT_ROUNDOFF[wide.dtype] * max(1.0, float(np.abs(exact).max()))
+        np.testing.assert_allclose(wide.numpy(x.grad), exact, rtol=0, atol=tolerance, err_msg=f"gradient of {name}")
 
 
 @pytest.mark.promise(0)
 @pytest.mark.parametrize(
     ("count", "limits"), [(400, Limits(times=1)), (30, Limits(times=1, depth=1, shapes=LONG))], ids=["short", "long"]
 )
-def test_random_problems_equal_the_oracle(
-    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator, count: int, limits: Limits
-) -> None:
+def test_random_problems_equal_the_oracle(judge: Judge, attention_kernel: Kernel, count: int, limits: Limits) -> None:
     """The kernel computes the problems that it accepts; for others, the next kernel or the algebra is chosen."""
     if "lse" not in attention_kernel.handles:
         pytest.skip("the kernel does not declare lse: other tests of this module judge its out")
     with recorded(attention_kernel, ALL_FEATURES) as recording:
-        judge_problems(backend, rng, count, dtype, kernel=attention_kernel.name, limits=limits)
+        judge_problems(judge, count, kernel=attention_kernel.name, limits=limits)
     skip_if_never_run([recording])
 
 
 @pytest.mark.promise(0)
-def test_a_kernel_of_a_piece(backend: BackendUnderTest, piece_kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
+def test_a_kernel_of_a_piece(judge: Judge, piece_kernel: Kernel) -> None:
     kernel = piece_kernel
     recordings = []
-    for call in piece_calls(rng, kernel.op):
+    for problem in piece_problems(kernel.op, judge.rng):
         with recorded(kernel, ALL_FEATURES) as recording:
-            judge_piece(backend, kernel.op, call, dtype)
+            judge.judge_once(problem)
         recording.assert_given_what_it_declares()
         recordings.append(recording)
     skip_if_never_run(recordings)

@@ -15,7 +15,8 @@ import pytest
 from mha_core.shared import compute_dtype, device_of
 
 from .backend import BackendUnderTest, dtype_name
-from .judge.layouts import VIEWS
+from .judge.held import Judge
+from .judge.layouts import NUMPY_VIEWS, VIEWS
 
 pytestmark = pytest.mark.promise(0)
 
@@ -87,44 +88,44 @@ OPERATORS = ("arithmetic", "matmul_operator")
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_function(backend: BackendUnderTest, dtype: str, function: str) -> None:
+def test_function(judge: Judge, function: str) -> None:
     call = FUNCTIONS[function]
-    x, y, i = backend.array(X, dtype), backend.array(Y, dtype), backend.array(I)
-    result = call(backend.xp, x, y, i)
+    x, y, i = judge.array(X), judge.array(Y), judge.array(I)
+    result = call(judge.xp, x, y, i)
     # NumPy does not have bfloat16; float64 is exact for these inputs, so its answer is right in every dtype
     expected = np.asarray(call(np, X, Y, I))
-    widened = function in OPERATORS and result.dtype == compute_dtype(backend.xp, x.dtype)
-    backend.assert_like(result, x, dtype=None if expected.dtype.kind == "f" and not widened else result.dtype)
-    unit = {"float64": 2.0**-50, "float32": 2.0**-21, "float16": 2.0**-8, "bfloat16": 2.0**-5}[dtype]
-    np.testing.assert_allclose(backend.numpy(result).astype(np.float64), expected.astype(np.float64), rtol=unit, atol=unit)
+    widened = function in OPERATORS and result.dtype == compute_dtype(judge.xp, x.dtype)
+    judge.assert_like(result, x, dtype=None if expected.dtype.kind == "f" and not widened else result.dtype)
+    unit = {"float64": 2.0**-50, "float32": 2.0**-21, "float16": 2.0**-8, "bfloat16": 2.0**-5}[judge.dtype]
+    np.testing.assert_allclose(judge.numpy(result).astype(np.float64), expected.astype(np.float64), rtol=unit, atol=unit)
     assert tuple(result.shape) == expected.shape and result.ndim == expected.ndim
 
 
-def test_dtypes_are_told_apart(backend: BackendUnderTest, dtype: str) -> None:
-    xp, x = backend.xp, backend.array(X, dtype)
-    assert xp.isdtype(x.dtype, "real floating") and backend.loaded.is_floating(x.dtype)
-    assert not backend.loaded.is_floating(backend.array(I).dtype)
-    assert xp.isdtype(backend.array(I).dtype, "integral")
-    assert xp.finfo(x.dtype).bits == {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}[dtype]
-    assert dtype_name(x) == dtype and x.dtype == getattr(xp, dtype)
+def test_dtypes_are_told_apart(judge: Judge) -> None:
+    xp, x = judge.xp, judge.array(X)
+    assert xp.isdtype(x.dtype, "real floating") and judge.loaded.is_floating(x.dtype)
+    assert not judge.loaded.is_floating(judge.array(I).dtype)
+    assert xp.isdtype(judge.array(I).dtype, "integral")
+    assert xp.finfo(x.dtype).bits == {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}[judge.dtype]
+    assert dtype_name(x) == judge.dtype and x.dtype == getattr(xp, judge.dtype)
 
 
 def test_the_default_integers_hold_positions(backend: BackendUnderTest) -> None:
     assert backend.xp.isdtype(backend.xp.arange(3).dtype, "signed integer")
 
 
-def test_arrays_travel_to_numpy_and_back(backend: BackendUnderTest, dtype: str, rng: np.random.Generator) -> None:
+def test_arrays_travel_to_numpy_and_back(judge: Judge) -> None:
     for shape in [(), (3,), (2, 0, 4), (2, 3, 4)]:
-        x = backend.rounded(rng.normal(size=shape), dtype)
-        assert (backend.numpy(backend.array(x, dtype)) == x).all()
+        x = judge.normal(shape)
+        assert (judge.numpy(judge.array(x)) == x).all()
     for x in (np.asarray([True, False]), np.arange(4), np.asarray([[3, -1]], dtype=np.int32)):
-        there = backend.numpy(backend.array(x))
+        there = judge.numpy(judge.array(x))
         assert there.dtype.kind == x.dtype.kind and (there == x).all()
 
 
-def test_special_numbers_travel(backend: BackendUnderTest, dtype: str) -> None:
+def test_special_numbers_travel(judge: Judge) -> None:
     x = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0])
-    np.testing.assert_array_equal(backend.numpy(backend.array(x, dtype)).astype(np.float64), x)
+    np.testing.assert_array_equal(judge.numpy(judge.array(x)).astype(np.float64), x)
 
 
 @pytest.mark.promise(12)
@@ -135,22 +136,6 @@ def test_read_only_arrays_can_come_in(backend: BackendUnderTest) -> None:
 
 
 DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
-LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "no axes": lambda x: x[0, 0, 0, ...],
-    "one axis": lambda x: x[0, 0],
-    "empty": lambda x: x[:0, 0],
-    "empty inside": lambda x: x[:, :0],
-    "contiguous": lambda x: x,
-    "in Fortran order": np.asfortranarray,
-    "stepped": lambda x: x[:, ::2, 1::2],
-    "flipped": lambda x: x[::-1, :, ::-1],
-    "flipped on one axis": lambda x: x[0, 0, ::-1],
-    "stepped backwards": lambda x: x[..., ::-2],
-    "expanded": lambda x: np.broadcast_to(x[:1], x.shape),
-    "one row": lambda x: x[1:2, 2:3],
-    "read-only": lambda x: np.frombuffer(x.tobytes(), dtype=x.dtype).reshape(x.shape),
-}
-"""Views of an array of shape (2, 3, 8)."""
 
 
 def every_number(dtype: str, rng: np.random.Generator) -> np.ndarray:
@@ -202,7 +187,7 @@ def numbers(request: pytest.FixtureRequest, backend: BackendUnderTest, rng: np.r
 @pytest.mark.promise(0, 12)
 def test_numbers_of_every_dtype_come_in_and_go_out_bit_for_bit(backend: BackendUnderTest, numbers: np.ndarray) -> None:
     before = numbers.tobytes()
-    for layout, view in LAYOUTS.items():
+    for layout, view in NUMPY_VIEWS.items():
         try:
             there, expected = brought(backend, numbers, view)
             assert_holds(backend, there, expected)
@@ -215,7 +200,7 @@ def test_numbers_of_every_dtype_come_in_and_go_out_bit_for_bit(backend: BackendU
 
 @pytest.mark.promise(0, 12)
 def test_views_of_every_dtype_go_out_bit_for_bit(backend: BackendUnderTest, numbers: np.ndarray) -> None:
-    there, expected = brought(backend, numbers, LAYOUTS["contiguous"])
+    there, expected = brought(backend, numbers, NUMPY_VIEWS["contiguous"])
     for name, view in VIEWS.items():
         try:
             assert_holds(backend, view(backend.xp, there), expected)

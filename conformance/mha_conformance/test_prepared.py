@@ -16,20 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mha_core as mha
 from mha_core.plugin import Kernel
 from mha_core.shared import imported
 
-from .backend import BackendUnderTest
-from .cases.features import FEATURES, AttentionCall, go_together, plain, rounded, with_features
+from .cases.attention_problem import ARGUMENTS, AttentionProblem, attention_problem
+from .cases.covering import Row
+from .cases.features import FEATURES, go_together, row_with
+from .judge.held import Judge
 from .judge.layouts import VIEWS
-from .judge.same_bits import bits
-from .oracle import tolerance
 from .probes.recorder import recorded
 from .report.sections import REFUSED_EVERY_CALL
 
 SECTION = "kernels"
-Arrays = list[Any]
 HAVE_ARRAYS = {"array_mask", "key_lengths", "bias", "relative_bias"}
 """Features of calls that are never prepared, since their masks or biases hold arrays."""
 
@@ -54,77 +52,52 @@ def counted(kernel: Kernel) -> Iterator[list[int]]:
         yield calls
 
 
-class Prepared:
-    """Calls of one key, with any numbers, compared with the oracle."""
+def judge_prepared(judge: Judge, row: Row) -> None:
+    """Make calls of one key, with new numbers in every array: the first prepares, and all must be right."""
+    seed = int(judge.rng.integers(2**32))
 
-    def __init__(self, backend: BackendUnderTest, kernel: Kernel, dtype: str, options: AttentionCall) -> None:
-        self.backend, self.dtype, self.given = backend, dtype, options
-        operation = mha.attention_state if "lse" in kernel.handles else mha.scaled_dot_product_attention
-        self.operation: Callable[..., Any] = operation
+    def numbers() -> AttentionProblem:
+        return attention_problem(row, np.random.default_rng(seed), judge.rng)
 
-    def numbers(self, rng: np.random.Generator) -> AttentionCall:
-        """Return the call with new numbers in every array."""
-        arrays = {name: rng.normal(size=getattr(self.given, name).shape) for name in ("query", "key", "value")}
-        floats = {name: rng.normal(size=x.shape) for name, x in self.given.floats.items()}
-        return rounded(replace(self.given, **arrays, floats=floats), lambda x: self.backend.rounded(x, self.dtype))
-
-    def arrays(self, call: AttentionCall) -> Arrays:
-        return [self.backend.array(x, self.dtype) for x in (call.query, call.key, call.value)]
-
-    def compute(self, call: AttentionCall, arrays: Arrays) -> Any:
-        options = {name: option(lambda x: self.backend.array(x, self.dtype)) for name, option in call.options.items()}
-        return self.operation(*arrays, **options)
-
-    def judge(self, call: AttentionCall, result: Any, what: str) -> None:
-        """Raise AssertionError, with ``what`` as a note, if a result is wrong."""
-        exact = self.backend.exact_attention(call.query, call.key, call.value, dtype=self.dtype, **call.oracle)
-        out, lse = result if isinstance(result, tuple) else (result, None)
+    def judged(problem: AttentionProblem, arrays: dict[str, Any], floats: dict[str, np.ndarray], what: str) -> dict[str, Any]:
         try:
-            exact.assert_near(self.backend.numpy(out))
-            if lse is not None:
-                tolerance.assert_within("lse", self.backend.numpy(lse), exact.lse, exact.lse_bound)
+            results = problem.call(arrays)
+            judge.assert_right(results, arrays["query"], problem, floats)
         except AssertionError as error:
             error.add_note(f"a prepared call {what}")
             raise
+        return results
 
-
-def judge_prepared(prepared: Prepared, rng: np.random.Generator) -> None:
-    """Make calls of one key: the first prepares, and all must be right."""
-    first, second = prepared.numbers(rng), prepared.numbers(rng)
-    given = prepared.arrays(first)
-    result = prepared.compute(first, given)
-    before = bits(prepared.backend, result)
-    prepared.judge(first, result, "that was the first of its key")
-    arrays = prepared.arrays(second)
-    other = prepared.compute(second, arrays)
-    prepared.judge(second, other, "with other numbers than the first")
-    assert bits(prepared.backend, result) == before, "a prepared call changed the result of the one before"
-    assert bits(prepared.backend, prepared.compute(first, given)) == before, "the first call returned other bits a second time"
+    first, second = numbers(), numbers()
+    arrays, floats = judge.arrays(first, poison=False)
+    results = judged(first, arrays, floats, "that was the first of its key")
+    before = judge.bits(results)
+    others, floats = judge.arrays(second, poison=False)
+    expected = judge.bits(judged(second, others, floats, "with other numbers than the first"))
+    assert judge.bits(results) == before, "a prepared call changed the result of the one before"
+    assert judge.bits(first.call(arrays)) == before, "the first call returned other bits a second time"
     for name, view in VIEWS.items():
-        call = prepared.numbers(rng)
-        views = [view(prepared.backend.xp, x) for x in prepared.arrays(call)]
-        prepared.judge(call, prepared.compute(call, views), f"with arrays that are {name}")
-    expected = bits(prepared.backend, other)
+        problem = numbers()
+        arrays, floats = judge.arrays(problem, poison=False)
+        arrays |= {argument: view(judge.xp, arrays[argument]) for argument in ARGUMENTS}
+        judged(problem, arrays, floats, f"with arrays that are {name}")
     with ThreadPoolExecutor(2) as threads:
-        works = [threads.submit(prepared.compute, second, arrays) for _ in range(4)]
-        assert all(bits(prepared.backend, work.result()) == expected for work in works), "another thread got other bits"
+        works = [threads.submit(second.call, others) for _ in range(4)]
+        assert all(judge.bits(work.result()) == expected for work in works), "another thread got other bits"
 
 
 @pytest.mark.promise(0, 12, 14)
-def test_a_prepared_call_is_right_for_other_arrays_and_threads(
-    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator
-) -> None:
+def test_a_prepared_call_is_right_for_other_arrays_and_threads(judge: Judge, attention_kernel: Kernel) -> None:
     """Without options, with each feature that the kernel declares, and with several."""
     if attention_kernel.prepare is None:
         pytest.skip("the kernel has no prepare")
     declared = [name for name in FEATURES if name in attention_kernel.handles - HAVE_ARRAYS]
-    several = [name for name in declared if rng.random() < 0.3]
+    several = [name for name in declared if judge.rng.random() < 0.3]
     tried = [[], *([name] for name in declared), *([several] if go_together(several) else [])]
+    lse = {"lse"} & attention_kernel.handles
     with counted(attention_kernel) as calls:
         for features in tried:
             for length, width in ((6, 8), (48, 64)):
-                judge_prepared(
-                    Prepared(backend, attention_kernel, dtype, with_features(plain(rng, length, width), features, rng)), rng
-                )
+                judge_prepared(judge, row_with({*features, *lse}, queries=length, head_dim=width))
     if not calls:
         pytest.skip(f"{REFUSED_EVERY_CALL}: none was prepared")

@@ -18,6 +18,7 @@ from .cases.bad_inputs import BAD_INPUTS, SHAPES, BadInput
 from .cases.features import ALL_FEATURES
 from .cases.masks import Make
 from .judge.attention import state_of
+from .judge.held import Judge
 from .oracle import tolerance
 from .probes.recorder import recorded
 
@@ -57,55 +58,53 @@ ALIGNED: dict[str, tuple[str, Callable[[Make], Any]]] = {
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("name", ALIGNED)
 @pytest.mark.usefixtures("no_kernel_is_asked")
-def test_5_without_an_offset_alignment_is_an_error(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
+def test_5_without_an_offset_alignment_is_an_error(judge: Judge, xyz: Arrays, name: str) -> None:
     option, make = ALIGNED[name]
-    given: dict[str, Any] = {option: make(lambda x: backend.array(x, dtype))}
+    given: dict[str, Any] = {option: make(lambda x: judge.array(x))}
     with pytest.raises(ValueError, match=r"5 queries and 7 keys.*query_offset=0 .*query_offset=2 ") as raised:
-        state_of(backend, *xyz, dtype=dtype, **given)
+        state_of(judge, *xyz, **given)
     assert str(raised.value).startswith(option)
 
 
 @pytest.mark.promise(5)
 @pytest.mark.parametrize("name", ["prefix", "key_lengths", "array_mask"])
-def test_5_masks_by_key_index_need_no_offset(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
-    masks = {"prefix": mha.prefix(4), "key_lengths": mha.key_lengths(4), "array_mask": backend.array(np.arange(7) < 4)}
-    without, _ = state_of(backend, *xyz, dtype=dtype, mask=masks[name])
+def test_5_masks_by_key_index_need_no_offset(judge: Judge, xyz: Arrays, name: str) -> None:
+    masks = {"prefix": mha.prefix(4), "key_lengths": mha.key_lengths(4), "array_mask": judge.array(np.arange(7) < 4)}
+    without, _ = state_of(judge, *xyz, mask=masks[name])
     for offset in (0, 2, -3):
-        with_offset, _ = state_of(backend, *xyz, dtype=dtype, mask=masks[name], query_offset=offset)
+        with_offset, _ = state_of(judge, *xyz, mask=masks[name], query_offset=offset)
         assert with_offset.tobytes() == without.tobytes()
 
 
 @pytest.mark.promise(5)
-def test_5_each_batch_element_may_have_its_own_offset(backend: BackendUnderTest, dtype: str, xyz: Arrays) -> None:
+def test_5_each_batch_element_may_have_its_own_offset(judge: Judge, xyz: Arrays) -> None:
     """Offsets may be negative: the first queries then see no key."""
-    query, key, value = (backend.rounded(x, dtype) for x in xyz)
+    query, key, value = (judge.rounded(x) for x in xyz)
     offsets = np.asarray([2, -2])
     position = offsets[:, None, None, None] + np.arange(5)[:, None]
-    exact = backend.exact_attention(query, key, value, dtype=dtype, allowed=np.arange(7) <= position)
-    out, lse = state_of(backend, query, key, value, dtype=dtype, mask=mha.causal(), query_offset=backend.array(offsets))
+    exact = judge.exact_attention(query, key, value, allowed=np.arange(7) <= position)
+    out, lse = state_of(judge, query, key, value, mask=mha.causal(), query_offset=judge.array(offsets))
     exact.assert_near(out, lse)
     assert (lse[1, :, :2] == -np.inf).all() and (out[1, :, :2] == 0).all()
 
 
 @pytest.mark.promise(6)
-def test_6_options_reach_attention_inside_multi_head_attention(
-    backend: BackendUnderTest, dtype: str, rng: np.random.Generator
-) -> None:
+def test_6_options_reach_attention_inside_multi_head_attention(judge: Judge) -> None:
     """With identity matrices as weights, multi-head attention is attention, with all options and with each one left out."""
-    x, one = backend.array(rng.normal(size=(2, 6, 8)), dtype), backend.array(np.eye(8), dtype)
-    bias, sink = backend.array(rng.normal(size=(2, 6, 6)), dtype), backend.array(rng.normal(size=2), dtype)
+    x, one = judge.array(judge.rng.normal(size=(2, 6, 8))), judge.array(np.eye(8))
+    bias, sink = judge.array(judge.rng.normal(size=(2, 6, 6))), judge.array(judge.rng.normal(size=2))
     options: dict[str, Any] = {"mask": mha.causal() & ~mha.prefix(1), "bias": bias, "scale": 0.7, "softcap": 1.5, "sink": sink}
-    heads = backend.xp.moveaxis(backend.xp.reshape(x, (2, 6, 2, 4)), -2, -3)
+    heads = judge.xp.moveaxis(judge.xp.reshape(x, (2, 6, 2, 4)), -2, -3)
 
     def joined(out: Any) -> np.ndarray:
-        return np.moveaxis(backend.numpy(out), -3, -2).reshape(2, 6, 8)
+        return np.moveaxis(judge.numpy(out), -3, -2).reshape(2, 6, 8)
 
     plain = joined(mha.scaled_dot_product_attention(heads, heads, heads))
-    for left_out in [None] if backend.quick else [None, *options]:
+    for left_out in [None] if judge.quick else [None, *options]:
         some: Any = {name: x for name, x in options.items() if name != left_out}
-        got = backend.numpy(mha.multi_head_attention(x, one, one, one, one, 2, **some, query_offset=1))
+        got = judge.numpy(mha.multi_head_attention(x, one, one, one, one, 2, **some, query_offset=1))
         expected = joined(mha.scaled_dot_product_attention(heads, heads, heads, **some, query_offset=1))
-        slack = 16 * tolerance.UNIT_ROUNDOFF[dtype] * np.abs(expected).max()  # a multi-head kernel may round differently
+        slack = 16 * tolerance.UNIT_ROUNDOFF[judge.dtype] * np.abs(expected).max()  # a multi-head kernel may round differently
         np.testing.assert_allclose(got, expected, rtol=0, atol=slack)
         assert np.abs(got - plain).max() > 4 * slack, "the options changed nothing"
 
@@ -113,24 +112,23 @@ def test_6_options_reach_attention_inside_multi_head_attention(
 @pytest.mark.promise(6)
 @pytest.mark.usefixtures("no_kernel_is_asked")
 @pytest.mark.parametrize("name", ["is_causal", "dropout_p", "attn_mask"])
-def test_6_an_unknown_option_is_an_error(backend: BackendUnderTest, dtype: str, xyz: Arrays, name: str) -> None:
+def test_6_an_unknown_option_is_an_error(judge: Judge, xyz: Arrays, name: str) -> None:
     with pytest.raises(TypeError, match=name):
-        state_of(backend, *xyz, dtype=dtype, **{name: 1})
+        state_of(judge, *xyz, **{name: 1})
 
 
-def _mixed(backend: BackendUnderTest, change: Callable[[np.ndarray, str], Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _mixed(backend: BackendUnderTest, change: Callable[[np.ndarray], Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield calls in which one argument is changed, with the name of that argument."""
     x = np.ones((2, 5, 5))
-    dtype = backend.dtypes[0]
-    good = {name: backend.array(x, dtype) for name in ("query", "key", "value")}
+    good = {name: backend.array(x) for name in ("query", "key", "value")}
     more = {"mask": np.ones((5, 5), dtype=bool), "bias": x, "sink": np.ones(2)}
     for name in ("key", "value"):
-        yield name, partial(mha.attention_state, **{**good, name: change(x, dtype)})
+        yield name, partial(mha.attention_state, **{**good, name: change(x)})
     for name, option in more.items():
-        given: dict[str, Any] = {**good, name: change(option, dtype)}
+        given: dict[str, Any] = {**good, name: change(option)}
         yield name, partial(mha.attention_state, **given)
-    yield "w", lambda: mha.linear(good["query"], change(np.ones((5, 3)), dtype))
-    yield "weight", lambda: mha.layer_norm(good["query"], change(np.ones(5), dtype))
+    yield "w", lambda: mha.linear(good["query"], change(np.ones((5, 3))))
+    yield "weight", lambda: mha.layer_norm(good["query"], change(np.ones(5)))
 
 
 @pytest.mark.promise(10)
@@ -143,7 +141,7 @@ def test_10_another_library_is_a_type_error_wherever_it_stands(backend: BackendU
             self.shape, self.ndim, self.dtype = x.shape, x.ndim, x.dtype
 
     foreign: Any = Foreign if backend.name == "numpy" else lambda x: x.astype("float32") if x.dtype.kind == "f" else x
-    for name, call in _mixed(backend, lambda x, dtype: foreign(x)):
+    for name, call in _mixed(backend, foreign):
         with pytest.raises(TypeError, match=rf"^{name}\b"):
             call()
 
@@ -155,7 +153,7 @@ def test_10_another_device_is_a_type_error_wherever_it_stands(backend: BackendUn
     there = _elsewhere(backend)
     if there is None:
         pytest.skip("the backend has only one device on this machine")
-    for name, call in _mixed(backend, lambda x, dtype: _on(backend, x, dtype, there)):
+    for name, call in _mixed(backend, lambda x: _on(backend, x, there)):
         with pytest.raises(mha.BackendMismatch, match=rf"^{name}\b.* is on (device )?.*, but "):
             call()
 
@@ -166,7 +164,7 @@ def _elsewhere(backend: BackendUnderTest) -> Any:
     named = [*(info().devices() if info else ()), *(backend.loaded.record.devices() if backend.loaded.record.devices else ())]
     for device in named:
         try:
-            x = _on(backend, np.ones(1), backend.dtypes[0], device)
+            x = _on(backend, np.ones(1), device)
             if str(x.device) not in (here, "None"):
                 return device
         except Exception:  # a listed device may refuse an array with any error
@@ -174,15 +172,15 @@ def _elsewhere(backend: BackendUnderTest) -> Any:
     return None
 
 
-def _on(backend: BackendUnderTest, x: np.ndarray, dtype: str, device: Any) -> Any:
-    kind = backend.xp.bool if x.dtype.kind == "b" else getattr(backend.xp, dtype)
+def _on(backend: BackendUnderTest, x: np.ndarray, device: Any) -> Any:
+    kind = backend.xp.bool if x.dtype.kind == "b" else getattr(backend.xp, backend.dtype)
     return backend.xp.ones(x.shape, dtype=kind, device=device)
 
 
 @pytest.mark.promise(10)
 @pytest.mark.usefixtures("no_kernel_is_asked")
 def test_10_integers_are_type_errors_wherever_they_stand(backend: BackendUnderTest) -> None:
-    for name, call in _mixed(backend, lambda x, dtype: backend.array(np.ones(x.shape, dtype=np.int32))):
+    for name, call in _mixed(backend, lambda x: backend.array(np.ones(x.shape, dtype=np.int32))):
         with pytest.raises(TypeError, match=rf"^{name}\b.* has dtype .*int32"):
             call()
 

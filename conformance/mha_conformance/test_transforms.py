@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pytest
 
 from mha_core.plugin import Kernel
 from mha_core.shared import ALGEBRA, FEATURES
 
-from .backend import BackendUnderTest
 from .cases.layer_axes import LAYERS
 from .cases.pieces import PIECES
+from .judge.held import Judge
 from .judge.transforms import judge_transform
 
 SECTION = "gradients"
@@ -25,52 +24,38 @@ QUICK = ("attention", "layer_norm", "encoder_layer")
 TRANSFORMS = pytest.mark.parametrize("transform", ["gradient", "forward_gradient", "vmap"])
 
 
-def judge(
-    backend: BackendUnderTest,
-    transform: str,
-    op: str,
-    kernel: str,
-    features: Iterable[str],
-    dtype: str,
-    rng: np.random.Generator,
-) -> None:
+def judge_under(judge: Judge, transform: str, op: str, kernel: str, features: Iterable[str]) -> None:
     """Judge the kernel; skip the test if the backend lacks the transform, or if the kernel refuses every problem."""
-    known = backend.loaded.record.transforms or {}
+    known = judge.loaded.record.transforms or {}
     if transform not in known:
         pytest.skip(f"the plugin does not say how {transform} is applied")
-    judge_transform(backend, transform, known[transform], op, kernel, features, dtype, rng).assert_computed()
+    judge_transform(judge, transform, known[transform], op, kernel, features).assert_computed()
 
 
-def judge_kernel(backend: BackendUnderTest, transform: str, kernel: Kernel, dtype: str, rng: np.random.Generator) -> None:
+def judge_kernel(judge: Judge, transform: str, kernel: Kernel) -> None:
     if transform not in kernel.handles:
         pytest.skip(f"the kernel does not declare {transform}")
-    judge(backend, transform, kernel.op, kernel.name, kernel.handles, dtype, rng)
+    judge_under(judge, transform, kernel.op, kernel.name, kernel.handles)
 
 
 @TRANSFORMS
-def test_a_kernel_of_attention(
-    backend: BackendUnderTest, attention_kernel: Kernel, dtype: str, rng: np.random.Generator, transform: str
-) -> None:
-    judge_kernel(backend, transform, attention_kernel, dtype, rng)
+def test_a_kernel_of_attention(judge: Judge, attention_kernel: Kernel, transform: str) -> None:
+    judge_kernel(judge, transform, attention_kernel)
 
 
 @TRANSFORMS
-def test_a_kernel_of_a_piece(
-    backend: BackendUnderTest, piece_kernel: Kernel, dtype: str, rng: np.random.Generator, transform: str
-) -> None:
-    judge_kernel(backend, transform, piece_kernel, dtype, rng)
+def test_a_kernel_of_a_piece(judge: Judge, piece_kernel: Kernel, transform: str) -> None:
+    judge_kernel(judge, transform, piece_kernel)
 
 
 @TRANSFORMS
-def test_a_kernel_of_a_layer(
-    backend: BackendUnderTest, layer_kernel: Kernel, dtype: str, rng: np.random.Generator, transform: str
-) -> None:
-    judge_kernel(backend, transform, layer_kernel, dtype, rng)
+def test_a_kernel_of_a_layer(judge: Judge, layer_kernel: Kernel, transform: str) -> None:
+    judge_kernel(judge, transform, layer_kernel)
 
 
 @TRANSFORMS
 @pytest.mark.parametrize("op", ["attention", *PIECES, *LAYERS])
-def test_the_algebra(backend: BackendUnderTest, wide_dtype: str, rng: np.random.Generator, transform: str, op: str) -> None:
-    if backend.quick and op not in QUICK:
+def test_the_algebra(wide: Judge, transform: str, op: str) -> None:
+    if wide.quick and op not in QUICK:
         pytest.skip(f"quick runs judge only {', '.join(QUICK)}")
-    judge(backend, transform, op, ALGEBRA, FEATURES[op], wide_dtype, rng)
+    judge_under(wide, transform, op, ALGEBRA, FEATURES[op])

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 from .attention import Attention, Packed
 from .gradients import AttentionStep
 from .imports import Import
-from .layer import Layer
+from .layer import Layer, MultiHead
 from .limits import Limit
-from .multi_head import MultiHead
 from .texts import Texts
 from .timing import Work
 

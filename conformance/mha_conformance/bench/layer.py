@@ -1,4 +1,4 @@
-"""Encoder layer of the base Transformer, with d_model 512."""
+"""Encoder layer of the base Transformer, with d_model 512, and multi-head attention alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..oracle.layer_gradients import LayerGradients
+from ..oracle.layers import Layers
 from ..oracle.tolerance import UNIT_ROUNDOFF, assert_within
 from . import plain_numpy
 from .limits import MATRIX, Limit
@@ -25,6 +25,7 @@ class Layer:
 
     batch: int
     length: int
+    formula = "encoder_layer"  # of the oracle
 
     def arrays(self) -> tuple[np.ndarray, Any]:
         """Return x and the layer on NumPy. No bias is 0 and no norm weight is 1, so that an omitted one changes the answer."""
@@ -51,9 +52,9 @@ class Layer:
         """Return a check of the whole answer against float64."""
         x, layer = self.arrays()
         wide = layer.to("numpy", dtype="float64")
-        exact, _ = LayerGradients().encoder_layer_vjp(x.astype(np.float64), wide)
+        exact = getattr(Layers(), self.formula)(x.astype(np.float64), wide)
         bound = np.full(exact.shape, ROUNDINGS * UNIT_ROUNDOFF["float32"] * np.abs(exact).max())
-        return lambda answer: assert_within("encoder_layer", answer, exact, bound)
+        return lambda answer: assert_within(self.formula, answer, exact, bound)
 
     def ours(self, backend: str) -> Work:
         """Return the call of mha_core's layer on a backend."""
@@ -66,3 +67,44 @@ class Layer:
         """Return the call in plain NumPy."""
         x, layer = self.arrays()
         return Work(lambda: plain_numpy.encoder_layer(x, layer), lambda out: out)
+
+
+@dataclass(frozen=True)
+class MultiHead(Layer):
+    """Multi-head attention with its projections on standard normal float32 numbers (batch, length, d_model)."""
+
+    d_model: int
+    num_heads: int
+    formula = "multi_head"
+
+    def arrays(self) -> tuple[np.ndarray, Any]:
+        """Return x and the layer on NumPy."""
+        import mha_core as mha
+
+        rng = np.random.default_rng(SEED)
+        x = rng.standard_normal((self.batch, self.length, self.d_model), dtype=np.float32)
+        size = np.float32(self.d_model**-0.5)
+        weights: Any = [rng.standard_normal((self.d_model, self.d_model), dtype=np.float32) * size for _ in range(4)]
+        return x, mha.MultiHeadAttention(
+            **dict(zip(("w_q", "w_k", "w_v", "w_o"), weights, strict=True)), num_heads=self.num_heads
+        )
+
+    @property
+    def limit(self) -> Limit:
+        """The matrix products: four with d_model x d_model weights, two over all pairs."""
+        return Limit(MATRIX, 2 * self.batch * self.length * (4 * self.d_model**2 + 2 * self.length * self.d_model))
+
+    def ours(self, backend: str) -> Work:
+        """Return the call of mha_core on a backend."""
+        import mha_core as mha
+
+        library = loaded(backend)
+        numbers, layer = self.arrays()
+        x, (w_q, w_k, w_v, w_o) = library.from_numpy(numbers), layer.to(backend).arrays().values()
+        return on(library, lambda: mha.multi_head_attention(x, w_q, w_k, w_v, w_o, self.num_heads))
+
+    def plain(self) -> Work:
+        """Return the call in plain NumPy."""
+        x, layer = self.arrays()
+        w_q, w_k, w_v, w_o = layer.arrays().values()
+        return Work(lambda: plain_numpy.multi_head(x, w_q, w_k, w_v, w_o, self.num_heads), lambda out: out)

@@ -24,31 +24,30 @@ PLAIN = "plain NumPy"
 Array = np.ndarray[Any, Any]
 
 
-def attention(query: Array, key: Array, value: Array, allowed: Array | None = None) -> Array:
-    """Return softmax(Q K^T / sqrt(d)) V, with scores of -inf where a key is not allowed; fewer key heads are repeated."""
-    groups = query.shape[-3] // key.shape[-3]
-    if groups > 1:
-        key, value = np.repeat(key, groups, axis=-3), np.repeat(value, groups, axis=-3)
+def _weights(query: Array, key: Array, allowed: Array | None) -> Array:
+    """Return softmax(Q K^T / sqrt(d)), with scores of -inf where a key is not allowed."""
     scores = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
     if allowed is not None:
         scores = np.where(allowed, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    out: Array = weights / weights.sum(axis=-1, keepdims=True) @ value
-    return out
+    normalised: Array = weights / weights.sum(axis=-1, keepdims=True)
+    return normalised
+
+
+def attention(query: Array, key: Array, value: Array, allowed: Array | None = None) -> Array:
+    """Return softmax(Q K^T / sqrt(d)) V; fewer key heads are repeated."""
+    groups = query.shape[-3] // key.shape[-3]
+    if groups > 1:
+        key, value = np.repeat(key, groups, axis=-3), np.repeat(value, groups, axis=-3)
+    return _weights(query, key, allowed) @ value
 
 
 def attention_gradients(
     query: Array, key: Array, value: Array, d_out: Array, allowed: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Return the gradients of Q, K and V (Dao et al. 2022, appendix B.2), for as many heads of keys as of queries."""
-    scale = 1 / math.sqrt(query.shape[-1])
-    scores = query @ key.swapaxes(-1, -2) * scale
-    if allowed is not None:
-        scores = np.where(allowed, scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights = weights / weights.sum(axis=-1, keepdims=True)
-    d_weights = d_out @ value.swapaxes(-1, -2)
-    d_scores = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True)) * scale
+    weights, d_weights = _weights(query, key, allowed), d_out @ value.swapaxes(-1, -2)
+    d_scores = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True)) / math.sqrt(query.shape[-1])
     return d_scores @ key, d_scores.swapaxes(-1, -2) @ query, weights.swapaxes(-1, -2) @ d_out
 
 

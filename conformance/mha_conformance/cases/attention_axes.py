@@ -115,18 +115,17 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
     share: of the size that is allowed.
     """
     row = resolved(row)
-    known = {"queries", "keys"} <= row.keys()
-    unequal = known and row["queries"] != row["keys"]
-    if unequal and row.get("packed", "none") != "none":
-        return False
     if row.get("packed") == "many" and row.get("queries", 255) < 255:
         return False
-    if unequal and row.get("offset") == "none" and depends_on_positions(row):
+    return options_fit(row, {"queries", "keys"} <= row.keys() and row["queries"] != row["keys"]) and _size(row) <= share
+
+
+def options_fit(row: Row, unequal: bool) -> bool:
+    """Return whether the options fit each other, the batch, and numbers of queries and keys that may be unequal."""
+    if unequal and (row.get("packed", "none") != "none" or (row.get("offset") == "none" and depends_on_positions(row))):
         return False
     by_element = row.get("offset", "none").startswith("array") or row.get("lengths", "none").startswith("array")
-    if by_element and row.get("batch") == "none":
-        return False
-    return _size(row) <= share
+    return not (by_element and row.get("batch") == "none")
 
 
 def resolved(row: Row) -> Row:

@@ -16,11 +16,11 @@ from ..oracle.attention_gradients import Bounded, attention_gradients, by_bucket
 from ..oracle.tolerance import compute_dtype
 from . import attention_axes
 from .attention_axes import batch_shape, resolved
-from .attention_problem import AttentionProblem, attention_problem
+from .attention_problem import ARGUMENTS, AttentionProblem, attention_problem
 from .covering import Row
+from .features import row_with
 from .options import heads_of
 
-ARGUMENTS = ("query", "key", "value")
 _WANTED = ("query, key, value", "query", "key, value", "value", "query, key", "no argument")
 """The arguments whose gradients are wanted; ``d_bias`` and ``d_sink`` of a row add the options."""
 
@@ -44,7 +44,7 @@ class AttentionGradientProblem(AttentionProblem):
         return frozenset({"table": "bias"}.get(name, name) for name in self.wide - {"d_lse"})
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        given, options = [arrays[name] for name in ARGUMENTS], self.options.make(arrays)
+        given, options = [arrays[name] for name in ARGUMENTS], self.settings.make(arrays)
         towards, wanted = self.row["towards"], self.wanted
         fixed = {name: options.pop(name) for name in ("bias", "sink") if name in options and name not in wanted}
         operation = partial(mha.scaled_dot_product_attention if towards == "out" else mha.attention_state, **fixed)
@@ -73,20 +73,20 @@ class AttentionGradientProblem(AttentionProblem):
             rounds_weights=rounds_weights,
             of_bias=self._of_bias if self.floats.keys() & {"bias", "table"} else None,
             wide=self._wide_options(),
-            **self.options.oracle(floats, compute_dtype(dtype)),
+            **self.settings.oracle(floats, compute_dtype(dtype)),
         )
         return {f"d_{name}": found[name] for name in sorted(self.wanted)}
 
     def _of_bias(self, d_scores: Floats) -> Floats:
         if "bias" in self.floats:
             return summed_to(d_scores, self.floats["bias"].shape)
-        return by_bucket(d_scores, self.options.buckets, self.floats["table"].shape)
+        return by_bucket(d_scores, self.settings.buckets, self.floats["table"].shape)
 
-    def poisoned(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
+    def with_poison(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return the arrays with NaN in what no query may see, and in the gradients of queries that see nothing."""
-        found, row = super().poisoned(floats), self.row
-        shape = (*batch_shape(row), heads_of(row), row["queries"])
-        blind = np.broadcast_to(~np.any(self.options.visible & np.ones(row["keys"], dtype=bool), axis=-1), shape)
+        found, row = super().with_poison(floats), self.row
+        shape = self.scores_shape[:-1]
+        blind = ~np.any(np.broadcast_to(self.settings.visible, self.scores_shape), axis=-1)
         if row["layout"] == "expanded":
             blind = np.broadcast_to(np.all(blind, axis=tuple(range(blind.ndim - 2)), keepdims=True), shape)
         for name in {"d_out", "d_lse"} & found.keys():
@@ -114,18 +114,11 @@ def axes_of_gradients(handles: Iterable[str], *, half: bool) -> dict[str, list[A
 
 
 def plain_row(handles: Iterable[str], **changes: Any) -> Row:
-    """Return a row with grouped queries, narrow values and both gradients, as far as these features allow, and ``changes``."""
+    """Return a row with grouped queries, wide values and both gradients, as far as these features allow, and ``changes``."""
     has = frozenset(handles)
-    sizes = {"queries": 7, "batch": "one", "kv_heads": 2, "head_dim": 8}
-    arrays = {"wide": False, "integers": "int64", "scores": "plain", "values": 1.0, "layout": "contiguous"}
-    features = {
-        "groups": 2 if "grouped_query" in has else 1,
-        "value_dim": 5 if "value_dim" in has else "the same",
-        "towards": "both" if "d_lse" in has else "out",
-        "d_bias": "d_bias" in has,
-        "d_sink": "d_sink" in has,
-    }
-    return {**attention_axes.PLAIN, **sizes, **arrays, **features, "wanted": _WANTED[0], **changes}
+    gradients = {"d_bias": "d_bias" in has, "d_sink": "d_sink" in has, "wanted": _WANTED[0]}
+    gradients["towards"] = "both" if "d_lse" in has else "out"
+    return {**row_with(has & {"grouped_query", "value_dim"}, queries=7, **gradients), **changes}
 
 
 def attention_gradient_problem(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> AttentionGradientProblem:
@@ -141,4 +134,4 @@ def attention_gradient_problem(row: Row, structure: np.random.Generator, rng: np
         if given:
             drawn = len(batch_shape(row)) if row["layout"] == "expanded" else 0  # all elements of the batch are one array
             towards[name] = np.broadcast_to(rng.normal(size=size[drawn:]), size).copy()
-    return AttentionGradientProblem(row, made.floats | towards, made.others, made.wide | {"d_lse"}, made.options)
+    return AttentionGradientProblem(row, made.floats | towards, made.others, made.wide | {"d_lse"}, made.settings)

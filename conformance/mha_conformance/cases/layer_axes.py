@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import attention_axes
-from .attention_axes import ARRAYS, BANDS, batch_shape, depends_on_positions
+from .attention_axes import ARRAYS, BANDS, batch_shape, options_fit
 from .covering import Row
 
 LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
@@ -123,20 +123,18 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
 
     share: of the size that is allowed.
     """
-    known = row.get("context", "none") == "none" or {"queries", "keys"} <= row.keys()
+    context = row.get("context", "none") != "none"
+    known = not context or {"queries", "keys"} <= row.keys()
     unequal = known and row.get("queries") is not None and row["queries"] != keys_of(row)
-    if row.get("context", "none") != "none" and row.get("rotary", "none") != "none":
+    if context and row.get("rotary", "none") != "none":
         return False
-    if row.get("context", "none") == "none" and "context" in row and row.get("context batch", "the same") != "the same":
-        return False
-    if unequal and (row.get("packed", "none") != "none" or (row.get("offset") == "none" and depends_on_positions(row))):
+    if not context and "context" in row and row.get("context batch", "the same") != "the same":
         return False
     if row.get("rotary", "none") != "none" and (row.get("offset") == "-5" or row.get("head_dim", 4) % 4):
         return False  # positions before the tables, or heads without pairs of features
     if any(row.get(norm, "none") != "none" for norm in _HEAD_NORMS) and row.get("head_dim", 4) < 4:
         return False  # of one or two features, normalized, only signs are left
-    by_element = row.get("offset", "none").startswith("array") or row.get("lengths", "none").startswith("array")
-    return not (by_element and row.get("batch") == "none") and _products(row) <= share * _MOST_PRODUCTS
+    return options_fit(row, unequal) and _products(row) <= share * _MOST_PRODUCTS
 
 
 def _products(row: Row) -> float:

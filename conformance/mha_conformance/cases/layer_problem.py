@@ -11,7 +11,7 @@ import numpy as np
 import mha_core as mha
 
 from ..oracle.attention import Floats
-from ..oracle.layer_gradients import LayerGradients, bounded
+from ..oracle.layers import Layers, bounded
 from ..oracle.tolerance import compute_dtype
 from .attention_axes import batch_shape
 from .covering import Row
@@ -20,97 +20,57 @@ from .options import Options, heads_of, options_of
 from .problem import Bounded, Problem
 
 _RATE = 0.25
+_WIDTHS = {"context": 12, "value_context": 7}
 
 
 @dataclass
 class LayerProblem(Problem):
-    """A call of a layer operation; its result is named after the operation."""
+    """A call of a layer operation; its result is named after the operation, and weights as ``Layer.arrays`` names them."""
 
     op: str = ""
+    layer: Any = None
+    """The layer in NumPy."""
     options: Options | None = None
+    dropped: tuple[str, ...] = ()
+    """The sublayers with dropout."""
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         options = {} if self.options is None else self.options.make(arrays)
-        layer, x = self.layer(arrays), arrays["x"]
-        if self.op == "feed_forward":
-            return {self.op: layer(x)}
         if self.op == "multi_head_attention":
-            return {self.op: layer(x, context=arrays.get("context"), value_context=arrays.get("value_context"), **options)}
-        keeps = {name: arrays[f"keep of {name}"] for name in self._dropped()}
-        return {self.op: layer(x, dropout=mha.Dropout(_RATE, keeps) if keeps else None, **options)}
+            options |= {name: arrays.get(name) for name in ("context", "value_context")}
+        if self.dropped:
+            options["dropout"] = mha.Dropout(_RATE, {name: arrays[f"keep of {name}"] for name in self.dropped})
+        return {self.op: self.with_weights(arrays)(arrays["x"], **options)}
 
-    def layer(self, arrays: Mapping[str, Any]) -> Any:
+    def with_weights(self, arrays: Mapping[str, Any]) -> Any:
         """Return the layer that these arrays are the weights of."""
-        if self.op == "feed_forward":
-            return self._network("", arrays)
-        if self.op == "multi_head_attention":
-            return self._heads("", arrays)
-        return mha.EncoderLayer(
-            self._heads("attention.", arrays),
-            self._norm("norm_1", arrays),
-            self._network("feed_forward.", arrays),
-            self._norm("norm_2", arrays),
-            self.row["norm_first"],
-            *(self._norm(name, arrays) if self.row[name] != "none" else None for name in ("post_norm_1", "post_norm_2")),
-        )
+        names = iter(self.layer.arrays())
+        return self.layer.map(lambda x: arrays[next(names)])
 
-    def _heads(self, prefix: str, arrays: Mapping[str, Any]) -> mha.MultiHeadAttention:
-        row, weights = self.row, _below(prefix, arrays)
-        given: dict[str, Any] = {}
-        if row["rotary"] != "none":
-            tables = weights["rotary.cos"], weights["rotary.sin"]
-            given["rotary"] = mha.Rotary(*tables, interleaved=row["rotary"] == "interleaved")
-        if row["groups"] > 1 or row["kv_heads given"]:
-            given["num_kv_heads"] = row["kv_heads"]
-        given |= {name: self._norm(name, weights) for name in ("norm_q", "norm_k") if row[name] != "none"}
-        names = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")
-        given |= {name: weights[name] for name in names if name in weights}
-        return mha.MultiHeadAttention(num_heads=heads_of(row), **given)
-
-    def _network(self, prefix: str, arrays: Mapping[str, Any]) -> mha.FeedForward:
-        weights = _below(prefix, arrays)
-        given: dict[str, Any] = {name: weights.get(name) for name in ("w_1", "b_1", "w_2", "b_2", "w_g", "b_g")}
-        return mha.FeedForward(**given, activation=self.row["activation"])
-
-    def _norm(self, name: str, arrays: Mapping[str, Any]) -> Any:
-        weight, bias, eps = arrays.get(f"{name}.weight"), arrays.get(f"{name}.bias"), self.row.get(f"eps of {name}", 1e-5)
-        if self.row[name] == "Identity":
-            return mha.Identity()
-        return mha.RMSNorm(weight, eps) if self.row[name] == "RMSNorm" else mha.LayerNorm(weight, bias, eps)
-
-    def _dropped(self) -> list[str]:
-        given = self.row.get("dropout", "none")
-        return ["attention", "feed_forward"] if given == "both" else [given] if given != "none" else []
-
-    def compute(self, layers: LayerGradients, floats: Mapping[str, Floats]) -> Floats:
+    def compute(self, layers: Layers, floats: Mapping[str, Floats]) -> Floats:
         """Compute with the oracle, which may move its steps."""
-        layer, x, given = self.layer(floats), floats["x"], {}
+        options: dict[str, Any] = {}
         if self.options is not None:
-            given = self.options.oracle(floats, compute_dtype(layers.dtype))
-            given["offset"] = self.others.get("query_offset", self.options.offset)
-        if self.op == "feed_forward":
-            return layers.feed_forward_vjp(x, layer)[0]
+            options = self.options.oracle(floats, compute_dtype(layers.dtype))
+            options["offset"] = self.others.get("query_offset", self.options.offset)
         if self.op == "multi_head_attention":
-            contexts: dict[str, Any] = {name: floats.get(name) for name in ("context", "value_context")}
-            return layers.multi_head_vjp(x, layer, **contexts, **given)[0]
-        kept = {name: self.others[f"keep of {name}"] / (1 - _RATE) for name in self._dropped()}
-        return layers.encoder_layer_vjp(x, layer, kept=kept, **given)[0]
+            options |= {name: floats.get(name) for name in ("context", "value_context")}
+        if self.dropped:
+            options["kept"] = {name: self.others[f"keep of {name}"] / (1 - _RATE) for name in self.dropped}
+        method = "multi_head" if self.op == "multi_head_attention" else self.op
+        result: Floats = getattr(layers, method)(floats["x"], self.with_weights(floats), **options)
+        return result
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
-        return {self.op: self.compute(LayerGradients(), floats)}
+        return {self.op: self.compute(Layers(), floats)}
 
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
         rng = np.random.default_rng(0)
-        found = bounded(lambda layers: self.compute(layers, floats), dtype, rounds_weights=rounds_weights, rng=rng)
-        return {self.op: found}
+        return bounded(lambda layers: {self.op: self.compute(layers, floats)}, dtype, rounds_weights=rounds_weights, rng=rng)
 
     def layout(self, name: str) -> tuple[str, int]:
         activations = ("x", "context", "value_context")
         return self.row["layout" if name in activations or name in self.others else "layout of w"], 0
-
-
-def _below(prefix: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
 
 
 def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.random.Generator) -> LayerProblem:
@@ -118,47 +78,46 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
     batch, d_model = batch_shape(row), row["d_model"]
     d_out = row.get("d_out") or d_model
     floats = {"x": rng.normal(size=(*batch, row["queries"], d_model)) * row["spread"]}
-    others: dict[str, np.ndarray] = {}
-    options = None
-    if op != "feed_forward":
-        given = {**row, "keys": keys_of(row), "lowest offset": 0 if row["rotary"] != "none" else -3}
-        options = options_of(given, structure, rng)
-        floats |= options.floats
-        others |= options.others
-        prefix = "" if op == "multi_head_attention" else "attention."
-        contexts = {"none": (), "context": ("context",), "both": ("context", "value_context")}[row.get("context", "none")]
-        widths = {"context": 12, "value_context": 7}
-        of_context = () if row.get("context batch") == "none" else batch
-        floats |= {name: rng.normal(size=(*of_context, row["keys"], widths[name])) for name in contexts}
-        d_keys = 12 if contexts else d_model
-        d_values = 7 if len(contexts) == 2 else d_keys
-        weights = _weights_of_heads(row, d_model, d_keys, d_values, d_out, rng)
-        floats |= {f"{prefix}{name}": x for name, x in weights.items()}
-    if op != "multi_head_attention":
-        prefix = "" if op == "feed_forward" else "feed_forward."
-        weights = _weights_of_network(row, d_model, d_out, rng)
-        floats |= {f"{prefix}{name}": x for name, x in weights.items()}
-    problem = LayerProblem(row, floats, others, op=op, options=options)
+    layer: Any
+    if op == "feed_forward":
+        layer = _network(row, d_model, d_out, rng)
+        return LayerProblem(row, floats | layer.arrays(), op=op, layer=layer)
+    lowest = 0 if row["rotary"] != "none" else -3
+    options = options_of({**row, "keys": keys_of(row), "lowest offset": lowest}, structure, rng)
+    of_context = () if row.get("context batch") == "none" else batch
+    contexts = {"none": (), "context": ("context",), "both": ("context", "value_context")}[row.get("context", "none")]
+    floats |= {name: rng.normal(size=(*of_context, row["keys"], _WIDTHS[name])) for name in contexts}
+    d_keys = _WIDTHS["context"] if contexts else d_model
+    d_values = _WIDTHS["value_context"] if len(contexts) == 2 else d_keys
+    layer = _heads(row, (d_model, d_keys, d_values, d_out), rng)
+    dropped: tuple[str, ...] = ()
     if op == "encoder_layer":
-        for norm in ("norm_1", "norm_2"):
-            parts = {"both": ("weight", "bias"), "none": ()}.get(row[f"parts of {norm}"], (row[f"parts of {norm}"],))
-            floats |= _weights_of_norm(norm, row, d_model, rng, parts)
-        for norm in ("post_norm_1", "post_norm_2"):
-            floats |= _weights_of_norm(norm, row, d_model, rng)
-        others |= {f"keep of {name}": rng.random((*batch, row["queries"], d_model)) > _RATE for name in problem._dropped()}
-    return problem
+        norms = {name: _norm(row, name, d_model, rng) for name in ("norm_1", "norm_2", "post_norm_1", "post_norm_2")}
+        network = _network(row, d_model, d_out, rng)
+        layer = mha.EncoderLayer(attention=layer, feed_forward=network, norm_first=row["norm_first"], **norms)
+        dropped = {"none": (), "both": ("attention", "feed_forward")}.get(row["dropout"], (row["dropout"],))
+    keeps = {f"keep of {name}": rng.random((*batch, row["queries"], d_model)) > _RATE for name in dropped}
+    arrays, others = floats | options.floats | layer.arrays(), options.others | keeps
+    return LayerProblem(row, arrays, others, op=op, layer=layer, options=options, dropped=dropped)
 
 
-def _weights_of_norm(
-    name: str, row: Row, width: int, rng: np.random.Generator, parts: Iterable[str] = ("weight", "bias")
-) -> dict[str, np.ndarray]:
-    has = {"LayerNorm": ("weight", "bias"), "RMSNorm": ("weight",)}.get(row[name], ())
-    return {f"{name}.{part}": 1.0 * (part == "weight") + 0.3 * rng.normal(size=width) for part in parts if part in has}
+def _parts(chosen: str, *both: str) -> Iterable[str]:
+    return {"both": both, "none": ()}.get(chosen, (chosen,))
 
 
-def _weights_of_heads(
-    row: Row, d_model: int, d_keys: int, d_values: int, d_out: int, rng: np.random.Generator
-) -> dict[str, np.ndarray]:
+def _norm(row: Row, name: str, width: int, rng: np.random.Generator) -> Any:
+    parts = _parts(row.get(f"parts of {name}", "both"), "weight", "bias")
+    weight: Any = 1 + 0.3 * rng.normal(size=width) if "weight" in parts else None
+    bias: Any = 0.3 * rng.normal(size=width) if "bias" in parts else None
+    eps = row.get(f"eps of {name}", 1e-5)
+    if row[name] in ("none", "Identity"):
+        return None if row[name] == "none" else mha.Identity()
+    return mha.RMSNorm(weight, eps) if row[name] == "RMSNorm" else mha.LayerNorm(weight, bias, eps)
+
+
+def _heads(row: Row, widths: tuple[int, ...], rng: np.random.Generator) -> mha.MultiHeadAttention:
+    """Return multi-head attention from the widths of x, the keys' and the values' source, and the result."""
+    d_model, d_keys, d_values, d_out = widths
     kv, heads, width = row["kv_heads"], heads_of(row), row["head_dim"]
     of_value = width if row["value_dim"] == "the same" else row["value_dim"]
     shapes = {
@@ -167,21 +126,26 @@ def _weights_of_heads(
         "w_v": (d_values, kv * of_value),
         "w_o": (heads * of_value, d_out),
     }
-    found = {name: rng.normal(size=shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}
-    found |= {name: 0.3 * rng.normal(size=shapes[f"w_{name[-1]}"][1]) for name in row["b of heads"]}
-    for norm in ("norm_q", "norm_k"):
-        found |= _weights_of_norm(norm, row, width, rng)
+    fields: dict[str, Any] = _weights(shapes, row["b of heads"], rng)
+    fields |= {name: _norm(row, name, width, rng) for name in ("norm_q", "norm_k")}
     if row["rotary"] != "none":
         pairs = width // 4 if row["rotary"] == "half of them" else width // 2
         angles = rng.normal(size=(row["queries"] + 80, pairs)) * 2
-        found |= {"rotary.cos": np.cos(angles), "rotary.sin": np.sin(angles)}
-    return found
+        fields["rotary"] = mha.Rotary(np.cos(angles), np.sin(angles), interleaved=row["rotary"] == "interleaved")
+    if row["groups"] > 1 or row["kv_heads given"]:
+        fields["num_kv_heads"] = kv
+    return mha.MultiHeadAttention(num_heads=heads, **fields)
 
 
-def _weights_of_network(row: Row, d_model: int, d_out: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _network(row: Row, d_model: int, d_out: int, rng: np.random.Generator) -> mha.FeedForward:
     d_ff = row["d_ff"]
     shapes = {"w_1": (d_model, d_ff), "w_2": (d_ff, d_out)} | ({"w_g": (d_model, d_ff)} if row["gate"] != "none" else {})
-    found = {name: rng.normal(size=shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}
-    parts = {"both": ("b_1", "b_2"), "none": ()}.get(row["b of network"], (row["b of network"],))
-    biases = [*parts, *(["b_g"] if row["gate"] == "w_g and b_g" else [])]
-    return found | {name: 0.3 * rng.normal(size=shapes[f"w_{name[-1]}"][1]) for name in biases}
+    biases = [*_parts(row["b of network"], "b_1", "b_2"), *(["b_g"] if row["gate"] == "w_g and b_g" else [])]
+    fields: dict[str, Any] = dict.fromkeys(("b_1", "b_2")) | _weights(shapes, biases, rng)
+    return mha.FeedForward(**fields, activation=row["activation"])
+
+
+def _weights(shapes: Mapping[str, tuple[int, int]], biases: Iterable[str], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return matrices of these shapes, and biases: ``b_q`` is as wide as ``w_q``."""
+    weights = {name: rng.normal(size=shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}
+    return weights | {name: 0.3 * rng.normal(size=shapes[f"w_{name[-1]}"][1]) for name in biases}

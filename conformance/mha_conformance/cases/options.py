@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import numpy as np
 
 import mha_core as mha
+from mha_core.plugin import Grid
+from mha_core.shared import Bias
 
 from ..oracle.attention import Floats
+from . import masks
 from .attention_axes import BANDS, OFFSETS, batch_shape
 from .covering import Row
-from .features import KeyBias, relative_buckets
+from .masks import WrittenMask
 
 RATE = 0.25
 """The share of weights that dropout drops."""
@@ -25,6 +30,16 @@ Arrays = Mapping[str, Any]
 """Arrays of a backend by name."""
 Make = Callable[[Arrays], Any]
 """Makes an option of a call from the arrays of the problem."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeyBias(Bias):
+    """A bias of a type that core does not know: slope times the index of the key."""
+
+    slope: float
+
+    def block(self, grid: Grid) -> Any:
+        return self.slope * grid.xp.astype(grid.key_index, grid.dtype)
 
 
 @dataclass
@@ -37,13 +52,24 @@ class Options:
     others: dict[str, np.ndarray] = field(default_factory=dict)
     """Arrays of booleans and integers by name: masks, lengths, segments, offsets."""
     masks: list[tuple[Make, np.ndarray]] = field(default_factory=list)
-    """The parts of the mask, each as an option and as an array that broadcasts to (..., H, L, S)."""
+    """The masks that are combined by ``&``, each as an option and as an array that broadcasts to (..., H, L, S)."""
     bias: Make | None = None
     whole_bias: Callable[[Mapping[str, Floats], str], Floats] | None = None
     """Returns the bias as an array that broadcasts likewise, from the floating arrays and the dtype of the scores."""
     buckets: np.ndarray | None = None
     """The buckets of a relative bias, (L, S), or (..., 1, L, S) with an offset for each element of the batch."""
     offset: Any = None
+
+    def add_mask(self, mask: WrittenMask) -> None:
+        """Combine a mask with those before by ``&``."""
+        arrays, make = mask.by_name(f"array of mask {len(self.masks)},")
+        self.others |= arrays
+        self.masks.append((make, mask.allowed))
+
+    def add_array_bias(self, x: np.ndarray) -> None:
+        """Add a bias that is an array."""
+        self.floats["bias"] = x
+        self.bias, self.whole_bias = (lambda arrays: arrays["bias"]), (lambda floats, wide: floats["bias"])
 
     @property
     def visible(self) -> np.ndarray:
@@ -55,11 +81,9 @@ class Options:
 
     def make(self, arrays: Arrays) -> dict[str, Any]:
         """Return the options of the call."""
-        masks = [make(arrays) for make, _ in self.masks]
-        mask = masks[0] if masks else None
-        for other in masks[1:]:
-            mask = mask & other
-        given = {
+        made = [make(arrays) for make, _ in self.masks]
+        mask = reduce(and_, made) if made else None
+        every = {
             "mask": mask,
             "bias": None if self.bias is None else self.bias(arrays),
             "sink": arrays.get("sink"),
@@ -68,16 +92,16 @@ class Options:
             "query_offset": arrays.get("query_offset", self.offset),
             "weight_dropout": mha.weight_dropout(RATE, keep=arrays["keep"]) if "keep" in arrays else None,
         }
-        return {name: option for name, option in given.items() if option is not None}
+        return {name: option for name, option in every.items() if option is not None}
 
     def oracle(self, floats: Mapping[str, Floats], wide: str) -> dict[str, Any]:
         """Return the same options as the oracle takes them. A bias of -inf masks, although what it masks may not hold NaN."""
         allowed, bias = self.visible, None if self.whole_bias is None else self.whole_bias(floats, wide)
         if bias is not None:
             allowed, bias = allowed & (bias > -np.inf), np.where(bias > -np.inf, bias, 0.0)
-        given = {"allowed": allowed, "bias": bias, "sink": floats.get("sink")}
         kept = {"kept_weights": self.others["keep"] / (1 - RATE)} if "keep" in self.others else {}
-        return given | {"softcap": self.row["softcap"], "scale": self.row["scale"]} | kept
+        settings = {"softcap": self.row["softcap"], "scale": self.row["scale"], "sink": floats.get("sink")}
+        return {"allowed": allowed, "bias": bias, **settings, **kept}
 
 
 def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Options:
@@ -109,52 +133,51 @@ def heads_of(row: Row) -> int:
 
 
 def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random.Generator, rng: np.random.Generator) -> None:
-    row = made.row
-    band = BANDS[row["band"]]
-    if band is not None:
-        low, high = band
-        inside = (k - q >= (-np.inf if low is None else low)) & (k - q <= (np.inf if high is None else high))
-        of_band = mha.causal() if band == (None, 0) else mha.window(None if low is None else -low, high)
-        made.masks.append((lambda arrays: of_band, inside))
+    row, add, limits = made.row, made.add_mask, BANDS[made.row["band"]]
+    if limits is not None:
+        add(masks.band(q, k, *limits))
     if row["lengths"] != "none":
-        _add_lengths(made, structure, rng)
+        add(masks.key_lengths(k, _lengths(row, structure, rng)))
     if row["packed"] != "none":
-        _add_packed(made, structure)
+        add(masks.packed(_packed(row, structure)))
     if row["array"] != "none":
         allowed = rng.random(_array_shape(row["array"], row)) < 0.6
         if row["array"] == "tiles":
             _clear_tiles(allowed)
-        made.others["mask"] = allowed
-        made.masks.append((lambda arrays: mha.array_mask(arrays["mask"]), allowed))
-    if row["term"] != "none":
-        _add_term(made, q, k, rng)
+        elif row["array"] == "without the first query":
+            allowed[..., :1, :] = False
+        add(masks.array(allowed))
+    if row["term"] == "or":
+        add(masks.band(q, k, None, 0) | masks.prefix(k, 3))
+    elif row["term"] == "not":
+        add(~masks.band(q, k, -3, 1))
+    elif row["term"] == "chunks":
+        add(masks.chunks(q, k, 37))
+    elif row["term"] == "segments":
+        add(masks.segments(*(rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))))
 
 
-def _add_lengths(made: Options, structure: np.random.Generator, rng: np.random.Generator) -> None:
-    k, keys, kind = np.arange(made.row["keys"]), made.row["keys"], made.row["lengths"]
+def _lengths(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> int | np.ndarray:
+    keys, kind, shape = row["keys"], row["lengths"], batch_shape(row)
     if kind == "int":
-        n = int(structure.integers(0, keys + 1))
-        made.masks.append((lambda arrays: mha.key_lengths(n), k < n))
-        return
-    shape = batch_shape(made.row)
+        return int(structure.integers(0, keys + 1))
     lengths = rng.integers(min(1, keys), keys + 1, size=(1,) * len(shape) if kind == "array of one" else shape)
     if kind != "array of one":
         lengths.flat[0] = keys
     if kind == "array with 0":
         lengths.flat[-1] = 0
-    made.others["key_lengths"] = lengths
-    made.masks.append((lambda arrays: mha.key_lengths(arrays["key_lengths"]), k < lengths[..., None, None, None]))
+    return lengths
 
 
-def _add_packed(made: Options, structure: np.random.Generator) -> None:
-    length = made.row["queries"]
-    count = {"few": 3, "with empty ones": 7, "many": 290}[made.row["packed"]]
-    cuts = np.sort(structure.integers(0, length + 1, size=count - 1))
-    if made.row["packed"] == "with empty ones":
+def _packed(row: Row, structure: np.random.Generator) -> list[int]:
+    length = row["queries"]
+    count = {"few": 3, "with empty ones": 7, "many": 290}[row["packed"]]
+    few = row["packed"] == "few" and length > 2  # of several sequences, one so long that no window is as wide
+    low, high = (1, length // 3 + 1) if few else (0, length)
+    cuts = np.sort(structure.integers(low, high, endpoint=True, size=count - 1))
+    if row["packed"] == "with empty ones":
         cuts[: count // 2] = cuts[0]
-    lengths = [int(n) for n in np.diff(np.concatenate([[0], cuts, [length]]))]
-    ids = np.repeat(np.arange(count), lengths)
-    made.masks.append((lambda arrays: mha.packed(lengths), ids[:, None] == ids[None, :]))
+    return [int(n) for n in np.diff(np.concatenate([[0], cuts, [length]]))]
 
 
 def _array_shape(kind: str, row: Row) -> tuple[int, ...]:
@@ -168,6 +191,7 @@ def _array_shape(kind: str, row: Row) -> tuple[int, ...]:
         "heads": (heads, queries, keys),
         "batch": (*batch, 1, 1, keys),
         "batch of one": (*(1 for _ in batch), 1, queries, keys),
+        "without the first query": (*batch, 1, queries, keys),
         "whole": (*batch, heads, queries, keys),
     }[kind]
 
@@ -179,26 +203,6 @@ def _clear_tiles(allowed: np.ndarray) -> None:
         for part in (slice(0, size // 7), slice(size // 2, size // 2 + size // 9), slice(size - size // 8, size)):
             allowed[(slice(None), part)[:: 1 if axis else -1]] = False
     allowed[: allowed.shape[0] // 2, allowed.shape[1] // 2 :] = False
-
-
-def _add_term(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Generator) -> None:
-    """Add a mask that is no array, band, lengths or packed sequences, or not by itself."""
-    row, add = made.row, made.masks.append
-    if row["term"] == "or":
-        add((lambda arrays: mha.causal() | mha.prefix(5), (k <= q) | (k < 5)))
-    elif row["term"] == "not":
-        add((lambda arrays: ~mha.window(3, 1), ~((k >= q - 3) & (k <= q + 1))))
-    elif row["term"] == "chunks":
-        add((lambda arrays: mha.chunks(37), q // 37 == k // 37))
-    else:
-        of_query, of_key = (rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))
-        made.others |= {"segments of queries": of_query, "segments of keys": of_key}
-        add(
-            (
-                lambda arrays: mha.segments(arrays["segments of queries"], arrays["segments of keys"]),
-                of_query[..., None, :, None] == of_key[..., None, None, :],
-            )
-        )
 
 
 def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Generator) -> None:
@@ -218,16 +222,15 @@ def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Genera
         made.bias = lambda arrays: mha.relative_bias(arrays["table"], bidirectional=both, max_distance=5)
 
         def whole(floats: Mapping[str, Floats], wide: str) -> Floats:
-            found = floats["table"][buckets]
-            return np.moveaxis(found[..., 0, :, :, :] if found.ndim > 3 else found, -1, -3)
+            of_pairs = floats["table"][buckets]
+            return np.moveaxis(of_pairs[..., 0, :, :, :] if of_pairs.ndim > 3 else of_pairs, -1, -3)
 
         made.whole_bias = whole
     else:
         x = rng.normal(size=_array_shape(kind, row))
         if kind == "-inf":
             x[rng.random(x.shape) < 0.2] = -np.inf
-        made.floats["bias"] = x
-        made.bias, made.whole_bias = (lambda arrays: arrays["bias"]), (lambda floats, wide: floats["bias"])
+        made.add_array_bias(x)
 
 
 def _slopes(heads: int) -> np.ndarray:
@@ -235,3 +238,17 @@ def _slopes(heads: int) -> np.ndarray:
     n = 1 << (heads.bit_length() - 1)
     slopes: np.ndarray = 2.0 ** np.concatenate([-8 * np.arange(1, n + 1) / n, -4 * np.arange(1, 2 * (heads - n), 2) / n])
     return slopes
+
+
+def relative_buckets(distance: np.ndarray, *, bidirectional: bool) -> np.ndarray:
+    """Return the bucket, of 8, of each distance key position - query position, with a maximal distance of 5.
+
+    Of the n buckets of a direction, n / 2 hold one distance each, and the others logarithmic ranges: bucket
+    n / 2 + floor(n / 2 * log(2 d / n) / log(2 * 5 / n)), at most n - 1 (Raffel et al. 2020, section 2.1).
+    """
+    n = 4 if bidirectional else 8
+    back = np.minimum(np.abs(distance) if bidirectional else np.maximum(-distance, 0), 5)
+    exact = n // 2
+    ratio = np.log(np.maximum(back, exact) / exact) / np.log(5 / exact)
+    far = np.minimum(n - 1, exact + (exact * ratio).astype(int))
+    return np.where(back < exact, back, far) + (np.where(distance > 0, n, 0) if bidirectional else 0)

@@ -1,4 +1,4 @@
-"""Calls of the pieces (linear, norms, activations, rotary), with NumPy's answer and a bound on the error.
+"""Calls of the pieces (linear, norms, activations, rotary): their axes, and problems from rows of these.
 
 Bounds are in unit roundoffs of the arrays' dtype: pieces may be computed in half precision, except the norms. The constants
 leave room for two or three roundings more than the formula needs.
@@ -6,8 +6,10 @@ leave room for two or three roundings more than the formula needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,64 +18,150 @@ import mha_core as mha
 
 from ..oracle import reference
 from ..oracle.attention import Floats
-from ..oracle.magnitudes import activation_magnitude, linear_magnitude, norm_magnitude, rotary_magnitude
+from ..oracle.magnitudes import MAGNITUDES
 from ..oracle.tolerance import SMALLEST, UNIT_ROUNDOFF
+from .covering import Row
+from .problem import Bounded, Problem
+
+PIECES = ("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary")
+NAMES = {
+    "linear": ("x", "w", "b"),
+    "layer_norm": ("x", "weight", "bias"),
+    "rms_norm": ("x", "weight"),
+    "rotary": ("x", "cos", "sin"),
+    "embedding": ("ids", "table"),
+    "dropout": ("x", "keep"),
+    **dict.fromkeys(("gelu", "relu", "silu"), ("x",)),
+}
+"""The arguments of each piece."""
+WIDTHS = (1, 2, 3, *(edge + by for edge in (16, 64, 256, 1024, 4096) for by in (-1, 0, 1)))
+ROWS: dict[str, tuple[int, ...]] = {
+    "one axis": (),
+    "none": (0,),
+    "one": (1,),
+    "few": (3,),
+    "many": (1030,),
+    "two axes": (2, 65),
+    "three axes": (2, 1, 3),
+    "an empty axis": (2, 0, 3),
+}
+LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
+MOST_NUMBERS = 2**19
 
 
-@dataclass(frozen=True)
-class PieceCall:
-    """The call ``operation(*arrays, **options)``. An omitted array is None."""
+def axes_of_piece(op: str) -> dict[str, list[Any]]:
+    """Return the axes of the calls of an operation, with their values."""
+    axes: dict[str, list[Any]] = {"rows": list(ROWS), "layout": list(LAYOUTS), "spread": [1.0, 30.0, 1e-3]}
+    if op == "rotary":
+        return axes | {
+            "width": [2, 4, 10, 64, 128, 130, 256],
+            "half": ["all", "some", "one pair"],
+            "tables": ["of positions", "of each element", "of one row", "of one axis"],
+            "interleaved": [True, False],
+        }
+    axes["width"] = list(WIDTHS)
+    if op == "linear":
+        return axes | {"outputs": [1, 2, 17, 64, 257, 1025], "b": [True, False], "layout of w": list(LAYOUTS)}
+    if op in ("layer_norm", "rms_norm"):
+        parts = ["none", "weight", "bias", "both"] if op == "layer_norm" else ["none", "weight"]
+        return axes | {"parts": parts, "eps": [1e-5, 0.5, 1e-9], "mean": [0.0, 5.0]}
+    axes["infinite"] = [False, True]
+    return axes | ({"approximate": ["none", "tanh"]} if op == "gelu" else {})
 
-    name: str
-    operation: Callable[..., Any]
-    exact: Callable[..., Floats]
-    arrays: tuple[np.ndarray | None, ...]
-    magnitude: Callable[..., Any]
-    """Bound divided by u, from the same arrays: the sum of the absolute terms of the answer, times the number of roundings."""
+
+def possible(row: Row, *, share: float = 1.0) -> bool:
+    """Return whether a call can have all of these values; axes that have no value yet do not count.
+
+    share: of the size that is allowed.
+    """
+    width = row.get("width", 1)
+    if "half" in row and row["half"] == "some" and row.get("width", 4) < 4:
+        return False
+    rows = max(1, math.prod(ROWS[row.get("rows", "one")]))
+    return max(rows * width, width * row.get("outputs", 1), rows * row.get("outputs", 1)) <= share * MOST_NUMBERS
+
+
+@dataclass
+class PieceProblem(Problem):
+    """A call of a piece; its result is named after the operation, and its arrays after the arguments."""
+
+    op: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
-    def bound(self, exact: Floats, rounded: tuple[Floats | None, ...], dtype: str) -> Floats:
-        """Return the bound on each element of the error."""
-        u = UNIT_ROUNDOFF[dtype]
+    def arguments(self, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments of the call; None for one that is omitted."""
+        return tuple(arrays.get(name) for name in NAMES[self.op])
+
+    def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.op: getattr(mha, self.op)(*self.arguments(arrays), **self.options)}
+
+    def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
+        return {self.op: getattr(reference, self.op)(*self.arguments(floats), **self.options)}
+
+    def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
+        exact = self.exact(floats)[self.op]
         both = 2.0 if dtype == "float64" else 1.0  # the reference computes in float64 too, and rounds as well
         size = np.where(np.isfinite(exact), np.abs(exact), 0)
-        return both * u * (self.magnitude(*rounded) + size) + SMALLEST[dtype]
+        return {self.op: (exact, both * UNIT_ROUNDOFF[dtype] * (self.magnitude(floats) + size) + SMALLEST[dtype])}
+
+    def magnitude(self, floats: Mapping[str, Floats]) -> Any:
+        """Return the sum of the absolute terms of the result, times the number of roundings: the bound divided by u."""
+        return MAGNITUDES[self.op](*self.arguments(floats), **self.options)
+
+    def layout(self, name: str) -> tuple[str, int]:
+        of_weights = name not in ("x", "d") and name not in self.others
+        return self.row.get("layout of w", "contiguous") if of_weights else self.row["layout"], 0
 
 
-def piece_calls(rng: np.random.Generator, op: str) -> Iterator[PieceCall]:
-    """Yield every kind of call of one operation; nothing for an operation that is not in ``PIECES``."""
+def piece_problem(op: str, row: Row, rng: np.random.Generator) -> PieceProblem:
+    """Draw a call whose axes have the values of ``row``."""
+    width, rows, options = row["width"], ROWS[row["rows"]], {}
 
     def normal(*shape: int) -> np.ndarray:
         return rng.normal(size=shape)
 
+    floats = {"x": normal(*rows, width) * row["spread"]}
     if op == "linear":
-        for shape in [(3, 5), (2, 3, 16), (7,), (0, 4), (2, 130, 64)]:
-            w = normal(shape[-1], 6)
-            yield PieceCall("with b", mha.linear, reference.linear, (normal(*shape), w, normal(6)), linear_magnitude)
-            yield PieceCall("without b", mha.linear, reference.linear, (normal(*shape), w), linear_magnitude)
+        floats |= {"w": normal(width, row["outputs"])} | ({"b": normal(row["outputs"])} if row["b"] else {})
     elif op in ("layer_norm", "rms_norm"):
-        operation, exact = getattr(mha, op), getattr(reference, op)
-        for shape in [(3, 5), (2, 3, 16), (7,), (0, 4), (2, 130, 64)]:
-            parts = [normal(shape[-1]) for _ in range(2 if op == "layer_norm" else 1)]
-            x = 3 * normal(*shape) + 1
-            yield PieceCall("plain", operation, exact, (x,), norm_magnitude)
-            yield PieceCall("affine", operation, exact, (x, *parts), norm_magnitude)
-            yield PieceCall("only the last", operation, exact, (x, *(None,) * (len(parts) - 1), parts[-1]), norm_magnitude)
-            yield PieceCall("eps", operation, exact, (x, *parts), norm_magnitude, {"eps": 0.5})
-    elif op in ("gelu", "relu", "silu"):
-        settings: list[dict[str, Any]] = [{"approximate": "none"}, {"approximate": "tanh"}] if op == "gelu" else [{}]
-        for options in settings:
-            for x in (3 * normal(4, 5), normal(0, 3), normal(3, 70, 100), np.asarray([0.0, -0.0, 1e-3, 30.0, -30.0])):
-                yield PieceCall(
-                    " ".join(options.values()), getattr(mha, op), getattr(reference, op), (x,), activation_magnitude, options
-                )
+        floats["x"] += row["mean"]
+        floats |= {name: normal(width) for name in ("weight", "bias") if row["parts"] in (name, "both")}
+        options = {"eps": row["eps"]}
     elif op == "rotary":
-        for interleaved in (True, False):
-            for length, width, table in [(4, 8, (4, 4)), (3, 10, (2, 1, 3, 3)), (1, 2, (1, 1)), (5, 4, (2,))]:
-                angles = 3 * normal(*table)  # of positions, of positions in each batch element, or one for all positions
-                arrays = (normal(2, 3, length, width), np.cos(angles), np.sin(angles))
-                name = "interleaved" if interleaved else "halves"
-                yield PieceCall(name, mha.rotary, reference.rotary, arrays, rotary_magnitude, {"interleaved": interleaved})
+        x = floats["x"] = normal(*rows[:-1], *(rows[-1:] or (4,)), width) * row["spread"]
+        half = {"all": width // 2, "some": width // 4, "one pair": 1}[row["half"]]
+        lead = {"of each element": x.shape[:-1], "of one row": (1,), "of one axis": ()}.get(row["tables"], x.shape[-2:-1])
+        angles = 3 * normal(*lead, half)
+        floats |= {"cos": np.cos(angles), "sin": np.sin(angles)}
+        options = {"interleaved": row["interleaved"]}
+    elif op == "gelu":
+        options = {"approximate": row["approximate"]}
+    elif op == "relu":  # it has no derivative at 0
+        floats["x"] = np.where(np.abs(floats["x"]) < 1e-3 * row["spread"], row["spread"], floats["x"])
+    if row.get("infinite"):
+        each = max(1, floats["x"].size // 7)
+        floats["x"].flat[::each] = np.resize([np.inf, np.nan, -3e4, 0.0, -0.0], len(floats["x"].flat[::each]))
+    return PieceProblem(row, floats, op=op, options=options)
 
 
-PIECES = ("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary")
+_SHAPES = [("few", 4), ("three axes", 16), ("one axis", 10), ("none", 4), ("two axes", 64)]
+_TRIED: dict[str, tuple[Any, ...]] = {
+    "spread": (10.0,),
+    "outputs": (6,),
+    "mean": (1.0,),
+    "eps": (1e-5, 0.5),
+    "half": ("all",),
+    "infinite": (False,),
+    **dict.fromkeys(("layout", "layout of w"), ("contiguous",)),
+}
+"""The values of some axes that ``piece_problems`` tries; of the others it tries all."""
+
+
+def piece_problems(op: str, rng: np.random.Generator) -> Iterator[PieceProblem]:
+    """Draw a small call of every kind of one operation; nothing for an operation that is not in ``PIECES``."""
+    if op not in PIECES:
+        return
+    kinds = {name: _TRIED.get(name, values) for name, values in axes_of_piece(op).items() if name not in ("rows", "width")}
+    for rows, width in _SHAPES:
+        for values in product(*kinds.values()):
+            yield piece_problem(op, {"rows": rows, "width": width, **dict(zip(kinds, values, strict=True))}, rng)

@@ -46,14 +46,14 @@ class Problem:
         """Return the exact results with bounds on the errors of a computation in ``dtype``."""
         raise NotImplementedError
 
-    def poisoned(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
+    def with_poison(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return the arrays with NaN and inf in all places that the result must not depend on."""
         return dict(floats)
 
     def sizes(self, floats: Mapping[str, Floats]) -> dict[str, float]:
         """Return the typical size of each result, before its terms cancel."""
-        found = {name: x[np.isfinite(x)] for name, x in self.exact(floats).items()}
-        return {name: float(np.sqrt(np.mean(x**2))) if x.size else 0.0 for name, x in found.items()}
+        finite = {name: x[np.isfinite(x)] for name, x in self.exact(floats).items()}
+        return {name: float(np.sqrt(np.mean(x**2))) if x.size else 0.0 for name, x in finite.items()}
 
     def constant(self, floats: Mapping[str, Floats]) -> dict[str, np.ndarray]:
         """Return, for some arrays, where the results do not depend on them: gradients there are exactly 0."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .masks import Make, WrittenMask, literal, random_mask
+from .attention_problem import ARGUMENTS, AttentionProblem
+from .covering import Row
+from .masks import WrittenMask, literal, random_mask
+from .options import Options
 
 
 @dataclass(frozen=True)
@@ -46,86 +48,53 @@ class Limits:
 
 
 @dataclass
-class RandomProblem:
-    """One attention problem in NumPy arrays, with its options for a call and for the oracle."""
+class RandomProblem(AttentionProblem):
+    """An attention problem that is written as code."""
 
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
-    mask: WrittenMask | None
-    allowed: np.ndarray | None
-    bias: np.ndarray | None
-    sink: np.ndarray | None
-    softcap: float | None
-    offset: int
-
-    def options(self, make: Make) -> dict[str, Any]:
-        """Return the options of a call; ``make`` turns NumPy arrays into the backend's."""
-        return {
-            "mask": None if self.mask is None else self.mask(make),
-            "bias": None if self.bias is None else make(self.bias),
-            "sink": None if self.sink is None else make(self.sink),
-            "softcap": self.softcap,
-            "query_offset": self.offset,
-        }
+    mask: WrittenMask | None = None
 
     def __str__(self) -> str:
         """Return the shapes and the options as code."""
-        shapes = (f"{name} {getattr(self, name).shape}" for name in ("query", "key", "value"))
-        arrays = {name: literal(x) for name in ("bias", "sink") if (x := getattr(self, name)) is not None}
-        options = {"mask": None if self.mask is None else str(self.mask), **arrays, "softcap": self.softcap}
-        options["query_offset"] = self.offset
+        shapes = (f"{name} {self.floats[name].shape}" for name in ARGUMENTS)
+        arrays = {name: literal(x) for name in ("bias", "sink") if (x := self.floats.get(name)) is not None}
+        options = {"mask": self.mask, **arrays, "softcap": self.row["softcap"], "query_offset": self.settings.offset}
         return f"{', '.join(shapes)}; {', '.join(f'{name}={x}' for name, x in options.items() if x is not None)}"
 
     @property
-    def oracle(self) -> dict[str, Any]:
-        """The same options as the oracle takes them."""
-        return {"allowed": self.allowed, "bias": self.bias, "sink": self.sink, "softcap": self.softcap}
+    def allowed(self) -> np.ndarray | None:
+        """The mask as an array; None if there is none."""
+        return None if self.mask is None else self.settings.visible
 
-    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> RandomProblem:
-        """Return the problem with ``function`` applied to every floating array, for example to round it to another dtype."""
-        names = ("query", "key", "value", "bias", "sink")
-        changes: dict[str, Any] = {name: function(x) for name in names if (x := getattr(self, name)) is not None}
-        return replace(self, **changes)
-
-    def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return which keys and which values any query may see, in the shapes of key and value without the last axis."""
-        *batch, heads, queries, keys = np.broadcast_shapes(
-            (*self.query.shape[:-3], *self.query.shape[-3:-1], 1),
-            (*self.value.shape[:-3], 1, 1, self.key.shape[-2]),
-        )
-        allowed = np.broadcast_to(True if self.allowed is None else self.allowed, (*batch, heads, queries, keys))
-        groups = heads // self.key.shape[-3]
-        seen: np.ndarray = np.any(allowed, axis=-2).reshape(*batch, self.key.shape[-3], groups, keys)
-        seen = np.any(seen, axis=-2)
-        key_seen: np.ndarray = np.any(seen, axis=0, keepdims=True) if self.key.shape[0] == 1 else seen
-        return key_seen, seen
+    @property
+    def bias(self) -> np.ndarray | None:
+        return self.floats.get("bias")
 
     def poisoned(self) -> tuple[np.ndarray, np.ndarray]:
         """Return key with NaN, and value with inf, wherever no query may look."""
-        key, value = self.key.copy(), self.value.copy()
-        key_seen, value_seen = self.seen()
-        key[~key_seen] = np.nan
-        value[~value_seen] = np.inf
-        return key, value
+        poisoned = self.with_poison(self.floats)
+        return poisoned["key"], poisoned["value"]
 
 
 def random_problem(rng: np.random.Generator, limits: Limits = Limits(), *, dtype: Any = np.float64) -> RandomProblem:
     """Draw a problem: grouped heads, broadcasting keys, another value width, any mask expression and any options."""
     batch, key_heads, groups, queries, keys, width, value_width = limits.shape(rng)
-    heads = key_heads * groups
-    offset = int(rng.integers(-3, 4))
-    mask, allowed = None, None
+    heads, offset = key_heads * groups, int(rng.integers(-3, 4))
+    row: Row = {"lse": True, "scale": None, "softcap": None, "scores": "plain", "layout": "contiguous"}
+    settings = Options(row, offset=offset)
+    mask = None
     if rng.random() < limits.masked:
-        mask, allowed = random_mask(rng, queries, keys, offset, batch, heads, depth=limits.depth)
-    return RandomProblem(
-        query=(rng.normal(size=(batch, heads, queries, width)) * limits.times).astype(dtype),
-        key=rng.normal(size=(batch if rng.random() < 0.5 else 1, key_heads, keys, width)).astype(dtype),
-        value=rng.normal(size=(batch, key_heads, keys, value_width)).astype(dtype),
-        mask=mask,
-        allowed=allowed,
-        bias=rng.normal(size=(heads, queries, keys)).astype(dtype) if rng.random() < limits.options else None,
-        sink=rng.normal(size=heads).astype(dtype) if rng.random() < limits.options else None,
-        softcap=2.0 if rng.random() < limits.options else None,
-        offset=offset,
-    )
+        mask, _ = random_mask(rng, queries, keys, offset, batch, heads, depth=limits.depth)
+        settings.add_mask(mask)
+    floats = {
+        "query": rng.normal(size=(batch, heads, queries, width)) * limits.times,
+        "key": rng.normal(size=(batch if rng.random() < 0.5 else 1, key_heads, keys, width)),
+        "value": rng.normal(size=(batch, key_heads, keys, value_width)),
+    }
+    if rng.random() < limits.options:
+        settings.add_array_bias(rng.normal(size=(heads, queries, keys)))
+    if rng.random() < limits.options:
+        settings.floats["sink"] = rng.normal(size=heads)
+    if rng.random() < limits.options:
+        row["softcap"] = 2.0
+    problem = RandomProblem(row, floats | settings.floats, settings.others, settings=settings, mask=mask)
+    return problem.map(lambda x: x.astype(dtype))

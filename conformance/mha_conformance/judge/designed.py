@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import BackendUnderTest
-from ..cases import attention_axes, layer_axes, piece_axes
+from ..cases import attention_axes, layer_axes, pieces
 from ..cases.attention_gradients import attention_gradient_problem, axes_of_gradients
 from ..cases.attention_problem import attention_problem
 from ..cases.covering import Covering, Row
@@ -18,7 +17,7 @@ from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
 from ..report.evidence import evidence
-from .held import Judge
+from .held import Judge, KernelJudge
 
 SECONDS, QUICK_SECONDS = 10.0, 1.0
 """Seconds that one kernel of attention is judged for in float32 or float64. In half precision it is half as long."""
@@ -75,11 +74,11 @@ def design_of(
         axes = axes_of_gradients(features, half=dtype in ("float16", "bfloat16"))
         possible = partial(attention_axes.possible, share=0.5)  # the oracle keeps twice as many arrays
     elif op.endswith("_vjp"):
-        axes, possible = axes_of_piece_gradients(op.removesuffix("_vjp")), piece_axes.possible
+        axes, possible = axes_of_piece_gradients(op.removesuffix("_vjp")), pieces.possible
     elif op in layer_axes.LAYERS:
         axes, possible = layer_axes.axes_of_layer(op, features), layer_axes.possible
     else:
-        axes, possible = piece_axes.axes_of_piece(op), piece_axes.possible
+        axes, possible = pieces.axes_of_piece(op), pieces.possible
     if small:
         possible = partial(possible, share=1 / 16)  # in place of another share
         axes = {name: [value for value in values if value in SMALL.get(name, values)] for name, values in axes.items()}
@@ -96,29 +95,27 @@ def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Gene
         return piece_gradient_problem(op.removesuffix("_vjp"), row, rng)
     if op in layer_axes.LAYERS:
         return layer_problem(op, row, structure, rng)
-    return piece_axes.piece_problem(op, row, rng)
+    return pieces.piece_problem(op, row, rng)
 
 
-def judge_design(
-    backend: BackendUnderTest, op: str, kernel: str, features: Iterable[str], dtype: str, rng: np.random.Generator
-) -> Judge:
+def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str]) -> KernelJudge:
     """Judge a kernel that declares these features, or the algebra, on small problems first, and then on problems of all sizes.
 
     Each are the rows of a covering design, and then random ones. It ends when the time is up, or when the first problems were
     all refused. A failure has a note that describes the problem.
     """
-    judge = Judge(backend, op, kernel, dtype)
-    seconds = seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)
-    first, rng = rng.spawn(2)  # of the seed, however many small problems there is time for: a failure can be reproduced
-    _judge_rows(judge, design_of(op, features, dtype, first, small=True), SMALL_SHARE * seconds, first)
+    of_kernel, dtype = judge.of(op, kernel), judge.dtype
+    seconds = seconds_for(op, dtype, QUICK_SECONDS if judge.quick else SECONDS)
+    first, rng = judge.rng.spawn(2)  # of the seed, however many small problems there is time for: a failure can be reproduced
+    _judge_rows(of_kernel, design_of(op, features, dtype, first, small=True), SMALL_SHARE * seconds, first)
     design = design_of(op, features, dtype, rng)
-    _judge_rows(judge, design, (1 - SMALL_SHARE) * seconds, rng)
-    evidence.covered(f"{op} by {kernel}", dtype, judge.computed, design.counted, design.combinations)
-    evidence.runs(op, kernel, judge.computed)
-    return judge
+    _judge_rows(of_kernel, design, (1 - SMALL_SHARE) * seconds, rng)
+    evidence.covered(f"{op} by {kernel}", dtype, of_kernel.computed, design.counted, design.combinations)
+    evidence.runs(op, kernel, of_kernel.computed)
+    return of_kernel
 
 
-def _judge_rows(judge: Judge, design: Covering, seconds: float, rng: np.random.Generator) -> None:
+def _judge_rows(judge: KernelJudge, design: Covering, seconds: float, rng: np.random.Generator) -> None:
     for row in timed(design, seconds):
         if not judge.computed and sum(judge.refused.values()) >= REFUSALS:
             return

@@ -25,8 +25,22 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
 """Functions of a namespace and an array of at least two axes."""
 
 
-def _read_only(x: np.ndarray) -> np.ndarray:
-    return np.frombuffer(x.tobytes(), dtype=x.dtype).reshape(x.shape)
+NUMPY_VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "no axes": lambda x: x[0, 0, 0, ...],
+    "one axis": lambda x: x[0, 0],
+    "empty": lambda x: x[:0, 0],
+    "empty inside": lambda x: x[:, :0],
+    "contiguous": lambda x: x,
+    "in Fortran order": np.asfortranarray,
+    "stepped": lambda x: x[:, ::2, 1::2],
+    "flipped": lambda x: x[::-1, :, ::-1],
+    "flipped on one axis": lambda x: x[0, 0, ::-1],
+    "stepped backwards": lambda x: x[..., ::-2],
+    "expanded": lambda x: np.broadcast_to(x[:1], x.shape),
+    "one row": lambda x: x[1:2, 2:3],
+    "read-only": lambda x: np.frombuffer(x.tobytes(), dtype=x.dtype).reshape(x.shape),
+}
+"""Views of an array of shape (2, 3, 8) in NumPy."""
 
 
 def _unaligned(x: np.ndarray) -> np.ndarray:
@@ -34,7 +48,7 @@ def _unaligned(x: np.ndarray) -> np.ndarray:
     return np.frombuffer(bytearray(b"\0" + x.tobytes()), dtype=x.dtype, offset=1).reshape(x.shape)
 
 
-_ON_THE_HOST: dict[str, Callable[[np.ndarray], np.ndarray]] = {"read-only": _read_only, "unaligned": _unaligned}
+_ON_THE_HOST: dict[str, Callable[[np.ndarray], np.ndarray]] = {"read-only": NUMPY_VIEWS["read-only"], "unaligned": _unaligned}
 """Layouts that only NumPy can make; the library may take the memory over, or copy it."""
 WRITABLE = frozenset({*VIEWS, "unaligned"})
 """Layouts in which no two elements share memory, which can be written to."""

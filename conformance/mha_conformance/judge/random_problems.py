@@ -9,10 +9,8 @@ import math
 import time
 from dataclasses import replace
 
-import numpy as np
-
-from ..backend import BackendUnderTest
 from ..cases.problems import Limits
+from .held import Judge
 from .replay import DrawnProblem
 from .shrink import shrink
 
@@ -23,10 +21,8 @@ _FEW_LONG = ((2, 1, 2, 33, 33, 64, 64),)
 
 
 def judge_problems(
-    backend: BackendUnderTest,
-    rng: np.random.Generator,
+    judge: Judge,
     count: int,
-    dtype: str,
     *,
     check: str = "state",
     kernel: str | None = None,
@@ -36,20 +32,20 @@ def judge_problems(
 
     kernel: the name of the kernel that is recorded meanwhile, for the command that tries a failure again.
     """
-    if backend.quick and not limits.shapes:
+    if judge.quick and not limits.shapes:
         limits = replace(limits, shapes=_FEW_LONG if limits.longest > Limits.longest else _FEW)
-    end = time.monotonic() + QUICK_SECONDS if backend.quick else math.inf
-    for seed in rng.integers(2**32, size=backend.count(count)):
+    end = time.monotonic() + QUICK_SECONDS if judge.quick else math.inf
+    for seed in judge.rng.integers(2**32, size=judge.count(count)):
         if time.monotonic() > end:
             break
-        drawn = DrawnProblem(check, dtype, int(seed), limits)
-        error = drawn.error(backend)
+        drawn = DrawnProblem(check, judge.dtype, int(seed), limits)
+        error = drawn.error(judge)
         if error is not None:
-            error.add_note(_report(backend, drawn, kernel))
+            error.add_note(_report(judge, drawn, kernel))
             raise error
 
 
-def _report(backend: BackendUnderTest, drawn: DrawnProblem, kernel: str | None) -> str:
-    found, error = shrink(backend, drawn)
+def _report(judge: Judge, drawn: DrawnProblem, kernel: str | None) -> str:
+    smallest, error = shrink(judge, drawn)
     said = f"\n{type(error).__name__}: {error}" if error is not None else ""
-    return f"the smallest failing problem found: {found.problem()}{said}\ntry it again: {found.command(backend, kernel)}"
+    return f"the smallest failing problem found: {smallest.problem()}{said}\ntry it again: {smallest.command(judge, kernel)}"

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from typing import TypeAlias
 
 import numpy as np
 
@@ -25,12 +24,16 @@ from mha_core.shared import registry
 from ..backend import BackendUnderTest
 from ..cases.features import ALL_FEATURES
 from ..cases.problems import Limits, RandomProblem, random_problem
+from ..cases.weights import weights_of
 from ..find import find
 from ..probes.recorder import recorded
-from .attention import judge_poison, judge_problem, judge_weights
+from .held import Judge, judge_of
 
-Check: TypeAlias = Callable[[BackendUnderTest, RandomProblem, str], None]
-CHECKS: dict[str, Check] = {"state": judge_problem, "weights": judge_weights, "poison": judge_poison}
+CHECKS: dict[str, Callable[[Judge, RandomProblem], object]] = {
+    "state": Judge.judge_once,
+    "weights": lambda judge, problem: judge.judge_once(weights_of(problem)),
+    "poison": Judge.assert_poison_changes_no_bit,
+}
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,10 @@ class DrawnProblem:
         """Draw the problem."""
         return random_problem(np.random.default_rng(self.seed), self.limits)
 
-    def error(self, backend: BackendUnderTest) -> Exception | None:
+    def error(self, judge: Judge) -> Exception | None:
         """Return what its check raises; None if the answer is right."""
         try:
-            CHECKS[self.check](backend, self.problem(), self.dtype)
+            CHECKS[self.check](judge, self.problem())
         except Exception as error:  # a kernel that crashes has failed as well
             return error
         return None
@@ -87,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.kernel and not kernels:
         parser.error(f"no attention kernel of {backend.name} is named {given.kernel!r}")
     with recorded(kernels[0], ALL_FEATURES) if kernels else nullcontext():
-        error = drawn.error(backend)
+        error = drawn.error(judge_of(backend, drawn.dtype, np.random.default_rng(0)))
     print("the answer is right" if error is None else f"{type(error).__name__}: {error}")
     return int(error is not None)
 

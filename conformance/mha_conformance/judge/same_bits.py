@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from typing import Any
-
-from ..backend import BackendUnderTest
 
 Work = Callable[[], bytes]
+"""Computes something, and returns its bits."""
 
 
-def bits(backend: BackendUnderTest, result: Any) -> bytes:
-    """Return the bytes of an array, or of a tuple of arrays."""
-    several = result if isinstance(result, tuple) else (result,)
-    return b"".join(backend.numpy(x).tobytes() for x in several)
-
-
-def assert_same_bits(backend: BackendUnderTest, calls: dict[str, Callable[[], Any]]) -> None:
-    """Make each call twice in a row, then all of them again in reverse order."""
+def assert_same_bits(works: Mapping[str, Work]) -> None:
+    """Do each work twice in a row, then all of them again in reverse order."""
     first = {}
-    for name, call in calls.items():
-        first[name] = bits(backend, call())
-        assert bits(backend, call()) == first[name], f"{name} returned different bits the second time"
-    for name, call in reversed(calls.items()):
-        assert bits(backend, call()) == first[name], f"{name} returned different bits after other calls"
+    for name, work in works.items():
+        first[name] = work()
+        assert work() == first[name], f"{name} returned different bits the second time"
+    for name, work in reversed([*works.items()]):
+        assert work() == first[name], f"{name} returned different bits after other calls"
 
 
 def assert_same_bits_together(works: Sequence[Work]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from ..backend import BackendUnderTest
 from ..cases.problems import Limits, RandomProblem
+from .held import Judge
 from .replay import DrawnProblem
 
 SECONDS = 5.0
@@ -24,16 +24,16 @@ _SIZES = [
 ]  # fmt: skip
 
 
-def shrink(backend: BackendUnderTest, drawn: DrawnProblem) -> tuple[DrawnProblem, Exception | None]:
+def shrink(judge: Judge, drawn: DrawnProblem) -> tuple[DrawnProblem, Exception | None]:
     """Return the smallest problem found to fail the same check, and its error; if there is none, the given one and None."""
     end = time.monotonic() + SECONDS
     for longest, widest, copies, masked, options, depth in _SIZES:
         longest, widest = min(longest, drawn.limits.longest), min(widest, drawn.limits.widest)
         limits = Limits(drawn.limits.times, longest, widest, copies, masked, options, depth)
         tried = (replace(drawn, seed=seed, limits=limits) for seed in range(EACH))
-        failing = [(one, error) for one in tried if time.monotonic() <= end and (error := one.error(backend)) is not None]
+        failing = [(one, error) for one in tried if time.monotonic() <= end and (error := one.error(judge)) is not None]
         if failing:
-            return min(failing, key=lambda found: _size(found[0].problem()))
+            return min(failing, key=lambda failure: _size(failure[0].problem()))
     return drawn, None
 
 

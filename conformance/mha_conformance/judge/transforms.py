@@ -16,12 +16,11 @@ import numpy as np
 
 import mha_core as mha
 
-from ..backend import BackendUnderTest
 from ..cases.problem import Problem
 from ..oracle import tolerance
 from ..report.evidence import evidence
 from .designed import design_of, drawn, seconds_for, timed
-from .held import Judge
+from .held import Judge, KernelJudge
 
 SECONDS, QUICK_SECONDS = 4.0, 0.4
 """Seconds that one kernel of attention is judged for under one transform. ``seconds_for`` has the share of other operations."""
@@ -37,40 +36,35 @@ Floats = Mapping[str, np.ndarray]
 
 
 def judge_transform(
-    backend: BackendUnderTest,
-    transform: str,
-    apply: Callable[..., Any],
-    op: str,
-    kernel: str,
-    features: Iterable[str],
-    dtype: str,
-    rng: np.random.Generator,
-) -> Judge:
+    judge: Judge, transform: str, apply: Callable[..., Any], op: str, kernel: str, features: Iterable[str]
+) -> KernelJudge:
     """Judge a kernel, or the algebra, under a transform, on small problems of its covering design.
 
     ``apply`` is the transform as ``Backend.transforms`` has it.
     """
     judged = {"gradient": _gradient, "forward_gradient": _forward_gradient, "vmap": _vmap}[transform]
-    design = design_of(op, features, dtype, rng, small=True, more={"inputs": ("all", "first", "rest", "one"), "values": (1.0,)})
-    judge = Judge(backend, op, kernel, dtype)
-    for row in timed(design, seconds_for(op, dtype, QUICK_SECONDS if backend.quick else SECONDS)):
-        seed = int(rng.integers(2**32))
-        problems = [drawn(op, row, np.random.default_rng(seed), rng) for _ in range(_MAPPED if transform == "vmap" else 1)]
+    more = {"inputs": ("all", "first", "rest", "one"), "values": (1.0,)}
+    design = design_of(op, features, judge.dtype, judge.rng, small=True, more=more)
+    of_kernel = judge.of(op, kernel)
+    for row in timed(design, seconds_for(op, judge.dtype, QUICK_SECONDS if judge.quick else SECONDS)):
+        seed = int(judge.rng.integers(2**32))
+        count = _MAPPED if transform == "vmap" else 1
+        problems = [drawn(op, row, np.random.default_rng(seed), judge.rng) for _ in range(count)]
         try:
-            judged(judge, apply, problems, rng)
-            judge.computed += 1
+            judged(of_kernel, apply, problems)
+            of_kernel.computed += 1
             design.count()
         except mha.KernelUnsupported as error:
-            judge.refuse(error)
+            of_kernel.refuse(error)
         except Exception as error:
             error.add_note(f"the problem: {problems[0]}")
             raise
-    evidence.covered(f"{transform} of {op} by {kernel}", dtype, judge.computed, design.counted, design.combinations)
-    return judge
+    evidence.covered(f"{transform} of {op} by {kernel}", judge.dtype, of_kernel.computed, design.counted, design.combinations)
+    return of_kernel
 
 
 def _function(
-    judge: Judge, problem: Problem, arrays: Mapping[str, Any], names: Sequence[str]
+    judge: KernelJudge, problem: Problem, arrays: Mapping[str, Any], names: Sequence[str]
 ) -> Callable[..., tuple[Any, ...]]:
     """Return a function of some arrays that computes the problem."""
 
@@ -95,14 +89,14 @@ def _inputs(problem: Problem, rng: np.random.Generator) -> list[str]:
     return {"first": names[:1], "rest": names[1:]}.get(chosen) or names
 
 
-def _gradient(judge: Judge, apply: Callable[..., Any], problems: list[Problem], rng: np.random.Generator) -> None:
+def _gradient(judge: KernelJudge, apply: Callable[..., Any], problems: list[Problem]) -> None:
     """Hold the gradients of some inputs to the derivative along a direction, to zeros, and to the same bits again."""
-    problem, backend = problems[0], judge.backend
+    problem = problems[0]
     arrays, floats = judge.arrays(problem, poison=False)
-    names = _inputs(problem, rng)
-    directions = {name: _direction(floats[name], rng) for name in names}
-    towards = _towards(judge, problem, floats, rng)
-    there = [backend.array(x, judge.dtype_of_result(name)) for name, x in towards.items()]
+    names = _inputs(problem, judge.rng)
+    directions = {name: _direction(floats[name], judge.rng) for name in names}
+    towards = _towards(judge, problem, floats)
+    there = [judge.array(x, judge.dtype_of_result(name)) for name, x in towards.items()]
     inputs = [arrays[name] for name in names]
 
     def gradients() -> dict[str, Any]:
@@ -111,52 +105,52 @@ def _gradient(judge: Judge, apply: Callable[..., Any], problems: list[Problem], 
     found = gradients()
     terms = [np.zeros(0)]
     for name, x in found.items():
-        backend.assert_like(x, arrays[name])
-        gradient = backend.numpy(x).astype(np.float64)
+        judge.assert_like(x, arrays[name])
+        gradient = judge.numpy(x).astype(np.float64)
         assert gradient.shape == floats[name].shape, f"the gradient of {name} has shape {gradient.shape}"
         assert np.isfinite(gradient).all(), f"the gradient of {name} is not finite"
         zero = problem.constant(floats).get(name)
         assert zero is None or not gradient[zero].any(), f"the gradient of {name} is not 0 where nothing depends on it"
         terms.append((gradient * directions[name]).ravel())
     assert judge.bits(gradients()) == judge.bits(found), "a second, equal call gave other gradients"
-    _assert_derivative(judge, problem, floats, directions, towards, np.concatenate(terms), ", ".join(names), rng)
+    _assert_derivative(judge, problem, floats, directions, towards, np.concatenate(terms), ", ".join(names))
 
 
-def _forward_gradient(judge: Judge, apply: Callable[..., Any], problems: list[Problem], rng: np.random.Generator) -> None:
+def _forward_gradient(judge: KernelJudge, apply: Callable[..., Any], problems: list[Problem]) -> None:
     """Hold the derivatives of the results along a direction of some inputs to the oracle's."""
-    problem, backend = problems[0], judge.backend
+    problem = problems[0]
     arrays, floats = judge.arrays(problem, poison=False)
-    names = _inputs(problem, rng)
-    directions = {name: backend.rounded(_direction(floats[name], rng), judge.dtype_of(problem, name)) for name in names}
-    towards = _towards(judge, problem, floats, rng)
-    tangents = [backend.array(x, judge.dtype_of(problem, name)) for name, x in directions.items()]
+    names = _inputs(problem, judge.rng)
+    directions = {name: judge.rounded(_direction(floats[name], judge.rng), judge.dtype_of(problem, name)) for name in names}
+    towards = _towards(judge, problem, floats)
+    tangents = [judge.array(x, judge.dtype_of(problem, name)) for name, x in directions.items()]
     found = apply(_function(judge, problem, arrays, names), [arrays[name] for name in names], tangents)
     terms = [np.zeros(0)]
     for (name, towards_it), x in zip(towards.items(), found, strict=True):
-        derivative = backend.numpy(x).astype(np.float64)
+        derivative = judge.numpy(x).astype(np.float64)
         assert np.isfinite(derivative[towards_it != 0]).all(), f"the derivative of {name} is not finite"
         terms.append((np.where(towards_it == 0, 0, derivative) * towards_it).ravel())
-    _assert_derivative(judge, problem, floats, directions, towards, np.concatenate(terms), ", ".join(names), rng)
+    _assert_derivative(judge, problem, floats, directions, towards, np.concatenate(terms), ", ".join(names))
 
 
-def _vmap(judge: Judge, apply: Callable[..., Any], problems: list[Problem], rng: np.random.Generator) -> None:
+def _vmap(judge: KernelJudge, apply: Callable[..., Any], problems: list[Problem]) -> None:
     """Hold the results for each of several problems, which differ in their floating arrays only, to the oracle's."""
-    first, backend = problems[0], judge.backend
+    first = problems[0]
     problems = [replace(first, floats=problem.floats) for problem in problems]
     made = [judge.arrays(problem) for problem in problems]
     names = list(first.floats)
-    stacked = [backend.xp.stack([arrays[name] for arrays, _ in made]) for name in names]
+    stacked = [judge.xp.stack([arrays[name] for arrays, _ in made]) for name in names]
     results = apply(_function(judge, first, made[0][0], names), stacked)
     for at, (problem, (_, floats)) in enumerate(zip(problems, made, strict=True)):
-        expected = problem.expected(floats, judge.dtype, rounds_weights=backend.rounds_weights)
+        expected = problem.expected(floats, judge.dtype, rounds_weights=judge.rounds_weights)
         for (name, (exact, bound)), result in zip(expected.items(), results, strict=True):
-            tolerance.assert_within(name, backend.numpy(result)[at], exact, bound)
+            tolerance.assert_within(name, judge.numpy(result)[at], exact, bound)
 
 
-def _towards(judge: Judge, problem: Problem, floats: Floats, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _towards(judge: Judge, problem: Problem, floats: Floats) -> dict[str, np.ndarray]:
     """Return a random number for each element of the results; 0 where a result is -inf, which has no derivative."""
     return {
-        name: np.where(np.isfinite(x), judge.backend.rounded(rng.normal(size=np.shape(x)), judge.dtype_of_result(name)), 0.0)
+        name: np.where(np.isfinite(x), judge.rounded(judge.rng.normal(size=np.shape(x)), judge.dtype_of_result(name)), 0.0)
         for name, x in problem.exact(floats).items()
     }
 
@@ -169,7 +163,6 @@ def _assert_derivative(
     towards: Floats,
     terms: np.ndarray,
     names: str,
-    rng: np.random.Generator,
 ) -> None:
     """Raise AssertionError unless the sum of ``terms`` is the derivative of the results along ``directions``."""
 
@@ -183,7 +176,7 @@ def _assert_derivative(
         return np.concatenate([x.ravel() for x in changes]) / (2 * step)
 
     def moved() -> Floats:
-        return {name: x * (1 + _ROUNDINGS * u * rng.uniform(-1, 1, size=x.shape)) for name, x in floats.items()}
+        return {name: x * (1 + _ROUNDINGS * u * judge.rng.uniform(-1, 1, size=x.shape)) for name, x in floats.items()}
 
     u = tolerance.UNIT_ROUNDOFF[judge.dtype]
     fine, size, results = derivatives(floats, _STEP), problem.sizes(floats), problem.exact(floats)

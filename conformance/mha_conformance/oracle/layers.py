@@ -1,115 +1,89 @@
-"""The steps of layers in NumPy float64, and bounds on the errors of layers in a narrower dtype.
+"""Layers in NumPy float64 as sequences of steps, which give their gradients, and bounds on both.
 
-A bound is found by trying: the layer is computed a few times with the result of every step moved at random, by up to the error
-that this step may have in the dtype (as in stochastic arithmetic, Vignes 2004). What the result moves by, times ``SAFETY``, is
-allowed. Errors of one step are those of independent roundings, u sqrt(sum of squares), in the dtype of its result; sums of n
-terms, and the norms, also have the error of a sum in any order in the dtype of the scores.
+A layer of mha_core with arrays of float64 gives the weights; options are those of the oracle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from . import reference, tolerance
-from .attention import Floats, attention
-
-SAFETY = 3.0
-_STABLE = 0.15
-"""A row that moves by a greater share of its largest feature may end anywhere: a few trials say too little about it."""
+from .attention import Floats
+from .attention_gradients import Bounded
+from .steps import Named, Steps, bound_of, trials
 
 
-def trials(dtype: str) -> int:
-    """Return how often a layer is computed with moved steps.
+class Layers(Steps):
+    """The formulas of layers; exact if ``rng`` is None."""
 
-    Half precision needs more: scores of a large x are in the thousands, where one rounding may choose another key, and four
-    trials missed that in 2 of 1000 encoder layers.
-    """
-    return 16 if tolerance.UNIT_ROUNDOFF[dtype] > 1e-4 else 4
+    def multi_head(
+        self,
+        x: Floats,
+        net: Any,
+        *,
+        context: Floats | None = None,
+        value_context: Floats | None = None,
+        offset: Any = None,
+        **options: Any,
+    ) -> Floats:
+        """Compute multi-head attention of x (..., L, d) over context (..., S, d_context)."""
+        of_key = x if context is None else context
+        of_value = of_key if value_context is None else value_context
+        kv_heads = net.num_kv_heads or net.num_heads
+        q = self.heads(self.linear(x, net.w_q, net.b_q), net.num_heads)
+        k = self.heads(self.linear(of_key, net.w_k, net.b_k), kv_heads)
+        v = self.heads(self.linear(of_value, net.w_v, net.b_v), kv_heads)
+        q, k = (y if norm is None else self.norm(y, norm) for y, norm in ((q, net.norm_q), (k, net.norm_k)))
+        q, k = (y if net.rotary is None else self.rotary(y, net.rotary, offset) for y in (q, k))
+        return self.linear(self.joined(self.attention(q, k, v, **options)), net.w_o, net.b_o)
 
+    def feed_forward(self, x: Floats, net: Any) -> Floats:
+        hidden = self.activation(net.activation, self.linear(x, net.w_1, net.b_1))
+        if net.w_g is not None:
+            hidden = self.product(hidden, self.linear(x, net.w_g, net.b_g))
+        return self.linear(hidden, net.w_2, net.b_2)
 
-@dataclass(frozen=True)
-class Steps:
-    """The formulas of the steps of layers. ``rng`` None: exactly."""
+    def sublayer(
+        self,
+        x: Floats,
+        compute: Callable[[Floats], Floats],
+        norm: Any,
+        norm_first: bool,
+        kept: Floats | None = None,
+        post_norm: Any = None,
+    ) -> Floats:
+        """Compute a sublayer with its residual connection; kept: what its result is multiplied by, for dropout."""
+        y = compute(self.norm(x, norm) if norm_first else x)
+        total = self.residual(x, y if post_norm is None else self.norm(y, post_norm), kept)
+        return total if norm_first else self.norm(total, norm)
 
-    dtype: str = "float64"
-    rounds_weights: bool = False
-    rng: np.random.Generator | None = None
+    def encoder_layer(self, x: Floats, layer: Any, *, kept: Mapping[str, Floats] | None = None, **options: Any) -> Floats:
+        kept, first = kept or {}, layer.norm_first
+        attend = partial(self.multi_head, net=layer.attention, **options)
+        y = self.sublayer(x, attend, layer.norm_1, first, kept.get("attention"), layer.post_norm_1)
+        network = partial(self.feed_forward, net=layer.feed_forward)
+        return self.sublayer(y, network, layer.norm_2, first, kept.get("feed_forward"), layer.post_norm_2)
 
-    def _moved(self, y: Floats, error: Callable[[float, float], Any]) -> Floats:
-        """Return y moved by up to ``error``, a function of the unit roundoffs of the dtype and of the dtype of the scores.
+    def decoder_layer(self, y: Floats, layer: Any, *, memory: Floats) -> Floats:
+        causal, first = np.tri(y.shape[-2], dtype=bool), layer.norm_first
+        y = self.sublayer(y, partial(self.multi_head, net=layer.self_attention, allowed=causal), layer.norm_1, first)
+        y = self.sublayer(y, partial(self.multi_head, net=layer.cross_attention, context=memory), layer.norm_2, first)
+        return self.sublayer(y, partial(self.feed_forward, net=layer.feed_forward), layer.norm_3, first)
 
-        A subnormal result may also be two roundings of half the smallest number away.
-        """
-        if self.rng is None:
-            return y
-        u, wide = (tolerance.UNIT_ROUNDOFF[dtype] for dtype in (self.dtype, tolerance.compute_dtype(self.dtype)))
-        return y + (error(u, wide) + tolerance.SMALLEST[self.dtype]) * self.rng.uniform(-1, 1, size=y.shape)
-
-    def linear(self, x: Floats, w: Floats, b: Floats | None) -> Floats:
-        y = reference.linear(x, w, b)
-
-        def error(u: float, wide: float) -> Any:
-            terms, bias = np.sqrt(x**2 @ w**2), np.abs(0.0 if b is None else b)  # b may be the first term of the sum
-            return (2 * u + wide * np.sqrt(len(w))) * terms + wide * np.sqrt(len(w)) * bias + u * (bias + np.abs(y))
-
-        return self._moved(y, error)
-
-    def norm(self, x: Floats, norm: Any) -> Floats:
-        if not hasattr(norm, "eps"):  # Identity
-            return x
-        centred = hasattr(norm, "bias")
-        arguments = (x, norm.weight, norm.bias) if centred else (x, norm.weight)
-        y = (reference.layer_norm if centred else reference.rms_norm)(*arguments, eps=norm.eps)
-
-        def error(u: float, wide: float) -> Any:
-            deviation = np.sqrt(x.var(axis=-1, keepdims=True) + norm.eps)
-            of_mean = np.abs(x).max(axis=-1, keepdims=True, initial=0) / deviation if centred else 0.0
-            weight = 1.0 if norm.weight is None else np.abs(norm.weight)
-            bias = 0.0 if not centred or norm.bias is None else np.abs(norm.bias)
-            return u * (2 * np.abs(y) + bias) + wide * (4 * np.abs(y) + 4 * of_mean * weight + bias)
-
-        return self._moved(y, error)
-
-    def activation(self, name: str, x: Floats) -> Floats:
-        approximate = {"approximate": "tanh"} if name == "gelu_tanh" else {}
-        y: Floats = getattr(reference, name.removesuffix("_tanh"))(x, **approximate)
-        return self._moved(y, lambda u, wide: 2 * u * np.abs(y) + 4 * wide * np.abs(x))
-
-    def rotary(self, x: Floats, rotary: Any, offset: Any) -> Floats:
-        """Rotate x (..., heads, L, d) at positions from ``offset``, an int or an integer for each element of the batch."""
-        y = reference.rotary(x, *tables(rotary, x.shape[-2], offset), interleaved=rotary.interleaved)
-        return self._moved(y, lambda u, wide: 4 * u * np.abs(x).max(axis=-1, keepdims=True, initial=0))
-
-    def attention(self, q: Floats, k: Floats, v: Floats, **options: Any) -> Floats:
-        if self.rng is None:
-            return attention(q, k, v, **options)[0]
-        exact = tolerance.exact_attention(q, k, v, dtype=self.dtype, rounds_weights=self.rounds_weights, **options)
-        return self._moved(exact.out, lambda u, wide: exact.out_bound)
+    def stack(self, x: Floats, model: Any, layer: Callable[..., Floats], **options: Any) -> Floats:
+        """Apply ``layer`` with each layer of a model, then the model's last norm."""
+        for weights in model.layers:
+            x = layer(x, weights, **options)
+        return x if model.norm is None else self.norm(x, model.norm)
 
 
-def tables(rotary: Any, length: int, offset: Any) -> tuple[Floats, Floats]:
-    """Return cos and sin of the positions from ``offset``."""
-    at = np.arange(length) + (offset[..., None, None] if isinstance(offset, np.ndarray) else offset or 0)
-    return rotary.cos[at], rotary.sin[at]
-
-
-def bound_of(exact: Floats, moved: Iterable[Floats], dtype: str) -> Floats:
-    """Return a bound on the error of each element, from what the result moved by in each trial."""
-    furthest = np.zeros(exact.shape)
-    for each in moved:
-        furthest = np.maximum(furthest, np.abs(each - exact))
-    rows = furthest.max(axis=-1, keepdims=True, initial=0)  # of the few features of a row, one may have moved little by chance
-    rows = np.maximum(rows, rows.mean() if rows.size else 0)
-    largest = np.abs(exact).max(axis=-1, keepdims=True, initial=0)
-    rows = np.where(rows > _STABLE * largest, rows + largest, rows)  # a norm of nearly equal features may turn them altogether
-    bound = SAFETY * rows + tolerance.UNIT_ROUNDOFF[dtype] * np.abs(exact) + tolerance.SMALLEST[dtype]
-    return np.broadcast_to(bound, exact.shape)
-
-
-def heads(x: Floats, count: int) -> Floats:
-    """(..., length, count * d) -> (..., count, length, d)."""
-    return np.swapaxes(x.reshape(*x.shape[:-1], count, x.shape[-1] // count), -2, -3)
+def bounded(
+    compute: Callable[[Layers], Named], dtype: str, *, rounds_weights: bool, rng: np.random.Generator
+) -> dict[str, Bounded]:
+    """Return the arrays that ``compute`` returns exactly, with bounds on the errors of a computation in ``dtype``."""
+    exact = compute(Layers())
+    moved = [compute(Layers(dtype, rounds_weights, rng)) for _ in range(trials(dtype))]
+    return {name: (x, bound_of(x, [each[name] for each in moved], dtype)) for name, x in exact.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ def linear_magnitude(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
     Each of these n roundings is evenly distributed within u |b|, so five standard deviations of their sum are 3 sqrt(n) u |b|.
     """
     root = np.sqrt(w.shape[0])
-    found: Floats = np.abs(x) @ np.abs(w) * (root + 2) + (0.0 if b is None else np.abs(b) * (3 * root + 2))
-    return found
+    size: Floats = np.abs(x) @ np.abs(w) * (root + 2) + (0.0 if b is None else np.abs(b) * (3 * root + 2))
+    return size
 
 
 def norm_magnitude(x: Floats, weight: Floats | None = None, bias: Floats | None = None, *, eps: float = 1e-5) -> Any:
@@ -27,9 +28,18 @@ def norm_magnitude(x: Floats, weight: Floats | None = None, bias: Floats | None 
     return size * (1.0 if weight is None else np.abs(weight)) + (0.0 if bias is None else np.abs(bias))
 
 
-def rotary_magnitude(x: Floats, cos: Floats, sin: Floats) -> Floats:
+def rotary_magnitude(x: Floats, cos: Floats, sin: Floats, *, interleaved: bool) -> Floats:
     return 4 * np.abs(x).max(axis=-1, keepdims=True, initial=0) + 0 * x
 
 
-def activation_magnitude(x: Floats) -> Floats:
+def activation_magnitude(x: Floats, *, approximate: str = "none") -> Floats:
     return np.where(np.isfinite(x), 16 * np.abs(x), 1)
+
+
+MAGNITUDES: dict[str, Callable[..., Any]] = {
+    "linear": linear_magnitude,
+    **dict.fromkeys(("layer_norm", "rms_norm"), norm_magnitude),
+    **dict.fromkeys(("gelu", "relu", "silu"), activation_magnitude),
+    "rotary": rotary_magnitude,
+}
+"""The bound of each piece, by its name, from the same arguments."""

@@ -91,9 +91,9 @@ def exact_attention(
     tiny = (SMALLEST[dtype] + num_keys * SMALLEST[compute_dtype(dtype)]) / 2  # products of small values are subnormal
     rest = NEGLIGIBLE[compute_dtype(dtype)] * (p > 0)
     bound, weights_bound = bound + rest @ np.abs(value), weights_bound + rest
-    return Exact(
-        y, lse, p, both * (bound + u_out * np.abs(y)) + tiny, both * lse_bound, both * (weights_bound + u_out * p) + tiny
-    )
+    bound = np.where(np.isneginf(lse)[..., None], 0, both * (bound + u_out * np.abs(y)) + tiny)  # exactly 0 without a key
+    weights_bound = np.where(p > 0, both * (weights_bound + u_out * p) + tiny, 0)
+    return Exact(y, lse, p, bound, both * lse_bound, weights_bound)
 
 
 def _score_errors(

@@ -86,18 +86,30 @@ def limit(length: int = LENGTH) -> int:
     return length * length * 4 // 4
 
 
-def measured(backend: BackendUnderTest, dtype: str, kernel: str, case: str) -> dict[str, Any] | None:
+Call = Callable[[BackendUnderTest, str, str, int], tuple[int, bool, str]]
+"""Makes a call of a backend, in a dtype, of a case, of a length.
+
+Returns the growth in bytes, whether the peak could be reset before it, and what is wrong with the numbers.
+"""
+
+
+def measured_call(call: Call, backend: BackendUnderTest, dtype: str, case: str) -> dict[str, Any] | None:
     """Return by how many bytes the peak grew during a call, and what is wrong with its numbers; None if it is refused."""
-    with mha.use_kernel("attention", kernel):
-        with suppress(mha.KernelUnsupported):
-            _call(backend, dtype, case, 64)  # the library and its kernels load code on first use
-        try:
-            growth, was_reset, wrong = _call(backend, dtype, case, LENGTH)
-            if growth > limit() and was_reset:  # call again, now that everything is compiled
-                growth = min(growth, _call(backend, dtype, case, LENGTH)[0])
-        except mha.KernelUnsupported:
-            return None
+    with suppress(mha.KernelUnsupported):
+        call(backend, dtype, case, 64)  # the library and its kernels load code on first use
+    try:
+        growth, was_reset, wrong = call(backend, dtype, case, LENGTH)
+        if growth > limit() and was_reset:  # call again, now that everything is compiled
+            growth = min(growth, call(backend, dtype, case, LENGTH)[0])
+    except mha.KernelUnsupported:
+        return None
     return {"bytes": growth, "wrong": wrong}
+
+
+def measured(backend: BackendUnderTest, dtype: str, kernel: str, case: str) -> dict[str, Any] | None:
+    """Measure attention by a kernel."""
+    with mha.use_kernel("attention", kernel):
+        return measured_call(_call, backend, dtype, case)
 
 
 def numbers(length: int) -> np.ndarray:
@@ -118,7 +130,6 @@ def oracle_options(backend: BackendUnderTest, dtype: str, case: MemoryCase, leng
 
 
 def _call(backend: BackendUnderTest, dtype: str, case: str, length: int) -> tuple[int, bool, str]:
-    """Return the growth in bytes during one call, whether the peak could be reset before it, and what is wrong."""
     query, key, value = (backend.array(numbers(length) + at, dtype) for at in range(3))
     options = CASES[case].options(backend, dtype, length)
     was_reset, before = reset_peak(), peak()

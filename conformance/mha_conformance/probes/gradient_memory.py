@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from ..backend import BackendUnderTest
 from ..oracle.attention_gradients import attention_gradients
 from ..oracle.tolerance import assert_within
 from .attention_memory import CASES as OF_ATTENTION
-from .attention_memory import LENGTH, MemoryCase, numbers, oracle_options, rows
+from .attention_memory import MemoryCase, measured_call, numbers, oracle_options, rows
 from .peak_memory import peak, reset_peak
 
 
@@ -39,15 +38,9 @@ _FIXED = ("array_bias",)
 
 
 def measured(backend: BackendUnderTest, dtype: str, kernel: str, case: str) -> dict[str, Any] | None:
-    """Return by how many bytes the peak grew, and what is wrong with the numbers; None if the kernel refuses."""
+    """Measure the gradients of attention by a kernel."""
     with mha.use_kernel("attention_vjp", kernel):
-        with suppress(mha.KernelUnsupported):
-            _call(backend, dtype, case, 64)  # the library and its kernels load code on first use
-        try:
-            growth, found = _call(backend, dtype, case, LENGTH)
-        except mha.KernelUnsupported:
-            return None
-    return {"bytes": growth, "wrong": _wrong(backend, dtype, case, found)}
+        return measured_call(_call, backend, dtype, case)
 
 
 def _arrays(length: int) -> list[np.ndarray]:
@@ -56,34 +49,31 @@ def _arrays(length: int) -> list[np.ndarray]:
     return [*(x + at for at in range(3)), np.where(np.isin(np.arange(length), rows(length))[:, None], x + 0.5, 0)]
 
 
-def _call(backend: BackendUnderTest, dtype: str, case: str, length: int) -> tuple[int, list[np.ndarray]]:
-    """Return the growth in bytes during a call and its pullback, and the gradients of query, key and value."""
+def _call(backend: BackendUnderTest, dtype: str, case: str, length: int) -> tuple[int, bool, str]:
     *given, d_out = (backend.array(x, dtype) for x in _arrays(length))
     options = CASES[case].options(backend, dtype, length)
     fixed = {name: options.pop(name) for name in ("bias",) if name in options and case in _FIXED}
     d_lse = d_out[..., 0]
     d_lse = d_lse if dtype in ("float32", "float64") else backend.xp.astype(d_lse, backend.xp.float32)
-    reset_peak()
-    before = peak()
+    was_reset, before = reset_peak(), peak()
     _, pullback = mha.vjp(partial(mha.attention_state, **fixed), *given, **options)
     gradients = pullback(mha.AttentionState(d_out, d_lse))
-    found = [backend.numpy(x) for x in gradients]  # a lazy library computes when its numbers are read
-    return peak() - before, found
+    results = [backend.numpy(x) for x in gradients]  # a lazy library computes when its numbers are read
+    growth = peak() - before
+    return growth, was_reset, "" if case in _UNCHECKED else _wrong(backend, dtype, case, length, results)
 
 
-def _wrong(backend: BackendUnderTest, dtype: str, case: str, found: list[np.ndarray]) -> str:
+def _wrong(backend: BackendUnderTest, dtype: str, case: str, length: int, gradients: list[np.ndarray]) -> str:
     """Compare with the oracle, to which only the few queries matter for which a gradient is given."""
-    if case in _UNCHECKED:
-        return ""
-    compared = rows(LENGTH)
-    query, key, value, d_out = (backend.rounded(x, dtype) for x in _arrays(LENGTH))
+    compared = rows(length)
+    query, key, value, d_out = (backend.rounded(x, dtype) for x in _arrays(length))
     query, d_out = query[:, compared], d_out[:, compared]
-    options = oracle_options(backend, dtype, CASES[case], LENGTH)
+    options = oracle_options(backend, dtype, CASES[case], length)
     options |= {"dtype": dtype, "rounds_weights": backend.rounds_weights}
     exact = attention_gradients(query, key, value, d_out, d_out[..., 0], **options)
     try:
-        for name, x in zip(("query", "key", "value"), found, strict=True):
+        for name, x in zip(("query", "key", "value"), gradients, strict=True):
             assert_within(f"d_{name}", x[:, compared] if name == "query" else x, *exact[name])
     except AssertionError as error:
         return str(error)
-    return "" if not np.delete(found[0], compared, axis=1).any() else "d_query is not 0 where d_out and d_lse are"
+    return "" if not np.delete(gradients[0], compared, axis=1).any() else "d_query is not 0 where d_out and d_lse are"

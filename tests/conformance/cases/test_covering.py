@@ -12,7 +12,7 @@ import pytest
 
 import mha_core as mha
 from mha_conformance import oracle
-from mha_conformance.cases import layer_axes, piece_axes
+from mha_conformance.cases import layer_axes, pieces
 from mha_conformance.cases.attention_axes import BATCHES, TRIPLES, axes_of, batch_shape, possible, resolved
 from mha_conformance.cases.attention_problem import attention_problem
 from mha_conformance.cases.covering import Covering
@@ -20,6 +20,7 @@ from mha_conformance.cases.layer_axes import LAYERS
 from mha_conformance.cases.pieces import PIECES
 from mha_conformance.find import find
 from mha_conformance.judge import designed as judged
+from mha_conformance.judge.held import judge_of
 from mha_core.algebra.grid import Grid
 from mha_core.dispatch.contract import FEATURES
 from mha_core.plugin import ATTENTION_FEATURES, AttentionState, Kernel
@@ -105,7 +106,7 @@ def designs():
     yield pytest.param(axes_of(ATTENTION_FEATURES, half=True), possible, TRIPLES, marks=pytest.mark.full, id="attention")
     yield pytest.param(axes_of((), half=True), possible, TRIPLES, id="attention without features")
     for op in PIECES:
-        yield pytest.param(piece_axes.axes_of_piece(op), piece_axes.possible, (), id=op)
+        yield pytest.param(pieces.axes_of_piece(op), pieces.possible, (), id=op)
     for op in LAYERS:
         yield pytest.param(layer_axes.axes_of_layer(op, FEATURES[op]), layer_axes.possible, (), id=op)
 
@@ -133,15 +134,15 @@ def test_problems_of_the_design_are_what_they_say(rng):
     """The mask and the bias as arrays equal those of the algebra, and unseen keys are unseen."""
     for row in rows(int(rng.integers(2**32)), 80):
         p = problem(row, rng)
-        query, key, value = (p.floats[name] for name in ("query", "key", "value"))
-        options, visible = p.options.make(p.floats | p.others), p.options.visible
+        query, key, value = p.query, p.key, p.value
+        options, visible = p.settings.make(p.floats | p.others), p.settings.visible
         heads, shape = query.shape[-3], (*batch_shape(row), query.shape[-3], row["queries"], row["keys"])
         grid = Grid(np, None, range(row["queries"]), range(row["keys"]), options.get("query_offset", 0), np.float64)
         if "mask" in options:
             np.testing.assert_array_equal(np.broadcast_to(options["mask"].block(grid), shape), np.broadcast_to(visible, shape))
         if "bias" in options:
             bias = options["bias"] if isinstance(options["bias"], np.ndarray) else options["bias"].block(grid)
-            whole = p.options.whole_bias(p.floats, "float64")
+            whole = p.settings.whole_bias(p.floats, "float64")
             np.testing.assert_allclose(np.broadcast_to(bias, shape), np.broadcast_to(whole, shape), rtol=1e-12)
         assert tuple(x.shape[:-3] for x in (query, key, value)) == BATCHES[row["batch"]]
         for x, unseen in zip((key, value), p.unseen(), strict=True):
@@ -157,7 +158,7 @@ def test_problems_of_the_design_are_what_they_say(rng):
 def test_the_oracle_over_whole_arrays_equals_the_loop_over_queries(rng):
     for row in rows(int(rng.integers(2**32)), 12):
         p = problem(row, rng)
-        arrays, options = [p.floats[name] for name in ("query", "key", "value")], p.options.oracle(p.floats, "float64")
+        arrays, options = (p.query, p.key, p.value), p.oracle
         for got, expected in zip(
             oracle.attention(*arrays, **options), naive_attention.attention(*arrays, **options), strict=True
         ):
@@ -172,7 +173,8 @@ def judge_kernel(installed, monkeypatch):
         monkeypatch.setitem(sys.modules, "under_test", types.SimpleNamespace(kernel=kernel))
         installed(Kernel("numpy", op, "under test", 1, "under_test:kernel", -1, features))
         backend = find("numpy", None, ["float64"])
-        return judged.judge_design(backend, op, "under test", features, "float64", np.random.default_rng(0))
+        judge = judge_of(backend, "float64", np.random.default_rng(0))
+        return judged.judge_design(judge, op, "under test", features)
 
     return judge
 
@@ -291,6 +293,7 @@ def test_a_failure_is_found_again_however_many_small_problems_there_was_time_for
             rng.random(used)
 
         monkeypatch.setattr(judged, "_judge_rows", judge_rows)
-        judged.judge_design(find("numpy", None, None), "relu", "algebra", (), "float32", np.random.default_rng(3))
+        judge = judge_of(find("numpy", None, None), "float32", np.random.default_rng(3))
+        judged.judge_design(judge, "relu", "algebra", ())
         first.append(drawn[1])
     assert first[0] == first[1]

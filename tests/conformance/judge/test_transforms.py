@@ -8,6 +8,7 @@ import pytest
 
 from mha_conformance.find import find
 from mha_conformance.judge import transforms
+from mha_conformance.judge.held import judge_of
 from mha_conformance.judge.transforms import judge_transform
 from mha_core.dispatch.context import ALGEBRA
 from mha_core.dispatch.contract import FEATURES
@@ -30,8 +31,8 @@ def few_problems(monkeypatch):
 
 def judged(backend, transform, apply, op):
     """Judge the algebra; return how many problems it computed."""
-    features, rng = SOME.get(op, FEATURES[op]), np.random.default_rng(0)
-    return judge_transform(backend, transform, apply, op, ALGEBRA, features, backend.dtypes[0], rng).computed
+    judge = judge_of(backend, backend.dtype, np.random.default_rng(0))
+    return judge_transform(judge, transform, apply, op, ALGEBRA, SOME.get(op, FEATURES[op])).computed
 
 
 def of_torch(transform, dtype):

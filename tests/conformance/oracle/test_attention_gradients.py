@@ -1,8 +1,7 @@
-"""The judge of gradients: its oracles equal complex-step derivatives and torch's, and it finds planted faults."""
+"""The judge of gradients: its oracles equal complex-step derivatives, and it finds planted faults."""
 
 from types import SimpleNamespace
 
-import needs
 import numpy as np
 import pytest
 from complex_step import along, assert_derivatives
@@ -12,7 +11,7 @@ from wrong_gradients import FAULTS, NAME, GradientPlugin
 from mha_conformance.cases.attention_gradients import attention_gradient_problem, axes_of_gradients, plain_row
 from mha_conformance.find import find
 from mha_conformance.judge.designed import design_of, drawn
-from mha_conformance.judge.held import Judge
+from mha_conformance.judge.held import judge_of
 from mha_conformance.oracle import attention
 from mha_conformance.oracle.attention_gradients import attention_gradients
 from mha_core.dispatch.contract import FEATURES
@@ -23,11 +22,6 @@ pytestmark = pytest.mark.full
 OP = "attention_vjp"
 
 
-def kept(problem):
-    """Return what weights are multiplied by, for dropout."""
-    return problem.others["keep"] / 0.75 if "keep" in problem.others else 1.0
-
-
 class Scalar:
     """The sum of the results times what is given, as a function of the arrays of an attention problem."""
 
@@ -36,14 +30,13 @@ class Scalar:
 
     def __call__(self, arrays):
         p = self.problem
-        options = p.options.oracle({name: x.real for name, x in arrays.items()}, "float64")
+        options = p.settings.oracle({name: x.real for name, x in arrays.items()}, "float64")
         if "bias" in p.floats:
             options["bias"] = np.where(
                 arrays["bias"].real > -np.inf, np.where(np.isfinite(arrays["bias"]), arrays["bias"], 0), 0
             )
         if "table" in p.floats:
-            found = arrays["table"][p.options.buckets]
-            options["bias"] = np.moveaxis(found[..., 0, :, :, :] if found.ndim > 3 else found, -1, -3)
+            options["bias"] = p.settings.whole_bias(arrays, "float64")
         options |= {"sink": arrays.get("sink")}
         out, lse, _ = attention(*(arrays[name] for name in ("query", "key", "value")), **options)
         lse = np.where(np.isfinite(lse), lse, 0)  # of rows that see no key
@@ -62,17 +55,16 @@ def problems(count, seed, **more):
 
 
 def exact(problem):
-    found = problem.expected(problem.floats, "float64", rounds_weights=False)
+    expected = problem.expected(problem.floats, "float64", rounds_weights=False)
     names = {"d_bias": "table" if "table" in problem.floats else "bias"}
-    return {names.get(name, name.removeprefix("d_")): (x, bound) for name, (x, bound) in found.items()}
+    return {names.get(name, name.removeprefix("d_")): both for name, both in expected.items()}
 
 
 def test_the_gradients_of_attention_equal_complex_step_derivatives():
     """For every pair of options that can be given together, half of the problems with both d_out and d_lse."""
     rng = np.random.default_rng(1)
     for problem in problems(400, 0, d_bias=(True,), d_sink=(True,)):
-        gradients = {name: x for name, (x, _) in exact(problem).items()}
-        bounds = {name: bound for name, (_, bound) in exact(problem).items()}
+        gradients, bounds = ({name: both[at] for name, both in exact(problem).items()} for at in (0, 1))
         assert_derivatives(Scalar(problem), problem.floats, gradients, rng, bounds)
 
 
@@ -91,47 +83,6 @@ def test_every_element_equals_its_complex_step_derivative(bias, towards):
             direction[at] = 1
             expected = along(value, problem.floats, name, direction)
             assert abs(gradient[at] - expected) <= 1e-13 * (1 + abs(expected)), (name, at)
-
-
-@needs.installed("torch")
-def test_the_gradients_of_attention_equal_torch_autograd():
-    import torch
-
-    for problem in problems(60, 3, d_bias=(True,), d_sink=(True,)):
-        p = {name: torch.tensor(np.where(np.isfinite(x), x, 0), requires_grad=True) for name, x in problem.floats.items()}
-        options = problem.options.oracle(problem.floats, "float64")
-        groups = p["query"].shape[-3] // p["key"].shape[-3]
-        q, k, v = p["query"], *(p[name].repeat_interleave(groups, dim=-3) for name in ("key", "value"))
-        s = q @ k.mT * (q.shape[-1] ** -0.5 if options["scale"] is None else options["scale"])
-        s = s if options["softcap"] is None else options["softcap"] * torch.tanh(s / options["softcap"])
-        if "table" in p:
-            found = p["table"][torch.tensor(problem.options.buckets)]
-            s = s + (found[..., 0, :, :, :] if found.ndim > 3 else found).movedim(-1, -3)
-        elif "bias" in p:
-            s = s + p["bias"]
-        elif options["bias"] is not None:
-            s = s + torch.tensor(options["bias"])
-        batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-        s = s.expand(*batch, *s.shape[-3:])
-        seen = torch.tensor(options["allowed"]).expand(s.shape)
-        extra = [] if "sink" not in p else [p["sink"][:, None, None].expand(*s.shape[:-1], 1)]
-        blind = torch.zeros(s.shape[:-1], dtype=bool) if extra else ~seen.any(dim=-1)
-        masked = torch.cat([s.masked_fill(~seen, -torch.inf), *extra], dim=-1)
-        masked = masked.masked_fill(blind[..., None], 0)
-        if not masked.shape[-1] or not masked.numel():
-            continue
-        weights = torch.softmax(masked, dim=-1)[..., : s.shape[-1]].masked_fill(blind[..., None], 0)
-        out, lse = (weights * torch.tensor(kept(problem))) @ v, torch.logsumexp(masked, dim=-1).masked_fill(blind, 0)
-        total = sum(
-            (x * torch.tensor(problem.floats[f"d_{name}"])).sum()
-            for name, x in (("out", out), ("lse", lse))
-            if f"d_{name}" in p
-        )
-        total.backward()
-        for name, (gradient, bound) in exact(problem).items():
-            found = np.zeros(gradient.shape) if p[name].grad is None else p[name].grad.numpy()
-            at_inf = ~np.isfinite(problem.floats[name])
-            assert (np.abs(np.where(at_inf, 0, found - gradient)) <= bound + 1e-300).all(), (name, str(problem))
 
 
 def test_a_query_without_keys_and_a_key_without_queries_have_bounds_of_zero():
@@ -163,7 +114,7 @@ def judged(cls, most):
     backend, rng, plugin = find("numpy", None, ["float32"]), np.random.default_rng(0), GradientPlugin(cls)
     register(plugin, f"whole gradients: {cls.__name__}")
     try:
-        judge = Judge(backend, OP, NAME, "float32")
+        judge = judge_of(backend, "float32", rng).of(OP, NAME)
         design = design_of(OP, FEATURES[OP], "float32", rng, small=True)
         for count, row in zip(range(1, most + 1), design.and_random(), strict=False):
             problem = drawn(OP, row, np.random.default_rng(int(rng.integers(2**32))), rng)

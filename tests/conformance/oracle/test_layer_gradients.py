@@ -8,11 +8,12 @@ import pytest
 from complex_step import assert_derivatives
 
 import mha_core as mha
-from mha_conformance.cases.piece_gradients import DIFFERENTIABLE, NAMES, axes_of_piece_gradients, piece_gradient_problem
+from mha_conformance.cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
+from mha_conformance.cases.pieces import NAMES
 from mha_conformance.judge.designed import design_of
 from mha_conformance.oracle import piece_gradients, reference
-from mha_conformance.oracle.attention_gradients import merge_gradients, summed_to
-from mha_conformance.oracle.layer_gradients import LayerGradients
+from mha_conformance.oracle.attention_gradients import merge_gradients
+from mha_conformance.oracle.layers import Layers
 from mha_core.layers.rotary import Rotary
 
 pytestmark = pytest.mark.full
@@ -44,7 +45,7 @@ def test_the_gradients_of_pieces_equal_complex_step_derivatives(op):
     for _, row in zip(range(40), design.and_random(), strict=False):
         problem = piece_gradient_problem(op, {**row, "rows": "few" if row["rows"] == "many" else row["rows"]}, rng)
         gradients = piece_gradients.GRADIENTS[op](
-            problem.floats["d"], *({**problem.floats, **problem.others}.get(name) for name in NAMES[op]), **problem.options
+            problem.floats["d"], *problem.arguments({**problem.floats, **problem.others}), **problem.options
         )
         if op == "gelu" and problem.floats["x"].size > 100:
             continue  # erf of many complex numbers is slow
@@ -165,45 +166,39 @@ def normed(norm_first):
     return replaced(made, post_norm_1=mha.RMSNorm(np.full(8, 1.3), 1e-5), post_norm_2=mha.LayerNorm(*np.full((2, 8), 0.7)))
 
 
+def assert_equal_central_differences(compute, arrays, rng):
+    """Compare the gradients of ``compute``, a function of layers and of arrays by name, along a direction of each array."""
+    layers = Layers()
+    y = compute(layers, arrays)
+    d = rng.normal(size=y.shape)
+    gradients = layers.gradients(y, d, of=arrays)
+    assert gradients.keys() == arrays.keys() - {"rotary.cos", "rotary.sin"}
+    for name, gradient in gradients.items():
+        direction = rng.normal(size=gradient.shape)
+        expected = (central(partial(compute, Layers()), arrays, name, direction) * d).sum()
+        assert abs((gradient * direction).sum() - expected) <= 1e-8 * (1 + np.abs(gradient * direction).sum()), name
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_gradients_of_layers_equal_central_differences(name):
     make, operation, given = LAYERS[name]
-    made, rng, layers = make(), np.random.default_rng(10), LayerGradients()
+    made, rng = make(), np.random.default_rng(10)
     arrays = {"x": rng.normal(size=(2, 5, 8)), **made.arrays()}
-    arrays |= {"context": rng.normal(size=(2, 6, 8))} if given.get("memory") else {}
-    d = rng.normal(size=(2, 5, 8))
+    arrays |= {"memory": rng.normal(size=(2, 6, 8))} if given.get("memory") else {}
     kept = {each: (rng.random((2, 5, 8)) < 0.7) / 0.7 for each in ("attention", "feed_forward")}
 
-    def compute(arrays):
+    def compute(layers, arrays):
         options = {key: given[key] for key in ("offset",) if key in given}
         options |= {"kept": kept} if "kept" in given else {}
-        options |= {"memory": arrays["context"]} if "memory" in given else {}
-        positional = [getattr(layers, f"{given['layer']}_vjp")] if "layer" in given else []
-        return getattr(layers, f"{operation}_vjp")(arrays["x"], with_arrays(made, arrays), *positional, **options)
+        options |= {"memory": arrays["memory"]} if "memory" in given else {}
+        positional = [getattr(layers, given["layer"])] if "layer" in given else []
+        return getattr(layers, operation)(arrays["x"], with_arrays(made, arrays), *positional, **options)
 
-    gradients = compute(arrays)[1](d)
-    assert gradients.keys() == arrays.keys() - {"rotary.cos", "rotary.sin"}
-    for key, gradient in gradients.items():
-        direction = rng.normal(size=gradient.shape)
-        expected = (central(lambda arrays: compute(arrays)[0], arrays, key, direction) * d).sum()
-        assert abs((gradient * direction).sum() - expected) <= 1e-8 * (1 + np.abs(gradient * direction).sum()), key
+    assert_equal_central_differences(compute, arrays, rng)
 
 
 def test_a_layer_with_contexts_a_bias_and_a_sink_equals_central_differences():
     made, rng = layer("MultiHeadAttention", num_kv_heads=2), np.random.default_rng(11)
     shapes = {"x": (2, 5, 8), "context": (2, 6, 8), "value_context": (2, 6, 8), "bias": (4, 1, 6), "sink": (4,)}
     arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
-    d = rng.normal(size=(2, 5, 8))
-    options = {name: x for name, x in arrays.items() if name != "x"}
-    _, pull = LayerGradients().multi_head_vjp(arrays["x"], made, of_bias=lambda g: summed_to(g, (4, 1, 6)), **options)
-    gradients = pull(d)
-    for name in shapes:
-        direction = rng.normal(size=shapes[name])
-
-        def compute(arrays):
-            return LayerGradients().multi_head_vjp(arrays["x"], made, **{name: x for name, x in arrays.items() if name != "x"})[
-                0
-            ]
-
-        expected = (central(compute, arrays, name, direction) * d).sum()
-        assert abs((gradients[name] * direction).sum() - expected) <= 1e-8 * (1 + np.abs(gradients[name] * direction).sum())
+    assert_equal_central_differences(lambda layers, arrays: layers.multi_head(net=made, **arrays), arrays, rng)

@@ -15,7 +15,7 @@ from promised import SUITE
 from suite import MHA, conform, one_line, run
 
 import mha_core
-from mha_conformance.cases.pieces import piece_calls
+from mha_conformance.cases.pieces import piece_problems
 from mha_conformance.oracle import tolerance
 from mha_conformance.report.evidence import Evidence, evidence
 from mha_conformance.report.promises import PROMISES
@@ -92,7 +92,7 @@ def test_the_certificate_names_all_that_the_verdict_depends_on(right):
     assert all(set(by_dtype) == {"float32"} and 0 <= by_dtype["float32"] <= 1 for by_dtype in errors.values())
     assert errors["linear"]["float32"] > 0.01, "a matrix product is not exact"
     kernels = {kernel["name"]: kernel for kernel in found["kernels"]}
-    calls = len(list(piece_calls(np.random.default_rng(0), "relu")))
+    calls = len(list(piece_problems("relu", np.random.default_rng(0))))
     assert kernels["with|bar"] == {"op": "relu", "name": "with|bar", "from": "reported_plugin", "opt_in": False, "runs": calls}
     waiting = {"op": "attention", "name": "never", "from": "reported_plugin", "opt_in": True, "runs": 0}
     assert kernels["never"] == {**waiting, "source": sha256(b"text").hexdigest()}, "which source was judged"

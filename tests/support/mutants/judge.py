@@ -86,6 +86,7 @@ def _judge_design(judged: Judged, dtype: str, seconds: float) -> bool:
 
     from mha_conformance.find import find
     from mha_conformance.judge import designed
+    from mha_conformance.judge.held import judge_of
     from mha_core.dispatch.contract import FEATURES
     from mha_core.dispatch.registry import registry
 
@@ -99,7 +100,8 @@ def _judge_design(judged: Judged, dtype: str, seconds: float) -> bool:
     features = FEATURES[judged.op] if judged.kernel == ALGEBRA else kernels[judged.kernel].handles
     if judged.op == "attention":
         _judge_small_problems(backend, kernels.get(judged.kernel), features, dtype)
-    result = designed.judge_design(backend, judged.op, judged.kernel, features, dtype, np.random.default_rng(0))
+    judge = judge_of(backend, dtype, np.random.default_rng(0))
+    result = designed.judge_design(judge, judged.op, judged.kernel, features)
     if judged.op == "attention" and judged.kernel == ALGEBRA and dtype == DTYPES[0]:
         _judge_large_problems(backend, dtype)
     return bool(result.computed)
@@ -111,34 +113,36 @@ def _judge_large_problems(backend: Any, dtype: str) -> None:
 
     import mha_core as mha
     from mha_conformance.judge.attention import judge_large_batch
+    from mha_conformance.judge.held import judge_of
     from mha_conformance.probes.attention_memory import CASES, measured
 
     _limit(LARGE)
     wrong = {case: found["wrong"] for case in CASES if (found := measured(backend, dtype, ALGEBRA, case)) is not None}
     assert not any(wrong.values()), wrong
     with mha.use_kernel("attention", ALGEBRA):
-        judge_large_batch(backend, dtype, np.random.default_rng(0))
-        judge_large_batch(backend, dtype, np.random.default_rng(1))
+        for seed in range(2):
+            judge_large_batch(judge_of(backend, dtype, np.random.default_rng(seed)))
 
 
 def _judge_small_problems(backend: Any, kernel: Any, features: frozenset[str], dtype: str) -> None:
     """Judge a kernel, None: the algebra, as other sections of the suite do: on single features, and on random problems."""
     import numpy as np
 
-    from mha_conformance.cases.features import FEATURES, plain, with_features
+    from mha_conformance.cases.features import FEATURES, problem_with
     from mha_conformance.cases.problems import Limits
-    from mha_conformance.judge.attention import judge_call
+    from mha_conformance.judge.held import judge_of
     from mha_conformance.judge.random_problems import judge_problems
     from mha_conformance.probes.recorder import recorded
     from mha_conformance.test_kernels import LONG, SHAPES
 
-    rng = np.random.default_rng(0)
+    judge = judge_of(backend, dtype, np.random.default_rng(0))
     with recorded(kernel) if kernel else contextlib.nullcontext():
         for chosen in [[], *([name] for name in FEATURES if name in features)]:
             for shape in SHAPES:
-                judge_call(backend, with_features(plain(rng, *shape), chosen, rng), dtype, wants_lse="lse" in features)
-        judge_problems(backend, rng, 60, dtype, limits=Limits(times=1))
-        judge_problems(backend, rng, 6, dtype, limits=Limits(times=1, depth=1, shapes=LONG))
+                lse = {"lse"} & features
+                judge.judge_once(problem_with({*chosen, *lse}, judge.rng, *shape))
+        judge_problems(judge, 60, limits=Limits(times=1))
+        judge_problems(judge, 6, limits=Limits(times=1, depth=1, shapes=LONG))
 
 
 def _judge_by_suite(backend: str) -> None:

@@ -1,4 +1,4 @@
-"""Kernels that are wrong only beyond an edge: each operator of mutation applies where a condition holds.
+"""Kernels that are wrong only beyond an edge: an act of ``ACTS`` where a condition holds.
 
 They are right on every shorter, narrower or simpler problem, so a list of problems written by hand does not find them all.
 Every condition has an operator, but not every operator, since judging a kernel takes seconds.

@@ -12,6 +12,7 @@ _STATES = {"handles": HANDLES | STATES}
 _WIDE_INPUTS = {"section": "test_inputs", "dtype": "float64"}
 _WRONG = {"backend": "wrong"}
 _IMPORTS = {**_WRONG, "registered": "wrong_plugins.imports"}
+_MEMORY = {"handles": frozenset(), "says": "makes an array as large as the scores"}
 _STRICT = {"backend": "array_api_strict"}
 _LAYER = frozenset(
     {
@@ -97,7 +98,7 @@ _BLOCKS = {
         ("in_numpy", 0, "plain", "the output is a NumPy array, the input is not", _STRICT),
         ("on_another_device", 0, "plain", "the output is on another device", _STRICT),
     ],
-    "memory test_memory": [("all_scores_at_once", 13, "", "all L x S scores at once")],
+    "memory test_memory": [("all_scores_at_once", 13, "", "all L x S scores at once", _MEMORY)],
     "state test_kernels": [
         ("shared_scratch", 14, "one_shape", "all threads write scores into one array", {"section": "test_threads"}),
         ("different_each_time", 14, "attention", "the last bit changes from call to call", {"section": "test_determinism"}),
@@ -143,7 +144,13 @@ _BLOCKS = {
         ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", _WIDE_INPUTS),
     ],
     "imports test_imports": [
-        ("with_the_plugin", None, "", "the plugin imports its array library when it is imported itself", _IMPORTS),
+        (
+            "with_the_plugin",
+            None,
+            "",
+            "the plugin imports its array library when it is imported itself",
+            {**_IMPORTS, "says": "import it inside namespace()"},
+        ),
     ],
 }
 TABLE = plugins(_BLOCKS, pieces=_PIECES, gradients=_GRADIENT, backends=_WRONG)

@@ -7,7 +7,7 @@ import pytest
 from cuda_kernels import DTYPES, assert_rounded_once, each_dtype, needs_compiler, wide
 
 import mha_core as mha
-from mha_conformance.cases.pieces import PIECES, piece_calls
+from mha_conformance.cases.pieces import PIECES, piece_problems
 from mha_conformance.oracle import reference
 from mha_cupy.activations import activation
 from mha_cupy.rowwise import rows
@@ -31,14 +31,14 @@ def active(name, x):
 @each_dtype
 @pytest.mark.parametrize("op", sorted({*PIECES} - {"linear"}))
 def test_the_calls_of_the_conformance_suite_are_rounded_once(dtype, rng, op):
-    for call in piece_calls(rng, op):
-        arrays = [None if x is None else x.astype(DTYPES[dtype]) for x in call.arrays]
-        if any(0 in x.shape for x in arrays if x is not None):
+    for problem in piece_problems(op, rng):
+        floats = {name: x.astype(DTYPES[dtype]) for name, x in problem.floats.items()}
+        if any(0 in x.shape for x in floats.values()):
             continue  # the kernels refuse empty axes
         with mha.use_kernel(op, "fused_on_host"):
-            got = call.operation(*arrays, **call.options)
-        exact = call.exact(*map(wide, arrays), **call.options)
-        assert_rounded_once(f"{op} {call.name}", got, exact, call.magnitude(*map(wide, arrays)))
+            got = problem.call(floats)[op]
+        floats = {name: wide(x) for name, x in floats.items()}
+        assert_rounded_once(str(problem), got, problem.exact(floats)[op], problem.magnitude(floats))
 
 
 @pytest.mark.parametrize("name", EXACT)
