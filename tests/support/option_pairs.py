@@ -4,31 +4,31 @@ from itertools import combinations
 
 import numpy as np
 
-import mha_core as mha
-from mha_conformance.cases.features import BATCH, FEATURES, plain, rounded, with_features
-from mha_core.dispatch.contract import BIAS_FEATURES
+from mha_conformance.cases import masks
+from mha_conformance.cases.features import FEATURES, go_together, problem_with
 
 L = 6
-Q, K = np.arange(L)[:, None], np.arange(L)[None, :]
-IDS = np.random.default_rng(0).integers(0, 2, size=(BATCH, L))
-MORE = {
-    "chunks": lambda call: call.masked(lambda make: mha.chunks(4), Q // 4 == K // 4),
-    "prefix": lambda call: call.masked(lambda make: mha.prefix(5), K < 5),
-    "not causal": lambda call: call.masked(lambda make: ~mha.causal(), K > Q),
-    "segments": lambda call: call.masked(
-        lambda make: mha.segments(make(IDS), make(IDS)), IDS[:, None, :, None] == IDS[:, None, None, :]
-    ),
-    "scale": lambda call: call.given("scale", lambda make: 0.3, 0.3),
+Q, K = np.arange(L)[:, None], np.arange(L)
+IDS = np.random.default_rng(0).integers(0, 2, size=L)
+MASKS = {
+    "another window": masks.band(Q, K, -1, 2),
+    "chunks": masks.chunks(Q, K, 4),
+    "prefix": masks.prefix(K, 5),
+    "not causal": ~masks.band(Q, K, None, 0),
+    "segments": masks.segments(IDS, IDS),
 }
-"""Options that have no feature of their own, as functions that add them to a call."""
-NAMES = [*(name for name in FEATURES if name != "lse"), *MORE]
-PAIRS = [pair for pair in combinations(NAMES, 2) if not BIAS_FEATURES.issuperset(pair)]
+"""Masks that no feature of its own tells apart."""
+NAMES = [*(name for name in FEATURES if name != "lse"), *MASKS, "scale"]
+PAIRS = [pair for pair in combinations(NAMES, 2) if go_together(pair)]
 
 
 def arguments(names, rng, make):
     """Return the arrays, the options of the call, and the same options for the oracle; ``rng`` draws query, key and value."""
-    call = with_features(plain(rng, L, 4, times=2), names, np.random.default_rng(0))
-    for name in MORE.keys() & set(names):
-        call = MORE[name](call)
-    call = rounded(call, np.asarray)
-    return (call.query, call.key, call.value), {name: option(make) for name, option in call.options.items()}, call.oracle
+    problem, drawn = (problem_with(names, generator, L, 4) for generator in (np.random.default_rng(0), rng))
+    options, oracle = problem.options(make), problem.oracle
+    for mask in (MASKS[name] for name in MASKS.keys() & set(names)):
+        options["mask"] = mask(make) & options["mask"] if "mask" in options else mask(make)
+        oracle["allowed"] = mask.allowed & oracle["allowed"]
+    if "scale" in names:
+        options["scale"] = oracle["scale"] = 0.3
+    return (2 * drawn.query, drawn.key, drawn.value), options, oracle

@@ -8,7 +8,7 @@ import mha_core as mha
 from mha_conformance.cases import features
 from mha_core.plugin import AttentionState, Backend, Kernel, hookimpl, register, unregister
 
-BATCH, HEADS, LENGTH, WIDTH = features.BATCH, features.HEADS, 6, 8
+BATCH, HEADS, LENGTH, WIDTH = 2, 4, 6, 8
 ANSWER = 7.0
 received = []
 """(op, arguments, options) of each call of a kernel, in order; tests clear it."""
@@ -73,10 +73,9 @@ FEATURES = [name for name in features.FEATURES if name != "lse"]
 
 def a_call(rng, *names, **changes):
     """Return the arguments of an attention call that uses these features and no others, apart from ``changes``."""
-    call = features.with_features(features.plain(rng, LENGTH, WIDTH), names, rng)
-    call = features.rounded(call, np.asarray)
-    options = {name: option(np.asarray) for name, option in call.options.items()}
-    return {"query": call.query, "key": call.key, "value": call.value, **options, **changes}
+    problem = features.problem_with(names, rng, LENGTH, WIDTH)
+    arrays = {"query": problem.query, "key": problem.key, "value": problem.value}
+    return {**arrays, **problem.options(np.asarray), **changes}
 
 
 A, W, B, TABLE = np.ones((2, 3)), np.eye(3), np.zeros(3), np.ones((2, 1))
