@@ -1,8 +1,6 @@
 """The benchmark against other libraries: what it measures, what it does not time, and what it writes. No peer is needed."""
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -11,8 +9,8 @@ import pytest
 import sample_contenders as sample
 from native import BUILT, needs_native
 from native import LEVELS as NATIVE_LEVELS
-from processes import finished
-from project import PATHS, ROOT
+from processes import finished, run
+from project import BENCHES, PATHS
 
 from mha_conformance.bench.attention import Attention
 from mha_conformance.bench.gradients import AttentionBackward, AttentionStep
@@ -155,14 +153,8 @@ def test_another_path_of_torch_s_layer_than_the_fast_one_is_refused(monkeypatch)
 
 def test_the_command_measures_and_writes(tmp_path):
     """Uses the one case whose peer is installed in every environment."""
-    path = os.pathsep.join(map(str, (ROOT / "asv_benches", *PATHS)))
-    environment = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"}
-
-    def command(*options):
-        whole = [sys.executable, "-P", "-m", "peers", *options]
-        return subprocess.run(whole, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
-
-    done = command("--quick", "--case", "import", "--report", str(tmp_path / "peers"))
+    command = partial(run, [sys.executable, "-P", "-m", "peers"], path=[BENCHES, *PATHS], cwd=tmp_path, NO_COLOR="1")
+    done = command("--quick", "--case", "import", "--report", tmp_path / "peers")
     assert done.returncode == 0, done.stderr
     assert "import mha_core" in done.stdout
     (row,) = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))["rows"]
@@ -202,6 +194,5 @@ if "+" in sys.argv[1]:
 def test_a_contender_has_the_compiled_plugin_if_its_name_says_so(name, installed, told):
     if "avx2" in name and "avx2" not in NATIVE_LEVELS:
         pytest.skip("this processor has no AVX2")
-    path = [*([BUILT] if installed else []), *PATHS, ROOT / "asv_benches"]
-    printed = finished([sys.executable, "-c", CONTENDER, name], PYTHONPATH=os.pathsep.join(map(str, path)), PYTHONSAFEPATH="1")
-    assert printed.strip() == told
+    path = [*([BUILT] if installed else []), *PATHS, BENCHES]
+    assert finished(CONTENDER, name, path=path, PYTHONSAFEPATH="1").strip() == told

@@ -3,11 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 
+import processes
 import pytest
 from asv.results import Results
+from processes import printed
 from project import INSTALLED, ROOT
 from sample_history import Repository
 
@@ -52,15 +53,8 @@ class Clone(Repository):
     def run(self, *words, also=()):
         """Run ``python -m tracking`` in the clone; ``also`` are folders of other distributions."""
         paths = os.pathsep.join(map(str, (self.root / "asv_benches", self.root, self.root / "backends", *also)))
-        environment = {name: value for name, value in os.environ.items() if name not in ("MACHINE", "MINUTES")}
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "tracking", *words],
-            env=environment | {"PYTHONPATH": paths, "NO_COLOR": "1", "COLUMNS": "200"},
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command, without = [sys.executable, "-P", "-m", "tracking"], ("MACHINE", "MINUTES")
+        return processes.run(command, *words, cwd=self.root, without=without, PYTHONPATH=paths, NO_COLOR="1")
 
 
 pytestmark = pytest.mark.asv
@@ -103,8 +97,7 @@ def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
     assert str(ROOT) not in kept and str(clone.root) not in kept and f'"{os.uname().nodename}"' not in kept
 
     asv = [sys.executable, "-m", "asv", "--config", "asv_benches/asv.conf.json", "publish"]
-    published = subprocess.run(asv, cwd=clone.root, capture_output=True, text=True, check=False)
-    assert published.returncode == 0, published.stderr
+    printed(asv, cwd=clone.root)
     graphs = [path.name for path in (clone.root / "asv_benches" / "html" / "graphs").rglob("one_thread.Time.time_call.json")]
     assert graphs
 

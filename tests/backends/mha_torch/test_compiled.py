@@ -2,12 +2,11 @@
 
 import dataclasses
 import shutil
-import subprocess
-import sys
 from contextlib import nullcontext
 
 import pytest
 import torch
+from processes import STRICT, printed
 
 import mha_core as mha
 
@@ -188,7 +187,7 @@ torch.testing.assert_close(out, {call})
     ],
 )
 def test_the_first_call_of_a_process_may_be_compiled(made, call):
-    subprocess.run([sys.executable, "-W", "error", "-c", FIRST.format(made=made, call=call)], check=True)
+    printed(STRICT, FIRST.format(made=made, call=call))
 
 
 NUMPY = """
@@ -202,7 +201,7 @@ torch.testing.assert_close(out, torch.full((3,), 3.0))
 
 @pytest.mark.full
 def test_arrays_of_numpy_may_be_used_inside():
-    subprocess.run([sys.executable, "-W", "error", "-c", NUMPY], check=True)
+    printed(STRICT, NUMPY)
 
 
 def test_each_shape_is_compiled_once():

@@ -3,14 +3,13 @@
 import gc
 import itertools
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tracemalloc
 
 import numpy as np
 import pytest
+from processes import printed
 from tiny_models import WORDS, close
 from written_texts import TEXTS
 
@@ -236,13 +235,11 @@ def test_a_repository_is_read_from_the_cache_of_the_hub(tiny_model, tiny, tmp_pa
     shutil.copytree(tiny_model, repository / "snapshots" / commit)
     code = "import mha_core as mha, mha_text as mt; mha.set_num_threads(1)"
     code += "; print(mt.TextEncoder.from_pretrained('org/tiny').encode(['a bird']).tolist())"
-    settings = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE_"))}
-    settings |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}  # read when huggingface_hub is imported, hence another process
-    done = subprocess.run([sys.executable, "-c", code], env=settings, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    settings = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}  # read when huggingface_hub is imported, hence another process
+    vectors = json.loads(printed(code, cwd=tmp_path, without=("HF_*", "HUGGINGFACE_*"), **settings))
     mha.set_num_threads(1)  # the last bits depend on this number
     try:
-        np.testing.assert_array_equal(np.array(json.loads(done.stdout), dtype=np.float32), tiny.encode(["a bird"]))
+        np.testing.assert_array_equal(np.array(vectors, dtype=np.float32), tiny.encode(["a bird"]))
     finally:
         mha.set_num_threads(None)
 
