@@ -72,7 +72,7 @@ def test_a_wrong_answer_is_refused_by_every_benchmark():
     process(
         OFF
         + textwrap.dedent("""
-        timing.PROBLEMS = one_thread.CASES = {"off": Off(1, 2, 16, 8)}
+        timing.PROBLEMS = one_thread.PROBLEMS = {"off": Off(1, 2, 16, 8)}
         memory.PROBLEMS = {"off": Off(1, 2, 16, 8)}
         timed = one_thread.Time()
         for call in (lambda: timed.setup("numpy", "off"), lambda: one_thread.Cost().setup("numpy", "off"),

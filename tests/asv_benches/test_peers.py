@@ -154,14 +154,12 @@ def test_another_path_of_torch_s_layer_than_the_fast_one_is_refused(monkeypatch)
 def test_the_command_measures_and_writes(tmp_path):
     """Uses the one case whose peer is installed in every environment."""
     command = partial(run, [sys.executable, "-P", "-m", "peers"], path=[BENCHES, *PATHS], cwd=tmp_path, NO_COLOR="1")
-    done = command("--quick", "--case", "import", "--report", tmp_path / "peers")
-    assert done.returncode == 0, done.stderr
+    done = command("--quick", "--case", "import", "--report", tmp_path / "peers", status=0)
     assert "import mha_core" in done.stdout
     (row,) = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))["rows"]
     assert (row["goal"], row["rounds"]) == (1.15, 3)
     assert "ARGS=\"--case 'import' --quick\"" in (tmp_path / "peers.md").read_text(encoding="utf-8")
-    done = command("--case", "nothing")
-    assert done.returncode == 1
+    done = command("--case", "nothing", status=1)
     assert "no case has 'nothing' in its name" in done.stderr
 
 

@@ -48,8 +48,7 @@ with_thread_sanitizer = partial(run, "native-tsan", ("libtsan.so",))
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_memory_is_read_out_of_bounds(tmp_path, level):
     command = [*SUITE, "-q", "-s", "-p", "no:cacheprovider", "--backend", "numpy", "--quick", "-k", "native"]
-    done = with_address_sanitizer(command, tmp_path, MHA_NATIVE_LEVEL=level)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    done = with_address_sanitizer(command, tmp_path, MHA_NATIVE_LEVEL=level, status=0)
     assert "attention by native" in done.stdout
 
 

@@ -302,6 +302,5 @@ def test_arrays_that_hold_numbers_are_computed_at_once(rng):
 
 @pytest.mark.full
 def test_arrays_that_hold_numbers_conform(tmp_path):
-    done = conform("ndonnx", "--quick", "-k", "test_pieces", cwd=tmp_path, path=[INSTALLED])
-    assert done.returncode == 0, done.stdout
+    done = conform("ndonnx", "--quick", "-k", "test_pieces", cwd=tmp_path, path=[INSTALLED], status=0)
     assert " passed" in done.stdout
