@@ -3,7 +3,9 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
+import command
 import processes
 import pytest
 from project import ROOT
@@ -23,7 +25,6 @@ from sample_history import (
     only,
     steady,
 )
-from typer.testing import CliRunner
 
 from tracking import page, series
 from tracking.__main__ import app
@@ -167,8 +168,7 @@ def test_a_regression_from_a_value_that_is_not_positive_has_no_factor(small):
 # the command
 
 
-def run(*words):
-    return CliRunner().invoke(app, ["report", *map(str, words)])
+run = partial(command.run, "report", app=app)
 
 
 def test_the_command_writes_the_page(project, tmp_path):
