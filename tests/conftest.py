@@ -23,6 +23,7 @@ from sample_kernels import Plugin, received, registered
 from tested_backends import EACH_BACKEND, WITHOUT_CUPY
 from tiny_models import write_tiny_model
 
+import mha_core as mha
 from mha_core.dispatch.backend import load
 from mha_numpy import blas, cores
 
@@ -90,6 +91,20 @@ def native():
     """The compiled module of mha_native, and its plugin registered during the test."""
     with registered(native_plugin.plugin()):
         yield importlib.import_module("mha_native.level").native
+
+
+@pytest.fixture(params=native_plugin.LEVELS[:3])
+def level(request, native):
+    """A level of mha_native; the third converts bfloat16, where there are so many."""
+    yield native.use_level(request.param)
+    native.use_level(None)
+
+
+@pytest.fixture
+def set_num_threads():
+    """The function that sets the number of threads of all backends, until the test ends."""
+    yield mha.set_num_threads
+    mha.set_num_threads(None)
 
 
 @pytest.fixture

@@ -4,12 +4,11 @@ Each test runs in its own process, because importing the benchmarks sets the num
 """
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
-from project import INSTALLED, ROOT
+from processes import STRICT, printed
+from project import BENCHES, INSTALLED
 
 pytestmark = pytest.mark.asv
 START = """
@@ -35,17 +34,8 @@ class Off(Attention):
 
 
 def process(code, benchmark="one_thread.Time.time_call-0", also=()):
-    paths = os.pathsep.join(map(str, (ROOT / "asv_benches", *also)))
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", START.format(benchmark=benchmark) + textwrap.dedent(code)],
-        env=environment | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    program = START.format(benchmark=benchmark) + textwrap.dedent(code)
+    return printed(STRICT, program, path=[BENCHES, *also], without=["*_NUM_THREADS"])
 
 
 def test_all_benchmarks_use_one_core_except_those_of_all_cores():
@@ -82,7 +72,7 @@ def test_a_wrong_answer_is_refused_by_every_benchmark():
     process(
         OFF
         + textwrap.dedent("""
-        timing.PROBLEMS = one_thread.CASES = {"off": Off(1, 2, 16, 8)}
+        timing.PROBLEMS = one_thread.PROBLEMS = {"off": Off(1, 2, 16, 8)}
         memory.PROBLEMS = {"off": Off(1, 2, 16, 8)}
         timed = one_thread.Time()
         for call in (lambda: timed.setup("numpy", "off"), lambda: one_thread.Cost().setup("numpy", "off"),

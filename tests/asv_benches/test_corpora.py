@@ -1,13 +1,12 @@
 """``make bench-corpora``: what it measures is printed and written, and its model gives what can be worked out by hand."""
 
 import json
-import os
 import sys
 
 import needs
 import pytest
 from processes import finished
-from project import PATHS, ROOT
+from project import BENCHES, PATHS, ROOT
 
 from corpora.model import Cluster, limit, seconds
 from corpora.report import page
@@ -33,8 +32,7 @@ def test_the_page_shows_what_was_measured_last():
 def test_it_measures_processes_and_workers_and_writes_a_page(tmp_path):
     stem = tmp_path / "corpora"
     options = ("--texts", "64", "--part-rows", "16", "--rounds", "1", "--tasks", "20", "--many", "0", "--report", str(stem))
-    folders = map(str, (ROOT / "asv_benches", *PATHS))
-    said = finished([sys.executable, "-m", "corpora", *options], PYTHONPATH=os.pathsep.join(folders), PYTHONSAFEPATH="1")
+    said = finished([sys.executable, "-m", "corpora", *options], path=[BENCHES, *PATHS], PYTHONSAFEPATH="1")
     measured = json.loads(stem.with_suffix(".json").read_text())
     assert list(measured["times"]) == ["one process", "1 workers", "2 workers", "4 workers", "2 workers as Dask comes"]
     assert all(times["wall"] > 0 and times["cpu"] > 0 for times in measured["times"].values())

@@ -1,8 +1,6 @@
 """The benchmark against other libraries: what it measures, what it does not time, and what it writes. No peer is needed."""
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -11,8 +9,8 @@ import pytest
 import sample_contenders as sample
 from native import BUILT, needs_native
 from native import LEVELS as NATIVE_LEVELS
-from processes import finished
-from project import PATHS, ROOT
+from processes import finished, run
+from project import BENCHES, PATHS
 
 from mha_conformance.bench.attention import Attention
 from mha_conformance.bench.gradients import AttentionBackward, AttentionStep
@@ -139,11 +137,11 @@ def test_work_is_judged_right_on_each_library_and_that_of_another_problem_is_not
     for work in (problem.ours("numpy"), problem.ours("torch"), peer(problem)):
         with work.mode():
             for _ in range(2):
-                check(work.read(work.call()))
+                check(work.answer())
     if other is not None:
         work = peer(other)
         with work.mode(), pytest.raises(AssertionError, match="times the bound"):
-            check(work.read(work.call()))
+            check(work.answer())
 
 
 def test_another_path_of_torch_s_layer_than_the_fast_one_is_refused(monkeypatch):
@@ -155,21 +153,13 @@ def test_another_path_of_torch_s_layer_than_the_fast_one_is_refused(monkeypatch)
 
 def test_the_command_measures_and_writes(tmp_path):
     """Uses the one case whose peer is installed in every environment."""
-    path = os.pathsep.join(map(str, (ROOT / "asv_benches", *PATHS)))
-    environment = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"}
-
-    def command(*options):
-        whole = [sys.executable, "-P", "-m", "peers", *options]
-        return subprocess.run(whole, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
-
-    done = command("--quick", "--case", "import", "--report", str(tmp_path / "peers"))
-    assert done.returncode == 0, done.stderr
+    command = partial(run, [sys.executable, "-P", "-m", "peers"], path=[BENCHES, *PATHS], cwd=tmp_path, NO_COLOR="1")
+    done = command("--quick", "--case", "import", "--report", tmp_path / "peers", status=0)
     assert "import mha_core" in done.stdout
     (row,) = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))["rows"]
     assert (row["goal"], row["rounds"]) == (1.15, 3)
     assert "ARGS=\"--case 'import' --quick\"" in (tmp_path / "peers.md").read_text(encoding="utf-8")
-    done = command("--case", "nothing")
-    assert done.returncode == 1
+    done = command("--case", "nothing", status=1)
     assert "no case has 'nothing' in its name" in done.stderr
 
 
@@ -202,6 +192,5 @@ if "+" in sys.argv[1]:
 def test_a_contender_has_the_compiled_plugin_if_its_name_says_so(name, installed, told):
     if "avx2" in name and "avx2" not in NATIVE_LEVELS:
         pytest.skip("this processor has no AVX2")
-    path = [*([BUILT] if installed else []), *PATHS, ROOT / "asv_benches"]
-    printed = finished([sys.executable, "-c", CONTENDER, name], PYTHONPATH=os.pathsep.join(map(str, path)), PYTHONSAFEPATH="1")
-    assert printed.strip() == told
+    path = [*([BUILT] if installed else []), *PATHS, BENCHES]
+    assert finished(CONTENDER, name, path=path, PYTHONSAFEPATH="1").strip() == told

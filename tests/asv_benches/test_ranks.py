@@ -1,12 +1,11 @@
 """``make bench-ranks``: what it measures is printed and written, and its model gives what can be worked out by hand."""
 
 import json
-import os
 import sys
 
 import pytest
 from processes import MPIEXEC, finished
-from project import PATHS, ROOT
+from project import BENCHES, PATHS
 
 from ranks.model import Machine, seconds, share_of_ideal
 
@@ -28,7 +27,7 @@ def test_it_measures_both_engines_and_writes_a_page(tmp_path):
     stem = tmp_path / "ranks"
     said = finished(
         [sys.executable, "-m", "ranks", "--length", "256", "--rounds", "1", "--report", str(stem)],
-        PYTHONPATH=os.pathsep.join(map(str, (ROOT / "asv_benches", *PATHS))),
+        path=[BENCHES, *PATHS],
         PYTHONSAFEPATH="1",
     )
     measured = json.loads(stem.with_suffix(".json").read_text())

@@ -1,10 +1,12 @@
 """The report of asv's measurements: its numbers, its verdicts, and its errors."""
 
 import json
-import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
+import command
+import processes
 import pytest
 from project import ROOT
 from sample_history import (
@@ -23,7 +25,6 @@ from sample_history import (
     only,
     steady,
 )
-from typer.testing import CliRunner
 
 from tracking import page, series
 from tracking.__main__ import app
@@ -167,8 +168,7 @@ def test_a_regression_from_a_value_that_is_not_positive_has_no_factor(small):
 # the command
 
 
-def run(*words):
-    return CliRunner().invoke(app, ["report", *map(str, words)])
+run = partial(command.run, "report", app=app)
 
 
 def test_the_command_writes_the_page(project, tmp_path):
@@ -229,10 +229,7 @@ def test_the_documentation_is_built_without_a_history_but_not_after_another_erro
     python.write_text(f'#!/bin/sh\ncase "$*" in *tracking*) exit {status};; *sphinx*) echo built;; *) exit 9;; esac\n')
     python.chmod(0o755)
     (tmp_path / "ready").touch()
-    done = subprocess.run(
-        ["make", "docs", f"DEV={tmp_path}", "--assume-old", f"{tmp_path}/ready"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = processes.run(["make", "docs", f"DEV={tmp_path}", "--assume-old", f"{tmp_path}/ready"], cwd=ROOT)
     assert ("built" in done.stdout.splitlines()) is built and (done.returncode == 0) is built, done
 
 

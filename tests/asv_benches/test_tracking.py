@@ -3,11 +3,12 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 
+import processes
 import pytest
 from asv.results import Results
+from processes import printed
 from project import INSTALLED, ROOT
 from sample_history import Repository
 
@@ -49,18 +50,11 @@ class Clone(Repository):
         (self.root / path).write_text(text.replace(old, new, 1), encoding="utf-8")
         return self.commit(subject)
 
-    def run(self, *words, also=()):
+    def run(self, *words, also=(), status=None):
         """Run ``python -m tracking`` in the clone; ``also`` are folders of other distributions."""
         paths = os.pathsep.join(map(str, (self.root / "asv_benches", self.root, self.root / "backends", *also)))
-        environment = {name: value for name, value in os.environ.items() if name not in ("MACHINE", "MINUTES")}
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "tracking", *words],
-            env=environment | {"PYTHONPATH": paths, "NO_COLOR": "1", "COLUMNS": "200"},
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        options = {"cwd": self.root, "without": ("MACHINE", "MINUTES"), "PYTHONPATH": paths, "NO_COLOR": "1"}
+        return processes.run([sys.executable, "-P", "-m", "tracking"], *words, status=status, **options)
 
 
 pytestmark = pytest.mark.asv
@@ -87,8 +81,7 @@ def _as_it_was(request):
 
 
 def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
-    done = clone.run("measure", "--backend", "numpy", *TINY)
-    assert done.returncode == 0, done.stderr
+    clone.run("measure", "--backend", "numpy", *TINY, status=0)
     commit = clone.git("rev-parse", "HEAD")
     folder = clone.root / "asv_benches" / "results" / "local"
     assert sorted(path.name for path in folder.iterdir()) == [f"{commit[:8]}-installed.json", "machine.json"]
@@ -103,13 +96,11 @@ def test_a_commit_is_measured_with_facts_and_published_and_shown(clone):
     assert str(ROOT) not in kept and str(clone.root) not in kept and f'"{os.uname().nodename}"' not in kept
 
     asv = [sys.executable, "-m", "asv", "--config", "asv_benches/asv.conf.json", "publish"]
-    published = subprocess.run(asv, cwd=clone.root, capture_output=True, text=True, check=False)
-    assert published.returncode == 0, published.stderr
+    printed(asv, cwd=clone.root)
     graphs = [path.name for path in (clone.root / "asv_benches" / "html" / "graphs").rglob("one_thread.Time.time_call.json")]
     assert graphs
 
-    shown = clone.run("report")
-    assert shown.returncode == 0, shown.stderr
+    clone.run("report", status=0)
     text = (clone.root / "asv_benches" / "report.html").read_text(encoding="utf-8")
     assert "tiny call 1x1x8x8" in text and "time, one thread" in text
 
@@ -121,8 +112,7 @@ def test_history_measures_the_last_commit_first_then_the_others_and_commits_each
     clone.commit("a document")
     last = clone.change("mha_core/__init__.py", "0.1.0", "0.1.1", "code")
     shorten(clone)
-    done = clone.run("history", "--machine", "ci-2core", "--commit", "--backend", "numpy")
-    assert done.returncode == 0, done.stderr
+    done = clone.run("history", "--machine", "ci-2core", "--commit", "--backend", "numpy", status=0)
     assert [line for line in done.stderr.splitlines() if ": measured" in line or "without results" in line] == [
         f"{last[:8]}: measured",
         f"{first[:8]}: measured",
@@ -138,8 +128,7 @@ def test_a_shallow_clone_has_no_history(clone, tmp_path):
     shallow = Clone.__new__(Clone)
     shallow.root = tmp_path / "shallow"
     clone.git("clone", "--quiet", "--depth=1", f"file://{clone.root}", str(shallow.root))
-    done = shallow.run("history", "--minutes", "1")
-    assert done.returncode == 1
+    done = shallow.run("history", "--minutes", "1", status=1)
     assert "run git fetch --unshallow" in done.stderr
 
 
@@ -165,13 +154,11 @@ def shorten(clone):
 
 def test_results_are_committed_only_if_the_benchmarks_are(clone):
     clone.append("conformance/mha_conformance/bench/cases.py", "\n")
-    done = clone.run("measure", "--machine", "ci-2core", "--backend", "numpy", *TINY)
-    assert done.returncode == 2
+    done = clone.run("measure", "--machine", "ci-2core", "--backend", "numpy", *TINY, status=2)
     assert "the benchmarks have uncommitted changes" in " ".join(done.stderr.split())
     clone.git("checkout", "--quiet", ".")
     clone.append("mha_core/ops/tree.py", "\n")
-    done = clone.run("measure", "--backend", "numpy", *TINY)
-    assert done.returncode == 0
+    done = clone.run("measure", "--backend", "numpy", *TINY, status=0)
     assert "uncommitted changes are not measured: HEAD is" in done.stderr
 
 
@@ -179,30 +166,26 @@ def test_results_are_committed_only_if_the_benchmarks_are(clone):
 
 
 def test_every_installed_backend_is_checked_third_party_ones_too(clone):
-    done = clone.run("check", "--expect", "numpy", "--expect", "jax", *TINY, also=[INSTALLED])
-    assert done.returncode == 0, done.stderr + done.stdout
+    done = clone.run("check", "--expect", "numpy", "--expect", "jax", *TINY, also=[INSTALLED], status=0)
     assert "every benchmark ran on numpy, jax" in done.stderr
     assert not (clone.root / "asv_benches" / "results").exists(), "nothing is kept"
 
 
 def test_a_backend_that_was_not_measured_is_an_error(clone):
-    done = clone.run("check", "--expect", "numpy", "--expect", "cupy", *TINY)
-    assert done.returncode == 1
+    done = clone.run("check", "--expect", "numpy", "--expect", "cupy", *TINY, status=1)
     assert "no benchmark measured cupy" in done.stderr
     assert "no benchmark measured numpy" not in done.stderr
 
 
 def test_a_skipped_benchmark_is_an_error(clone):
     clone.change("mha_core/__init__.py", "__version__ =", "del causal\n__version__ =", "lost")
-    done = clone.run("check", "--expect", "numpy", "--benchmark", "one_thread.Time", "--case", "2048x64, causal")
-    assert done.returncode == 1
+    done = clone.run("check", "--expect", "numpy", "--benchmark", "one_thread.Time", "--case", "2048x64, causal", status=1)
     assert "one_thread.Time.time_call, numpy, attention 1x8x2048x64, causal: skipped" in done.stderr
 
 
 def test_a_wrong_answer_is_an_error_and_is_not_timed(clone):
     clone.change(*ATTEND, ATTEND[1] + " * 2", "broken")
-    done = clone.run("check", "--expect", "numpy", *TINY)
-    assert done.returncode == 1
+    done = clone.run("check", "--expect", "numpy", *TINY, status=1)
     assert "asv ended with status 2" in done.stderr
     assert "no benchmark measured numpy" in done.stderr
 
@@ -214,16 +197,14 @@ def test_a_wrong_answer_is_an_error_and_is_not_timed(clone):
 def test_a_planted_slowdown_is_reported_by_backend_and_case(clone, backend):
     base = clone.git("rev-parse", "HEAD")
     clone.change(*ATTEND, "    for _ in range(20000): pass\n" + ATTEND[1], "slower")
-    done = clone.run("gate", base, "--backend", backend, "--case", "tiny")
-    assert done.returncode == Verdict.SLOWER, done.stderr + done.stdout
+    done = clone.run("gate", base, "--backend", backend, "--case", "tiny", status=Verdict.SLOWER)
     assert f"slower: {backend}, tiny call 1x1x8x8: " in done.stdout
 
 
 def test_a_commit_that_answers_wrongly_was_not_measured(clone):
     base = clone.git("rev-parse", "HEAD")
     clone.change(*ATTEND, ATTEND[1] + " * 2", "broken")
-    done = clone.run("gate", base, "--backend", "numpy", "--case", "Tiny")
-    assert done.returncode == Verdict.NOT_MEASURED, done.stderr + done.stdout
+    done = clone.run("gate", base, "--backend", "numpy", "--case", "Tiny", status=Verdict.NOT_MEASURED)
     assert "not measured: numpy, tiny call 1x1x8x8" in done.stdout
 
 

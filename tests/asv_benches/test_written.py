@@ -17,9 +17,9 @@ def test_modernbert_is_judged_right_on_each_library_and_vectors_of_other_texts_a
     problem = ModernBert(first=8, layers=3)
     check, work = problem.judge(), texts.encoded(problem)
     for each in (problem.ours("numpy"), problem.ours("torch"), work):
-        check(each.read(each.call()))
+        check(each.answer())
     with pytest.raises(AssertionError, match="times the bound"):
-        check(work.read(work.call())[::-1])
+        check(work.answer()[::-1])
 
 
 @needs.installed("torch", "transformers", MODEL)

@@ -50,7 +50,7 @@ def test_a_wheel_holds_the_plugin_alone(name):
     assert modules == {f"mha_{name}/{module}.py" for module in ("__init__", *DISTRIBUTIONS[name][-1].split())}
 
 
-@pytest.mark.parametrize("name", [pytest.param("mha_jax", marks=pytest.mark.full), "mha_dask"])
+@pytest.mark.parametrize("name", [pytest.param("mha_jax", marks=pytest.mark.full), "mha_dask", "mha_ndonnx"])
 def test_the_python_of_the_plugin_s_readme_runs(name):
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "backends" / name / "README.md").read_text("utf-8"), re.DOTALL)
     exec(compile(program, "README.md", "exec"), {})

@@ -9,7 +9,7 @@ import numpy as np
 import promised
 import pytest
 from project import INSTALLED, ROOT
-from suite import FEW, MHA, SUITE, conform, one_line, run
+from suite import FEW, SUITE, conform, mha_conform, one_line, run
 
 import mha_core as mha
 from mha_conformance.cases.features import ALL_FEATURES
@@ -109,14 +109,12 @@ def test_the_kernel_for_dask_conforms_with_several_chunks(tmp_path):
         "-k",
         "blocks and (covering or promises) and not (test_3_ and (bias or product))",
     ]
-    done = conform("dask", *options, cwd=tmp_path, path=[ROOT / "backends" / "mha_dask"])
-    assert done.returncode == 0, done.stdout + done.stderr
+    conform("dask", *options, cwd=tmp_path, path=[ROOT / "backends" / "mha_dask"], status=0)
 
 
 @pytest.mark.full
 def test_the_header_names_what_is_judged(tmp_path):
-    done = run(MHA, "conform", "numpy", "-k", "test_1", "--quick", "--seed", 7, "--dtype", "float32", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
+    done = mha_conform("numpy", "-k", "test_1", "--quick", "--seed", 7, "--dtype", "float32", cwd=tmp_path, status=0)
     assert f"judges backend numpy (numpy {np.__version__}), device default, float32; seed 7, quick" in done.stdout
     assert not list(tmp_path.iterdir())
 
@@ -125,13 +123,10 @@ def test_the_header_names_what_is_judged(tmp_path):
 def test_the_line_that_reproduces_a_failure_does(tmp_path):
     """The line is copied from the report and run with this Python's ``mha``."""
     options = ["--plugin", "wrong_plugins", "-k", "test_plain_attention", "--seed", 5, "--quick"]
-    done = run(MHA, "conform", "numpy", *options, cwd=tmp_path, MHA_WRONG="scores.scale_off")
-    assert done.returncode == 1
+    done = mha_conform("numpy", *options, cwd=tmp_path, MHA_WRONG="scores.scale_off", status=1)
     line = next(line for line in done.stdout.splitlines() if line.startswith("mha conform "))
-    again = run(
-        ["sh", "-c", line.replace("mha ", f"{sys.executable} -m mha_core ", 1)], cwd=tmp_path, MHA_WRONG="scores.scale_off"
-    )
-    assert again.returncode == 1
+    command = ["sh", "-c", line.replace("mha ", f"{sys.executable} -m mha_core ", 1)]
+    again = run(command, cwd=tmp_path, MHA_WRONG="scores.scale_off", status=1)
     assert "1 failed" in again.stdout
     messages = [next(text for text in out.splitlines() if "times the bound" in text) for out in (done.stdout, again.stdout)]
     assert messages[0] == messages[1]
@@ -149,8 +144,7 @@ def mha_kernels():
 """
     (tmp_path / "vague_plugin.py").write_text(source, encoding="utf-8")
     arguments = ["numpy", "--plugin", "vague_plugin", "-k", "silu-vague", "--dtype", "float32"]
-    done = conform(*arguments, cwd=tmp_path, path=[tmp_path])
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = conform(*arguments, cwd=tmp_path, path=[tmp_path], status=1)
     assert "cannot say whether it supports the call: " in done.stdout
 
 
@@ -178,7 +172,7 @@ def mha_kernels():
 )
 def test_a_missing_backend_device_or_dtype_is_an_error_of_one_line(arguments, message, tmp_path):
     one_line(conform(*arguments, cwd=tmp_path), 4, message)
-    one_line(run(MHA, "conform", *arguments, cwd=tmp_path), 4, message)
+    one_line(mha_conform(*arguments, cwd=tmp_path), 4, message)
 
 
 @pytest.mark.full
@@ -190,16 +184,14 @@ def test_a_backend_must_be_named(tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("selection", ["no_such_test", "test_kernels and declared and attention-none"])
 def test_a_selection_that_judges_nothing_is_an_error(selection, tmp_path):
-    assert conform("numpy", "-k", selection, cwd=tmp_path).returncode == 5
-    done = run(MHA, "conform", "numpy", "-k", selection, cwd=tmp_path)
-    assert done.returncode == 5
+    conform("numpy", "-k", selection, cwd=tmp_path, status=5)
+    done = mha_conform("numpy", "-k", selection, cwd=tmp_path, status=5)
     assert f"error: nothing was tested: no test that matches -k {selection!r} applies to backend 'numpy'" in done.stderr
 
 
 @pytest.mark.full
 def test_a_run_in_which_every_test_is_skipped_is_an_error(tmp_path):
-    done = conform("array_api_strict", "--plugin", "strict_plugin", "-k", "test_kernels.py", cwd=tmp_path)
-    assert done.returncode == 5, done.stdout
+    done = conform("array_api_strict", "--plugin", "strict_plugin", "-k", "test_kernels.py", cwd=tmp_path, status=5)
     assert "nothing was judged" in done.stdout
 
 
@@ -216,17 +208,15 @@ def test_the_users_pytest_settings_are_ignored(tmp_path):
         "python_files = check_*.py\npython_functions = check_*\nempty_parameter_set_mark = fail_at_collect\n"
     )
     (tmp_path / "conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--mine')\n")
-    done = conform("numpy", *chosen, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = conform("numpy", *chosen, cwd=tmp_path, status=0)
     assert done.stdout.splitlines()[-1].partition(" in ")[0] == expected
     (tmp_path / "conftest.py").write_text("raise RuntimeError('not asked for')\n")
-    assert run(MHA, "conform", "numpy", *chosen, cwd=tmp_path, PYTEST_ADDOPTS="--no-such-option").returncode == 0
+    mha_conform("numpy", *chosen, cwd=tmp_path, PYTEST_ADDOPTS="--no-such-option", status=0)
 
 
 @pytest.mark.full
 def test_the_suite_passes_with_xdist(tmp_path):
-    done = conform("numpy", "-n", 2, "-k", "test_promises", "--quick", "--dtype", "float32", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = conform("numpy", "-n", 2, "-k", "test_promises", "--quick", "--dtype", "float32", cwd=tmp_path, status=0)
     assert " passed" in done.stdout
 
 
@@ -299,9 +289,8 @@ def test_the_bound_is_tight_enough_to_see_one_percent_of_scale_and_loose_enough_
 @pytest.mark.full
 def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries_it_again(tmp_path):
     """The fault shows with a softcap alone: one query, one or two keys, no bias, no sink, no second batch element."""
-    options = ["--plugin", "wrong_plugins", "--dtype", "float32", "--seed", 3]
-    done = conform("numpy", *options, "-k", "test_kernels and random", cwd=tmp_path, MHA_WRONG="features.ignores_softcap")
-    assert done.returncode == 1
+    options = ["--plugin", "wrong_plugins", "--dtype", "float32", "--seed", 3, "-k", "test_kernels and random"]
+    done = conform("numpy", *options, cwd=tmp_path, MHA_WRONG="features.ignores_softcap", status=1)
     found = next(line for line in done.stdout.splitlines() if "the smallest failing problem found: " in line)
     shown = found.partition("found: ")[2]
     assert shown.startswith("query (1, 1, ")
@@ -309,13 +298,11 @@ def test_a_failure_shows_the_smallest_problem_that_fails_and_the_line_that_tries
     assert "bias=" not in shown
     line = next(line for line in done.stdout.splitlines() if "try it again: " in line).partition("again: ")[2]
     command = [sys.executable, *shlex.split(line)[1:]]
-    again = run(command, cwd=tmp_path, MHA_WRONG="features.ignores_softcap")
-    assert again.returncode == 1, again.stderr
+    again = run(command, cwd=tmp_path, MHA_WRONG="features.ignores_softcap", status=1)
     assert again.stdout.splitlines()[0] == shown
     assert "times the bound" in again.stdout
     command = [word.replace("ignores_softcap", "right") for word in command]  # the kernel's name
-    right = run(command, cwd=tmp_path, MHA_WRONG="features.right")
-    assert right.returncode == 0, right.stderr
+    right = run(command, cwd=tmp_path, MHA_WRONG="features.right", status=0)
     assert "the answer is right" in right.stdout
 
 

@@ -49,9 +49,9 @@ MASKS = {
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("library", ["numpy", "array_api_strict"])
-def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library):
+def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library, set_num_threads):
     make = load(library).from_numpy
-    mha.set_num_threads(1)  # each thread keeps memory for later calls, and it is chance which threads take part
+    set_num_threads(1)  # each thread keeps memory for later calls, and it is chance which threads take part
 
     def peak(length):
         arrays = [make(rng.normal(size=(1, length, 8)).astype(np.float32)) for _ in range(3)]
@@ -59,10 +59,7 @@ def test_13_memory_grows_with_the_length_not_its_square(rng, mask, library):
         visible = make(visible) if mask == "array" else visible
         return traced(lambda: mha.scaled_dot_product_attention(*arrays, mask=visible))[1]
 
-    try:
-        first, small, large = peak(4096), peak(2048), peak(4096)  # the first includes memory that is kept for later calls
-    finally:
-        mha.set_num_threads(None)
+    first, small, large = peak(4096), peak(2048), peak(4096)  # the first includes memory that is kept for later calls
     assert large < 1.5 * small + 4096 * 8 * 4 * 4
     assert max(first, large) < 4096 * 4096 * 4 / 4
 

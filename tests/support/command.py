@@ -13,8 +13,11 @@ COMMAND = str(Path(sys.executable).parent / "mha")
 PLAIN = {"COLUMNS": "400", "LINES": "50", "TERM": "dumb"}  # messages stay on one line wherever the tests run
 
 
-def run(*args, stdin=None):
-    """Run the command in this process; an exception other than SystemExit would be a traceback, and fails the test."""
+def run(*args, stdin=None, app=app):
+    """Run the command, or another ``app``, in this process.
+
+    An exception other than SystemExit would be a traceback, and fails the test.
+    """
     done = CliRunner(env=PLAIN).invoke(app, [str(arg) for arg in args], input=stdin)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception

@@ -1,9 +1,6 @@
 """Rows of docs/field.md about results: extremes, memory, states, weights and gradients."""
 
 import json
-import os
-import subprocess
-import sys
 import warnings
 from contextlib import suppress
 from functools import partial
@@ -12,7 +9,7 @@ import numpy as np
 import pytest
 from field_peers import ATTEND, heads_behind, jax, jnp, keras, onnx, torch
 from field_probes import PROBES, numbers, probe, qkv
-from project import SUPPORT
+from processes import STRICT, printed, run
 
 import mha_core as mha
 from mha_conformance import oracle
@@ -242,10 +239,7 @@ def _(column, rng):
     if column not in NUMPY_ONLY:
         return ""  # it has its own type of array
     program = f"import numpy as np; x = np.ones((1, 2, 3, 4), dtype=np.float32); {NUMPY_ONLY[column]}{LOADED}"
-    words = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | {"KERAS_BACKEND": "numpy"})
-    assert done.returncode == 0, done.stderr
-    return {"": "yes", "jax": "with JAX"}[done.stdout.strip()]
+    return {"": "yes", "jax": "with JAX"}[printed(STRICT, program, KERAS_BACKEND="numpy").strip()]
 
 
 GROWTH = """
@@ -276,9 +270,7 @@ GROWN = {}
 def grown(column, case):
     """Return how many bytes a process grows in a call with 4096 x 4096 scores: 64 MiB in float32; the mask takes 16 MiB."""
     if column not in GROWN:
-        words = [sys.executable, "-W", "error", "-c", GROWTH, column]
-        paths = {"PYTHONPATH": str(SUPPORT)}
-        done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ | paths)
+        done = run(STRICT, GROWTH, column)
         if "cannot reset the peak" in done.stderr:
             pytest.skip(done.stderr)
         assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from judged_attention import normal as normal
-from processes import printed
+from processes import STRICT, printed
 from project import PATHS, ROOT
 
 import mha_core as mha
@@ -55,4 +55,4 @@ def chosen(*arrays, **options):
 
 def in_process(code, **environment):
     """Run Python code in a process in which the plugin is installed; return what it prints."""
-    return printed([sys.executable, "-W", "error", "-c", code], path=[BUILT, *PATHS], **environment).strip()
+    return printed(STRICT, code, path=[BUILT, *PATHS], **environment).strip()

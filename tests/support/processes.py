@@ -4,51 +4,54 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 
 from project import PATHS, ROOT, SUPPORT
 
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-LIMIT = 180  # seconds for one program
+STRICT = [sys.executable, "-W", "error", "-c"]
+"""A command that runs a program of Python in which a warning is an error."""
+ALONE = {"path": PATHS, "cwd": ROOT, "timeout": 180, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Options of a program that imports all packages of the checkout, and computes on one thread."""
 
 
-def run(command, *arguments, cwd=None, path=(), **environment):
-    """Run a command in a new process, which can import modules from tests/support, ``path`` and this process's PYTHONPATH."""
+def run(command, *arguments, path=(), without=(), status=None, cwd=None, text=None, timeout=None, stdout=PIPE, **environment):
+    """Run a command in a new process, or a program of Python if a string is given.
+
+    It can import modules from ``path``, tests/support and this process's PYTHONPATH; it lacks variables of the environment
+    whose names match a pattern in ``without``, and reads ``text``. It must end with ``status``, unless that is None.
+    """
+    command = [sys.executable, "-c", command] if isinstance(command, str) else command
     folders = [*map(str, path), str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "COLUMNS": "200", "TERM": "dumb", **environment}
-    return subprocess.run(
-        [str(word) for word in (*command, *arguments)], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    inherited = {name: value for name, value in os.environ.items() if not any(fnmatch(name, pattern) for pattern in without)}
+    done = subprocess.run(
+        [str(word) for word in (*command, *arguments)],
+        env={**inherited, "PYTHONPATH": os.pathsep.join(folders), "COLUMNS": "200", "TERM": "dumb", **environment},
+        stdout=stdout,
+        stderr=PIPE,
+        input=text,
+        encoding="utf-8",
+        cwd=cwd,
+        timeout=timeout,
+        check=False,
     )
+    assert status in (None, done.returncode), done.stdout + done.stderr
+    return done
 
 
 def printed(command, *arguments, **options):
-    """Return what a command prints, or a program of Python if a string is given. Its errors fail the test."""
-    done = run([sys.executable, "-c", command] if isinstance(command, str) else command, *arguments, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """Return what a command prints that must succeed."""
+    return run(command, *arguments, status=0, **options).stdout
 
 
-def environment(**more):
-    path = os.pathsep.join(map(str, PATHS))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **more}
+finished = partial(printed, **ALONE)
 
 
-def finished(command, **more):
-    """Run a command; return what it prints. Its errors fail the test."""
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(**more), capture_output=True, text=True, check=False, timeout=LIMIT
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def together(commands, **more):
-    """Run commands at the same time; return what each prints, by command. Errors of any fail the test."""
-    started = [
-        subprocess.Popen(command, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for command in commands
-    ]
-    outputs = [process.communicate(timeout=LIMIT) for process in started]
-    for process, (_, errors) in zip(started, outputs, strict=True):
-        assert process.returncode == 0, errors
-    return [out for out, _ in outputs]
+def together(commands, **options):
+    """Run commands at the same time; return what each prints, in their order. Errors of any fail the test."""
+    with ThreadPoolExecutor(len(commands)) as callers:
+        return list(callers.map(partial(finished, **options), commands))

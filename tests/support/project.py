@@ -3,6 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+BENCHES = ROOT / "asv_benches"
 SUPPORT = ROOT / "tests" / "support"
 INSTALLED = ROOT / "build" / "backends"
 """The distributions in backends that have a pyproject of their own, and frozen_v1, installed by pip."""

@@ -3,13 +3,13 @@
 import itertools
 import json
 import os
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from asv.results import Results
 from asv.runner import BenchmarkResult
 from asv.util import write_json
+from processes import printed
 
 from tracking import series
 
@@ -37,15 +37,7 @@ class Repository:
         names = {f"GIT_{who}_{what}": "a@b.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         dates = {f"GIT_{who}_DATE": f"2026-01-{day:02} 12:00:00 +0000" for who in ("AUTHOR", "COMMITTER")}
         alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-        done = subprocess.run(
-            ["git", "-C", str(self.root), *words],
-            input=text,
-            env=os.environ | names | dates | alone,
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-        )
-        return done.stdout.strip()
+        return printed(["git", "-C", self.root, *words], text=text, **names, **dates, **alone).strip()
 
     def commit(self, subject):
         self.git("commit", "--quiet", "--allow-empty", "--file=-", day=len(self.hashes) + 1, text=subject)

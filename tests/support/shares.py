@@ -3,10 +3,10 @@
 ``--share auto`` takes the share that the commit's hash chooses, so that CI runs each of these tests once in four commits.
 """
 
-import subprocess
 import zlib
 
 import pytest
+from processes import run
 from project import ROOT
 
 COUNT = 4
@@ -27,7 +27,7 @@ def share_of(word):
 def chosen_share(asked):
     """Return the number of a share, and why it was chosen."""
     if asked == "auto":
-        git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+        git = run(["git", "rev-parse", "HEAD"], cwd=ROOT)
         if git.returncode:
             raise pytest.UsageError(f"--share auto needs a git checkout: {git.stderr.strip()}")
         commit = git.stdout.strip()

@@ -13,6 +13,11 @@ def conform(*arguments, cwd, suite=SUITE, **settings):
     return run(suite, "-p", "no:cacheprovider", "-q", "--backend", *arguments, cwd=cwd, **settings)
 
 
+def mha_conform(*arguments, cwd, **settings):
+    """Run the suite by ``mha conform``."""
+    return run(MHA, "conform", *arguments, cwd=cwd, **settings)
+
+
 FEW = ("--quick", "--dtype", "float32")
 
 

@@ -27,6 +27,10 @@ class Work:
     mode: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Context manager that all calls run in."""
 
+    def answer(self) -> Any:
+        """Do the work and return its result in NumPy."""
+        return self.read(self.call())
+
 
 def loaded(name: str) -> LoadedBackend:
     """Load a backend by name. Raises UnknownBackend and BackendUnavailable."""

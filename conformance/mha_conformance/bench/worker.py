@@ -149,7 +149,7 @@ def _serve(pipe: Connection, build: Callable[..., Work], arguments: tuple[Any, .
         try:
             work = work or build(*arguments)
             with work.mode():
-                reply = (False, work.read(work.call()) if request is None else timed(work, request))
+                reply = (False, work.answer() if request is None else timed(work, request))
         except Exception as error:  # the parent raises it
             traceback.print_exc()
             reply = (True, f"{type(error).__name__}: {error}")

@@ -3,8 +3,6 @@
 JAX has 64-bit types only if a process enables them: with JAX_ENABLE_X64=1 every option is tested in float64, to 1e-12.
 """
 
-import os
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from jax_gradients import DTYPE, X64, assert_like_numpy
 from option_pairs import NAMES, PAIRS, arguments
+from processes import printed
 from project import ROOT
 from tiny_models import write_tiny_model
 
@@ -281,10 +280,7 @@ def test_texts_are_encoded_on_jax(tmp_path):
 @pytest.mark.parametrize(("file", "count"), [("test_backend.py", 2), ("test_scan.py", len(PAIRS[::4]) + 9)])
 def test_every_option_holds_in_float64_too(file, count):
     # for such small calls, optimization takes longer than it saves
-    environment = os.environ | {"JAX_ENABLE_X64": "1", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    settings = {"JAX_ENABLE_X64": "1", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     chosen = "with_every_option or option_holds_under_jit or random_problems or gradients_of_gradients"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen]
-    command.append(Path(__file__).with_name(file))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{count} passed" in done.stdout
+    assert f"{count} passed" in printed(command, Path(__file__).with_name(file), cwd=ROOT, **settings)

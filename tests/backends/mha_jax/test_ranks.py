@@ -95,7 +95,7 @@ except TypeError as error:
 
 @pytest.mark.parametrize(("program", "output"), [(EQUAL, "27 equal\n"), (LEARNS, "shard: ranks that run one compiled program")])
 def test_attention_over_devices_equals_one_device(program, output):
-    assert finished([sys.executable, "-c", START + program], JAX_ENABLE_X64="1", **DEVICES).startswith(output)
+    assert finished(START + program, JAX_ENABLE_X64="1", **DEVICES).startswith(output)
 
 
 def test_the_example_runs_on_four_devices():

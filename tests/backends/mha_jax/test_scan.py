@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from jax_gradients import DTYPE, X64, assert_like_numpy, by
 from option_pairs import NAMES, PAIRS, arguments
-from sample_kernels import Plugin
+from sample_kernels import Plugin, registered
 
 import mha_core as mha
 from mha_conformance import oracle
 from mha_conformance.cases.problems import random_problem
 from mha_core.algebra.biases import Bias
 from mha_core.algebra.masks import Mask
-from mha_core.plugin import Kernel, register, unregister
+from mha_core.plugin import Kernel
 
 pytestmark = [pytest.mark.full, pytest.mark.rotating, needs.installed("mha_jax", "jax")]
 ATOL = 1e-11 if X64 else 2e-4
@@ -52,9 +52,8 @@ def small_blocks():
             for op, features in FEATURES.items()
         ]
     )
-    register(plugin)
-    yield
-    unregister(plugin)
+    with registered(plugin):
+        yield
 
 
 def close(actual, expected, atol=ATOL):

@@ -3,11 +3,10 @@
 What ranks hear of each other's faults is tested in tests/core/distributed.
 """
 
-import subprocess
 import sys
 
 import pytest
-from processes import LIMIT, MPIEXEC, environment, finished
+from processes import ALONE, MPIEXEC, finished, run
 
 pytest.importorskip("mpi4py")
 pytestmark = [pytest.mark.full, pytest.mark.skipif(MPIEXEC is None, reason="mpiexec is not installed")]
@@ -72,8 +71,7 @@ def test_a_rank_that_stalls_makes_the_others_raise_within_the_timeout():
 
 @pytest.mark.parametrize("when", ["before", "within"])
 def test_mpi_ends_all_ranks_where_one_is_killed(when):
-    command = [MPIEXEC, "-n", "2", sys.executable, "-c", START + DIES, when]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=LIMIT)
+    done = run([MPIEXEC, "-n", "2", sys.executable, "-c", START + DIES, when], **ALONE)
     assert done.returncode != 0
     assert "EXIT CODE: 9" in done.stdout + done.stderr  # as mpich says it
 

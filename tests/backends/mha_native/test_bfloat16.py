@@ -16,13 +16,6 @@ pytestmark = [needs_native, pytest.mark.usefixtures("level")]
 needs_amx = pytest.mark.skipif(LEVELS[0] != "avx512_amx", reason="the processor has no AMX")
 
 
-@pytest.fixture(params=LEVELS[:3])
-def level(request, native):
-    """A level; the third converts bfloat16, where there are so many."""
-    yield native.use_level(request.param)
-    native.use_level(None)
-
-
 def rounded(x):
     """Return the numbers as a tensor in bfloat16, and in float64."""
     x = torch.from_numpy(x).to(torch.bfloat16)

@@ -20,6 +20,5 @@ HELD_DOWN = [
 @pytest.mark.parametrize(("backend", "level", "options"), [*QUICK, *TENSORS, *FULL, *HELD_DOWN])
 def test_the_compiled_kernel_conforms(tmp_path, backend, level, options):
     path = [BUILT, *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = conform(backend, "-k", "native", *options, cwd=tmp_path, path=path, MHA_NATIVE_LEVEL=level)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    done = conform(backend, "-k", "native", *options, cwd=tmp_path, path=path, MHA_NATIVE_LEVEL=level, status=0)
     assert "attention by native" in done.stdout  # the covering design has judged it

@@ -4,14 +4,14 @@ Conformance's problems run with AddressSanitizer and UndefinedBehaviorSanitizer,
 """
 
 import fcntl
-import os
 import shutil
-import subprocess
 import sys
 from functools import cache, partial
 
 import pytest
 from native import LEVELS, needs_native
+from processes import printed
+from processes import run as in_process
 from project import ROOT
 from suite import SUITE
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def library(name):
-    return subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+    return printed(["g++", f"-print-file-name={name}"]).strip()
 
 
 @cache
@@ -32,16 +32,13 @@ def built(name):
     """Return the folder of a build under sanitizers; one process makes it, and the others wait."""
     with (ROOT / "build" / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run(["make", f"build/{name}/ready"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+        printed(["make", f"build/{name}/ready"], cwd=ROOT)
     return ROOT / "build" / name
 
 
 def run(build, libraries, command, cwd, **environment):
-    path = os.pathsep.join(map(str, (built(build), ROOT, ROOT / "backends")))
-    preload = " ".join(map(library, libraries))
-    environment = {**os.environ, "PYTHONPATH": path, "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0", **environment}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    environment |= {"LD_PRELOAD": " ".join(map(library, libraries)), "ASAN_OPTIONS": "detect_leaks=0"}
+    return in_process(command, cwd=cwd, path=[built(build), ROOT, ROOT / "backends"], **environment)
 
 
 with_address_sanitizer = partial(run, "native-asan", ("libasan.so", "libubsan.so"))
@@ -51,8 +48,7 @@ with_thread_sanitizer = partial(run, "native-tsan", ("libtsan.so",))
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_memory_is_read_out_of_bounds(tmp_path, level):
     command = [*SUITE, "-q", "-s", "-p", "no:cacheprovider", "--backend", "numpy", "--quick", "-k", "native"]
-    done = with_address_sanitizer(command, tmp_path, MHA_NATIVE_LEVEL=level)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    done = with_address_sanitizer(command, tmp_path, MHA_NATIVE_LEVEL=level, status=0)
     assert "attention by native" in done.stdout
 
 

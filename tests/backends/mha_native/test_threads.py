@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from judged_attention import normal
-from native import LEVELS, in_process, needs_native
+from native import in_process, needs_native
 
 import mha_core as mha
 
@@ -48,40 +48,29 @@ def test_the_number_of_threads_changes_no_bit(rng, name):
     same_bits(normal(rng, *query), normal(rng, *key), normal(rng, *key), **options(rng))
 
 
-@pytest.mark.parametrize("level", LEVELS[:3])
+@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_number_of_threads_changes_no_bit_of_tensors(rng, native, dtype, level):
-    native.use_level(level)
-    try:
-        same_bits(*(torch.from_numpy(normal(rng, 2, 3, 1100, 24)).to(dtype) for _ in range(3)), mask=mha.causal())
-    finally:
-        native.use_level(None)
+def test_the_number_of_threads_changes_no_bit_of_tensors(rng, dtype):
+    same_bits(*(torch.from_numpy(normal(rng, 2, 3, 1100, 24)).to(dtype) for _ in range(3)), mask=mha.causal())
 
 
-def test_many_callers_at_once(rng):
+def test_many_callers_at_once(rng, set_num_threads):
     arrays = [normal(rng, 2, 4, 200, 64) for _ in range(3)]
     expected = mha.scaled_dot_product_attention(*arrays)
-    mha.set_num_threads(3)
-    try:
-        with ThreadPoolExecutor(8) as callers:
-            results = list(callers.map(lambda _: mha.scaled_dot_product_attention(*arrays), range(160)))
-    finally:
-        mha.set_num_threads(None)
+    set_num_threads(3)
+    with ThreadPoolExecutor(8) as callers:
+        results = list(callers.map(lambda _: mha.scaled_dot_product_attention(*arrays), range(160)))
     assert all(np.array_equal(out, expected) for out in results)
 
 
-@pytest.mark.parametrize("level", LEVELS[:3])
-def test_products_of_torch_are_not_disturbed(rng, native, level):
+@pytest.mark.usefixtures("level")
+def test_products_of_torch_are_not_disturbed(rng):
     """torch's products of bfloat16 use AMX too, in the same threads."""
     x = torch.from_numpy(normal(rng, 1, 2, 200, 64)).to(torch.bfloat16)
-    native.use_level(level)
-    try:
-        expected, product = mha.scaled_dot_product_attention(x, x, x), x @ x.mT
-        with ThreadPoolExecutor(6) as callers:
-            results = callers.map(lambda _: (x @ x.mT, mha.scaled_dot_product_attention(x, x, x)), range(120))
-        assert all(torch.equal(y, product) and torch.equal(out, expected) for y, out in results)
-    finally:
-        native.use_level(None)
+    expected, product = mha.scaled_dot_product_attention(x, x, x), x @ x.mT
+    with ThreadPoolExecutor(6) as callers:
+        results = callers.map(lambda _: (x @ x.mT, mha.scaled_dot_product_attention(x, x, x)), range(120))
+    assert all(torch.equal(y, product) and torch.equal(out, expected) for y, out in results)
 
 
 FORKED = """

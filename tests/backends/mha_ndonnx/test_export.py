@@ -5,7 +5,7 @@ from dataclasses import replace
 import needs
 import numpy as np
 import pytest
-from project import INSTALLED, ROOT
+from project import INSTALLED
 from suite import conform
 from tiny_models import write_tiny_model
 
@@ -284,12 +284,6 @@ def test_the_real_minilm(minilm, sentences):
 # the distribution
 
 
-def test_the_code_of_its_page_runs():
-    page = (ROOT / "backends" / "mha_ndonnx" / "README.md").read_text(encoding="utf-8")
-    (code,) = (block.partition("\n```")[0] for block in page.split("```python\n")[1:])
-    exec(code, {})
-
-
 def test_arrays_that_hold_numbers_are_computed_at_once(rng):
     backend = load("ndonnx")
     arrays = [normal(rng, 2, 3, 4, 5) for _ in range(3)]
@@ -302,6 +296,5 @@ def test_arrays_that_hold_numbers_are_computed_at_once(rng):
 
 @pytest.mark.full
 def test_arrays_that_hold_numbers_conform(tmp_path):
-    done = conform("ndonnx", "--quick", "-k", "test_pieces", cwd=tmp_path, path=[INSTALLED])
-    assert done.returncode == 0, done.stdout
+    done = conform("ndonnx", "--quick", "-k", "test_pieces", cwd=tmp_path, path=[INSTALLED], status=0)
     assert " passed" in done.stdout

@@ -1,12 +1,12 @@
 """Half precision on NumPy: float16, and bfloat16 from ml_dtypes."""
 
-import subprocess
 import sys
 
 import ml_dtypes
 import numpy as np
 import pytest
 from judged_attention import normal
+from processes import printed
 from tiny_models import write_tiny_model
 
 import mha_core as mha
@@ -156,4 +156,4 @@ for dtype in ("float16", "float32", "float64"):
 mha.backends()
 assert "ml_dtypes" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    printed(script, timeout=60)

@@ -2,12 +2,11 @@
 
 import math
 import os
-import subprocess
-import sys
 from functools import partial
 from importlib import import_module
 
 import pytest
+from processes import printed
 
 import mha_core as mha
 from mha_core.dispatch.backend import load
@@ -91,7 +90,7 @@ def test_the_number_is_the_affinity_or_the_limit_rounded_up(monkeypatch, limit, 
 def test_a_process_bound_to_one_core_uses_one_thread():
     script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     script += "from mha_numpy.threads import num_threads; print(num_threads())"
-    assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout == "1\n"
+    assert printed(script) == "1\n"
 
 
 # what the user sets

@@ -1,11 +1,10 @@
 """NumPy's threads when processes fork and end; each script runs in a fresh interpreter."""
 
 import os
-import subprocess
 import sys
 
+import processes
 import pytest
-from project import SUPPORT
 
 from mha_numpy import blas
 
@@ -48,7 +47,7 @@ def in_child(function):
 def run(script):
     """Return the words that a script prints. It must not hang or write to standard error."""
     command = [sys.executable, "-W", "error", "-W", "ignore:.*fork:DeprecationWarning", "-c", START + script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = processes.run(command, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 
@@ -70,8 +69,7 @@ assert meet() == [1] * 4
 
 
 def test_14_a_forked_process_gives_the_same_bits():
-    script = f"""
-sys.path.insert(0, {str(SUPPORT)!r})
+    script = """
 from judged_attention import calls, same_bits
 
 asked = calls(np.random.default_rng(0))

@@ -135,16 +135,16 @@ OF_FULL = [pytest.param(kind, marks=pytest.mark.full) for kind in ("causal", "wi
 
 
 @pytest.mark.parametrize("kind", ["plain", *OF_FULL, pytest.param("softcap and sink", marks=pytest.mark.full)])
-def test_13_all_other_memory_grows_with_the_length(kind, each_number_of_threads):
+def test_13_all_other_memory_grows_with_the_length(kind, set_num_threads):
     """Besides the scratch of two threads: a few numbers for each query and key of each head, such as a bias by distance."""
     heads, dim = 8, 64
     arrays = inputs(DRAWN, LENGTH, LENGTH, heads=heads, dim=dim)
     options = options_of(kind, heads, LENGTH, LENGTH, 1)
-    for _ in each_number_of_threads(2):
-        tracemalloc.start()
-        state = tiles(*arrays, **options)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+    set_num_threads(2)
+    tracemalloc.start()
+    state = tiles(*arrays, **options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     beyond = peak - state.out.nbytes - state.lse.nbytes - 2 * SCRATCH
     zeroed = arrays[1].nbytes + arrays[2].nbytes if kind in ("key_lengths", "rest") else 0  # copied before any kernel runs
     assert beyond - zeroed <= heads * 2 * LENGTH * NUMBERS * 4 + OBJECTS, (

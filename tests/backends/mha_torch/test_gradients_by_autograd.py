@@ -1,11 +1,11 @@
 """Attention that torch differentiates: second derivatives, torch.func, torch.compile, memory, and ``mha.value_and_grad``."""
 
 import math
-import subprocess
 import sys
 
 import pytest
 import torch
+from processes import printed
 from torch.autograd import gradcheck, gradgradcheck
 from torch_options import seeded
 
@@ -142,6 +142,5 @@ for name in OPTIONS:
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is reset on Linux only")
 def test_memory_grows_with_the_length_not_its_square():
     """The scores of both heads are 128 MB; autograd would keep several such arrays."""
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    grown = {name: int(size) for size, name in (line.split(" ", 1) for line in done.stdout.splitlines())}
+    grown = {name: int(size) for size, name in (line.split(" ", 1) for line in printed(MEMORY).splitlines())}
     assert max(grown.values()) < 64, grown

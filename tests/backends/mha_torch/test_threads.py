@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-import mha_core as mha
 import mha_text as mt
 import mha_torch.threads as threads
 from mha_core.dispatch.backend import load
@@ -100,26 +99,16 @@ def test_what_belongs_to_the_thread_keeps_tasks_in_it(monkeypatch):
     assert in_caller()
 
 
-def test_the_number_is_set_and_torch_gets_its_own_back():
+def test_the_number_is_set_and_torch_gets_its_own_back(set_num_threads):
     load("torch")
-    try:
-        mha.set_num_threads(5)
-        assert torch.get_num_threads() == 5
-        mha.set_num_threads(3)
-        assert torch.get_num_threads() == 3
-    finally:
-        mha.set_num_threads(None)
-    assert torch.get_num_threads() == 2
-    mha.set_num_threads(None)
-    assert torch.get_num_threads() == 2
+    for number, of_torch in ((5, 5), (3, 3), (None, 2), (None, 2)):
+        set_num_threads(number)
+        assert torch.get_num_threads() == of_torch
 
 
-def test_one_thread_computes_everything_itself():
-    mha.set_num_threads(1)
-    try:
-        assert in_caller()
-    finally:
-        mha.set_num_threads(None)
+def test_one_thread_computes_everything_itself(set_num_threads):
+    set_num_threads(1)
+    assert in_caller()
 
 
 @needs_setters

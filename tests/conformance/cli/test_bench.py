@@ -8,11 +8,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import sample_contenders as sample
-from typer.testing import CliRunner
+from command import run
 
 from mha_conformance.bench import limits, texts
 from mha_conformance.bench.attention import Attention
@@ -20,11 +21,8 @@ from mha_conformance.bench.limits import COPY, MATRIX
 from mha_conformance.bench.rounds import QUICK
 from mha_conformance.bench.worker import Worker, WorkerFailed
 from mha_conformance.cli import bench
-from mha_core.cli.app import app
 
-
-def mha(*words):
-    return CliRunner().invoke(app, ["bench", *words], env={"COLUMNS": "200", "NO_COLOR": "1"})
+mha = partial(run, "bench")
 
 
 @pytest.mark.asv
@@ -177,8 +175,7 @@ def test_the_limit_is_the_best_on_the_same_kind_of_device():
 def test_each_limit_is_measured():
     assert limits.device("numpy").call() == limits.device("torch").call() == limits.HOST
     for build in (limits.product, limits.linear, limits.copy):
-        work = build("torch")
-        assert work.read(work.call()).size
+        assert build("torch").answer().size
 
 
 # what is seen meanwhile

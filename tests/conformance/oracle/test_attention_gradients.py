@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from complex_step import along, assert_derivatives
+from sample_kernels import registered
 from whole_gradients import WholeGradients
 from wrong_gradients import FAULTS, NAME, GradientPlugin
 
@@ -15,7 +16,6 @@ from mha_conformance.judge.held import judge_of
 from mha_conformance.oracle import attention
 from mha_conformance.oracle.attention_gradients import attention_gradients
 from mha_core.dispatch.contract import FEATURES
-from mha_core.dispatch.registry import register, unregister
 
 pytestmark = pytest.mark.full
 
@@ -111,9 +111,8 @@ def test_half_precision_adds_the_roundings_of_the_forward_pass():
 
 def judged(cls, most):
     """Judge a kernel in float32 on small problems of the covering design; return what was found first, or None."""
-    backend, rng, plugin = find("numpy", None, ["float32"]), np.random.default_rng(0), GradientPlugin(cls)
-    register(plugin, f"whole gradients: {cls.__name__}")
-    try:
+    backend, rng = find("numpy", None, ["float32"]), np.random.default_rng(0)
+    with registered(GradientPlugin(cls)):
         judge = judge_of(backend, "float32", rng).of(OP, NAME)
         design = design_of(OP, FEATURES[OP], "float32", rng, small=True)
         for count, row in zip(range(1, most + 1), design.and_random(), strict=False):
@@ -122,8 +121,6 @@ def judged(cls, most):
                 judge.judge(problem)
             except AssertionError as error:
                 return SimpleNamespace(count=count, error=str(error).partition("\n")[0], problem=str(problem))
-    finally:
-        unregister(plugin)
     return None
 
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 from promised import SUITE
-from suite import MHA, conform, one_line, run
+from suite import conform, mha_conform, one_line
 
 import mha_core
 from mha_conformance.cases.pieces import piece_problems
@@ -28,16 +28,13 @@ CHOSEN = ["-k", SELECTION, "--quick", "--dtype", "float32", "--plugin", "reporte
 COUNTS = [outcome.replace(" ", "_") for outcome in OUTCOMES]
 
 
-def report(folder, *more, behaviour="right", command=conform, chosen=CHOSEN):
+def report(folder, *more, behaviour="right", command=conform, chosen=CHOSEN, status=None):
     """Run the suite with --report; return the process and its certificate, None if it wrote none."""
     (folder / "reports").mkdir(exist_ok=True)
-    done = command("numpy", *chosen, *more, "--report", folder / "reports", cwd=folder, MHA_REPORTED=behaviour)
+    arguments = [*chosen, *more, "--report", folder / "reports"]
+    done = command("numpy", *arguments, status=status, cwd=folder, MHA_REPORTED=behaviour)
     found = folder / "reports" / "numpy.json"
     return done, json.loads(found.read_text()) if found.exists() else None
-
-
-def mha_conform(*arguments, **settings):
-    return run(MHA, "conform", *arguments, **settings)
 
 
 def table(text, first):
@@ -51,8 +48,7 @@ def table(text, first):
 @pytest.fixture(scope="module")
 def right(tmp_path_factory):
     """A run of ``mha conform`` in which nothing fails."""
-    done, found = report(tmp_path_factory.mktemp("right"), command=mha_conform)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done, found = report(tmp_path_factory.mktemp("right"), command=mha_conform, status=0)
     return done, found
 
 
@@ -122,8 +118,7 @@ def test_the_markdown_is_tables_of_the_same_numbers(right):
 
 @pytest.mark.parametrize(("behaviour", "ratio", "said"), [("wrong", 1e3, "e+0"), ("nan", None, "NaN or inf")])
 def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path, behaviour, ratio, said):
-    done, found = report(tmp_path, behaviour=behaviour, command=mha_conform)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done, found = report(tmp_path, behaviour=behaviour, command=mha_conform, status=1)
     failed = found["promises"]["0"]["failed"]
     assert failed == sum(counts["failed"] for counts in found["sections"].values()) > 1
     lines = done.stdout.splitlines()
@@ -140,8 +135,7 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
 
 def test_a_covering_design_that_the_time_cut_short_is_reported(tmp_path):
     chosen = ["-k", "covering", "--quick", "--dtype", "float32"]
-    done, found = report(tmp_path, chosen=chosen)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done, found = report(tmp_path, chosen=chosen, status=0)
     assert {"attention by tiles", "attention by algebra", "linear by chunks", "rotary by tiles"} <= set(found["covering"])
     for kernel in ("attention by tiles", "attention by algebra"):
         one = found["covering"][kernel]["float32"]
@@ -153,8 +147,7 @@ def test_a_covering_design_that_the_time_cut_short_is_reported(tmp_path):
 
 def test_xdist_workers_send_their_evidence(tmp_path, right):
     """Counts, worst errors and runs are the same as in one process."""
-    done, found = report(tmp_path, "-n", 2)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done, found = report(tmp_path, "-n", 2, status=0)
     _, alone = right
     for key in set(alone) - {"date"}:
         assert found[key] == alone[key], key
@@ -164,18 +157,16 @@ def test_xdist_workers_send_their_evidence(tmp_path, right):
 
 def test_a_test_in_half_precision_belongs_to_that_section(tmp_path):
     """It compares in float32, which represents half precision exactly, and reports its own dtype."""
-    done, found = report(
-        tmp_path, chosen=["-k", "test_a_piece_equals_numpy and linear or test_8", "--quick", "--dtype", "float16"]
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    chosen = ["-k", "test_a_piece_equals_numpy and linear or test_8", "--quick", "--dtype", "float16"]
+    _, found = report(tmp_path, chosen=chosen, status=0)
     assert set(found["sections"]) == {"half precision"}
     assert found["promises"]["0"]["passed"] == 1 <= found["promises"]["8"]["passed"]
     assert set(found["worst_error_over_bound"]["linear"]) == {"float16"}
 
 
 def test_a_test_that_takes_its_worker_down_is_counted(tmp_path):
-    done, found = report(tmp_path, "-n", 1, behaviour="dies", chosen=["-k", "test_a_piece_equals_numpy and relu", *CHOSEN[2:]])
-    assert done.returncode == 1
+    chosen = ["-k", "test_a_piece_equals_numpy and relu", *CHOSEN[2:]]
+    done, found = report(tmp_path, "-n", 1, behaviour="dies", chosen=chosen, status=1)
     assert found["result"] == "failed"
     assert found["sections"] == {"layers": dict(zip(COUNTS, (0, 1, 0, 0), strict=True))}
     assert "promise 0, order of work and accuracy: 1 test failed" in done.stdout
@@ -187,8 +178,7 @@ def test_a_test_that_takes_its_worker_down_is_counted(tmp_path):
 
 @pytest.mark.parametrize("command", [conform, mha_conform], ids=["pytest", "mha"])
 def test_a_run_that_judges_nothing_writes_no_certificate(tmp_path, command):
-    done, found = report(tmp_path, command=command, chosen=["-k", "test_plain and never", *CHOSEN[2:]])
-    assert done.returncode == 5
+    done, found = report(tmp_path, command=command, chosen=["-k", "test_plain and never", *CHOSEN[2:]], status=5)
     assert table(done.stdout, "section ")[1] == ["kernels", "0", "0", "1", "0"]
     assert found is None and not list((tmp_path / "reports").iterdir())
 
@@ -234,7 +224,7 @@ def test_a_folder_deleted_during_the_run_is_an_error_without_a_verdict(tmp_path)
 
 def test_the_device_that_is_asked_for_is_in_the_name(tmp_path):
     arguments = ["numpy", "--device", "cpu", "-k", "test_8", "--quick", "--report", tmp_path]
-    assert mha_conform(*arguments, cwd=tmp_path).returncode == 0
+    mha_conform(*arguments, cwd=tmp_path, status=0)
     assert {path.name for path in tmp_path.iterdir()} == {"numpy-cpu.json", "numpy-cpu.md"}
 
 

@@ -27,8 +27,7 @@ def test_help_shows_an_example():
 
 def test_without_the_cli_extra_the_command_says_what_to_install():
     code = "import sys; sys.modules['typer'] = None; from mha_core.cli import main; main()"
-    done = run([sys.executable, "-c", code])
-    assert done.returncode == 1
+    done = run([sys.executable, "-c", code], status=1)
     assert done.stderr == "mha: the command needs typer: pip install 'mha-core[cli]'\n"
 
 

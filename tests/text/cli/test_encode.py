@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
 
 import needs
 import numpy as np
+import processes
 import pytest
 import tqdm
 from command import COMMAND, fails, ok, run
@@ -27,11 +27,6 @@ def text_options(*texts):
 def nearest(vectors, at):
     """The other places, nearest first, with their cosines."""
     return sorted(((vectors[at] @ x, other) for other, x in enumerate(vectors) if other != at), reverse=True)
-
-
-def process(*arguments, **options):
-    """Run the program in a process of its own."""
-    return subprocess.run([COMMAND, *arguments], stderr=subprocess.PIPE, text=True, check=False, **options)
 
 
 @pytest.fixture
@@ -268,8 +263,7 @@ def test_a_vector_that_json_cannot_represent_is_an_error_with_the_number_of_its_
 
 
 def test_a_closed_standard_output_is_an_error(tiny_model):
-    command = [COMMAND, "encode", "--model", tiny_model, "-t", "a bird"]
-    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True, check=False)
+    done = processes.run(["sh", "-c", '"$@" >&-', "sh", COMMAND], "encode", "--model", tiny_model, "-t", "a bird")
     assert (done.returncode, done.stderr) == (1, "mha: standard output is closed; write >/dev/null to discard it\n")
 
 
@@ -305,12 +299,12 @@ def test_a_closed_pipe_ends_it_without_a_message(tiny_model, tmp_path, similar):
     (tmp_path / "texts").write_text("a bird\n" * 500)
     read, write = os.pipe()
     os.close(read)  # as head does after its last line
-    done = process("encode", "--model", tiny_model, tmp_path / "texts", *similar, stdout=write)
+    done = processes.run([COMMAND], "encode", "--model", tiny_model, tmp_path / "texts", *similar, stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_the_program_is_installed_and_runs(tiny_model, expected):
-    done = process("encode", "-m", tiny_model, "-", input="a bird\ndawn", stdout=subprocess.PIPE)
+    done = processes.run([COMMAND], "encode", "-m", tiny_model, "-", text="a bird\ndawn")
     assert (done.returncode, done.stderr) == (0, "")
     np.testing.assert_array_equal(rows(done.stdout), expected(["a bird", "dawn"]))

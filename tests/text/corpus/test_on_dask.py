@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from command import COMMAND, fails, ok, run
 from corpus_kills import contents, write_corpus
+from processes import printed
 from project import ROOT
 from tiny_models import WORDS, close, edit, write_tiny_model
 
@@ -260,7 +261,7 @@ def test_tls_of_dask_s_configuration_is_used(folder, tmp_path, monkeypatch):
     """Scheduler, worker and command have one certificate, which signs itself; without it the command is turned away."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
-    subprocess.run([*request, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    printed(request, "-keyout", key, "-out", certificate)
     tls = {"CA_FILE": certificate}
     for role in ("CLIENT", "SCHEDULER", "WORKER"):
         tls |= {f"{role}__KEY": key, f"{role}__CERT": certificate}

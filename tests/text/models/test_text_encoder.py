@@ -3,14 +3,13 @@
 import gc
 import itertools
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tracemalloc
 
 import numpy as np
 import pytest
+from processes import printed
 from tiny_models import WORDS, close
 from written_texts import TEXTS
 
@@ -18,7 +17,6 @@ import mha_core as mha
 import mha_text as mt
 import mha_text.models.packing as packing
 from mha_conformance.bench import plain_numpy
-from mha_numpy import cores
 
 ODD = [
     "",
@@ -105,21 +103,18 @@ def test_vectors_depend_neither_on_the_order_nor_on_other_texts_nor_on_batches(e
         close(encoder.encode(texts), vectors)
 
 
-def test_two_texts_take_few_calls_of_python(encoder):
+def test_two_texts_take_few_calls_of_python(encoder, set_num_threads):
     calls = 0
 
     def count(frame, event, argument):
         nonlocal calls
         calls += event == "call" and any(name in frame.f_code.co_filename for name in ("mha_core", "mha_numpy"))
 
-    cores.set_num_threads(1)  # calls of other threads are not counted
-    try:
-        for profile in (None, count):  # plans are made first
-            sys.setprofile(profile)
-            encoder.encode(["a text", "another"])
-            sys.setprofile(None)
-    finally:
-        cores.set_num_threads(None)
+    set_num_threads(1)  # calls of other threads are not counted
+    for profile in (None, count):  # plans are made first
+        sys.setprofile(profile)
+        encoder.encode(["a text", "another"])
+        sys.setprofile(None)
     assert 100 < calls <= 1600
 
 
@@ -228,7 +223,7 @@ def test_unknown_backends_are_refused_before_the_model_is_read_and_dtypes_that_a
             mt.TextEncoder.from_pretrained(tiny_model, dtype=wrong)
 
 
-def test_a_repository_is_read_from_the_cache_of_the_hub(tiny_model, tiny, tmp_path):
+def test_a_repository_is_read_from_the_cache_of_the_hub(tiny_model, tiny, tmp_path, set_num_threads):
     home, commit = tmp_path / "hub-home", "0123456789abcdef0123456789abcdef01234567"
     repository = home / "hub" / "models--org--tiny"
     (repository / "refs").mkdir(parents=True)
@@ -236,15 +231,10 @@ def test_a_repository_is_read_from_the_cache_of_the_hub(tiny_model, tiny, tmp_pa
     shutil.copytree(tiny_model, repository / "snapshots" / commit)
     code = "import mha_core as mha, mha_text as mt; mha.set_num_threads(1)"
     code += "; print(mt.TextEncoder.from_pretrained('org/tiny').encode(['a bird']).tolist())"
-    settings = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE_"))}
-    settings |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}  # read when huggingface_hub is imported, hence another process
-    done = subprocess.run([sys.executable, "-c", code], env=settings, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    mha.set_num_threads(1)  # the last bits depend on this number
-    try:
-        np.testing.assert_array_equal(np.array(json.loads(done.stdout), dtype=np.float32), tiny.encode(["a bird"]))
-    finally:
-        mha.set_num_threads(None)
+    settings = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}  # read when huggingface_hub is imported, hence another process
+    vectors = json.loads(printed(code, cwd=tmp_path, without=("HF_*", "HUGGINGFACE_*"), **settings))
+    set_num_threads(1)  # the last bits depend on this number
+    np.testing.assert_array_equal(np.array(vectors, dtype=np.float32), tiny.encode(["a bird"]))
 
 
 @pytest.mark.parametrize("name", ["org/not-there", "not-there"])
@@ -269,14 +259,11 @@ def test_texts_that_are_tokenized_have_the_vectors_of_encode(tiny):
     assert tiny.encode_ids([]).shape == (0, 8)
 
 
-def test_the_bits_of_tokenized_texts_do_not_depend_on_the_number_of_threads(tiny):
+def test_the_bits_of_tokenized_texts_do_not_depend_on_the_number_of_threads(tiny, set_num_threads):
     """One batch, of more rows than a thread takes at once."""
     ids, _ = tiny.tokenizer([" ".join(["a", "bird", "sings"] * 2)] * 100)
     bits = set()
-    try:
-        for count in (1, 2, 3):
-            cores.set_num_threads(count)
-            bits.add(tiny.encode_ids(ids).tobytes())
-    finally:
-        cores.set_num_threads(None)
+    for count in (1, 2, 3):
+        set_num_threads(count)
+        bits.add(tiny.encode_ids(ids).tobytes())
     assert len(bits) == 1

@@ -2,17 +2,15 @@
 
 import pytest
 from cuda_on_host import plugin
-
-from mha_core.plugin import register, unregister
+from sample_kernels import registered
 
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch):
     """Register the kernels of mha_cupy for NumPy arrays, with names that end with ``_on_host``."""
     plugin.stand_in(monkeypatch.setattr)
-    register(plugin)
-    yield
-    unregister(plugin)
+    with registered(plugin):
+        yield
 
 
 @pytest.fixture
