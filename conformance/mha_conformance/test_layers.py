@@ -37,7 +37,7 @@ def test_encoder(judge: Judge, norm_first: bool, activation: str) -> None:
     for mask, allowed in ((None, None), (mha.causal(), np.tri(6, dtype=bool))):
 
         def compute(layers: Layers, allowed: np.ndarray | None = allowed) -> np.ndarray:
-            return layers.stack(x, exact, layers.encoder_layer, allowed=allowed)
+            return layers.encoder(x, exact, allowed=allowed)
 
         assert_computes(judge, encoder(there, mask=mask), there, compute)
 
@@ -50,7 +50,7 @@ def test_decoder_at_once_and_step_by_step(judge: Judge, norm_first: bool) -> Non
     cache = mha.DecoderCache()
     steps = [decoder(there[at : at + 1, :], context, cache=cache) for at in range(5)]
     for got in (decoder(there, context), judge.xp.concat(steps, axis=0)):
-        assert_computes(judge, got, there, lambda layers: layers.stack(y, exact, layers.decoder_layer, memory=memory))
+        assert_computes(judge, got, there, lambda layers: layers.decoder(y, exact, memory=memory))
 
 
 def test_layers_are_made_on_the_backend(wide: Judge) -> None:

@@ -23,7 +23,7 @@ PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "cont
 _LENGTHS = (1, 2, 7, 16, 33, 64, 130, 1030)
 _LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
 _BANDS = ("none", "causal", "window(2, 1)", "window(0, 70)", "window(None, 33)")
-_BIASES = ("b_q", "b_k", "b_v", "b_o")
+BIASES = ("b_q", "b_k", "b_v", "b_o")
 _MOST_PRODUCTS = 2**22
 """Multiplications of one layer, at most: the oracle computes it several times."""
 
@@ -48,12 +48,12 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
         axes["context batch"] = ["the same", "none"] if "context" in has else ["the same"]
         rotary = {"rotary"} <= has
         axes |= {norm: ["none"] + ["RMSNorm", "LayerNorm"] * (norm in has) for norm in _HEAD_NORMS}
-        return axes | _heads(grouped="grouped_query" in has, biases=_BIASES, rotary=rotary, interleaved=rotary)
+        return axes | _heads(grouped="grouped_query" in has, biases=BIASES, rotary=rotary, interleaved=rotary)
     activations = _declared("feed_forward.activation", has)
     network = _network(activations, gate="feed_forward.w_g" in has, gate_bias="feed_forward.b_g" in has)
     heads = _heads(
         grouped="attention.num_kv_heads" in has,
-        biases=[name for name in _BIASES if f"attention.{name}" in has],
+        biases=[name for name in BIASES if f"attention.{name}" in has],
         rotary="attention.rotary=Rotary" in has,
         interleaved="attention.rotary.interleaved" in has,
     )

@@ -35,12 +35,15 @@ class LayerProblem(Problem):
     """The sublayers with dropout."""
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.op: self.with_weights(arrays)(arrays["x"], **self.options_of_call(arrays))}
+
+    def options_of_call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of the call, from arrays of a backend."""
         options = {} if self.options is None else self.options.make(arrays)
-        if self.op == "multi_head_attention":
-            options |= {name: arrays.get(name) for name in ("context", "value_context")}
+        options |= {name: arrays[name] for name in _WIDTHS if name in arrays}
         if self.dropped:
             options["dropout"] = mha.Dropout(_RATE, {name: arrays[f"keep of {name}"] for name in self.dropped})
-        return {self.op: self.with_weights(arrays)(arrays["x"], **options)}
+        return options
 
     def with_weights(self, arrays: Mapping[str, Any]) -> Any:
         """Return the layer that these arrays are the weights of."""
@@ -53,8 +56,7 @@ class LayerProblem(Problem):
         if self.options is not None:
             options = self.options.oracle(floats, compute_dtype(layers.dtype))
             options["offset"] = self.others.get("query_offset", self.options.offset)
-        if self.op == "multi_head_attention":
-            options |= {name: floats.get(name) for name in ("context", "value_context")}
+        options |= {name: floats[name] for name in (*_WIDTHS, "memory") if name in floats}
         if self.dropped:
             options["kept"] = {name: self.others[f"keep of {name}"] / (1 - _RATE) for name in self.dropped}
         method = "multi_head" if self.op == "multi_head_attention" else self.op
@@ -69,8 +71,8 @@ class LayerProblem(Problem):
         return bounded(lambda layers: {self.op: self.compute(layers, floats)}, dtype, rounds_weights=rounds_weights, rng=rng)
 
     def layout(self, name: str) -> tuple[str, int]:
-        activations = ("x", "context", "value_context")
-        return self.row["layout" if name in activations or name in self.others else "layout of w"], 0
+        of_weights = name in self.layer.arrays()
+        return self.row["layout of w" if of_weights else "layout"], 0
 
 
 def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.random.Generator) -> LayerProblem:
