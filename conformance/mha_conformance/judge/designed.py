@@ -16,7 +16,7 @@ from ..cases.covering import Covering, Row
 from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
-from ..report.evidence import evidence
+from ..report.evidence import COVERED, RUNS, evidence
 from .held import Judge, KernelJudge
 
 SECONDS, QUICK_SECONDS = 10.0, 1.0
@@ -110,8 +110,8 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str]) ->
     _judge_rows(of_kernel, design_of(op, features, dtype, first, small=True), SMALL_SHARE * seconds, first)
     design = design_of(op, features, dtype, rng)
     _judge_rows(of_kernel, design, (1 - SMALL_SHARE) * seconds, rng)
-    evidence.covered(f"{op} by {kernel}", dtype, of_kernel.computed, design.counted, design.combinations)
-    evidence.runs(op, kernel, of_kernel.computed)
+    evidence.add(COVERED, (f"{op} by {kernel}", dtype), (of_kernel.computed, design.counted, design.combinations))
+    evidence.add(RUNS, (op, kernel), of_kernel.computed)
     return of_kernel
 
 

@@ -18,7 +18,7 @@ import mha_core as mha
 
 from ..cases.problem import Problem
 from ..oracle import tolerance
-from ..report.evidence import evidence
+from ..report.evidence import COVERED, evidence
 from .designed import design_of, drawn, seconds_for, timed
 from .held import Judge, KernelJudge
 
@@ -59,7 +59,8 @@ def judge_transform(
         except Exception as error:
             error.add_note(f"the problem: {problems[0]}")
             raise
-    evidence.covered(f"{transform} of {op} by {kernel}", judge.dtype, of_kernel.computed, design.counted, design.combinations)
+    numbers = of_kernel.computed, design.counted, design.combinations
+    evidence.add(COVERED, (f"{transform} of {op} by {kernel}", judge.dtype), numbers)
     return of_kernel
 
 

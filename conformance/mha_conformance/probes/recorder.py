@@ -14,7 +14,7 @@ from typing import Any
 from mha_core.plugin import Call, Kernel, hookimpl, register, unregister
 from mha_core.shared import imported
 
-from ..report.evidence import evidence
+from ..report.evidence import RUNS, evidence
 
 
 @dataclass
@@ -109,4 +109,4 @@ def recorded(kernel: Kernel, features: Iterable[str] = ()) -> Iterator[Recording
     finally:
         _recordings.pop()
         unregister(recording)
-        evidence.runs(kernel.op, kernel.name, recording.runs)
+        evidence.add(RUNS, (kernel.op, kernel.name), recording.runs)

@@ -26,6 +26,7 @@ from mha_core.shared import atomic_file, device_name, registry
 
 from ..backend import BackendUnderTest, CannotJudge
 from .counts import Counts
+from .evidence import COVERED, ERRORS, RUNS
 from .promises import PROMISES
 from .sections import FAILED, OUTCOMES, PASSED
 from .summary import error_rows, section_rows
@@ -97,10 +98,11 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
 def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dict[str, Any]:
     """Return the head and the results. A ratio that is not finite is null, since JSON has no infinity."""
     errors: dict[str, dict[str, float | None]] = {}
-    for (operation, dtype), ratio in sorted(counts.errors.items()):
+    for (operation, dtype), ratio in sorted(counts.records[ERRORS].items()):
         errors.setdefault(operation, {})[dtype] = float(f"{ratio:.4g}") if math.isfinite(ratio) else None
+    runs = counts.records[RUNS]
     covering: dict[str, dict[str, dict[str, int]]] = {}
-    for (kernel, dtype), (problems, occurred, every) in sorted(counts.covered.items()):
+    for (kernel, dtype), (problems, occurred, every) in sorted(counts.records[COVERED].items()):
         covering.setdefault(kernel, {})[dtype] = {"problems": problems, "combinations": occurred, "of": every}
     return {
         **head,
@@ -112,7 +114,7 @@ def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dic
         },
         "worst_error_over_bound": errors,
         "covering": covering,
-        "kernels": [{**kernel, "runs": counts.runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
+        "kernels": [{**kernel, "runs": runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
     }
 
 
