@@ -30,6 +30,8 @@ class Recording:
     """Calls that the kernel's ``supports`` was asked about."""
     runs: int = 0
     """Number of calls of the kernel."""
+    prepared_runs: int = 0
+    """Number of calls of what it prepared, which count as calls of the kernel too."""
     reasons: list[str] = field(default_factory=list)
     """Reasons for which the kernel refused calls."""
 
@@ -90,6 +92,7 @@ def prepare(problem: Any) -> Callable[..., Any] | None:
 
     def counted(*arrays: Any) -> Any:
         recording.runs += 1
+        recording.prepared_runs += 1
         return compute(*arrays)
 
     return counted
