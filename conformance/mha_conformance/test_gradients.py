@@ -29,8 +29,7 @@ from .judge.held import Judge
 from .judge.layouts import VIEWS
 from .judge.same_bits import Work, assert_same_bits_together
 from .probes.computed_by import ComputedBy
-from .probes.recorder import Recording, recorded
-from .report.sections import REFUSED_EVERY_CALL
+from .probes.recorder import Recording, assert_declares_known_features, recorded, skip_if_never_run
 
 pytestmark = pytest.mark.promise(0)
 OP = "attention_vjp"
@@ -76,8 +75,7 @@ def test_the_algebra_on_problems_of_a_covering_design(judge: Judge, op: str) -> 
 
 @pytest.mark.promise(6)
 def test_every_declared_feature_is_known(vjp_kernel: Kernel) -> None:
-    unknown = sorted(vjp_kernel.handles - ALL)
-    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(ALL))}"
+    assert_declares_known_features(vjp_kernel)
 
 
 def recorded_problem(judge: Judge, kernel: Kernel, features: tuple[str, ...]) -> Recording:
@@ -108,9 +106,8 @@ def test_a_declared_feature_works_and_an_undeclared_one_is_refused(first: Judge,
         assert any(feature in call.features for call in recording.seen), f"core did not name {feature}"
         assert declared or not recording.runs, f"the kernel does not declare {feature}, but was called"
         recordings.append(recording)
-    if declared and not any(recording.runs for recording in recordings):
-        reasons = {reason for recording in recordings for reason in recording.reasons}
-        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(reasons))}")
+    if declared:
+        skip_if_never_run(recordings)
 
 
 # what is wanted, and what is given

@@ -23,8 +23,7 @@ from .cases.problems import Limits
 from .judge.held import Judge
 from .judge.random_problems import judge_problems
 from .oracle.tolerance import UNIT_ROUNDOFF
-from .probes.recorder import Recording, recorded
-from .report.sections import REFUSED_EVERY_CALL
+from .probes.recorder import Recording, assert_declares_known_features, recorded, skip_if_never_run
 
 LONG = ((1, 2, 2, 150, 150, 64, 64), (1, 1, 4, 1, 1100, 64, 64), (2, 1, 1, 20, 300, 128, 96), (1, 1, 1, 300, 40, 32, 40))
 """Shapes as in ``Limits.shapes`` that span several tiles in any kernel: equal lengths, one query, more keys, more queries."""
@@ -46,17 +45,9 @@ def judge_in_shapes(judge: Judge, kernel: Kernel, features: Iterable[str]) -> No
     skip_if_never_run([judge_with(judge, kernel, features, *shape, scores=scores) for shape, scores in every])
 
 
-def skip_if_never_run(recordings: Iterable[Recording]) -> None:
-    seen = list(recordings)
-    if not any(recording.runs for recording in seen):
-        reasons = sorted({reason for recording in seen for reason in recording.reasons})
-        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "core offered the kernel no call tried here")
-
-
 @pytest.mark.promise(6)
 def test_every_declared_feature_is_known(attention_kernel: Kernel) -> None:
-    unknown = sorted(attention_kernel.handles - ALL_FEATURES)
-    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(ALL_FEATURES))}"
+    assert_declares_known_features(attention_kernel)
 
 
 @pytest.mark.promise(0)

@@ -16,7 +16,6 @@ import pytest
 import mha_core as mha
 from mha_core.plugin import Kernel
 from mha_core.shared import FEATURES as EVERY
-from mha_core.shared import STATE_FEATURES
 
 from .backend import BackendUnderTest
 from .cases.attention_problem import AttentionProblem
@@ -29,6 +28,7 @@ from .judge.layouts import VIEWS
 from .judge.random_problems import judge_problems
 from .judge.same_bits import Work, assert_same_bits, assert_same_bits_together
 from .probes.computed_by import ComputedBy
+from .probes.recorder import assert_declares_known_features
 
 SECTION = "kernels"
 pytestmark = pytest.mark.promise(0)
@@ -65,9 +65,7 @@ def judge_call(judge: Judge, call: AttentionProblem, parts: Sequence[str] = tupl
 
 @pytest.mark.promise(6)
 def test_every_declared_feature_is_known(weights_kernel: Kernel) -> None:
-    known = EVERY["attention_weights"] | STATE_FEATURES
-    unknown = sorted(weights_kernel.handles - known)
-    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(known))}"
+    assert_declares_known_features(weights_kernel)
 
 
 def test_random_problems_equal_the_oracle(judge: Judge, weights_by: ComputedBy) -> None:

@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
+
 from mha_core.plugin import Call, Kernel, hookimpl, register, unregister
-from mha_core.shared import imported
+from mha_core.shared import FEATURES, STATE_FEATURES, imported
 
 from ..report.evidence import RUNS, evidence
+from ..report.sections import REFUSED_EVERY_CALL
 
 
 @dataclass
@@ -70,6 +73,21 @@ class Recording:
             assert not (undeclared and asked), f"the kernel was asked for {', '.join(undeclared)}, which it does not declare"
             assert undeclared or asked, f"the kernel declares {sorted(call.features)}, but was not asked"
         assert self.asked or not self.runs, "the kernel was called for features that it does not declare"
+
+
+def skip_if_never_run(recordings: Iterable[Recording]) -> None:
+    """Skip the test if the kernel computed none of the recorded calls, with the reasons that it gave."""
+    recordings = list(recordings)
+    if not any(recording.runs for recording in recordings):
+        reasons = sorted({reason for recording in recordings for reason in recording.reasons})
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "core offered the kernel no call tried here")
+
+
+def assert_declares_known_features(kernel: Kernel) -> None:
+    """Raise AssertionError if a kernel declares a feature that core never names."""
+    known = FEATURES[kernel.op] | STATE_FEATURES
+    unknown = sorted(kernel.handles - known)
+    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(known))}"
 
 
 _recordings: list[Recording] = []
