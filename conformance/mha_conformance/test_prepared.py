@@ -18,7 +18,7 @@ from mha_core.plugin import Kernel
 from .cases.attention_problem import ARGUMENTS, AttentionProblem, attention_problem
 from .cases.covering import Row
 from .cases.features import FEATURES, go_together, row_with
-from .judge.held import Judge
+from .judge.held import Judge, noted
 from .judge.layouts import VIEWS
 from .probes.recorder import recorded
 from .report.sections import REFUSED_EVERY_CALL
@@ -36,12 +36,9 @@ def judge_prepared(judge: Judge, row: Row) -> None:
         return attention_problem(row, np.random.default_rng(seed), judge.rng)
 
     def judged(problem: AttentionProblem, arrays: dict[str, Any], floats: dict[str, np.ndarray], what: str) -> dict[str, Any]:
-        try:
+        with noted(f"a prepared call {what}"):
             results = problem.call(arrays)
             judge.assert_right(results, arrays["query"], problem, floats)
-        except AssertionError as error:
-            error.add_note(f"a prepared call {what}")
-            raise
         return results
 
     first, second = numbers(), numbers()

@@ -23,7 +23,7 @@ from .cases.features import FEATURES, go_together, problem_with
 from .cases.masked_rows import masked_rows
 from .cases.problems import Limits
 from .cases.weights import weights_of
-from .judge.held import Judge
+from .judge.held import Judge, noted
 from .judge.layouts import VIEWS
 from .judge.random_problems import judge_problems
 from .judge.same_bits import Work, assert_same_bits, assert_same_bits_together
@@ -56,11 +56,8 @@ def judge_call(judge: Judge, call: AttentionProblem, parts: Sequence[str] = tupl
     """Judge the weights of a call, with and without lse, all of them and some."""
     call = call.map(lambda x: judge.rounded(x))
     for name, lse in product(parts, (False, True)):
-        try:
+        with noted(f"rows and cols: {name}; lse is {'given' if lse else 'not given'}"):
             judge.judge_once(weights_of(call, PARTS[name], lse=lse))
-        except Exception as error:
-            error.add_note(f"rows and cols: {name}; lse is {'given' if lse else 'not given'}")
-            raise
 
 
 @pytest.mark.promise(6)
@@ -85,11 +82,8 @@ def test_features_alone_and_in_pairs(judge: Judge, weights_by: ComputedBy, shape
         for scores in ("plain",) if judge.quick else ("plain", "wide"):
             call = problem_with(features, judge.rng, *shape, scores=scores)
             parts = tuple(PARTS) if len(features) < (1 if few else 2) and scores == "plain" else ("all", "indices")
-            try:
+            with noted(f"the features: {' and '.join(features) or 'none'}; {scores} scores"):
                 judge_call(judge, call, parts)
-            except Exception as error:
-                error.add_note(f"the features: {' and '.join(features) or 'none'}; {scores} scores")
-                raise
 
 
 @pytest.mark.promise(1)

@@ -17,7 +17,7 @@ from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
 from ..report.evidence import COVERED, RUNS, evidence
-from .held import Judge, KernelJudge
+from .held import Judge, KernelJudge, noted
 
 SECONDS, QUICK_SECONDS = 10.0, 1.0
 """Seconds that one kernel of attention is judged for in float32 or float64. In half precision it is half as long."""
@@ -123,12 +123,9 @@ def _judge_rows(judge: KernelJudge, design: Covering, seconds: float, rng: np.ra
         problem, *other = (
             drawn(judge.op, row, np.random.default_rng(seed), rng) for _ in range(2 if rng.random() < REUSED else 1)
         )
-        try:
+        with noted(f"the problem: {problem}"):
             if judge.judge(problem, *other):
                 design.count()
-        except Exception as error:
-            error.add_note(f"the problem: {problem}")
-            raise
 
 
 def seconds_for(op: str, dtype: str, seconds: float) -> float:

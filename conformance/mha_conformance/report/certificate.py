@@ -50,16 +50,13 @@ def files(folder: Path, name: str, device: str | None) -> Files:
     """
     if folder.exists() and not folder.is_dir():
         raise CannotJudge(f"--report {folder} is not a directory")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotJudge(f"--report {folder} cannot be written: {error.strerror}") from error
     stem = re.sub(r"[^\w.-]+", "_", name if device is None else f"{name}-{device}")
     found = Files(folder / f"{stem}.json", folder / f"{stem}.md")
     for path in (found.json, found.markdown):
         if path.is_dir():
             raise CannotJudge(f"--report {folder} cannot be written: {path.name} in it is a directory")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise CannotJudge(f"--report {folder} cannot be written: {error.strerror}") from error
