@@ -10,19 +10,19 @@ from collections.abc import Iterable
 from itertools import combinations, product
 from typing import Any
 
-import numpy as np
 import pytest
 
 import mha_core as mha
 from mha_core.plugin import Kernel
 
-from . import oracle
+from .cases.attention_problem import ARGUMENTS
 from .cases.features import ALL_FEATURES, FEATURES, go_together, problem_with
 from .cases.pieces import piece_problems
 from .cases.problems import Limits
 from .judge.held import Judge
 from .judge.random_problems import judge_problems
-from .oracle.tolerance import UNIT_ROUNDOFF
+from .oracle.attention_gradients import attention_gradients
+from .oracle.tolerance import assert_within
 from .probes.recorder import Recording, assert_declares_known_features, recorded, skip_if_never_run
 
 LONG = ((1, 2, 2, 150, 150, 64, 64), (1, 1, 4, 1, 1100, 64, 64), (2, 1, 1, 20, 300, 128, 96), (1, 1, 1, 300, 40, 32, 40))
@@ -95,20 +95,16 @@ def test_a_gradient_is_right_whoever_computes_it(wide: Judge, attention_kernel: 
     if wide.loaded.features is None or not all(hasattr(x, "requires_grad_") for x in arrays):
         pytest.skip("the backend does not record gradients by requires_grad_ and backward")
     arrays = [x.requires_grad_() for x in arrays]
-    towards = wide.rng.normal(size=call.query.shape)
+    towards = wide.normal(call.query.shape)
     with recorded(attention_kernel, ALL_FEATURES) as recording:
         out = mha.scaled_dot_product_attention(*arrays)
         (out * wide.array(towards)).sum().backward()
     recording.assert_given_what_it_declares()
     assert "gradient" in attention_kernel.handles or not recording.runs
-    scale = call.query.shape[-1] ** -0.5
-    y, _, p = oracle.attention(call.query, call.key, call.value)
-    d_scores = p * (towards @ np.swapaxes(call.value, -1, -2) - (towards * y).sum(axis=-1, keepdims=True)) * scale
-    turned = np.swapaxes(d_scores, -1, -2)
-    expected = (d_scores @ call.key, turned @ call.query, np.swapaxes(p, -1, -2) @ towards)
-    for name, x, exact in zip(("query", "key", "value"), arrays, expected, strict=True):
-        tolerance = 200 * UNIT_ROUNDOFF[wide.dtype] * max(1.0, float(np.abs(exact).max()))
-        np.testing.assert_allclose(wide.numpy(x.grad), exact, rtol=0, atol=tolerance, err_msg=f"gradient of {name}")
+    settings: dict[str, Any] = {"dtype": wide.dtype, "rounds_weights": wide.rounds_weights}
+    expected = attention_gradients(call.query, call.key, call.value, towards, **settings)
+    for name, x in zip(ARGUMENTS, arrays, strict=True):
+        assert_within(f"d_{name}", wide.numpy(x.grad), *expected[name])
 
 
 @pytest.mark.promise(0)

@@ -7,6 +7,7 @@ import pytest
 
 import mha_core as mha
 
+from .cases.layer_problem import plain_layer_problem
 from .judge.held import Judge
 from .judge.layers import SMALL, assert_computes, perturbed
 from .oracle.layers import Layers
@@ -17,12 +18,9 @@ NORM_FIRST = pytest.mark.parametrize("norm_first", [False, True], ids=["post-nor
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_multi_head_attention(judge: Judge, kv_heads: int) -> None:
-    made = mha.MultiHeadAttention.init(d_model=16, num_heads=4, num_kv_heads=kv_heads, d_context=12, seed=1)
-    exact, layer = perturbed(judge, made)
-    x, context = (judge.normal(shape) for shape in [(5, 16), (7, 12)])
-    there, allowed = judge.array(x), judge.rng.random((5, 7)) < 0.7
-    got = layer(there, context=judge.array(context), mask=judge.array(allowed))
-    assert_computes(judge, got, there, lambda layers: layers.multi_head(x, exact, context=context, allowed=allowed))
+    heads = {"kv_heads": kv_heads, "groups": 4 // kv_heads, "kv_heads given": True}
+    options = {"context": "context", "queries": 5, "keys": 7, "array": "scores"}
+    judge.judge_once(plain_layer_problem("multi_head_attention", judge.rng, **heads, **options))
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])

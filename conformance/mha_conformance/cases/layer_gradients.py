@@ -12,21 +12,10 @@ import mha_core as mha
 from ..oracle.attention import Floats
 from ..oracle.layers import Layers, bounded
 from ..oracle.steps import Named
-from .covering import Row
-from .layer_axes import BIASES, PLAIN
-from .layer_problem import LayerProblem, layer_problem
+from .layer_problem import PLAIN_ROW, LayerProblem, plain_layer_problem
 from .problem import Bounded
 
 _NAME = "layers_vjp d_"
-_ROW: Row = {
-    **PLAIN,
-    "batch": "one", "queries": 6, "spread": 1.0, "d_model": 16, "d_ff": 24, "activation": "gelu", "norm_first": False,
-    "kv_heads": 4, "groups": 1, "kv_heads given": False, "head_dim": 4, "value_dim": "the same",
-    "b of heads": BIASES, "b of network": "both",
-    **dict.fromkeys(("norm_1", "norm_2"), "LayerNorm"),
-    **dict.fromkeys(("layout", "layout of w"), "contiguous"),
-}  # fmt: skip
-"""The values of axes that a problem does not name."""
 
 
 class LayerGradientProblem(LayerProblem):
@@ -58,8 +47,8 @@ class LayerGradientProblem(LayerProblem):
 
 
 def layer_gradient_problem(op: str, rng: np.random.Generator, **axes: Any) -> LayerGradientProblem:
-    """Draw the gradients of a layer: d_model 16, four heads, d_ff 24, and no option but those that ``axes`` name."""
-    problem = layer_problem(op, _ROW | axes, rng, rng)
+    """Draw the gradients of a call of ``plain_layer_problem``."""
+    problem = plain_layer_problem(op, rng, **axes)
     floats = problem.floats | {"d_out": rng.normal(size=problem.floats["x"].shape)}
     return LayerGradientProblem(**{**vars(problem), "floats": floats})
 
@@ -69,4 +58,4 @@ def stack_gradient_problem(op: str, layer: Any, rng: np.random.Generator, **leng
     noisy = layer.map(lambda w: w + 0.3 * rng.normal(size=w.shape))
     floats = {name: rng.normal(size=(length, 16)) for name, length in lengths.items()}
     floats["d_out"] = rng.normal(size=floats["x"].shape)
-    return LayerGradientProblem(_ROW, floats | noisy.arrays(), op=op, layer=noisy)
+    return LayerGradientProblem(PLAIN_ROW, floats | noisy.arrays(), op=op, layer=noisy)

@@ -15,12 +15,23 @@ from ..oracle.layers import Layers, bounded
 from ..oracle.tolerance import compute_dtype
 from .attention_axes import batch_shape
 from .covering import Row
-from .layer_axes import keys_of
+from .layer_axes import BIASES, PLAIN, keys_of
 from .options import Options, heads_of, options_of
 from .problem import Bounded, Problem
 
 _RATE = 0.25
 _WIDTHS = {"context": 12, "value_context": 7}
+
+
+PLAIN_ROW: Row = {
+    **PLAIN,
+    "batch": "one", "queries": 6, "spread": 1.0, "d_model": 16, "d_ff": 24, "activation": "gelu", "norm_first": False,
+    "kv_heads": 4, "groups": 1, "kv_heads given": False, "head_dim": 4, "value_dim": "the same",
+    "b of heads": BIASES, "b of network": "both",
+    **dict.fromkeys(("norm_1", "norm_2"), "LayerNorm"),
+    **dict.fromkeys(("layout", "layout of w"), "contiguous"),
+}  # fmt: skip
+"""The values of axes that a problem does not name."""
 
 
 @dataclass
@@ -101,6 +112,11 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
     keeps = {f"keep of {name}": rng.random((*batch, row["queries"], d_model)) > _RATE for name in dropped}
     arrays, others = floats | options.floats | layer.arrays(), options.others | keeps
     return LayerProblem(row, arrays, others, op=op, layer=layer, options=options, dropped=dropped)
+
+
+def plain_layer_problem(op: str, rng: np.random.Generator, **axes: Any) -> LayerProblem:
+    """Draw a call of a layer: d_model 16, four heads, d_ff 24, and no option but those that ``axes`` name."""
+    return layer_problem(op, PLAIN_ROW | axes, rng, rng)
 
 
 def _parts(chosen: str, *both: str) -> Iterable[str]:

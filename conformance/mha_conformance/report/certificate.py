@@ -26,7 +26,7 @@ from mha_core.shared import atomic_file, device_name, registry
 
 from ..backend import BackendUnderTest, CannotJudge
 from .counts import Counts
-from .evidence import COVERED, ERRORS, RUNS
+from .evidence import COVERED, ERRORS, RUNS, nested
 from .promises import PROMISES
 from .sections import FAILED, OUTCOMES, PASSED
 from .summary import error_rows, section_rows
@@ -94,13 +94,7 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
 
 def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dict[str, Any]:
     """Return the head and the results. A ratio that is not finite is null, since JSON has no infinity."""
-    errors: dict[str, dict[str, float | None]] = {}
-    for (operation, dtype), ratio in sorted(counts.records[ERRORS].items()):
-        errors.setdefault(operation, {})[dtype] = float(f"{ratio:.4g}") if math.isfinite(ratio) else None
     runs = counts.records[RUNS]
-    covering: dict[str, dict[str, dict[str, int]]] = {}
-    for (kernel, dtype), (problems, occurred, every) in sorted(counts.records[COVERED].items()):
-        covering.setdefault(kernel, {})[dtype] = {"problems": problems, "combinations": occurred, "of": every}
     return {
         **head,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -109,8 +103,12 @@ def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dic
         "promises": {
             str(number): {"promise": PROMISES[number], **_keys(counts)} for number, counts in counts.promises().items()
         },
-        "worst_error_over_bound": errors,
-        "covering": covering,
+        "worst_error_over_bound": nested(
+            counts.records[ERRORS], lambda ratio: float(f"{ratio:.4g}") if math.isfinite(ratio) else None
+        ),
+        "covering": nested(
+            counts.records[COVERED], lambda numbers: dict(zip(("problems", "combinations", "of"), numbers, strict=True))
+        ),
         "kernels": [{**kernel, "runs": runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
     }
 
@@ -136,11 +134,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     sections = {
         name: {outcome: counts[outcome.replace(" ", "_")] for outcome in OUTCOMES} for name, counts in found["sections"].items()
     }
-    errors = {
-        (operation, dtype): math.inf if ratio is None else ratio
-        for operation, by_dtype in found["worst_error_over_bound"].items()
-        for dtype, ratio in by_dtype.items()
-    }
+    errors = error_rows(found["worst_error_over_bound"], "worst error / bound")
     kernels = [
         (kernel["op"], kernel["name"] + " (opt-in)" * kernel["opt_in"], kernel["from"], str(kernel["runs"]))
         for kernel in found["kernels"]
@@ -157,7 +151,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"{owner} with {libraries}{on}; {place}; {', '.join(found['dtypes'])}; {', '.join(how)}.",
         _table([("section", *OUTCOMES), *section_rows(sections)], numbers=len(OUTCOMES)),
         *_promises(found["promises"]),
-        *([_table(error_rows(errors, "worst error / bound"), numbers=len({dtype for _, dtype in errors}))] if errors else []),
+        *([_table(errors, numbers=len(errors[0]) - 1)] if len(errors) > 1 else []),
         *([_table([("kernel of", "name", "from", "runs"), *kernels], numbers=1)] if kernels else []),
         *([_table([("covering design of", "dtype", "problems", "combinations"), *covered], numbers=2)] if covered else []),
     ]

@@ -33,6 +33,14 @@ class Records(dict[str, Values]):
         values[key] = KINDS[kind](values[key], value) if key in values else value
 
 
+def nested(values: Values, convert: Callable[[Any], Any]) -> dict[str, dict[str, Any]]:
+    """Return converted values by the first part of their keys, and then by the second, in order."""
+    table: dict[str, dict[str, Any]] = {}
+    for (name, second), value in sorted(values.items()):
+        table.setdefault(name, {})[second] = convert(value)
+    return table
+
+
 class Evidence:
     """Collects what the running test records, from any thread."""
 
