@@ -12,10 +12,10 @@ import pytest
 import mha_core as mha
 
 from .cases.covering import Row
-from .cases.layer_gradients import layer_gradient_problem, stack_gradient_problem
+from .cases.layer_gradients import gradients_of
+from .cases.layer_problem import SMALL, plain_layer_problem, stack_problem
 from .cases.piece_gradients import PieceGradientProblem
 from .judge.held import Judge
-from .judge.layers import SMALL, perturbed
 from .oracle.attention_gradients import merge_gradients
 from .oracle.layers import Layers, bounded
 from .oracle.steps import Named
@@ -35,7 +35,7 @@ OPTIONS: dict[str, Row] = {
 
 def judge_gradients(judge: Judge, op: str, **axes: Any) -> None:
     """Hold the result of a layer, and the gradients of all weights, inputs and floating options, to the oracle's."""
-    judge.judge_once(layer_gradient_problem(op, judge.rng, **axes))
+    judge.judge_once(gradients_of(plain_layer_problem(op, judge.rng, **axes), judge.rng))
 
 
 def chosen(judge: Judge, activation: str) -> str:
@@ -88,7 +88,7 @@ def test_encoder_layer(judge: Judge, norm_first: bool, norm: str, dropout: bool)
 @NORM_FIRST
 def test_encoder(judge: Judge, norm_first: bool) -> None:
     made = mha.Encoder.init(**SMALL, num_layers=2, activation="gelu", norm_first=norm_first, seed=5)
-    judge.judge_once(stack_gradient_problem("encoder", made, judge.rng, x=6))
+    judge.judge_once(gradients_of(stack_problem("encoder", made, judge.rng), judge.rng))
 
 
 @NORM_FIRST
@@ -100,7 +100,7 @@ def test_decoder(judge: Judge, norm_first: bool, layers: int) -> None:
     settings: dict[str, Any] = {**SMALL, "activation": "gelu", "norm_first": norm_first, "seed": 6}
     made = mha.DecoderLayer.init(**settings) if layers == 1 else mha.Decoder.init(**settings, num_layers=layers)
     op = "decoder_layer" if layers == 1 else "decoder"
-    judge.judge_once(stack_gradient_problem(op, made, judge.rng, x=5, memory=7))
+    judge.judge_once(gradients_of(stack_problem(op, made, judge.rng, queries=5, memory=7), judge.rng))
 
 
 def test_kernels_of_whole_layers(judge: Judge, layer_vjp_by: ComputedBy) -> None:
@@ -129,8 +129,9 @@ WHOLE: dict[str, list[Callable[..., None]]] = {
 
 def test_frozen_weights_have_no_gradients(wide: Judge) -> None:
     """``wrt`` chooses weights by their dotted names; the others' gradients are the same numbers."""
-    _, there = perturbed(wide, mha.Encoder.init(**SMALL, num_layers=2, seed=7))
-    x, d_out = (wide.array(wide.rng.normal(size=(6, 16))) for _ in range(2))
+    problem = gradients_of(stack_problem("encoder", mha.Encoder.init(**SMALL, num_layers=2, seed=7), wide.rng), wide.rng)
+    arrays, _ = wide.arrays(problem)
+    there, x, d_out = problem.with_weights(arrays), arrays["x"], arrays["d_out"]
     every = mha.vjp(there, x)[1](d_out)
     some = mha.vjp(there, x, wrt=lambda name: name.startswith("layers.1.") and name.endswith(("w_q", "bias")))[1](d_out)
     wanted = {name for name in there.arrays() if name.startswith("layers.1.") and name.endswith(("w_q", "bias"))}

@@ -1,4 +1,4 @@
-"""Gradients of layers as problems, from the axes of a covering design or from the weights of a stack."""
+"""Gradients of layers and of their stacks as problems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import mha_core as mha
 from ..oracle.attention import Floats
 from ..oracle.layers import Layers, bounded
 from ..oracle.steps import Named
-from .layer_problem import PLAIN_ROW, LayerProblem, plain_layer_problem
+from .layer_problem import LayerProblem
 from .problem import Bounded
 
 _NAME = "layers_vjp d_"
@@ -28,8 +28,8 @@ class LayerGradientProblem(LayerProblem):
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         layer = self.with_weights(arrays)
-        arguments = [name for name in ("x", "memory") if name in arrays]
-        out, pullback = mha.vjp(layer, *(arrays[name] for name in arguments), **self.options_of_call(arrays))
+        arguments = self.arguments(arrays)
+        out, pullback = mha.vjp(layer, *arguments.values(), **self.options_of_call(arrays))
         pulled = pullback(arrays["d_out"])
         of_layer, *of_arguments = pulled
         assert type(of_layer) is type(layer), f"the gradient of {type(layer).__name__} is {type(of_layer).__name__}"
@@ -46,16 +46,7 @@ class LayerGradientProblem(LayerProblem):
         return bounded(exact, dtype, rounds_weights=rounds_weights, rng=np.random.default_rng(0))
 
 
-def layer_gradient_problem(op: str, rng: np.random.Generator, **axes: Any) -> LayerGradientProblem:
-    """Draw the gradients of a call of ``plain_layer_problem``."""
-    problem = plain_layer_problem(op, rng, **axes)
+def gradients_of(problem: LayerProblem, rng: np.random.Generator) -> LayerGradientProblem:
+    """Return the gradients of a call whose result is as wide as x."""
     floats = problem.floats | {"d_out": rng.normal(size=problem.floats["x"].shape)}
     return LayerGradientProblem(**{**vars(problem), "floats": floats})
-
-
-def stack_gradient_problem(op: str, layer: Any, rng: np.random.Generator, **lengths: int) -> LayerGradientProblem:
-    """Draw the gradients of a stack, or of a decoder layer, with noise on all weights, and ``lengths`` of x and memory."""
-    noisy = layer.map(lambda w: w + 0.3 * rng.normal(size=w.shape))
-    floats = {name: rng.normal(size=(length, 16)) for name, length in lengths.items()}
-    floats["d_out"] = rng.normal(size=floats["x"].shape)
-    return LayerGradientProblem(PLAIN_ROW, floats | noisy.arrays(), op=op, layer=noisy)

@@ -19,6 +19,8 @@ from .layer_axes import BIASES, PLAIN, keys_of
 from .options import Options, heads_of, options_of
 from .problem import Bounded, Problem
 
+SMALL: dict[str, Any] = {"d_model": 16, "num_heads": 4, "d_ff": 24}
+"""Sizes of small layers, as ``init`` takes them."""
 _RATE = 0.25
 _WIDTHS = {"context": 12, "value_context": 7}
 
@@ -46,7 +48,11 @@ class LayerProblem(Problem):
     """The sublayers with dropout."""
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        return {self.op: self.with_weights(arrays)(arrays["x"], **self.options_of_call(arrays))}
+        return {self.op: self.with_weights(arrays)(*self.arguments(arrays).values(), **self.options_of_call(arrays))}
+
+    def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the call by name: x, and the memory of a decoder."""
+        return {name: arrays[name] for name in ("x", "memory") if name in arrays}
 
     def options_of_call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the call, from arrays of a backend."""
@@ -117,6 +123,15 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
 def plain_layer_problem(op: str, rng: np.random.Generator, **axes: Any) -> LayerProblem:
     """Draw a call of a layer: d_model 16, four heads, d_ff 24, and no option but those that ``axes`` name."""
     return layer_problem(op, PLAIN_ROW | axes, rng, rng)
+
+
+def stack_problem(op: str, layer: Any, rng: np.random.Generator, *, memory: int = 0, **axes: Any) -> LayerProblem:
+    """Draw a call of a stack of layers, or of a decoder layer, of d_model 16 over ``memory``; noise is added to all weights."""
+    row = PLAIN_ROW | {"batch": "none"} | axes
+    noisy = layer.map(lambda w: w + 0.3 * rng.normal(size=w.shape))
+    floats = {name: rng.normal(size=(n, 16)) for name, n in (("x", row["queries"]), ("memory", memory)) if n}
+    options = None if memory else options_of({**row, "keys": keys_of(row)}, rng, rng)
+    return LayerProblem(row, floats | noisy.arrays(), op=op, layer=noisy, options=options)
 
 
 def _parts(chosen: str, *both: str) -> Iterable[str]:
