@@ -104,7 +104,8 @@ class Attention:
 
     def _whole(self) -> np.ndarray:
         """Return the answer of plain NumPy in float64."""
-        return plain_numpy.attention(*(x.astype(np.float64) for x in self.arrays()), self.allowed())
+        query, key, value = (x.astype(np.float64) for x in self.arrays())
+        return plain_numpy.attention(query, key, value, self.allowed())
 
     def ours(self, backend: str) -> Work:
         """Return the call of mha_core on a backend."""

@@ -38,7 +38,7 @@ class Layer:
         """Return the layer on NumPy."""
         import mha_core as mha
 
-        sizes: dict[str, int] = {"d_model": self.d_model, "num_heads": self.num_heads, "d_ff": self.d_ff}
+        sizes: dict[str, Any] = {"d_model": self.d_model, "num_heads": self.num_heads, "d_ff": self.d_ff}
         made = mha.EncoderLayer.init(**sizes, activation="gelu", seed=SEED, backend="numpy")
         return made.map(lambda w: w + 0.02 * rng.standard_normal(w.shape, dtype=np.float32))
 

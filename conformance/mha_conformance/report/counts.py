@@ -69,10 +69,11 @@ class Counts:
             reproduce = next((text for title, text in report.sections if title == TO_REPRODUCE), "")
             promises = list(properties.get("promises", []))
             self.results[report.nodeid] = Result(properties["section"], promises, outcome, reproduce)
-        for kind, value in report.user_properties if report.when == "call" else ():
+        evidence_of_call: list[tuple[str, Any]] = report.user_properties if report.when == "call" else []
+        for kind, value in evidence_of_call:
             if kind in KINDS:
-                *key, number = value
-                self.records.add(kind, tuple(key), number)
+                name, second, number = value
+                self.records.add(kind, (name, second), number)
 
     @property
     def judged(self) -> bool:
