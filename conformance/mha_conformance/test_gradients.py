@@ -15,7 +15,7 @@ import pytest
 
 import mha_core as mha
 from mha_core.plugin import Kernel
-from mha_core.shared import ALGEBRA, STATE_FEATURES
+from mha_core.shared import ALGEBRA
 from mha_core.shared import FEATURES as EVERY
 
 from .cases.attention_gradients import AttentionGradientProblem, attention_gradient_problem, plain_row
@@ -29,11 +29,10 @@ from .judge.held import Judge
 from .judge.layouts import VIEWS
 from .judge.same_bits import Work, assert_same_bits_together
 from .probes.computed_by import ComputedBy
-from .probes.recorder import Recording, assert_declares_known_features, recorded, skip_if_never_run
+from .probes.recorder import Recording, assert_declares_known_features, recording_of, skip_if_never_run
 
 pytestmark = pytest.mark.promise(0)
 OP = "attention_vjp"
-ALL = EVERY[OP] | STATE_FEATURES
 ROWS: dict[str, Row] = {
     **{name: row for name, row in FEATURES.items() if name != "lse"},
     "weight_dropout": {"weight_dropout": "keep"},
@@ -83,10 +82,8 @@ def recorded_problem(judge: Judge, kernel: Kernel, features: tuple[str, ...]) ->
     row = plain_row(())
     for name in ROWS:
         row |= ROWS[name] if name in features else {}
-    with recorded(kernel, ALL) as recording:
-        judge.judge_once(problem(row, judge.rng), poison=True)
-    recording.assert_given_what_it_declares()
-    return recording
+    made = problem(row, judge.rng)
+    return recording_of(kernel, lambda: judge.judge_once(made, poison=True))
 
 
 @pytest.mark.promise(6)

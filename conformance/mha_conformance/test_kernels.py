@@ -7,6 +7,7 @@ core names for it. A kernel whose ``supports`` refuses every call is skipped wit
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -23,7 +24,7 @@ from .judge.held import Judge
 from .judge.random_problems import judge_problems
 from .oracle.attention_gradients import attention_gradients
 from .oracle.tolerance import assert_within
-from .probes.recorder import Recording, assert_declares_known_features, recorded, skip_if_never_run
+from .probes.recorder import Recording, assert_declares_known_features, recorded, recording_of, skip_if_never_run
 
 LONG = ((1, 2, 2, 150, 150, 64, 64), (1, 1, 4, 1, 1100, 64, 64), (2, 1, 1, 20, 300, 128, 96), (1, 1, 1, 300, 40, 32, 40))
 """Shapes as in ``Limits.shapes`` that span several tiles in any kernel: equal lengths, one query, more keys, more queries."""
@@ -33,11 +34,8 @@ SHAPES = [(3, 8), (6, 8), (48, 64)]
 
 def judge_with(judge: Judge, kernel: Kernel, features: Iterable[str], *shape: int, **row: Any) -> Recording:
     """Judge a call that uses these features, with this kernel preferred to all others; with lse if the kernel declares it."""
-    lse = {"lse"} & kernel.handles
-    with recorded(kernel, ALL_FEATURES) as recording:
-        judge.judge_once(problem_with({*features, *lse}, judge.rng, *shape, **row))
-    recording.assert_given_what_it_declares()
-    return recording
+    problem = problem_with({*features, *({"lse"} & kernel.handles)}, judge.rng, *shape, **row)
+    return recording_of(kernel, lambda: judge.judge_once(problem))
 
 
 def judge_in_shapes(judge: Judge, kernel: Kernel, features: Iterable[str]) -> None:
@@ -122,11 +120,5 @@ def test_random_problems_equal_the_oracle(judge: Judge, attention_kernel: Kernel
 
 @pytest.mark.promise(0)
 def test_a_kernel_of_a_piece(judge: Judge, piece_kernel: Kernel) -> None:
-    kernel = piece_kernel
-    recordings = []
-    for problem in piece_problems(kernel.op, judge.rng):
-        with recorded(kernel, ALL_FEATURES) as recording:
-            judge.judge_once(problem)
-        recording.assert_given_what_it_declares()
-        recordings.append(recording)
-    skip_if_never_run(recordings)
+    problems = piece_problems(piece_kernel.op, judge.rng)
+    skip_if_never_run([recording_of(piece_kernel, partial(judge.judge_once, problem)) for problem in problems])

@@ -13,7 +13,7 @@ from typing import Any
 from mha_core.shared import contract
 
 from . import attention_axes
-from .attention_axes import batch_shape, options_fit
+from .attention_axes import LAYOUTS, batch_shape, options_fit
 from .covering import Row
 
 LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
@@ -23,7 +23,6 @@ _POST_NORMS = ("post_norm_1", "post_norm_2")
 PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context", *_HEAD_NORMS, *_POST_NORMS), "none")
 """The values of options that are not given."""
 _LENGTHS = (1, 2, 7, 16, 33, 64, 130, 1030)
-_LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
 _OPTIONS = ("band", "lengths", "packed", "array", "term", "bias", "softcap", "sink", "scale", "offset")
 _LEFT_OUT = frozenset({"many", "chunks", "window(40, 0)", "window(3, None)"})
 """Values of the options of attention that layers are not judged with."""
@@ -39,8 +38,8 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
         "batch": ["none", "one", "two", "one element"],
         "queries": [*_LENGTHS],
         "spread": [1.0, 30.0, 1e-3],
-        "layout": [*_LAYOUTS],
-        "layout of w": [*_LAYOUTS],
+        "layout": [*LAYOUTS],
+        "layout of w": [*LAYOUTS],
     }
     if op == "feed_forward":
         axes["d_model"] = [1, 20, 65]

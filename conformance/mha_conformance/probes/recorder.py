@@ -75,6 +75,14 @@ class Recording:
         assert self.asked or not self.runs, "the kernel was called for features that it does not declare"
 
 
+def recording_of(kernel: Kernel, call: Callable[[], object]) -> Recording:
+    """Prefer a kernel while ``call`` judges something, and assert that it was asked for what it declares, and nothing else."""
+    with recorded(kernel, FEATURES[kernel.op] | STATE_FEATURES) as recording:
+        call()
+    recording.assert_given_what_it_declares()
+    return recording
+
+
 def skip_if_never_run(recordings: Iterable[Recording]) -> None:
     """Skip the test if the kernel computed none of the recorded calls, with the reasons that it gave."""
     recordings = list(recordings)
