@@ -187,21 +187,20 @@ def first(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
     return judge_of(backend, backend.dtype, rng)
 
 
-@pytest.fixture
-def float32(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
-    """The judge of the backend in float32."""
-    if "float32" not in backend.dtypes:
-        pytest.skip("float32 is not judged")
-    return judge_of(backend, "float32", rng)
+def _judge_in(name: str, *dtypes: str) -> Any:
+    """Return a fixture: the judge of the backend in the first of these dtypes that is judged."""
+
+    @pytest.fixture(name=name)
+    def fixture(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
+        dtype = next((dtype for dtype in dtypes if dtype in backend.dtypes), None)
+        if dtype is None:
+            pytest.skip(f"judged only in {' and '.join(dtypes)}")
+        return judge_of(backend, dtype, rng)
+
+    return fixture
 
 
-@pytest.fixture
-def wide(backend: BackendUnderTest, rng: np.random.Generator) -> Judge:
-    """The judge of the backend in float64 if that is judged, otherwise in float32."""
-    dtypes = [dtype for dtype in ("float64", "float32") if dtype in backend.dtypes]
-    if not dtypes:
-        pytest.skip("judged only in float32 and float64")
-    return judge_of(backend, dtypes[0], rng)
+float32, wide = _judge_in("float32", "float32"), _judge_in("wide", "float64", "float32")
 
 
 # A test's report carries the evidence that it recorded and the command that reproduces its failure; report/ does the rest.

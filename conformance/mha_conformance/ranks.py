@@ -48,15 +48,14 @@ def judge(group: Any, backend: str) -> list[str]:
         For a group of one rank, and for one compiled program on all ranks.
     """
     ranks = _Ranks(engine_of(group), load(backend))
-    found: dict[str, Exception] = {}
+    failures = []
     for name, check in CHECKS.items():
         try:
             check(ranks)
-        except Exception as error:  # listed below
-            found[name] = error
-    if found:
-        said = "; ".join(f"{name}: {type(error).__name__}: {error}" for name, error in found.items())
-        raise EngineFault(f"rank {ranks.rank} of {ranks.size}: {said}")
+        except Exception as error:
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+    if failures:
+        raise EngineFault(f"rank {ranks.rank} of {ranks.size}: {'; '.join(failures)}")
     return list(CHECKS)
 
 
@@ -72,18 +71,24 @@ class _Ranks:
     def array(self, shape: tuple[int, ...], seed: int, dtype: str = "float64") -> np.ndarray[Any, Any]:
         return (np.random.default_rng(seed).normal(size=shape) * 100).astype(dtype)
 
-    def own(self, x: np.ndarray[Any, Any]) -> Any:
+    def on_backend(self, x: np.ndarray[Any, Any]) -> Any:
         return self.backend.from_numpy(x, None)
 
-    def expect(self, what: str, found: Any, expected: np.ndarray[Any, Any], tolerance: float = 0) -> None:
-        x = self.backend.to_numpy(found)
+    def expect(self, what: str, received: Any, expected: np.ndarray[Any, Any], tolerance: float = 0) -> None:
+        x = self.backend.to_numpy(received)
         if x.shape != expected.shape or x.dtype != expected.dtype:
             raise EngineFault(f"{what} has shape {x.shape} and dtype {x.dtype}; expected {expected.shape}, {expected.dtype}")
         if x.size and not np.all(np.abs(x.astype(float) - expected.astype(float)) <= tolerance):
             raise EngineFault(f"{what} has other numbers than expected")
 
+    def expect_all(self, what: str, received: list[Any], expected: list[np.ndarray[Any, Any]]) -> None:
+        if len(received) != len(expected):
+            raise EngineFault(f"{len(received)} arrays arrived where {len(expected)} were sent")
+        for at, (x, y) in enumerate(zip(received, expected, strict=True)):
+            self.expect(f"{what} {at}", x, y)
+
     def shifted(self, sent: list[np.ndarray[Any, Any]], like: list[np.ndarray[Any, Any]]) -> Callable[[], list[Any]]:
-        return self.engine.shift([self.own(x) for x in sent], [(x.shape, self.own(x)) for x in like])
+        return self.engine.shift([self.on_backend(x) for x in sent], [(x.shape, self.on_backend(x)) for x in like])
 
     def attention(self) -> tuple[list[np.ndarray[Any, Any]], dict[str, Any]]:
         sizes = ((2 * self.size, 11), (self.size, 13), (self.size, 13))
@@ -100,29 +105,21 @@ def _all_gather_text(r: _Ranks) -> None:
 def _shift(r: _Ranks) -> None:
     for dtype in DTYPES:
         sent = [[r.array((2, 3 + rank, 5), rank, dtype), r.array((0, 3), rank, dtype)] for rank in range(r.size)]
-        arrays = sent[r.rank - 1]
-        for found, expected in zip(r.shifted(sent[r.rank], arrays)(), arrays, strict=True):
-            r.expect(f"an array of {dtype} from rank {(r.rank - 1) % r.size}", found, expected)
+        r.expect_all(f"{dtype} array", r.shifted(sent[r.rank], sent[r.rank - 1])(), sent[r.rank - 1])
 
 
 def _views(r: _Ranks) -> None:
+    """Elements of a view are apart in memory."""
     whole = [r.array((4, 6, 3), rank) for rank in range(r.size)]
-    view = r.own(whole[r.rank])[:, 1::2, :]
+    view = r.on_backend(whole[r.rank])[:, 1::2, :]
     expected = np.ascontiguousarray(whole[r.rank - 1][:, 1::2, :])
-    found = r.engine.shift([view], [(expected.shape, view)])()
-    r.expect("a view whose elements are apart in memory", found[0], expected)
+    r.expect_all("view", r.engine.shift([view], [(expected.shape, view)])(), [expected])
 
 
 def _one_way(r: _Ranks) -> None:
     """Ranks of even number send, and the last one never does, as in a ring that is cut."""
-    sends = [rank % 2 == 0 and rank != r.size - 1 for rank in range(r.size)]
-    x = [r.array((3,), rank) for rank in range(r.size)]
-    like = [x[r.rank - 1]] if sends[r.rank - 1] else []
-    found = r.shifted([x[r.rank]] if sends[r.rank] else [], like)()
-    if len(found) != len(like):
-        raise EngineFault(f"{len(found)} arrays arrived where {len(like)} were sent")
-    for each, expected in zip(found, like, strict=True):
-        r.expect("an array that only some ranks send", each, expected)
+    sent = [[r.array((3,), rank)] * (rank % 2 == 0 and rank != r.size - 1) for rank in range(r.size)]
+    r.expect_all("array that only some ranks send,", r.shifted(sent[r.rank], sent[r.rank - 1])(), sent[r.rank - 1])
 
 
 def _on_their_way(r: _Ranks) -> None:
@@ -131,40 +128,38 @@ def _on_their_way(r: _Ranks) -> None:
     x = [[r.array((size,), 10 * rank + step) for step, size in enumerate(sizes)] for rank in range(r.size)]
     previous = x[r.rank - 1]
     arrive = [r.shifted([sent], [coming]) for sent, coming in zip(x[r.rank], previous, strict=True)]
-    for step, expected in enumerate(previous):
-        r.expect(f"array {step} of {len(sizes)} that were on their way at once", arrive[step]()[0], expected)
+    r.expect_all("of several arrays on their way at once, array", [wait()[0] for wait in arrive], previous)
 
 
 def _memory_of_its_own(r: _Ranks) -> None:
-    x = r.own(r.array((7,), r.rank))
-    found = r.engine.shift([x], [((7,), x)])()[0]
+    """The sender overwrites an array that has arrived."""
+    x = r.on_backend(r.array((7,), r.rank))
+    received = r.engine.shift([x], [((7,), x)])()
     r.engine.all_gather_text("")
     x[...] = 0
     r.engine.all_gather_text("")
-    r.expect("an array that its sender has overwritten since", found, r.array((7,), (r.rank - 1) % r.size))
+    r.expect_all("overwritten array", received, [r.array((7,), (r.rank - 1) % r.size)])
 
 
 def _all_gather(r: _Ranks) -> None:
     arrays = [r.array((2, rank, 3), rank) for rank in range(r.size)]
-    found = r.engine.all_gather(r.own(arrays[r.rank]), [x.shape for x in arrays])
-    for rank, (each, expected) in enumerate(zip(found, arrays, strict=True)):
-        r.expect(f"what rank {rank} gave to all", each, expected)
+    received = r.engine.all_gather(r.on_backend(arrays[r.rank]), [x.shape for x in arrays])
+    r.expect_all("array of rank", received, arrays)
 
 
 def _all_to_all(r: _Ranks) -> None:
     sent = [[r.array((rank, 2 + to), 10 * rank + to) for to in range(r.size)] for rank in range(r.size)]
     expected = [sent[rank][r.rank] for rank in range(r.size)]
-    found = r.engine.all_to_all([r.own(x) for x in sent[r.rank]], [x.shape for x in expected])
-    for rank, (each, wanted) in enumerate(zip(found, expected, strict=True)):
-        r.expect(f"what rank {rank} sent to rank {r.rank}", each, wanted)
+    received = r.engine.all_to_all([r.on_backend(x) for x in sent[r.rank]], [x.shape for x in expected])
+    r.expect_all("array of rank", received, expected)
 
 
 def _attention(r: _Ranks) -> None:
     arrays, options = r.attention()
-    exact = attention_state(*map(r.own, arrays), **options)
+    exact = attention_state(*map(r.on_backend, arrays), **options)
     for layout in ("contiguous", "zigzag", "striped"):
-        parts = [shard(r.own(x), layout, group=r.engine) for x in arrays]
-        split = split_attention(r.own(arrays[0]), *parts[1:], group=r.engine, layout=layout, **options)
+        parts = [shard(r.on_backend(x), layout, group=r.engine) for x in arrays]
+        split = split_attention(r.on_backend(arrays[0]), *parts[1:], group=r.engine, layout=layout, **options)
         r.expect(f"split_attention, {layout}", split.out, r.backend.to_numpy(exact.out), 1e-12)
         for attend in (ring_attention, heads_attention):
             state = attend(*parts, group=r.engine, layout=layout, **options)
@@ -174,20 +169,20 @@ def _attention(r: _Ranks) -> None:
 
 def _gradients(r: _Ranks) -> None:
     arrays, options = r.attention()
-    _, pullback = vjp(attention_state, *map(r.own, arrays), **options)
+    _, pullback = vjp(attention_state, *map(r.on_backend, arrays), **options)
     d_out = r.array((*arrays[0].shape[:-1], 4), 9) / 100
-    exact = pullback(AttentionState(r.own(d_out), None))  # type: ignore[arg-type]
+    exact = pullback(AttentionState(r.on_backend(d_out), None))  # type: ignore[arg-type]
     for attend in (ring_attention, heads_attention):
-        parts = [shard(r.own(x), "zigzag", group=r.engine) for x in arrays]
+        parts = [shard(r.on_backend(x), "zigzag", group=r.engine) for x in arrays]
         _, pullback = vjp(attend, *parts, group=r.engine, layout="zigzag", **options)
-        found = pullback(AttentionState(shard(r.own(d_out), "zigzag", group=r.engine), None))  # type: ignore[arg-type]
-        for name, mine, whole in zip(("query", "key", "value"), found, exact, strict=True):
-            own = [i for some in layout_of("zigzag", whole.shape[-2], r.size)[r.rank] for i in some]
-            r.expect(f"the gradient of {name} by {attend.__name__}", mine, r.backend.to_numpy(whole)[..., own, :], 1e-12)
+        gradients = pullback(AttentionState(shard(r.on_backend(d_out), "zigzag", group=r.engine), None))  # type: ignore[arg-type]
+        for name, part, whole in zip(("query", "key", "value"), gradients, exact, strict=True):
+            rows = [i for ranges in layout_of("zigzag", whole.shape[-2], r.size)[r.rank] for i in ranges]
+            r.expect(f"the gradient of {name} by {attend.__name__}", part, r.backend.to_numpy(whole)[..., rows, :], 1e-12)
 
 
 def _differences(r: _Ranks) -> None:
-    x = r.own(r.array((1, 2, 3), 0))
+    x = r.on_backend(r.array((1, 2, 3), 0))
     try:
         ring_attention(x, x, x, group=r.engine, softcap=1.0 + (r.rank == r.size - 1))
     except RanksDiffer:

@@ -7,9 +7,9 @@ import pytest
 import mha_core as mha
 
 from .cases.features import FEATURES, go_together, problem_with
+from .cases.layer_problem import SMALL, plain_layer_problem, stack_problem
 from .cases.pieces import piece_problems
 from .judge.held import Judge
-from .judge.layers import SMALL, perturbed
 from .judge.same_bits import Work, assert_same_bits
 from .probes.computed_by import ComputedBy
 
@@ -20,7 +20,7 @@ def test_attention(judge: Judge, attention_by: ComputedBy) -> None:
     """With each feature that a kernel declares, or with all; in quick runs, what is chosen is judged with a few."""
     features = [name for name in FEATURES if name in attention_by.handles - {"lse"}]
     features = features[:: 8 if judge.quick and attention_by.kernel is None else 1]
-    several, judge = [name for name in features if judge.rng.random() < 0.4], judge
+    several = [name for name in features if judge.rng.random() < 0.4]
     chosen = [[], *([name] for name in features), *([several] if go_together(several) else [])]
     assert_same_bits(
         {" and ".join(names) or "plain": judge.work(problem_with([*names, "lse"], judge.rng, 33, 16)) for names in chosen}
@@ -42,13 +42,11 @@ def test_the_other_operations_of_attention(judge: Judge, attention_by: ComputedB
 
 
 def test_pieces(judge: Judge, piece_by: ComputedBy) -> None:
-    judge, op = judge, piece_by.op
+    op = piece_by.op
     assert_same_bits({f"{op} ({at})": judge.work(problem) for at, problem in enumerate(piece_problems(op, judge.rng))})
 
 
 def test_layers(wide: Judge) -> None:
-    _, encoder = perturbed(wide, mha.EncoderLayer.init(**SMALL, seed=1))
-    _, decoder = perturbed(wide, mha.DecoderLayer.init(**SMALL, seed=2))
-    x, memory = (wide.array(wide.rng.normal(size=(n, 16))) for n in (6, 7))
-    bits = wide.bits
-    assert_same_bits({"encoder layer": lambda: bits(encoder(x)), "decoder layer": lambda: bits(decoder(x, memory))})
+    decoder = mha.DecoderLayer.init(**SMALL, seed=2)
+    problems = [plain_layer_problem("encoder_layer", wide.rng), stack_problem("decoder_layer", decoder, wide.rng, memory=7)]
+    assert_same_bits({problem.op: wide.work(problem) for problem in problems})

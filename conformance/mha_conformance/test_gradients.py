@@ -15,7 +15,7 @@ import pytest
 
 import mha_core as mha
 from mha_core.plugin import Kernel
-from mha_core.shared import ALGEBRA, STATE_FEATURES
+from mha_core.shared import ALGEBRA
 from mha_core.shared import FEATURES as EVERY
 
 from .cases.attention_gradients import AttentionGradientProblem, attention_gradient_problem, plain_row
@@ -29,12 +29,10 @@ from .judge.held import Judge
 from .judge.layouts import VIEWS
 from .judge.same_bits import Work, assert_same_bits_together
 from .probes.computed_by import ComputedBy
-from .probes.recorder import Recording, recorded
-from .report.sections import REFUSED_EVERY_CALL
+from .probes.recorder import Recording, assert_declares_known_features, recording_of, skip_if_never_run
 
 pytestmark = pytest.mark.promise(0)
 OP = "attention_vjp"
-ALL = EVERY[OP] | STATE_FEATURES
 ROWS: dict[str, Row] = {
     **{name: row for name, row in FEATURES.items() if name != "lse"},
     "weight_dropout": {"weight_dropout": "keep"},
@@ -76,8 +74,7 @@ def test_the_algebra_on_problems_of_a_covering_design(judge: Judge, op: str) -> 
 
 @pytest.mark.promise(6)
 def test_every_declared_feature_is_known(vjp_kernel: Kernel) -> None:
-    unknown = sorted(vjp_kernel.handles - ALL)
-    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(ALL))}"
+    assert_declares_known_features(vjp_kernel)
 
 
 def recorded_problem(judge: Judge, kernel: Kernel, features: tuple[str, ...]) -> Recording:
@@ -85,10 +82,8 @@ def recorded_problem(judge: Judge, kernel: Kernel, features: tuple[str, ...]) ->
     row = plain_row(())
     for name in ROWS:
         row |= ROWS[name] if name in features else {}
-    with recorded(kernel, ALL) as recording:
-        judge.judge_once(problem(row, judge.rng), poison=True)
-    recording.assert_given_what_it_declares()
-    return recording
+    made = problem(row, judge.rng)
+    return recording_of(kernel, lambda: judge.judge_once(made, poison=True))
 
 
 @pytest.mark.promise(6)
@@ -108,9 +103,8 @@ def test_a_declared_feature_works_and_an_undeclared_one_is_refused(first: Judge,
         assert any(feature in call.features for call in recording.seen), f"core did not name {feature}"
         assert declared or not recording.runs, f"the kernel does not declare {feature}, but was called"
         recordings.append(recording)
-    if declared and not any(recording.runs for recording in recordings):
-        reasons = {reason for recording in recordings for reason in recording.reasons}
-        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(reasons))}")
+    if declared:
+        skip_if_never_run(recordings)
 
 
 # what is wanted, and what is given

@@ -15,6 +15,7 @@ import pytest
 import mha_core as mha
 
 from .backend import BackendUnderTest
+from .cases.attention_problem import ARGUMENTS
 from .cases.features import problem_with
 from .cases.pieces import piece_problems
 from .judge import layouts
@@ -31,29 +32,26 @@ VIEWS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def judge_views(judge: Judge, by: ComputedBy, view: Callable[[Any], Any]) -> None:
+    """Judge attention over all keys but the last on views of query, key and value."""
+    query, key, value = (judge.normal(shape) for shape in by.attention_shapes(judge, judge.dtype).values())
+    seen = key.shape[-2] - 1
+    exact = judge.exact_attention(query, key, value, allowed=np.arange(seen + 1) < seen)
+    arrays = {name: view(judge.array(x)) for name, x in zip(ARGUMENTS, (query, key, value), strict=True)}
+    with judge.unchanged(arrays):
+        out = mha.scaled_dot_product_attention(**arrays, mask=mha.prefix(seen))
+        judge.assert_like(out, judge.array(query))
+        exact.assert_near(judge.numpy(out))
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_12_strides_do_not_matter(judge: Judge, attention_by: ComputedBy, view: str) -> None:
-    shapes = attention_by.attention_shapes(judge, judge.dtype).values()
-    query, key, value = (judge.normal(shape) for shape in shapes)
-    seen = key.shape[-2] - 1
-    allowed = np.arange(seen + 1) < seen
-    exact = judge.exact_attention(query, key, value, allowed=allowed)
-    contiguous = [judge.array(x) for x in (query, key, value)]
-    arrays = [VIEWS[view](judge.xp, x) for x in contiguous]
-    with judge.unchanged(dict(zip(("query", "key", "value"), arrays, strict=True))):
-        out = mha.scaled_dot_product_attention(*arrays, mask=mha.prefix(seen))
-        judge.assert_like(out, contiguous[0])
-        exact.assert_near(judge.numpy(out))
+    judge_views(judge, attention_by, lambda x: VIEWS[view](judge.xp, x))
 
 
 def test_12_read_only_arrays_are_read(judge: Judge, attention_by: ComputedBy) -> None:
     """Memory-mapped files are read-only."""
-    shapes = attention_by.attention_shapes(judge, judge.dtype).values()
-    query, key, value = (judge.normal(shape) for shape in shapes)
-    exact = judge.exact_attention(query, key, value)
-    arrays = (layouts.laid_out(judge, judge.array(x), "read-only") for x in (query, key, value))
-    out = mha.scaled_dot_product_attention(*arrays)
-    exact.assert_near(judge.numpy(out))
+    judge_views(judge, attention_by, lambda x: layouts.laid_out(judge, x, "read-only"))
 
 
 def test_12_an_expanded_array_is_an_array(judge: Judge, attention_by: ComputedBy) -> None:

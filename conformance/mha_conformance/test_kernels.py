@@ -7,24 +7,24 @@ core names for it. A kernel whose ``supports`` refuses every call is skipped wit
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
-import numpy as np
 import pytest
 
 import mha_core as mha
 from mha_core.plugin import Kernel
 
-from . import oracle
+from .cases.attention_problem import ARGUMENTS
 from .cases.features import ALL_FEATURES, FEATURES, go_together, problem_with
 from .cases.pieces import piece_problems
 from .cases.problems import Limits
 from .judge.held import Judge
 from .judge.random_problems import judge_problems
-from .oracle.tolerance import UNIT_ROUNDOFF
-from .probes.recorder import Recording, recorded
-from .report.sections import REFUSED_EVERY_CALL
+from .oracle.attention_gradients import attention_gradients
+from .oracle.tolerance import assert_within
+from .probes.recorder import Recording, assert_declares_known_features, recorded, recording_of, skip_if_never_run
 
 LONG = ((1, 2, 2, 150, 150, 64, 64), (1, 1, 4, 1, 1100, 64, 64), (2, 1, 1, 20, 300, 128, 96), (1, 1, 1, 300, 40, 32, 40))
 """Shapes as in ``Limits.shapes`` that span several tiles in any kernel: equal lengths, one query, more keys, more queries."""
@@ -34,11 +34,8 @@ SHAPES = [(3, 8), (6, 8), (48, 64)]
 
 def judge_with(judge: Judge, kernel: Kernel, features: Iterable[str], *shape: int, **row: Any) -> Recording:
     """Judge a call that uses these features, with this kernel preferred to all others; with lse if the kernel declares it."""
-    lse = {"lse"} & kernel.handles
-    with recorded(kernel, ALL_FEATURES) as recording:
-        judge.judge_once(problem_with({*features, *lse}, judge.rng, *shape, **row))
-    recording.assert_given_what_it_declares()
-    return recording
+    problem = problem_with({*features, *({"lse"} & kernel.handles)}, judge.rng, *shape, **row)
+    return recording_of(kernel, lambda: judge.judge_once(problem))
 
 
 def judge_in_shapes(judge: Judge, kernel: Kernel, features: Iterable[str]) -> None:
@@ -46,17 +43,9 @@ def judge_in_shapes(judge: Judge, kernel: Kernel, features: Iterable[str]) -> No
     skip_if_never_run([judge_with(judge, kernel, features, *shape, scores=scores) for shape, scores in every])
 
 
-def skip_if_never_run(recordings: Iterable[Recording]) -> None:
-    seen = list(recordings)
-    if not any(recording.runs for recording in seen):
-        reasons = sorted({reason for recording in seen for reason in recording.reasons})
-        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "core offered the kernel no call tried here")
-
-
 @pytest.mark.promise(6)
 def test_every_declared_feature_is_known(attention_kernel: Kernel) -> None:
-    unknown = sorted(attention_kernel.handles - ALL_FEATURES)
-    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(ALL_FEATURES))}"
+    assert_declares_known_features(attention_kernel)
 
 
 @pytest.mark.promise(0)
@@ -104,20 +93,16 @@ def test_a_gradient_is_right_whoever_computes_it(wide: Judge, attention_kernel: 
     if wide.loaded.features is None or not all(hasattr(x, "requires_grad_") for x in arrays):
         pytest.skip("the backend does not record gradients by requires_grad_ and backward")
     arrays = [x.requires_grad_() for x in arrays]
-    towards = wide.rng.normal(size=call.query.shape)
+    towards = wide.normal(call.query.shape)
     with recorded(attention_kernel, ALL_FEATURES) as recording:
         out = mha.scaled_dot_product_attention(*arrays)
         (out * wide.array(towards)).sum().backward()
     recording.assert_given_what_it_declares()
     assert "gradient" in attention_kernel.handles or not recording.runs
-    scale = call.query.shape[-1] ** -0.5
-    y, _, p = oracle.attention(call.query, call.key, call.value)
-    d_scores = p * (towards @ np.swapaxes(call.value, -1, -2) - (towards * y).sum(axis=-1, keepdims=True)) * scale
-    turned = np.swapaxes(d_scores, -1, -2)
-    expected = (d_scores @ call.key, turned @ call.query, np.swapaxes(p, -1, -2) @ towards)
-    for name, x, exact in zip(("query", "key", "value"), arrays, expected, strict=True):
-        tolerance = 200 * UNIT_ROUNDOFF[wide.dtype] * max(1.0, float(np.abs(exact).max()))
-        np.testing.assert_allclose(wide.numpy(x.grad), exact, rtol=0, atol=tolerance, err_msg=f"gradient of {name}")
+    settings: dict[str, Any] = {"dtype": wide.dtype, "rounds_weights": wide.rounds_weights}
+    expected = attention_gradients(call.query, call.key, call.value, towards, **settings)
+    for name, x in zip(ARGUMENTS, arrays, strict=True):
+        assert_within(f"d_{name}", wide.numpy(x.grad), *expected[name])
 
 
 @pytest.mark.promise(0)
@@ -135,11 +120,5 @@ def test_random_problems_equal_the_oracle(judge: Judge, attention_kernel: Kernel
 
 @pytest.mark.promise(0)
 def test_a_kernel_of_a_piece(judge: Judge, piece_kernel: Kernel) -> None:
-    kernel = piece_kernel
-    recordings = []
-    for problem in piece_problems(kernel.op, judge.rng):
-        with recorded(kernel, ALL_FEATURES) as recording:
-            judge.judge_once(problem)
-        recording.assert_given_what_it_declares()
-        recordings.append(recording)
-    skip_if_never_run(recordings)
+    problems = piece_problems(piece_kernel.op, judge.rng)
+    skip_if_never_run([recording_of(piece_kernel, partial(judge.judge_once, problem)) for problem in problems])

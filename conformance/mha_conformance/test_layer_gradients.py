@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,11 @@ import pytest
 
 import mha_core as mha
 
+from .cases.covering import Row
+from .cases.layer_gradients import gradients_of
+from .cases.layer_problem import SMALL, plain_layer_problem, stack_problem
 from .cases.piece_gradients import PieceGradientProblem
 from .judge.held import Judge
-from .judge.layers import SMALL, perturbed
 from .oracle.attention_gradients import merge_gradients
 from .oracle.layers import Layers, bounded
 from .oracle.steps import Named
@@ -23,38 +25,17 @@ from .probes.computed_by import ComputedBy
 SECTION = "gradients"
 pytestmark = pytest.mark.promise(0, 9)
 NORM_FIRST = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-Compute = Callable[..., np.ndarray]
-"""Computes a layer by the oracle: from its ``Layers``, the exact layer, and the exact arguments and options by name."""
+OPTIONS: dict[str, Row] = {
+    "none": {},
+    "sink and bias": {"sink": "small", "bias": "heads"},
+    "context": {"context": "context", "keys": 7},
+    "both contexts": {"context": "both", "keys": 7},
+}
 
 
-def assert_gradients(judge: Judge, made: Any, shapes: Mapping[str, tuple[int, ...]], compute: Compute, **options: Any) -> None:
-    """Hold the gradients of a layer, on the backend, to the oracle's: of all weights, of the inputs, and of the options.
-
-    shapes: of the arguments ``x`` and ``memory``, and of floating options, by name. ``options``: those without gradients.
-    """
-    exact, there = perturbed(judge, made)
-    given = {name: judge.normal(shape) for name, shape in shapes.items()}
-    arrays = {name: judge.array(x) for name, x in given.items()}
-    arguments = [name for name in given if name in ("x", "memory")]
-    floating = {name: x for name, x in arrays.items() if name not in arguments}
-    out, pullback = mha.vjp(there, *(arrays[name] for name in arguments), **floating, **options)
-    d_out = judge.rounded(judge.rng.normal(size=tuple(out.shape)))
-    pulled = pullback(judge.array(d_out))
-    of_layer, *of_arguments = pulled
-    assert type(of_layer) is type(there), f"the gradient of {type(there).__name__} is {type(of_layer).__name__}"
-    gradients = {"out": out, **dict(zip(arguments, of_arguments, strict=True)), **pulled.options, **of_layer.arrays()}
-
-    def expected_of(layers: Layers) -> Named:
-        y = compute(layers, exact, **given)
-        return {"out": y, **layers.gradients(y, d_out, of=given | exact.arrays())}
-
-    expected = bounded(expected_of, judge.dtype, rounds_weights=judge.rounds_weights, rng=judge.rng)
-    like = {"out": out, **arrays, **there.arrays()}
-    tables = {name for name in like if name.startswith("rotary.")}  # they have no gradients
-    assert gradients.keys() == expected.keys() == like.keys() - tables
-    for name, (x, bound) in expected.items():
-        judge.assert_like(gradients[name], like[name])
-        assert_within(f"layers_vjp d_{name}", judge.numpy(gradients[name]), x, bound)
+def judge_gradients(judge: Judge, op: str, **axes: Any) -> None:
+    """Hold the result of a layer, and the gradients of all weights, inputs and floating options, to the oracle's."""
+    judge.judge_once(gradients_of(plain_layer_problem(op, judge.rng, **axes), judge.rng))
 
 
 def chosen(judge: Judge, activation: str) -> str:
@@ -62,58 +43,27 @@ def chosen(judge: Judge, activation: str) -> str:
     return "gelu" if activation == "relu" and judge.dtype in ("float16", "bfloat16") else activation
 
 
-def replaced(layer: Any, **fields: Any) -> Any:
-    return type(layer)(**{**vars(layer), **fields})
-
-
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("options", ["none", "sink and bias", "context", "both contexts"])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_multi_head_attention(judge: Judge, kv_heads: int, options: str) -> None:
     """With grouped queries, masks, a bias that is shared by the batch, a sink, and contexts."""
     if judge.quick and kv_heads != 2:
         pytest.skip("quick runs judge one number of key heads")
-    width = 16 if options in ("none", "sink and bias") else 12
-    made = mha.MultiHeadAttention.init(d_model=16, num_heads=4, num_kv_heads=kv_heads, d_context=width, seed=1)
-    if options == "both contexts":
-        made = replaced(made, w_v=made.w_v[:7])
-    more: dict[str, dict[str, tuple[int, ...]]] = {
-        "none": {},
-        "sink and bias": {"sink": (4,), "bias": (4, 5, 5)},
-        "context": {"context": (2, 7, 12)},
-        "both contexts": {"context": (2, 7, 12), "value_context": (2, 7, 7)},
-    }
-    allowed = judge.rng.random((5, 7 if "context" in options else 5)) < 0.7
-
-    def compute(layers: Layers, net: Any, x: np.ndarray, **given: Any) -> np.ndarray:
-        return layers.multi_head(x, net, allowed=allowed, **given)
-
-    assert_gradients(judge, made, {"x": (2, 5, 16)} | more[options], compute, mask=judge.array(allowed))
+    heads = {"kv_heads": kv_heads, "groups": 4 // kv_heads, "kv_heads given": True}
+    judge_gradients(judge, "multi_head_attention", queries=5, array="scores", **heads, **OPTIONS[options])
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_rotary_attention(judge: Judge, interleaved: bool) -> None:
     """The tables of the rotary embedding have no gradients."""
-    made = mha.MultiHeadAttention.init(d_model=16, num_heads=4, num_kv_heads=2, seed=2)
-    made = replaced(made, rotary=mha.Rotary.init(max_length=12, dim=4, interleaved=interleaved))
-    seen = np.tri(5, k=3, dtype=bool)
-
-    def compute(layers: Layers, net: Any, x: np.ndarray) -> np.ndarray:
-        return layers.multi_head(x, net, offset=3, allowed=seen)
-
-    assert_gradients(judge, made, {"x": (2, 5, 16)}, compute, mask=mha.causal(), query_offset=3)
-
-
-def causal_layer(layers: Layers, layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
-    return layers.encoder_layer(x, layer, allowed=np.tri(x.shape[-2], dtype=bool), **options)
+    axes = {"kv_heads": 2, "groups": 2, "rotary": "interleaved" if interleaved else "halves"}
+    judge_gradients(judge, "multi_head_attention", queries=5, band="causal", offset="3", **axes)
 
 
 @NORM_FIRST
 def test_norms_of_heads_and_after_sublayers(judge: Judge, norm_first: bool) -> None:
-    made = mha.EncoderLayer.init(**SMALL, activation="gelu", norm_first=norm_first, seed=8)
-    of_heads, of_all = mha.RMSNorm.init(d_model=4), mha.LayerNorm.init(d_model=16)
-    attention = replaced(made.attention, norm_q=of_heads, norm_k=of_heads)
-    made = replaced(made, attention=attention, post_norm_1=of_all, post_norm_2=of_all)
-    assert_gradients(judge, made, {"x": (2, 6, 16)}, causal_layer, mask=mha.causal())
+    norms = {"norm_q": "RMSNorm", "norm_k": "RMSNorm", "post_norm_1": "LayerNorm", "post_norm_2": "LayerNorm"}
+    judge_gradients(judge, "encoder_layer", band="causal", norm_first=norm_first, **norms)
 
 
 @pytest.mark.parametrize("gate", [False, True])
@@ -121,9 +71,8 @@ def test_norms_of_heads_and_after_sublayers(judge: Judge, norm_first: bool) -> N
 def test_feed_forward(judge: Judge, activation: str, gate: bool) -> None:
     if judge.quick and gate != (activation == "silu"):
         pytest.skip("quick runs judge a gate with silu only")
-    made = mha.FeedForward.init(d_model=16, d_ff=24, activation=chosen(judge, activation), seed=3)
-    made = replaced(made, w_g=made.w_1 * 0.7, b_g=made.b_1) if gate else made
-    assert_gradients(judge, made, {"x": (2, 5, 16)}, lambda layers, net, x: layers.feed_forward(x, net))
+    gated = "w_g and b_g" if gate else "none"
+    judge_gradients(judge, "feed_forward", activation=chosen(judge, activation), gate=gated)
 
 
 @NORM_FIRST
@@ -132,21 +81,14 @@ def test_feed_forward(judge: Judge, activation: str, gate: bool) -> None:
 def test_encoder_layer(judge: Judge, norm_first: bool, norm: str, dropout: bool) -> None:
     if judge.quick and dropout != norm_first:
         pytest.skip("quick runs judge dropout with pre-norm only")
-    activation = chosen(judge, "relu")
-    made = mha.EncoderLayer.init(**SMALL, activation=activation, norm_first=norm_first, seed=4)
-    if norm == "RMSNorm":
-        made = replaced(made, **{name: mha.RMSNorm(getattr(made, name).weight, 1e-5) for name in ("norm_1", "norm_2")})
-    keeps = {name: judge.rng.random((2, 6, 16)) < 0.75 for name in ("attention", "feed_forward") if dropout}
-    chosen_by = mha.Dropout(0.25, {name: judge.array(x) for name, x in keeps.items()}) if dropout else None
-    compute = partial(causal_layer, kept={name: x / 0.75 for name, x in keeps.items()})
-    assert_gradients(judge, made, {"x": (2, 6, 16)}, compute, mask=mha.causal(), dropout=chosen_by)
+    axes = {"activation": chosen(judge, "relu"), "norm_first": norm_first, "norm_1": norm, "norm_2": norm}
+    judge_gradients(judge, "encoder_layer", band="causal", dropout="both" if dropout else "none", **axes)
 
 
 @NORM_FIRST
 def test_encoder(judge: Judge, norm_first: bool) -> None:
     made = mha.Encoder.init(**SMALL, num_layers=2, activation="gelu", norm_first=norm_first, seed=5)
-    shapes = {"x": (6, 16)}
-    assert_gradients(judge, made, shapes, lambda layers, net, x: layers.stack(x, net, layers.encoder_layer))
+    judge.judge_once(gradients_of(stack_problem("encoder", made, judge.rng), judge.rng))
 
 
 @NORM_FIRST
@@ -157,12 +99,8 @@ def test_decoder(judge: Judge, norm_first: bool, layers: int) -> None:
         pytest.skip("quick runs judge one layer with post-norm, and two with pre-norm")
     settings: dict[str, Any] = {**SMALL, "activation": "gelu", "norm_first": norm_first, "seed": 6}
     made = mha.DecoderLayer.init(**settings) if layers == 1 else mha.Decoder.init(**settings, num_layers=layers)
-
-    def compute(oracle: Layers, net: Any, x: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        one = partial(oracle.decoder_layer, memory=memory)
-        return one(x, net) if layers == 1 else oracle.stack(x, net, one)
-
-    assert_gradients(judge, made, {"x": (5, 16), "memory": (7, 16)}, compute)
+    op = "decoder_layer" if layers == 1 else "decoder"
+    judge.judge_once(gradients_of(stack_problem(op, made, judge.rng, queries=5, memory=7), judge.rng))
 
 
 def test_kernels_of_whole_layers(judge: Judge, layer_vjp_by: ComputedBy) -> None:
@@ -175,10 +113,7 @@ WHOLE: dict[str, list[Callable[..., None]]] = {
     "feed_forward_vjp": [
         partial(test_feed_forward, activation=name, gate=name == "silu") for name in ("relu", "gelu", "gelu_tanh", "silu")
     ],
-    "multi_head_attention_vjp": [
-        partial(test_multi_head_attention, kv_heads=2, options=name)
-        for name in ("none", "sink and bias", "context", "both contexts")
-    ],
+    "multi_head_attention_vjp": [partial(test_multi_head_attention, kv_heads=2, options=name) for name in OPTIONS],
     "encoder_layer_vjp": [
         *(
             partial(test_encoder_layer, norm_first=first, norm=norm, dropout=first)
@@ -194,8 +129,9 @@ WHOLE: dict[str, list[Callable[..., None]]] = {
 
 def test_frozen_weights_have_no_gradients(wide: Judge) -> None:
     """``wrt`` chooses weights by their dotted names; the others' gradients are the same numbers."""
-    _, there = perturbed(wide, mha.Encoder.init(**SMALL, num_layers=2, seed=7))
-    x, d_out = (wide.array(wide.rng.normal(size=(6, 16))) for _ in range(2))
+    problem = gradients_of(stack_problem("encoder", mha.Encoder.init(**SMALL, num_layers=2, seed=7), wide.rng), wide.rng)
+    arrays, _ = wide.arrays(problem)
+    there, x, d_out = problem.with_weights(arrays), arrays["x"], arrays["d_out"]
     every = mha.vjp(there, x)[1](d_out)
     some = mha.vjp(there, x, wrt=lambda name: name.startswith("layers.1.") and name.endswith(("w_q", "bias")))[1](d_out)
     wanted = {name for name in there.arrays() if name.startswith("layers.1.") and name.endswith(("w_q", "bias"))}

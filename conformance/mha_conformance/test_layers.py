@@ -7,9 +7,8 @@ import pytest
 
 import mha_core as mha
 
+from .cases.layer_problem import SMALL, plain_layer_problem, stack_problem
 from .judge.held import Judge
-from .judge.layers import SMALL, assert_computes, perturbed
-from .oracle.layers import Layers
 
 pytestmark = pytest.mark.promise(0, 9)
 NORM_FIRST = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
@@ -17,12 +16,9 @@ NORM_FIRST = pytest.mark.parametrize("norm_first", [False, True], ids=["post-nor
 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_multi_head_attention(judge: Judge, kv_heads: int) -> None:
-    made = mha.MultiHeadAttention.init(d_model=16, num_heads=4, num_kv_heads=kv_heads, d_context=12, seed=1)
-    exact, layer = perturbed(judge, made)
-    x, context = (judge.normal(shape) for shape in [(5, 16), (7, 12)])
-    there, allowed = judge.array(x), judge.rng.random((5, 7)) < 0.7
-    got = layer(there, context=judge.array(context), mask=judge.array(allowed))
-    assert_computes(judge, got, there, lambda layers: layers.multi_head(x, exact, context=context, allowed=allowed))
+    heads = {"kv_heads": kv_heads, "groups": 4 // kv_heads, "kv_heads given": True}
+    options = {"context": "context", "queries": 5, "keys": 7, "array": "scores"}
+    judge.judge_once(plain_layer_problem("multi_head_attention", judge.rng, **heads, **options))
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
@@ -31,26 +27,20 @@ def test_encoder(judge: Judge, norm_first: bool, activation: str) -> None:
     if judge.quick and norm_first and activation != "gelu":
         pytest.skip("quick runs judge one activation with pre-norm")
     made = mha.Encoder.init(**SMALL, num_layers=2, activation=activation, norm_first=norm_first, seed=2)
-    exact, encoder = perturbed(judge, made)
-    x = judge.normal((6, 16))
-    there = judge.array(x)
-    for mask, allowed in ((None, None), (mha.causal(), np.tri(6, dtype=bool))):
-
-        def compute(layers: Layers, allowed: np.ndarray | None = allowed) -> np.ndarray:
-            return layers.stack(x, exact, layers.encoder_layer, allowed=allowed)
-
-        assert_computes(judge, encoder(there, mask=mask), there, compute)
+    for band in ("none", "causal"):
+        judge.judge_once(stack_problem("encoder", made, judge.rng, band=band))
 
 
 @NORM_FIRST
 def test_decoder_at_once_and_step_by_step(judge: Judge, norm_first: bool) -> None:
-    exact, decoder = perturbed(judge, mha.Decoder.init(**SMALL, num_layers=2, norm_first=norm_first, seed=3))
-    y, memory = (judge.normal((n, 16)) for n in (5, 7))
-    there, context = judge.array(y), judge.array(memory)
+    made = mha.Decoder.init(**SMALL, num_layers=2, norm_first=norm_first, seed=3)
+    problem = stack_problem("decoder", made, judge.rng, queries=5, memory=7)
+    arrays, floats = judge.arrays(problem)
+    decoder, y, memory = problem.with_weights(arrays), arrays["x"], arrays["memory"]
     cache = mha.DecoderCache()
-    steps = [decoder(there[at : at + 1, :], context, cache=cache) for at in range(5)]
-    for got in (decoder(there, context), judge.xp.concat(steps, axis=0)):
-        assert_computes(judge, got, there, lambda layers: layers.stack(y, exact, layers.decoder_layer, memory=memory))
+    steps = [decoder(y[at : at + 1, :], memory, cache=cache) for at in range(5)]
+    for got in (decoder(y, memory), judge.xp.concat(steps, axis=0)):
+        judge.assert_right({"decoder": got}, y, problem, floats)
 
 
 def test_layers_are_made_on_the_backend(wide: Judge) -> None:

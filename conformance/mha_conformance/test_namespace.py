@@ -15,7 +15,7 @@ import pytest
 from mha_core.shared import compute_dtype, device_of
 
 from .backend import BackendUnderTest, dtype_name
-from .judge.held import Judge
+from .judge.held import Judge, noted
 from .judge.layouts import NUMPY_VIEWS, VIEWS
 
 pytestmark = pytest.mark.promise(0)
@@ -188,13 +188,10 @@ def numbers(request: pytest.FixtureRequest, backend: BackendUnderTest, rng: np.r
 def test_numbers_of_every_dtype_come_in_and_go_out_bit_for_bit(backend: BackendUnderTest, numbers: np.ndarray) -> None:
     before = numbers.tobytes()
     for layout, view in NUMPY_VIEWS.items():
-        try:
+        with noted(f"the layout: {layout}"):
             there, expected = brought(backend, numbers, view)
             assert_holds(backend, there, expected)
             assert_holds(backend, there, expected)
-        except Exception as error:
-            error.add_note(f"the layout: {layout}")
-            raise
     assert numbers.tobytes() == before, "the array that was given was written to"
 
 
@@ -202,10 +199,7 @@ def test_numbers_of_every_dtype_come_in_and_go_out_bit_for_bit(backend: BackendU
 def test_views_of_every_dtype_go_out_bit_for_bit(backend: BackendUnderTest, numbers: np.ndarray) -> None:
     there, expected = brought(backend, numbers, NUMPY_VIEWS["contiguous"])
     for name, view in VIEWS.items():
-        try:
+        with noted(f"the view: {name}"):
             assert_holds(backend, view(backend.xp, there), expected)
-        except Exception as error:
-            error.add_note(f"the view: {name}")
-            raise
     assert_holds(backend, there[:, 1, ...], expected[:, 1])
     assert_holds(backend, there[..., ::3], expected[..., ::3])

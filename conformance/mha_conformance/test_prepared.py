@@ -7,22 +7,18 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mha_core.plugin import Kernel
-from mha_core.shared import imported
 
 from .cases.attention_problem import ARGUMENTS, AttentionProblem, attention_problem
 from .cases.covering import Row
 from .cases.features import FEATURES, go_together, row_with
-from .judge.held import Judge
+from .judge.held import Judge, noted
 from .judge.layouts import VIEWS
 from .probes.recorder import recorded
 from .report.sections import REFUSED_EVERY_CALL
@@ -30,26 +26,6 @@ from .report.sections import REFUSED_EVERY_CALL
 SECTION = "kernels"
 HAVE_ARRAYS = {"array_mask", "key_lengths", "bias", "relative_bias"}
 """Features of calls that are never prepared, since their masks or biases hold arrays."""
-
-
-@contextmanager
-def counted(kernel: Kernel) -> Iterator[list[int]]:
-    """Prefer a kernel to all others; yield a list that receives an item for each prepared call."""
-    calls: list[int] = []
-
-    def prepare(problem: Any) -> Callable[..., Any] | None:
-        assert kernel.prepare is not None
-        compute = imported(kernel.prepare)(problem)
-
-        def run(*arrays: Any) -> Any:
-            calls.append(1)
-            return compute(*arrays)
-
-        return None if compute is None else run
-
-    changes: dict[str, Any] = {"prepare": prepare}
-    with recorded(replace(kernel, **changes), kernel.handles):
-        yield calls
 
 
 def judge_prepared(judge: Judge, row: Row) -> None:
@@ -60,12 +36,9 @@ def judge_prepared(judge: Judge, row: Row) -> None:
         return attention_problem(row, np.random.default_rng(seed), judge.rng)
 
     def judged(problem: AttentionProblem, arrays: dict[str, Any], floats: dict[str, np.ndarray], what: str) -> dict[str, Any]:
-        try:
+        with noted(f"a prepared call {what}"):
             results = problem.call(arrays)
             judge.assert_right(results, arrays["query"], problem, floats)
-        except AssertionError as error:
-            error.add_note(f"a prepared call {what}")
-            raise
         return results
 
     first, second = numbers(), numbers()
@@ -95,9 +68,9 @@ def test_a_prepared_call_is_right_for_other_arrays_and_threads(judge: Judge, att
     several = [name for name in declared if judge.rng.random() < 0.3]
     tried = [[], *([name] for name in declared), *([several] if go_together(several) else [])]
     lse = {"lse"} & attention_kernel.handles
-    with counted(attention_kernel) as calls:
+    with recorded(attention_kernel, attention_kernel.handles) as recording:
         for features in tried:
             for length, width in ((6, 8), (48, 64)):
                 judge_prepared(judge, row_with({*features, *lse}, queries=length, head_dim=width))
-    if not calls:
+    if not recording.prepared_runs:
         pytest.skip(f"{REFUSED_EVERY_CALL}: none was prepared")

@@ -118,6 +118,14 @@ def low(float32: Judge, xyz: Arrays, scores: np.ndarray | float, by: str) -> tup
     return (query, key, value), {"scale": 1.0}
 
 
+def assert_means(float32: Judge, arrays: Arrays, allowed: np.ndarray, **options: Any) -> None:
+    """Assert that each result is the mean of the values that its query may see, and that lse is finite."""
+    out, lse = state_of(float32, *arrays, **options)
+    seen = allowed / allowed.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(out, seen @ for_each_head(arrays[2]), atol=1e-6)
+    assert np.isfinite(lse).all()
+
+
 BY = pytest.mark.parametrize("by", ["bias", "product"])
 
 
@@ -126,10 +134,7 @@ BY = pytest.mark.parametrize("by", ["bias", "product"])
 def test_3_a_finite_bias_is_only_a_bias(float32: Judge, xyz: Arrays, by: str) -> None:
     """A score of -1e38 in a whole row changes nothing: the common shift cancels."""
     arrays, options = low(float32, xyz, LOWEST, by)
-    out, lse = state_of(float32, *arrays, **options)
-    groups = for_each_head(xyz[2].mean(axis=-2, keepdims=True))
-    np.testing.assert_allclose(out, np.broadcast_to(groups, out.shape), atol=1e-6)
-    assert np.isfinite(lse).all()
+    assert_means(float32, arrays, np.ones(lengths(xyz)), **options)
 
 
 @pytest.mark.promise(3)
@@ -144,10 +149,7 @@ def test_3_a_masked_key_has_no_weight_however_low_the_others_are(float32: Judge,
         (mha.array_mask(float32.array(k % 2 == q % 2)), k % 2 == q % 2),
         (mha.causal() | mha.prefix(2), (k <= q) | (k < 2)),
     ):
-        out, lse = state_of(float32, *arrays, mask=mask, query_offset=0, **options)
-        seen = allowed / allowed.sum(axis=-1, keepdims=True)
-        np.testing.assert_allclose(out, seen @ for_each_head(xyz[2]), atol=1e-6)
-        assert np.isfinite(lse).all()
+        assert_means(float32, arrays, allowed, mask=mask, query_offset=0, **options)
 
 
 @pytest.mark.promise(3)
@@ -158,10 +160,7 @@ def test_3_no_finite_number_stands_for_a_mask(float32: Judge, xyz: Arrays, by: s
     allowed[:, 2] = False
     arrays, options = low(float32, xyz, np.where(allowed, LOWEST, 0.0), by)
     options["mask"] = float32.array(allowed)
-    out, lse = state_of(float32, *arrays, **options)
-    seen = for_each_head(np.delete(xyz[2], 2, axis=-2).mean(axis=-2, keepdims=True))
-    np.testing.assert_allclose(out, np.broadcast_to(seen, out.shape), atol=1e-6)
-    assert np.isfinite(lse).all()
+    assert_means(float32, arrays, allowed, **options)
     weights = float32.numpy(mha.attention_weights(*(float32.array(x) for x in arrays[:2]), **options))
     assert (weights[..., 2] == 0).all()
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 
 import pytest
 
@@ -46,25 +42,10 @@ def test_calls_of_one_shape_do_not_mix(judge: Judge, attention_by: ComputedBy) -
     About ten calls, in a tenth of a second, detected a kernel that keeps its scores in an array shared by all threads.
     """
     problems = [[judge.array(judge.rng.normal(size=(2, 4, 32, 8))) for _ in range(3)] for _ in range(4)]
-    together, wrong = threading.Barrier(4), threading.Event()
-
-    def compute(at: int) -> bytes:
-        return judge.bits(mha.attention_state(*problems[at]))
-
-    def work(at: int) -> None:
-        together.wait(timeout=60)
-        until = time.monotonic() + (0.3 if judge.quick else 1.0)
-        while time.monotonic() < until and not wrong.is_set():
-            if compute(at) != expected[at]:
-                wrong.set()
-
-    expected = [compute(at) for at in range(4)]
+    works = [lambda arrays=arrays: judge.bits(mha.attention_state(*arrays)) for arrays in problems]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with ThreadPoolExecutor(4) as threads:
-            contexts = [copy_context() for _ in range(4)]  # use_kernel is part of the context
-            list(threads.map(lambda at: contexts[at].run(work, at), range(4)))
+        assert_same_bits_together(works, seconds=0.3 if judge.quick else 1.0)
     finally:
         sys.setswitchinterval(before)
-    assert not wrong.is_set(), "a call returned different bits while others ran than alone"

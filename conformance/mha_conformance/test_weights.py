@@ -16,7 +16,6 @@ import pytest
 import mha_core as mha
 from mha_core.plugin import Kernel
 from mha_core.shared import FEATURES as EVERY
-from mha_core.shared import STATE_FEATURES
 
 from .backend import BackendUnderTest
 from .cases.attention_problem import AttentionProblem
@@ -24,11 +23,12 @@ from .cases.features import FEATURES, go_together, problem_with
 from .cases.masked_rows import masked_rows
 from .cases.problems import Limits
 from .cases.weights import weights_of
-from .judge.held import Judge
+from .judge.held import Judge, noted
 from .judge.layouts import VIEWS
 from .judge.random_problems import judge_problems
 from .judge.same_bits import Work, assert_same_bits, assert_same_bits_together
 from .probes.computed_by import ComputedBy
+from .probes.recorder import assert_declares_known_features
 
 SECTION = "kernels"
 pytestmark = pytest.mark.promise(0)
@@ -56,18 +56,13 @@ def judge_call(judge: Judge, call: AttentionProblem, parts: Sequence[str] = tupl
     """Judge the weights of a call, with and without lse, all of them and some."""
     call = call.map(lambda x: judge.rounded(x))
     for name, lse in product(parts, (False, True)):
-        try:
+        with noted(f"rows and cols: {name}; lse is {'given' if lse else 'not given'}"):
             judge.judge_once(weights_of(call, PARTS[name], lse=lse))
-        except Exception as error:
-            error.add_note(f"rows and cols: {name}; lse is {'given' if lse else 'not given'}")
-            raise
 
 
 @pytest.mark.promise(6)
 def test_every_declared_feature_is_known(weights_kernel: Kernel) -> None:
-    known = EVERY["attention_weights"] | STATE_FEATURES
-    unknown = sorted(weights_kernel.handles - known)
-    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(known))}"
+    assert_declares_known_features(weights_kernel)
 
 
 def test_random_problems_equal_the_oracle(judge: Judge, weights_by: ComputedBy) -> None:
@@ -87,11 +82,8 @@ def test_features_alone_and_in_pairs(judge: Judge, weights_by: ComputedBy, shape
         for scores in ("plain",) if judge.quick else ("plain", "wide"):
             call = problem_with(features, judge.rng, *shape, scores=scores)
             parts = tuple(PARTS) if len(features) < (1 if few else 2) and scores == "plain" else ("all", "indices")
-            try:
+            with noted(f"the features: {' and '.join(features) or 'none'}; {scores} scores"):
                 judge_call(judge, call, parts)
-            except Exception as error:
-                error.add_note(f"the features: {' and '.join(features) or 'none'}; {scores} scores")
-                raise
 
 
 @pytest.mark.promise(1)

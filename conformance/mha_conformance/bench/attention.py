@@ -65,6 +65,10 @@ class Attention:
             return (distance >= 0) & (distance < self.window)
         return distance >= 0 if self.causal else np.ones(distance.shape, dtype=bool)
 
+    def allowed(self) -> np.ndarray | None:
+        """Return the whole mask as an array; None if there is none."""
+        return self.seen(np.arange(self.queries)) if self.causal or self.window else None
+
     @property
     def limit(self) -> Limit:
         """Two products over the visible (query, key) pairs; for a single query, reading its keys and values once."""
@@ -100,9 +104,8 @@ class Attention:
 
     def _whole(self) -> np.ndarray:
         """Return the answer of plain NumPy in float64."""
-        allowed = self.seen(np.arange(self.queries)) if self.causal or self.window else None
         query, key, value = (x.astype(np.float64) for x in self.arrays())
-        return plain_numpy.attention(query, key, value, allowed)
+        return plain_numpy.attention(query, key, value, self.allowed())
 
     def ours(self, backend: str) -> Work:
         """Return the call of mha_core on a backend."""
@@ -116,9 +119,8 @@ class Attention:
 
     def plain(self) -> Work:
         """Return the call in plain NumPy; its mask is made in advance."""
-        query, key, value = self.arrays()
-        allowed = self.seen(np.arange(self.queries)) if self.causal or self.window else None
-        return Work(lambda: plain_numpy.attention(query, key, value, allowed), lambda out: out)
+        arrays, allowed = self.arrays(), self.allowed()
+        return Work(lambda: plain_numpy.attention(*arrays, allowed), lambda out: out)
 
 
 def _bfloat16(x: np.ndarray) -> np.ndarray:

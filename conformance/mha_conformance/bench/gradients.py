@@ -34,7 +34,7 @@ class AttentionStep(Attention):
 
     def judge(self) -> Callable[[Any], None]:
         """Return a check of two heads of the first and of the last batch element against the rounding bound."""
-        arrays, d_out, allowed = self.arrays(), self.d_out(), self.seen(np.arange(self.queries))
+        arrays, d_out, allowed = self.arrays(), self.d_out(), self.allowed()
         places = sorted({(at, head) for at in (0, self.batch - 1) for head in (0, self.heads - 1)})[: 2 * _HEADS]
         exact = {}
         for at, head in places:
@@ -68,8 +68,7 @@ class AttentionStep(Attention):
 
     def plain(self) -> Work:
         """Return the same in plain NumPy, which keeps all weights."""
-        arrays, d_out = self.arrays(), self.d_out()
-        allowed = self.seen(np.arange(self.queries)) if self.causal else None
+        arrays, d_out, allowed = self.arrays(), self.d_out(), self.allowed()
         return Work(lambda: plain_numpy.attention_gradients(*arrays, d_out, allowed), lambda found: found)
 
 

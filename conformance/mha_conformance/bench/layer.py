@@ -25,18 +25,22 @@ class Layer:
 
     batch: int
     length: int
+    d_model, num_heads, d_ff = D_MODEL, NUM_HEADS, D_FF
     formula = "encoder_layer"  # of the oracle
 
     def arrays(self) -> tuple[np.ndarray, Any]:
         """Return x and the layer on NumPy. No bias is 0 and no norm weight is 1, so that an omitted one changes the answer."""
+        rng = np.random.default_rng(SEED)
+        x = rng.standard_normal((self.batch, self.length, self.d_model), dtype=np.float32)
+        return x, self.layer(rng)
+
+    def layer(self, rng: np.random.Generator) -> Any:
+        """Return the layer on NumPy."""
         import mha_core as mha
 
-        rng = np.random.default_rng(SEED)
-        x = rng.standard_normal((self.batch, self.length, D_MODEL), dtype=np.float32)
-        made = mha.EncoderLayer.init(
-            d_model=D_MODEL, num_heads=NUM_HEADS, d_ff=D_FF, activation="gelu", seed=SEED, backend="numpy"
-        )
-        return x, made.map(lambda w: w + 0.02 * rng.standard_normal(w.shape, dtype=np.float32))
+        sizes: dict[str, Any] = {"d_model": self.d_model, "num_heads": self.num_heads, "d_ff": self.d_ff}
+        made = mha.EncoderLayer.init(**sizes, activation="gelu", seed=SEED, backend="numpy")
+        return made.map(lambda w: w + 0.02 * rng.standard_normal(w.shape, dtype=np.float32))
 
     def small(self) -> Layer:
         """Return the same problem with one sequence of 16 tokens."""
@@ -45,8 +49,8 @@ class Layer:
     @property
     def limit(self) -> Limit:
         """The matrix products: four with d_model x d_model weights, two with d_model x d_ff, two over all pairs."""
-        tokens = self.batch * self.length
-        return Limit(MATRIX, 2 * tokens * (4 * D_MODEL**2 + 2 * D_MODEL * D_FF + 2 * self.length * D_MODEL))
+        per_token = 2 * self.d_model * (4 * self.d_model + 2 * self.d_ff + 2 * self.length)
+        return Limit(MATRIX, self.batch * self.length * per_token)
 
     def judge(self) -> Callable[[Any], None]:
         """Return a check of the whole answer against float64."""
@@ -75,24 +79,16 @@ class MultiHead(Layer):
 
     d_model: int
     num_heads: int
+    d_ff = 0
     formula = "multi_head"
 
-    def arrays(self) -> tuple[np.ndarray, Any]:
-        """Return x and the layer on NumPy."""
+    def layer(self, rng: np.random.Generator) -> Any:
+        """Return the layer on NumPy."""
         import mha_core as mha
 
-        rng = np.random.default_rng(SEED)
-        x = rng.standard_normal((self.batch, self.length, self.d_model), dtype=np.float32)
         size = np.float32(self.d_model**-0.5)
         weights: Any = [rng.standard_normal((self.d_model, self.d_model), dtype=np.float32) * size for _ in range(4)]
-        return x, mha.MultiHeadAttention(
-            **dict(zip(("w_q", "w_k", "w_v", "w_o"), weights, strict=True)), num_heads=self.num_heads
-        )
-
-    @property
-    def limit(self) -> Limit:
-        """The matrix products: four with d_model x d_model weights, two over all pairs."""
-        return Limit(MATRIX, 2 * self.batch * self.length * (4 * self.d_model**2 + 2 * self.length * self.d_model))
+        return mha.MultiHeadAttention(**dict(zip(("w_q", "w_k", "w_v", "w_o"), weights, strict=True)), num_heads=self.num_heads)
 
     def ours(self, backend: str) -> Work:
         """Return the call of mha_core on a backend."""

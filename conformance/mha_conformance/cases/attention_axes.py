@@ -15,6 +15,8 @@ from .covering import Row
 
 LENGTHS = (0, 1, 2, *(edge + by for edge in (16, 32, 64, 128, 256, 512, 1024, 4096) for by in (-1, 0, 1)))
 WIDTHS = (1, 5, 8, 16, 33, 64, 80, 128, 160, 256)
+LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
+"""Layouts of any array in memory."""
 MOST_SCORES = 2**17
 """Scores of all heads together, at most: the oracle keeps a dozen arrays of them."""
 MOST_NUMBERS = 2**19
@@ -99,7 +101,7 @@ def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
         "scale": [None, 0.5, -0.7, 0.0, 1.0],
         "scores": ["plain", "wide", "huge", "tiny"],
         "values": [1.0, *((2.0**-6, 2.0**8) if half else (2.0**-100, 2.0**100))],
-        "layout": ["contiguous", "transposed", "stepped", "sliced", "flipped", "expanded", "read-only", "unaligned"],
+        "layout": [*LAYOUTS, "expanded"],
         "lse": [False, *given("lse", True)],
     }
 

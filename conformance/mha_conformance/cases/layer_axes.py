@@ -10,8 +10,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from mha_core.shared import contract
+
 from . import attention_axes
-from .attention_axes import ARRAYS, BANDS, batch_shape, options_fit
+from .attention_axes import LAYOUTS, batch_shape, options_fit
 from .covering import Row
 
 LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
@@ -21,9 +23,10 @@ _POST_NORMS = ("post_norm_1", "post_norm_2")
 PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context", *_HEAD_NORMS, *_POST_NORMS), "none")
 """The values of options that are not given."""
 _LENGTHS = (1, 2, 7, 16, 33, 64, 130, 1030)
-_LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
-_BANDS = ("none", "causal", "window(2, 1)", "window(0, 70)", "window(None, 33)")
-_BIASES = ("b_q", "b_k", "b_v", "b_o")
+_OPTIONS = ("band", "lengths", "packed", "array", "term", "bias", "softcap", "sink", "scale", "offset")
+_LEFT_OUT = frozenset({"many", "chunks", "window(40, 0)", "window(3, None)"})
+"""Values of the options of attention that layers are not judged with."""
+BIASES = ("b_q", "b_k", "b_v", "b_o")
 _MOST_PRODUCTS = 2**22
 """Multiplications of one layer, at most: the oracle computes it several times."""
 
@@ -35,8 +38,8 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
         "batch": ["none", "one", "two", "one element"],
         "queries": [*_LENGTHS],
         "spread": [1.0, 30.0, 1e-3],
-        "layout": [*_LAYOUTS],
-        "layout of w": [*_LAYOUTS],
+        "layout": [*LAYOUTS],
+        "layout of w": [*LAYOUTS],
     }
     if op == "feed_forward":
         axes["d_model"] = [1, 20, 65]
@@ -48,12 +51,12 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
         axes["context batch"] = ["the same", "none"] if "context" in has else ["the same"]
         rotary = {"rotary"} <= has
         axes |= {norm: ["none"] + ["RMSNorm", "LayerNorm"] * (norm in has) for norm in _HEAD_NORMS}
-        return axes | _heads(grouped="grouped_query" in has, biases=_BIASES, rotary=rotary, interleaved=rotary)
+        return axes | _heads(grouped="grouped_query" in has, biases=BIASES, rotary=rotary, interleaved=rotary)
     activations = _declared("feed_forward.activation", has)
     network = _network(activations, gate="feed_forward.w_g" in has, gate_bias="feed_forward.b_g" in has)
     heads = _heads(
         grouped="attention.num_kv_heads" in has,
-        biases=[name for name in _BIASES if f"attention.{name}" in has],
+        biases=[name for name in BIASES if f"attention.{name}" in has],
         rotary="attention.rotary=Rotary" in has,
         interleaved="attention.rotary.interleaved" in has,
     )
@@ -95,21 +98,13 @@ def _heads(*, grouped: bool, biases: Iterable[str], rotary: bool, interleaved: b
 
 
 def _options(has: frozenset[str]) -> dict[str, list[Any]]:
-    def given(feature: str, *values: Any) -> list[Any]:
-        return list(values) if feature in has else []
-
-    return {
-        "band": [name for name in _BANDS if BANDS[name] is None or "mask" in has],
-        "lengths": ["none", *given("mask", "int", "array", "array with 0")],
-        "packed": ["none", *given("mask", "few", "with empty ones")],
-        "array": ["none", *given("mask", *ARRAYS, "tiles")],
-        "term": ["none", *given("mask", "or", "not", "segments")],
-        "bias": ["none", *given("bias", *ARRAYS, "-inf", "alibi", "relative", "relative of one side", "term")],
-        "softcap": [None, *given("softcap", 0.5, 30.0)],
-        "sink": ["none", *given("sink", "small", "large")],
-        "scale": [None, *given("scale", 0.5, -0.7, 0.0, 1.0)],
-        "offset": ["none", *given("query_offset", "0", "3", "70", "-5", "array", "array of one")],
-    }
+    """Return the axes of attention's options: a layer's kernel declares all masks together, and all biases."""
+    together = {"mask": contract.MASK_FEATURES, "bias": contract.BIAS_FEATURES}
+    features = (has & {"softcap", "sink"}).union(*(names for option, names in together.items() if option in has))
+    every = attention_axes.axes_of(features, half=False)
+    axes = {name: [value for value in every[name] if value not in _LEFT_OUT] for name in _OPTIONS}
+    undeclared = {"scale": "scale", "offset": "query_offset"}.items()
+    return axes | {name: [PLAIN[name]] for name, feature in undeclared if feature not in has}
 
 
 def keys_of(row: Row) -> int:

@@ -15,12 +15,25 @@ from ..oracle.layers import Layers, bounded
 from ..oracle.tolerance import compute_dtype
 from .attention_axes import batch_shape
 from .covering import Row
-from .layer_axes import keys_of
+from .layer_axes import BIASES, PLAIN, keys_of
 from .options import Options, heads_of, options_of
 from .problem import Bounded, Problem
 
+SMALL: dict[str, Any] = {"d_model": 16, "num_heads": 4, "d_ff": 24}
+"""Sizes of small layers, as ``init`` takes them."""
 _RATE = 0.25
 _WIDTHS = {"context": 12, "value_context": 7}
+
+
+PLAIN_ROW: Row = {
+    **PLAIN,
+    "batch": "one", "queries": 6, "spread": 1.0, "d_model": 16, "d_ff": 24, "activation": "gelu", "norm_first": False,
+    "kv_heads": 4, "groups": 1, "kv_heads given": False, "head_dim": 4, "value_dim": "the same",
+    "b of heads": BIASES, "b of network": "both",
+    **dict.fromkeys(("norm_1", "norm_2"), "LayerNorm"),
+    **dict.fromkeys(("layout", "layout of w"), "contiguous"),
+}  # fmt: skip
+"""The values of axes that a problem does not name."""
 
 
 @dataclass
@@ -35,12 +48,19 @@ class LayerProblem(Problem):
     """The sublayers with dropout."""
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return {self.op: self.with_weights(arrays)(*self.arguments(arrays).values(), **self.options_of_call(arrays))}
+
+    def arguments(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the call by name: x, and the memory of a decoder."""
+        return {name: arrays[name] for name in ("x", "memory") if name in arrays}
+
+    def options_of_call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of the call, from arrays of a backend."""
         options = {} if self.options is None else self.options.make(arrays)
-        if self.op == "multi_head_attention":
-            options |= {name: arrays.get(name) for name in ("context", "value_context")}
+        options |= {name: arrays[name] for name in _WIDTHS if name in arrays}
         if self.dropped:
             options["dropout"] = mha.Dropout(_RATE, {name: arrays[f"keep of {name}"] for name in self.dropped})
-        return {self.op: self.with_weights(arrays)(arrays["x"], **options)}
+        return options
 
     def with_weights(self, arrays: Mapping[str, Any]) -> Any:
         """Return the layer that these arrays are the weights of."""
@@ -53,8 +73,7 @@ class LayerProblem(Problem):
         if self.options is not None:
             options = self.options.oracle(floats, compute_dtype(layers.dtype))
             options["offset"] = self.others.get("query_offset", self.options.offset)
-        if self.op == "multi_head_attention":
-            options |= {name: floats.get(name) for name in ("context", "value_context")}
+        options |= {name: floats[name] for name in (*_WIDTHS, "memory") if name in floats}
         if self.dropped:
             options["kept"] = {name: self.others[f"keep of {name}"] / (1 - _RATE) for name in self.dropped}
         method = "multi_head" if self.op == "multi_head_attention" else self.op
@@ -69,8 +88,8 @@ class LayerProblem(Problem):
         return bounded(lambda layers: {self.op: self.compute(layers, floats)}, dtype, rounds_weights=rounds_weights, rng=rng)
 
     def layout(self, name: str) -> tuple[str, int]:
-        activations = ("x", "context", "value_context")
-        return self.row["layout" if name in activations or name in self.others else "layout of w"], 0
+        of_weights = name in self.layer.arrays()
+        return self.row["layout of w" if of_weights else "layout"], 0
 
 
 def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.random.Generator) -> LayerProblem:
@@ -99,6 +118,20 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
     keeps = {f"keep of {name}": rng.random((*batch, row["queries"], d_model)) > _RATE for name in dropped}
     arrays, others = floats | options.floats | layer.arrays(), options.others | keeps
     return LayerProblem(row, arrays, others, op=op, layer=layer, options=options, dropped=dropped)
+
+
+def plain_layer_problem(op: str, rng: np.random.Generator, **axes: Any) -> LayerProblem:
+    """Draw a call of a layer: d_model 16, four heads, d_ff 24, and no option but those that ``axes`` name."""
+    return layer_problem(op, PLAIN_ROW | axes, rng, rng)
+
+
+def stack_problem(op: str, layer: Any, rng: np.random.Generator, *, memory: int = 0, **axes: Any) -> LayerProblem:
+    """Draw a call of a stack of layers, or of a decoder layer, of d_model 16 over ``memory``; noise is added to all weights."""
+    row = PLAIN_ROW | {"batch": "none"} | axes
+    noisy = layer.map(lambda w: w + 0.3 * rng.normal(size=w.shape))
+    floats = {name: rng.normal(size=(n, 16)) for name, n in (("x", row["queries"]), ("memory", memory)) if n}
+    options = None if memory else options_of({**row, "keys": keys_of(row)}, rng, rng)
+    return LayerProblem(row, floats | noisy.arrays(), op=op, layer=noisy, options=options)
 
 
 def _parts(chosen: str, *both: str) -> Iterable[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,6 @@ from mha_core.shared import device_of, split_axis
 
 from ..backend import BackendUnderTest
 
-OPERATORS = {
-    "Attention": "attention",
-    "RotaryEmbedding": "rotaryembedding",
-    "LayerNormalization": "layernormalization",
-    "RMSNormalization": "rmsnormalization",
-    "Gelu": "gelu",
-    "Softmax": "softmax",
-}
-"""ONNX operators, and the modules of the ``onnx`` package that contain their cases."""
 HALF_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -61,8 +53,8 @@ def cases() -> list[Case]:
     import onnx
     from onnx.backend.test.case import node
 
-    for module in OPERATORS.values():
-        importlib.import_module(f"onnx.backend.test.case.node.{module}")
+    for operator in OPERATORS:
+        importlib.import_module(f"onnx.backend.test.case.node.{operator.lower()}")
     found = {}
     for case in node._NodeTestCases:
         graph = case.model.graph.node
@@ -82,7 +74,7 @@ def cases() -> list[Case]:
 def compute(backend: BackendUnderTest, case: Case) -> list[Any]:
     """Compute the outputs of a case by the public API on the backend; scores and statistics of norms come as NumPy arrays."""
     inputs = {name: given(backend, x) for name, x in case.inputs.items()}
-    return _COMPUTE[case.op](backend, inputs, **case.attributes)
+    return OPERATORS[case.op](backend, inputs, **case.attributes)
 
 
 def given(backend: BackendUnderTest, x: np.ndarray) -> Any:
@@ -132,9 +124,7 @@ def _attention(
         if boolean:
             masks.append(mha.array_mask(bias))
             bias = None
-    mask = None
-    for one in masks:
-        mask = one if mask is None else mask & one
+    mask = reduce(and_, masks) if masks else None
     options = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap or None, "query_offset": offset}
     out, lse = mha.attention_state(query, key, value, **options)
     scores = _scores(backend, query, key, value, lse, options, qk_matmul_output_mode)
@@ -201,7 +191,7 @@ def _softmax(backend: BackendUnderTest, x: dict[str, Any], *, axis: int = -1) ->
     return [xp.moveaxis(xp.reshape(weights, tuple(y.shape)), -1, axis) if x["input"].ndim > 1 else weights[0, :]]
 
 
-_COMPUTE: dict[str, Callable[..., list[Any]]] = {
+OPERATORS: dict[str, Callable[..., list[Any]]] = {
     "Attention": _attention,
     "RotaryEmbedding": _rotary,
     "LayerNormalization": _layer_norm,
@@ -209,6 +199,7 @@ _COMPUTE: dict[str, Callable[..., list[Any]]] = {
     "Gelu": _gelu,
     "Softmax": _softmax,
 }
+"""Functions that compute the nodes of ONNX operators: the inputs by name and the attributes give the outputs."""
 
 
 def _heads(backend: BackendUnderTest, y: Any, count: int) -> Any:

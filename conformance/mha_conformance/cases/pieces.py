@@ -20,6 +20,7 @@ from ..oracle import reference
 from ..oracle.attention import Floats
 from ..oracle.magnitudes import MAGNITUDES
 from ..oracle.tolerance import SMALLEST, UNIT_ROUNDOFF
+from .attention_axes import LAYOUTS
 from .covering import Row
 from .problem import Bounded, Problem
 
@@ -45,7 +46,6 @@ ROWS: dict[str, tuple[int, ...]] = {
     "three axes": (2, 1, 3),
     "an empty axis": (2, 0, 3),
 }
-LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
 MOST_NUMBERS = 2**19
 
 

@@ -16,8 +16,8 @@ from ..cases.covering import Covering, Row
 from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
-from ..report.evidence import evidence
-from .held import Judge, KernelJudge
+from ..report.evidence import COVERED, RUNS, evidence
+from .held import Judge, KernelJudge, noted
 
 SECONDS, QUICK_SECONDS = 10.0, 1.0
 """Seconds that one kernel of attention is judged for in float32 or float64. In half precision it is half as long."""
@@ -110,8 +110,8 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str]) ->
     _judge_rows(of_kernel, design_of(op, features, dtype, first, small=True), SMALL_SHARE * seconds, first)
     design = design_of(op, features, dtype, rng)
     _judge_rows(of_kernel, design, (1 - SMALL_SHARE) * seconds, rng)
-    evidence.covered(f"{op} by {kernel}", dtype, of_kernel.computed, design.counted, design.combinations)
-    evidence.runs(op, kernel, of_kernel.computed)
+    evidence.add(COVERED, (f"{op} by {kernel}", dtype), (of_kernel.computed, design.counted, design.combinations))
+    evidence.add(RUNS, (op, kernel), of_kernel.computed)
     return of_kernel
 
 
@@ -123,12 +123,9 @@ def _judge_rows(judge: KernelJudge, design: Covering, seconds: float, rng: np.ra
         problem, *other = (
             drawn(judge.op, row, np.random.default_rng(seed), rng) for _ in range(2 if rng.random() < REUSED else 1)
         )
-        try:
+        with noted(f"the problem: {problem}"):
             if judge.judge(problem, *other):
                 design.count()
-        except Exception as error:
-            error.add_note(f"the problem: {problem}")
-            raise
 
 
 def seconds_for(op: str, dtype: str, seconds: float) -> float:

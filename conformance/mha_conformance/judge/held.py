@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -18,6 +18,16 @@ from ..cases.problem import Problem
 from ..oracle import tolerance
 from ..report.sections import REFUSED_EVERY_CALL
 from .layouts import WRITABLE, laid_out
+
+
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """Add a note to any error."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(note)
+        raise
 
 
 @dataclass

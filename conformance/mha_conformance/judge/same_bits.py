@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
 Work = Callable[[], bytes]
@@ -20,26 +22,22 @@ def assert_same_bits(works: Mapping[str, Work]) -> None:
         assert work() == first[name], f"{name} returned different bits after other calls"
 
 
-def assert_same_bits_together(works: Sequence[Work]) -> None:
-    """Run each piece of work alone, then all at the same time, each several times on its own thread."""
+def assert_same_bits_together(works: Sequence[Work], *, seconds: float = 0.0) -> None:
+    """Run each piece of work alone, then all at once, each on its own thread: five times, and until ``seconds`` are over."""
     alone = [work() for work in works]
     together = threading.Barrier(len(works))
-    wrong: list[int] = []
-    errors: list[Exception] = []
 
-    def repeat(at: int) -> None:
-        try:
-            together.wait(timeout=60)
-            wrong.extend(at for _ in range(5) if works[at]() != alone[at])
-        except Exception as error:  # an exception raised in a thread would be lost
-            errors.append(error)
+    def repeat(at: int) -> int:
+        """Return how often the bits were others."""
+        together.wait(timeout=60)
+        wrong = sum(works[at]() != alone[at] for _ in range(5))
+        until = time.monotonic() + seconds
+        while not wrong and time.monotonic() < until:
+            wrong += works[at]() != alone[at]
+        return wrong
 
-    # in the caller's context, to which use_kernel belongs: a new thread has an empty one
-    threads = [threading.Thread(target=copy_context().run, args=(repeat, at)) for at in range(len(works))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    assert not wrong, f"calls {sorted(set(wrong))} of {len(works)} returned different bits in parallel, {len(wrong)} times"
+    contexts = [copy_context() for _ in works]  # use_kernel belongs to the context, and that of a new thread is empty
+    with ThreadPoolExecutor(len(works)) as threads:
+        wrong = list(threads.map(lambda at: contexts[at].run(repeat, at), range(len(works))))
+    calls = [at for at, times in enumerate(wrong) if times]
+    assert not calls, f"calls {calls} of {len(works)} returned different bits in parallel, {sum(wrong)} times"

@@ -18,9 +18,9 @@ import mha_core as mha
 
 from ..cases.problem import Problem
 from ..oracle import tolerance
-from ..report.evidence import evidence
+from ..report.evidence import COVERED, evidence
 from .designed import design_of, drawn, seconds_for, timed
-from .held import Judge, KernelJudge
+from .held import Judge, KernelJudge, noted
 
 SECONDS, QUICK_SECONDS = 4.0, 0.4
 """Seconds that one kernel of attention is judged for under one transform. ``seconds_for`` has the share of other operations."""
@@ -51,15 +51,14 @@ def judge_transform(
         count = _MAPPED if transform == "vmap" else 1
         problems = [drawn(op, row, np.random.default_rng(seed), judge.rng) for _ in range(count)]
         try:
-            judged(of_kernel, apply, problems)
+            with noted(f"the problem: {problems[0]}"):
+                judged(of_kernel, apply, problems)
             of_kernel.computed += 1
             design.count()
         except mha.KernelUnsupported as error:
             of_kernel.refuse(error)
-        except Exception as error:
-            error.add_note(f"the problem: {problems[0]}")
-            raise
-    evidence.covered(f"{transform} of {op} by {kernel}", judge.dtype, of_kernel.computed, design.counted, design.combinations)
+    numbers = of_kernel.computed, design.counted, design.combinations
+    evidence.add(COVERED, (f"{transform} of {op} by {kernel}", judge.dtype), numbers)
     return of_kernel
 
 

@@ -73,7 +73,13 @@ class Layers(Steps):
         y = self.sublayer(y, partial(self.multi_head, net=layer.cross_attention, context=memory), layer.norm_2, first)
         return self.sublayer(y, partial(self.feed_forward, net=layer.feed_forward), layer.norm_3, first)
 
-    def stack(self, x: Floats, model: Any, layer: Callable[..., Floats], **options: Any) -> Floats:
+    def encoder(self, x: Floats, model: Any, **options: Any) -> Floats:
+        return self._stack(x, model, self.encoder_layer, **options)
+
+    def decoder(self, y: Floats, model: Any, *, memory: Floats) -> Floats:
+        return self._stack(y, model, self.decoder_layer, memory=memory)
+
+    def _stack(self, x: Floats, model: Any, layer: Callable[..., Floats], **options: Any) -> Floats:
         """Apply ``layer`` with each layer of a model, then the model's last norm."""
         for weights in model.layers:
             x = layer(x, weights, **options)

@@ -140,15 +140,6 @@ def bounded(found: Gradients, dtype: str) -> dict[str, Bounded]:
     return bounds
 
 
-GRADIENTS: dict[str, Callable[..., Gradients]] = {
-    "linear": linear,
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
-    "gelu": gelu,
-    "relu": relu,
-    "silu": silu,
-    "rotary": rotary,
-    "embedding": embedding,
-    "dropout": dropout,
-}
+_PIECES = (linear, layer_norm, rms_norm, gelu, relu, silu, rotary, embedding, dropout)
+GRADIENTS: dict[str, Callable[..., Gradients]] = {piece.__name__: piece for piece in _PIECES}
 """The gradients of each piece, by its name."""

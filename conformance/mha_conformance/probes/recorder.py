@@ -11,10 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mha_core.plugin import Call, Kernel, hookimpl, register, unregister
-from mha_core.shared import imported
+import pytest
 
-from ..report.evidence import evidence
+from mha_core.plugin import Call, Kernel, hookimpl, register, unregister
+from mha_core.shared import FEATURES, STATE_FEATURES, imported
+
+from ..report.evidence import RUNS, evidence
+from ..report.sections import REFUSED_EVERY_CALL
 
 
 @dataclass
@@ -30,6 +33,8 @@ class Recording:
     """Calls that the kernel's ``supports`` was asked about."""
     runs: int = 0
     """Number of calls of the kernel."""
+    prepared_runs: int = 0
+    """Number of calls of what it prepared, which count as calls of the kernel too."""
     reasons: list[str] = field(default_factory=list)
     """Reasons for which the kernel refused calls."""
 
@@ -70,6 +75,29 @@ class Recording:
         assert self.asked or not self.runs, "the kernel was called for features that it does not declare"
 
 
+def recording_of(kernel: Kernel, call: Callable[[], object]) -> Recording:
+    """Prefer a kernel while ``call`` judges something, and assert that it was asked for what it declares, and nothing else."""
+    with recorded(kernel, FEATURES[kernel.op] | STATE_FEATURES) as recording:
+        call()
+    recording.assert_given_what_it_declares()
+    return recording
+
+
+def skip_if_never_run(recordings: Iterable[Recording]) -> None:
+    """Skip the test if the kernel computed none of the recorded calls, with the reasons that it gave."""
+    recordings = list(recordings)
+    if not any(recording.runs for recording in recordings):
+        reasons = sorted({reason for recording in recordings for reason in recording.reasons})
+        pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(reasons)}" if reasons else "core offered the kernel no call tried here")
+
+
+def assert_declares_known_features(kernel: Kernel) -> None:
+    """Raise AssertionError if a kernel declares a feature that core never names."""
+    known = FEATURES[kernel.op] | STATE_FEATURES
+    unknown = sorted(kernel.handles - known)
+    assert not unknown, f"the kernel declares {', '.join(unknown)}; known features are {', '.join(sorted(known))}"
+
+
 _recordings: list[Recording] = []
 
 
@@ -90,6 +118,7 @@ def prepare(problem: Any) -> Callable[..., Any] | None:
 
     def counted(*arrays: Any) -> Any:
         recording.runs += 1
+        recording.prepared_runs += 1
         return compute(*arrays)
 
     return counted
@@ -109,4 +138,4 @@ def recorded(kernel: Kernel, features: Iterable[str] = ()) -> Iterator[Recording
     finally:
         _recordings.pop()
         unregister(recording)
-        evidence.runs(kernel.op, kernel.name, recording.runs)
+        evidence.add(RUNS, (kernel.op, kernel.name), recording.runs)

@@ -26,6 +26,7 @@ from mha_core.shared import atomic_file, device_name, registry
 
 from ..backend import BackendUnderTest, CannotJudge
 from .counts import Counts
+from .evidence import COVERED, ERRORS, RUNS, nested
 from .promises import PROMISES
 from .sections import FAILED, OUTCOMES, PASSED
 from .summary import error_rows, section_rows
@@ -49,16 +50,13 @@ def files(folder: Path, name: str, device: str | None) -> Files:
     """
     if folder.exists() and not folder.is_dir():
         raise CannotJudge(f"--report {folder} is not a directory")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotJudge(f"--report {folder} cannot be written: {error.strerror}") from error
     stem = re.sub(r"[^\w.-]+", "_", name if device is None else f"{name}-{device}")
     found = Files(folder / f"{stem}.json", folder / f"{stem}.md")
     for path in (found.json, found.markdown):
         if path.is_dir():
             raise CannotJudge(f"--report {folder} cannot be written: {path.name} in it is a directory")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise CannotJudge(f"--report {folder} cannot be written: {error.strerror}") from error
@@ -96,12 +94,7 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
 
 def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dict[str, Any]:
     """Return the head and the results. A ratio that is not finite is null, since JSON has no infinity."""
-    errors: dict[str, dict[str, float | None]] = {}
-    for (operation, dtype), ratio in sorted(counts.errors.items()):
-        errors.setdefault(operation, {})[dtype] = float(f"{ratio:.4g}") if math.isfinite(ratio) else None
-    covering: dict[str, dict[str, dict[str, int]]] = {}
-    for (kernel, dtype), (problems, occurred, every) in sorted(counts.covered.items()):
-        covering.setdefault(kernel, {})[dtype] = {"problems": problems, "combinations": occurred, "of": every}
+    runs = counts.records[RUNS]
     return {
         **head,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -110,9 +103,13 @@ def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dic
         "promises": {
             str(number): {"promise": PROMISES[number], **_keys(counts)} for number, counts in counts.promises().items()
         },
-        "worst_error_over_bound": errors,
-        "covering": covering,
-        "kernels": [{**kernel, "runs": counts.runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
+        "worst_error_over_bound": nested(
+            counts.records[ERRORS], lambda ratio: float(f"{ratio:.4g}") if math.isfinite(ratio) else None
+        ),
+        "covering": nested(
+            counts.records[COVERED], lambda numbers: dict(zip(("problems", "combinations", "of"), numbers, strict=True))
+        ),
+        "kernels": [{**kernel, "runs": runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
     }
 
 
@@ -137,11 +134,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     sections = {
         name: {outcome: counts[outcome.replace(" ", "_")] for outcome in OUTCOMES} for name, counts in found["sections"].items()
     }
-    errors = {
-        (operation, dtype): math.inf if ratio is None else ratio
-        for operation, by_dtype in found["worst_error_over_bound"].items()
-        for dtype, ratio in by_dtype.items()
-    }
+    errors = error_rows(found["worst_error_over_bound"], "worst error / bound")
     kernels = [
         (kernel["op"], kernel["name"] + " (opt-in)" * kernel["opt_in"], kernel["from"], str(kernel["runs"]))
         for kernel in found["kernels"]
@@ -158,7 +151,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         f"{owner} with {libraries}{on}; {place}; {', '.join(found['dtypes'])}; {', '.join(how)}.",
         _table([("section", *OUTCOMES), *section_rows(sections)], numbers=len(OUTCOMES)),
         *_promises(found["promises"]),
-        *([_table(error_rows(errors, "worst error / bound"), numbers=len({dtype for _, dtype in errors}))] if errors else []),
+        *([_table(errors, numbers=len(errors[0]) - 1)] if len(errors) > 1 else []),
         *([_table([("kernel of", "name", "from", "runs"), *kernels], numbers=1)] if kernels else []),
         *([_table([("covering design of", "dtype", "problems", "combinations"), *covered], numbers=2)] if covered else []),
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .evidence import Covered, Errors, Runs, evidence
+from .evidence import KINDS, Records, evidence
 from .promises import PROMISES
 from .sections import FAILED, OUTCOMES, SECTIONS, outcome_of, section_named, section_of
 
@@ -28,10 +28,8 @@ def describe(item: pytest.Item) -> None:
 
 def attach_evidence(item: pytest.Item) -> None:
     """Attach the recorded evidence to a test whose call is over."""
-    errors, runs, covered = evidence.take()
-    item.user_properties += [("error over bound", [[*key, ratio]]) for key, ratio in errors.items()]
-    item.user_properties += [("kernel runs", [[*key, count]]) for key, count in runs.items()]
-    item.user_properties += [("covered", [[*key, counts]]) for key, counts in covered.items()]
+    for kind, values in evidence.take().items():
+        item.user_properties += [(kind, [*key, value]) for key, value in values.items()]
 
 
 def died(report: pytest.TestReport) -> bool:
@@ -51,12 +49,10 @@ class Result:
 
 @dataclass
 class Counts:
-    """Results of the tests by id, the greatest error over its bound, and the runs of each kernel."""
+    """Results of the tests by id, and their evidence."""
 
     results: dict[str, Result] = field(default_factory=dict)
-    errors: Errors = field(default_factory=dict)
-    runs: Runs = field(default_factory=dict)
-    covered: Covered = field(default_factory=dict)
+    records: Records = field(default_factory=Records)
     _started: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport) -> None:
@@ -73,18 +69,11 @@ class Counts:
             reproduce = next((text for title, text in report.sections if title == TO_REPRODUCE), "")
             promises = list(properties.get("promises", []))
             self.results[report.nodeid] = Result(properties["section"], promises, outcome, reproduce)
-        if report.when == "call":
-            self._add_evidence(report.user_properties)
-
-    def _add_evidence(self, properties: Iterable[tuple[str, Any]]) -> None:
-        for name, value in properties:
-            for op, which, number in value if name in ("error over bound", "kernel runs", "covered") else ():
-                if name == "error over bound":
-                    self.errors[op, which] = max(self.errors.get((op, which), 0.0), number)
-                elif name == "covered":
-                    self.covered[op, which] = tuple(number)
-                else:
-                    self.runs[op, which] = self.runs.get((op, which), 0) + number
+        evidence_of_call: list[tuple[str, Any]] = report.user_properties if report.when == "call" else []
+        for kind, value in evidence_of_call:
+            if kind in KINDS:
+                name, second, number = value
+                self.records.add(kind, (name, second), number)
 
     @property
     def judged(self) -> bool:

@@ -7,56 +7,69 @@ pytest-xdist workers send it too.
 from __future__ import annotations
 
 import math
+import operator
 import threading
+from collections.abc import Callable
+from typing import Any
 
-Errors = dict[tuple[str, str], float]
-"""The greatest error over its bound by (operation, dtype)."""
-Runs = dict[tuple[str, str], int]
-"""Number of calls of a kernel, by (operation, name)."""
-Covered = dict[tuple[str, str], tuple[int, int, int]]
-"""By (operation and kernel, dtype): problems of the covering design, combinations of values that occurred in them, and all."""
+ERRORS, RUNS, COVERED = "error over bound", "kernel runs", "covered"
+KINDS: dict[str, Callable[[Any, Any], Any]] = {ERRORS: max, RUNS: operator.add, COVERED: lambda before, after: after}
+"""How two values of a record become one.
+
+ERRORS: the greatest error over its bound by (operation, dtype). RUNS: the number of calls of a kernel by (operation, name).
+COVERED: by (operation and kernel, dtype) the problems of a covering design, the combinations of values in them, and all.
+"""
+Values = dict[tuple[str, str], Any]
+
+
+class Records(dict[str, Values]):
+    """Values by kind and key."""
+
+    def __init__(self) -> None:
+        super().__init__({kind: {} for kind in KINDS})
+
+    def add(self, kind: str, key: tuple[str, str], value: Any) -> None:
+        values = self[kind]
+        values[key] = KINDS[kind](values[key], value) if key in values else value
+
+
+def nested(values: Values, convert: Callable[[Any], Any]) -> dict[str, dict[str, Any]]:
+    """Return converted values by the first part of their keys, and then by the second, in order."""
+    table: dict[str, dict[str, Any]] = {}
+    for (name, second), value in sorted(values.items()):
+        table.setdefault(name, {})[second] = convert(value)
+    return table
 
 
 class Evidence:
     """Collects what the running test records, from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.begin(None)
+        self._lock, self._records = threading.Lock(), Records()
+        self._dtype: str | None = None
 
     def begin(self, dtype: str | None) -> None:
         """Begin a test that judges this dtype; with None, errors are recorded by the dtype of each compared array."""
-        with self._lock:
-            self._dtype = dtype
-            self._errors: Errors = {}
-            self._runs: Runs = {}
-            self._covered: Covered = {}
+        self._dtype = dtype
+        self.take()
 
     def error(self, operation: str, dtype: str, ratio: float) -> None:
         """Record an error of ``ratio`` times its bound. ``dtype`` is that of the comparison; the test's own takes precedence.
 
         Half precision is compared in float32, which is exact.
         """
-        with self._lock:
-            key = (operation, self._dtype or dtype)
-            self._errors[key] = max(self._errors.get(key, 0.0), math.inf if math.isnan(ratio) else ratio)
+        self.add(ERRORS, (operation, self._dtype or dtype), math.inf if math.isnan(ratio) else ratio)
 
-    def runs(self, op: str, kernel: str, count: int) -> None:
-        """Record that a kernel was called ``count`` times."""
+    def add(self, kind: str, key: tuple[str, str], value: Any) -> None:
+        """Record a value of one of ``KINDS``."""
         with self._lock:
-            self._runs[op, kernel] = self._runs.get((op, kernel), 0) + count
+            self._records.add(kind, key, value)
 
-    def covered(self, kernel: str, dtype: str, problems: int, occurred: int, every: int) -> None:
-        """Record how much of a covering design was judged."""
-        with self._lock:
-            self._covered[kernel, dtype] = problems, occurred, every
-
-    def take(self) -> tuple[Errors, Runs, Covered]:
+    def take(self) -> Records:
         """Return all that was recorded since the test began, and forget it."""
         with self._lock:
-            found = self._errors, self._runs, self._covered
-            self._errors, self._runs, self._covered = {}, {}, {}
-        return found
+            records, self._records = self._records, Records()
+        return records
 
 
 evidence = Evidence()

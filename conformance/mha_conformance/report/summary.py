@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from .counts import Counts
-from .evidence import Covered, Errors
+from .evidence import COVERED, ERRORS, Values, nested
 from .sections import OUTCOMES
 
 
@@ -17,14 +17,14 @@ def lines(counts: Counts) -> Iterator[str]:
         yield f"{name}: {count} {'test' if count == 1 else 'tests'} failed"
         if reproduce:
             yield f"    {reproduce}"
-    cut_short = share_rows(counts.covered, "covering design: judged of all combinations")
+    cut_short = share_rows(counts.records[COVERED], "covering design: judged of all combinations")
     if len(cut_short) > 1:
         yield ""
         yield from _aligned(cut_short)
         yield "The other combinations were refused, or the time was up. Another --seed tries other problems."
-    if counts.errors:
+    if errors := counts.records[ERRORS]:
         yield ""
-        yield from _aligned(error_rows(counts.errors, "error / bound"))
+        yield from _aligned(error_rows(nested(errors, float), "error / bound"))
 
 
 def section_rows(sections: dict[str, dict[str, int]]) -> list[tuple[str, ...]]:
@@ -34,26 +34,26 @@ def section_rows(sections: dict[str, dict[str, int]]) -> list[tuple[str, ...]]:
     return [*rows, total] if len(rows) > 1 else rows
 
 
-def error_rows(errors: Errors, corner: str) -> list[tuple[str, ...]]:
+def error_rows(errors: Mapping[str, Mapping[str, float | None]], corner: str) -> list[tuple[str, ...]]:
     """Return the greatest error over its bound by operation (rows) and dtype (columns); the first row is the heading."""
-    return _by_dtype({key: _ratio(ratio) for key, ratio in errors.items()}, corner)
+    return _by_dtype({name: {dtype: _ratio(x) for dtype, x in row.items()} for name, row in errors.items()}, corner)
 
 
-def share_rows(covered: Covered, corner: str) -> list[tuple[str, ...]]:
+def share_rows(covered: Values, corner: str) -> list[tuple[str, ...]]:
     """Return the share of combinations that were judged, by kernel and dtype, of designs that were not judged whole."""
-    shares = {key: f"{100 * seen // every}%" for key, (_, seen, every) in covered.items() if 0 < seen < every}
-    return _by_dtype(shares, corner)
+    cut_short = {key: (seen, every) for key, (_, seen, every) in covered.items() if 0 < seen < every}
+    return _by_dtype(nested(cut_short, lambda counts: f"{100 * counts[0] // counts[1]}%"), corner)
 
 
-def _by_dtype(cells: Mapping[tuple[str, str], str], corner: str) -> list[tuple[str, ...]]:
+def _by_dtype(cells: Mapping[str, Mapping[str, str]], corner: str) -> list[tuple[str, ...]]:
     order = ("float64", "float32", "float16", "bfloat16")
-    dtypes = sorted({dtype for _, dtype in cells}, key=lambda name: (order.index(name) if name in order else len(order), name))
-    names = sorted({name for name, _ in cells})
-    return [(corner, *dtypes), *((name, *(cells.get((name, dtype), "") for dtype in dtypes)) for name in names)]
+    named = {dtype for row in cells.values() for dtype in row}
+    dtypes = sorted(named, key=lambda name: (order.index(name) if name in order else len(order), name))
+    return [(corner, *dtypes), *((name, *(row.get(dtype, "") for dtype in dtypes)) for name, row in cells.items())]
 
 
-def _ratio(ratio: float) -> str:
-    return "NaN or inf" if math.isinf(ratio) else f"{ratio:.2g}"
+def _ratio(ratio: float | None) -> str:
+    return "NaN or inf" if ratio is None or math.isinf(ratio) else f"{ratio:.2g}"
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from suite import conform, mha_conform, one_line
 import mha_core
 from mha_conformance.cases.pieces import piece_problems
 from mha_conformance.oracle import tolerance
-from mha_conformance.report.evidence import Evidence, evidence
+from mha_conformance.report.evidence import ERRORS, RUNS, Evidence, Records, evidence
 from mha_conformance.report.promises import PROMISES
 from mha_conformance.report.sections import OUTCOMES, SECTIONS, section_named
 
@@ -262,12 +262,12 @@ def test_assert_within_records_the_greatest_error_over_its_bound():
     for wrong in (4.0, np.nan):
         with pytest.raises(AssertionError, match="times the bound"):
             tolerance.assert_within("lse", np.asarray([1.0, wrong], dtype=np.float32), one, one)
-        errors, *_ = evidence.take()
+        errors = evidence.take()[ERRORS]
         assert errors["attention lse", "float16"] == (3.0 if wrong == 4.0 else np.inf)
-    assert evidence.take() == ({}, {}, {})
+    assert evidence.take() == Records()
     evidence.begin(None)
     tolerance.assert_within("weights", np.ones(2, dtype=np.float32), one, one)
-    assert evidence.take()[0] == {("attention weights", "float32"): 0.0}, "without a dtype of the test, the array's counts"
+    assert evidence.take()[ERRORS] == {("attention weights", "float32"): 0.0}, "without a dtype of the test, the array's counts"
 
 
 def test_evidence_from_many_threads_is_complete():
@@ -277,11 +277,13 @@ def test_evidence_from_many_threads_is_complete():
         together.wait()
         for at in range(500):
             found.error("attention", "float32", float(at * own))
-            found.runs("attention", "kernel", 1)
+            found.add(RUNS, ("attention", "kernel"), 1)
 
     threads = [threading.Thread(target=work, args=(own,)) for own in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found.take() == ({("attention", "float32"): 499.0 * 3}, {("attention", "kernel"): 2000}, {})
+    records = found.take()
+    assert records[ERRORS] == {("attention", "float32"): 499.0 * 3}
+    assert records[RUNS] == {("attention", "kernel"): 2000}
