@@ -57,13 +57,6 @@ def test_many_small_heads_and_any_batch(rng, batch, heads, length):
     judge(*x, mask=mask, allowed=mask, bias=normal(rng, *batch, heads, length, 40))
 
 
-def test_arrays_of_two_axes_are_one_head(rng):
-    query, key, value = (x[0, 0] for x in inputs(rng, 70, 90))
-    state = mha.attention_state(query, key, value)
-    whole = mha.attention_state(query[None], key[None], value[None])
-    assert (state.out.tobytes(), state.lse.tobytes()) == (whole.out.tobytes(), whole.lse.tobytes())
-
-
 # strides
 
 

@@ -137,10 +137,6 @@ def test_the_caller_s_context_reaches_every_task(blas_count):
         assert collected(lambda _, met=met: (met.wait(), variable.get())[1], range(4)) == [value] * 4
 
 
-def test_a_backend_without_parallel_runs_tasks_in_turn():
-    assert list(load("array_api_strict").parallel(str, range(3))) == ["0", "1", "2"]
-
-
 # results as they come
 
 

@@ -200,13 +200,3 @@ def test_verify_accepts_weights_that_underflow_in_float16():
     with mha.verify() as done:
         mha.scaled_dot_product_attention(query.half(), key.half(), value.half(), scale=1.0)
     assert done.checked == {("attention", "sdpa"): 1}
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0])
-@pytest.mark.parametrize("mask", [mha.causal(), mha.packed([3, 5]) & mha.causal()])
-def test_causal_attention_with_a_scale_that_is_not_positive(scale, mask):
-    q = torch.randn(1, 8, 4, generator=torch.Generator().manual_seed(0))
-    actual = mha.scaled_dot_product_attention(q, q, q, scale=scale, mask=mask)
-    with mha.use_kernel("attention", "algebra"):
-        expected = mha.scaled_dot_product_attention(q, q, q, scale=scale, mask=mask)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)

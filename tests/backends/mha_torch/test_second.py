@@ -5,15 +5,6 @@ import torch
 
 import mha_core as mha
 
-
-def test_second_derivatives_of_the_algebra():
-    x = torch.linspace(-1, 1, 12).reshape(1, 3, 4).requires_grad_()
-    with mha.use_kernel("attention", "algebra"):
-        (first,) = torch.autograd.grad(mha.scaled_dot_product_attention(x, x, x).square().sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), x)
-    assert second.isfinite().all() and second.abs().max() > 0
-
-
 WRITE = r"compute the forward pass with mha\.use_kernel\('attention', 'algebra'\), which has one"
 
 
@@ -31,7 +22,7 @@ def test_a_second_derivative_of_the_kernel_is_refused_with_what_to_write(options
         first.sum().backward()
     with mha.use_kernel("attention", "algebra"):
         gradient(create_graph=True).sum().backward()
-    assert x.grad.isfinite().all()
+    assert x.grad.isfinite().all() and x.grad.abs().max() > 0
 
 
 def test_a_second_derivative_by_torch_func_is_refused_in_the_same_words():

@@ -155,13 +155,6 @@ def test_the_gradient_of_indexing_is_placed_where_it_was_read(key):
     check(lambda xp, x: x[key] * 2, normal(3, 4, 4))
 
 
-def test_what_is_used_twice_gets_both_gradients():
-    x = np.asarray([3.0])
-    value, gradient = mha.value_and_grad(lambda x: np.sum(x * x + x))(x)
-    assert float(value) == 12.0
-    assert gradient == [7.0]
-
-
 def test_a_long_chain_does_not_recurse():
     def chain(x):
         for _ in range(5000):

@@ -9,20 +9,8 @@ import typer
 from command import fails, ok
 from processes import run
 
-import mha_core as mha
 from mha_core.cli import app
 from mha_core.cli.command import command
-
-
-def test_version():
-    assert ok("--version") == f"mha-core {mha.__version__}\n"
-
-
-def test_help_shows_an_example():
-    assert "mha encode --model DIR sentences.txt --similar 3" in ok("encode", "--help")
-    commands = ok("--help")
-    assert "encode" in commands
-    assert "backends" in commands
 
 
 def test_without_the_cli_extra_the_command_says_what_to_install():

@@ -11,6 +11,7 @@ from rich.text import Text
 from suite import MHA
 from typer.testing import CliRunner
 
+import mha_core as mha
 from mha_core.cli.app import app
 from mha_core.cli.tables import table
 
@@ -63,7 +64,7 @@ def test_help_fits_a_narrow_terminal_in_whole_sentences(arguments):
 
 
 def test_the_version_and_completion_have_their_usual_options():
-    assert run("-V").stdout == run("--version").stdout != ""
+    assert run("-V").stdout == run("--version").stdout == f"mha-core {mha.__version__}\n"
     assert "--install-completion" in run("-h").stdout
 
 

@@ -60,6 +60,7 @@ def test_options_are_passed_unchanged(installed, arguments):
     problem = received_by(installed, call)
     assert (problem.softcap, problem.sink, problem.bias) == (call["softcap"], call["sink"], call["bias"])
     assert problem.num_groups == 2
+    assert problem.features == {"softcap", "sink", "alibi", "grouped_query"}
     assert problem.scale == pytest.approx(WIDTH**-0.5)
 
 

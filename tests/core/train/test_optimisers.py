@@ -211,12 +211,3 @@ def test_a_weight_that_is_trained_later_begins_as_others_did():
     model, state = optimiser.step(model, {"a": None, "b": gradient}, state)
     alone, _ = optimiser.step(np.ones(3), gradient, optimiser.init(np.ones(3)))
     assert (model["b"] == alone).all() and state.updates == {"a": 5, "b": 1} and state.step == 6
-
-
-def test_a_learning_rate_follows_the_number_of_the_step():
-    seen = []
-    optimiser = SGD(lambda step: seen.append(step) or 0.0)
-    w, state = np.ones(2), optimiser.init(np.ones(2))
-    for _ in range(3):
-        w, state = optimiser.step(w, w, state)
-    assert seen == [0, 1, 2] and (w == 1).all()
