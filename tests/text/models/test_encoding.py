@@ -272,18 +272,3 @@ def test_wrong_arguments_are_refused(tiny):
     ):
         with pytest.raises(error, match=message):
             function(*arguments, **options)
-
-
-# the real model
-
-
-@installed
-def test_the_real_minilm_gives_the_same(minilm):
-    from sentence_transformers import SentenceTransformer
-
-    reference, ours = SentenceTransformer(str(minilm), device="cpu"), mt.TextEncoder.from_pretrained(minilm)
-    same(ours.encode(TEXTS[0]), reference.encode(TEXTS[0]))
-    options = {"prompt": "query: ", "truncate_dim": 64}
-    same(ours.encode_query(TEXTS, **options), reference.encode_query(TEXTS, **options))
-    vectors = ours.encode(TEXTS)
-    same(ours.similarity(vectors, vectors), reference.similarity(vectors, vectors).numpy())
