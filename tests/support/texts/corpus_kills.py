@@ -26,6 +26,13 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+def table(folder):
+    """Return the table in a folder of Parquet files, or in one file."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(folder)
+
+
 def encode(client, corpus, out, model):
     """Encode as the command does."""
     options = {"column": "text", "id": "key", "part_rows": 40, "progress": False}

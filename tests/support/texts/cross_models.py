@@ -3,8 +3,10 @@
 import numpy as np
 from needs import Library
 from small_models import PAIRS, model, save, tokenizer_of, wide
+from tiny_models import close
 
 import mha_core as mha
+import mha_text as mt
 
 sentence_transformers = Library("sentence_transformers")
 
@@ -60,6 +62,13 @@ def expected_scores(folder, pairs=PAIRS, **options):
     cross = reference(folder)
     with wide():
         return cross.predict(pairs, **options)
+
+
+def judge(source, pairs=PAIRS, atol=1e-6):
+    """Compare scores in float64 with those of sentence-transformers, and return these."""
+    expected = expected_scores(source, pairs)
+    close(mt.CrossEncoder.from_pretrained(source, backend="numpy", dtype="float64").predict(pairs), expected, atol)
+    return expected
 
 
 def trained(cross):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import needs
 import numpy as np
 import pytest
-from corpus_kills import contents
+from corpus_kills import contents, table
 from tiny_models import close, edit
 from written_texts import SUFFIXES, TEXTS, write
 
@@ -29,16 +29,6 @@ def encode(tiny_model, tmp_path):
 
     write(tmp_path / "texts.jsonl", TEXTS, range(100, 123))
     return run
-
-
-def table(folder):
-    import pyarrow.parquet as pq
-
-    return pq.read_table(folder)
-
-
-def vectors_of(folder):
-    return np.stack(table(folder)["vector"].to_numpy())
 
 
 def refuses(error, message, function, **options):
@@ -93,7 +83,7 @@ def test_texts_may_have_a_prompt_and_vectors_fewer_numbers(encode, prompts, tiny
     report = encode(prompt_name="document", truncate_dim=5)
     expected = encoder.encode(TEXTS, prompt="the tree ", truncate_dim=5)
     assert abs(expected - encoder.encode(TEXTS, truncate_dim=5)).max() > 0.01
-    close(vectors_of(tmp_path / "out"), expected)
+    close(np.stack(table(tmp_path / "out")["vector"].to_numpy()), expected)
     stored = stored_vectors(tmp_path / "out")
     assert (report.dim, stored.dim, stored.truncate_dim) == (5, 5, 5)
     whole = contents(tmp_path / "out")
@@ -127,7 +117,7 @@ def test_prompts_that_are_not_pooled_and_dense_modules_are_part_of_the_digest(en
         refuses(mt.CorpusError, "model: sha256 was", encode, model=other)
     options = {"prompt": "the tree ", "normalize": False}
     encode(model=without_prompt, out=tmp_path / "other", **options)
-    vectors = vectors_of(tmp_path / "other")
+    vectors = np.stack(table(tmp_path / "other")["vector"].to_numpy())
     close(vectors, without_prompt.encode(TEXTS, **options), 2e-6)
     assert np.linalg.norm(vectors, axis=1).max() > 1.5
     assert abs(vectors - tiny.encode(TEXTS, **options)).max() > 0.01

@@ -15,7 +15,7 @@ import needs
 import numpy as np
 import pytest
 from command import COMMAND, fails, ok, run
-from corpus_kills import contents, write_corpus
+from corpus_kills import contents, table, write_corpus
 from processes import printed
 from project import ROOT
 from tiny_models import WORDS, close, edit, write_tiny_model
@@ -271,16 +271,10 @@ def test_tls_of_dask_s_configuration_is_used(folder, tmp_path, monkeypatch):
         assert address.startswith("tls://")
         options = ("--id", "key", "--scheduler", address)
         finish(start(folder, tmp_path / "out", *options))
-        close(vectors_in(tmp_path / "out"), vectors_in(folder / "quiet"))
+        close(*(table(each)["vector"].to_pylist() for each in (tmp_path / "out", folder / "quiet")))
         monkeypatch.delenv("DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT")
         _, errors = finish(start(folder, tmp_path / "other", *options), code=1)
         assert f"no scheduler answers at {address}: " in errors
-
-
-def vectors_in(folder):
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_table(folder).column("vector").to_pylist()
 
 
 CLUSTER = """

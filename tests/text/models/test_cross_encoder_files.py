@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 import tiny_models
-from cross_models import expected_scores, sentence_transformers
+from cross_models import judge, sentence_transformers
 from needs import Library
 from safetensors.numpy import load_file, save_file
-from small_models import FAMILIES, LENGTH, PAIRS, write_model
-from tiny_models import close, edit
+from small_models import FAMILIES, LENGTH, write_model
+from tiny_models import edit
 
 import mha_text as mt
 import mha_text.models.heads as heads
@@ -24,11 +24,6 @@ IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activa
 def source(cross_folder, tmp_path):
     """A copy of a cross-encoder of BERT, which a test may break."""
     return shutil.copytree(cross_folder("bert"), tmp_path / "m")
-
-
-def judge(source, pairs=PAIRS):
-    """Compare scores with those of sentence-transformers."""
-    close(mt.CrossEncoder.from_pretrained(source, dtype="float64").predict(pairs), expected_scores(source, pairs), 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_changed_model_is_read_back_by_us_and_by_sentence_transformers(cross_f
     tables = {at for at, x in cross.model.arrays().items() if ".rotary." in at}
     assert bool(tables) == (name not in FAMILIES)
     text = cross.model.text
-    changed = replace(replace(cross.model, text=replace(text, patterns=())).map(lambda x: x + np.float32(0.01)))
+    changed = replace(cross.model, text=replace(text, patterns=())).map(lambda x: x + np.float32(0.01))
     changed = replace(cross, model=replace(changed, text=replace(changed.text, patterns=text.patterns)))
     changed.save_pretrained(tmp_path / "out")
     expected = changed.predict(PAIRS)

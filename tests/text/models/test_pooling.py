@@ -96,18 +96,6 @@ def test_other_pooling_modes_are_refused_by_name(tmp_path, pooling, message):
     refused(folder, "1_Pooling/config.json", message)
 
 
-@pytest.mark.parametrize(
-    ("modules", "message"),
-    [
-        (("Transformer", "LayerNorm"), ": module type is 'LayerNorm'; supported: Transformer, Pooling, Dense, Normalize"),
-        (("Transformer",), " has no Pooling module"),
-    ],
-)
-def test_other_modules_are_refused_by_name(tmp_path, modules, message):
-    folder = write_tiny_model(tmp_path / "m", modules=modules)
-    refused(folder, f"modules.json{message}")
-
-
 @pytest.mark.parametrize("stored", ["float16", "bfloat16", "float32", "float64"])
 def test_weights_may_be_stored_in_another_precision_below_a_prefix_and_beside_others(tmp_path, stored):
     import torch

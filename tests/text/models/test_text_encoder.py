@@ -118,15 +118,6 @@ def test_two_texts_take_few_calls_of_python(encoder, set_num_threads):
     assert 100 < calls <= 1600
 
 
-@pytest.mark.parametrize(("normalize", "unit"), [(None, True), (True, True), (False, False)])
-def test_normalize_overrides_the_model_and_none_follows_it(encoder, reference, normalize, unit):
-    vectors = encoder.encode(["a text of some length"], normalize=normalize)
-    expected = reference.hidden("a text of some length").mean(axis=0)
-    assert abs(np.linalg.norm(expected) - 1) > 0.1
-    expected /= np.linalg.norm(expected) if unit else 1
-    close(vectors[0], expected, 1e-5)
-
-
 def test_generators_tuples_arrays_and_one_string_are_texts(tiny):
     many = ["a bird", "the tree at dawn", ""] * 50
     np.testing.assert_array_equal(tiny.encode(many), tiny.encode(iter(many)))

@@ -6,6 +6,7 @@ import json
 import math
 import mmap
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ class WeightsFile:
         self.path = index if index.is_file() and not (folder / WEIGHTS).exists() else folder / WEIGHTS
         self.wrong: list[str] = []
         self.prefix = ""
-        shards = {self.path: None} if self.path.name == WEIGHTS else _shards(self.path)
+        shards: Mapping[Path, set[str] | None] = {self.path: None} if self.path.name == WEIGHTS else _shards(self.path)
         self._shard_of: dict[str, _Shard] = {}
         for path, names in shards.items():
             shard = _Shard(path)
@@ -236,16 +237,14 @@ class _Shard:
         return self.read(name) if self._headers[name]["dtype"] == "BF16" else self._file.get_tensor(name)
 
 
-def _shards(index: Path) -> dict[Path, set[str] | None]:
+def _shards(index: Path) -> Mapping[Path, set[str]]:
     """Return the names of arrays that an index places in each file beside it."""
     weight_map = field(read_json(index), index, "weight_map", dict)
-    shards: dict[Path, set[str] | None] = {}
+    shards = defaultdict[Path, set[str]](set)
     for name, file in weight_map.items():
         if not isinstance(file, str) or file != Path(file).name:
             raise ModelError(f"{index}: weight_map places {name} in {file!r}; expected the name of a file beside it")
-        names = shards.setdefault(index.parent / file, set())
-        assert names is not None
-        names.add(name)
+        shards[index.parent / file].add(name)
     return shards
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -103,11 +103,7 @@ class Tokenizer:
         """Return the tokens that the template puts after the texts: those in which chats of different texts end alike."""
         encodings, _ = self._encode([chat(text, text, prompt) for text in ("0", "1 2 3 4")], special=False)
         short, long = ([*chain(each.ids, *(more.ids for more in each.overflowing))] for each in encodings)
-        alike = 0
-        for a, b in zip(reversed(short), reversed(long), strict=False):
-            if a != b:
-                break
-            alike += 1
+        alike = len([*takewhile(lambda ends: ends[0] == ends[1], zip(reversed(short), reversed(long), strict=False))])
         return short[len(short) - alike :] if alike < min(len(short), len(long)) else []
 
     def _encode(self, inputs: list[Any], *, special: bool = True) -> tuple[list[Any], int]:
