@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def gpu() -> Target:
 
 def host() -> Target:
     """Return the CPU, for tests and rehearsals without a GPU."""
-    return Target(load("numpy"), "cpu", _by_time, {}, is_rehearsal=True)
+    return Target(load("numpy"), "cpu", lambda work: timeit(work, number=1), {}, is_rehearsal=True)
 
 
 def _by_events(work: Callable[[], None]) -> float:
@@ -86,9 +86,3 @@ def _by_events(work: Callable[[], None]) -> float:
     stop.record()
     stop.synchronize()
     return float(cupy.cuda.get_elapsed_time(start, stop)) / 1e3
-
-
-def _by_time(work: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start

@@ -95,6 +95,7 @@ def _attention(
     return Case(name, problem, peer, goals[0] if isinstance(goals[0], dict) else _goals(*goals), open)
 
 
+SIZES = ("8x8x512x64", "8x8x512x64, causal", "1x8x2048x64", "1x8x2048x64, causal", "32x12x128x32")
 CASES = (
     _attention("attention 8x8x512x64", 1.00, 1.02, 0.37, 0.72),
     _attention("attention 8x8x512x64, causal", 0.90, 1.02, 0.21, 0.38),
@@ -110,25 +111,13 @@ CASES = (
     _attention("decode 1x32x1x64, 8192 keys of 8 heads", None, None, 0.31, 0.40, keys=8192, kv_heads=8),
     *(
         _attention(f"bfloat16 {sizes}", {"torch+native": goal}, peer=SDPA_BFLOAT16, open=False, dtype="bfloat16")
-        for sizes, goal in {
-            "8x8x512x64": 0.22,
-            "8x8x512x64, causal": 0.12,
-            "1x8x2048x64": 0.22,
-            "1x8x2048x64, causal": 0.18,
-            "32x12x128x32": 0.15,
-        }.items()
+        for sizes, goal in zip(SIZES, (0.22, 0.12, 0.22, 0.18, 0.15), strict=True)
     ),
     Case("encoder layer 8x128x512", Layer(8, 128), FAST_PATH, _goals(1.15, 1.00)),
     Case("encoder layer 8x512x512", Layer(8, 512), FAST_PATH, {**_goals(0.85, 0.75, 0.40), "torch+native": None}),
     *(
         _attention(f"attention and gradients {sizes}", goal, 1.0, kind=AttentionStep, peer=SDPA_STEP)
-        for sizes, goal in {
-            "8x8x512x64": 0.62,
-            "8x8x512x64, causal": 0.56,
-            "1x8x2048x64": 0.65,
-            "1x8x2048x64, causal": 0.62,
-            "32x12x128x32": 0.72,
-        }.items()
+        for sizes, goal in zip(SIZES, (0.62, 0.56, 0.65, 0.62, 0.72), strict=True)
     ),
     *(
         _attention(
@@ -137,12 +126,7 @@ CASES = (
             kind=AttentionBackward,
             peer=SDPA_BACKWARD,
         )
-        for sizes, goal in {
-            "8x8x512x64": 0.41,
-            "8x8x512x64, causal": 0.26,
-            "1x8x2048x64": 0.44,
-            "1x8x2048x64, causal": 0.36,
-        }.items()
+        for sizes, goal in zip(SIZES[:4], (0.41, 0.26, 0.44, 0.36), strict=True)
     ),
     Case("encoder layer, training 8x128x512, gelu", LayerStep(8, 128), LAYER_STEP, _goals(0.57, 0.55)),
     Case("encoder layer, training 8x128x512, relu", LayerStep(8, 128, activation="relu"), LAYER_STEP, _goals(0.57, 0.55)),

@@ -17,21 +17,19 @@ def fast_path(problem: Layer) -> Work:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Operations(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.names: list[str] = []
+    names: list[str] = []
 
+    class Operations(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.names.append(str(function))
+            names.append(str(function))
             return function(*args, **(kwargs or {}))
 
     numbers, layer = problem.arrays()
     x, module = torch.from_numpy(numbers), torch_layer(layer).eval()
-    with torch.inference_mode(), Operations() as ran:
+    with torch.inference_mode(), Operations():
         module(x)
-    if ran.names != [FUSED]:
-        raise RuntimeError(f"nn.TransformerEncoderLayer did not take its fast path, but ran {', '.join(ran.names)}")
+    if names != [FUSED]:
+        raise RuntimeError(f"nn.TransformerEncoderLayer did not take its fast path, but ran {', '.join(names)}")
     return Work(lambda: module(x), lambda out: out.numpy(), mode=torch.inference_mode)
 
 

@@ -13,7 +13,7 @@ from mha_core.shared import atomic_file
 from mha_text.cli.offline import render
 
 from .figures import Style, figure, hovers, styles_of
-from .regressions import THRESHOLD, Regression, regressions
+from .regressions import THRESHOLD, regressions
 from .series import Benchmark, History, Machine, Series
 from .units import shown
 
@@ -56,6 +56,7 @@ def rendered(history: History) -> str:
 def _section(history: History, machine: Machine, anchor: str, styles: Mapping[str, Style]) -> dict[str, Any]:
     """Return what the template shows of a machine."""
     steps = [each for series in machine.series for each in regressions(series, machine)]
+    worst_first = sorted(steps, key=lambda each: each.factor or float("inf"), reverse=True)
     here = [name for name in history.backends if any(each.backend == name for each in machine.series)]
     anchors = _anchors(machine.cases, f"{anchor}--")
     figures = {anchors[case]: figure(machine, case, styles, steps) for case in machine.cases}
@@ -63,16 +64,10 @@ def _section(history: History, machine: Machine, anchor: str, styles: Mapping[st
         "anchor": anchor,
         "machine": machine,
         "tables": _tables(machine, here),
-        "regressions": {name: _worst_first(steps, name) for name in here},
+        "regressions": {name: [each for each in worst_first if each.series.backend == name] for name in here},
         "anchors": anchors,
         "data": {"hovers": hovers(machine), "figures": figures},
     }
-
-
-def _worst_first(steps: Sequence[Regression], backend: str) -> list[Regression]:
-    return sorted(
-        (each for each in steps if each.series.backend == backend), key=lambda each: each.factor or float("inf"), reverse=True
-    )
 
 
 def _tables(machine: Machine, backends: Sequence[str]) -> list[dict[str, Any]]:

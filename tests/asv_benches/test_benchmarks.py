@@ -24,13 +24,6 @@ from mha_conformance.bench.cases import ALL_CORES, CASES, LONG
 from mha_conformance.bench.timing import Work
 import mha_core
 """
-OFF = """
-@dataclass(frozen=True)
-class Off(Attention):
-    def ours(self, backend):
-        work = super().ours(backend)
-        return replace(work, read=lambda answer: work.read(answer) + 0.01)
-"""
 
 
 def process(code, benchmark="one_thread.Time.time_call-0", also=()):
@@ -70,8 +63,13 @@ def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
 
 def test_a_wrong_answer_is_refused_by_every_benchmark():
     process(
-        OFF
-        + textwrap.dedent("""
+        """
+        @dataclass(frozen=True)
+        class Off(Attention):
+            def ours(self, backend):
+                work = super().ours(backend)
+                return replace(work, read=lambda answer: work.read(answer) + 0.01)
+
         timing.PROBLEMS = one_thread.PROBLEMS = {"off": Off(1, 2, 16, 8)}
         memory.PROBLEMS = {"off": Off(1, 2, 16, 8)}
         timed = one_thread.Time()
@@ -80,7 +78,7 @@ def test_a_wrong_answer_is_refused_by_every_benchmark():
             with pytest.raises(AssertionError, match="times the bound"):
                 call()
         assert not hasattr(timed, "work")
-        """)
+        """
     )
 
 

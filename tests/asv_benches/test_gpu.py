@@ -11,7 +11,7 @@ from tested_backends import BACKENDS
 import mha_core as mha
 from gpu import report
 from gpu.__main__ import main
-from gpu.cases import CASES, PLAIN, REHEARSAL, Case, Comparison, Goal
+from gpu.cases import CASES, REHEARSAL, Case, Comparison, Goal
 from gpu.measure import Row, measured, verdicts
 from gpu.target import OURS, host
 
@@ -23,13 +23,9 @@ def target():
     return host()
 
 
-def test_plain_attention_is_attention(target):
+def test_each_set_of_inputs_has_its_own_answer(target):
     comparison = REHEARSAL[0].problem.comparison(target)
-    out = comparison.sample(comparison.contenders[PLAIN](0))
-    np.testing.assert_allclose(out, comparison.exact, atol=1e-5)
-    assert len({comparison.contenders[OURS](at).tobytes() for at in range(comparison.sets)}) == comparison.sets, (
-        "the sets of inputs are not used in turn"
-    )
+    assert len({comparison.contenders[OURS](at).tobytes() for at in range(comparison.sets)}) == comparison.sets
 
 
 class Planted:

@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from sample_history import COST, DISPATCH, LAST, STEP, SUBJECTS, TIME, UNMEASURED, line, measured, only
+from sample_history import LAST, STEP, SUBJECTS, TIME, UNMEASURED, line, measured, only
 
 from tracking import page, series, units
 from tracking.figures import COLOURS, figure, hovers, styles_of
@@ -100,14 +100,6 @@ def test_the_cells_of_a_case_have_their_value_a_note_and_the_best(small, values,
     small.measure(small.hashes[0], TIME, values)
     history = series.read(small.config)
     assert [(cell.text, cell.note, cell.best) for cell in cells(history, history.machines[0], case)] == expected
-
-
-def test_each_benchmark_has_a_table_of_its_cases(small):
-    for name, cases in ((TIME, ["a", "b"]), (COST, ["b", "c"]), (DISPATCH, ["d"])):
-        small.measure(small.hashes[0], name, {("numpy", case): 1.0 for case in cases})
-    history = series.read(small.config)
-    tables = page._tables(history.machines[0], history.backends)
-    assert [list(table["cells"]) for table in tables] == [["a", "b"], ["b", "c"], ["d"]]
 
 
 def test_units_suit_the_values():

@@ -83,17 +83,11 @@ def test_values_of_another_version_are_left_out(small):
     assert line(machine, COST, "case", "numpy").values == (5.0, None, None)
 
 
-@pytest.mark.parametrize("environments", ["ab", "ba"])
-def test_the_later_of_two_measurements_is_kept(small, environments):
-    for hour, environment in enumerate(environments, 1):
-        measured(small, [float(hour)], environment=environment, started=datetime(2026, 1, 1, hour, tzinfo=UTC))
-    assert only(small).series[0].values == (2.0,)
-
-
-def test_a_run_that_skipped_a_backend_takes_no_value_away(small):
-    measured(small, [1.0], environment="a", started=datetime(2026, 1, 1, tzinfo=UTC))
-    measured(small, [NAN], environment="b", started=datetime(2026, 1, 2, tzinfo=UTC))
-    assert only(small).series[0].values == (1.0,)
+@pytest.mark.parametrize(("environments", "second", "kept"), [("ab", 2.0, 2.0), ("ba", 2.0, 2.0), ("ab", NAN, 1.0)])
+def test_the_later_of_two_measurements_is_kept_unless_it_was_skipped(small, environments, second, kept):
+    for hour, (environment, value) in enumerate(zip(environments, (1.0, second), strict=True), 1):
+        measured(small, [value], environment=environment, started=datetime(2026, 1, 1, hour, tzinfo=UTC))
+    assert only(small).series[0].values == (kept,)
 
 
 def test_commits_of_a_branch_that_was_merged_are_left_out_and_counted(small):

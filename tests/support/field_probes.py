@@ -1,6 +1,7 @@
 """Rows of docs/field.md about options: a probe runs a library of field_peers and returns the text of its cell."""
 
 import inspect
+from functools import partial
 
 import numpy as np
 import pytest
@@ -104,15 +105,13 @@ EXCEPTIONS = {
 }
 
 
-def _option(feature):
-    def cell(column, rng):
-        exception = EXCEPTIONS.get((column, feature))
-        return gives(column, feature, rng) if exception is None else exception(rng)
-
-    return cell
+def option(column, rng, *, feature):
+    """Return the text of a cell in the row of an option."""
+    exception = EXCEPTIONS.get((column, feature))
+    return gives(column, feature, rng) if exception is None else exception(rng)
 
 
-PROBES |= {feature: _option(feature) for feature in OPTIONS}
+PROBES |= {feature: partial(option, feature=feature) for feature in OPTIONS}
 
 
 @probe("causal, L ≠ S: aligned at")
@@ -133,14 +132,7 @@ def _(column, rng):
 
 def only_ours(feature):
     """Register a check of mha-core on (query, key, value) for the cells of a row that is empty for all others."""
-
-    def register(check):
-        def cell(column, rng):
-            return check(qkv(rng), rng) or "yes" if column == "mha-core" else ""
-
-        PROBES[feature] = cell
-
-    return register
+    return lambda check: probe(feature)(lambda column, rng: check(qkv(rng), rng) or "yes" if column == "mha-core" else "")
 
 
 @only_ours("masks combined by and, or, not")

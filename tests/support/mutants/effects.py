@@ -88,13 +88,7 @@ def turned_beyond(edge: int) -> Callable[[Callable[..., Any]], Callable[..., Any
     return decorate
 
 
-EFFECTS = {
-    "_mutant_ran": ran,
-    "_mutant_first": first,
-    "_mutant_kept": kept,
-    "_mutant_rounded": rounded,
-    "_mutant_turned_beyond": turned_beyond,
-}
+EFFECTS = {f"_mutant_{function.__name__}": function for function in (ran, first, kept, rounded, turned_beyond)}
 """By the names that mutated modules use."""
 
 

@@ -263,16 +263,8 @@ def beyond(node: ast.AST) -> Edits:
             yield _wrapped(node, f"turns its rows beyond {edge}", _call("_mutant_turned_beyond", ast.Constant(edge)))
 
 
-OPERATORS: dict[str, Callable[[ast.AST], Edits]] = {
-    "drop": drop,
-    "shift": shift,
-    "swap": swap,
-    "ignore": ignore,
-    "alias": alias,
-    "keep": keep,
-    "round": round_,
-    "beyond": beyond,
-}
+_FUNCTIONS: tuple[Callable[[ast.AST], Edits], ...] = (drop, shift, swap, ignore, alias, keep, round_, beyond)
+OPERATORS = {function.__name__.rstrip("_"): function for function in _FUNCTIONS}
 
 
 def _read(node: ast.AST) -> set[str]:

@@ -59,12 +59,8 @@ def judged(
     selected: Sequence[Mutant], dtypes: Sequence[str], *, seconds: float, suite: bool, at_a_time: int
 ) -> Iterator[Record]:
     """Yield the record of each mutant, as it becomes known."""
-
-    def jobs() -> Iterator[tuple[Mutant, Child]]:
-        for mutant in selected:
-            yield mutant, Child(mutant.module, mutant.tree, steps_of(TABLE[mutant.module], dtypes), seconds, suite=suite)
-
-    for mutant, verdict in judged_all(jobs(), at_a_time):
+    jobs = ((x, Child(x.module, x.tree, steps_of(TABLE[x.module], dtypes), seconds, suite=suite)) for x in selected)
+    for mutant, verdict in judged_all(jobs, at_a_time):
         yield dict(zip(FIELDS, mutant.key, strict=True)) | {"line": mutant.line} | vars(verdict)
 
 
