@@ -218,7 +218,7 @@ def test_a_mutated_kernel_is_found_and_a_right_one_is_not(tmp_path):
         "--cap",
         "1000",
         "--only",
-        "np.subtract(y, p, out=y)",
+        "np.subtract(out, p, out=out)",
         "--dtypes",
         "float32",
         "--seconds",
