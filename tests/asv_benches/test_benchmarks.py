@@ -110,25 +110,6 @@ def test_a_check_times_the_small_problem_of_each_case(monkeypatch):
     process(code.format(expected="problem.small()"))
 
 
-def test_the_cost_is_the_median_of_ratios_in_turns():
-    """Uses a clock that slows down for a while: it slows both alike, except in the turns in which that begins."""
-    process(
-        """
-        from mha_conformance.bench import cost
-        seconds, clock, turns = {"ours": 0.002, "plain": 0.001}, [0], []
-
-        def timed(work, calls):
-            clock[0] += 1
-            turns.append(work)
-            return seconds[work] * calls * (7.0 if 20 < clock[0] < 30 else 1.0)
-
-        cost.timed = timed
-        assert abs(cost.cost("ours", "plain", sample=0.01, seconds=60.0, most=9) - 2.0) < 1e-9
-        assert turns[-8:] == ["ours", "plain", "plain", "ours"] * 2
-        """
-    )
-
-
 def test_memory_counts_what_a_call_takes_and_not_what_its_setup_took():
     process(
         """

@@ -204,6 +204,7 @@ LOSSES = {
     "add.reduce has no rule": lambda x: np.add.reduce(x),
     "index of several arrays, or of a boolean array": lambda x: x[x > 0][0],
     "pass max by position": lambda x: np.sum(x.__array_namespace__().clip(x, max=x[0])),
+    "prod over the axes (0, 1) has no rule": lambda x: x.__array_namespace__().prod(x[:, None], axis=(0, 1)),
 }
 
 
@@ -215,6 +216,7 @@ test_what_has_no_rule_raises_by_name = refusals(
     {
         TypeError: {message: losing(function) for message, function in LOSSES.items()},
         AttributeError: {"has no attribute 'sum': use a function of": losing(lambda x: x.sum())},
+        ValueError: {"squeeze(axis=0): shape (3,)": losing(lambda x: x.__array_namespace__().squeeze(x, axis=0))},
     }
 )
 

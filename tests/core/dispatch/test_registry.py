@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sample_kernels import Plugin, a_backend, registered
+from sample_kernels import Plugin, a_backend, a_kernel, registered
 
 import mha_core as mha
 from mha_core.plugin import Kernel, hookimpl, register, unregister
@@ -25,6 +25,14 @@ def test_a_registered_backend_computes_and_is_gone_after_unregister():
         mha.sinusoidal_positions(2, 4, backend="sample")
     with pytest.raises(ValueError, match="not registered"):
         unregister(plugin)
+
+
+def test_what_is_never_used_is_listed_with_the_reason():
+    with registered(Plugin([a_kernel(backend="nowhere"), a_kernel("attend")])), registered(Plugin()):
+        reasons = [row.reason for row in mha.backends() if row.state == "idle"]
+    assert reasons[0] == "it extends backend 'nowhere', which no installed plugin provides"
+    assert reasons[1].startswith("kernel 'sample' is for 'attend'; expected one of attention, ")
+    assert reasons[2] == "its hooks yield neither a backend, a kernel nor an engine"
 
 
 class NoException(BaseException):

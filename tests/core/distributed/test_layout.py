@@ -1,9 +1,11 @@
 """Layouts: each position belongs to one rank, pieces are even, and wrong ranges are named."""
 
+from types import SimpleNamespace
+
 import pytest
 from refusals import refusals
 
-from mha_core.distributed.layout import layout_of
+from mha_core.distributed.layout import layout_of, positions_of
 
 
 @pytest.mark.parametrize("name", ["contiguous", "zigzag", "striped"])
@@ -22,6 +24,13 @@ def test_zigzag_is_even_under_a_causal_mask():
     work = [sum(position + 1 for each in of_rank for position in each) for of_rank in layout_of("zigzag", 64, 4)]
     assert len(set(work)) == 1
     assert layout_of("zigzag", 8, 2) == ((range(0, 2), range(6, 8)), (range(2, 4), range(4, 6)))
+
+
+def test_a_compiled_program_has_ranges_of_one_length_for_all_ranks():
+    engine = SimpleNamespace(size=2, rank=None, rank_range=tuple)
+    assert positions_of(engine, layout_of("zigzag", 8, 2)) == [(range(2), range(2, 4)), (range(6, 8), range(4, 6))]
+    with pytest.raises(ValueError, match="must hold ranges of the same lengths, of successive positions"):
+        positions_of(engine, layout_of("contiguous", 5, 2))
 
 
 def laid_out(layout):

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 import array_api_strict as strict
 import numpy as np
 import pytest
+from refusals import refusals
 
 import mha_core as mha
 from mha_core.dispatch.backend import load
@@ -15,6 +16,16 @@ SMALL = {"d_model": 12, "num_heads": 3, "d_ff": 20}
 
 
 # initial weights
+
+
+test_sizes_that_no_layer_can_have_are_refused = refusals(
+    {
+        TypeError: {
+            "num_heads is float; expected an int": lambda: mha.MultiHeadAttention.init(d_model=8, num_heads=2.0, seed=0)
+        },
+        ValueError: {"a weight would have shape (8, 0)": lambda: mha.FeedForward.init(d_model=8, d_ff=0, seed=0)},
+    }
+)
 
 
 def test_the_defaults_are_the_base_model_of_the_paper():
