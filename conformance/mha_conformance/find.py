@@ -28,9 +28,9 @@ def find(name: str, device: str | None, dtypes: list[str] | None, **settings: An
         raise CannotJudge(f"the namespace of backend {name!r}, {named}, has no {', '.join(missing)}: add what attention needs")
     chosen = _device(loaded, device)
     probe = _array(loaded, device, chosen)
-    found = device_of(probe)
-    if device is not None and found is not None and found != chosen and not str(found).startswith(device):
-        raise CannotJudge(f"device {device!r} was requested, but backend {name!r} put the array on {found}")
+    actual = device_of(probe)
+    if device is not None and actual is not None and actual != chosen and not str(actual).startswith(device):
+        raise CannotJudge(f"device {device!r} was requested, but backend {name!r} put the array on {actual}")
     for dtype in dtypes or ():
         if not _has(loaded, dtype, chosen):
             raise CannotJudge(f"backend {name!r} has no floating dtype {dtype!r}; expected one of {', '.join(DTYPES)}")

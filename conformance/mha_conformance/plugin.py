@@ -100,9 +100,9 @@ class Module(pytest.Module):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Generator[None, Any, Any]:
-    found = yield
+    result = yield
     if HERE not in file_path.parents:
-        return found
+        return result
     is_test = file_path.parent == HERE and file_path.name.startswith("test_")
     return [Module.from_parent(parent, path=file_path)] if is_test else []
 

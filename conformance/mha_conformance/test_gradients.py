@@ -176,9 +176,9 @@ def test_two_axes_are_one_head(wide: Judge) -> None:
     arrays = [wide.array(wide.rng.normal(size=shape)) for shape in ((5, 4), (6, 4), (6, 3), (5, 3), (5,))]
     *given, d_out, d_lse = arrays
     *with_heads, d_out_of_head, d_lse_of_head = (x[None, ...] for x in arrays)
-    found = mha.vjp(mha.attention_state, *given)[1](mha.AttentionState(d_out, d_lse))
+    gradients = mha.vjp(mha.attention_state, *given)[1](mha.AttentionState(d_out, d_lse))
     expected = mha.vjp(mha.attention_state, *with_heads)[1](state_of(d_out_of_head, d_lse_of_head))
-    for x, gradient, of_head in zip(given, found, expected, strict=True):
+    for x, gradient, of_head in zip(given, gradients, expected, strict=True):
         assert tuple(gradient.shape) == tuple(x.shape)
         np.testing.assert_array_equal(wide.numpy(gradient), wide.numpy(of_head)[0])
 

@@ -47,8 +47,8 @@ def plugin_of(backend: BackendUnderTest) -> Any:
 @pytest.fixture(scope="module")
 def imported(backend: BackendUnderTest) -> list[set[str]]:
     """Modules imported by the plugin's module, by listing the backends, and by the first use of the backend."""
-    found = run_python("-c", PROGRAM, backend.name, plugin_of(backend).__name__, *backend.plugins)
-    return [{_package(name, backend) for name in names} for names in found]
+    loaded = run_python("-c", PROGRAM, backend.name, plugin_of(backend).__name__, *backend.plugins)
+    return [{_package(name, backend) for name in names} for names in loaded]
 
 
 def library_of(backend: BackendUnderTest) -> set[str]:

@@ -137,7 +137,7 @@ def test_frozen_weights_have_no_gradients(wide: Judge) -> None:
     wanted = {name for name in there.arrays() if name.startswith("layers.1.") and name.endswith(("w_q", "bias"))}
     assert some[0].arrays().keys() == wanted
     for name in wanted:
-        x, y = (wide.numpy(found[0].arrays()[name]) for found in (every, some))
+        x, y = (wide.numpy(gradient[0].arrays()[name]) for gradient in (every, some))
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
@@ -200,18 +200,18 @@ def test_many_gradients_are_summed_in_float32(judge: Judge, sum_over: str) -> No
     """4096 equal terms of 1: a sum of ones stops at 2048 in float16, at 256 in bfloat16."""
     many, one = judge.array(np.ones((4096, 1))), judge.array(np.ones((1, 1)))
     if sum_over == "queries":
-        found = mha.vjp(mha.scaled_dot_product_attention, many, one, one)[1](many)[2]
+        gradient = mha.vjp(mha.scaled_dot_product_attention, many, one, one)[1](many)[2]
     elif sum_over == "pairs of a bias":
         _, pullback = mha.vjp(mha.attention_state, many, one, one, bias=judge.array(np.zeros((1, 1))))
         wide = judge.array(np.ones(4096), "float64" if judge.dtype == "float64" else "float32")
-        found = pullback(mha.AttentionState(judge.xp.zeros_like(many), wide)).options["bias"]
+        gradient = pullback(mha.AttentionState(judge.xp.zeros_like(many), wide)).options["bias"]
     elif sum_over == "ids":
         ids = judge.array(np.zeros(4096, dtype=np.int64))
-        found = mha.vjp(mha.embedding, ids, one)[1](many)[1]
+        gradient = mha.vjp(mha.embedding, ids, one)[1](many)[1]
     elif sum_over == "rows of a norm":
         weight = judge.array(np.ones(1))
-        found = mha.vjp(mha.layer_norm, many, weight, weight)[1](many)[2]
+        gradient = mha.vjp(mha.layer_norm, many, weight, weight)[1](many)[2]
     else:
         gradients = mha.vjp(mha.linear, many, one, judge.array(np.zeros(1)))[1](many)
-        found = gradients[1 if sum_over == "rows of w" else 2]
-    assert (judge.numpy(found) == 4096).all(), f"the sum of 4096 ones is {judge.numpy(found).ravel()[0]:g}"
+        gradient = gradients[1 if sum_over == "rows of w" else 2]
+    assert (judge.numpy(gradient) == 4096).all(), f"the sum of 4096 ones is {judge.numpy(gradient).ravel()[0]:g}"

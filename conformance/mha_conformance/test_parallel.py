@@ -132,9 +132,9 @@ def test_the_function_runs_in_the_callers_context(backend: BackendUnderTest) -> 
     variable: ContextVar[str] = ContextVar("variable", default="unset")
 
     def function(n: int) -> str:
-        found = variable.get()
+        value = variable.get()
         variable.set(f"set by item {n}")
-        return found
+        return value
 
     def call() -> list[str]:
         variable.set("the caller's")

@@ -46,8 +46,8 @@ def test_a_step_of_adamw_is_that_of_the_formula(judge: Judge, update_by: Compute
                     judge.rounded(judge.rng.random(size=shape) + 0.01, wide),
                 )
                 arrays = [judge.array(x) for x in (w, gradient)] + [judge.array(x, wide) for x in (m, v)]
-                found = adamw(*arrays, **settings._asdict(), gradient_scale=scale)
-                names = zip(("w", "m", "v"), found, _exact(w, gradient * scale, m, v, judge.dtype, settings), strict=True)
+                updated = adamw(*arrays, **settings._asdict(), gradient_scale=scale)
+                names = zip(("w", "m", "v"), updated, _exact(w, gradient * scale, m, v, judge.dtype, settings), strict=True)
                 for name, got, (exact, bound) in names:
                     assert_within(f"adamw {name}", judge.numpy(got), exact, bound)
                 np.testing.assert_array_equal(judge.numpy(arrays[0]), w, err_msg="w was written to")

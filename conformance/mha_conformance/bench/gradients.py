@@ -42,11 +42,11 @@ class AttentionStep(Attention):
             exact[at, head] = attention_gradients(query, key, value, d, dtype="float32", allowed=allowed)
 
         def check(answer: Any) -> None:
-            for name, found, x in zip(("query", "key", "value"), answer, arrays, strict=True):
-                assert found.shape == x.shape, f"the gradient of {name} has shape {found.shape}; expected {x.shape}"
-                assert np.isfinite(found).all(), f"the gradient of {name} is not finite"
+            for name, gradient, x in zip(("query", "key", "value"), answer, arrays, strict=True):
+                assert gradient.shape == x.shape, f"the gradient of {name} has shape {gradient.shape}; expected {x.shape}"
+                assert np.isfinite(gradient).all(), f"the gradient of {name} is not finite"
                 for (at, head), named in exact.items():
-                    assert_within(f"d_{name}", found[at, head : head + 1], *named[name])
+                    assert_within(f"d_{name}", gradient[at, head : head + 1], *named[name])
 
         return check
 
@@ -61,7 +61,7 @@ class AttentionStep(Attention):
         def forward() -> Callable[[Any], Any]:
             return mha.vjp(mha.scaled_dot_product_attention, *arrays, mask=mask)[1]
 
-        return Work(self._timed(forward, d_out), lambda found: [library.to_numpy(x) for x in found], library.record.synchronize)
+        return Work(self._timed(forward, d_out), lambda answer: list(map(library.to_numpy, answer)), library.record.synchronize)
 
     def _timed(self, forward: Callable[[], Callable[[Any], Any]], d_out: Any) -> Callable[[], Any]:
         return lambda: forward()(d_out)
@@ -69,7 +69,7 @@ class AttentionStep(Attention):
     def plain(self) -> Work:
         """Return the same in plain NumPy, which keeps all weights."""
         arrays, d_out, allowed = self.arrays(), self.d_out(), self.allowed()
-        return Work(lambda: plain_numpy.attention_gradients(*arrays, d_out, allowed), lambda found: found)
+        return Work(lambda: plain_numpy.attention_gradients(*arrays, d_out, allowed), lambda answer: answer)
 
 
 @dataclass(frozen=True)

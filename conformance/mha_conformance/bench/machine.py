@@ -40,13 +40,13 @@ def _cpuinfo() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of each installed library of LIBRARIES, and the commit of a git checkout."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found | ({"commit": commit} if (commit := _commit()) else {})
+    return installed | ({"commit": commit} if (commit := _commit()) else {})
 
 
 def source() -> Path:

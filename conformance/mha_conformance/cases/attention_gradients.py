@@ -51,19 +51,19 @@ class AttentionGradientProblem(AttentionProblem):
         _, pullback = mha.vjp(operation, *given, wrt=lambda name: name in wanted, **options)
         d_out, d_lse = (arrays.get(name) for name in ("d_out", "d_lse"))
         gradients = pullback(d_out if towards == "out" else mha.AttentionState(d_out, d_lse))  # type: ignore[arg-type]
-        found = dict(zip(ARGUMENTS, gradients, strict=True)) | dict(gradients.options)
-        unwanted = sorted(name for name, x in found.items() if x is not None and name not in wanted)
+        named = dict(zip(ARGUMENTS, gradients, strict=True)) | dict(gradients.options)
+        unwanted = sorted(name for name, x in named.items() if x is not None and name not in wanted)
         assert not unwanted, f"gradients of {', '.join(unwanted)} were returned, but not wanted"
         if "bias" in wanted and "table" in self.floats:
-            found["bias"] = found["bias"].table
-        return {f"d_{name}": found[name] for name in sorted(wanted)}
+            named["bias"] = named["bias"].table
+        return {f"d_{name}": named[name] for name in sorted(wanted)}
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         return {name: x for name, (x, _) in self.expected(floats, "float64", rounds_weights=False).items()}
 
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
         query, key, value = (floats[name] for name in ARGUMENTS)
-        found = attention_gradients(
+        named = attention_gradients(
             query,
             key,
             value,
@@ -75,7 +75,7 @@ class AttentionGradientProblem(AttentionProblem):
             wide=self._wide_options(),
             **self.settings.oracle(floats, compute_dtype(dtype)),
         )
-        return {f"d_{name}": found[name] for name in sorted(self.wanted)}
+        return {f"d_{name}": named[name] for name in sorted(self.wanted)}
 
     def _of_bias(self, d_scores: Floats) -> Floats:
         if "bias" in self.floats:
@@ -84,16 +84,16 @@ class AttentionGradientProblem(AttentionProblem):
 
     def with_poison(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return the arrays with NaN in what no query may see, and in the gradients of queries that see nothing."""
-        found, row = super().with_poison(floats), self.row
+        named, row = super().with_poison(floats), self.row
         shape = self.scores_shape[:-1]
         blind = ~np.any(np.broadcast_to(self.settings.visible, self.scores_shape), axis=-1)
         if row["layout"] == "expanded":
             blind = np.broadcast_to(np.all(blind, axis=tuple(range(blind.ndim - 2)), keepdims=True), shape)
-        for name in {"d_out", "d_lse"} & found.keys():
+        for name in {"d_out", "d_lse"} & named.keys():
             if name == "d_out" or "sink" not in floats:  # with a sink, lse is that of the sink
-                found[name] = found[name].copy()
-                found[name][blind] = np.nan
-        return found
+                named[name] = named[name].copy()
+                named[name][blind] = np.nan
+        return named
 
     def layout(self, name: str) -> tuple[str, int]:
         axes = {"d_out": 3, "d_lse": 2}.get(name)

@@ -113,10 +113,10 @@ class Covering:
             if name in self._plain and self._given(chosen) >= most:
                 gain[self._plain[name]] = np.inf
             ranked = (int(at) for at in np.argsort(-gain))
-            found = next((at for at in ranked if self._possible(self._row(chosen | {name: at}))), None)
-            if found is None:
+            fitting = next((at for at in ranked if self._possible(self._row(chosen | {name: at}))), None)
+            if fitting is None:
                 return None
-            chosen[name] = found
+            chosen[name] = fitting
         return chosen
 
     def _given(self, chosen: Mapping[str, int]) -> int:
@@ -134,8 +134,8 @@ class Covering:
     def _all_possible(self, group: tuple[str, ...]) -> np.ndarray:
         """Return which combinations of the values of some axes can occur, as an array with an axis for each of them."""
         shape = tuple(len(self._axes[name]) for name in group)
-        found = [self._possible(self._row(dict(zip(group, at, strict=True)))) for at in np.ndindex(*shape)]
-        return np.asarray(found, dtype=bool).reshape(shape)
+        fitting = [self._possible(self._row(dict(zip(group, at, strict=True)))) for at in np.ndindex(*shape)]
+        return np.asarray(fitting, dtype=bool).reshape(shape)
 
     def _row(self, chosen: Mapping[str, int]) -> Row:
         return {name: self._axes[name][at] for name, at in chosen.items()}

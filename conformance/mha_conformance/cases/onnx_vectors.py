@@ -55,7 +55,7 @@ def cases() -> list[Case]:
 
     for operator in OPERATORS:
         importlib.import_module(f"onnx.backend.test.case.node.{operator.lower()}")
-    found = {}
+    by_name = {}
     for case in node._NodeTestCases:
         graph = case.model.graph.node
         if len(graph) != 1 or graph[0].op_type not in OPERATORS:
@@ -67,8 +67,8 @@ def cases() -> list[Case]:
         given = {name: inputs.pop(0) for name, used in zip(names, single.input, strict=False) if used}
         expected = [outputs.pop(0) if used else None for used in single.output]
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in single.attribute}
-        found[case.name] = Case(case.name.removeprefix("test_"), single.op_type, given, attributes, expected)
-    return list(found.values())
+        by_name[case.name] = Case(case.name.removeprefix("test_"), single.op_type, given, attributes, expected)
+    return list(by_name.values())
 
 
 def compute(backend: BackendUnderTest, case: Case) -> list[Any]:

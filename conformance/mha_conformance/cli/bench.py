@@ -234,6 +234,6 @@ def _explained(limits: Mapping[str, Mapping[str, float]]) -> Iterable[str]:
     same = list(dict.fromkeys(tuple(rates.items()) for rates in limits.values()))
     for rates in map(dict, same):
         names = ", ".join(name for name, its in limits.items() if its == rates)
-        found = [f"{rates[MATRIX] / 1e9:.0f} GFLOP/s in matrix products"] if MATRIX in rates else []
-        found += [f"{rates[COPY] / 1e9:.0f} GB/s read and written, for decoding"] if COPY in rates else []
-        yield f"limits for {names}, measured just now as the best of NumPy and these: {' and '.join(found)}"
+        measured = [f"{rates[MATRIX] / 1e9:.0f} GFLOP/s in matrix products"] if MATRIX in rates else []
+        measured += [f"{rates[COPY] / 1e9:.0f} GB/s read and written, for decoding"] if COPY in rates else []
+        yield f"limits for {names}, measured just now as the best of NumPy and these: {' and '.join(measured)}"

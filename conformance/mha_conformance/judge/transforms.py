@@ -101,9 +101,9 @@ def _gradient(judge: KernelJudge, apply: Callable[..., Any], problems: list[Prob
     def gradients() -> dict[str, Any]:
         return dict(zip(names, apply(_function(judge, problem, arrays, names), inputs, there), strict=True))
 
-    found = gradients()
+    result = gradients()
     terms = [np.zeros(0)]
-    for name, x in found.items():
+    for name, x in result.items():
         judge.assert_like(x, arrays[name])
         gradient = judge.numpy(x).astype(np.float64)
         assert gradient.shape == floats[name].shape, f"the gradient of {name} has shape {gradient.shape}"
@@ -111,7 +111,7 @@ def _gradient(judge: KernelJudge, apply: Callable[..., Any], problems: list[Prob
         zero = problem.constant(floats).get(name)
         assert zero is None or not gradient[zero].any(), f"the gradient of {name} is not 0 where nothing depends on it"
         terms.append((gradient * directions[name]).ravel())
-    assert judge.bits(gradients()) == judge.bits(found), "a second, equal call gave other gradients"
+    assert judge.bits(gradients()) == judge.bits(result), "a second, equal call gave other gradients"
     _assert_derivative(judge, problem, floats, directions, towards, np.concatenate(terms), ", ".join(names))
 
 
@@ -123,9 +123,9 @@ def _forward_gradient(judge: KernelJudge, apply: Callable[..., Any], problems: l
     directions = {name: judge.rounded(_direction(floats[name], judge.rng), judge.dtype_of(problem, name)) for name in names}
     towards = _towards(judge, problem, floats)
     tangents = [judge.array(x, judge.dtype_of(problem, name)) for name, x in directions.items()]
-    found = apply(_function(judge, problem, arrays, names), [arrays[name] for name in names], tangents)
+    result = apply(_function(judge, problem, arrays, names), [arrays[name] for name in names], tangents)
     terms = [np.zeros(0)]
-    for (name, towards_it), x in zip(towards.items(), found, strict=True):
+    for (name, towards_it), x in zip(towards.items(), result, strict=True):
         derivative = judge.numpy(x).astype(np.float64)
         assert np.isfinite(derivative[towards_it != 0]).all(), f"the derivative of {name} is not finite"
         terms.append((np.where(towards_it == 0, 0, derivative) * towards_it).ravel())

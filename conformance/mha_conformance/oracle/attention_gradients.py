@@ -49,16 +49,16 @@ class _Factors:
 
     def sums(self, shapes: dict[str, tuple[int, ...]], of_bias: Callable[[Floats], Floats] | None) -> dict[str, Floats]:
         """Return the gradients, summed over the query heads that share a key head and over axes that were broadcast."""
-        found = {
+        gradients = {
             "query": summed_to(self.da @ self.key, shapes["query"]),
             "key": _by_key_head(np.swapaxes(self.da, -1, -2) @ self.query, shapes["key"]),
             "value": _by_key_head(np.swapaxes(self.p, -1, -2) @ self.d_out, shapes["value"]),
         }
         if of_bias is not None:
-            found["bias"] = of_bias(self.ds)
+            gradients["bias"] = of_bias(self.ds)
         if "sink" in shapes:
-            found["sink"] = summed_to(self.d_sink.sum(axis=-1), shapes["sink"])
-        return found
+            gradients["sink"] = summed_to(self.d_sink.sum(axis=-1), shapes["sink"])
+        return gradients
 
 
 def attention_gradients(
@@ -141,15 +141,15 @@ def attention_gradients(
     shapes = {name: x.shape for name, x in arrays.items()} | ({} if sink is None else {"sink": np.shape(sink)})
     sums = exact.sums(shapes, of_bias), error.sums(shapes, of_bias), rest.sums(shapes, of_bias)
     both = 2.0 if dtype == "float64" else 1.0  # the oracle computes in float64 too
-    found = {}
+    gradients = {}
     for name, x in sums[0].items():
         its_dtype = wide_dtype if name in wide else dtype
         length = 2 + v.shape[-1] + q.shape[-1] + max(p.shape[-2:]) + p.size / max(1, x.size)
         bound = both * (8 * u * math.log2(length) * sums[1][name] + sums[2][name] + UNIT_ROUNDOFF[its_dtype] * np.abs(x))
         tiny = SMALLEST[its_dtype] + length * SMALLEST[wide_dtype]  # of products that are subnormal
         bound = np.where(np.abs(x) + bound < LARGEST[its_dtype], bound + tiny, np.inf)
-        found[name] = x, np.where(sums[1][name] + sums[2][name] > 0, bound, 0)
-    return found
+        gradients[name] = x, np.where(sums[1][name] + sums[2][name] > 0, bound, 0)
+    return gradients
 
 
 def summed_to(x: Floats, shape: tuple[int, ...]) -> Floats:
@@ -160,11 +160,11 @@ def summed_to(x: Floats, shape: tuple[int, ...]) -> Floats:
 
 def by_bucket(x: Floats, buckets: Any, shape: tuple[int, ...]) -> Floats:
     """Return the gradient of a table (buckets, H) from those of all pairs; ``buckets`` broadcasts to (..., 1, L, S)."""
-    found = np.zeros(shape)
+    gradients = np.zeros(shape)
     buckets = np.broadcast_to(buckets, (*x.shape[:-3], 1, *x.shape[-2:]))[..., 0, :, :]
     for head in range(shape[1]):
-        np.add.at(found[:, head], buckets, x[..., head, :, :])
-    return found
+        np.add.at(gradients[:, head], buckets, x[..., head, :, :])
+    return gradients
 
 
 def _by_key_head(x: Floats, shape: tuple[int, ...]) -> Floats:
@@ -189,12 +189,12 @@ def merge_gradients(
     out = sum(w[..., None] * x for w, x in zip(weights, outs, strict=True))
     size = sum(w[..., None] * np.abs(x) for w, x in zip(weights, outs, strict=True))
     r = 8 * (4 + np.max([np.where(np.isfinite(lse), np.abs(lse), 0) for lse in lses], axis=0))
-    found = []
+    results = []
     for w, x in zip(weights, outs, strict=True):
         of_out, of_lse = w[..., None] * d_out, w * ((d_out * (x - out)).sum(axis=-1) + d_lse)
         terms = w * ((np.abs(d_out) * (np.abs(x) + size)).sum(axis=-1) + np.abs(d_lse))
         half = w * (np.abs(d_out) * np.abs(out)).sum(axis=-1) * (u_out if u_out > u else 0)
         bound_out = both * (u * r[..., None] + u_out) * np.abs(of_out) + np.where(w > 0, SMALLEST[dtype], 0)[..., None]
         bound_lse = both * math.log2(2 + x.shape[-1]) * u * r * terms + half + np.where(w > 0, SMALLEST[wide], 0)
-        found.append(((of_out, bound_out), (of_lse, bound_lse)))
-    return found
+        results.append(((of_out, bound_out), (of_lse, bound_lse)))
+    return results

@@ -37,19 +37,19 @@ def _sum_of_rows(terms: Floats, magnitude: Floats | float = 0.0) -> Bounded:
 def linear(d: Floats, x: Floats, w: Floats, b: Floats | None = None) -> Gradients:
     """y = x w + b: d_x = d w^T, d_w = x^T d, d_b = sum(d)."""
     rows, d_rows = _rows(x), _rows(d)
-    found = {
+    gradients = {
         "x": (d @ w.T, (math.sqrt(w.shape[1]) + 2) * (np.abs(d) @ np.abs(w.T))),
         "w": (rows.T @ d_rows, (math.sqrt(len(rows)) + 2) * (np.abs(rows.T) @ np.abs(d_rows))),
     }
-    return found if b is None else {**found, "b": _sum_of_rows(d)}
+    return gradients if b is None else {**gradients, "b": _sum_of_rows(d)}
 
 
 def layer_norm(
     d: Floats, x: Floats, weight: Floats | None = None, bias: Floats | None = None, *, eps: float = 1e-5
 ) -> Gradients:
     """With h = (x - mean) r, r = 1 / sqrt(variance + eps), g = d weight: d_x = r (g - mean(g) - h mean(g h))."""
-    found = _norm(d, x, weight, eps, centred=True)
-    return found if bias is None else {**found, "bias": _sum_of_rows(d)}
+    gradients = _norm(d, x, weight, eps, centred=True)
+    return gradients if bias is None else {**gradients, "bias": _sum_of_rows(d)}
 
 
 def rms_norm(d: Floats, x: Floats, weight: Floats | None = None, *, eps: float = 1e-5) -> Gradients:
@@ -72,8 +72,8 @@ def _norm(d: Floats, x: Floats, weight: Floats | None, eps: float, *, centred: b
     of_h = of_r * ((1 if centred else 0) + np.abs(h))
     terms = size + (mean(size) if centred else 0) + np.abs(h) * mean(size * np.abs(h))
     errors = (root + of_r) * terms + of_h * mean(size * np.abs(h)) + np.abs(h) * mean(size * of_h)
-    found = {"x": (d_x, r * errors)}
-    return found if weight is None else {**found, "weight": _sum_of_rows(d * h, np.abs(d) * of_h)}
+    gradients = {"x": (d_x, r * errors)}
+    return gradients if weight is None else {**gradients, "weight": _sum_of_rows(d * h, np.abs(d) * of_h)}
 
 
 def gelu(d: Floats, x: Floats, *, approximate: str = "none") -> Gradients:
@@ -113,13 +113,13 @@ def rotary(d: Floats, x: Floats, cos: Floats, sin: Floats, *, interleaved: bool)
 
 def embedding(d: Floats, ids: Any, table: Floats) -> Gradients:
     """Each row of the table receives the sum of the gradients of its copies; exactly 0 if it has none."""
-    found, size, count = np.zeros(table.shape), np.zeros(table.shape), np.zeros((len(table), 1))
+    gradients, size, count = np.zeros(table.shape), np.zeros(table.shape), np.zeros((len(table), 1))
     at = np.asarray(ids).reshape(-1)
     rows = d.reshape(len(at), table.shape[-1])
-    np.add.at(found, at, rows)
+    np.add.at(gradients, at, rows)
     np.add.at(size, at, np.abs(rows))
     np.add.at(count, at, 1)
-    return {"table": (found, np.where(count > 1, np.sqrt(count), 0) * size)}
+    return {"table": (gradients, np.where(count > 1, np.sqrt(count), 0) * size)}
 
 
 def dropout(d: Floats, x: Floats, keep: Any, *, rate: float) -> Gradients:
@@ -128,12 +128,12 @@ def dropout(d: Floats, x: Floats, keep: Any, *, rate: float) -> Gradients:
     return {"x": (d_x, 2 * np.abs(d_x))}
 
 
-def bounded(found: Gradients, dtype: str) -> dict[str, Bounded]:
+def bounded(gradients: Gradients, dtype: str) -> dict[str, Bounded]:
     """Return gradients with bounds on their errors, for sums in the wide dtype that are rounded once to ``dtype``."""
     u, u_out = UNIT_ROUNDOFF[compute_dtype(dtype)], UNIT_ROUNDOFF[dtype]
     both = 2.0 if dtype == "float64" else 1.0  # the oracle computes in float64 too
     bounds = {}
-    for name, (exact, magnitude) in found.items():
+    for name, (exact, magnitude) in gradients.items():
         bound = both * (u * magnitude + u_out * np.abs(exact)) + SMALLEST[dtype]
         bound = np.where(np.abs(exact) + bound < LARGEST[dtype], bound, np.inf)
         bounds[name] = exact, np.where(magnitude > 0, bound, 0)

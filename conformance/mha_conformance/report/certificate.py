@@ -51,8 +51,8 @@ def files(folder: Path, name: str, device: str | None) -> Files:
     if folder.exists() and not folder.is_dir():
         raise CannotJudge(f"--report {folder} is not a directory")
     stem = re.sub(r"[^\w.-]+", "_", name if device is None else f"{name}-{device}")
-    found = Files(folder / f"{stem}.json", folder / f"{stem}.md")
-    for path in (found.json, found.markdown):
+    files = Files(folder / f"{stem}.json", folder / f"{stem}.md")
+    for path in (files.json, files.markdown):
         if path.is_dir():
             raise CannotJudge(f"--report {folder} cannot be written: {path.name} in it is a directory")
     try:
@@ -60,7 +60,7 @@ def files(folder: Path, name: str, device: str | None) -> Files:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise CannotJudge(f"--report {folder} cannot be written: {error.strerror}") from error
-    return found
+    return files
 
 
 def head(backend: BackendUnderTest, kernels: Iterable[Kernel], selection: str) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def head(backend: BackendUnderTest, kernels: Iterable[Kernel], selection: str) -
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:
     """Describe a kernel, with the hash of its source if it has one: the verdict holds for that source only."""
-    found = {"op": kernel.op, "name": kernel.name, "from": registry().owner(kernel), "opt_in": bool(kernel.opt_in), "runs": 0}
-    return found if kernel.source is None else {**found, "source": sha256(kernel.source().encode()).hexdigest()}
+    record = {"op": kernel.op, "name": kernel.name, "from": registry().owner(kernel), "opt_in": bool(kernel.opt_in), "runs": 0}
+    return record if kernel.source is None else {**record, "source": sha256(kernel.source().encode()).hexdigest()}
 
 
 def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dict[str, Any]:
@@ -117,40 +117,41 @@ def _keys(counts: Mapping[str, int]) -> dict[str, int]:
     return {outcome.replace(" ", "_"): count for outcome, count in counts.items()}
 
 
-def write(found: Mapping[str, Any], to: Files) -> None:
+def write(record: Mapping[str, Any], to: Files) -> None:
     """Write both files, each completely or not at all. Raises OSError, naming the file."""
-    for path, text in ((to.json, json.dumps(found, indent=2, allow_nan=False) + "\n"), (to.markdown, markdown(found))):
+    for path, text in ((to.json, json.dumps(record, indent=2, allow_nan=False) + "\n"), (to.markdown, markdown(record))):
         with atomic_file(path) as file:
             file.write(text.encode())
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(record: Mapping[str, Any]) -> str:
     """Return a certificate as Markdown paragraphs and tables."""
-    libraries = ", ".join(f"{name} {version}" for name, version in found["libraries"].items()) or "versions unknown"
-    plugin = found["plugin"]
+    libraries = ", ".join(f"{name} {version}" for name, version in record["libraries"].items()) or "versions unknown"
+    plugin = record["plugin"]
     owner = f"{plugin['distribution']} {plugin['version']}" if plugin["distribution"] else f"plugin {plugin['name']}"
-    how = [f"seed {found['seed']}", *["quick"] * found["quick"], *[f"only {found['selection']}"] * bool(found["selection"])]
-    place = f"{found['platform']['system']} {found['platform']['machine']}, Python {found['python']}"
+    how = [f"seed {record['seed']}", *["quick"] * record["quick"], *[f"only {record['selection']}"] * bool(record["selection"])]
+    place = f"{record['platform']['system']} {record['platform']['machine']}, Python {record['python']}"
     sections = {
-        name: {outcome: counts[outcome.replace(" ", "_")] for outcome in OUTCOMES} for name, counts in found["sections"].items()
+        name: {outcome: counts[outcome.replace(" ", "_")] for outcome in OUTCOMES}
+        for name, counts in record["sections"].items()
     }
-    errors = error_rows(found["worst_error_over_bound"], "worst error / bound")
+    errors = error_rows(record["worst_error_over_bound"], "worst error / bound")
     kernels = [
         (kernel["op"], kernel["name"] + " (opt-in)" * kernel["opt_in"], kernel["from"], str(kernel["runs"]))
-        for kernel in found["kernels"]
+        for kernel in record["kernels"]
     ]
     covered = [
         (kernel, dtype, str(one["problems"]), f"{one['combinations']} of {one['of']}")
-        for kernel, by_dtype in found["covering"].items()
+        for kernel, by_dtype in record["covering"].items()
         for dtype, one in by_dtype.items()
     ]
-    on = f" on device {found['device']}" if found["device"] else ""
-    part = ", a part of the suite" if found["selection"] else ""
+    on = f" on device {record['device']}" if record["device"] else ""
+    part = ", a part of the suite" if record["selection"] else ""
     paragraphs = [
-        f"**{found['backend']}: conformance {found['result']}{part}** ({found['date'][:10]}, mha-core {found['mha_core']})",
-        f"{owner} with {libraries}{on}; {place}; {', '.join(found['dtypes'])}; {', '.join(how)}.",
+        f"**{record['backend']}: conformance {record['result']}{part}** ({record['date'][:10]}, mha-core {record['mha_core']})",
+        f"{owner} with {libraries}{on}; {place}; {', '.join(record['dtypes'])}; {', '.join(how)}.",
         _table([("section", *OUTCOMES), *section_rows(sections)], numbers=len(OUTCOMES)),
-        *_promises(found["promises"]),
+        *_promises(record["promises"]),
         *([_table(errors, numbers=len(errors[0]) - 1)] if len(errors) > 1 else []),
         *([_table([("kernel of", "name", "from", "runs"), *kernels], numbers=1)] if kernels else []),
         *([_table([("covering design of", "dtype", "problems", "combinations"), *covered], numbers=2)] if covered else []),

@@ -103,5 +103,5 @@ class Counts:
 
 
 def _count(results: Iterable[Result]) -> dict[str, int]:
-    found = Counter(result.outcome for result in results)
-    return {outcome: found[outcome] for outcome in OUTCOMES}
+    counts = Counter(result.outcome for result in results)
+    return {outcome: counts[outcome] for outcome in OUTCOMES}

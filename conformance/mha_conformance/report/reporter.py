@@ -61,9 +61,9 @@ class Reporter:
         if not completed or session.shouldfail or session.shouldstop or not self.counts.judged:
             self.certificate_lines = ["no report was written: the run was cut short"]
             return
-        found = certificate.certificate(self.head, self.counts, passed=exitstatus == pytest.ExitCode.OK)
+        record = certificate.certificate(self.head, self.counts, passed=exitstatus == pytest.ExitCode.OK)
         try:
-            certificate.write(found, self.files)
+            certificate.write(record, self.files)
         except OSError as error:
             self.certificate_lines = [f"ERROR: {error}"]
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
