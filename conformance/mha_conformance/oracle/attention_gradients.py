@@ -129,12 +129,12 @@ def attention_gradients(
     u, u_out = UNIT_ROUNDOFF[wide_dtype], UNIT_ROUNDOFF[dtype]
     u_p = u_out if rounds_weights and u_out > u else 0.0
     half_y = u_out * np.abs(y) + SMALLEST[dtype] / 2 if u_out > u else 0.0
-    half_delta = (np.abs(d_y) * (half_y + u_p * size_y)).sum(axis=-1)
-    least = SMALLEST[wide_dtype] + (SMALLEST[dtype] / 2 if u_p else 0.0)  # of a factor that is subnormal, or rounded to half
     lost = np.where(seen, NEGLIGIBLE[wide_dtype], 0)
+    rest_delta = (np.abs(d_y) * (half_y + u_p * size_y + (kept_weights * lost) @ np.abs(v))).sum(axis=-1)
+    least = SMALLEST[wide_dtype] + (SMALLEST[dtype] / 2 if u_p else 0.0)  # of a factor that is subnormal, or rounded to half
     rest_w = kept_weights * (u_p * p + np.where(seen, least, 0) + lost)
-    rest_ds = p * half_delta[..., None] + u_p * p * terms + lost * terms + np.where(seen, least, 0)
-    rest_sink = p_sink * half_delta + np.where(p_sink > 0, least + NEGLIGIBLE[wide_dtype] * size_delta, 0)
+    rest_ds = p * rest_delta[..., None] + u_p * p * terms + lost * terms + np.where(seen, least, 0)
+    rest_sink = p_sink * rest_delta + np.where(p_sink > 0, least + NEGLIGIBLE[wide_dtype] * size_delta, 0)
     rest_da = abs(scale) * rest_ds + np.where(seen, SMALLEST[wide_dtype], 0)  # scaled before or after the sum
     rest = _Factors(rest_w, rest_ds, rest_da, rest_sink, *absolute)
 
