@@ -152,6 +152,11 @@ def test_some_packages_are_not_imported(files, packages):
     assert named and not {path: names & packages for path, names in named.items() if names & packages}
 
 
+def test_dispatch_imports_numpy_only_in_to_numpy():
+    files = (ROOT / "mha_core" / "dispatch").glob("*.py")
+    assert {function for path in files for name, function in imports(path) if name == "numpy"} <= {"to_numpy"}
+
+
 def test_no_backend_folder_is_named_like_a_library():
     assert all(path.parent.name.startswith("mha_") for path in BACKENDS)
 

@@ -144,3 +144,11 @@ def test_axes_of_a_kernel_follow_its_features():
     axes = axes_of_gradients((), half=False)
     assert axes["towards"] == ["out", "out of a state"] and axes["d_bias"] == axes["d_sink"] == [False]
     assert "both" in axes_of_gradients({"d_lse"}, half=False)["towards"]
+
+
+def test_a_weight_that_counts_as_0_in_the_output_may_do_so_in_the_gradients():
+    """Beside a sink the only key has a weight of 1e-37: kernels return an output of 0, from which delta is 0."""
+    query, key, value, d_out = (np.full((1, 1, 1, 4), x) for x in (1.0, -42.0, 3.0, 1.0))
+    exact, bound = attention_gradients(query, key, value, d_out, dtype="float32", sink=np.ones(1))["sink"]
+    assert abs(exact[0]) > 1e-37
+    assert abs(exact[0]) <= bound[0] < 1e-28
