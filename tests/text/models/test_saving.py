@@ -168,7 +168,25 @@ def test_a_text_encoder_has_gradients_of_its_weights(once, name, rng):
         return np.sum(replace(other, dense=(dense.map(lambda x: x + step * next(remaining)),))(sample) * d)
 
     expected = sum(np.sum(x * directions[key]) for key, x in arrays.items())
-    assert (moved(1e-6) - moved(-1e-6)) / 2e-6 == pytest.approx(expected, rel=1e-5)
+    assert (moved(1e-6) - moved(-1e-6)) / 2e-6 == pytest.approx(expected, rel=1e-6)
+
+
+def test_gradients_of_norms_of_heads_and_after_sublayers(once):
+    encoder, sample = (
+        mt.TextEncoder.from_pretrained(once(write_model, "gemma3"), dtype="float64"),
+        ["a bird", "the tree at dawn"],
+    )
+    vectors, pullback = mha.vjp(encoder, sample)
+    gradients, arrays = pullback(np.ones_like(vectors))[0].model.arrays(), encoder.model.arrays()
+    rng = np.random.default_rng(0)
+    for key in ("encoder.layers.1.attention.norm_q.weight", "encoder.layers.5.post_norm_1.weight", "words"):
+        direction = rng.standard_normal(arrays[key].shape)
+
+        def moved(step, key=key, direction=direction):
+            return with_weights(encoder, lambda x: x + step * direction if x is arrays[key] else x)(sample).sum()
+
+        expected = (moved(1e-5) - moved(-1e-5)) / 2e-5
+        np.testing.assert_allclose((gradients[key] * direction).sum(), expected, rtol=1e-6)
 
 
 def test_wrt_freezes_all_but_the_last_layers(source):
