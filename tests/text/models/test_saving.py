@@ -185,7 +185,7 @@ def test_gradients_of_norms_of_heads_and_after_sublayers(once):
         def moved(step, key=key, direction=direction):
             return with_weights(encoder, lambda x: x + step * direction if x is arrays[key] else x)(sample).sum()
 
-        expected = (moved(1e-5) - moved(-1e-5)) / 2e-5
+        expected = (moved(1e-6) - moved(-1e-6)) / 2e-6
         np.testing.assert_allclose((gradients[key] * direction).sum(), expected, rtol=1e-6)
 
 
