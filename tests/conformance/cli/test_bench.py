@@ -217,9 +217,10 @@ def test_in_a_terminal_the_case_is_shown_and_ctrl_c_leaves_no_traceback():
 
     near, far = pty.openpty()
     words = [Path(sys.executable).with_name("mha"), "bench", "--quick", "--backend", "numpy"]
-    settings = {"env": os.environ | {"TERM": "xterm", "COLUMNS": "80"}, "start_new_session": True}
-    settings["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell ignores it in what it runs behind
-    with subprocess.Popen(words, stdin=far, stdout=far, stderr=far, **settings) as process:
+    start = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    words = [sys.executable, "-c", start, *words]  # a shell ignores Ctrl-C in what it runs in the background
+    settings = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(words, stdin=far, stdout=far, stderr=far, start_new_session=True, env=settings) as process:
         os.close(far)
         seen, pressed = b"", False
         with suppress(OSError):  # raised when the process has closed the terminal
