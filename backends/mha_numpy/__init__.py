@@ -53,6 +53,7 @@ def mha_backends() -> Iterable[Backend]:
         refuses=_refuses,
         to_numpy=lambda array: array,
         devices=lambda: ["cpu"],
+        version=lambda x: import_module("mha_numpy.version").version(x),
         synchronize=lambda: None,  # a call returns when its result is computed
         versions=_versions,
         install="pip install numpy",

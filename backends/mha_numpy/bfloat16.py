@@ -56,9 +56,9 @@ def finfo(type: Any, /) -> Any:
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     """``where`` of the array API: a Python float changes no dtype. NumPy returns float64 for bfloat16 and 1.0."""
     if sys.modules.get("ml_dtypes") is not None:
-        if isinstance(x1, float) and _is_bfloat16(x2.dtype):
+        if type(x1) is float and _is_bfloat16(x2.dtype):
             x1 = x2.dtype.type(x1)
-        elif isinstance(x2, float) and _is_bfloat16(x1.dtype):
+        elif type(x2) is float and _is_bfloat16(x1.dtype):
             x2 = x1.dtype.type(x2)
     return numpy.where(condition, x1, x2)
 

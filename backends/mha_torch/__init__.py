@@ -172,6 +172,7 @@ def mha_backends() -> Iterable[Backend]:
         synchronize=_synchronize,
         features=_features,
         shields={"autocast": _without_autocast},
+        version=lambda x: 0 if x.is_inference() else x._version,  # torch counts no writes into arrays of its inference mode
         value_and_grad=_transform_named("value_and_grad"),
         custom_vjp=_transform_named("custom_vjp"),
         transforms={name: _transform_named(name) for name in ("gradient", "forward_gradient", "vmap")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -14,19 +15,45 @@ from mha_core.plugin import map_arrays
 Function = Callable[..., tuple[Tensor, ...]]
 
 
+_differentiating: ContextVar[bool] = ContextVar("differentiating", default=False)
+"""Whether a function runs whose gradient ``value_and_grad`` was asked for."""
+
+
 def value_and_grad(function: Callable[..., Any], arrays: Sequence[Tensor]) -> tuple[Tensor, Any, Sequence[Tensor]]:
-    """Return the scalar and the other thing that a function of a list returns, and the scalar's gradients; all detached."""
-    with torch.enable_grad():
-        inputs = [x.detach().requires_grad_() for x in arrays]
-        value, other = function(inputs)
+    """Return the scalar and the other thing that a function of a list returns, and the scalar's gradients; all detached.
+
+    Inside such a function they are not detached, so that gradients of gradients are those of torch.
+    """
+    inside = _differentiating.get() and torch.is_grad_enabled()
+    token = _differentiating.set(True)
+    try:
+        with torch.enable_grad():
+            # views: torch refuses to copy them with copy.deepcopy, or to write to them, where the gradient would be lost
+            leaves = [x if inside and x.requires_grad else x.detach().requires_grad_() for x in arrays]
+            inputs = [x.view_as(x) for x in leaves]
+            value, other = function(inputs)
+    finally:
+        _differentiating.reset(token)
+    released: Callable[[Any], Any] = (lambda x: x) if inside else _detached
     if not value.requires_grad:
-        return value, _detached(other), [torch.zeros_like(x) for x in arrays]
-    gradients = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
-    return value.detach(), _detached(other), gradients
+        return value, released(other), [torch.zeros_like(x) for x in arrays]
+    gradients = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True, create_graph=inside)
+    return released(value), released(other), gradients if inside else _separate(gradients)
 
 
 def _detached(value: Any) -> Any:
     return map_arrays(value, lambda x: x.detach() if isinstance(x, Tensor) else x)
+
+
+def _separate(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return gradients that share no memory: torch gives one array as that of both numbers of a sum."""
+    seen = set[int]()
+    separate = []
+    for d in gradients:
+        place: int = d.untyped_storage().data_ptr()
+        separate.append(d.clone() if place in seen or d.untyped_storage().nbytes() != d.nbytes else d)
+        seen.add(place)
+    return separate
 
 
 def custom_vjp(arrays: Sequence[Tensor], function: Callable[..., Any], pullback: Callable[..., Any]) -> tuple[Tensor, ...]:

@@ -141,15 +141,15 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
     if not len(p.structure.keys):
         zeros = ungrouped(p, xp.sum(_no_scores(p, rows), axis=-1, keepdims=True))
         return xp.zeros(shape, dtype=p.query.dtype, device=p.device) + xp.astype(zeros, p.query.dtype, copy=False)
-    s = scores(p, rows, cols)
+    s, places = scores(p, rows, cols), rows
     if lse is None and cols == range(num_keys):
         e, d, _, _ = exponentials(xp, s, grouped_sink(p))
         weights = e / d
     else:
         if lse is None:
             low, high = bounds(rows)
-            lse, rows = attention_state(p, rows=range(low, high + 1)).lse, tuple(row - low for row in rows)
-        lse = grouped(p, pick(xp, lse[..., None], rows, -2))
+            lse, places = attention_state(p, rows=range(low, high + 1)).lse, tuple(row - low for row in rows)
+        lse = grouped(p, pick(xp, lse[..., None], places, -2))
         empty = lse == -math.inf
         weights = xp.exp(xp.where(empty, -math.inf, s - xp.where(empty, 0, lse)))
     return xp.astype(ungrouped(p, dropped(p, weights, rows, cols)), p.query.dtype, copy=False)

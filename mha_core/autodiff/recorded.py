@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..algebra.arrays import Namespace
-from . import composed
+from . import composed, numpy_functions
 from .rules import RULES
 from .shapes import Rule, getitem
-from .tape import Node, Pull, leaves_of
+from .tape import Node, Pull, Tape, leaves_of
 
 _COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
 
@@ -22,7 +22,7 @@ FLAT = frozenset(
         *(*_COMPARISONS.values(), "isnan", "isinf", "isfinite", "signbit", "sign"),
         *("floor", "ceil", "round", "trunc", "floor_divide", "logical_not", "logical_and", "logical_or", "logical_xor", "any"),
         *("all", "argmax", "argmin", "argsort", "nonzero", "count_nonzero", "zeros_like", "ones_like", "empty_like"),
-        *("isdtype", "result_type", "can_cast", "finfo", "iinfo"),
+        *("isdtype", "result_type", "can_cast", "finfo", "iinfo", "shape", "ndim", "size"),
     }
 )
 """Functions with derivative 0 wherever they have one, and functions of types."""
@@ -89,9 +89,16 @@ class Recorded:
         )
 
     __float__ = __int__ = __bool__ = __index__ = __complex__ = __array__ = __dlpack__ = _number
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "an array whose gradient is recorded was copied or pickled, which would lose the gradient: use the array itself, "
+            "which nothing writes to"
+        )
+
     __hash__ = None  # type: ignore[assignment]
 
-    # NumPy's and CuPy's own functions
+    # NumPy's own functions
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
@@ -100,10 +107,7 @@ class Recorded:
         return getattr(self.space, ufunc.__name__)(*inputs)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        if not hasattr(self.space, function.__name__):
-            name = f"{function.__module__}.{function.__name__}"
-            raise TypeError(f"{name} of an array whose gradient is recorded: there is no rule for its derivative")
-        return getattr(self.space, function.__name__)(*arguments, **options)
+        return numpy_functions.call(self.space, function, arguments, options)
 
 
 def _operator(name: str, reflected: bool = False) -> Callable[..., Any]:
@@ -130,8 +134,9 @@ for _symbol, _name in _BINARY.items():
 class RecordedNamespace:
     """The array-API namespace of a library's recorded arrays; what no recorded array enters is the library's own."""
 
-    def __init__(self, xp: Namespace) -> None:
-        self.xp = xp
+    def __init__(self, xp: Namespace, version: Callable[[Any], Any] | None = None) -> None:
+        """``version``: as in ``Tape``."""
+        self.xp, self._version = xp, version
         self.__name__ = xp.__name__
         self.kind: type[Recorded] = type("Recorded", (Recorded,), {"__slots__": (), "space": self})
 
@@ -184,11 +189,27 @@ class RecordedNamespace:
         if not chosen:
             return result
         parents, functions = zip(*chosen, strict=True)
-        return self.record(result, parents, lambda d: [pull(d) for pull in functions])
+        return self.record(result, parents, lambda d: [pull(d) for pull in functions], leaves_of(arguments))
 
-    def record(self, result: Any, parents: Iterable[Node], pull: Pull) -> Recorded:
-        """Return a result as a recorded array: ``pull`` maps its gradient to those of its parents."""
-        return self.kind(result, Node(tuple(parents), pull, result))
+    def tape(self) -> Tape:
+        """Return a new tape."""
+        return Tape(self._version)
+
+    def leaf(self, tape: Tape, x: Any) -> Recorded:
+        """Return an array as a leaf of a tape, whose gradient is then recorded."""
+        tape.use((x,))
+        return self.kind(x, Node(tape, like=x))
+
+    def record(
+        self, result: Any, parents: Sequence[Node], pull: Pull, used: Iterable[Any] = (), *, fresh: bool = False
+    ) -> Recorded:
+        """Return a result as a recorded array: ``pull`` maps its gradient to those of its parents.
+
+        ``used``: the values that ``pull`` reads besides recorded ones. ``fresh``: as in ``Node``.
+        """
+        tape = parents[0].tape
+        tape.use(x for x in used if not isinstance(x, Recorded))
+        return self.kind(result, Node(tape, parents, pull, result, fresh))
 
 
 def plain_value(x: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..algebra.arrays import Namespace, device_of
-from .shapes import SHAPES, Rule, is_array_like
+from .shapes import SHAPES, Rule, axis_of, is_array_like
 
 
 def _unary(slope: Callable[..., Any]) -> Callable[[str], Rule]:
@@ -124,8 +124,19 @@ def _where(xp: Namespace, condition: Any, x: Any, y: Any) -> Any:
 
 
 def _clip(xp: Namespace, x: Any, min: Any = None, max: Any = None) -> Any:
-    y = xp.clip(x, min, max)
-    return y, [lambda d: xp.where(y == x, d, 0), lambda d: xp.where(x < y, d, 0), lambda d: xp.where(x > y, d, 0)]
+    """Where min > max, the result is max."""
+    under = None if min is None else xp.asarray(x < min)
+    over = None if max is None else xp.asarray((x if min is None else xp.maximum(x, min)) > max)
+
+    def without(d: Any, hidden: Any) -> Any:
+        return d if hidden is None else xp.where(hidden, 0, d)
+
+    pulls = [
+        lambda d: without(without(d, under), over),
+        lambda d: without(xp.where(under, d, 0), over),
+        lambda d: xp.where(over, d, 0),
+    ]
+    return xp.clip(x, min, max), pulls
 
 
 # reductions
@@ -139,13 +150,13 @@ def _restored(xp: Namespace, d: Any, x: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def _axes(x: Any, axis: Any) -> set[int]:
-    axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-    return {at % x.ndim for at in axes}
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return {at % x.ndim for at in axes if x.ndim}
 
 
 def _sum(xp: Namespace, x: Any, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
     y = xp.sum(x, axis=axis, dtype=dtype, keepdims=keepdims)
-    return y, [lambda d: xp.broadcast_to(_restored(xp, d, x, axis, keepdims), x.shape)]
+    return y, _unless_whole(xp, y, lambda d: xp.broadcast_to(_restored(xp, d, x, axis, keepdims), x.shape))
 
 
 def _mean(xp: Namespace, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
@@ -172,23 +183,34 @@ def _top(name: str) -> Rule:
 
 def _prod(xp: Namespace, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     """The product of the others, without division: x may be 0."""
-    y = xp.prod(x, axis=axis, keepdims=keepdims)
-    if axis is not None and len(_axes(x, axis)) != 1:
-        raise TypeError(f"prod over the axes {axis} has no rule for gradients; multiply one axis after another")
+    axes = _axes(x, axis)
+    order = sorted(range(x.ndim), key=lambda at: (at in axes, at))
+    sizes = [x.shape[at] for at in order]
 
     def pull(d: Any) -> Any:
-        flat = xp.reshape(x, (-1,)) if axis is None else xp.moveaxis(x, axis, -1)
+        front = sizes[: x.ndim - len(axes)]
+        flat = xp.reshape(xp.permute_dims(x, tuple(order)), (*front, math.prod(sizes[len(front) :])))
         cofactors = xp.where(xp.eye(flat.shape[-1], dtype=xp.bool, device=device_of(x)), 1, flat[..., None, :])
-        each = xp.prod(cofactors, axis=-1)
-        each = xp.reshape(each, x.shape) if axis is None else xp.moveaxis(each, -1, axis)
-        return _restored(xp, d, x, axis, keepdims) * each
+        each = xp.reshape(xp.prod(cofactors, axis=-1), tuple(sizes))
+        return _restored(xp, d, x, axis, keepdims) * xp.permute_dims(each, tuple(map(order.index, range(x.ndim))))
 
-    return y, [pull]
+    return xp.prod(x, axis=axis, keepdims=keepdims), [pull]
 
 
-def _cumulative_sum(xp: Namespace, x: Any, *, axis: int | None = None) -> Any:
-    at = 0 if axis is None else axis
-    return xp.cumulative_sum(x, axis=at), [lambda d: xp.flip(xp.cumulative_sum(xp.flip(d, axis=at), axis=at), axis=at)]
+def _cumulative_sum(xp: Namespace, x: Any, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
+    at = axis_of("cumulative_sum", x.ndim, axis)
+    y = xp.cumulative_sum(x, axis=at, dtype=dtype, include_initial=include_initial)
+
+    def pull(d: Any) -> Any:
+        d = d[(*(slice(None),) * at, slice(1, None), ...)] if include_initial else d
+        return xp.flip(xp.cumulative_sum(xp.flip(d, axis=at), axis=at), axis=at)
+
+    return y, _unless_whole(xp, y, pull)
+
+
+def _unless_whole(xp: Namespace, y: Any, pull: Callable[[Any], Any]) -> Any:
+    """Return the function of a gradient for a result with ``dtype=``: None for integers, whose derivative is 0."""
+    return [pull] if xp.isdtype(y.dtype, ("real floating", "complex floating")) else None
 
 
 # products

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -36,7 +37,7 @@ def _roll(xp: Namespace, x: Any, shift: Any, *, axis: Any = None) -> Any:
 
 def _concat(xp: Namespace, arrays: Sequence[Any], *, axis: int | None = 0) -> Any:
     flat = [xp.reshape(x, (-1,)) for x in arrays] if axis is None else list(arrays)
-    at = 0 if axis is None else axis % flat[0].ndim
+    at = 0 if axis is None else axis_of("concat", flat[0].ndim, axis)
     pulls, start = [], 0
     for x, like in zip(arrays, flat, strict=True):
         here = (*(slice(None),) * at, slice(start, start + like.shape[at]))
@@ -46,14 +47,14 @@ def _concat(xp: Namespace, arrays: Sequence[Any], *, axis: int | None = 0) -> An
 
 
 def _stack(xp: Namespace, arrays: Sequence[Any], *, axis: int = 0) -> Any:
-    at = axis % (arrays[0].ndim + 1)
+    at = axis_of("stack", arrays[0].ndim + 1, axis)
     here = (slice(None),) * at
     return xp.stack(list(arrays), axis=axis), [lambda d, i=i: d[(*here, i, ...)] for i in range(len(arrays))]
 
 
 def _astype(xp: Namespace, x: Any, dtype: Any, **options: Any) -> Any:
     y = xp.astype(x, dtype, **options)
-    return y, ([lambda d: d] if xp.isdtype(dtype, ("real floating", "complex floating")) else None)
+    return y, ([lambda d: d] if xp.isdtype(y.dtype, ("real floating", "complex floating")) else None)
 
 
 def _triangle(name: str) -> Rule:
@@ -68,20 +69,44 @@ def _triangle(name: str) -> Rule:
 # selection
 
 
+def axis_of(name: str, ndim: int, axis: int | None) -> int:
+    """Return the axis, from 0, along which a function works; None is for arrays of one axis. Raises ValueError."""
+    if (axis is None and ndim != 1) or (axis is not None and not -ndim <= axis < ndim):
+        raise ValueError(f"{name}: axis is {axis}; the array has {ndim} axes")
+    return 0 if axis is None else axis % ndim
+
+
+def axes_of(name: str, ndim: int, axes: int | Sequence[int]) -> list[int]:
+    """Return axes from 0. Raises ValueError for those that do not exist, and for one that is given twice."""
+    chosen = [axis_of(name, ndim, at) for at in (axes if isinstance(axes, Sequence) else (axes,))]
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"{name}: axes are {axes}; one is given twice")
+    return chosen
+
+
+def _indices(xp: Namespace, x: Any, indices: Any) -> Any:
+    indices = xp.asarray(indices, device=device_of(x))
+    return indices if 0 not in indices.shape else xp.astype(indices, xp.int64)  # that of [] is floating
+
+
 def _take(xp: Namespace, x: Any, indices: Any, *, axis: int | None = None) -> Any:
-    at = 0 if axis is None else axis % x.ndim
+    """Indices may have any number of axes."""
+    at = axis_of("take", x.ndim, axis)
+    indices = _indices(xp, x, indices)
+    flat = xp.reshape(indices, (-1,))
 
     def pull(d: Any) -> Any:
-        rows = xp.moveaxis(d, at, 0)
-        summed = sum_at(xp, xp.reshape(rows, (rows.shape[0], -1)), indices, x.shape[at])
+        rows = xp.moveaxis(xp.reshape(d, (*x.shape[:at], flat.shape[0], *x.shape[at + 1 :])), at, 0)
+        summed = sum_at(xp, xp.reshape(rows, (rows.shape[0], math.prod(rows.shape[1:]))), flat, x.shape[at])
         return xp.moveaxis(xp.reshape(summed, (x.shape[at], *rows.shape[1:])), 0, at)
 
-    return xp.take(x, indices, axis=at), [pull, None]
+    return xp.reshape(xp.take(x, flat, axis=at), (*x.shape[:at], *indices.shape, *x.shape[at + 1 :])), [pull, None]
 
 
 def _take_along_axis(xp: Namespace, x: Any, indices: Any, *, axis: int = -1) -> Any:
     def pull(d: Any) -> Any:
         moved, places = (xp.moveaxis(z, axis, -1) for z in (d, indices))
+        places = xp.where(places < 0, places + x.shape[axis], places)
         chosen = places[..., None] == xp.arange(x.shape[axis], device=device_of(x))
         return xp.moveaxis(xp.sum(xp.where(chosen, moved[..., None], 0), axis=-2, dtype=d.dtype), -1, axis)
 
@@ -90,10 +115,12 @@ def _take_along_axis(xp: Namespace, x: Any, indices: Any, *, axis: int = -1) -> 
 
 def getitem(xp: Namespace, x: Array, key: Any) -> Any:
     """x[key], for a key of integers, slices, None and ``...``, or of one array of integers and whole axes."""
-    keys = key if isinstance(key, tuple) else (key,)
+    keys = tuple(
+        _indices(xp, x, each) if isinstance(each, list) else each for each in (key if isinstance(key, tuple) else (key,))
+    )
     arrays = [at for at, each in enumerate(keys) if is_array_like(each)]
     if not arrays:
-        return x[key], [lambda d: placed(xp, d, keys, tuple(x.shape))]
+        return x[keys], [lambda d: placed(xp, d, keys, tuple(x.shape))]
     (at, *more), others = arrays, [each for each in keys if not is_array_like(each)]
     index = keys[at]
     if more or any(each is not Ellipsis and each != slice(None) for each in others) or not xp.isdtype(index.dtype, "integral"):
@@ -101,9 +128,7 @@ def getitem(xp: Namespace, x: Array, key: Any) -> Any:
             "an index of several arrays, or of a boolean array, has no rule for gradients: use one array of integers, or where"
         )
     axis = at - len(keys) + x.ndim if Ellipsis in others[:at] else at
-    rows, pulls = _take(xp, x, xp.reshape(index, (-1,)), axis=axis)
-    shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-    return xp.reshape(rows, shape), [lambda d: pulls[0](xp.reshape(d, rows.shape))]
+    return _take(xp, x, index, axis=axis)
 
 
 def is_array_like(x: Any) -> bool:

@@ -36,7 +36,7 @@ class LoadedBackend:
     @cached_property
     def recording(self) -> LoadedBackend:
         """The backend of this one's arrays whose gradient is recorded: the algebra runs on them, and no kernel does."""
-        space = RecordedNamespace(self.xp)
+        space = RecordedNamespace(self.xp, self.record.version)
         changes: dict[str, Any] = dict.fromkeys(("refuses", "shields", "transforms", "parallel"))
         record = replace(self.record, features=lambda arrays: frozenset({"recorded"}), **changes)
         space.kind.backend = LoadedBackend(record, space, self)

@@ -176,6 +176,11 @@ class Backend:
     It is called once, after ``namespace``, with the functions that every public call passes through. They take a ``Step``, and
     its arguments and options. The compiler should follow a function of the plugin in their place.
     """
+    version: Callable[[Any], Any] | None = None
+    """Returns a value that differs after an array was written to, such as a hash of its bits.
+
+    The tape compares it, so that gradients of arrays that have changed raise; without it, a write is not noticed.
+    """
 
 
 @dataclass(frozen=True)

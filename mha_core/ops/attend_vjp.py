@@ -80,7 +80,8 @@ def recorded_attention(lse: bool, *arrays: Any, **options: Any) -> AttentionStat
         gradients: AttentionGradients = attention_gradients(*values, *state, *d, wanted=wanted, **plain)
         return gradients._asdict()
 
-    return recorded_state(active, state if lse else state._replace(lse=None), pull)  # type: ignore[arg-type]
+    result: Any = state if lse else state._replace(lse=None)  # type: ignore[arg-type]
+    return recorded_state(active, result, pull, (*arrays, *arrays_in(options)), fresh=True)
 
 
 def _plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from ..algebra.arrays import Array, device_of
 from ..autodiff.recorded import Recorded, plain_value
-from ..autodiff.tape import Node, gradients
+from ..autodiff.tape import Tape, gradients
 from ..dispatch.context import watcher
 from ..dispatch.kernels import decide, describe
 from ..dispatch.selection import find_backend
@@ -130,20 +130,19 @@ class _Whole:
             return _watched(pending, backward)
 
         space = self.recorded.backend.xp
-        return space.record(out, [x.node for x in active.values()], pull)
+        return space.record(out, [x.node for x in active.values()], pull, arrays_in((arguments, options)), fresh=True)
 
     def _gradients(
         self, active: Mapping[str, Recorded], arguments: Arguments, options: Options, d: Array, function: Callable[[Any], Any]
     ) -> tuple[Array, ...]:
         """Return the gradients of the active arrays by the smaller operations, after applying a function to every array."""
-        space, leaves = self.recorded.backend.xp, dict[int, Recorded]()
+        space, tape, leaves = self.recorded.backend.xp, Tape(), dict[int, Recorded]()
 
         def leaf(x: Any) -> Any:
             if not isinstance(x, Recorded):
                 return function(x)
             if id(x) not in leaves:
-                value = function(x.value)
-                leaves[id(x)] = space.kind(value, Node(like=value))
+                leaves[id(x)] = space.leaf(tape, function(x.value))
             return leaves[id(x)]
 
         inputs, input_options = map_arrays((arguments, options), leaf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from ..algebra.arrays import Array
@@ -18,16 +18,23 @@ Pullback: TypeAlias = Callable[[Arrays, AttentionState, AttentionState], Mapping
 
 
 def recorded_state(
-    active: Mapping[str, Any], state: AttentionState, pull: Callable[[AttentionState], Arrays]
+    active: Mapping[str, Any],
+    state: AttentionState,
+    pull: Callable[[AttentionState], Arrays],
+    used: Iterable[Any],
+    *,
+    fresh: bool = False,
 ) -> AttentionState:
-    """Return a state as a result that depends on recorded arrays; its lse may be None."""
-    space = next(iter(active.values())).space
+    """Return a state as a result that depends on recorded arrays; its lse may be None. The rest is as in ``record``."""
+    first = next(iter(active.values()))
+    space, tape = first.space, first.node.tape
+    tape.use(x for x in used if not isinstance(x, Recorded))
 
     def in_order(d: AttentionState) -> list[Array | None]:
         by_name = pull(d)
         return [by_name[name] for name in active]
 
-    node = Node([x.node for x in active.values()], in_order)
+    node = Node(tape, [x.node for x in active.values()], in_order, fresh=fresh)
     out = space.record(state.out, [node], lambda d: [AttentionState(d, None)])  # type: ignore[arg-type]
     lse: Any = None if state.lse is None else space.record(state.lse, [node], lambda d: [AttentionState(None, d)])  # type: ignore
     return AttentionState(out, lse)
@@ -66,7 +73,7 @@ def differentiable(
     rule = pullback
     if active:
         state = forward(plain)
-        return recorded_state(active, state, lambda d: rule(plain, state, d))
+        return recorded_state(active, state, lambda d: rule(plain, state, d), arrays_in((present, dict(options))))
 
     def named(values: Any) -> Arrays:
         return {**arrays, **dict(zip(present, values, strict=True))}

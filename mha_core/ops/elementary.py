@@ -127,7 +127,8 @@ def recorded(
         input_gradients = gradients(*inputs, wanted=wanted, **options)
         return [input_gradients[at] for at in active]
 
-    made: Recorded = backend.xp.record(operation(*values, **options), [arrays[at].node for at in active], pull)
+    nodes = [arrays[at].node for at in active]
+    made: Recorded = backend.xp.record(operation(*values, **options), nodes, pull, arrays, fresh=True)
     return made
 
 

@@ -260,7 +260,7 @@ def _embedding(ids: Array, table: Array) -> Array:
     if isinstance(table, Recorded):
         assert backend.plain is not None
         rows = _rows(backend.plain, table.value, ids)
-        return backend.xp.record(rows, [table.node], lambda d: [_embedding_vjp(d, ids, num_rows=table.shape[0])])
+        return backend.xp.record(rows, [table.node], lambda d: [_embedding_vjp(d, ids, num_rows=table.shape[0])], [ids])
     return _rows(backend, table, ids)
 
 

@@ -68,6 +68,6 @@ def _cross_entropy(logits: Array, labels: Array, **options: Any) -> Array:
     values = logits.value
     loss = algebra.cross_entropy(xp, values, labels, **options)
     made: Array = backend.xp.record(
-        loss, [logits.node], lambda d: [algebra.cross_entropy_vjp(xp, values, labels, d, **options)]
+        loss, [logits.node], lambda d: [algebra.cross_entropy_vjp(xp, values, labels, d, **options)], [labels]
     )
     return made

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..algebra.arrays import is_array
+
+Path: TypeAlias = tuple[Any, ...]
+"""The keys, indices and fields that lead to an array inside a value."""
 
 
 def children(value: Any) -> dict[Any, Any] | None:
@@ -50,39 +53,37 @@ def arrays_in(value: Any) -> Iterator[Any]:
 
 def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
     """Return the same value with ``function`` applied to every array in it."""
-    return map_named(value, lambda name, x: function(x))
+    return map_placed(value, lambda path, x: function(x))
 
 
-def map_named(value: Any, function: Callable[[str, Any], Any], name: str = "", *, learned: bool = False) -> Any:
-    """Return the same value with ``function(dotted name, array)`` in place of every array.
+def map_placed(value: Any, function: Callable[[Path, Any], Any], path: Path = (), *, learned: bool = False) -> Any:
+    """Return the same value with ``function(path, array)`` in place of every array.
 
     ``learned``: the fields that a layer's class calls ``fixed`` are left out, and stay as they are.
     """
     if is_array(value):
-        return function(name, value)
+        return function(path, value)
     inside = children(value)
     if inside is None:
         return value
     left_out = getattr(value, "fixed", ()) if learned else ()
     new = {
-        key: each if key in left_out else map_named(each, function, dotted(name, key), learned=learned)
+        key: each if key in left_out else map_placed(each, function, (*path, key), learned=learned)
         for key, each in inside.items()
     }
     return with_children(value, new)
 
 
-def named_arrays(value: Any) -> dict[str, Any]:
-    """Return every array in a value by its dotted name."""
-    by_name: dict[str, Any] = {}
-
-    def note(name: str, x: Any) -> Any:
-        by_name[name] = x
-        return x
-
-    map_named(value, note)
-    return by_name
+def placed_arrays(value: Any, *, learned: bool = False) -> dict[Path, Any]:
+    """Return every array in a value by its path; ``learned``: as in ``map_placed``."""
+    arrays: dict[Path, Any] = {}
+    map_placed(value, lambda path, x: arrays.setdefault(path, x), learned=learned)
+    return arrays
 
 
-def dotted(name: str, key: Any) -> str:
-    """Return the name of what a value called ``name`` holds under ``key``."""
-    return f"{name}.{key}" if name else str(key)
+def dotted(path: Path) -> str:
+    """Return the name of an array: its path as text, such as ``layers.0.attention.w_q``; "" for an array by itself.
+
+    Two arrays may have one name, for example those of the keys 0 and "0".
+    """
+    return ".".join(map(str, path))

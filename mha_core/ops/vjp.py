@@ -11,12 +11,12 @@ from typing import Any
 
 from ..algebra.arrays import Array, is_array
 from ..autodiff.recorded import Recorded, plain_value
-from ..autodiff.tape import Node, gradients
+from ..autodiff.tape import Node, Tape, gradients
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import backend_of, check_floating, find_backend
 from . import check
 from .positions import rotary
-from .tree import arrays_in, map_arrays, map_named, named_arrays
+from .tree import Path, arrays_in, dotted, map_arrays, map_placed, placed_arrays
 
 _FIXED: dict[Any, frozenset[str]] = {rotary: frozenset({"cos", "sin"})}
 """Arguments of operations that are tables, not weights: ``vjp`` gives None for them."""
@@ -78,9 +78,10 @@ def traced(
     """Return the result and the pullback of a call that is recorded on a tape."""
     holds_weights = is_dataclass(what) and not isinstance(what, type)
     values = (what, *arguments) if holds_weights else arguments
-    places = [""] if holds_weights else []
-    places += _names(what, len(arguments))
+    places: list[Path] = [()] if holds_weights else []
+    places += ((name,) for name in _names(what, len(arguments)))
     backend = _backend((*values, dict(options)))
+    tape = backend.recording.xp.tape()
     fixed = _FIXED.get(what, frozenset()) if not holds_weights else frozenset()
 
     def is_wanted(name: str, at: int) -> bool:
@@ -89,10 +90,10 @@ def traced(
         return name not in fixed and (wrt is None or wrt(name))
 
     def leaf(x: Any, wanted: bool) -> Any:
-        return backend.recording.xp.kind(x, Node(like=x)) if wanted and backend.is_floating(x.dtype) else x
+        return backend.recording.xp.leaf(tape, x) if wanted and backend.is_floating(x.dtype) else x
 
     def with_leaves(at: int, value: Any) -> Any:
-        return map_named(value, lambda name, x: leaf(x, is_wanted(name, at)), places[at], learned=True)
+        return map_placed(value, lambda path, x: leaf(x, is_wanted(dotted(path), at)), places[at], learned=True)
 
     lifted = [with_leaves(at, value) for at, value in enumerate(values)]
     lifted_options = {key: map_arrays(value, partial(leaf, wanted=is_wanted(key, 1))) for key, value in options.items()}
@@ -100,7 +101,8 @@ def traced(
     out = function(*(lifted[1:] if holds_weights else lifted), **lifted_options)
 
     def pullback(d_out: Any) -> Gradients:
-        leaf_gradients = gradients(backend.xp, dict(_starts(backend, out, d_out)))
+        tape.check()
+        leaf_gradients = gradients(backend.xp, dict(_starts(backend, tape, out, d_out)))
 
         def of(value: Any) -> Any:
             if not any(isinstance(x, Recorded) for x in arrays_in(value)):
@@ -111,7 +113,9 @@ def traced(
         result.options = {key: d for key, value in lifted_options.items() if (d := of(value)) is not None}
         return result
 
-    return map_arrays(out, plain_value), pullback
+    result = map_arrays(out, partial(_released, tape))
+    tape.use(arrays_in(result))
+    return result, pullback
 
 
 def _names(what: Any, count: int) -> list[str]:
@@ -127,12 +131,13 @@ def _names(what: Any, count: int) -> list[str]:
 def _backend(values: Any) -> LoadedBackend:
     """Return the backend of the floating arrays in values; all must agree."""
     floating: dict[str, Any] = {}
-    for name, x in named_arrays(values).items():
+    for path, x in placed_arrays(values).items():
         if isinstance(x, Recorded):
             raise TypeError("a gradient is recorded already: gradients of gradients need a library with its own, such as torch")
         backend = find_backend(x)
         if backend is None or backend.is_floating(x.dtype):
-            floating[name or "x"] = x
+            name = dotted(path) or "x"
+            floating[repr(path) if name in floating else name] = x
     if not floating:
         raise TypeError("no argument holds a floating array: there is nothing to differentiate by")
     return backend_of(floating)
@@ -145,7 +150,12 @@ def _gradient(backend: LoadedBackend, leaf_gradients: Mapping[Node, Any], x: Any
     return leaf_gradients[x.node] if x.node in leaf_gradients else backend.xp.zeros_like(x.value)
 
 
-def _starts(backend: LoadedBackend, out: Any, d_out: Any, name: str = "d_out") -> Iterable[tuple[Node, Any]]:
+def _released(tape: Tape, x: Any) -> Any:
+    """Return what an array recorded on this tape holds; any other array, such as one of a tape around this one, as it is."""
+    return x.value if isinstance(x, Recorded) and x.node.tape is tape else x
+
+
+def _starts(backend: LoadedBackend, tape: Tape, out: Any, d_out: Any, name: str = "d_out") -> Iterable[tuple[Node, Any]]:
     """Yield the node and the gradient of each array of a result. Raises TypeError or ValueError if they do not fit."""
     if d_out is None:
         return
@@ -156,23 +166,23 @@ def _starts(backend: LoadedBackend, out: Any, d_out: Any, name: str = "d_out") -
             )
         labels = getattr(out, "_fields", range(len(out)))
         for label, each, d in zip(labels, out, d_out, strict=True):
-            yield from _starts(backend, each, d, f"{name}.{label}")
+            yield from _starts(backend, tape, each, d, f"{name}.{label}")
         return
     value = plain_value(out)
     if isinstance(d_out, Number) and not value.shape:
         d_out = backend.xp.asarray(d_out, dtype=value.dtype)
     check_floating(**{"out": backend.xp.asarray(value), name: d_out})
     check.shape(name, d_out, tuple(value.shape), "the shape of the result")
-    if isinstance(out, Recorded):
+    if isinstance(out, Recorded) and out.node.tape is tape:
         yield out.node, d_out
 
 
 def as_node(layer: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Return the result of a layer that has its own ``vjp``, called on recorded arrays, as a node with its pullback."""
     values_by_name = {"": layer, **{f"{at}": x for at, x in enumerate(arguments)}}
-    inputs = [(key, name, x) for key, value in values_by_name.items() for name, x in named_arrays(value).items()]
-    inputs += [(key, name, x) for key, value in options.items() for name, x in named_arrays(value).items()]
-    active = [(key, name, x) for key, name, x in inputs if isinstance(x, Recorded)]
+    inputs = [(key, path, x) for key, value in values_by_name.items() for path, x in placed_arrays(value).items()]
+    inputs += [(key, path, x) for key, value in options.items() for path, x in placed_arrays(value).items()]
+    active = [(key, path, x) for key, path, x in inputs if isinstance(x, Recorded)]
     plain = map_arrays((layer, arguments, dict(options)), plain_value)
     out, pullback = plain[0].vjp(*plain[1], **plain[2])
     if not is_array(out):
@@ -181,10 +191,10 @@ def as_node(layer: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) 
     def pull(d: Any) -> list[Any]:
         argument_gradients = pullback(d)
         of = dict(zip(values_by_name, argument_gradients, strict=True)) | dict(getattr(argument_gradients, "options", {}))
-        named = {key: named_arrays(value) for key, value in of.items()}
-        return [named.get(key, {}).get(name) for key, name, _ in active]
+        placed = {key: placed_arrays(value) for key, value in of.items()}
+        return [placed.get(key, {}).get(path) for key, path, _ in active]
 
-    return active[0][2].space.record(out, [x.node for _, _, x in active], pull)
+    return active[0][2].space.record(out, [x.node for _, _, x in active], pull, (x for _, _, x in inputs))
 
 
 def value_and_grad(function: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., tuple[Any, Any]]:
@@ -228,17 +238,10 @@ def value_and_grad(function: Callable[..., Any], *, has_aux: bool = False) -> Ca
     def with_gradients(first: Any, *rest: Any, **options: Any) -> tuple[Any, Any]:
         backend = _backend(first)
         differentiate_natively = backend.record.value_and_grad
-        leaves: dict[str, Any] = {}
+        leaves = {path: x for path, x in placed_arrays(first, learned=True).items() if backend.is_floating(x.dtype)}
 
-        def collect(name: str, x: Any) -> Any:
-            if backend.is_floating(x.dtype):
-                leaves[name] = x
-            return x
-
-        map_named(first, collect, learned=True)
-
-        def filled(arrays: Mapping[str, Any], missing: Callable[[Any], Any]) -> Any:
-            return map_named(first, lambda name, x: arrays[name] if name in arrays else missing(x))
+        def filled(arrays: Mapping[Path, Any], missing: Callable[[Any], Any]) -> Any:
+            return map_placed(first, lambda path, x: arrays[path] if path in arrays else missing(x))
 
         aux: Any = None
 
@@ -252,8 +255,7 @@ def value_and_grad(function: Callable[..., Any], *, has_aux: bool = False) -> Ca
 
         differentiate = _by_tape(backend) if differentiate_natively is None else differentiate_natively
         value, plain, leaf_gradients = differentiate(run, list(leaves.values()))
-        by_name = dict(zip(leaves, leaf_gradients, strict=True))
-        gradients = filled(by_name, lambda x: None)
+        gradients = filled(dict(zip(leaves, leaf_gradients, strict=True)), lambda x: None)
         if not has_aux:
             return value, gradients
         of_aux = iter(plain)
@@ -266,12 +268,15 @@ def _by_tape(backend: LoadedBackend) -> Callable[..., tuple[Any, Any, list[Any]]
     """Return the function that differentiates on a tape, for libraries without their own."""
 
     def differentiate(run: Callable[..., tuple[Any, Any]], arrays: list[Array]) -> tuple[Any, Any, list[Any]]:
-        xp = backend.xp
-        leaves = [backend.recording.xp.kind(x, Node(like=x)) for x in arrays]
+        xp, space = backend.xp, backend.recording.xp
+        tape = space.tape()
+        leaves = [space.leaf(tape, x) for x in arrays]
         value, aux = run(leaves)
-        starts = {value.node: xp.ones_like(value.value)} if isinstance(value, Recorded) else {}
+        result, *others = map(partial(_released, tape), (value, *aux))
+        starts = {} if result is value else {value.node: xp.ones_like(result)}
+        tape.check(once=True)
         leaf_gradients = gradients(xp, starts, once=True)
-        return plain_value(value), map_arrays(aux, plain_value), [_gradient(backend, leaf_gradients, x) for x in leaves]
+        return result, others, [_gradient(backend, leaf_gradients, x) for x in leaves]
 
     return differentiate
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ..algebra.arrays import Array, is_array
-from ..ops.tree import children, dotted, map_named
+from ..ops.tree import Path, children, dotted, map_placed
 
 Model: TypeAlias = Any
 """A tree of arrays."""
@@ -25,13 +25,13 @@ def named_arrays(model: Model) -> dict[str, Array]:
     """
     arrays: dict[str, Array] = {}
 
-    def note(name: str, x: Array) -> Array:
-        if (name := name or _ROOT) in arrays:
+    def note(path: Path, x: Array) -> Array:
+        if (name := dotted(path) or _ROOT) in arrays:
             raise ValueError(f"two arrays of the model are named {name}; expected keys that give each its own name")
         arrays[name] = x
         return x
 
-    map_named(model, note)
+    map_placed(model, note)
     return arrays
 
 
@@ -40,38 +40,36 @@ def named_gradients(model: Model, gradients: Any) -> dict[str, Array]:
 
     Raises ValueError if they do not have the structure of the model, TypeError for a gradient that is not an array.
     """
-    return dict(_pair("", model, gradients))
+    return dict(_pair((), model, gradients))
 
 
 def replaced(model: Model, arrays: Mapping[str, Array]) -> Model:
     """Return the model with these arrays in place of those of the same names. Parts without any stay the same objects."""
-    return map_named(model, lambda name, x: arrays.get(name or _ROOT, x))
+    return map_placed(model, lambda path, x: arrays.get(dotted(path) or _ROOT, x))
 
 
-def _pair(name: str, value: Any, gradient: Any) -> Iterator[tuple[str, Array]]:
+def _pair(path: Path, value: Any, gradient: Any) -> Iterator[tuple[str, Array]]:
     if gradient is None:
         return
+    name = dotted(path) or _ROOT
     if is_array(value):
         if not is_array(gradient):
-            raise TypeError(f"the gradient of {name or _ROOT} is {type(gradient).__name__}; expected an array, or None")
-        yield name or _ROOT, gradient
+            raise TypeError(f"the gradient of {name} is {type(gradient).__name__}; expected an array, or None")
+        yield name, gradient
         return
     inside, of_gradient = children(value), children(gradient)
     if inside is None:
         if is_array(gradient):
-            raise ValueError(f"there is a gradient for {name or _ROOT}, but the model has {type(value).__name__} there")
+            raise ValueError(f"there is a gradient for {name}, but the model has {type(value).__name__} there")
         return  # a setting
     if of_gradient is None or type(gradient) is not type(value):
         raise ValueError(
-            f"the gradient of {name or _ROOT} is {type(gradient).__name__}; expected {type(value).__name__}, as in the model, "
-            "or None"
+            f"the gradient of {name} is {type(gradient).__name__}; expected {type(value).__name__}, as in the model, or None"
         )
     if of_gradient.keys() != inside.keys():
-        raise ValueError(
-            f"the gradient of {name or _ROOT} has {_listed(of_gradient)}; expected {_listed(inside)}, as in the model"
-        )
+        raise ValueError(f"the gradient of {name} has {_listed(of_gradient)}; expected {_listed(inside)}, as in the model")
     for key, child in inside.items():
-        yield from _pair(dotted(name, key), child, of_gradient[key])
+        yield from _pair((*path, key), child, of_gradient[key])
 
 
 def _listed(inside: Mapping[Any, Any]) -> str:

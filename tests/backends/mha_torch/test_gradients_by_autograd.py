@@ -87,6 +87,22 @@ def test_value_and_grad_detaches_and_gives_zeros_for_what_is_unused():
     assert not w.requires_grad
 
 
+def test_value_and_grad_inside_value_and_grad_is_that_of_torch():
+    of_value = lambda a: mha.value_and_grad(lambda b: (b * b * a).sum())(2 * seeded(3))[0]  # noqa: E731
+    of_gradient = lambda a: mha.value_and_grad(lambda b: (b**3 * a).sum())(a)[1].sum()  # noqa: E731
+    without = lambda a: a.sum() + mha.value_and_grad(lambda b: (b * b).sum())(seeded(3))[0]  # noqa: E731
+    x = seeded(3).double()
+    for loss, expected in ((of_value, 4 * seeded(3) ** 2), (of_gradient, 9 * x**2), (without, torch.ones(3))):
+        torch.testing.assert_close(mha.value_and_grad(loss)(x)[1], expected, check_dtype=False)
+
+
+def test_gradients_of_value_and_grad_share_no_memory():
+    first, second = mha.value_and_grad(lambda pair: (pair[0] + pair[1].expand(2, 3)).sum())((seeded(3), seeded(3)))[1]
+    first += 1.0
+    second += 1.0
+    torch.testing.assert_close((first, second), (torch.full((3,), 3.0), torch.full((3,), 3.0)), check_dtype=False)
+
+
 def test_a_backward_pass_may_run_under_autocast():
     given = [torch.randn(1, 2, 5, 4, generator=torch.Generator().manual_seed(at)).requires_grad_() for at in range(3)]
     out = mha.scaled_dot_product_attention(*given, softcap=2.0)

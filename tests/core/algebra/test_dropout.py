@@ -26,6 +26,11 @@ def test_choices_do_not_depend_on_blocks_or_masks(monkeypatch):
             np.testing.assert_allclose(gradient, expected, atol=1e-13)
     weights = mha.attention_weights(q, q, **options)
     np.testing.assert_allclose(weights @ q, whole, atol=1e-14)
+    lse = mha.attention_state(q, q, q, **options).lse
+    for rows, cols in ((slice(5, 30, 3), slice(4, 31)), ([30, 7], [0, 32, 9])):
+        for known in (None, lse):
+            part = mha.attention_weights(q, q, known, rows=rows, cols=cols, **options)
+            np.testing.assert_allclose(part, weights[..., rows, :][..., cols], atol=1e-14)
 
 
 def test_choices_look_random():

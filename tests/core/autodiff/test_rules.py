@@ -101,6 +101,7 @@ INDICES = {
     "a negative step to a limit": (slice(None), slice(2, 0, -1)),
     "an empty slice": (slice(2, 2),),
     "new axes": (None, Ellipsis, None, 1),
+    "a list of integers": ([0, -1, 0],),
     "an array of integers": (slice(None), np.asarray([[0, 2], [2, 1]])),
     "an array after an ellipsis": (Ellipsis, np.asarray([3, 0, 3])),
 }
@@ -204,7 +205,6 @@ LOSSES = {
     "add.reduce has no rule": lambda x: np.add.reduce(x),
     "index of several arrays, or of a boolean array": lambda x: x[x > 0][0],
     "pass max by position": lambda x: np.sum(x.__array_namespace__().clip(x, max=x[0])),
-    "prod over the axes (0, 1) has no rule": lambda x: x.__array_namespace__().prod(x[:, None], axis=(0, 1)),
 }
 
 
