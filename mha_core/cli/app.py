@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 import mha_core
 
 from .command import command, failing_clearly
+from .tables import printable
 
 DISTRIBUTIONS = {
     "encode": "mha-text",
@@ -28,6 +29,9 @@ DISTRIBUTIONS = {
 """The distribution of each known command, in the order in which the help lists them."""
 
 
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
 class Commands(TyperGroup):
     """A group of commands, each of which is imported when it is used or listed."""
 
@@ -36,6 +40,13 @@ class Commands(TyperGroup):
         self._entries = {entry.name: entry for entry in entry_points(group="mha_core.commands")}
         names: dict[str, Any] = dict.fromkeys([*DISTRIBUTIONS, *sorted(self._entries.keys() - DISTRIBUTIONS.keys())])
         self.commands.update(names)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            error.message = printable(error.message)  # type: ignore[attr-defined]
+            raise
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; one that is not installed, or cannot be imported, says so in its help and when it is called."""

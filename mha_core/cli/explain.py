@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from ..algebra import biases, masks
@@ -26,7 +25,7 @@ from ..layers.encoder import EncoderLayer
 from ..ops import check
 from ..ops.explain import OPERATIONS, Explanation, explain
 from .command import BackendName, command, failing_clearly
-from .tables import table
+from .tables import SafeConsole, table
 
 _COLUMNS = ("operation", "runs", "arrays", "features", "not chosen")
 
@@ -121,7 +120,7 @@ def record(explanation: Explanation) -> dict[str, Any]:
 
 def show(explanation: Explanation) -> None:
     """Print backend, dtype and device, and a row for each operation, above the smaller ones that it calls."""
-    console = Console()
+    console = SafeConsole()
     first = next((each for each in explanation.walk() if each.dtype), explanation)
     console.print("on " + ", ".join(filter(None, (explanation.backend, first.dtype, first.device))), highlight=False)
     console.print(table(console, _COLUMNS, list(_rows(explanation, 0, 1))))

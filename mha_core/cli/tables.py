@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -13,10 +14,25 @@ _BORDERS = 3  # columns of the terminal between two columns of a table
 
 Row = Sequence[Text]
 
+_ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """Return text from elsewhere as a terminal can show it: with escapes for the characters that control terminals."""
+    return text.translate(_ESCAPES).encode("utf-8", "backslashreplace").decode()
+
+
+class SafeConsole(Console):
+    """A console on which no text controls the terminal, wherever it is from; rich's own styles do."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
 
 def prose_console(*, stderr: bool = False) -> Console:
     """Return a console that wraps lines between words in a terminal, and leaves them whole elsewhere."""
-    console = Console(stderr=stderr, highlight=False)
+    console = SafeConsole(stderr=stderr, highlight=False)
     console.soft_wrap = not console.is_terminal
     return console
 

@@ -111,6 +111,9 @@ def load(name: str) -> LoadedBackend:
         return _loaded[name]
 
 
+_MOST_THREADS = 4096
+
+
 def set_num_threads(n: int | None) -> None:
     """Set how many threads backends use on the host; None lets each backend choose.
 
@@ -118,7 +121,7 @@ def set_num_threads(n: int | None) -> None:
     threads as the process's affinity, its control group and OMP_NUM_THREADS allow. Attention and norms on NumPy give the same
     bits for any number; layers split their work by it, so their rounding depends on it.
 
-    Raises TypeError for anything but an int, ValueError below 1.
+    Raises TypeError for anything but an int, ValueError below 1 and above 4096.
 
     >>> import mha_core as mha
     >>> mha.set_num_threads(1)
@@ -130,6 +133,8 @@ def set_num_threads(n: int | None) -> None:
             raise TypeError(f"n is {type(n).__name__}; expected an int, the number of threads, or None")
         if n < 1:
             raise ValueError(f"n is {n}; expected at least 1 thread, or None")
+        if n > _MOST_THREADS:
+            raise ValueError(f"n is {n}; expected at most {_MOST_THREADS} threads")
         n = int(n)
     with _lock:
         _num_threads = n

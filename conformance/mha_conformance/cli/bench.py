@@ -17,7 +17,7 @@ from rich.text import Text
 
 from mha_core import BackendUnavailable
 from mha_core.cli.backends import report
-from mha_core.cli.tables import table
+from mha_core.cli.tables import SafeConsole, table
 from mha_core.shared import check_name, load
 
 from ..bench.cases import Problem, chosen
@@ -182,9 +182,9 @@ def watching(*, as_json: bool) -> Iterator[Watch]:
 
     The rows are left out if the results go elsewhere. Nothing is shown if standard error is no terminal either.
     """
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     whole = console.is_terminal and not as_json
-    console = console if whole else Console(stderr=True)
+    console = console if whole else SafeConsole(stderr=True)
     bar = Progress(BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
     task = bar.add_task("")
 
@@ -210,7 +210,7 @@ def _table(console: Console, results: Sequence[Row]) -> RenderableType:
 
 def show(results: Results) -> None:
     """Print the table, and what its figures mean."""
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     console.print(_table(console, results.rows))
     for line in (*_explained(results.limits), *results.notes):
         console.print(Text(line, style="dim"))

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from command import ok
 from processes import printed
 from rich.console import Console
 from rich.text import Text
@@ -97,6 +98,26 @@ def test_a_terminal_gets_lines_that_end_between_words(width, tiny_model, tmp_pat
         lines, whole = in_a_terminal(width, *command), in_a_terminal(500, *command)
         assert max(map(len, lines)) <= width, lines
         assert len(lines) > len(whole) and words("\n".join(whole)) == words("\n".join(lines))
+
+
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\rb"
+
+
+@pytest.mark.filterwarnings("ignore::mha_text.models.batches.TruncationWarning")
+def test_text_from_elsewhere_does_not_control_the_terminal(tiny_model, tmp_path):
+    (tmp_path / "texts.txt").write_text(f"the {HOSTILE} bird\nthe tree\n", newline="")
+    ok("encode", "--model", tiny_model, tmp_path / "texts.txt", "--output", tmp_path / "x.npy")
+    for command in (
+        ("search", HOSTILE, "--in", tmp_path / "x.npy", "--texts", tmp_path / "texts.txt", "--model", tiny_model),
+        ("encode", "--model", tiny_model, "--similar", 1, "--text", HOSTILE, "--text", "b"),
+        ("attend", "x", "--model", f"{tmp_path}/{HOSTILE}"),
+        ("encode", "--model", tiny_model, tmp_path / HOSTILE, "--output", tmp_path / "y.npy"),
+        ("explain", "attention", f"query={HOSTILE}"),
+    ):
+        done = run(*command, width=500, FORCE_COLOR="1", TERM="xterm-256color", TTY_COMPATIBLE="1")
+        text = re.sub(r"\x1b\[[\d;]*m", "", done.output)
+        assert not re.search(r"[^\n -~\xa0-\U0010ffff]", text), (command[0], text)
+        assert r"\x1b" in text, (command[0], text)
 
 
 def test_elsewhere_an_error_is_one_line(tiny_model):

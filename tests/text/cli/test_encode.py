@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import needs
 import numpy as np
@@ -302,3 +303,11 @@ def test_the_program_is_installed_and_runs(tiny_model, expected):
     done = processes.run([COMMAND], "encode", "-m", tiny_model, "-", text="a bird\ndawn")
     assert (done.returncode, done.stderr) == (0, "")
     np.testing.assert_array_equal(rows(done.stdout), expected(["a bird", "dawn"]))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no shell of POSIX")
+def test_a_closed_standard_input_is_an_error_in_one_line(tiny_model, tmp_path):
+    command = f"{COMMAND} encode - --model '{tiny_model}' --output '{tmp_path / 'x.npy'}' <&-"
+    done = processes.run(["sh", "-c", command], status=1)
+    assert done.stderr == "error: standard input is closed; give FILE..., or --text T\n"
+    assert not (tmp_path / "x.npy").exists()

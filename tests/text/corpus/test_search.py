@@ -82,6 +82,20 @@ def test_wrong_arguments_are_refused(problem, tmp_path):
             mt.semantic_search(*args)
 
 
+def test_vectors_of_nan_are_refused_and_json_has_none(problem, tmp_path, tiny_model, monkeypatch):
+    queries, corpus = problem
+    for place in (0, 5000, 8999):
+        wrong = corpus.copy()
+        wrong[place, 3] = np.nan
+        np.save(tmp_path / "x.npy", wrong)
+        with pytest.raises(mt.CorpusError, match=f"x.npy, row {place + 1}: the vector has NaN or infinity"):
+            mt.semantic_search(queries, tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.ones((3, 8), np.float32))
+    monkeypatch.setattr(mt.TextEncoder, "encode_query", lambda *_, **__: np.full((1, 8), np.nan, np.float32))
+    message = "the vectors of the queries have NaN or infinity"
+    assert message in fails(1, "search", "a", "--in", tmp_path / "x.npy", "--model", tiny_model, "--json")
+
+
 pyarrow = needs.installed("pyarrow")
 
 

@@ -142,7 +142,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path):
         ("open.csv", Columns("text"), "longer than 67108864 bytes: a quote is not closed"),
         ("x.parquet", Columns("words"), r"x\.parquet has no column 'words': its columns are key, text"),
         ("x.parquet", Columns("key"), "column 'key' holds int64; expected strings"),
-        ("cut.parquet", COLUMNS, r"cut\.parquet is not a Parquet file, or is truncated"),
+        ("cut.parquet", COLUMNS, r"cut\.parquet is not a Parquet file, or is damaged"),
         ("x.csv", Columns(), r"x\.csv has columns: say which one holds the texts"),
         ("x.txt", COLUMNS, r"x\.txt has lines of text, and no columns"),
         ("x.csv.gz", COLUMNS, r"x\.csv\.gz is compressed"),

@@ -1,12 +1,13 @@
 """Errors for model directories: each names the file, what was found and what was expected."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import CONFIG, edit, editing, refused, tiny_weights, write_tiny_model
+from tiny_models import CONFIG, close, edit, editing, refused, tiny_weights, write_tiny_model
 
 import mha_core as mha
 import mha_text as mt
@@ -98,6 +99,27 @@ def test_other_model_types_are_refused_by_name(tiny_model, model_type):
     edit(tiny_model / "config.json", model_type=model_type)
     end = f"; supported: {', '.join(MODEL_TYPES)}"
     assert refused(tiny_model, f"{tiny_model / 'config.json'}: model_type is {model_type!r}").endswith(end)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "modules.json"])
+def test_a_pipe_or_a_device_is_no_file_of_a_model(tiny_model, name):
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        (tiny_model / name).unlink()
+        make(tiny_model / name)
+        refused(tiny_model, f"{tiny_model / name} is a pipe or a device; expected a file")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("vocab_size", 10**30, "is 1000000000000000000000000000000; expected at most 2^63"),
+        ("vocab_size", 10**400, f"is 1{'0' * 39}...; expected at most 2^63"),
+        ("layer_norm_eps", 10**400, f"is 1{'0' * 39}...; expected at least 0, and finite"),
+    ],
+)
+def test_a_number_that_no_processor_knows(tiny_model, name, value, message):
+    edit(tiny_model / "config.json", **{name: value})
+    refused(tiny_model, f"{tiny_model / 'config.json'}: {name} {message}")
 
 
 SIZES = [name for name in CONFIG if name.endswith("_size") or name.startswith(("num_", "max_"))]
@@ -211,6 +233,15 @@ def test_a_tokenizer_that_cannot_be_used(tiny_model, change, message):
     with editing(tiny_model / "tokenizer.json") as contents:
         change(contents)
     refused(tiny_model, f"{tiny_model / 'tokenizer.json'}{message}")
+
+
+def test_padding_and_truncation_of_tokenizer_json_are_ignored(tiny_model):
+    expected = mt.TextEncoder.from_pretrained(tiny_model).encode(["a bird"])
+    with editing(tiny_model / "tokenizer.json") as contents:
+        side = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+        contents["padding"] = {"strategy": {"Fixed": 10**9}, **side}
+        contents["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    close(mt.TextEncoder.from_pretrained(tiny_model).encode(["a bird"]), expected, 0)
 
 
 def test_a_word_outside_of_a_vocabulary_that_has_no_token_for_it(tiny_model):

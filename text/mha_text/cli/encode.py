@@ -112,6 +112,8 @@ def _texts(sources: Sequence[Source], columns: Columns) -> Iterator[str]:
 
 def _of_standard_input() -> Iterator[tuple[Span, int, Row]]:
     span = Span("standard input", STANDARD_INPUT.format)
+    if sys.stdin is None:
+        raise OSError("standard input is closed; give FILE..., or --text T")
     for number, row in enumerate(LINES.read_from(sys.stdin.buffer, span, Columns()), start=1):
         yield span, number, row
 

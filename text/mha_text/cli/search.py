@@ -16,6 +16,7 @@ from ..corpus.rows import Columns
 from ..corpus.search import Hit, semantic_search
 from ..corpus.sources import find, numbered_rows, whole
 from ..corpus.stored import stored_vectors
+from ..models.files import ModelError
 from ..models.text_encoder import TextEncoder
 
 
@@ -46,6 +47,8 @@ def run(
             f"the vectors of {corpus} have {stored.dim} numbers, those of the model {vectors.shape[1]}: "
             f"another model made them{cut}"
         )
+    if not encoder.backend.xp.all(encoder.backend.xp.isfinite(vectors)):
+        raise ModelError("the vectors of the queries have NaN or infinity: the model's weights or its dtype are at fault")
     results = semantic_search(vectors, stored, top_k)
     named = {hit.id for hits in results for hit in hits}
     rows = (row for _, _, row in numbered_rows(map(whole, sources), columns))
@@ -64,7 +67,7 @@ def show_hits(
         if as_json:
             known = [{"text": texts[hit.id]} if hit.id in texts else {} for hit in hits]
             records = [{"id": hit.id, "score": round(hit.score, 6), **text} for hit, text in zip(hits, known, strict=True)]
-            print(json.dumps({kind: query, "hits": records}))
+            print(json.dumps({kind: query, "hits": records}, allow_nan=False))
             continue
         console.print(Text(query, style="bold"))
         for hit in hits:

@@ -13,10 +13,11 @@ from typing import Any
 from ..models.text_encoder import TextEncoder
 from . import manifest as manifests
 from . import on_dask
+from .errors import CorpusError
 from .job import Done, Job, ModelFacts, Options, describe, encode_part
 from .parquet import pyarrow
-from .parts import Report
-from .plan import STEP, Plan, scan
+from .parts import Layout, Report
+from .plan import STEP, Plan, digest_of, scan
 from .precision import PRECISIONS
 from .rows import Columns
 from .sources import find
@@ -103,8 +104,8 @@ def encode_corpus(
     Raises
     ------
     CorpusError
-        If files cannot be read, have no such column, or if ``out`` was begun with another corpus, model or options; it names
-        what differs.
+        If files cannot be read, have no such column, or change during the run; if another run writes into ``out``, or ``out``
+        was begun with another corpus, model or options, which it names.
     BadText
         A CorpusError, for a row without a text that can be encoded; it names file and row.
     ValueError
@@ -140,14 +141,21 @@ def encode_corpus(
             for file in plan.files
         ],
     }
-    manifests.begin(folder, manifest)
-    job = Job(load, facts.sha256, folder, base, options, manifests.digest(manifest))
+    layout = Layout(plan.id_type, precision, facts.dim, manifests.digest(manifest))
+    job = Job(load, facts.sha256, folder, base, options, layout)
     total, reused, begun = Report.sum(()), 0, time.monotonic()
-    for done in _with_bar(execute(encode_part, job, plan.parts()), plan, folder, progress):
-        total = Report.sum((total, done.report))
-        reused += done.report.texts if done.reused else 0
-    seconds = time.monotonic() - begun
-    manifests.finish(folder, total.rejected)
+    with manifests.held(folder):
+        manifests.begin(folder, manifest)
+        try:
+            for done in _with_bar(execute(encode_part, job, plan.parts()), plan, folder, progress):
+                total = Report.sum((total, done.report))
+                reused += done.report.texts if done.reused else 0
+        except CorpusError:
+            _check_unchanged(plan, folder, execute)  # it may be the cause
+            raise
+        seconds = time.monotonic() - begun
+        _check_unchanged(plan, folder, execute)
+        manifests.finish(folder, total.rejected)
     return CorpusReport(
         texts=total.texts,
         dim=facts.dim,
@@ -160,6 +168,19 @@ def encode_corpus(
         seconds=seconds,
         workers=1 if client is None else len(client.nthreads()),
     )
+
+
+def _check_unchanged(plan: Plan, folder: Path, execute: Execute) -> None:
+    """Raise CorpusError if a file is not what it was before the run, after removing the parts that were made of it."""
+    now = dict(execute(digest_of, None, ((at, file.source.path) for at, file in enumerate(plan.files))))
+    changed = {str(file.source.path) for at, file in enumerate(plan.files) if now[at] != file.sha256}
+    if changed:
+        for part in plan.parts():
+            if any(span.path in changed for span in part.spans):
+                (folder / part.name).unlink(missing_ok=True)
+        raise CorpusError(
+            f"{min(changed)} was changed while it was encoded, so {folder} is not whole; the parts made of it are removed"
+        )
 
 
 def _here(function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any]) -> Iterator[Any]:

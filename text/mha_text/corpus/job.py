@@ -13,8 +13,8 @@ from typing import Any
 from mha_core.shared import compute_dtype
 
 from ..models.text_encoder import TextEncoder
-from .errors import CorpusError
-from .parts import Report, read_report, write_part
+from .errors import CorpusError, shortened
+from .parts import Layout, Report, read_report, write_part
 from .plan import Part
 from .rows import Columns
 from .sources import bad_text, numbered_rows
@@ -52,8 +52,8 @@ class Job:
     base: Path
     """The folder that has all files of texts: their paths are written relative to it."""
     options: Options
-    digest: str
-    """The sha256 of the manifest."""
+    layout: Layout
+    """The columns of the parts, and the sha256 of the manifest."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,25 @@ class Done:
 def encode_part(job: Job, part: Part) -> Done:
     """Write the vectors of a part, unless they are there."""
     path, options = job.folder / part.name, job.options
-    report = read_report(path, job.digest)
+    report = read_report(path, job.layout)
     if report is not None:
         return Done(report, reused=True)
-    texts, ids, rejected = [], [], []
+    texts, ids, rejected, places = [], [], [], []
     rows = numbered_rows(part.spans, Columns(options.column, options.id))
     for at, (span, number, row) in enumerate(rows, part.first):
         reason = row.reason or (_wrong_id(row.id, options) if options.id is not None else None)
         if reason is None:
             texts.append(row.text)
+            places.append((span, number))
             ids.append(at if options.id is None else row.id)
         elif options.skip_invalid:
-            rejected.append((os.path.relpath(span.path, job.base), number, reason))
+            rejected.append((shortened(os.path.relpath(span.path, job.base)), number, reason))
         else:
             raise bad_text(span, number, reason)
+    from numpy import isfinite
+
+    if len(texts) + len(rejected) != part.rows:
+        raise CorpusError(f"{part.spans[-1].path} was changed while it was encoded: it has other rows than before")
     encoder = _encoder(job)
     prompt, tokens, cut = options.prompt or "", list[list[int]](), 0
     for start in range(0, len(texts), _TEXTS):
@@ -89,8 +94,12 @@ def encode_part(job: Job, part: Part) -> Done:
         tokens, cut = tokens + more, cut + cut_here
     encoded = encoder.encode_ids(tokens, normalize=options.normalize, truncate_dim=options.truncate_dim, prompt=prompt)
     vectors = encoder.backend.to_numpy(encoded)
+    wrong = next(iter((~isfinite(vectors).all(axis=1)).nonzero()[0]), None)
+    if wrong is not None:
+        span, number = places[wrong]
+        raise bad_text(span, number, "its vector has NaN or infinity: the model's weights or its dtype are at fault")
     report = Report(len(texts), sum(map(len, tokens)), cut, tuple(rejected))
-    write_part(path, ids, vectors, report, id_type=options.id_type, precision=options.precision, job=job.digest)
+    write_part(path, ids, vectors, report, job.layout)
     return Done(report, reused=False)
 
 
@@ -172,7 +181,7 @@ def _sha256(encoder: TextEncoder) -> str:
 
 def _wrong_id(id: Any, options: Options) -> str | None:
     if isinstance(id, str) != (options.id_type == "string"):
-        return f"{options.id} is {id!r}; ids of this corpus are {options.id_type}"
+        return shortened(f"{options.id} is {id!r}; ids of this corpus are {options.id_type}")
     if isinstance(id, int) and id not in _INT64:
-        return f"{options.id} is {id}, which int64 cannot hold"
+        return shortened(f"{options.id} is {id}, which int64 cannot hold")
     return None

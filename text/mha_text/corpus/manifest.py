@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mha_core.shared import atomic_file, remove_left_over
 
-from .errors import CorpusError
+from .errors import CorpusError, shortened
 from .parquet import pyarrow
+from .precision import PRECISIONS
+from .rows import ID_TYPES
 
 MANIFEST = "_manifest.json"
 SUCCESS = "_SUCCESS"
+_FIELDS = {"rows": int, "dim": int, "parts": int, "model": dict, "options": dict, "sources": list}
+_OPTIONS = {**dict.fromkeys(("column", "id"), str | None), "id_type": str, "truncate_dim": int | None, "precision": str}
 REJECTED = "_rejected/rejected.parquet"
 """In a folder of its own, since readers take all Parquet files of a folder for parts."""
 
@@ -29,10 +36,33 @@ def digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(as_bytes(manifest)).hexdigest()
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Make this the only run that writes into a folder, which is created. Raises CorpusError if another one does already.
+
+    The system releases the folder when the process ends, however it ends. Windows has no such lock of a folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as cause:
+            raise CorpusError(f"another run writes into {folder}: wait for its end, or give another folder") from cause
+        yield
+    finally:
+        os.close(handle)
+
+
 def begin(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest of a new or empty folder, or raise CorpusError that says what differs."""
     path = folder / MANIFEST
-    folder.mkdir(parents=True, exist_ok=True)
+    remove_left_over(folder)  # of a run that was killed
     if path.exists():
         begun = read(folder)
         if begun != manifest:
@@ -69,26 +99,48 @@ def read(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_bytes())
     except FileNotFoundError as cause:
         raise CorpusError(f"{folder} has no {MANIFEST}: it was not written by mha encode") from cause
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise CorpusError(f"{path} is not valid JSON: {cause}") from cause
     if not isinstance(manifest, dict) or manifest.get("format") != 1:
         raise CorpusError(f"{path} is of another format; expected format 1")
+    _check(path, manifest, _FIELDS)
+    _check(path, manifest["options"], _OPTIONS, "options.")
+    for name, known in (("precision", PRECISIONS), ("id_type", ID_TYPES.values())):
+        if manifest["options"][name] not in known:
+            raise CorpusError(f"{path}: options.{name} is not one of {', '.join(known)}; mha encode did not write this")
     return manifest
+
+
+def _check(path: Path, values: Mapping[str, Any], types: Mapping[str, Any], prefix: str = "") -> None:
+    """Raise CorpusError for a value that is missing, or of another type."""
+    for name, kind in types.items():
+        value = values.get(name, ...)
+        if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
+            what = "is missing" if value is ... else f"is {shortened(repr(value))}"
+            raise CorpusError(f"{path}: {prefix}{name} {what}; mha encode did not write this")
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Yield in words what differs between two manifests."""
     for name in ("model", "options"):
-        before, now = old.get(name, {}), new[name]
+        before, now = old[name], new[name]
         for key in {**before, **now}:
             if before.get(key) != now.get(key):
                 yield f"{name}: {key} was {before.get(key)}, now {now.get(key)}"
-    yield from _other_sources(old.get("sources", []), new["sources"])
+    yield from _other_sources(old["sources"], new["sources"])
+    for key in ("rows", "dim", "parts"):
+        if old[key] != new[key]:
+            yield f"{key} was {old[key]}, now {new[key]}"
 
 
 def _other_sources(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> Iterator[str]:
     if len(old) != len(new):
         yield f"sources: there were {len(old)} files, now {len(new)}"
-    changed = [f"{before['path']} (now {now['path']})" for before, now in zip(old, new, strict=False) if before != now]
+    pairs = zip(old, new, strict=False)
+    changed = [
+        f"{shortened(str(before.get('path') if isinstance(before, dict) else before))} (now {now['path']})"
+        for before, now in pairs
+        if before != now
+    ]
     if changed:
         yield f"sources: other contents in {', '.join(changed[:3])}" + (f" and {len(changed) - 3} more" if changed[3:] else "")

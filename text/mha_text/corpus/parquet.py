@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from .errors import CorpusError
+from .errors import CorpusError, shortened
 from .rows import ID_TYPES, Columns, Row, Scan, Span, checked, decoded
 
 _BATCH = 1024  # rows in memory
@@ -57,19 +58,31 @@ class Parquet:
             stop = file.metadata.num_rows if span.stop is None else span.stop
             groups, before = _row_groups(file.metadata, span.start, stop)
             skipped, remaining = span.start - before, stop - span.start
-            for batch in file.iter_batches(_BATCH, row_groups=groups, columns=columns.names, use_threads=False):
-                part = batch.slice(skipped, remaining)
-                skipped = max(0, skipped - batch.num_rows)
-                remaining -= part.num_rows
-                yield from _rows(part, columns, self.unit)
+            with readable(Path(span.path)):
+                for batch in file.iter_batches(_BATCH, row_groups=groups, columns=columns.names, use_threads=False):
+                    part = batch.slice(skipped, remaining)
+                    skipped = max(0, skipped - batch.num_rows)
+                    remaining -= part.num_rows
+                    yield from _rows(part, columns, self.unit)
 
 
 def _opened(path: Path) -> Any:
     library = pyarrow()
-    try:
+    with readable(path):
         return library.parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
-    except library.ArrowInvalid as cause:
-        raise CorpusError(f"{path} is not a Parquet file, or is truncated: {str(cause).partition(chr(10))[0]}") from cause
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raise CorpusError that names the file for whatever Arrow says of its contents, in a block that reads it."""
+    library = pyarrow()
+    try:
+        yield
+    except (library.ArrowException, OSError) as cause:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            raise  # of the system; Arrow's own have no number
+        reason = shortened(str(cause).partition("\n")[0])
+        raise CorpusError(f"{path} is not a Parquet file, or is damaged: {reason}") from cause
 
 
 def _row_groups(metadata: Any, start: int, stop: int) -> tuple[list[int], int]:

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 from .errors import CorpusError
 from .rows import Columns, Scan, Span
@@ -101,10 +102,23 @@ class Plan:
 def scan(columns: Columns, numbered: tuple[int, Source, int]) -> tuple[int, Scanned]:
     """Read a file once; returns its number too. Raises CorpusError if it is not what its suffix says, or has no such column."""
     number, source, step = numbered
+    if source.path.exists() and not source.path.is_file():
+        raise CorpusError(f"{source.path} is a pipe or a device, which can be read only once; expected a file")
     if not source.path.is_file():
         raise FileNotFoundError(
             f"{source.path} is not on {platform.node()}: every worker must find texts, model and output under the same paths"
         )
     rows = FORMATS[source.format].scan(source.path, columns, step)
-    with source.path.open("rb") as file:
-        return number, Scanned(source, rows, hashlib.file_digest(file, "sha256").hexdigest())
+    sha256 = digest_of(None, (number, source.path))[1]
+    assert sha256 is not None
+    return number, Scanned(source, rows, sha256)
+
+
+def digest_of(_: None, numbered: tuple[int, Path]) -> tuple[int, str | None]:
+    """Return the number of a file, and the sha256 of its contents; None if it is gone."""
+    number, path = numbered
+    try:
+        with path.open("rb") as file:
+            return number, hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return number, None

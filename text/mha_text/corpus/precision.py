@@ -20,6 +20,9 @@ class Precision:
     """A function from vectors to the stored numbers, (n, width), and the scale of each vector, (n,), or None."""
     restore: Callable[[Any, Any, int], Any]
     """A function from the stored numbers, the scales and d to vectors."""
+    packed: int = 1
+    """How many numbers of a vector are in one stored number."""
+    has_scale: bool = False
     encoding: str = "PLAIN"
     """The encoding of Parquet, in which an integer of 8 bits takes 32 in plain encoding."""
 
@@ -58,8 +61,8 @@ _PACKED = "DELTA_BINARY_PACKED"
 PRECISIONS: Mapping[str, Precision] = {
     "float32": Precision("float32", lambda x: (x, None), lambda stored, scale, dim: stored),
     "float16": Precision("float16", _float16, lambda stored, scale, dim: stored.astype("float32")),
-    "int8": Precision("int8", _int8, lambda stored, scale, dim: stored.astype("float32") * scale[:, None], _PACKED),
-    "binary": Precision("uint8", _binary, _signs, _PACKED),
+    "int8": Precision("int8", _int8, lambda stored, scale, dim: stored.astype("float32") * scale[:, None], 1, True, _PACKED),
+    "binary": Precision("uint8", _binary, _signs, 8, False, _PACKED),
 }
 """By name. int8: the numbers divided by the scale of their vector, its largest magnitude / 127, and rounded. binary: the signs
 of the numbers, 8 in a byte, the first in the highest bit; they are restored as 1 and -1.

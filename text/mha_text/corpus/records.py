@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import CorpusError
+from .errors import CorpusError, shortened
 from .rows import Columns, Row, Scan, Span, checked, decoded, type_of_ids
 
 _LONGEST = 1 << 26
@@ -121,12 +121,12 @@ def _json_reader(path: str, header: str, columns: Columns) -> Callable[[str], Ro
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError) as error:
-            return Row("", None, f"not valid JSON: {error}")
+            return Row("", None, shortened(f"not valid JSON: {error}"))
         if not isinstance(fields, dict):
             return Row("", None, f"holds a JSON {type(fields).__name__}; expected an object with the field {columns.text!r}")
         for name in columns.names:
             if name not in fields:
-                return Row("", None, f"has no field {name!r}: its fields are {', '.join(fields)}")
+                return Row("", None, shortened(f"has no field {name!r}: its fields are {', '.join(fields)}"))
         return checked(fields[columns.text], fields[columns.id] if columns.id is not None else None, columns)
 
     return read
@@ -138,11 +138,14 @@ def _csv_reader(delimiter: str) -> Callable[[str, str, Columns], Callable[[str],
         return next(csv.reader([row.lstrip("\r\n")], delimiter=delimiter, strict=True), [])
 
     def reader(path: str, header: str, columns: Columns) -> Callable[[str], Row]:
-        names = values(header)
+        try:
+            names = values(header)
+        except csv.Error as error:  # such as lines that end with \r alone, which are all in one
+            raise CorpusError(f"{path}: the header is not valid CSV, whose lines end with \\n or \\r\\n: {error}") from error
         for name in columns.names:
             if names.count(name) != 1:
                 many = "no column" if name not in names else "more than one column"
-                raise CorpusError(f"{path} has {many} {name!r}: its columns are {', '.join(names)}")
+                raise CorpusError(f"{path} has {many} {name!r}: its columns are {shortened(', '.join(names))}")
         places = [names.index(name) for name in (columns.text, columns.id) if name is not None]
 
         def read(row: str) -> Row:

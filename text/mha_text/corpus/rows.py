@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .errors import shortened
+
 ID_TYPES: dict[type, str] = {int: "int64", str: "string"}
 """The types that an id may have, and the names by which Arrow knows them."""
 
@@ -66,10 +68,13 @@ def checked(text: Any, id: Any, columns: Columns) -> Row:
         return Row("", id, f"{columns.text} is {_kind(text)}")
     if columns.id is not None and type(id) not in ID_TYPES:
         return Row("", None, f"{columns.id} is {_kind(id)}; an id is an integer or a string")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return Row("", id, f"{columns.text} cannot be written as UTF-8: {error.reason} at character {error.start + 1}")
+    for name, value in ((columns.text, text), (columns.id, id)):
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                reason = f"{name} cannot be written as UTF-8: {error.reason} at character {error.start + 1}"
+                return Row("", None if value is id else id, shortened(reason))
     return Row(text, id)
 
 

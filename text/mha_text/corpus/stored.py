@@ -10,10 +10,9 @@ from typing import Any
 
 from mha_core.shared import atomic_file
 
-from .errors import CorpusError
-from .manifest import SUCCESS, read
-from .parquet import pyarrow
-from .precision import PRECISIONS
+from .errors import CorpusError, shortened
+from .manifest import SUCCESS, digest, read
+from .parts import Layout, Report, read_part
 from .rows import Columns
 
 _BLOCK = 4096  # vectors in memory
@@ -30,7 +29,10 @@ class StoredVectors:
     columns: Columns
     """The columns of the texts and their ids, as far as they are known."""
     blocks: Callable[[], Iterator[tuple[Sequence[Any], Any]]]
-    """Yields ids, and vectors as NumPy arrays (n, d) in float32, for up to 4096 vectors at a time."""
+    """Yields ids, and vectors as NumPy arrays (n, d) in float32, for up to 4096 vectors at a time.
+
+    Raises CorpusError if a file is damaged, at the latest after its last block.
+    """
     truncate_dim: int | None = None
     """The option with which they were encoded, as far as it is known."""
 
@@ -42,6 +44,8 @@ def stored_vectors(path: str | Path) -> StoredVectors:
         return _of_folder(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; expected a .npy file, or a folder that mha encode wrote")
+    if not path.is_file():
+        raise CorpusError(f"{path} is a pipe or a device; expected a .npy file, or a folder that mha encode wrote")
     return _of_npy(path)
 
 
@@ -77,14 +81,18 @@ def _of_npy(path: Path) -> StoredVectors:
 
     try:
         array = numpy.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as cause:
-        raise CorpusError(f"{path} is not a .npy file of numbers: {cause}") from cause
+    except OSError:
+        raise
+    except Exception as cause:  # NumPy evaluates the header as Python, with errors of many kinds
+        raise CorpusError(f"{path} is not a .npy file of numbers: {shortened(str(cause))}") from cause
     if array.ndim != 2 or array.dtype.kind != "f":
         raise CorpusError(f"{path} holds {array.dtype} of shape {array.shape}; expected floating numbers of shape (n, d)")
 
     def blocks() -> Iterator[tuple[Sequence[Any], Any]]:
         for start in range(0, len(array), _BLOCK):
             block = numpy.array(array[start : start + _BLOCK], dtype=numpy.float32)
+            if not (finite := numpy.isfinite(block).all(axis=1)).all():
+                raise CorpusError(f"{path}, row {start + int(finite.argmin()) + 1}: the vector has NaN or infinity")
             yield range(start, start + len(block)), block
 
     return StoredVectors(array.shape[0], array.shape[1], Columns(), blocks)
@@ -94,19 +102,22 @@ def _of_folder(folder: Path) -> StoredVectors:
     manifest = read(folder)
     if not (folder / SUCCESS).exists():
         raise CorpusError(f"{folder} is not whole: run mha encode again, which goes on where it stopped")
-    precision, dim = PRECISIONS[manifest["options"]["precision"]], manifest["dim"]
+    options = manifest["options"]
+    layout = Layout(options["id_type"], options["precision"], manifest["dim"], digest(manifest))
     names = sorted(path for path in folder.glob("part-*.parquet"))
     if len(names) != manifest["parts"]:
         raise CorpusError(f"{folder} has {len(names)} parts; its manifest says {manifest['parts']}")
 
     def blocks() -> Iterator[tuple[Sequence[Any], Any]]:
-        library = pyarrow()
+        rows = 0
         for path in names:
-            with library.parquet.ParquetFile(path, pre_buffer=False) as file:
-                for batch in file.iter_batches(_BLOCK, use_threads=False):
-                    stored = batch.column("vector").flatten().to_numpy().reshape(batch.num_rows, -1)
-                    scale = batch.column("scale").to_numpy() if "scale" in batch.schema.names else None
-                    yield batch.column("id").to_pylist(), precision.restore(stored, scale, dim)
+            for each in read_part(path, layout):
+                if isinstance(each, Report):
+                    rows += each.texts + len(each.rejected)
+                else:
+                    yield each
+        if rows != manifest["rows"]:
+            raise CorpusError(f"{folder} has parts of {rows} rows; its manifest says {manifest['rows']}")
 
-    options = manifest["options"]
-    return StoredVectors(manifest["rows"], dim, Columns(options["column"], options["id"]), blocks, options["truncate_dim"])
+    columns = Columns(options["column"], options["id"])
+    return StoredVectors(manifest["rows"], layout.dim, columns, blocks, options["truncate_dim"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import mmap
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,9 +79,16 @@ def read_text(path: Path) -> str:
         raise ModelError(f"{path} is not text in UTF-8: {cause.reason} at byte {cause.start}") from cause
 
 
+def check_regular(path: Path) -> Path:
+    """Return the path of a file. Raises ModelError for a pipe or a device, which might never end; not for what is missing."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ModelError(f"{path} is a pipe or a device; expected a file")
+    return path
+
+
 def _contents(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return check_regular(path).read_bytes()
     except FileNotFoundError as cause:
         raise ModelError(f"{path} is missing: {_listing(path.parent)}") from cause
     except OSError as cause:
@@ -96,8 +103,12 @@ def field(config: Mapping[str, Any], path: Path, name: str, kind: type = int, *,
     kinds = (int, float) if kind is float else kind
     if not isinstance(value, kinds) or isinstance(value, bool) != (kind is bool):
         raise ModelError(f"{path}: {name} is {value!r}; expected {kind.__name__}")
-    if isinstance(value, int | float) and kind is not bool and not least <= value < math.inf:
-        raise ModelError(f"{path}: {name} is {value}; expected at least {least}" + ("" if kind is int else ", and finite"))
+    if isinstance(value, int | float) and kind is not bool:
+        most = 2**63 if kind is int else sys.float_info.max
+        if not least <= value <= most:
+            shown, limit = str(value), f"at least {least}, and finite" if kind is float else f"at least {least}"
+            shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
+            raise ModelError(f"{path}: {name} is {shown}; expected {'at most 2^63' if kind is int and value > most else limit}")
     return value
 
 
@@ -202,7 +213,7 @@ class _Shard:
     def __init__(self, path: Path) -> None:
         from safetensors import SafetensorError, safe_open
 
-        self.path = path
+        self.path = check_regular(path)
         if not path.is_file():
             raise ModelError(f"{path} is missing: {_listing(path.parent)}")
         try:

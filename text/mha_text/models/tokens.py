@@ -65,7 +65,6 @@ class Tokenizer:
         settings = read_json(folder / "sentence_bert_config.json", optional=True)
         special = 0 if chat is not None else tokenizer.num_special_tokens_to_add(is_pair=pairs)
         limit = _limit(folder, settings, special, max_positions)
-        tokenizer.no_padding()
         tokenizer.enable_truncation(limit, direction=side)
         is_lower = settings.get("do_lower_case", False) is True
         if is_lower:
@@ -138,12 +137,15 @@ class Tokenizer:
 
 
 def read_library(path: Path) -> Any:
-    """Return the ``tokenizers.Tokenizer`` of tokenizer.json."""
+    """Return the ``tokenizers.Tokenizer`` of tokenizer.json, without the padding and the truncation that it may ask for."""
     from tokenizers import Tokenizer as Library
 
     read_json(path)
     with _named(f"{path} cannot be read by tokenizers"):
-        return Library.from_file(str(path))
+        tokenizer = Library.from_file(str(path))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def check_text(name: str, text: object) -> None:

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from mha_core.cli.tables import SafeConsole
+
 from .maps import AttentionMaps, Choice, Head
 
 _LABEL = 14  # greatest width of a token, in columns
@@ -22,7 +24,7 @@ _RAMP = (234, 235, 236, 237, 60, 61, 67, 110, 144, 179, 222)
 
 def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) -> None:
     """Print a row per token: its weights, and the largest ones written out. By default it shows the most telling head."""
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or SafeConsole(highlight=False, soft_wrap=True)
     layer, head = choice.one(maps)
     weights = maps.of(layer, head)
     wrapped = not console.is_terminal  # a terminal would break words
