@@ -19,7 +19,7 @@ from .dispatch.kernels import imported
 from .dispatch.registry import registry
 from .dispatch.selection import backend_of, backend_without_arrays, check_floating, check_name, find_backend
 from .distributed.engine import Engine, engine_of
-from .layers.atomic import atomic_file, remove_left_over
+from .layers.atomic import atomic_file, lock, remove_left_over
 from .layers.base import Layer
 from .layers.norm import Norm
 from .ops import check

@@ -48,14 +48,15 @@ def _replacing(path: Path, mode: int | None) -> Iterator[BinaryIO]:
     target = path.resolve()
     try:
         remove_left_over(target.parent, _stem(target))
-        handle, temporary = _temporary(target)
+        handle, temporary = _temporary(target, 0o666 if mode is None else 0o600)
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
-            os.chmod(temporary, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
+            if mode is not None:
+                os.chmod(temporary, stat.S_IMODE(mode))
             if os.name != "nt":
                 os.replace(temporary, target)  # while it is locked
         if os.name == "nt":
@@ -91,14 +92,19 @@ def _stem(target: Path) -> str:
     return target.name if len(name) <= _LONGEST else hashlib.sha256(name).hexdigest()
 
 
-def _temporary(target: Path) -> tuple[int, str]:
-    """Return a new file beside ``target``, opened and locked for as long as it is open, and its name."""
-    import tempfile  # takes 2 ms; imported only to write a file
+def _temporary(target: Path, mode: int) -> tuple[int, str]:
+    """Return a new file beside ``target``, opened and locked for as long as it is open, and its name.
 
+    Its permissions are those of ``mode`` that the process's umask allows. To ask for a umask is to change it, for all threads.
+    """
     while True:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{_stem(target)}.", suffix=".part")
-        if _lock(handle) is not False and os.fstat(handle).st_nlink:
-            return handle, name
+        name = target.parent / f".{_stem(target)}.{os.urandom(4).hex()}.part"
+        try:
+            handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+        except FileExistsError:
+            continue
+        if lock(handle) is not False and os.fstat(handle).st_nlink:
+            return handle, str(name)
         os.close(handle)  # another process took it for left over before it was locked
 
 
@@ -112,7 +118,7 @@ def remove_left_over(folder: Path, name: str | None = None) -> None:
         with suppress(OSError):  # gone, or another user's
             handle = os.open(leftover, os.O_RDWR)
             try:
-                is_left_over = _lock(handle)
+                is_left_over = lock(handle)
                 if is_left_over and os.name != "nt":
                     leftover.unlink()  # while it is locked: its writer, if there is one, then sees that it is gone
             finally:
@@ -121,7 +127,7 @@ def remove_left_over(folder: Path, name: str | None = None) -> None:
                 leftover.unlink()
 
 
-def _lock(handle: int) -> bool | None:
+def lock(handle: int) -> bool | None:
     """Lock an open file. Return False if another process has it locked, None if the file system has no locks.
 
     Windows needs none: it does not remove an open file.
@@ -141,9 +147,3 @@ def _lock(handle: int) -> bool | None:
 
 def _unwritable(path: Path, error: OSError) -> OSError:
     return type(error)(f"{path} cannot be written: {error.strerror}")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -40,7 +41,7 @@ class Worker:
         self.name = name
         spawn = multiprocessing.get_context("spawn")
         self._pipe, far_end = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(far_end, build, arguments), daemon=True)
+        self._process = spawn.Process(target=_serve, args=(far_end, build, arguments, os.getpid()), daemon=True)
         with _uninterrupted():
             self._process.start()
         far_end.close()  # now a dead process closes the pipe
@@ -131,11 +132,22 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection, build: Callable[..., Work], arguments: tuple[Any, ...]) -> None:
+def _end_with(parent: int) -> None:
+    """Let Linux kill this process when its parent ends: while it is suspended, it does not see that the pipe is closed."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it ended before
+            sys.exit()
+
+
+def _serve(pipe: Connection, build: Callable[..., Work], arguments: tuple[Any, ...], parent: int) -> None:
     """Answer requests until the pipe is closed.
 
     None asks for the result of one call, a number for the time of that many, and a pair (build, arguments) replaces the work.
     """
+    _end_with(parent)
     work: Work | None = None
     while True:
         try:

@@ -1,12 +1,15 @@
 """Contenders are timed each in its own process, stopped while others run, in samples that are long enough."""
 
 import os
+import select
 import signal
 import statistics
+import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
+import processes
 import pytest
 import sample_contenders as sample
 
@@ -49,6 +52,27 @@ def test_a_waiting_contender_is_stopped():
             stopped = os.waitid(os.P_PID, number, os.WSTOPPED | os.WNOHANG)
         assert stopped is not None and stopped.si_status == signal.SIGSTOP
         assert a.time(1) > 0
+
+
+KILLED = """
+import os, signal, sys
+import sample_contenders as sample
+from mha_conformance.bench.worker import Worker
+if __name__ == "__main__":
+    with Worker("a", sample.process) as a:
+        print(a.answer(), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_killed_benchmark_leaves_no_stopped_process(tmp_path):
+    (tmp_path / "program.py").write_text(KILLED)
+    number = int(processes.run([sys.executable, tmp_path / "program.py"], status=-signal.SIGKILL, timeout=60).stdout)
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(number)
+        assert select.select([handle], [], [], 10)[0], "the process is still there"
+        os.close(handle)
 
 
 def test_the_order_of_turns_alternates(tmp_path):

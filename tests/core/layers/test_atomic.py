@@ -170,3 +170,16 @@ def test_files_that_only_look_alike_stay(tmp_path):
         (tmp_path / name).touch()
     write(tmp_path / "x.npy")
     assert names(tmp_path) == sorted([*alike, "x.npy"])
+
+
+def test_the_umask_is_never_changed(tmp_path, monkeypatch):
+    """All threads of a process share it: a file that another one makes meanwhile would be writable for everybody."""
+    before = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("umask was called"))
+        with atomic_file(tmp_path / "x") as file:
+            file.write(b"x")
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640

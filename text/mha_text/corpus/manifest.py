@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mha_core.shared import atomic_file, remove_left_over
+from mha_core.shared import atomic_file, lock, remove_left_over
 
 from .errors import CorpusError, shortened
 from .parquet import pyarrow
@@ -40,20 +40,16 @@ def digest(manifest: Mapping[str, Any]) -> str:
 def held(folder: Path) -> Iterator[None]:
     """Make this the only run that writes into a folder, which is created. Raises CorpusError if another one does already.
 
-    The system releases the folder when the process ends, however it ends. Windows has no such lock of a folder.
+    The system releases the folder when the process ends, however it ends. Windows, and some file systems, have no such lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":
         yield
         return
-    import fcntl
-
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as cause:
-            raise CorpusError(f"another run writes into {folder}: wait for its end, or give another folder") from cause
+        if lock(handle) is False:
+            raise CorpusError(f"another run writes into {folder}: wait for its end, or give another folder")
         yield
     finally:
         os.close(handle)
