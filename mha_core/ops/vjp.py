@@ -81,7 +81,8 @@ def traced(
     places: list[Path] = [()] if holds_weights else []
     places += ((name,) for name in _names(what, len(arguments)))
     backend = _backend((*values, dict(options)))
-    tape = backend.recording.xp.tape()
+    space = backend.recording.xp
+    tape = space.tape()
     fixed = _FIXED.get(what, frozenset()) if not holds_weights else frozenset()
 
     def is_wanted(name: str, at: int) -> bool:
@@ -90,7 +91,7 @@ def traced(
         return name not in fixed and (wrt is None or wrt(name))
 
     def leaf(x: Any, wanted: bool) -> Any:
-        return backend.recording.xp.leaf(tape, x) if wanted and backend.is_floating(x.dtype) else x
+        return space.leaf(tape, x) if wanted and backend.is_floating(x.dtype) else x
 
     def with_leaves(at: int, value: Any) -> Any:
         return map_placed(value, lambda path, x: leaf(x, is_wanted(dotted(path), at)), places[at], learned=True)

@@ -114,6 +114,7 @@ LEFT_OUT = {
     "mha_numpy.tasks": "which thread computes what",
     "mha_numpy.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
     "mha_numpy.threads": "which thread computes what",
+    "mha_numpy.version": "whether an array was written to, which test_tape judges",
     "mha_torch.compiled": "no kernel: how torch.compile records calls",
     "mha_torch.onednn": "a choice by speed: the kernel is the library's product",
     "mha_torch.recompute": "records attention for the autograd of torch; other modules compute the numbers",

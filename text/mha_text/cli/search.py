@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def run(
             f"the vectors of {corpus} have {stored.dim} numbers, those of the model {vectors.shape[1]}: "
             f"another model made them{cut}"
         )
-    if not encoder.backend.xp.all(encoder.backend.xp.isfinite(vectors)):
+    if not all(map(math.isfinite, encoder.backend.to_numpy(vectors).ravel().tolist())):
         raise ModelError("the vectors of the queries have NaN or infinity: the model's weights or its dtype are at fault")
     results = semantic_search(vectors, stored, top_k)
     named = {hit.id for hits in results for hit in hits}
