@@ -89,10 +89,10 @@ def gradients(xp: Namespace, results: Mapping[Node, Any], *, once: bool = False)
     while waiting:
         _, node = heapq.heappop(waiting)  # the latest: every result that depends on it has been passed already
         d = sums.pop(node)
-        d = d if node.dtype is None else xp.astype(d, node.dtype, copy=False)
         if not node.parents:
-            leaves[node] = d if node in fresh else xp.asarray(d, copy=True)
+            leaves[node] = xp.astype(d, node.dtype, copy=node not in fresh)
             continue
+        d = d if node.dtype is None else xp.astype(d, node.dtype, copy=False)
         assert node.pull is not None
         pull = node.pull
         if once:

@@ -205,6 +205,7 @@ def test_a_command_that_is_killed_goes_on_when_it_is_repeated(folder, quiet, tmp
     process = corpus_kills.start(folder / "corpus", out, folder / "model")
     wait_until(lambda: any(out.glob("part-*")) or process.poll() is not None)
     kill(process)
+    process.wait()  # for the system to release the folder
     assert corpus_kills.encode(None, folder / "corpus", out, folder / "model").reused > 0
     assert contents(out) == quiet
     corpus_kills.kill_all(process)
