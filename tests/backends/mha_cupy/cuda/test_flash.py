@@ -5,14 +5,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cuda_kernels import DTYPES, needs_compiler, without_time_limits
+from cuda_kernels import DTYPES, needs_compiler
 from cuda_on_host import judging, launched
-from hypothesis import given
-from hypothesis import strategies as st
 
 import mha_core as mha
 from mha_core.ops.attend_vjp import attention_gradients
-from mha_cupy.attention import flash, flash_config, flash_vjp
+from mha_cupy.attention import flash
 
 pytestmark = needs_compiler
 on_host, drawn, judge = (partial(function, "flash_on_host") for function in (judging.on_host, judging.drawn, judging.judge))
@@ -140,41 +138,6 @@ def test_gradients_are_sums_of_several_blocks(rng, normal):
     judging.judge_gradients("flash_on_host", rng, query, key, key)
     assert [launch.kernel for launch in launched] == ["row_terms", "flash_vjp", "flash_vjp"] * 2
     assert all(launch.grid > 2 * 2 for launch in launched if launch.kernel == "flash_vjp"), "one block has it all"
-
-
-# the launch configuration
-
-
-@without_time_limits
-@given(st.integers(1, 256), st.integers(1, 256), st.integers(1, 10**6), st.booleans())
-def test_a_thread_block_fits_the_rows_and_the_smallest_gpu(dim, value_dim, rows, plain):
-    block = flash_config.thread_block(dim, value_dim, rows, plain=plain)
-    assert block.rows == 16 or block.rows < 2 * rows or (block.rows == 64 and rows > 32)
-    assert block.keys % 16 == 0
-    shared = 2 * ((block.rows + block.keys) * flash_config.pitch(dim) + block.keys * flash_config.pitch(value_dim))
-    assert shared <= GPU_WITH_LEAST_SHARED_MEMORY
-
-
-@without_time_limits
-@given(st.integers(1, 128), st.integers(1, 128), st.integers(1, 10**6))
-def test_a_thread_block_of_gradients_fits_the_smallest_gpu(dim, value_dim, count):
-    warps, step = flash_vjp.own_and_step(dim, value_dim, count)
-    assert warps == 4 or 16 * warps < 2 * max(count, 16)
-    assert step % 16 == 0
-    assert flash_vjp.shared_bytes(dim, value_dim, warps, step) <= GPU_WITH_LEAST_SHARED_MEMORY
-
-
-@without_time_limits
-@given(st.integers(1, 10**4), st.integers(1, 10**6), st.sampled_from([1, 17, 100]), st.integers(1, 200))
-def test_keys_are_split_only_if_the_gpu_is_idle_and_keys_are_many(blocks, num_keys, rows, multiprocessors):
-    block = flash_config.thread_block(128, 128, rows, plain=True)
-    splits = flash_config.num_splits(blocks, num_keys, block, multiprocessors)
-    assert splits == 1 or (splits * blocks * block.warps <= 8 * multiprocessors and num_keys // splits >= 4 * block.keys)
-
-
-def test_one_query_of_one_head_occupies_the_whole_gpu():
-    _, splits = flash_config.block_and_splits((1, 1, 1, 1, 128), (10**6, 128), plain=True, multiprocessors=132)
-    assert splits == 8 * 132
 
 
 class Devices:
