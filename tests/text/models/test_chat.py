@@ -8,6 +8,8 @@ import tiny_models
 from cross_models import language_model, reranker
 from tiny_models import edit
 
+from mha_text.models import chat
+
 refused = partial(tiny_models.refused, kind="CrossEncoder")
 pytestmark = pytest.mark.filterwarnings("ignore::mha_text.TruncationWarning")
 
@@ -78,3 +80,12 @@ def test_a_template_that_is_asked_for_must_be_there(copied):
 
 def test_a_language_model_without_its_answers_is_refused(tmp_path):
     refused(language_model(tmp_path), "has no token 'yes' or no token 'no', whose logits make the score")
+
+
+def test_a_jinja2_whose_sandbox_is_not_safe_is_refused(copied, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "3.1.5")
+    chat._environment.cache_clear()
+    refused(
+        copied, "ImportError: chat templates need a newer jinja2, whose sandbox is safe: pip install --upgrade 'jinja2>=3.1.6'"
+    )
+    chat._environment.cache_clear()
