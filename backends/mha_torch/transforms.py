@@ -29,8 +29,7 @@ def value_and_grad(function: Callable[..., Any], arrays: Sequence[Tensor]) -> tu
     try:
         with torch.enable_grad():
             # views: torch refuses to copy them with copy.deepcopy, or to write to them, where the gradient would be lost
-            leaves = [x if inside and x.requires_grad else x.detach().requires_grad_() for x in arrays]
-            inputs = [x.view_as(x) for x in leaves]
+            inputs = [(x if inside and x.requires_grad else x.detach().requires_grad_()).view_as(x) for x in arrays]
             value, other = function(inputs)
     finally:
         _differentiating.reset(token)

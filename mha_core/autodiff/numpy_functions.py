@@ -44,7 +44,7 @@ def _spread(name: str) -> Callable[..., Any]:
 
     def spread(space: Any, a: Any, axis: Any = None, ddof: float = 0, keepdims: bool = False, correction: Any = None) -> Any:
         if ddof and correction is not None:
-            raise ValueError(f"numpy.{name} takes ddof or correction, not both")
+            raise ValueError(f"{name}: both ddof and correction are given; expected one of them")
         return getattr(space, name)(a, axis=axis, keepdims=keepdims, correction=ddof if correction is None else correction)
 
     return spread
@@ -72,13 +72,13 @@ def _take_along_axis(space: Any, arr: Any, indices: Any, axis: int | None = -1) 
 def _clip(space: Any, a: Any, a_min: Any = ..., a_max: Any = ..., min: Any = ..., max: Any = ...) -> Any:
     older, newer = ([x for x in pair if x is not ...] for pair in ((a_min, a_max), (min, max)))
     if len(older) == 1 or (older and newer):
-        raise TypeError("numpy.clip takes a_min and a_max together, or min and max")
+        raise TypeError("clip: expected a_min and a_max together, or min and max")
     return space.clip(a, *(older or (None if x is ... else x for x in (min, max))))
 
 
 def _where(space: Any, condition: Any, x: Any = None, y: Any = None) -> Any:
     if x is None or y is None:
-        raise TypeError("numpy.where of a condition whose gradient is recorded: there is no rule for its derivative")
+        raise TypeError("where of one array whose gradient is recorded has no rule: give both x and y")
     return space.where(condition, x, y)
 
 

@@ -144,7 +144,7 @@ def encode_corpus(
     layout = Layout(plan.id_type, precision, facts.dim, manifests.digest(manifest))
     job = Job(load, facts.sha256, folder, base, options, layout)
     total, reused, begun = Report.sum(()), 0, time.monotonic()
-    with manifests.held(folder):
+    with manifests.locked(folder):
         manifests.begin(folder, manifest)
         try:
             for done in _with_bar(execute(encode_part, job, plan.parts()), plan, folder, progress):
@@ -179,7 +179,8 @@ def _check_unchanged(plan: Plan, folder: Path, execute: Execute) -> None:
             if any(span.path in changed for span in part.spans):
                 (folder / part.name).unlink(missing_ok=True)
         raise CorpusError(
-            f"{min(changed)} was changed while it was encoded, so {folder} is not whole; the parts made of it are removed"
+            f"{min(changed)} was changed while it was encoded, so {folder} is not whole, and the parts made of it "
+            "are removed: give another folder, or the file as it was"
         )
 
 

@@ -86,7 +86,7 @@ def encode_part(job: Job, part: Part) -> Done:
     from numpy import isfinite
 
     if len(texts) + len(rejected) != part.rows:
-        raise CorpusError(f"{part.spans[-1].path} was changed while it was encoded: it has other rows than before")
+        raise CorpusError(f"{part.spans[-1].path} was changed while it was encoded, and has other rows than before: run again")
     encoder = _encoder(job)
     prompt, tokens, cut = options.prompt or "", list[list[int]](), 0
     for start in range(0, len(texts), _TEXTS):

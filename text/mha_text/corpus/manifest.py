@@ -37,7 +37,7 @@ def digest(manifest: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Make this the only run that writes into a folder, which is created. Raises CorpusError if another one does already.
 
     The system releases the folder when the process ends, however it ends. Windows, and some file systems, have no such lock.
@@ -103,7 +103,9 @@ def read(folder: Path) -> dict[str, Any]:
     _check(path, manifest["options"], _OPTIONS, "options.")
     for name, known in (("precision", PRECISIONS), ("id_type", ID_TYPES.values())):
         if manifest["options"][name] not in known:
-            raise CorpusError(f"{path}: options.{name} is not one of {', '.join(known)}; mha encode did not write this")
+            raise CorpusError(
+                f"{path}: options.{name} is not one of {', '.join(known)}; mha encode did not write this; give another folder"
+            )
     return manifest
 
 
@@ -113,7 +115,7 @@ def _check(path: Path, values: Mapping[str, Any], types: Mapping[str, Any], pref
         value = values.get(name, ...)
         if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
             what = "is missing" if value is ... else f"is {shortened(repr(value))}"
-            raise CorpusError(f"{path}: {prefix}{name} {what}; mha encode did not write this")
+            raise CorpusError(f"{path}: {prefix}{name} {what}; mha encode did not write this; give another folder")
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

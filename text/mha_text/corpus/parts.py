@@ -111,7 +111,7 @@ def read_part(path: Path, layout: Layout) -> Iterator[Report | tuple[Sequence[An
         if job != layout.job:
             raise CorpusError(f"{path} was written for another corpus, model or options than {path.parent} says")
         if not file.schema_arrow.equals(layout.schema()):
-            raise CorpusError(f"{path} has other columns than mha encode writes")
+            raise CorpusError(f"{path} has other columns than mha encode writes: run mha encode again")
         yield report
         checksum, rows = _Checksum(), 0
         for batch in file.iter_batches(_BLOCK, use_threads=False):
@@ -122,7 +122,7 @@ def read_part(path: Path, layout: Layout) -> Iterator[Report | tuple[Sequence[An
             rows += batch.num_rows
             yield ids, precision.restore(stored, scale, layout.dim)
     if rows != report.texts or checksum.hex() != sha256:
-        raise CorpusError(f"{path} is damaged: its rows are not those that were written")
+        raise CorpusError(f"{path} is damaged: its rows are not those that were written; run mha encode again")
 
 
 def read_report(path: Path, layout: Layout) -> Report | None:
@@ -145,4 +145,6 @@ def _report(path: Path, metadata: bytes) -> tuple[Report, str, str]:
         texts, tokens, cut = (int(fields[name]) for name in ("texts", "tokens", "cut"))
         return Report(texts, tokens, cut, rejected), str(fields["job"]), str(fields["sha256"])
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as cause:
-        raise CorpusError(f"{path} was not written by mha encode, or is damaged: its metadata are wrong") from cause
+        raise CorpusError(
+            f"{path} was not written by mha encode, or is damaged: its metadata are wrong; run mha encode again"
+        ) from cause

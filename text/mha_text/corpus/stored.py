@@ -117,7 +117,7 @@ def _of_folder(folder: Path) -> StoredVectors:
                 else:
                     yield each
         if rows != manifest["rows"]:
-            raise CorpusError(f"{folder} has parts of {rows} rows; its manifest says {manifest['rows']}")
+            raise CorpusError(f"{folder} has parts of {rows} rows; its manifest says {manifest['rows']}; run mha encode again")
 
     columns = Columns(options["column"], options["id"])
     return StoredVectors(manifest["rows"], layout.dim, columns, blocks, options["truncate_dim"])
