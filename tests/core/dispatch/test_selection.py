@@ -309,3 +309,17 @@ def test_every_array_of_a_mask_is_checked_also_two_of_one_kind():
     mask = mha.array_mask(strict.ones((2, 2), dtype=strict.bool)) & mha.array_mask(np.ones((2, 2), dtype=bool))
     with pytest.raises(mha.BackendMismatch, match=r"^mask is a array_api_strict.*query is a numpy"):
         mha.scaled_dot_product_attention(X, X, X, mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("n", "error", "message"),
+    [
+        (0, ValueError, "n is 0; expected at least 1 thread, or None"),
+        (2**70, ValueError, f"n is {2**70}; expected at most 4096 threads"),
+        (True, TypeError, "n is bool; expected an int, the number of threads, or None"),
+        (1.5, TypeError, "n is float; expected an int, the number of threads, or None"),
+    ],
+)
+def test_a_number_of_threads_that_cannot_be_is_refused(n, error, message):
+    with pytest.raises(error, match=message):
+        mha.set_num_threads(n)

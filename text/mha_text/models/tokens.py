@@ -137,14 +137,13 @@ class Tokenizer:
 
 
 def read_library(path: Path) -> Any:
-    """Return the ``tokenizers.Tokenizer`` of tokenizer.json, without the padding and the truncation that it may ask for."""
+    """Return the ``tokenizers.Tokenizer`` of tokenizer.json, without the padding that it may ask for."""
     from tokenizers import Tokenizer as Library
 
     read_json(path)
     with _named(f"{path} cannot be read by tokenizers"):
         tokenizer = Library.from_file(str(path))
     tokenizer.no_padding()
-    tokenizer.no_truncation()
     return tokenizer
 
 
