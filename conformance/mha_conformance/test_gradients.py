@@ -35,7 +35,7 @@ pytestmark = pytest.mark.promise(0)
 OP = "attention_vjp"
 ROWS: dict[str, Row] = {
     **{name: row for name, row in FEATURES.items() if name != "lse"},
-    "weight_dropout": {"weight_dropout": "keep"},
+    "weight_dropout": {"weight_dropout": 0.25},
     "d_lse": {"towards": "both"},
     "d_bias": {"bias": "heads", "d_bias": True},
     "d_sink": {"sink": "small", "d_sink": True},

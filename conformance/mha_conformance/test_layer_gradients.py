@@ -57,7 +57,7 @@ def test_multi_head_attention(judge: Judge, kv_heads: int, options: str) -> None
 def test_rotary_attention(judge: Judge, interleaved: bool) -> None:
     """The tables of the rotary embedding have no gradients."""
     axes = {"kv_heads": 2, "groups": 2, "rotary": "interleaved" if interleaved else "halves"}
-    judge_gradients(judge, "multi_head_attention", queries=5, band="causal", offset="3", **axes)
+    judge_gradients(judge, "multi_head_attention", queries=5, band="causal", offset=3, **axes)
 
 
 @NORM_FIRST

@@ -221,8 +221,6 @@ def test_a_mutated_kernel_is_found_and_a_right_one_is_not(tmp_path):
         "np.subtract(out, p, out=out)",
         "--dtypes",
         "float32",
-        "--seconds",
-        "5",
     ]
     status, _, results = judged(tmp_path, *arguments)
     (*killed,) = results["mutants"]
@@ -237,8 +235,8 @@ def test_a_mutated_kernel_is_found_and_a_right_one_is_not(tmp_path):
 def test_the_suite_finds_every_mutant_of_a_sample_that_is_not_known_to_live(tmp_path):
     """The sample is part of that on the page, and judged as there: what lives is judged again, by more of the suite."""
     sample = ["--sample", "8", "--cap", "12", "-j", "2"]
-    judged(tmp_path, *sample, "--seconds", "3", "--dtypes", "float32")
-    status, output, results = judged(tmp_path, *sample, "--seconds", "10", "--suite", "--again")
+    judged(tmp_path, *sample, "--quick", "--dtypes", "float32")
+    status, output, results = judged(tmp_path, *sample, "--suite", "--again")
     living = Living.read()
     lives = [x for x in results["mutants"] if not x["killed"] and living.reason(x) is None]
     assert status == 0 and not lives, output

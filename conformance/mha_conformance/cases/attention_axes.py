@@ -12,42 +12,77 @@ from typing import Any
 import numpy as np
 
 from .covering import Row
+from .kinds import Kind, between, near, real, smallest, some
 
-LENGTHS = (0, 1, 2, *(edge + by for edge in (16, 32, 64, 128, 256, 512, 1024, 4096) for by in (-1, 0, 1)))
-WIDTHS = (1, 5, 8, 16, 33, 64, 80, 128, 160, 256)
+LENGTHS = (
+    *(0, 1, 2, between(3, 15), near(16, 32, 64), between(17, 300), near(128, 256, 512)),
+    *(near(1024, 2048, 4096), between(301, 4000), between(4001, 33_000)),
+)
+WIDTHS = (1, between(2, 7), 8, between(9, 63), some("16, 32, 48", 16, 32, 48), 64, between(65, 127), 128, between(129, 256))
 LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
 """Layouts of any array in memory."""
-MOST_SCORES = 2**17
-"""Scores of all heads together, at most: the oracle keeps a dozen arrays of them."""
-MOST_NUMBERS = 2**19
-"""Numbers in query, key and value together, at most."""
+STRIDE_0 = {
+    "layout": some("stride 0", -3, -2, -1),
+    **dict.fromkeys(("layout of key", "layout of value"), some("stride 0", -3, -2)),
+}
+"""Layouts of query, key and value, and of what is given for their results, in which one axis repeats its first element.
 
-BATCHES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+Not that of the features of keys or values: with all terms of a sum equal, its rounding errors may have one sign.
+"""
+ROOMS = {"small": 2**10, "ordinary": 2**13, "large": 2**16}
+"""Scores of all heads together, at most: the oracle keeps a dozen arrays of them. Arrays may have four times as many numbers,
+and scores of heads wider than 64 count by their width."""
+
+BATCHES: dict[str, tuple[tuple[int, ...], ...]] = {
     "none": ((), (), ()),
     "one": ((2,), (2,), (2,)),
-    "two": ((2, 3), (2, 3), (2, 3)),
-    "one element": ((1,), (1,), (1,)),
     "keys shared": ((3,), (1,), (1,)),
-    "keys without": ((2,), (), ()),
-    "query shared": ((1,), (2,), (2,)),
-    "query without": ((), (3,), (3,)),
-    "values only": ((), (), (2,)),
-    "crossed": ((2, 1), (1, 3), (3,)),
 }
-"""The batch axes of query, key and value."""
-_PLAIN_BATCHES = ("none", "one", "two", "one element")
+"""The batch axes of query, key and value, by the names of some."""
 
-BANDS: dict[str, tuple[int | None, int | None] | None] = {
-    "none": None,
-    "causal": (None, 0),
-    "window(2, 1)": (-2, 1),
-    "window(40, 0)": (-40, 0),
-    "window(0, 70)": (0, 70),
-    "window(3, None)": (-3, None),
-    "window(None, 33)": (None, 33),
+
+def _same_batch(name: str, axes: int) -> Kind:
+    def draw(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
+        return (tuple(int(n) for n in rng.integers(2, 4, size=axes)),) * 3
+
+    return Kind(name, draw, ((2,) * axes,) * 3)
+
+
+def _shared_batch(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
+    """Draw up to three batch axes, of which each array lacks some, and has one element along others."""
+    full = [int(n) for n in rng.integers(1, 4, size=rng.integers(1, 4))]
+
+    def of_one() -> tuple[int, ...]:
+        return tuple(n if rng.random() < 0.5 else 1 for n in full)[int(rng.integers(0, len(full) + 1)) :]
+
+    return of_one(), of_one(), of_one()
+
+
+PLAIN_BATCHES = ("none", _same_batch("one", 1), _same_batch("two", 2), some("one element", ((1,),) * 3), _same_batch("three", 3))
+_SHARED_BATCH = Kind("shared", _shared_batch, ((2,), (1,), ()))
+
+
+def _length(rng: np.random.Generator) -> int:
+    return int(np.exp(rng.uniform(0, np.log(300))))
+
+
+_BANDS: dict[str | Kind, frozenset[str]] = {
+    "none": frozenset(),
+    "causal": frozenset({"causal"}),
+    Kind("before", lambda rng: (-_length(rng), 0), (-2, 0)): frozenset({"window", "causal"}),
+    Kind("around", lambda rng: (1 - _length(rng), _length(rng)), (-2, 1)): frozenset({"window", "causal"}),
+    Kind("after", lambda rng: (0, _length(rng)), (0, 70)): frozenset({"window", "causal"}),
+    Kind("from", lambda rng: (-_length(rng), None), (-3, None)): frozenset({"window"}),
+    Kind("up to", lambda rng: (None, _length(rng)), (None, 33)): frozenset({"causal"}),
 }
-"""Limits of key position - query position."""
-OFFSETS: dict[str, int | None] = {"none": None, "0": 0, "3": 3, "70": 70, "-5": -5, "array": None, "array of one": None}
+"""Limits of key position - query position, with the features that they need."""
+_FAR = 2**16
+OFFSETS = (
+    *("none", 0, between(1, 70), Kind("-70 to -1", lambda rng: -int(rng.integers(1, 71)), -1)),
+    Kind("beyond 16 bits", lambda rng: int(rng.integers(_FAR, 2**20)), _FAR + 3),
+    Kind("beyond 24 bits", lambda rng: int(rng.choice([-1, 1]) * rng.integers(2**24, 2**30)), 2**24 + 3),
+    *("array", "array of one"),
+)
 """Positions of query 0; an array holds one for each element of the batch, or one for all."""
 ARRAYS = ("scores", "keys", "queries", "heads", "batch", "batch of one", "whole")
 """Shapes of masks and biases that are arrays: which of the axes of the scores they have."""
@@ -59,13 +94,13 @@ PLAIN: dict[str, Any] = {
 }
 """The values of options that are not given; as many keys as queries are the usual case."""
 TRIPLES = (
-    ("queries", "band", "offset"),
-    ("keys", "band", "offset"),
-    ("kv_heads", "groups", "bias"),
-    ("batch", "array", "lengths"),
-    ("batch", "bias", "groups"),
+    *(("queries", "keys", "band"), ("queries", "band", "offset"), ("keys", "band", "offset"), ("keys", "head_dim", "value_dim")),
+    *(("queries", "keys", "lengths"), ("queries", "keys", "array"), ("keys", "bias", "softcap"), ("keys", "sink", "lse")),
+    *(("kv_heads", "groups", "bias"), ("batch", "groups", "bias"), ("batch", "array", "lengths"), ("batch", "kv_heads", "groups")),
+    *(("layout", "layout of key", "layout of value"), ("layout", "batch", "groups"), ("layout of key", "batch", "keys")),
+    *(("scores", "keys", "lse"), ("scores", "band", "softcap"), ("term", "band", "array"), ("packed", "band", "bias")),
 )
-"""Axes of which an implementation in tiles treats triples in a way of their own."""
+"""Axes of which an implementation in tiles, groups or states treats triples in a way of their own."""
 
 
 def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
@@ -75,15 +110,16 @@ def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
     def given(feature: str, *values: Any) -> list[Any]:
         return list(values) if feature in has else []
 
-    bands = [name for name, band in BANDS.items() if _band_features(band) <= has]
+    bands = [band for band, needed in _BANDS.items() if needed <= has]
     biases = [*given("bias", *ARRAYS, "-inf"), *given("alibi", "alibi")]
     biases += [*given("relative_bias", "relative", "relative of one side"), *given("bias_term", "term")]
     return {
+        "room": list(ROOMS),
         "queries": list(LENGTHS),
         "keys": ["the same", *LENGTHS],
-        "batch": list(BATCHES) if "broadcast" in has else list(_PLAIN_BATCHES),
-        "kv_heads": [1, 2, 3, 6],
-        "groups": [1, *given("grouped_query", 2, 3, 8)],
+        "batch": [*PLAIN_BATCHES, *given("broadcast", _SHARED_BATCH)],
+        "kv_heads": [1, between(2, 3), between(4, 7)],
+        "groups": [1, *given("grouped_query", between(2, 4), between(5, 16))],
         "head_dim": list(WIDTHS),
         "value_dim": ["the same", *given("value_dim", *WIDTHS)],
         "band": bands,
@@ -94,21 +130,17 @@ def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
         "term": ["none", *given("mask", "or", "not", "chunks", "segments")],
         "bias": ["none", *biases],
         "wide": [False, *([True] if half and has & {"bias", "sink"} else [])],
-        "softcap": [None, *given("softcap", 0.5, 30.0)],
+        "softcap": [None, *given("softcap", real(0.1, 2), real(2, 100))],
         "sink": ["none", *given("sink", "small", "large")],
-        "weight_dropout": ["none", *given("weight_dropout", "keep")],
+        "weight_dropout": ["none", *given("weight_dropout", real(0.05, 0.9))],
         "integers": ["int64", "int32"],
-        "scale": [None, 0.5, -0.7, 0.0, 1.0],
+        "scale": [None, 0.0, real(0.02, 2), real(0.02, 2, sign=-1)],
         "scores": ["plain", "wide", "huge", "tiny"],
         "values": [1.0, *((2.0**-6, 2.0**8) if half else (2.0**-100, 2.0**100))],
-        "layout": [*LAYOUTS, "expanded"],
+        **{name: [*LAYOUTS, "expanded", stride_0] for name, stride_0 in STRIDE_0.items()},
+        "layout of options": [*LAYOUTS, "each its own"],
         "lse": [False, *given("lse", True)],
     }
-
-
-def _band_features(band: tuple[int | None, int | None] | None) -> set[str]:
-    low, high = band or (None, None)
-    return {name for name, limit in (("window", low), ("causal", high)) if limit is not None}
 
 
 def possible(row: Row, *, share: float = 1.0) -> bool:
@@ -116,17 +148,18 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
 
     share: of the size that is allowed.
     """
-    row = resolved(row)
-    if row.get("packed") == "many" and row.get("queries", 255) < 255:
+    if row.get("packed") == "many" and smallest(row).get("queries", 127) < 127:
         return False
-    return options_fit(row, {"queries", "keys"} <= row.keys() and row["queries"] != row["keys"]) and _size(row) <= share
+    return options_fit(row, row.get("keys", "the same") != "the same") and _size(resolved(smallest(row))) <= share
 
 
 def options_fit(row: Row, unequal: bool) -> bool:
     """Return whether the options fit each other, the batch, and numbers of queries and keys that may be unequal."""
     if unequal and (row.get("packed", "none") != "none" or (row.get("offset") == "none" and depends_on_positions(row))):
         return False
-    by_element = row.get("offset", "none").startswith("array") or row.get("lengths", "none").startswith("array")
+    if row.get("bias") == "alibi" and isinstance(offset := smallest(row).get("offset"), int) and abs(offset) >= _FAR:
+        return False  # in float32, the biases of all keys are nearly one number
+    by_element = any(str(row.get(name)).startswith("array") for name in ("offset", "lengths"))
     return not (by_element and row.get("batch") == "none")
 
 
@@ -149,14 +182,20 @@ def depends_on_positions(row: Row) -> bool:
 
 def batch_shape(row: Row) -> tuple[int, ...]:
     """Return the batch axes of the scores and the result."""
-    return np.broadcast_shapes(*BATCHES[row["batch"]])
+    return np.broadcast_shapes(*batches_of(row))
+
+
+def batches_of(row: Row) -> tuple[tuple[int, ...], ...]:
+    """Return the batch axes of query, key and value."""
+    batch = row["batch"]
+    return BATCHES[batch] if isinstance(batch, str) else batch
 
 
 def _size(row: Row) -> float:
     """Return the size of a problem, relative to the greatest allowed; what is not known yet is as small as it can be."""
     queries, keys = max(row.get("queries", 1), 1), max(row.get("keys", 1), 1)
     batch = math.prod(batch_shape({"batch": row.get("batch", "none")}))
-    heads = batch * row.get("kv_heads", 1) * row.get("groups", 1)
+    heads, room = batch * row.get("kv_heads", 1) * row.get("groups", 1), ROOMS[row.get("room", "large")]
     widths = (row.get(name, 1) for name in ("head_dim", "value_dim"))
     widest = max(width for width in widths if width != "the same")
-    return max(heads * queries * keys / MOST_SCORES, heads * (queries + keys) * widest / MOST_NUMBERS)
+    return heads * max(queries * keys * max(1, widest / 64), (queries + keys) * widest / 4) / room

@@ -15,12 +15,14 @@ from ..oracle.attention import Floats
 from ..oracle.attention_gradients import Bounded, attention_gradients, by_bucket, summed_to
 from ..oracle.tolerance import compute_dtype
 from . import attention_axes
-from .attention_axes import batch_shape, resolved
-from .attention_problem import ARGUMENTS, AttentionProblem, attention_problem
+from .attention_axes import LAYOUTS, batch_shape, resolved
+from .attention_problem import ARGUMENTS, AttentionProblem, attention_problem, repeated
 from .covering import Row
 from .features import row_with
+from .kinds import some
 from .options import heads_of
 
+TRIPLES_OF_GRADIENTS = (("wanted", "towards", "groups"), ("wanted", "bias", "d_bias"), ("keys", "wanted", "d_sink"))
 _WANTED = ("query, key, value", "query", "key, value", "value", "query, key", "no argument")
 """The arguments whose gradients are wanted; ``d_bias`` and ``d_sink`` of a row add the options."""
 
@@ -84,20 +86,13 @@ class AttentionGradientProblem(AttentionProblem):
 
     def with_poison(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return the arrays with NaN in what no query may see, and in the gradients of queries that see nothing."""
-        named, row = super().with_poison(floats), self.row
-        shape = self.scores_shape[:-1]
+        named = super().with_poison(floats)
         blind = ~np.any(np.broadcast_to(self.settings.visible, self.scores_shape), axis=-1)
-        if row["layout"] == "expanded":
-            blind = np.broadcast_to(np.all(blind, axis=tuple(range(blind.ndim - 2)), keepdims=True), shape)
         for name in {"d_out", "d_lse"} & named.keys():
             if name == "d_out" or "sink" not in floats:  # with a sink, lse is that of the sink
                 named[name] = named[name].copy()
-                named[name][blind] = np.nan
+                named[name][self._in_memory(name, blind, np.all)] = np.nan
         return named
-
-    def layout(self, name: str) -> tuple[str, int]:
-        axes = {"d_out": 3, "d_lse": 2}.get(name)
-        return super().layout(name) if axes is None else (self.row["layout"], self.floats[name].ndim - axes)
 
 
 def axes_of_gradients(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
@@ -106,6 +101,7 @@ def axes_of_gradients(handles: Iterable[str], *, half: bool) -> dict[str, list[A
     axes = attention_axes.axes_of(has - {"lse"}, half=half)
     del axes["lse"]
     return axes | {
+        "layout of d": [*LAYOUTS, "expanded", some("stride 0", -3, -1)],
         "towards": ["out", "out of a state", *(["both", "lse"] if "d_lse" in has else [])],
         "wanted": list(_WANTED),
         "d_bias": [False, *([True] if "d_bias" in has else [])],
@@ -126,12 +122,12 @@ def attention_gradient_problem(row: Row, structure: np.random.Generator, rng: np
     row = {**resolved(row), "lse": False}
     made = attention_problem(row, structure, rng)
     shape = (*batch_shape(row), heads_of(row), row["queries"], made.floats["value"].shape[-1])
-    towards = {}
+    problem = AttentionGradientProblem(row, made.floats, made.others, made.wide | {"d_lse"}, made.settings)
     for name, size, given in (
         ("d_out", shape, row["towards"] != "lse"),
         ("d_lse", shape[:-1], row["towards"] in ("both", "lse")),
     ):
         if given:
-            drawn = len(batch_shape(row)) if row["layout"] == "expanded" else 0  # all elements of the batch are one array
-            towards[name] = np.broadcast_to(rng.normal(size=size[drawn:]), size).copy()
-    return AttentionGradientProblem(row, made.floats | towards, made.others, made.wide | {"d_lse"}, made.settings)
+            problem.floats[name] = rng.normal(size=size)
+            problem.floats[name] = repeated(problem.floats[name], problem.layout(name)[1])
+    return problem

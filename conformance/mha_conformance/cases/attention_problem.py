@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
+from zlib import crc32
 
 import numpy as np
 
@@ -12,7 +13,7 @@ import mha_core as mha
 
 from ..oracle import tolerance
 from ..oracle.attention import Floats, attention
-from .attention_axes import BATCHES, resolved
+from .attention_axes import LAYOUTS, batches_of, resolved
 from .covering import Row
 from .masks import Make
 from .options import Options, heads_of, options_of
@@ -21,6 +22,10 @@ from .problem import Bounded, Problem
 _SPREAD = {"plain": 1.0, "wide": 12.0, "huge": 300.0, "tiny": 1e-6}
 """Factors of the query: "wide" scores need the maximum, the exponentials of "huge" ones overflow without it."""
 ARGUMENTS = ("query", "key", "value")
+_CORE_AXES = {**dict.fromkeys((*ARGUMENTS, "d_out"), 3), "d_lse": 2}
+"""The number of axes that are no batch axes; other arrays are not expanded."""
+_LAYOUT_OF = {"key": "layout of key", "value": "layout of value", "query": "layout", "d_out": "layout of d", "d_lse": "layout of d"}
+"""The axis of a row that has an array's layout."""
 
 
 def _array(name: str) -> Any:
@@ -67,7 +72,7 @@ class AttentionProblem(Problem):
             *(floats[name] for name in ARGUMENTS),
             dtype=dtype,
             rounds_weights=rounds_weights,
-            equal_weights=self.row["scores"] == "tiny" or self.row["scale"] == 0,
+            equal_weights=self.row["scores"] == "tiny" or self.row["scale"] == 0 or self.key.ndim - 2 in self.layout("key")[1],
             **self.settings.oracle(floats, tolerance.compute_dtype(dtype)),
         )
         out = {"out": (exact.out, exact.out_bound)}
@@ -103,12 +108,29 @@ class AttentionProblem(Problem):
         seen: np.ndarray = np.any(np.broadcast_to(self.settings.visible, self.scores_shape), axis=-2)
         kv_heads = self.key.shape[-3]
         seen = np.any(seen.reshape(*seen.shape[:-2], kv_heads, seen.shape[-2] // kv_heads, seen.shape[-1]), axis=-2)
-        if self.row["layout"] == "expanded":  # what one element of the batch sees is memory of all
-            seen = np.broadcast_to(np.any(seen, axis=tuple(range(seen.ndim - 2)), keepdims=True), seen.shape)
-        return ~_reduced(seen, self.key.shape[:-1]), ~_reduced(seen, self.value.shape[:-1])
+        of_key, of_value = (self._in_memory(name, _reduced(seen, self.floats[name].shape[:-1])) for name in ("key", "value"))
+        return ~of_key, ~of_value
 
-    def layout(self, name: str) -> tuple[str, int]:
-        return self.row["layout"], self.floats[name].ndim - 3 if name in ARGUMENTS else 0
+    def _in_memory(self, name: str, seen: np.ndarray, some: Any = np.any) -> np.ndarray:
+        """Return which rows of an array are seen, where what is seen of one is memory of all along axes of stride 0."""
+        axes = tuple(axis for axis in self.layout(name)[1] if axis < seen.ndim)
+        return np.broadcast_to(some(seen, axis=axes, keepdims=True), seen.shape) if axes else seen
+
+    def layout(self, name: str) -> tuple[str, tuple[int, ...]]:
+        layout = self.row.get(_LAYOUT_OF.get(name, "layout of options"), self.row["layout"])
+        if layout == "each its own":
+            return LAYOUTS[crc32(name.encode()) % len(LAYOUTS)], ()
+        batch = self.floats[name].ndim - _CORE_AXES[name] if name in _CORE_AXES else 0
+        if isinstance(layout, str):
+            return layout, tuple(range(batch)) if layout == "expanded" else ()
+        at = batch + 3 + layout  # of heads, rows and features
+        return "expanded", (at,) if name in _CORE_AXES and at < self.floats[name].ndim else ()
+
+
+def repeated(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Return the array with its first element along some axes in place of all others."""
+    first = x[tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(x.ndim))]
+    return np.broadcast_to(first, x.shape).copy() if 0 not in x.shape else x
 
 
 def _reduced(seen: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -122,13 +144,10 @@ def _reduced(seen: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 def attention_problem(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> AttentionProblem:
     """Draw a problem whose axes have the values of ``row``: see ``options_of`` for the two generators."""
     row = resolved(row)
-    of_query, of_key, of_value = BATCHES[row["batch"]]
+    of_query, of_key, of_value = batches_of(row)
     value_dim = row["head_dim"] if row["value_dim"] == "the same" else row["value_dim"]
-    expanded = row["layout"] == "expanded"
 
     def normal(batch: tuple[int, ...], *shape: int) -> np.ndarray:
-        if expanded:  # all elements of the batch are one array
-            return np.broadcast_to(rng.normal(size=shape), (*batch, *shape)).copy()
         return rng.normal(size=(*batch, *shape))
 
     options = options_of(row, structure, rng)
@@ -137,6 +156,7 @@ def attention_problem(row: Row, structure: np.random.Generator, rng: np.random.G
         "key": normal(of_key, row["kv_heads"], row["keys"], row["head_dim"]),
         "value": normal(of_value, row["kv_heads"], row["keys"], value_dim) * row["values"],
     }
-    return AttentionProblem(
-        row, floats | options.floats, options.others, frozenset(options.floats) if row["wide"] else frozenset(), options
-    )
+    wide = frozenset(options.floats) if row["wide"] else frozenset()
+    problem = AttentionProblem(row, floats | options.floats, options.others, wide, options)
+    problem.floats |= {name: repeated(x, problem.layout(name)[1]) for name, x in floats.items()}
+    return problem

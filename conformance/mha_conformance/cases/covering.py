@@ -3,7 +3,7 @@
 A greedy search finds the rows, as in AETG (Cohen, Dalal, Fredman and Patton 1997). Each row begins with a combination that has
 not occurred yet, of axes drawn by chance: if all rows began with the axes that have most combinations, all would be crowded
 alike. Every other axis then gets the value that adds most combinations. This alone would give rows in which almost everything
-is given at once, so three of four rows give at most two options.
+is given at once, so half of the rows give one option, or four, at most.
 """
 
 from __future__ import annotations
@@ -38,82 +38,104 @@ class Covering:
         rng: np.random.Generator,
         *,
         possible: Callable[[Row], bool] = lambda row: True,
-        triples: Iterable[tuple[str, str, str]] = (),
+        triples: Iterable[tuple[str, ...]] = (),
         plain: Mapping[str, Any] | None = None,
     ) -> None:
         self._axes, self._rng, self._possible = axes, rng, possible
         self._plain = {
             name: list(axes[name]).index(value) for name, value in (plain or {}).items() if value in axes.get(name, ())
         }
-        groups = [*combinations(axes, 2), *(group for group in triples if set(group) <= set(axes))]
-        self._missing = {group: self._all_possible(group) for group in groups}
-        self._groups_of = {name: [group for group in groups if name in group] for name in axes}
-        self._counted = {group: np.zeros_like(missing) for group, missing in self._missing.items()}
-        self._last: dict[str, int] = {}
-        self.combinations = self.missing
-        """Number of combinations that can occur."""
+        groups = [group for group in triples if set(group) <= set(axes)]
+        sizes = [len(values) for values in axes.values()]
+        self._first = dict(zip(axes, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        pairs = np.zeros((sum(sizes), sum(sizes)), dtype=bool)
+        for one, other in combinations(axes, 2):
+            pairs[self._places(one), self._places(other)] = self._all_possible((one, other))
+        self._pairs: np.ndarray = pairs | pairs.T
+        self._triples = {group: self._all_possible(group) for group in groups}
+        self._triples_of = {name: [group for group in groups if name in group] for name in axes}
+        self._can_occur = [self._pairs.copy(), *(missing.copy() for missing in self._triples.values())]
+        self._counted = [np.zeros_like(missing) for missing in self._can_occur]
 
     @property
     def missing(self) -> int:
         """Number of combinations that have not occurred in a row yet."""
-        return sum(int(missing.sum()) for missing in self._missing.values())
+        return int(self._pairs.sum()) // 2 + sum(int(missing.sum()) for missing in self._triples.values())
 
-    @property
-    def counted(self) -> int:
-        """Number of combinations in the rows that were counted."""
-        return sum(int(counted.sum()) for counted in self._counted.values())
+    def shares(self) -> dict[str, tuple[int, int]]:
+        """Return how many pairs, and triples, occurred in the rows that were counted, and how many can occur."""
+        found = [counted & can for counted, can in zip(self._counted, self._can_occur, strict=True)]
+        counts = ([int(x.sum()) for x in each] for each in (found, self._can_occur))
+        (pairs, *triples), (all_pairs, *all_triples) = counts
+        return {"pairs": (pairs // 2, all_pairs // 2), "triples": (sum(triples), sum(all_triples))}
 
-    def count(self) -> None:
-        """Count the combinations of the last row."""
-        for group, counted in self._counted.items():
-            counted[tuple(self._last[name] for name in group)] = True
+    def count(self, row: Row) -> None:
+        """Count the combinations of a row."""
+        at = {name: list(values).index(row[name]) for name, values in self._axes.items()}
+        for counted, places in zip(self._counted, self._at(at), strict=True):
+            counted[places] = True
 
     def __iter__(self) -> Iterator[Row]:
-        while True:
-            left = np.sqrt([missing.sum() for missing in self._missing.values()])
-            if not left.any():
-                return
-            at = self._rng.choice(len(left), p=left / left.sum())
-            chosen = self._row_with_a_missing_one_of(list(self._missing)[at])
-            if chosen is not None:
-                for each, missing in self._missing.items():
-                    missing[tuple(chosen[name] for name in each)] = False
-                self._last = chosen
-                yield self._row(chosen)
+        while (first := self._a_missing_one()) is not None:
+            for _ in range(_TRIES):
+                chosen = self._completed(first)
+                if chosen is not None:
+                    break
+            else:
+                self._leave_out(first)
+                continue
+            for missing, at in zip([self._pairs, *self._triples.values()], self._at(chosen), strict=True):
+                missing[at] = False
+            yield self._row(chosen)
 
-    def and_random(self) -> Iterator[Row]:
-        """Yield the rows of the design, and then random rows without end."""
-        yield from self
+    def random(self) -> Iterator[Row]:
+        """Yield random rows without end."""
         while True:
             chosen = self._completed({})
             if chosen is None:
                 return
-            self._last = chosen
             yield self._row(chosen)
 
-    def _row_with_a_missing_one_of(self, group: tuple[str, ...]) -> dict[str, int] | None:
-        """Return the indices of a row's values; None if a combination turned out to be impossible, which is then left out."""
-        missing = self._missing[group]
+    def _a_missing_one(self) -> dict[str, int] | None:
+        """Return a combination that has not occurred: axes are drawn by the roots of how many they lack; None if all have."""
+        names, starts = [*self._axes], [*self._first.values()]
+        of_pairs = np.triu(np.add.reduceat(np.add.reduceat(self._pairs, starts, axis=0, dtype=int), starts, axis=1))
+        left = np.sqrt([*of_pairs.ravel(), *(missing.sum() for missing in self._triples.values())])
+        if not left.any():
+            return None
+        at = int(self._rng.choice(len(left), p=left / left.sum()))
+        if at >= of_pairs.size:
+            group = [*self._triples][at - of_pairs.size]
+            missing = self._triples[group]
+        else:
+            group = (names[at // len(names)], names[at % len(names)])
+            missing = self._pairs[self._places(group[0]), self._places(group[1])]
         first = np.unravel_index(self._rng.choice(np.flatnonzero(missing)), missing.shape)
-        for _ in range(_TRIES):
-            chosen = self._completed({name: int(at) for name, at in zip(group, first, strict=True)})
-            if chosen is not None:
-                return chosen
-        missing[first] = False
-        self.combinations -= 1
-        return None
+        return {name: int(at) for name, at in zip(group, first, strict=True)}
 
-    def _completed(self, chosen: dict[str, int]) -> dict[str, int] | None:
+    def _leave_out(self, combination: dict[str, int]) -> None:
+        """Count out a combination that turned out to be impossible."""
+        if len(combination) == 2:
+            one, other = (self._first[name] + at for name, at in combination.items())
+            for pairs in (self._pairs, self._can_occur[0]):
+                pairs[one, other] = pairs[other, one] = False
+        else:
+            group, at = tuple(combination), tuple(combination.values())
+            self._triples[group][at] = self._can_occur[1 + [*self._triples].index(group)][at] = False
+
+    def _completed(self, first: dict[str, int]) -> dict[str, int] | None:
         """Return the indices of a whole row's values that contains those already chosen; None if none was found."""
+        chosen = dict(first)
         rest = [name for name in self._axes if name not in chosen]
         self._rng.shuffle(rest)
-        most = self._rng.choice([0, 1, 2, len(self._plain)])
+        most = self._rng.choice([1, 4, len(self._plain), len(self._plain)])
         for name in rest:
             gain = self._gain(chosen, name) + self._rng.random(len(self._axes[name]))  # values that gain equally in any order
             if name in self._plain and self._given(chosen) >= most:
                 gain[self._plain[name]] = np.inf
+            row = self._row(chosen)
             ranked = (int(at) for at in np.argsort(-gain))
-            fitting = next((at for at in ranked if self._possible(self._row(chosen | {name: at}))), None)
+            fitting = next((at for at in ranked if self._possible(row | {name: self._axes[name][at]})), None)
             if fitting is None:
                 return None
             chosen[name] = fitting
@@ -125,11 +147,20 @@ class Covering:
 
     def _gain(self, chosen: dict[str, int], name: str) -> Any:
         """Return, for each value of an axis, how many missing combinations occur if it is added to the values chosen."""
-        gain = np.zeros(len(self._axes[name]))
-        for group in self._groups_of[name]:
+        gain = self._pairs[self._places(name)][:, [self._first[each] + at for each, at in chosen.items()]].sum(axis=1)
+        for group in self._triples_of[name]:
             if all(each == name or each in chosen for each in group):
-                gain += self._missing[group][tuple(slice(None) if each == name else chosen[each] for each in group)]
+                gain += self._triples[group][tuple(slice(None) if each == name else chosen[each] for each in group)]
         return gain
+
+    def _places(self, name: str) -> slice:
+        """Return where the values of an axis are in ``_pairs``."""
+        return slice(self._first[name], self._first[name] + len(self._axes[name]))
+
+    def _at(self, chosen: Mapping[str, int]) -> list[Any]:
+        """Return where the combinations of a row are in ``_pairs`` and in each of ``_triples``."""
+        places = [self._first[name] + at for name, at in chosen.items()]
+        return [np.ix_(places, places), *(tuple(chosen[name] for name in group) for group in self._triples)]
 
     def _all_possible(self, group: tuple[str, ...]) -> np.ndarray:
         """Return which combinations of the values of some axes can occur, as an array with an axis for each of them."""

@@ -15,7 +15,7 @@ from .covering import Row
 
 FEATURES: dict[str, Row] = {
     "causal": {"band": "causal"},
-    "window": {"band": "window(2, 1)"},
+    "window": {"band": (-2, 1)},
     "key_lengths": {"lengths": "array with 0"},
     "packed": {"packed": "few"},
     "array_mask": {"array": "without the first query"},

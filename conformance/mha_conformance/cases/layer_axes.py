@@ -13,8 +13,9 @@ from typing import Any
 from mha_core.shared import contract
 
 from . import attention_axes
-from .attention_axes import LAYOUTS, batch_shape, options_fit
+from .attention_axes import LAYOUTS, PLAIN_BATCHES, batch_shape, options_fit
 from .covering import Row
+from .kinds import between, near, real, smallest, some
 
 LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
 """Operations of whole layers that a kernel may compute and the suite judges."""
@@ -22,32 +23,41 @@ _HEAD_NORMS = ("norm_q", "norm_k")
 _POST_NORMS = ("post_norm_1", "post_norm_2")
 PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context", *_HEAD_NORMS, *_POST_NORMS), "none")
 """The values of options that are not given."""
-_LENGTHS = (1, 2, 7, 16, 33, 64, 130, 1030)
+TRIPLES = (
+    *(("queries", "d_model", "d_ff"), ("activation", "gate", "b of network"), ("kv_heads", "groups", "head_dim")),
+    *(("norm_1", "norm_2", "norm_first"), ("queries", "band", "rotary"), ("batch", "queries", "layout")),
+)
+"""Axes of which every triple of values is judged."""
+_LENGTHS = (1, 2, between(3, 15), near(16, 32, 64), between(17, 130), near(128, 1024))
+_WIDTHS = (1, between(2, 31), between(32, 80))
+_HIDDEN = (1, between(2, 40), between(41, 260), near(256, 1024))
+_ROOMS = {"small": 2**16, "large": 2**20}
+"""Multiplications of one layer, at most: the oracle computes it several times."""
+_EPS = (1e-5, real(1e-9, 1e-3), real(1e-3, 1.0))
 _OPTIONS = ("band", "lengths", "packed", "array", "term", "bias", "softcap", "sink", "scale", "offset")
-_LEFT_OUT = frozenset({"many", "chunks", "window(40, 0)", "window(3, None)"})
+_LEFT_OUT = frozenset({"many", "chunks"})
 """Values of the options of attention that layers are not judged with."""
 BIASES = ("b_q", "b_k", "b_v", "b_o")
-_MOST_PRODUCTS = 2**22
-"""Multiplications of one layer, at most: the oracle computes it several times."""
 
 
 def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
     """Return the axes of the calls that a kernel which declares these features must compute, with their values."""
     has = frozenset(handles)
     axes: dict[str, list[Any]] = {
-        "batch": ["none", "one", "two", "one element"],
+        "room": list(_ROOMS),
+        "batch": list(PLAIN_BATCHES),
         "queries": [*_LENGTHS],
         "spread": [1.0, 30.0, 1e-3],
         "layout": [*LAYOUTS],
-        "layout of w": [*LAYOUTS],
+        "layout of w": [*LAYOUTS, "each its own"],
     }
     if op == "feed_forward":
-        axes["d_model"] = [1, 20, 65]
+        axes["d_model"] = list(_WIDTHS)
         return axes | _network(["relu", "gelu", "gelu_tanh", "silu"], gate="gate" in has, gate_bias="gate" in has)
     axes |= _options(has)
     if op == "multi_head_attention":
         contexts = ["none"] + ["context"] * ("context" in has) + ["both"] * ({"context", "value_context"} <= has)
-        axes |= {"keys": [0, *_LENGTHS], "context": contexts, "d_out": [1, 20, 33], "d_model": [1, 20, 65]}
+        axes |= {"keys": [0, *_LENGTHS], "context": contexts, "d_out": list(_WIDTHS), "d_model": list(_WIDTHS)}
         axes["context batch"] = ["the same", "none"] if "context" in has else ["the same"]
         rotary = {"rotary"} <= has
         axes |= {norm: ["none"] + ["RMSNorm", "LayerNorm"] * (norm in has) for norm in _HEAD_NORMS}
@@ -64,13 +74,13 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
     for norm in ("norm_1", "norm_2"):
         axes[norm] = _declared(norm, has)
         axes[f"parts of {norm}"] = ["both", "weight", "bias", "none"]
-        axes[f"eps of {norm}"] = [1e-5, 0.5, 1e-9]
+        axes[f"eps of {norm}"] = list(_EPS)
     axes |= {norm: ["none", *_declared(f"attention.{norm}", has)] for norm in _HEAD_NORMS}
     axes |= {norm: ["none", *_declared(norm, has)] for norm in _POST_NORMS}
     axes["dropout"] = ["none", *(["attention", "feed_forward", "both"] if "dropout" in has else [])]
     axes["norm_first"] = [False, *([True] if "norm_first" in has else [])]
     # of two features, normalized, only signs are left, which rounding may turn
-    return axes | heads | network | {"d_model": [4, 20, 65]}
+    return axes | heads | network | {"d_model": [between(4, 31), between(32, 80)]}
 
 
 def _declared(field: str, has: frozenset[str]) -> list[str]:
@@ -81,17 +91,17 @@ def _declared(field: str, has: frozenset[str]) -> list[str]:
 def _network(activations: list[str], *, gate: bool, gate_bias: bool) -> dict[str, list[Any]]:
     gates = ["none"] + ["w_g"] * gate + ["w_g and b_g"] * (gate and gate_bias)
     parts = ["both", "b_1", "b_2", "none"]
-    return {"activation": activations, "d_ff": [1, 24, 257, 1030], "gate": gates, "b of network": parts, "d_out": [1, 20, 33]}
+    return {"activation": activations, "d_ff": list(_HIDDEN), "gate": gates, "b of network": parts, "d_out": list(_WIDTHS)}
 
 
 def _heads(*, grouped: bool, biases: Iterable[str], rotary: bool, interleaved: bool) -> dict[str, list[Any]]:
     declared = tuple(biases)
     return {
-        "kv_heads": [1, 2, 3, 4],
-        "groups": [1, *([2, 3] if grouped else [])],
+        "kv_heads": [1, between(2, 5)],
+        "groups": [1, *([between(2, 4)] if grouped else [])],
         "kv_heads given": [False, *([True] if grouped else [])],
-        "head_dim": [1, 4, 8, 16, 33],
-        "value_dim": ["the same", 5, 24],
+        "head_dim": [1, some("4, 8", 4, 8), some("12, 16, 20", 12, 16, 20), between(5, 40)],
+        "value_dim": ["the same", between(1, 40)],
         "b of heads": list(dict.fromkeys([(), declared, *((name,) for name in declared)])),
         "rotary": ["none"] + ["halves", "half of them"] * rotary + ["interleaved"] * (rotary and interleaved),
     }
@@ -118,25 +128,29 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
 
     share: of the size that is allowed.
     """
-    context = row.get("context", "none") != "none"
-    known = not context or {"queries", "keys"} <= row.keys()
-    unequal = known and row.get("queries") is not None and row["queries"] != keys_of(row)
+    context, least = row.get("context", "none") != "none", smallest(row)
     if context and row.get("rotary", "none") != "none":
         return False
     if not context and "context" in row and row.get("context batch", "the same") != "the same":
         return False
-    if row.get("rotary", "none") != "none" and (row.get("offset") == "-5" or row.get("head_dim", 4) % 4):
-        return False  # positions before the tables, or heads without pairs of features
-    if any(row.get(norm, "none") != "none" for norm in _HEAD_NORMS) and row.get("head_dim", 4) < 4:
+    if row.get("rotary", "none") != "none" and (_beyond_tables(row) or least.get("head_dim", 4) % 4):
+        return False  # positions that the tables lack, or heads without pairs of features
+    if any(row.get(norm, "none") != "none" for norm in _HEAD_NORMS) and least.get("head_dim", 4) < 4:
         return False  # of one or two features, normalized, only signs are left
-    return options_fit(row, unequal) and _products(row) <= share * _MOST_PRODUCTS
+    return options_fit(row, context) and _products(least) <= share
 
 
 def _products(row: Row) -> float:
-    """Return the number of multiplications; what is not known yet is as small as it can be."""
+    """Return the number of multiplications, relative to the most allowed; what is not known yet is as small as it can be."""
     tokens = row.get("queries", 1) * math.prod(batch_shape({"batch": row.get("batch", "none")}))
     heads, width = row.get("kv_heads", 0) * row.get("groups", 1), row.get("head_dim", 1)
     per_token = heads * width * (4 * row.get("d_model", 1) + 2 * row.get("queries", 1)) + row.get("d_ff", 0) * 3 * row.get(
         "d_model", 1
     )
-    return tokens * per_token
+    return tokens * per_token / _ROOMS[row.get("room", "large")]
+
+
+def _beyond_tables(row: Row) -> bool:
+    """Return whether rotary tables of a few positions lack that of the first query."""
+    offset = smallest(row).get("offset", 0)
+    return isinstance(offset, int) and not 0 <= offset <= 70

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -13,7 +14,7 @@ import mha_core as mha
 from ..oracle.attention import Floats
 from ..oracle.layers import Layers, bounded
 from ..oracle.tolerance import compute_dtype
-from .attention_axes import batch_shape
+from .attention_axes import LAYOUTS, batch_shape
 from .covering import Row
 from .layer_axes import BIASES, PLAIN, keys_of
 from .options import Options, heads_of, options_of
@@ -87,9 +88,9 @@ class LayerProblem(Problem):
         rng = np.random.default_rng(0)
         return bounded(lambda layers: {self.op: self.compute(layers, floats)}, dtype, rounds_weights=rounds_weights, rng=rng)
 
-    def layout(self, name: str) -> tuple[str, int]:
-        of_weights = name in self.layer.arrays()
-        return self.row["layout of w" if of_weights else "layout"], 0
+    def layout(self, name: str) -> tuple[str, tuple[int, ...]]:
+        layout = self.row["layout of w" if name in self.layer.arrays() else "layout"]
+        return LAYOUTS[crc32(name.encode()) % len(LAYOUTS)] if layout == "each its own" else layout, ()
 
 
 def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.random.Generator) -> LayerProblem:
@@ -101,8 +102,8 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
     if op == "feed_forward":
         layer = _network(row, d_model, d_out, rng)
         return LayerProblem(row, floats | layer.arrays(), op=op, layer=layer)
-    lowest = 0 if row["rotary"] != "none" else -3
-    options = options_of({**row, "keys": keys_of(row), "lowest offset": lowest}, structure, rng)
+    limits = {"lowest offset": 0, "furthest offset": 70} if row["rotary"] != "none" else {}
+    options = options_of({**row, "keys": keys_of(row), **limits}, structure, rng)
     of_context = () if row.get("context batch") == "none" else batch
     contexts = {"none": (), "context": ("context",), "both": ("context", "value_context")}[row.get("context", "none")]
     floats |= {name: rng.normal(size=(*of_context, row["keys"], _WIDTHS[name])) for name in contexts}

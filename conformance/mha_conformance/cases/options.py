@@ -19,12 +19,9 @@ from mha_core.shared import Bias
 
 from ..oracle.attention import Floats
 from . import masks
-from .attention_axes import BANDS, OFFSETS, batch_shape
+from .attention_axes import batch_shape
 from .covering import Row
 from .masks import WrittenMask
-
-RATE = 0.25
-"""The share of weights that dropout drops."""
 
 Arrays = Mapping[str, Any]
 """Arrays of a backend by name."""
@@ -58,6 +55,8 @@ class Options:
     """Returns the bias as an array that broadcasts likewise, from the floating arrays and the dtype of the scores."""
     buckets: np.ndarray | None = None
     """The buckets of a relative bias, (L, S), or (..., 1, L, S) with an offset for each element of the batch."""
+    dropped: float = 0.25
+    """The share of weights that dropout drops."""
     offset: Any = None
 
     def add_mask(self, mask: WrittenMask) -> None:
@@ -90,7 +89,7 @@ class Options:
             "softcap": self.row["softcap"],
             "scale": self.row["scale"],
             "query_offset": arrays.get("query_offset", self.offset),
-            "weight_dropout": mha.weight_dropout(RATE, keep=arrays["keep"]) if "keep" in arrays else None,
+            "weight_dropout": mha.weight_dropout(self.dropped, keep=arrays["keep"]) if "keep" in arrays else None,
         }
         return {name: option for name, option in every.items() if option is not None}
 
@@ -99,26 +98,29 @@ class Options:
         allowed, bias = self.visible, None if self.whole_bias is None else self.whole_bias(floats, wide)
         if bias is not None:
             allowed, bias = allowed & (bias > -np.inf), np.where(bias > -np.inf, bias, 0.0)
-        kept = {"kept_weights": self.others["keep"] / (1 - RATE)} if "keep" in self.others else {}
+        kept = {"kept_weights": self.others["keep"] / (1 - self.dropped)} if "keep" in self.others else {}
         settings = {"softcap": self.row["softcap"], "scale": self.row["scale"], "sink": floats.get("sink")}
         return {"allowed": allowed, "bias": bias, **settings, **kept}
 
 
 def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Options:
     """Return the options of a row: ``structure`` draws what is no array, such as packed lengths, and ``rng`` the arrays."""
-    made = Options(row, offset=OFFSETS[row["offset"]])
     shape = {"array": batch_shape(row), "array of one": (1,) * len(batch_shape(row))}.get(row["offset"])
-    offset = made.offset
+    made, offset = Options(row), row["offset"]
     if shape is not None:
-        made.offset = None
-        offset = made.others["query_offset"] = rng.integers(row.get("lowest offset", -3), 4, size=shape)
+        furthest = row.get("furthest offset", (4, 70, 70_000)[structure.integers(3)])
+        offset = made.others["query_offset"] = rng.integers(row.get("lowest offset", -3), furthest, size=shape)
+    elif offset != "none":
+        made.offset = offset
     q = np.arange(row["queries"])[:, None]
-    q = q + (offset[..., None, None, None] if isinstance(offset, np.ndarray) else offset or 0)
+    q = q + (offset[..., None, None, None] if isinstance(offset, np.ndarray) else made.offset or 0)
     k = np.arange(row["keys"])
     _add_masks(made, q, k, structure, rng)
-    _add_bias(made, q, k, rng)
+    _add_bias(made, q, k, structure, rng)
     if row.get("weight_dropout", "none") != "none":
-        made.others["keep"] = rng.random((*batch_shape(row), heads_of(row), row["queries"], row["keys"])) >= RATE
+        made.dropped = row["weight_dropout"]
+        kept = rng.random((*batch_shape(row), heads_of(row), row["queries"], row["keys"])) >= made.dropped
+        made.others["keep"] = kept
     for name, x in made.others.items():
         made.others[name] = x.astype(row.get("integers", "int64")) if x.dtype.kind == "i" else x
     if row["sink"] != "none":
@@ -133,9 +135,9 @@ def heads_of(row: Row) -> int:
 
 
 def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random.Generator, rng: np.random.Generator) -> None:
-    row, add, limits = made.row, made.add_mask, BANDS[made.row["band"]]
-    if limits is not None:
-        add(masks.band(q, k, *limits))
+    row, add = made.row, made.add_mask
+    if row["band"] != "none":
+        add(masks.band(q, k, *((None, 0) if row["band"] == "causal" else row["band"])))
     if row["lengths"] != "none":
         add(masks.key_lengths(k, _lengths(row, structure, rng)))
     if row["packed"] != "none":
@@ -148,11 +150,11 @@ def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random
             allowed[..., :1, :] = False
         add(masks.array(allowed))
     if row["term"] == "or":
-        add(masks.band(q, k, None, 0) | masks.prefix(k, 3))
+        add(masks.band(q, k, None, 0) | masks.prefix(k, int(structure.integers(1, max(2, min(20, row["keys"] // 2))))))
     elif row["term"] == "not":
-        add(~masks.band(q, k, -3, 1))
+        add(~masks.band(q, k, -int(structure.integers(0, 40)), int(structure.integers(0, 40))))
     elif row["term"] == "chunks":
-        add(masks.chunks(q, k, 37))
+        add(masks.chunks(q, k, int(structure.integers(1, 80))))
     elif row["term"] == "segments":
         add(masks.segments(*(rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))))
 
@@ -205,21 +207,24 @@ def _clear_tiles(allowed: np.ndarray) -> None:
     allowed[: allowed.shape[0] // 2, allowed.shape[1] // 2 :] = False
 
 
-def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, rng: np.random.Generator) -> None:
+def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random.Generator, rng: np.random.Generator) -> None:
     row, kind, heads = made.row, made.row["bias"], heads_of(made.row)
     if kind == "none":
         return
     if kind == "term":
-        made.bias, made.whole_bias = (lambda arrays: KeyBias(0.01)), (lambda floats, wide: 0.01 * k)
+        slope = float(structure.uniform(-0.02, 0.02))
+        made.bias, made.whole_bias = (lambda arrays: KeyBias(slope)), (lambda floats, wide: slope * k)
     elif kind == "alibi":
         slopes, distance = _slopes(heads), np.abs(q - k)
         made.bias = lambda arrays: mha.alibi(heads)
         made.whole_bias = lambda floats, wide: -slopes.astype(wide).astype(np.float64)[:, None, None] * distance
     elif kind.startswith("relative"):
         both = kind == "relative"
-        buckets = made.buckets = relative_buckets(k - q, bidirectional=both)
-        made.floats["table"] = rng.normal(size=(8, heads))
-        made.bias = lambda arrays: mha.relative_bias(arrays["table"], bidirectional=both, max_distance=5)
+        count, furthest = 4 * int(structure.integers(2, 9)), int(structure.choice(_FURTHEST))
+        furthest = max(furthest, 5 if count == 8 else 23)  # beyond the distances that have a bucket each
+        buckets = made.buckets = relative_buckets(k - q, count, furthest, bidirectional=both)
+        made.floats["table"] = rng.normal(size=(count, heads))
+        made.bias = lambda arrays: mha.relative_bias(arrays["table"], bidirectional=both, max_distance=furthest)
 
         def whole(floats: Mapping[str, Floats], wide: str) -> Floats:
             of_pairs = floats["table"][buckets]
@@ -240,15 +245,19 @@ def _slopes(heads: int) -> np.ndarray:
     return slopes
 
 
-def relative_buckets(distance: np.ndarray, *, bidirectional: bool) -> np.ndarray:
-    """Return the bucket, of 8, of each distance key position - query position, with a maximal distance of 5.
+_FURTHEST = (5, 23, 61, 127)
+"""Maximal distances of relative biases. They are prime, so that no distance lies on the limit between two buckets."""
+
+
+def relative_buckets(distance: np.ndarray, count: int, furthest: int, *, bidirectional: bool) -> np.ndarray:
+    """Return the bucket, of ``count``, of each distance key position - query position, the maximal distance ``furthest``.
 
     Of the n buckets of a direction, n / 2 hold one distance each, and the others logarithmic ranges: bucket
-    n / 2 + floor(n / 2 * log(2 d / n) / log(2 * 5 / n)), at most n - 1 (Raffel et al. 2020, section 2.1).
+    n / 2 + floor(n / 2 * log(2 d / n) / log(2 * furthest / n)), at most n - 1 (Raffel et al. 2020, section 2.1).
     """
-    n = 4 if bidirectional else 8
-    back = np.minimum(np.abs(distance) if bidirectional else np.maximum(-distance, 0), 5)
+    n = count // 2 if bidirectional else count
+    back = np.minimum(np.abs(distance) if bidirectional else np.maximum(-distance, 0), furthest)
     exact = n // 2
-    ratio = np.log(np.maximum(back, exact) / exact) / np.log(5 / exact)
+    ratio = np.log(np.maximum(back, exact) / exact) / np.log(furthest / exact)
     far = np.minimum(n - 1, exact + (exact * ratio).astype(int))
     return np.where(back < exact, back, far) + (np.where(distance > 0, n, 0) if bidirectional else 0)

@@ -12,8 +12,11 @@ import mha_core as mha
 from ..oracle import piece_gradients
 from ..oracle.attention import Floats
 from ..oracle.attention_gradients import Bounded
+from .attention_axes import LAYOUTS
+from .attention_problem import repeated
 from .covering import Row
-from .pieces import NAMES, PIECES, ROWS, PieceProblem, axes_of_piece, piece_problem
+from .kinds import between
+from .pieces import NAMES, PIECES, PieceProblem, axes_of_piece, piece_problem
 
 DIFFERENTIABLE = (*PIECES, "embedding")
 """The pieces whose gradients are operations of their own, named ``linear_vjp`` and so on."""
@@ -43,15 +46,15 @@ class PieceGradientProblem(PieceProblem):
 def axes_of_piece_gradients(op: str) -> dict[str, list[Any]]:
     """Return the axes of the calls of an operation, with their values; ``towards`` is the size of d."""
     axes = axes_of_piece("relu" if op == "embedding" else op)
-    axes |= {"width": [1, 2, 15, 64, 257], "vocabulary": [1, 2, 17, 1000]} if op == "embedding" else {}
+    axes |= {"vocabulary": [1, 2, between(3, 40), between(41, 3000)]} if op == "embedding" else {}
     axes.pop("infinite", None)
-    return axes | {"towards": [1.0, 2.0**-8]}
+    return axes | {"towards": [1.0, 2.0**-8], "layout of d": [*LAYOUTS, -1]}
 
 
 def piece_gradient_problem(op: str, row: Row, rng: np.random.Generator) -> PieceGradientProblem:
     """Draw a call whose axes have the values of ``row``."""
     if op == "embedding":
-        ids = rng.integers(0, row["vocabulary"], size=ROWS[row["rows"]])
+        ids = rng.integers(0, row["vocabulary"], size=row["rows"])
         floats = {"table": rng.normal(size=(row["vocabulary"], row["width"]))}
         shape, others, options = (*ids.shape, row["width"]), {"ids": ids}, {}
     else:
@@ -59,4 +62,6 @@ def piece_gradient_problem(op: str, row: Row, rng: np.random.Generator) -> Piece
         floats, others, options = piece.floats, {}, piece.options
         shape = piece.exact(floats)[op].shape
     floats["d"] = rng.normal(size=shape) * row["towards"]
-    return PieceGradientProblem(row, floats, others, op=op, options=options)
+    problem = PieceGradientProblem(row, floats, others, op=op, options=options)
+    floats["d"] = repeated(floats["d"], problem.layout("d")[1])
+    return problem

@@ -21,7 +21,9 @@ from ..oracle.attention import Floats
 from ..oracle.magnitudes import MAGNITUDES
 from ..oracle.tolerance import SMALLEST, UNIT_ROUNDOFF
 from .attention_axes import LAYOUTS
+from .attention_problem import repeated
 from .covering import Row
+from .kinds import Kind, between, near, real, smallest, some
 from .problem import Bounded, Problem
 
 PIECES = ("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary")
@@ -35,36 +37,38 @@ NAMES = {
     **dict.fromkeys(("gelu", "relu", "silu"), ("x",)),
 }
 """The arguments of each piece."""
-WIDTHS = (1, 2, 3, *(edge + by for edge in (16, 64, 256, 1024, 4096) for by in (-1, 0, 1)))
-ROWS: dict[str, tuple[int, ...]] = {
-    "one axis": (),
-    "none": (0,),
-    "one": (1,),
-    "few": (3,),
-    "many": (1030,),
-    "two axes": (2, 65),
-    "three axes": (2, 1, 3),
-    "an empty axis": (2, 0, 3),
-}
-MOST_NUMBERS = 2**19
+WIDTHS = (1, 2, 3, between(4, 15), near(16, 32, 64), between(17, 250), near(256, 1024), between(251, 4000), near(4096))
+OUTPUTS = (1, 2, between(3, 63), 64, between(65, 250), near(256, 1024))
+ROWS = (
+    some("one axis", ()), some("none", (0,)), some("one", (1,)), some("an empty axis", (2, 0, 3)),
+    Kind("few", lambda rng: (int(rng.integers(2, 16)),), (3,)),
+    Kind("many", lambda rng: (int(rng.integers(16, 1100)),), (65,)),
+    Kind("very many", lambda rng: (int(rng.integers(2**14, 40_000)),), (2**14,)),
+    Kind("two axes", lambda rng: (int(rng.integers(2, 4)), int(rng.integers(2, 100))), (2, 65)),
+    Kind("three axes", lambda rng: tuple(int(n) for n in rng.integers(1, 6, size=3)), (2, 1, 3)),
+)  # fmt: skip
+"""The axes before the last."""
+ROOMS = {"small": 2**13, "large": 2**18}
+"""Numbers of x, of the weights and of the result, at most."""
 
 
 def axes_of_piece(op: str) -> dict[str, list[Any]]:
     """Return the axes of the calls of an operation, with their values."""
-    axes: dict[str, list[Any]] = {"rows": list(ROWS), "layout": list(LAYOUTS), "spread": [1.0, 30.0, 1e-3]}
+    axes: dict[str, list[Any]] = {"rows": list(ROWS), "layout": [*LAYOUTS, -2], "spread": [real(0.3, 3), real(3, 100), real(1e-4, 0.1)]}
+    axes["room"] = list(ROOMS)
     if op == "rotary":
         return axes | {
-            "width": [2, 4, 10, 64, 128, 130, 256],
+            "width": [2, 4, some("6, 10, …, 62", *range(6, 64, 4)), 64, some("66, 68, …, 254", *range(66, 256, 2)), 128, 256],
             "half": ["all", "some", "one pair"],
             "tables": ["of positions", "of each element", "of one row", "of one axis"],
             "interleaved": [True, False],
         }
     axes["width"] = list(WIDTHS)
     if op == "linear":
-        return axes | {"outputs": [1, 2, 17, 64, 257, 1025], "b": [True, False], "layout of w": list(LAYOUTS)}
+        return axes | {"outputs": list(OUTPUTS), "b": [True, False], "layout of w": list(LAYOUTS)}
     if op in ("layer_norm", "rms_norm"):
         parts = ["none", "weight", "bias", "both"] if op == "layer_norm" else ["none", "weight"]
-        return axes | {"parts": parts, "eps": [1e-5, 0.5, 1e-9], "mean": [0.0, 5.0]}
+        return axes | {"parts": parts, "eps": [1e-5, real(1e-9, 1e-3), real(1e-3, 1.0)], "mean": [0.0, real(0.5, 8)]}
     axes["infinite"] = [False, True]
     return axes | ({"approximate": ["none", "tanh"]} if op == "gelu" else {})
 
@@ -74,11 +78,14 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
 
     share: of the size that is allowed.
     """
+    row = smallest(row)
     width = row.get("width", 1)
     if "half" in row and row["half"] == "some" and row.get("width", 4) < 4:
         return False
-    rows = max(1, math.prod(ROWS[row.get("rows", "one")]))
-    return max(rows * width, width * row.get("outputs", 1), rows * row.get("outputs", 1)) <= share * MOST_NUMBERS
+    rows = max(1, math.prod(row.get("rows", (1,))))
+    columns = max(row.get("outputs", 1), row.get("vocabulary", 1))
+    room = ROOMS[row.get("room", "large")]
+    return max(rows * width, width * columns, rows * row.get("outputs", 1)) <= share * room
 
 
 @dataclass
@@ -108,14 +115,19 @@ class PieceProblem(Problem):
         """Return the sum of the absolute terms of the result, times the number of roundings: the bound divided by u."""
         return MAGNITUDES[self.op](*self.arguments(floats), **self.options)
 
-    def layout(self, name: str) -> tuple[str, int]:
-        of_weights = name not in ("x", "d") and name not in self.others
-        return self.row.get("layout of w", "contiguous") if of_weights else self.row["layout"], 0
+    def layout(self, name: str) -> tuple[str, tuple[int, ...]]:
+        if name not in ("x", "d") and name not in self.others:
+            return self.row.get("layout of w", "contiguous"), ()
+        layout = self.row["layout of d"] if name == "d" and "layout of d" in self.row else self.row["layout"]
+        if isinstance(layout, str):
+            return layout, ()
+        axis = self.floats[name].ndim + layout if name in self.floats else -1
+        return "expanded", (axis,) if axis >= 0 else ()
 
 
 def piece_problem(op: str, row: Row, rng: np.random.Generator) -> PieceProblem:
     """Draw a call whose axes have the values of ``row``."""
-    width, rows, options = row["width"], ROWS[row["rows"]], {}
+    width, rows, options = row["width"], row["rows"], {}
 
     def normal(*shape: int) -> np.ndarray:
         return rng.normal(size=shape)
@@ -141,11 +153,14 @@ def piece_problem(op: str, row: Row, rng: np.random.Generator) -> PieceProblem:
     if row.get("infinite"):
         each = max(1, floats["x"].size // 7)
         floats["x"].flat[::each] = np.resize([np.inf, np.nan, -3e4, 0.0, -0.0], len(floats["x"].flat[::each]))
-    return PieceProblem(row, floats, op=op, options=options)
+    problem = PieceProblem(row, floats, op=op, options=options)
+    floats["x"] = repeated(floats["x"], problem.layout("x")[1])
+    return problem
 
 
-_SHAPES = [("few", 4), ("three axes", 16), ("one axis", 10), ("none", 4), ("two axes", 64)]
+_SHAPES = [((3,), 4), ((2, 1, 3), 16), ((), 10), ((0,), 4), ((2, 65), 64)]
 _TRIED: dict[str, tuple[Any, ...]] = {
+    "room": ("large",),
     "spread": (10.0,),
     "outputs": (6,),
     "mean": (1.0,),

@@ -59,10 +59,10 @@ class Problem:
         """Return, for some arrays, where the results do not depend on them: gradients there are exactly 0."""
         return {}
 
-    def layout(self, name: str) -> tuple[str, int]:
-        """Return how an array lies in memory, and the number of its batch axes."""
+    def layout(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Return how an array lies in memory, and its axes of stride 0."""
         layout: str = self.row["layout"]
-        return layout, 0
+        return layout, ()
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self.row.items())

@@ -90,8 +90,7 @@ class Judge(BackendUnderTest):
         given |= {name: self.array(x) for name, x in problem.others.items()}
         arrays = {}
         for name, x in given.items():
-            layout, batch = problem.layout(name)
-            arrays[name] = laid_out(self, x, layout, batch=batch)
+            arrays[name] = laid_out(self, x, *problem.layout(name))
         return arrays, floats
 
     def dtype_of(self, problem: Problem, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,12 +54,13 @@ WRITABLE = frozenset({*VIEWS, "unaligned"})
 """Layouts in which no two elements share memory, which can be written to."""
 
 
-def laid_out(backend: BackendUnderTest, x: Any, layout: str, *, batch: int = 0) -> Any:
-    """Return an array with this layout in memory: one of ``VIEWS``, "read-only", "unaligned", or "expanded" over batch axes."""
+def laid_out(backend: BackendUnderTest, x: Any, layout: str, axes: Sequence[int] = ()) -> Any:
+    """Return an array with this layout in memory: one of ``VIEWS``, "read-only", "unaligned", or "expanded" along ``axes``."""
     if x.ndim == 0:
         return x
     if layout == "expanded":
-        return backend.xp.broadcast_to(x[(*(0,) * batch, ...)], x.shape) if batch and 0 not in x.shape else x
+        first = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(x.ndim))
+        return backend.xp.broadcast_to(x[first], x.shape) if axes and 0 not in x.shape else x
     if layout in _ON_THE_HOST:
         if dtype_name(x) in ("float16", "bfloat16") or 0 in x.shape:  # half precision is converted by the library
             return x

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,11 @@ import mha_core as mha
 from ..cases.problem import Problem
 from ..oracle import tolerance
 from ..report.evidence import COVERED, evidence
-from .designed import design_of, drawn, seconds_for, timed
+from .designed import axes_of, counts_of, design_of, drawn
 from .held import Judge, KernelJudge, noted
 
-SECONDS, QUICK_SECONDS = 4.0, 0.4
-"""Seconds that one kernel of attention is judged for under one transform. ``seconds_for`` has the share of other operations."""
+PROBLEMS, QUICK_PROBLEMS = 120, 12
+"""The number of problems of a kernel under one transform, of those of its covering design."""
 _STEP = 2.0**-22
 """The step of the differences, relative to the size of an array: few numbers of a relu are as close to 0."""
 _ROUNDINGS = 4.0
@@ -43,10 +44,11 @@ def judge_transform(
     ``apply`` is the transform as ``Backend.transforms`` has it.
     """
     judged = {"gradient": _gradient, "forward_gradient": _forward_gradient, "vmap": _vmap}[transform]
-    more = {"inputs": ("all", "first", "rest", "one"), "values": (1.0,)}
-    design = design_of(op, features, judge.dtype, judge.rng, small=True, more=more)
+    more = {"inputs": ("all", "first", "rest", "one"), "values": (1.0,), "room": ("small",), **({"infinite": (False,)} if "infinite" in axes_of(op, features, judge.dtype)[0] else {})}
+    design = design_of(op, features, judge.dtype, judge.rng, more=more)
     of_kernel = judge.of(op, kernel)
-    for row in timed(design, seconds_for(op, judge.dtype, QUICK_SECONDS if judge.quick else SECONDS)):
+    most = math.ceil(judge.share * (QUICK_PROBLEMS if judge.quick else PROBLEMS))
+    for row in islice(design, most):
         seed = int(judge.rng.integers(2**32))
         count = _MAPPED if transform == "vmap" else 1
         problems = [drawn(op, row, np.random.default_rng(seed), judge.rng) for _ in range(count)]
@@ -54,11 +56,10 @@ def judge_transform(
             with noted(f"the problem: {problems[0]}"):
                 judged(of_kernel, apply, problems)
             of_kernel.computed += 1
-            design.count()
+            design.count(row)
         except mha.KernelUnsupported as error:
             of_kernel.refuse(error)
-    numbers = of_kernel.computed, design.counted, design.combinations
-    evidence.add(COVERED, (f"{transform} of {op} by {kernel}", judge.dtype), numbers)
+    evidence.add(COVERED, (f"{transform} of {op} by {kernel}", judge.dtype), counts_of(of_kernel, design))
     return of_kernel
 
 

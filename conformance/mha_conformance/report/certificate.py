@@ -107,7 +107,7 @@ def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dic
             counts.records[ERRORS], lambda ratio: float(f"{ratio:.4g}") if math.isfinite(ratio) else None
         ),
         "covering": nested(
-            counts.records[COVERED], lambda numbers: dict(zip(("problems", "combinations", "of"), numbers, strict=True))
+            counts.records[COVERED], dict
         ),
         "kernels": [{**kernel, "runs": runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
     }
@@ -141,7 +141,7 @@ def markdown(record: Mapping[str, Any]) -> str:
         for kernel in record["kernels"]
     ]
     covered = [
-        (kernel, dtype, str(one["problems"]), f"{one['combinations']} of {one['of']}")
+        (kernel, dtype, *(str(one[name]) for name in ("problems", "floor")), *_shares(one))
         for kernel, by_dtype in record["covering"].items()
         for dtype, one in by_dtype.items()
     ]
@@ -154,7 +154,7 @@ def markdown(record: Mapping[str, Any]) -> str:
         *_promises(record["promises"]),
         *([_table(errors, numbers=len(errors[0]) - 1)] if len(errors) > 1 else []),
         *([_table([("kernel of", "name", "from", "runs"), *kernels], numbers=1)] if kernels else []),
-        *([_table([("covering design of", "dtype", "problems", "combinations"), *covered], numbers=2)] if covered else []),
+        *([_table([("covering design of", "dtype", "problems", "floor", "pairs", "triples"), *covered], numbers=4)] if covered else []),
     ]
     return "\n\n".join(paragraphs) + "\n"
 
@@ -166,6 +166,10 @@ def _promises(promises: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
     untried = [number for number, counts in promises.items() if not counts["passed"] + counts["failed"]]
     said = [("Promises failed", failed), ("Promises held", held), ("Promises not judged", untried)]
     return ["; ".join(f"{what}: {', '.join(numbers)}" for what, numbers in said if numbers) + "."]
+
+
+def _shares(counts: Mapping[str, int]) -> Iterable[str]:
+    return (f"{counts[name]} of {counts[name + '_of']}" for name in ("pairs", "triples"))
 
 
 def _table(rows: Iterable[tuple[str, ...]], *, numbers: int) -> str:

@@ -17,7 +17,7 @@ KINDS: dict[str, Callable[[Any, Any], Any]] = {ERRORS: max, RUNS: operator.add, 
 """How two values of a record become one.
 
 ERRORS: the greatest error over its bound by (operation, dtype). RUNS: the number of calls of a kernel by (operation, name).
-COVERED: by (operation and kernel, dtype) the problems of a covering design, the combinations of values in them, and all.
+COVERED: by (operation and kernel, dtype) the counts of a covering design: problems, floor, pairs and triples, of all.
 """
 Values = dict[tuple[str, str], Any]
 

@@ -11,17 +11,17 @@ from .sections import OUTCOMES
 
 
 def lines(counts: Counts) -> Iterator[str]:
-    """Yield the lines: sections, promises that failed, covering designs that were cut short, greatest errors."""
+    """Yield the lines: sections, promises that failed, covering designs that were refused in part, greatest errors."""
     yield from _aligned([("section", *OUTCOMES), *section_rows(counts.sections())])
     for name, count, reproduce in counts.failures():
         yield f"{name}: {count} {'test' if count == 1 else 'tests'} failed"
         if reproduce:
             yield f"    {reproduce}"
-    cut_short = share_rows(counts.records[COVERED], "covering design: judged of all combinations")
-    if len(cut_short) > 1:
+    refused = share_rows(counts.records[COVERED], "covering design: pairs judged")
+    if len(refused) > 1:
         yield ""
-        yield from _aligned(cut_short)
-        yield "The other combinations were refused, or the time was up. Another --seed tries other problems."
+        yield from _aligned(refused)
+        yield "The kernel refused problems with the other pairs. * fewer problems than the floor."
     if errors := counts.records[ERRORS]:
         yield ""
         yield from _aligned(error_rows(nested(errors, float), "error / bound"))
@@ -40,9 +40,13 @@ def error_rows(errors: Mapping[str, Mapping[str, float | None]], corner: str) ->
 
 
 def share_rows(covered: Values, corner: str) -> list[tuple[str, ...]]:
-    """Return the share of combinations that were judged, by kernel and dtype, of designs that were not judged whole."""
-    cut_short = {key: (seen, every) for key, (_, seen, every) in covered.items() if 0 < seen < every}
-    return _by_dtype(nested(cut_short, lambda counts: f"{100 * counts[0] // counts[1]}%"), corner)
+    """Return the share of pairs that were judged, by kernel and dtype, of designs that were refused in part."""
+    in_part = {key: counts for key, counts in covered.items() if 0 < counts["pairs"] < counts["pairs_of"]}
+    return _by_dtype(nested(in_part, _share), corner)
+
+
+def _share(counts: Mapping[str, int]) -> str:
+    return f"{100 * counts['pairs'] // counts['pairs_of']}%" + "*" * (counts["problems"] < counts["floor"])
 
 
 def _by_dtype(cells: Mapping[str, Mapping[str, str]], corner: str) -> list[tuple[str, ...]]:

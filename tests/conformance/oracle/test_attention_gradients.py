@@ -1,5 +1,6 @@
 """The judge of gradients: its oracles equal complex-step derivatives, and it finds planted faults."""
 
+from itertools import chain, islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,8 @@ from mha_core.dispatch.contract import FEATURES
 pytestmark = pytest.mark.full
 
 OP = "attention_vjp"
+PAIRS = 300
+"""Problems enough for every pair of the design."""
 
 
 class Scalar:
@@ -47,11 +50,10 @@ class Scalar:
 def problems(count, seed, **more):
     """Yield small problems of the covering design, with every option."""
     rng = np.random.default_rng(seed)
-    design = design_of(
-        OP, FEATURES[OP], "float64", rng, small=True, more={"values": (1.0,), "wanted": ("query, key, value",), **more}
-    )
-    for _, row in zip(range(count), design.and_random(), strict=False):
-        yield attention_gradient_problem(row, np.random.default_rng(rng.integers(2**32)), rng)
+    more = {"room": ("small",), "values": (1.0,), "wanted": ("query, key, value",), **more}
+    design = design_of(OP, FEATURES[OP], "float64", rng, more=more)
+    for row in islice(chain(design, design.random()), count):
+        yield drawn(OP, row, np.random.default_rng(rng.integers(2**32)), rng)
 
 
 def exact(problem):
@@ -114,8 +116,8 @@ def judged(cls, most):
     backend, rng = find("numpy", None, ["float32"]), np.random.default_rng(0)
     with registered(GradientPlugin(cls)):
         judge = judge_of(backend, "float32", rng).of(OP, NAME)
-        design = design_of(OP, FEATURES[OP], "float32", rng, small=True)
-        for count, row in zip(range(1, most + 1), design.and_random(), strict=False):
+        design = design_of(OP, FEATURES[OP], "float32", rng, more={"room": ("small",)})
+        for count, row in enumerate(islice(chain(design, design.random()), most), 1):
             problem = drawn(OP, row, np.random.default_rng(int(rng.integers(2**32))), rng)
             try:
                 judge.judge(problem)
@@ -125,12 +127,12 @@ def judged(cls, most):
 
 
 def test_a_right_kernel_passes():
-    assert judged(WholeGradients, 200) is None
+    assert judged(WholeGradients, PAIRS) is None
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found(name):
-    found = judged(FAULTS[name], 120)
+    found = judged(FAULTS[name], PAIRS)
     assert found is not None, f"not found: {FAULTS[name].__doc__}"
     print(f"{FAULTS[name].__doc__}: found by problem {found.count}: {found.error}; {found.problem}")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import CodeType, SimpleNamespace
+from types import CodeType
 from typing import Any
 
 from project import ROOT
@@ -25,10 +25,10 @@ from .effects import EFFECTS, happened
 from .table import ALGEBRA, Judged
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-OTHERS = 0.25
-"""The share of the time of float32 that every other dtype has: few mutants are found in these only."""
 LAST = 20.0
-"""Seconds of CPU time, besides those of a step, for imports and for the last problem of the step."""
+"""Seconds of CPU time for imports."""
+DESIGN = 600.0
+"""Seconds of CPU time for the problems of a design, which take a tenth of it if they end at all."""
 LARGE = 90.0
 """Seconds of CPU time for large problems."""
 SUITE = 900.0
@@ -80,7 +80,7 @@ def prepare(backends: set[str]) -> None:
     assert not ours, f"already imported, so mutants would not be: {ours}"
 
 
-def _judge_design(judged: Judged, dtype: str, seconds: float) -> bool:
+def _judge_design(judged: Judged, dtype: str, *, quick: bool) -> bool:
     """Judge a kernel; return whether it computed anything, or the backend lacks the dtype. Raise what the suite raises."""
     import numpy as np
 
@@ -90,10 +90,8 @@ def _judge_design(judged: Judged, dtype: str, seconds: float) -> bool:
     from mha_core.dispatch.contract import FEATURES
     from mha_core.dispatch.registry import registry
 
-    designed.SECONDS = seconds = seconds if dtype == DTYPES[0] else seconds * OTHERS
-    designed.time = SimpleNamespace(monotonic=time.process_time)  # the verdict must not depend on how busy the machine is
-    _limit(2 * seconds + LAST)
-    backend = find(judged.backend, None, None)
+    _limit(DESIGN)
+    backend = find(judged.backend, None, None, quick=quick)
     if dtype not in backend.dtypes:
         return True
     kernels = {kernel.name: kernel for kernel in registry().kernels.get((judged.backend, judged.op), ())}
@@ -173,12 +171,12 @@ class Child:
     """A forked process that judges one mutant, or the module itself if the tree is None."""
 
     def __init__(
-        self, module: str, tree: ast.Module | None, steps: Sequence[Step], seconds: float, *, suite: bool = False
+        self, module: str, tree: ast.Module | None, steps: Sequence[Step], *, quick: bool, suite: bool = False
     ) -> None:
         self.step, self.began = "import", time.monotonic()
         self._renewed = self.began
         self.pipe, end = FORK.Pipe(duplex=False)
-        self._process = FORK.Process(target=_run, args=(module, tree, steps, seconds, end), kwargs={"suite": suite})
+        self._process = FORK.Process(target=_run, args=(module, tree, steps, end), kwargs={"quick": quick, "suite": suite})
         self._process.start()
         end.close()
 
@@ -209,7 +207,7 @@ class Child:
         return Verdict(killed, self.step, message, round(time.monotonic() - self.began, 2))
 
 
-def _run(module: str, tree: ast.Module | None, steps: Sequence[Step], seconds: float, pipe: Connection, *, suite: bool) -> None:
+def _run(module: str, tree: ast.Module | None, steps: Sequence[Step], pipe: Connection, *, quick: bool, suite: bool) -> None:
     """Judge in this process, which ends here, and send each step, and the arguments of ``Child._end``, to a pipe.
 
     With ``suite``, what lives is then judged by ``mha conform --quick`` on the backends of these steps.
@@ -226,7 +224,7 @@ def _run(module: str, tree: ast.Module | None, steps: Sequence[Step], seconds: f
         computed: dict[Judged, bool] = {}
         for judged, dtype in steps:
             pipe.send(f"{judged.op} {judged.kernel} {dtype}")
-            computed[judged] = _judge_design(judged, dtype, seconds) or computed.get(judged, False)
+            computed[judged] = _judge_design(judged, dtype, quick=quick) or computed.get(judged, False)
         for backend in dict.fromkeys(judged.backend for judged, _ in steps) if suite else ():
             pipe.send(f"suite of {backend}")
             _judge_by_suite(backend)

@@ -130,7 +130,7 @@ def judged() -> Path:
     """Judge a sample, then those that live for no known reason by more of the suite; return the file of results."""
     file = ROOT / "build" / "mutants.json"
     file.parent.mkdir(exist_ok=True)
-    for options in ("--seconds 3 --dtypes float32", "--seconds 10 --suite --again"):
+    for options in ("--quick --dtypes float32", "--suite --again"):
         words = [*options.split(), "--cap", "12", "-j", "1", "--json", str(file)]
         done = subprocess.run([sys.executable, "-m", "mutants.run", *words], check=False)
         if done.returncode not in (0, 1):  # 1: a mutant lives for no known reason

@@ -1,6 +1,6 @@
 """Judge mutants of our modules, and report which of them live.
 
-    python -m mutants.run [MODULE ...] [--sample N] [--cap N] [--seed S] [--seconds S] [--suite] [-j 2] [--json FILE [--again]]
+    python -m mutants.run [MODULE ...] [--sample N] [--cap N] [--seed S] [--quick] [--suite] [-j 2] [--json FILE [--again]]
 
 Run it in the folder tests/support. The exit status is 1 if a mutant lives that living.toml does not list. With --again, mutants
 that the file has as killed, or that live for a known reason, are not judged again: to go on after Ctrl-C, or to judge by more.
@@ -26,8 +26,6 @@ from .table import TABLE, is_judged
 
 CAP = 16
 """Mutants of one module that are judged, at most: a sample of all."""
-SECONDS = 10.0
-"""CPU time for one kernel in float32, as in a run of the conformance suite; other dtypes have less."""
 
 
 Record = dict[str, Any]
@@ -56,10 +54,10 @@ def key_of(record: Record) -> tuple[str, ...]:
 
 
 def judged(
-    selected: Sequence[Mutant], dtypes: Sequence[str], *, seconds: float, suite: bool, at_a_time: int
+    selected: Sequence[Mutant], dtypes: Sequence[str], *, quick: bool, suite: bool, at_a_time: int
 ) -> Iterator[Record]:
     """Yield the record of each mutant, as it becomes known."""
-    jobs = ((x, Child(x.module, x.tree, steps_of(TABLE[x.module], dtypes), seconds, suite=suite)) for x in selected)
+    jobs = ((x, Child(x.module, x.tree, steps_of(TABLE[x.module], dtypes), quick=quick, suite=suite)) for x in selected)
     for mutant, verdict in judged_all(jobs, at_a_time):
         yield dict(zip(FIELDS, mutant.key, strict=True)) | {"line": mutant.line} | vars(verdict)
 
@@ -106,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         selected = [x for x in selected if options.only in f"{x.function} {x.change}"]
     _check_unchanged(list(dict.fromkeys(mutant.module for mutant in selected)))
     records = _report(
-        judged(selected, options.dtypes, seconds=options.seconds, suite=options.suite, at_a_time=options.at_a_time),
+        judged(selected, options.dtypes, quick=options.quick, suite=options.suite, at_a_time=options.at_a_time),
         len(selected),
     )
     if options.json:
@@ -125,7 +123,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--cap", type=int, default=CAP, help="judge so many mutants of each module, at most (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of both samples (%(default)s)")
     parser.add_argument("--only", help="judge only mutants whose function or change contains this")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of CPU time for each kernel in float32 (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="judge by every pair of a design, and no triples")
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, help="in this order (all)")
     parser.add_argument("-j", type=int, default=2, dest="at_a_time", help="mutants judged at a time (%(default)s)")
     parser.add_argument("--json", type=Path, help="write all results to this file")

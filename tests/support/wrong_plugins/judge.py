@@ -15,12 +15,10 @@ import pytest
 
 import wrong_plugins
 from mha_conformance import test_parallel
-from mha_conformance.judge import designed, transforms
 from mha_core.plugin import unregister
 
 WHOLE = ("test_covering", "test_transforms")
-"""Sections of which the whole design is judged, for a wrong plugin: the verdict must not depend on how busy the machine is."""
-TIMED = designed.timed
+"""Sections of which the whole design is judged, pairs and triples."""
 
 
 class Verdict:
@@ -42,7 +40,6 @@ def judge(plugin):
     """Run the section that must find this plugin's fault, as ``mha conform`` does, and return its verdict."""
     os.environ["MHA_WRONG"] = plugin.id
     test_parallel.SECONDS = 3.0 if plugin.name == "one_at_a_time" else 60.0  # it hangs
-    designed.timed = transforms.timed = TIMED if plugin.is_right else lambda design, seconds: iter(design)
     verdict = Verdict()
     registered = [plugin.registered, *["strict_plugin"] * (plugin.backend == "array_api_strict")]
     sections = [f"mha_conformance.{section}" for section in plugin.section.split()]
