@@ -33,8 +33,8 @@ class BackendUnderTest:
     """Names of the floating dtypes that are judged."""
     quick: bool = False
     """True to try fewer problems of each kind."""
-    share: float = 1.0
-    """The share of the problems of each covering design that are judged."""
+    part: float = 1.0
+    """The part of the problems of each covering design that is judged."""
     seed: int = 0
     plugins: tuple[str, ...] = ()
     """Modules that were registered by hand; a new process must register them too."""

@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", metavar="D", help="one of the backend's devices; by default, the backend chooses")
     group.addoption("--dtype", metavar="T", action="append", help="judge only this dtype; repeatable")
     group.addoption("--quick", action="store_true", help="fewer problems of each kind")
-    group.addoption("--share", metavar="S", type=_share, default=1.0, help="the share of each covering design, default 1")
+    group.addoption("--part", metavar="S", type=_part, default=1.0, help="judge only this part of each covering design")
     group.addoption("--seed", metavar="N", type=int, default=0, help="seed of the random problems, default 0")
     group.addoption("--report", metavar="DIR", help="write a certificate to DIR: NAME[-DEVICE].json and .md")
     group.addoption(
@@ -50,11 +50,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 < share <= 1:
+def _part(text: str) -> float:
+    part = float(text)
+    if not 0 < part <= 1:
         raise ValueError(text)
-    return share
+    return part
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
             register(importlib.import_module(module))
         config.stash[_BACKEND] = backend = find(
             *(config.getoption(name) for name in ("backend", "device", "dtype")),
-            **{name: config.getoption(name) for name in ("quick", "share", "seed")},
+            **{name: config.getoption(name) for name in ("quick", "part", "seed")},
             plugins=tuple(config.getoption("plugin")),
         )
         if not hasattr(config, "workerinput"):  # a pytest-xdist worker sends its reports to the main process

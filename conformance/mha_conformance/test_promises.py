@@ -10,6 +10,7 @@ Refusals (5, 6, 10, 15) are in test_refusals too; 6 for every option in test_alg
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,24 @@ def test_2_lse_is_a_natural_logarithm_in_float32_at_least(judge: Judge, xyz: Arr
     exact = tolerance.exact_attention(query, key, value, dtype=judge.dtype)
     assert lse.dtype == np.dtype(tolerance.compute_dtype(judge.dtype))
     tolerance.assert_within("lse", lse, exact.lse, exact.lse_bound)
+
+
+@pytest.mark.promise(7)
+def test_7_nan_and_infinity_in_one_query_reach_no_other(judge: Judge, attention_by: ComputedBy) -> None:
+    """Those in a key or value that some queries see may reach others: the weight of 0 times NaN is NaN in a product."""
+    cases = product((6, 70, 300), {"causal", "array_mask", "sink"} & attention_by.handles, (np.nan, np.inf))
+    for length, feature, wrong in cases:
+        problem = problem_with([feature, "lse"], judge.rng, length)
+        at = int(judge.rng.integers(1, length))
+        arrays, floats = judge.arrays(problem, poison=False)
+        expected = problem.expected(floats, judge.dtype, rounds_weights=judge.rounds_weights)
+        query = floats["query"].copy()
+        query[..., at, :] = wrong
+        got = problem.call({**arrays, "query": judge.array(query)})
+        others = np.arange(length) != at
+        for name, (exact, bound) in expected.items():
+            axis = -2 if name == "out" else -1
+            tolerance.assert_within(name, *(np.compress(others, x, axis) for x in (judge.numpy(got[name]), exact, bound)))
 
 
 LOWEST = -1e38

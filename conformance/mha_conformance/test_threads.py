@@ -31,6 +31,13 @@ def test_attention_gives_the_same_bits(judge: Judge, attention_by: ComputedBy) -
     assert_same_bits_together([work(at) for at in range(THREADS)])
 
 
+@pytest.mark.parametrize("length", [48, 700])
+def test_calls_that_share_their_arguments_give_the_same_bits(first: Judge, attention_by: ComputedBy, length: int) -> None:
+    """An argument that is changed for a moment, and then put back, is seen by the other threads."""
+    problem = problem_with([*{"causal", "lse"} & attention_by.handles], first.rng, length, 64, batch="none", kv_heads=1)
+    assert_same_bits_together([first.work(problem)] * THREADS)
+
+
 def test_a_piece_gives_the_same_bits(first: Judge, piece_by: ComputedBy) -> None:
     problems = list(piece_problems(piece_by.op, first.rng))
     assert_same_bits_together([first.work(problems[at % len(problems)]) for at in range(THREADS)])

@@ -28,9 +28,9 @@ def conform_command(
         str | None, typer.Option("-k", metavar="EXPRESSION", help="Only tests whose names match, as in pytest.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Run fewer problems of each kind.")] = False,
-    share: Annotated[
+    part: Annotated[
         float,
-        typer.Option("--share", metavar="S", min=0, max=1, help="Only this share of the problems of each covering design."),
+        typer.Option("--part", metavar="S", min=0, max=1, help="Only this part of each covering design."),
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the random problems.")] = 0,
     report: Annotated[
@@ -40,7 +40,7 @@ def conform_command(
     """Run the conformance suite on a backend and its kernels. Exit codes are pytest's."""
     options = {"--device": device, "--dtype": dtype, "--plugin": plugin, "-k": expression}
     with failing_clearly():
-        status = conformance.conform(name, {**options, "--quick": quick, "--share": share, "--seed": seed, "--report": report})
+        status = conformance.conform(name, {**options, "--quick": quick, "--part": part, "--seed": seed, "--report": report})
     if status == conformance.NOTHING_RUN:
         selected = "" if expression is None else f" that matches -k {expression!r}"
         typer.echo(f"error: nothing was tested: no test{selected} applies to backend {name!r}", err=True)

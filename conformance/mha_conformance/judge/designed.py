@@ -93,7 +93,7 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str]) ->
     """
     of_kernel, dtype, rng = judge.of(op, kernel), judge.dtype, judge.rng
     design = design_of(op, features, dtype, rng, quick=judge.quick)
-    for row in rows_of(design, judge.share, lambda: of_kernel.computed >= FLOOR):
+    for row in rows_of(design, judge.part, lambda: of_kernel.computed >= FLOOR):
         if not of_kernel.computed and sum(of_kernel.refused.values()) >= REFUSALS:
             break
         seed = int(rng.integers(2**32))
@@ -106,10 +106,10 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str]) ->
     return of_kernel
 
 
-def rows_of(design: Covering, share: float, enough: Callable[[], bool]) -> Iterator[Row]:
-    """Yield a share of the rows of a design, and then as many random ones at most, until there are enough."""
+def rows_of(design: Covering, part: float, enough: Callable[[], bool]) -> Iterator[Row]:
+    """Yield a part of the rows of a design, and then as many random ones at most, until there are enough."""
     rows = [*design]
-    rows = rows[: math.ceil(share * len(rows))]
+    rows = rows[: math.ceil(part * len(rows))]
     yield from rows
     for row in islice(design.random(), len(rows)):
         if enough():

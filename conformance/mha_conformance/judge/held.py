@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -127,8 +127,8 @@ class KernelJudge(Judge):
     def judge(self, problem: Problem, other: Problem | None = None) -> bool:
         """Raise AssertionError if a promise is broken; return whether the kernel computed the problem.
 
-        ``other`` differs from the problem in the numbers only. They are put into the same arrays before a first call, whose
-        result is not judged: what a kernel remembers about arrays must not outlive their numbers.
+        ``other`` differs from the problem in the numbers only, and is judged in its place, after a call with the problem's own:
+        what a kernel remembers about arrays must not outlive their numbers, and the result of the first call must not change.
         """
         arrays, floats = self.arrays(problem)
 
@@ -136,8 +136,17 @@ class KernelJudge(Judge):
             with mha.use_kernel(self.op, self.kernel):
                 return problem.call(arrays)
 
-        if other is not None and self._can_write(problem):
-            floats = self._write(other, into=arrays, after=compute)
+        earlier: dict[str, Any] = {}
+        if other is not None:
+            with suppress(mha.KernelUnsupported):  # and so are the other numbers
+                earlier = compute()
+            before = self.bits(earlier)
+            other = self._with_some_of(problem, other)
+            fresh, floats = self.arrays(other)
+            if self._can_write(problem):
+                self._write(fresh, into=arrays)
+            else:
+                arrays = fresh
             problem.others.update(other.others)
             problem = other
         with self.unchanged(arrays):
@@ -148,6 +157,7 @@ class KernelJudge(Judge):
                 return False
             self.computed += 1
             bits = self.bits(results)
+            assert not earlier or self.bits(earlier) == before, "a call with other numbers changed the result of the first"
             self.assert_right(results, arrays[problem.first], problem, floats)
             assert self.bits(compute()) == bits, "a second, equal call gave other bits"
             self._call_the_last_again()
@@ -168,15 +178,19 @@ class KernelJudge(Judge):
     def _can_write(self, problem: Problem) -> bool:
         return self.writes and all(problem.layout(name)[0] in WRITABLE for name in (*problem.floats, *problem.others))
 
-    def _write(self, other: Problem, *, into: Mapping[str, Any], after: Callable[[], Any]) -> dict[str, np.ndarray]:
-        """Call ``after``, write the numbers of another problem into its arrays, and return those that the oracle sees."""
-        with suppress(mha.KernelUnsupported):  # and so are the other numbers
-            after()
-        fresh, floats = self.arrays(other)
+    def _with_some_of(self, problem: Problem, other: Problem) -> Problem:
+        """Return the other problem with some floating arrays of the first, but not with all."""
+        names = [*problem.floats]
+        kept = [name for name in names if self.rng.random() < 0.5]
+        floats = {name: problem.floats[name] for name in kept[: len(names) - 1]}
+        return replace(other, floats={**other.floats, **floats})
+
+    def _write(self, fresh: Mapping[str, Any], *, into: Mapping[str, Any]) -> None:
+        """Write other numbers into arrays, where they differ."""
         for name, x in into.items():
-            if 0 not in x.shape:  # some libraries raise an error if there is nothing to write
+            # some libraries raise an error if there is nothing to write
+            if 0 not in x.shape and self.bits(x) != self.bits(fresh[name]):
                 x[...] = fresh[name]
-        return floats
 
     def _call_the_last_again(self) -> None:
         last = self.last

@@ -47,7 +47,7 @@ def judge_transform(
     more = {"inputs": ("all", "first", "rest", "one"), "values": (1.0,), "room": ("small",), **({"infinite": (False,)} if "infinite" in axes_of(op, features, judge.dtype)[0] else {})}
     design = design_of(op, features, judge.dtype, judge.rng, more=more)
     of_kernel = judge.of(op, kernel)
-    most = math.ceil(judge.share * (QUICK_PROBLEMS if judge.quick else PROBLEMS))
+    most = math.ceil(judge.part * (QUICK_PROBLEMS if judge.quick else PROBLEMS))
     for row in islice(design, most):
         seed = int(judge.rng.integers(2**32))
         count = _MAPPED if transform == "vmap" else 1

@@ -83,7 +83,7 @@ def _selection(config: pytest.Config) -> str:
     """Return the options and arguments that select tests."""
     chosen = [(option, config.getoption(name)) for option, name in (("-k", "keyword"), ("-m", "markexpr"))]
     words = [word for option, expression in chosen if expression for word in (option, expression)]
-    words += ["--share", str(config.getoption("share"))] * (config.getoption("share") < 1)
+    words += ["--part", str(config.getoption("part"))] * (config.getoption("part") < 1)
     words += [word for one in config.getoption("deselect") or () for word in ("--deselect", one)]
     return shlex.join([*words, *(word for word in config.args if word != PACKAGE)])
 
@@ -94,5 +94,5 @@ def command(config: pytest.Config, backend: BackendUnderTest, name: str) -> str:
     for option in ("device", "dtype", "plugin"):
         given = config.getoption(option) or []
         words += [word for one in ([given] if isinstance(given, str) else given) for word in (f"--{option}", one)]
-    words += ["--quick"] * backend.quick + ["--share", str(backend.share)] * (backend.share < 1) + ["-k", name, "--seed", str(backend.seed)]
+    words += ["--quick"] * backend.quick + ["--part", str(backend.part)] * (backend.part < 1) + ["-k", name, "--seed", str(backend.seed)]
     return shlex.join(words)
