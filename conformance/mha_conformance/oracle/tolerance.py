@@ -3,13 +3,17 @@
 With p the exact weights, s the scores, y the exact output, u the unit roundoff of the dtype in which scores are computed,
 u_out that of the output, and u_p that of probabilities which a fused kernel rounds (0 where they stay in the wide dtype):
 
-    ds = u ((sqrt(d) + 2) scale |q| |k|^T + 1 + (s_max - s))
+    ds = u ((sqrt(d) + 2) scale |q| |k|^T + |s| + 1 + 9/4 (s_max - s))
     |error| <= sum(p ds |v|) + sum(p ds) (|y| + p |v|) + u (sqrt(S) + 3) p |v| + u_out |y| + u_p p |v| + e0 sum |v| + tiny
 
 A sum of n products has an error of u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
-and Mary 2019); exp turns an absolute error of its argument into a relative one of its result. Softcap and bias add their own
+and Mary 2019). exp turns an absolute error of its argument into a relative one of its result. Softcap and bias add their own
 roundings to ds; e0 is a probability that may count as 0; ``tiny`` is half the smallest subnormal of the output. The oracle
 computes in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
+
+An exponential may be a power of two. If scores are multiplied by log2(e), the product is rounded relative to |s|; if their
+distances are, relative to s_max - s, as the difference is. log2(e), which float32 and float64 hold within u / 4, is a factor of
+all scores, so its error is relative to the distance too.
 """
 
 from __future__ import annotations
@@ -118,24 +122,25 @@ def _score_errors(
     if softcap is not None:
         s = softcap * np.tanh(s / softcap)
         ds = ds + 4 * np.abs(s)  # the division, tanh within two roundings, the product; the slope is at most 1
+    ds = ds + np.abs(s)  # in another base
     if bias is not None:
         s = s + bias
-        ds = ds + np.abs(s) + np.abs(bias)  # the sum, and the bias: a product of slope and distance, or in another base
+        ds = ds + np.abs(s) + 2 * np.abs(bias)  # the sum, and the bias: a product of slope and distance, and in another base
     seen = np.broadcast_to(True if allowed is None else allowed, p.shape)
     s = np.where(seen, s, -np.inf)
     top = s.max(axis=-1, keepdims=True, initial=-np.inf)
     empty = np.zeros((*lse.shape, 1))
     if sink is None:
-        return u * np.where(seen, ds + 1 + _distance(top, s), 0), empty
+        return u * np.where(seen, ds + _of_exp(top, s), 0), empty
     given = np.asarray(sink, dtype=np.float64)[:, None, None]
     top = np.maximum(top, given)
     p_sink = np.exp(given - lse[..., None])
-    return u * np.where(seen, ds + 1 + _distance(top, s), 0), u * p_sink * (1 + top - given)
+    return u * np.where(seen, ds + _of_exp(top, s), 0), u * p_sink * (np.abs(given) + _of_exp(top, given))
 
 
-def _distance(top: Floats, s: Floats) -> Floats:
-    """Return top - s, and 0 where the row is empty."""
-    return np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0), 0)
+def _of_exp(top: Floats, s: Floats) -> Floats:
+    """Return the error of exp(s - top): its own, the difference, the product with log2(e), and log2(e); 1 in an empty row."""
+    return 1 + 9 / 4 * np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0), 0)
 
 
 OPERATIONS = {
