@@ -8,12 +8,15 @@ u_out that of the output, and u_p that of probabilities which a fused kernel rou
 
 A sum of n products has an error of u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
 and Mary 2019). exp turns an absolute error of its argument into a relative one of its result. Softcap and bias add their own
-roundings to ds; e0 is a probability that may count as 0; ``tiny`` is half the smallest subnormal of the output. The oracle
-computes in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
+roundings to ds; e0 is a probability that may count as 0; ``tiny`` is half the smallest subnormal of the output, and what is
+flushed. The oracle computes in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
 
 An exponential may be a power of two. If scores are multiplied by log2(e), the product is rounded relative to |s|; if their
 distances are, relative to s_max - s, as the difference is. log2(e), which float32 and float64 hold within u / 4, is a factor of
 all scores, so its error is relative to the distance too.
+
+A number below the smallest normal one, ``NORMAL``, may be flushed to 0, as nvcc -ftz=true and torch.set_flush_denormal do. In a
+sum this loses at most NORMAL for each of its n terms, and no more than their magnitudes: ``flushed``.
 """
 
 from __future__ import annotations
@@ -30,12 +33,28 @@ UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, 
 NEGLIGIBLE = {"float32": 2.0**-99, "float64": 2.0**-899}
 """Probabilities up to this may count as 0: products with denormal numbers take a hundred times as long on some processors."""
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
+NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
+"""The smallest normal number of each dtype in which scores are computed: a smaller one may count as 0."""
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3e38, "float32": 3.4e38, "float64": 1.7e308}
 
 
 def compute_dtype(dtype: str) -> str:
     """Return the dtype in which scores are computed for arrays of ``dtype`` (promise 9)."""
     return "float64" if dtype == "float64" else "float32"
+
+
+def flushed(terms: Floats, count: Any, dtype: str) -> Floats:
+    """Bound what a sum of ``count`` terms loses if inputs, factors, terms and partial sums may be flushed.
+
+    ``terms`` is the sum of their magnitudes. A flush loses less than NORMAL, and no more than the terms that have been summed
+    since the last one. Each term is lost once, so the flushes lose no more than min(NORMAL, |term|) of each term.
+    """
+    return np.minimum(count * NORMAL[compute_dtype(dtype)], terms)
+
+
+def least(dtype: str) -> float:
+    """Return the error of any result: it may be rounded to a subnormal number, or flushed before that."""
+    return SMALLEST[dtype] + NORMAL[compute_dtype(dtype)]
 
 
 @dataclass(frozen=True)
@@ -95,7 +114,8 @@ def exact_attention(
     tiny = (SMALLEST[dtype] + num_keys * SMALLEST[compute_dtype(dtype)]) / 2  # products of small values are subnormal
     rest = NEGLIGIBLE[compute_dtype(dtype)] * (p > 0)
     bound, weights_bound = bound + rest @ np.abs(value), weights_bound + rest
-    bound = np.where(np.isneginf(lse)[..., None], 0, both * (bound + u_out * np.abs(y)) + tiny)  # exactly 0 without a key
+    bound = both * (bound + u_out * np.abs(y)) + tiny + flushed(absolute, num_keys + 1, dtype)
+    bound = np.where(np.isneginf(lse)[..., None], 0, bound)  # exactly 0 without a key
     weights_bound = np.where(p > 0, both * (weights_bound + u_out * p) + tiny, 0)
     return Exact(y, lse, p, bound, both * lse_bound, weights_bound)
 
