@@ -7,9 +7,10 @@ u_out that of the output, and u_p that of probabilities which a fused kernel rou
     |error| <= sum(p ds |v|) + sum(p ds) (|y| + p |v|) + u (sqrt(S) + 3) p |v| + u_out |y| + u_p p |v| + e0 sum |v| + tiny
 
 A sum of n products has an error of u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
-and Mary 2019). exp turns an absolute error of its argument into a relative one of its result. Softcap and bias add their own
-roundings to ds; e0 is a probability that may count as 0; ``tiny`` is half the smallest subnormal of the output, and what is
-flushed. The oracle computes in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
+and Mary 2019). Terms below u times the sum are an exception: they may be lost one after another (``_absorbed``). exp turns an
+absolute error of its argument into a relative one of its result. Softcap and bias add their own roundings to ds; e0 is a
+probability that may count as 0; ``tiny`` is half the smallest subnormal of the output, and what is flushed. The oracle computes
+in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
 
 An exponential may be a power of two. If scores are multiplied by log2(e), the product is rounded relative to |s|; if their
 distances are, relative to s_max - s, as the difference is. log2(e), which float32 and float64 hold within u / 4, is a factor of
@@ -100,12 +101,13 @@ def exact_attention(
     key, value = (np.repeat(np.asarray(x, dtype=np.float64), groups, axis=-3) for x in (key, value))
     ds, ds_sink = _score_errors(u, np.asarray(query, dtype=np.float64), key, lse, p, scale, **options)
     mean_ds = (p * ds).sum(axis=-1, keepdims=True) + ds_sink
-    p = p if kept_weights is None else p * kept_weights
-    root = (num_keys if equal_weights else np.sqrt(num_keys)) + 3
+    of_sum = u * ((num_keys if equal_weights else np.sqrt(num_keys)) + 3) + _absorbed(u, p, 1.0).sum(axis=-1, keepdims=True)
+    of_terms = _absorbed(u, p, p.sum(axis=-1, keepdims=True))
+    p, of_terms = (x if kept_weights is None else x * kept_weights for x in (p, of_terms))
     absolute = p @ np.abs(value)
-    bound = (p * ds) @ np.abs(value) + mean_ds * (np.abs(y) + absolute) + u * root * absolute
-    weights_bound = p * (ds + mean_ds + u * root)
-    lse_bound = mean_ds[..., 0] + u * root + 2 * u * np.abs(np.where(np.isfinite(lse), lse, 0))
+    weights_bound = p * (ds + mean_ds + of_sum)
+    bound = (p * ds + of_terms) @ np.abs(value) + mean_ds * (np.abs(y) + absolute) + of_sum * absolute
+    lse_bound = (mean_ds + of_sum)[..., 0] + 2 * u * np.abs(np.where(np.isfinite(lse), lse, 0))
     if rounds_weights and u_out > u:
         # a probability is rounded relative to the greatest of its row, where it may be subnormal
         top = p.max(axis=-1, keepdims=True, initial=0)
@@ -156,6 +158,11 @@ def _score_errors(
     top = np.maximum(top, given)
     p_sink = np.exp(given - lse[..., None])
     return u * np.where(seen, ds + _of_exp(top, s), 0), u * p_sink * (np.abs(given) + _of_exp(top, given))
+
+
+def _absorbed(u: float, p: Floats, total: Any) -> Floats:
+    """Return the terms that vanish beside their sum, 0 for others. An addition loses no more than its smaller term."""
+    return np.where(p < u * total, p, 0)
 
 
 def _of_exp(top: Floats, s: Floats) -> Floats:
