@@ -15,8 +15,9 @@ The error of a sum of n products is relative to the sum of their absolute values
 
 with u the unit roundoff of the dtype in which sums are computed, and u_out that of the gradient. sum(p size) is the error
 of lse. 8 log2(n) is enough for powers of two: 2^(s log2(e) - lse log2(e)) has at most three roundings relative to |s| and to
-|lse|. Half precision also has the roundings of the forward pass: y is rounded to the dtype of the query, and fused kernels round
-weights, in both directions. Every product and sum may be flushed (``flushed``). A gradient without any term must be exactly 0.
+|lse|. Half precision also has the roundings of the forward pass: y is rounded to the dtype of the query, and fused kernels
+round weights, in both directions. Every product and sum may be flushed (``flushed``). A gradient without any term must be
+exactly 0.
 """
 
 from __future__ import annotations
