@@ -103,6 +103,18 @@ def test_terms_below_half_a_unit_of_their_sum_are_absorbed_and_others_not():
         judged(Dense(attend=late(exp=lambda x: flushed(np.exp(x), 2.0**104))), row[0] + np.log(4), row[1], sink=0.0)
 
 
+def test_weights_below_2_to_the_minus_99_count_as_0_and_greater_ones_do_not():
+    """Beside a sink of 1, the weight of the only key is 0.9 2^-99, or four times as much."""
+
+    def dropping(times):
+        return Dense(attend=late(exp=lambda x: flushed(np.exp(x), times * 2.0**27)))
+
+    score = np.log(0.9 * 2.0**-99)
+    assert judged(dropping(1), [score], [1.0], sink=0.0) > 0.8
+    with pytest.raises(AssertionError, match="times the bound"):
+        judged(dropping(4), [score + np.log(4)], [1.0], sink=0.0)
+
+
 def gradient_of_bias(twin, ds):
     """Judge the gradient of the bias of two keys, which is +-ds, in a row without scores."""
     query, key, bias = (np.zeros(shape, np.float32) for shape in ((1, 1, 1), (1, 2, 1), (1, 1, 2)))
