@@ -1,4 +1,4 @@
-"""Gradients of attention over whole arrays in NumPy float64, in steps that ``wrong_gradients`` changes."""
+"""Gradients of attention over whole arrays in NumPy, in steps that ``wrong_gradients`` and ``right_twins`` change."""
 
 from functools import cached_property
 
@@ -9,12 +9,14 @@ from mha_core.algebra.attention_vjp import AttentionGradients
 
 
 class WholeGradients:
-    """The gradients of one call of a kernel of ``attention_vjp``. A step is a property, or a method named ``of_``."""
+    """The gradients of one call of a kernel of ``attention_vjp``. A step is a property or a method."""
+
+    dtype = np.float64
 
     def __init__(self, problem, state, d_out, d_lse, wanted):
         self.problem, self.state, self.wanted = problem, state, wanted
         self.given_d_out, self.given_d_lse = d_out, d_lse
-        self.query, key, value = (np.asarray(x, dtype=np.float64) for x in (problem.query, problem.key, problem.value))
+        self.query, key, value = (np.asarray(x, dtype=self.dtype) for x in (problem.query, problem.key, problem.value))
         self.key, self.value = (np.repeat(x, problem.num_groups, axis=-3) for x in (key, value))
         self.scale = problem.scale
 
@@ -48,7 +50,7 @@ class WholeGradients:
     @cached_property
     def scores(self):
         bias = self.problem.bias
-        s = self.capped if bias is None else self.capped + np.asarray(bias.block(self.grid), dtype=np.float64)
+        s = self.capped if bias is None else self.capped + np.asarray(bias.block(self.grid), dtype=self.dtype)
         return np.where(self.allowed, s, -np.inf)
 
     @cached_property
@@ -57,7 +59,7 @@ class WholeGradients:
 
     @cached_property
     def lse(self):
-        lse = np.asarray(self.state.lse, dtype=np.float64)
+        lse = np.asarray(self.state.lse, dtype=self.dtype)
         return np.where(lse == -np.inf, 0, lse)
 
     @cached_property
@@ -66,17 +68,17 @@ class WholeGradients:
 
     @cached_property
     def d_out(self):
-        return np.where(self.blind[..., None], 0, np.asarray(self.given_d_out, dtype=np.float64))
+        return np.where(self.blind[..., None], 0, np.asarray(self.given_d_out, dtype=self.dtype))
 
     @cached_property
     def d_lse(self):
         if self.given_d_lse is None:
-            return np.zeros(self.shape[:-1])
-        return np.where(self.state.lse == -np.inf, 0, np.asarray(self.given_d_lse, dtype=np.float64))
+            return np.zeros(self.shape[:-1], self.dtype)
+        return np.where(self.state.lse == -np.inf, 0, np.asarray(self.given_d_lse, dtype=self.dtype))
 
     @cached_property
     def out(self):
-        return np.asarray(self.state.out, dtype=np.float64)
+        return np.asarray(self.state.out, dtype=self.dtype)
 
     @cached_property
     def delta(self):
@@ -85,24 +87,33 @@ class WholeGradients:
     @cached_property
     def kept(self):
         dropout = self.problem.dropout
-        return 1.0 if dropout is None else dropout.kept(self.grid, self.problem.rows_shape) / (1 - dropout.rate)
+        return 1.0 if dropout is None else dropout.kept(self.grid, self.problem.rows_shape) / self.dtype(1 - dropout.rate)
+
+    @cached_property
+    def d_weights(self):
+        return self.kept * (self.d_out @ np.swapaxes(self.value, -1, -2))
 
     @cached_property
     def ds(self):
-        return self.weights * (self.kept * (self.d_out @ np.swapaxes(self.value, -1, -2)) - self.delta[..., None])
+        return self.weights * (self.d_weights - self.delta[..., None])
 
     @cached_property
     def da(self):
         return self.ds * self.slope * self.scale
 
+    def product(self, x, y):
+        return x @ y
+
     def of_query(self):
-        return self.summed(self.da @ self.key, self.problem.query.shape)
+        return self.summed(self.product(self.da, self.key), self.problem.query.shape)
 
     def of_key(self):
-        return self.by_key_head(np.swapaxes(self.da, -1, -2) @ self.query, self.problem.key.shape)
+        return self.by_key_head(self.product(np.swapaxes(self.da, -1, -2), self.query), self.problem.key.shape)
 
     def of_value(self):
-        return self.by_key_head(np.swapaxes(self.weights * self.kept, -1, -2) @ self.d_out, self.problem.value.shape)
+        return self.by_key_head(
+            self.product(np.swapaxes(self.weights * self.kept, -1, -2), self.d_out), self.problem.value.shape
+        )
 
     def of_bias(self):
         bias = self.problem.bias
@@ -137,7 +148,7 @@ class WholeGradients:
 
     @cached_property
     def sink_weights(self):
-        return np.exp(np.asarray(self.problem.sink, dtype=np.float64)[:, None] - self.lse)
+        return np.exp(np.asarray(self.problem.sink, dtype=self.dtype)[:, None] - self.lse)
 
     @cached_property
     def sink_terms(self):

@@ -19,7 +19,7 @@ import mha_core as mha
 from ..oracle import reference
 from ..oracle.attention import Floats
 from ..oracle.magnitudes import MAGNITUDES
-from ..oracle.tolerance import SMALLEST, UNIT_ROUNDOFF
+from ..oracle.tolerance import UNIT_ROUNDOFF, least
 from .attention_axes import LAYOUTS
 from .attention_problem import repeated
 from .covering import Row
@@ -109,7 +109,7 @@ class PieceProblem(Problem):
         exact = self.exact(floats)[self.op]
         both = 2.0 if dtype == "float64" else 1.0  # the reference computes in float64 too, and rounds as well
         size = np.where(np.isfinite(exact), np.abs(exact), 0)
-        return {self.op: (exact, both * UNIT_ROUNDOFF[dtype] * (self.magnitude(floats) + size) + SMALLEST[dtype])}
+        return {self.op: (exact, both * UNIT_ROUNDOFF[dtype] * (self.magnitude(floats) + size) + least(dtype))}
 
     def magnitude(self, floats: Mapping[str, Floats]) -> Any:
         """Return the sum of the absolute terms of the result, times the number of roundings: the bound divided by u."""

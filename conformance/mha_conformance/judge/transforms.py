@@ -191,7 +191,7 @@ def _assert_derivative(
     bound = of_differences + _SAFETY * (of_inputs + of_sums)
     got = float(np.sum(terms))
     evidence.error("gradient", judge.dtype, abs(got - exact) / max(bound, np.finfo(np.float64).tiny))
-    assert abs(got - exact) <= bound + tolerance.SMALLEST[judge.dtype], (
+    assert abs(got - exact) <= bound + tolerance.least(judge.dtype), (
         f"the derivative along a direction of {names} is {got:.9g}; expected {exact:.9g} within {bound:.3g}"
     )
 

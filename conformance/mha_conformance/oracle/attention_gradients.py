@@ -14,8 +14,10 @@ The error of a sum of n products is relative to the sum of their absolute values
     r = 4 + size + sum(p size) + |lse|,    size = scale |q| |k|^T + |s|
 
 with u the unit roundoff of the dtype in which sums are computed, and u_out that of the gradient. sum(p size) is the error
-of lse. Half precision also has the roundings of the forward pass: y is rounded to the dtype of the query, and
-fused kernels round weights, in both directions. A gradient without any term must be exactly 0.
+of lse. 8 log2(n) is enough for powers of two: 2^(s log2(e) - lse log2(e)) has at most three roundings relative to |s| and to
+|lse|. Half precision also has the roundings of the forward pass: y is rounded to the dtype of the query, and fused kernels
+round weights, in both directions. Every product and sum may be flushed (``flushed``). A gradient without any term must be
+exactly 0.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from .attention import Floats, attention
-from .tolerance import LARGEST, NEGLIGIBLE, SMALLEST, UNIT_ROUNDOFF, compute_dtype
+from .tolerance import LARGEST, NEGLIGIBLE, SMALLEST, UNIT_ROUNDOFF, compute_dtype, flushed
 
 Bounded = tuple[Floats, Floats]
 """An exact array, and a bound on the error of each element."""
@@ -130,12 +132,17 @@ def attention_gradients(
     u_p = u_out if rounds_weights and u_out > u else 0.0
     half_y = u_out * np.abs(y) + SMALLEST[dtype] / 2 if u_out > u else 0.0
     lost = np.where(seen, NEGLIGIBLE[wide_dtype], 0)
-    rest_delta = (np.abs(d_y) * (half_y + u_p * size_y + (kept_weights * lost) @ np.abs(v))).sum(axis=-1)
+    rest_y = half_y + u_p * size_y + (kept_weights * lost) @ np.abs(v) + flushed(size_y, p.shape[-1] + 1, dtype)
+    rest_delta = (np.abs(d_y) * rest_y).sum(axis=-1) + flushed(size_delta, v.shape[-1] + 1, dtype)
+    rest_p = flushed(size_p, v.shape[-1] + 1, dtype) + rest_delta[..., None]
     least = SMALLEST[wide_dtype] + (SMALLEST[dtype] / 2 if u_p else 0.0)  # of a factor that is subnormal, or rounded to half
     rest_w = kept_weights * (u_p * p + np.where(seen, least, 0) + lost)
-    rest_ds = p * rest_delta[..., None] + u_p * p * terms + lost * terms + np.where(seen, least, 0)
+    rest_ds = p * rest_p + u_p * p * terms + lost * terms + np.where(seen, least, 0)
+    rest_ds = rest_ds + flushed(p * terms, 3, dtype)  # two terms, and the product with the slope
     rest_sink = p_sink * rest_delta + np.where(p_sink > 0, least + NEGLIGIBLE[wide_dtype] * size_delta, 0)
+    rest_sink = rest_sink + flushed(p_sink * size_delta, 2, dtype)
     rest_da = abs(scale) * rest_ds + np.where(seen, SMALLEST[wide_dtype], 0)  # scaled before or after the sum
+    rest_da = rest_da + flushed(abs(scale) * p * terms, 1, dtype)
     rest = _Factors(rest_w, rest_ds, rest_da, rest_sink, *absolute)
 
     shapes = {name: x.shape for name, x in arrays.items()} | ({} if sink is None else {"sink": np.shape(sink)})
@@ -146,7 +153,9 @@ def attention_gradients(
         its_dtype = wide_dtype if name in wide else dtype
         length = 2 + v.shape[-1] + q.shape[-1] + max(p.shape[-2:]) + p.size / max(1, x.size)
         bound = both * (8 * u * math.log2(length) * sums[1][name] + sums[2][name] + UNIT_ROUNDOFF[its_dtype] * np.abs(x))
-        tiny = SMALLEST[its_dtype] + length * SMALLEST[wide_dtype]  # of products that are subnormal
+        rows = x.size / (x.shape[-1] if name in arrays and x.size else 1)
+        count = max(1.0, abs(scale)) * (1 + p.size / max(1, rows))
+        tiny = SMALLEST[its_dtype] + length * SMALLEST[wide_dtype] + flushed(sums[1][name], count, dtype)
         bound = np.where(np.abs(x) + bound < LARGEST[its_dtype], bound + tiny, np.inf)
         gradients[name] = x, np.where(sums[1][name] + sums[2][name] > 0, bound, 0)
     return gradients
@@ -195,6 +204,8 @@ def merge_gradients(
         terms = w * ((np.abs(d_out) * (np.abs(x) + size)).sum(axis=-1) + np.abs(d_lse))
         half = w * (np.abs(d_out) * np.abs(out)).sum(axis=-1) * (u_out if u_out > u else 0)
         bound_out = both * (u * r[..., None] + u_out) * np.abs(of_out) + np.where(w > 0, SMALLEST[dtype], 0)[..., None]
+        bound_out = bound_out + flushed(np.abs(of_out), 1 + np.abs(d_out), dtype)
         bound_lse = both * math.log2(2 + x.shape[-1]) * u * r * terms + half + np.where(w > 0, SMALLEST[wide], 0)
+        bound_lse = bound_lse + flushed(terms, 2 + 2 * x.shape[-1] + terms / np.where(w > 0, w, 1), dtype)
         results.append(((of_out, bound_out), (of_lse, bound_lse)))
     return results

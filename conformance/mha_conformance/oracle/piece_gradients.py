@@ -16,7 +16,7 @@ import numpy as np
 from . import reference
 from .attention import Floats
 from .attention_gradients import Bounded
-from .tolerance import LARGEST, SMALLEST, UNIT_ROUNDOFF, compute_dtype
+from .tolerance import LARGEST, UNIT_ROUNDOFF, compute_dtype, least
 
 Gradients = dict[str, Bounded]
 """Exact gradients and magnitudes by the name of the argument."""
@@ -134,7 +134,7 @@ def bounded(gradients: Gradients, dtype: str) -> dict[str, Bounded]:
     both = 2.0 if dtype == "float64" else 1.0  # the oracle computes in float64 too
     bounds = {}
     for name, (exact, magnitude) in gradients.items():
-        bound = both * (u * magnitude + u_out * np.abs(exact)) + SMALLEST[dtype]
+        bound = both * (u * magnitude + u_out * np.abs(exact)) + least(dtype)
         bound = np.where(np.abs(exact) + bound < LARGEST[dtype], bound, np.inf)
         bounds[name] = exact, np.where(magnitude > 0, bound, 0)
     return bounds

@@ -72,12 +72,12 @@ class Steps:
     def _moved(self, y: Floats, error: Callable[[float, float], Any]) -> Floats:
         """Return y moved by up to ``error``, a function of the unit roundoffs of the dtype and of the dtype of the scores.
 
-        A subnormal result may also be two roundings of half the smallest number away.
+        A subnormal result may also be two roundings of half the smallest number away, or 0.
         """
         if self.rng is None:
             return y
         u, wide = (tolerance.UNIT_ROUNDOFF[dtype] for dtype in (self.dtype, tolerance.compute_dtype(self.dtype)))
-        return y + (error(u, wide) + tolerance.SMALLEST[self.dtype]) * self.rng.uniform(-1, 1, size=y.shape)
+        return y + (error(u, wide) + tolerance.least(self.dtype)) * self.rng.uniform(-1, 1, size=y.shape)
 
     def _recorded(self, result: Floats, pull: Callable[[Floats], Named], **inputs: Floats | None) -> Floats:
         self.tape.append(Step(result, pull, inputs))
@@ -186,7 +186,7 @@ def bound_of(exact: Floats, moved: Iterable[Floats], dtype: str) -> Floats:
     rows = np.maximum(rows, rows.mean() if rows.size else 0)
     largest = np.abs(exact).max(axis=-1, keepdims=True, initial=0)
     rows = np.where(rows > _STABLE * largest, rows + largest, rows)  # a norm of nearly equal features may turn them altogether
-    bound = SAFETY * rows + tolerance.UNIT_ROUNDOFF[dtype] * np.abs(exact) + tolerance.SMALLEST[dtype]
+    bound = SAFETY * rows + tolerance.UNIT_ROUNDOFF[dtype] * np.abs(exact) + tolerance.least(dtype)
     return np.broadcast_to(bound, exact.shape)
 
 

@@ -3,13 +3,21 @@
 With p the exact weights, s the scores, y the exact output, u the unit roundoff of the dtype in which scores are computed,
 u_out that of the output, and u_p that of probabilities which a fused kernel rounds (0 where they stay in the wide dtype):
 
-    ds = u ((sqrt(d) + 2) scale |q| |k|^T + 1 + (s_max - s))
+    ds = u ((sqrt(d) + 2) scale |q| |k|^T + |s| + 1 + 9/4 (s_max - s))
     |error| <= sum(p ds |v|) + sum(p ds) (|y| + p |v|) + u (sqrt(S) + 3) p |v| + u_out |y| + u_p p |v| + e0 sum |v| + tiny
 
 A sum of n products has an error of u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
-and Mary 2019); exp turns an absolute error of its argument into a relative one of its result. Softcap and bias add their own
-roundings to ds; e0 is a probability that may count as 0; ``tiny`` is half the smallest subnormal of the output. The oracle
-computes in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
+and Mary 2019). Terms below u times the sum are an exception: they may be lost one after another (``_absorbed``). exp turns an
+absolute error of its argument into a relative one of its result. Softcap and bias add their own roundings to ds; e0 is a
+probability that may count as 0; ``tiny`` is half the smallest subnormal of the output, and what is flushed. The oracle computes
+in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
+
+An exponential may be a power of two. If scores are multiplied by log2(e), the product is rounded relative to |s|; if their
+distances are, relative to s_max - s, as the difference is. log2(e), which float32 and float64 hold within u / 4, is a factor of
+all scores, so its error is relative to the distance too.
+
+A number below the smallest normal one, ``NORMAL``, may be flushed to 0, as nvcc -ftz=true and torch.set_flush_denormal do. In a
+sum this loses at most NORMAL for each of its n terms, and no more than their magnitudes: ``flushed``.
 """
 
 from __future__ import annotations
@@ -26,12 +34,28 @@ UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, 
 NEGLIGIBLE = {"float32": 2.0**-99, "float64": 2.0**-899}
 """Probabilities up to this may count as 0: products with denormal numbers take a hundred times as long on some processors."""
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
+NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
+"""The smallest normal number of each dtype in which scores are computed: a smaller one may count as 0."""
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3e38, "float32": 3.4e38, "float64": 1.7e308}
 
 
 def compute_dtype(dtype: str) -> str:
     """Return the dtype in which scores are computed for arrays of ``dtype`` (promise 9)."""
     return "float64" if dtype == "float64" else "float32"
+
+
+def flushed(terms: Floats, count: Any, dtype: str) -> Floats:
+    """Bound what a sum of ``count`` terms loses if inputs, factors, terms and partial sums may be flushed.
+
+    ``terms`` is the sum of their magnitudes. A flush loses less than NORMAL, and no more than the terms that have been summed
+    since the last one. Each term is lost once, so the flushes lose no more than min(NORMAL, |term|) of each term.
+    """
+    return np.minimum(count * NORMAL[compute_dtype(dtype)], terms)
+
+
+def least(dtype: str) -> float:
+    """Return the error of any result: it may be rounded to a subnormal number, or flushed before that."""
+    return SMALLEST[dtype] + NORMAL[compute_dtype(dtype)]
 
 
 @dataclass(frozen=True)
@@ -77,12 +101,13 @@ def exact_attention(
     key, value = (np.repeat(np.asarray(x, dtype=np.float64), groups, axis=-3) for x in (key, value))
     ds, ds_sink = _score_errors(u, np.asarray(query, dtype=np.float64), key, lse, p, scale, **options)
     mean_ds = (p * ds).sum(axis=-1, keepdims=True) + ds_sink
-    p = p if kept_weights is None else p * kept_weights
-    root = (num_keys if equal_weights else np.sqrt(num_keys)) + 3
+    of_sum = u * ((num_keys if equal_weights else np.sqrt(num_keys)) + 3) + _absorbed(u, p, 1.0).sum(axis=-1, keepdims=True)
+    of_terms = _absorbed(u, p, p.sum(axis=-1, keepdims=True))
+    p, of_terms = (x if kept_weights is None else x * kept_weights for x in (p, of_terms))
     absolute = p @ np.abs(value)
-    bound = (p * ds) @ np.abs(value) + mean_ds * (np.abs(y) + absolute) + u * root * absolute
-    weights_bound = p * (ds + mean_ds + u * root)
-    lse_bound = mean_ds[..., 0] + u * root + 2 * u * np.abs(np.where(np.isfinite(lse), lse, 0))
+    weights_bound = p * (ds + mean_ds + of_sum)
+    bound = (p * ds + of_terms) @ np.abs(value) + mean_ds * (np.abs(y) + absolute) + of_sum * absolute
+    lse_bound = (mean_ds + of_sum)[..., 0] + 2 * u * np.abs(np.where(np.isfinite(lse), lse, 0))
     if rounds_weights and u_out > u:
         # a probability is rounded relative to the greatest of its row, where it may be subnormal
         top = p.max(axis=-1, keepdims=True, initial=0)
@@ -91,7 +116,8 @@ def exact_attention(
     tiny = (SMALLEST[dtype] + num_keys * SMALLEST[compute_dtype(dtype)]) / 2  # products of small values are subnormal
     rest = NEGLIGIBLE[compute_dtype(dtype)] * (p > 0)
     bound, weights_bound = bound + rest @ np.abs(value), weights_bound + rest
-    bound = np.where(np.isneginf(lse)[..., None], 0, both * (bound + u_out * np.abs(y)) + tiny)  # exactly 0 without a key
+    bound = both * (bound + u_out * np.abs(y)) + tiny + flushed(absolute, num_keys + 1, dtype)
+    bound = np.where(np.isneginf(lse)[..., None], 0, bound)  # exactly 0 without a key
     weights_bound = np.where(p > 0, both * (weights_bound + u_out * p) + tiny, 0)
     return Exact(y, lse, p, bound, both * lse_bound, weights_bound)
 
@@ -118,24 +144,30 @@ def _score_errors(
     if softcap is not None:
         s = softcap * np.tanh(s / softcap)
         ds = ds + 4 * np.abs(s)  # the division, tanh within two roundings, the product; the slope is at most 1
+    ds = ds + np.abs(s)  # in another base
     if bias is not None:
         s = s + bias
-        ds = ds + np.abs(s) + np.abs(bias)  # the sum, and the bias: a product of slope and distance, or in another base
+        ds = ds + np.abs(s) + 2 * np.abs(bias)  # the sum, and the bias: a product of slope and distance, and in another base
     seen = np.broadcast_to(True if allowed is None else allowed, p.shape)
     s = np.where(seen, s, -np.inf)
     top = s.max(axis=-1, keepdims=True, initial=-np.inf)
     empty = np.zeros((*lse.shape, 1))
     if sink is None:
-        return u * np.where(seen, ds + 1 + _distance(top, s), 0), empty
+        return u * np.where(seen, ds + _of_exp(top, s), 0), empty
     given = np.asarray(sink, dtype=np.float64)[:, None, None]
     top = np.maximum(top, given)
     p_sink = np.exp(given - lse[..., None])
-    return u * np.where(seen, ds + 1 + _distance(top, s), 0), u * p_sink * (1 + top - given)
+    return u * np.where(seen, ds + _of_exp(top, s), 0), u * p_sink * (np.abs(given) + _of_exp(top, given))
 
 
-def _distance(top: Floats, s: Floats) -> Floats:
-    """Return top - s, and 0 where the row is empty."""
-    return np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0), 0)
+def _absorbed(u: float, p: Floats, total: Any) -> Floats:
+    """Return the terms that vanish beside their sum, 0 for others. An addition loses no more than its smaller term."""
+    return np.where(p < u * total, p, 0)
+
+
+def _of_exp(top: Floats, s: Floats) -> Floats:
+    """Return the error of exp(s - top): its own, the difference, the product with log2(e), and log2(e); 1 in an empty row."""
+    return 1 + 9 / 4 * np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0), 0)
 
 
 OPERATIONS = {
