@@ -58,7 +58,13 @@ def _shared_batch(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
     return of_one(), of_one(), of_one()
 
 
-PLAIN_BATCHES = ("none", _same_batch("one", 1), _same_batch("two", 2), some("one element", ((1,),) * 3), _same_batch("three", 3))
+PLAIN_BATCHES = (
+    "none",
+    _same_batch("one", 1),
+    _same_batch("two", 2),
+    some("one element", ((1,),) * 3),
+    _same_batch("three", 3),
+)
 _SHARED_BATCH = Kind("shared", _shared_batch, ((2,), (1,), ()))
 
 
@@ -94,9 +100,19 @@ PLAIN: dict[str, Any] = {
 }
 """The values of options that are not given; as many keys as queries are the usual case."""
 TRIPLES = (
-    *(("queries", "keys", "band"), ("queries", "band", "offset"), ("keys", "band", "offset"), ("keys", "head_dim", "value_dim")),
+    *(
+        ("queries", "keys", "band"),
+        ("queries", "band", "offset"),
+        ("keys", "band", "offset"),
+        ("keys", "head_dim", "value_dim"),
+    ),
     *(("queries", "keys", "lengths"), ("queries", "keys", "array"), ("keys", "bias", "softcap"), ("keys", "sink", "lse")),
-    *(("kv_heads", "groups", "bias"), ("batch", "groups", "bias"), ("batch", "array", "lengths"), ("batch", "kv_heads", "groups")),
+    *(
+        ("kv_heads", "groups", "bias"),
+        ("batch", "groups", "bias"),
+        ("batch", "array", "lengths"),
+        ("batch", "kv_heads", "groups"),
+    ),
     *(("layout", "layout of key", "layout of value"), ("layout", "batch", "groups"), ("layout of key", "batch", "keys")),
     *(("scores", "keys", "lse"), ("scores", "band", "softcap"), ("term", "band", "array"), ("packed", "band", "bias")),
 )

@@ -24,7 +24,13 @@ _SPREAD = {"plain": 1.0, "wide": 12.0, "huge": 300.0, "tiny": 1e-6}
 ARGUMENTS = ("query", "key", "value")
 _CORE_AXES = {**dict.fromkeys((*ARGUMENTS, "d_out"), 3), "d_lse": 2}
 """The number of axes that are no batch axes; other arrays are not expanded."""
-_LAYOUT_OF = {"key": "layout of key", "value": "layout of value", "query": "layout", "d_out": "layout of d", "d_lse": "layout of d"}
+_LAYOUT_OF = {
+    "key": "layout of key",
+    "value": "layout of value",
+    "query": "layout",
+    "d_out": "layout of d",
+    "d_lse": "layout of d",
+}
 """The axis of a row that has an array's layout."""
 
 

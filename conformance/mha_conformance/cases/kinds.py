@@ -30,7 +30,7 @@ class Kind:
 
 
 def between(low: int, high: int) -> Kind:
-    """Integers from ``low`` to ``high``, small ones as often as great ones, and half of them multiples of 8 if there are any."""
+    """Integers from ``low`` to ``high``, small ones as often as great ones, and half of them multiples of 8 where there are."""
 
     def draw(rng: np.random.Generator) -> int:
         n = min(high, int(np.exp(rng.uniform(math.log(low), math.log(high + 1)))))

@@ -54,7 +54,11 @@ ROOMS = {"small": 2**13, "large": 2**18}
 
 def axes_of_piece(op: str) -> dict[str, list[Any]]:
     """Return the axes of the calls of an operation, with their values."""
-    axes: dict[str, list[Any]] = {"rows": list(ROWS), "layout": [*LAYOUTS, -2], "spread": [real(0.3, 3), real(3, 100), real(1e-4, 0.1)]}
+    axes: dict[str, list[Any]] = {
+        "rows": list(ROWS),
+        "layout": [*LAYOUTS, -2],
+        "spread": [real(0.3, 3), real(3, 100), real(1e-4, 0.1)],
+    }
     axes["room"] = list(ROOMS)
     if op == "rotary":
         return axes | {

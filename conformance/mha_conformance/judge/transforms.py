@@ -44,7 +44,12 @@ def judge_transform(
     ``apply`` is the transform as ``Backend.transforms`` has it.
     """
     judged = {"gradient": _gradient, "forward_gradient": _forward_gradient, "vmap": _vmap}[transform]
-    more = {"inputs": ("all", "first", "rest", "one"), "values": (1.0,), "room": ("small",), **({"infinite": (False,)} if "infinite" in axes_of(op, features, judge.dtype)[0] else {})}
+    more = {
+        "inputs": ("all", "first", "rest", "one"),
+        "values": (1.0,),
+        "room": ("small",),
+        **({"infinite": (False,)} if "infinite" in axes_of(op, features, judge.dtype)[0] else {}),
+    }
     design = design_of(op, features, judge.dtype, judge.rng, more=more)
     of_kernel = judge.of(op, kernel)
     most = math.ceil(judge.part * (QUICK_PROBLEMS if judge.quick else PROBLEMS))

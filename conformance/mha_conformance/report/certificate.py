@@ -106,9 +106,7 @@ def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dic
         "worst_error_over_bound": nested(
             counts.records[ERRORS], lambda ratio: float(f"{ratio:.4g}") if math.isfinite(ratio) else None
         ),
-        "covering": nested(
-            counts.records[COVERED], dict
-        ),
+        "covering": nested(counts.records[COVERED], dict),
         "kernels": [{**kernel, "runs": runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
     }
 
@@ -154,7 +152,11 @@ def markdown(record: Mapping[str, Any]) -> str:
         *_promises(record["promises"]),
         *([_table(errors, numbers=len(errors[0]) - 1)] if len(errors) > 1 else []),
         *([_table([("kernel of", "name", "from", "runs"), *kernels], numbers=1)] if kernels else []),
-        *([_table([("covering design of", "dtype", "problems", "floor", "pairs", "triples"), *covered], numbers=4)] if covered else []),
+        *(
+            [_table([("covering design of", "dtype", "problems", "floor", "pairs", "triples"), *covered], numbers=4)]
+            if covered
+            else []
+        ),
     ]
     return "\n\n".join(paragraphs) + "\n"
 

@@ -94,5 +94,9 @@ def command(config: pytest.Config, backend: BackendUnderTest, name: str) -> str:
     for option in ("device", "dtype", "plugin"):
         given = config.getoption(option) or []
         words += [word for one in ([given] if isinstance(given, str) else given) for word in (f"--{option}", one)]
-    words += ["--quick"] * backend.quick + ["--part", str(backend.part)] * (backend.part < 1) + ["-k", name, "--seed", str(backend.seed)]
+    words += (
+        ["--quick"] * backend.quick
+        + ["--part", str(backend.part)] * (backend.part < 1)
+        + ["-k", name, "--seed", str(backend.seed)]
+    )
     return shlex.join(words)

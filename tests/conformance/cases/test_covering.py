@@ -275,3 +275,35 @@ def test_a_wrong_kernel_of_an_encoder_layer_is_found(judge_kernel, wrong):
 
     with pytest.raises(AssertionError, match=r"within|bits"):
         judge_kernel("encoder_layer", kernel, FEATURES["encoder_layer"])
+
+
+# budgets
+
+
+def problems_of(op, **settings):
+    judge = judge_of(find("numpy", None, None, **settings), "float32", np.random.default_rng(3))
+    return judged.judge_design(judge, op, "algebra", FEATURES.get(op, frozenset()))
+
+
+def test_the_number_of_problems_is_that_of_the_design():
+    """Nothing but the settings decides it: not the time that a problem takes."""
+    quick, part, full = (problems_of("relu", **settings).computed for settings in ({"quick": True}, {"part": 0.25}, {}))
+    rows = {
+        name: len([*judged.design_of("relu", (), "float32", np.random.default_rng(3), quick=name)]) for name in (True, False)
+    }
+    assert (quick, full) == (rows[True], rows[False]) and full > 5 * quick
+    assert part == -(-full // 4)
+
+
+def test_a_kernel_that_refuses_most_problems_gets_as_many_more_as_the_floor_needs(judge_kernel, monkeypatch):
+    monkeypatch.setattr(judged, "FLOOR", 10**6)
+
+    def relu(x):
+        if x.ndim == 1:
+            raise mha.KernelUnsupported("vectors")
+        return np.maximum(x, 0)
+
+    verdict = judge_kernel("relu", relu)
+    refused = sum(verdict.refused.values())
+    rows = len([*judged.design_of("relu", (), "float64", np.random.default_rng(0), quick=False)])
+    assert refused and verdict.computed + refused == 2 * rows, "as many random problems as rows, at most"

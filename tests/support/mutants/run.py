@@ -53,9 +53,7 @@ def key_of(record: Record) -> tuple[str, ...]:
     return tuple(record[name] for name in FIELDS)
 
 
-def judged(
-    selected: Sequence[Mutant], dtypes: Sequence[str], *, quick: bool, suite: bool, at_a_time: int
-) -> Iterator[Record]:
+def judged(selected: Sequence[Mutant], dtypes: Sequence[str], *, quick: bool, suite: bool, at_a_time: int) -> Iterator[Record]:
     """Yield the record of each mutant, as it becomes known."""
     jobs = ((x, Child(x.module, x.tree, steps_of(TABLE[x.module], dtypes), quick=quick, suite=suite)) for x in selected)
     for mutant, verdict in judged_all(jobs, at_a_time):
