@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Set
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .arrays import AnyIndex, Array, Namespace, pick
@@ -191,7 +192,7 @@ def gradients_by_sequence(
             **{name: run.laid_out(x) for name in ("query", "key", "value") if (x := getattr(gradients, name)) is not None}
         )
 
-    return _joined(p, map(of_run, sequences(p)), lambda name: -2)
+    return _joined(p, map(of_run, sequences(_with_wide_sink(p))), lambda name: -2)
 
 
 def _by_batch_slices(
@@ -208,9 +209,15 @@ def _by_batch_slices(
         arrays = (x if is_shared(x) else x[batch, ...] for x in (p.query, p.key, p.value))
         slice_state = AttentionState(state.out[batch, ...], state.lse[batch, ...])
         d_rows = None if d_lse is None else d_lse[batch, ...]
-        return attention_vjp(p.with_arrays(*arrays), slice_state, d_out[batch, ...], d_rows, wanted, dtype=p.compute_dtype)
+        return attention_vjp(wide.with_arrays(*arrays), slice_state, d_out[batch, ...], d_rows, wanted, dtype=p.compute_dtype)
 
+    wide = _with_wide_sink(p)
     return _joined(p, map(of_slice, range(0, p.batch_shape[0], size)), lambda name: None if is_shared(getattr(p, name)) else 0)
+
+
+def _with_wide_sink(p: AttentionProblem) -> AttentionProblem:
+    """Return the problem with its sink in the dtype of the scores, so that the gradients of pieces are summed before rounding."""
+    return p if p.sink is None else replace(p, sink=upcast(p, p.sink))
 
 
 def _joined(
@@ -224,7 +231,7 @@ def _joined(
         axis = axis_of(name) if name in arrays else None
         if gradients[0] is None:
             return None
-        dtype = gradients[0].dtype if name not in arrays else p.query.dtype
+        dtype = {"bias": gradients[0], "sink": p.sink}.get(name, p.query).dtype
         if axis is not None:
             return p.xp.astype(p.xp.concat(gradients, axis=axis), dtype, copy=False)
         total = upcast(p, gradients[0])

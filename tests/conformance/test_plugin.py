@@ -71,7 +71,7 @@ RUNS = [
         pytest.param(
             name,
             part,
-            [*([*FEW] if part in IN_FLOAT32.get(name, ()) else ["--quick"]), "--part", "0.1"],
+            [*([*FEW] if part in IN_FLOAT32.get(name, ()) else ["--quick"]), "--part", "0.03"],
             marks=ROTATING if name == "jax" else pytest.mark.full,
             id=f"{name}-{part}",
         )

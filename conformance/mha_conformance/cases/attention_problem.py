@@ -123,7 +123,8 @@ class AttentionProblem(Problem):
         return np.broadcast_to(some(seen, axis=axes, keepdims=True), seen.shape) if axes else seen
 
     def layout(self, name: str) -> tuple[str, tuple[int, ...]]:
-        layout = self.row.get(_LAYOUT_OF.get(name, "layout of options"), self.row["layout"])
+        axis = _LAYOUT_OF.get(name, "layout of options")
+        layout = self.row[axis if axis in self.row else "layout"]
         if layout == "each its own":
             return LAYOUTS[crc32(name.encode()) % len(LAYOUTS)], ()
         batch = self.floats[name].ndim - _CORE_AXES[name] if name in _CORE_AXES else 0

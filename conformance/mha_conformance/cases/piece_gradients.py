@@ -54,7 +54,7 @@ def axes_of_piece_gradients(op: str) -> dict[str, list[Any]]:
 def piece_gradient_problem(op: str, row: Row, rng: np.random.Generator) -> PieceGradientProblem:
     """Draw a call whose axes have the values of ``row``."""
     if op == "embedding":
-        ids = rng.integers(0, row["vocabulary"], size=row["rows"])
+        ids = np.asarray(rng.integers(0, row["vocabulary"], size=row["rows"]))
         floats = {"table": rng.normal(size=(row["vocabulary"], row["width"]))}
         shape, others, options = (*ids.shape, row["width"]), {"ids": ids}, {}
     else:
