@@ -22,7 +22,10 @@ GROW = (
     "{{% set ns = namespace(x={}) %}}{{% for _ in range(90000) %}}{{% set ns.x = {} %}}{{% endfor %}}{{{{ {{ns.x: ns.x}} }}}}"
 )
 STEPS, MEMORY, DEEP = "it takes more than 500,000 steps", "its texts and lists take more than 10,", "its values are nested more"
-REFUSED, BITS = "SecurityError: access to attribute", "its integers have more than 4,096 bits"
+REFUSED, BITS = "SecurityError: access to attribute", "its integers have more than 60 bits"
+SAME_HASH = (
+    "{{ range(0, 90000 * (2**60 - 1) * 2, (2**60 - 1) * 2 + 1) | unique | list | length }}"  # a set of them takes minutes
+)
 HOSTILE = {
     STEPS: [
         "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
@@ -54,6 +57,8 @@ HOSTILE = {
         "{{ '{a:{b}}'.format_map({'a': 1, 'b': 10**9}) }}",
         "{{ [1] | batch(10**10, 1) | list }}",
         "{{ 1.5 | round(10**10, 'ceil') }}",
+        "{{ 5 | round(-10**7) }}",
+        "{{ ('a ' * 2 * 10**6) | title | length }}{{ ('a ' * 2 * 10**6) | sort | length }}",
         "{{ range(90000) | map('default', 'b' * 10**6) | join }}",
         "{{ ('b' * 10**6).join(range(90000) | map('string')) }}",
         "{{ ([[1]] * 90000) | sum(start=[]) }}",
@@ -69,7 +74,7 @@ HOSTILE = {
         "{{ raise_exception('a' * 10**7) }}",
     ],
     DEEP: [GROW.format("1", "(ns.x,)"), "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}"],
-    BITS: [GROW.format("3", "ns.x * ns.x"), "{{ 9 ** (9 ** 9) }}"],
+    BITS: [GROW.format("3", "ns.x * ns.x"), "{{ 9 ** (9 ** 9) }}", "{{ 0x1000000000000000 | round(-9) }}", SAME_HASH],
     REFUSED: ["{{ 'a'.translate({97: 'a'}) }}", "{{ (1).to_bytes(10**10, 'big') }}"],
     "it has more than 100,000 characters": ["a" * 100_001],
     "No filter named 'wordwrap'": ["{{ 'a' | wordwrap }}"],

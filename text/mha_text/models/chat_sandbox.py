@@ -29,15 +29,17 @@ from markupsafe import Markup
 SOURCE, STEPS, MEMORY = 100_000, 500_000, 10_000_000
 """Bounds on the characters of a template, and on the steps and the bytes of one chat: a second or two, and 10 MB."""
 _COPIES = 100  # of the chat itself that may be made besides: long texts have to fit too
-_DEEP, _BITS = 50, 4096  # bounds on the nesting of values, and on the bits of integers
+_DEEP, _BITS = 50, 60  # bounds on the nesting of values, and on the bits of integers, whose hashes then differ
 _COSTLY = "lipsum pprint striptags urlize wordwrap xmlattr"
 _BUILT_IN = """capitalize casefold center copy count endswith expandtabs find format format_map get index isalnum isalpha
     isdecimal isdigit islower isnumeric isspace istitle isupper items join keys ljust lower lstrip partition removeprefix
     removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title upper
     values zfill"""
-_PRODUCTS = """batch center expandtabs indent join ljust lstrip rfind rindex rjust round rpartition rsplit rstrip slice strip
+_PRODUCTS = """batch center expandtabs indent join ljust lstrip rfind rindex rjust rpartition rsplit rstrip slice strip
     trim zfill"""
 """What may take time or memory like the product of its arguments: widths and counts, separators, and characters sought."""
+_LISTS = "batch groupby join list rsplit slice sort split splitlines title unique wordcount"
+"""What makes a list of a text."""
 _BY_REFERENCE = {"count", "d", "default", "first", "last", "length"}
 """Filters that do not look into their values."""
 
@@ -62,6 +64,8 @@ class _Budget:
         """Use about as many bytes as a value has, and all that it refers to."""
         if depth > _DEEP:
             raise OverflowError(f"its values are nested more than {_DEEP} deep")
+        if isinstance(value, int) and value.bit_length() > _BITS:
+            raise OverflowError(f"its integers have more than {_BITS} bits")
         if isinstance(value, Namespace):
             value = value._Namespace__attrs  # which its text shows
         if isinstance(value, str):
@@ -73,7 +77,7 @@ class _Budget:
             for item in value.items() if isinstance(value, Mapping) else value:
                 self.use_for(item, depth + 1)
         else:
-            self.use(50 + value.bit_length() // 8 if isinstance(value, int) else 50)
+            self.use(50)
 
 
 _budget: ContextVar[_Budget] = ContextVar("budget")
@@ -104,7 +108,9 @@ def _pay(name: str, arguments: list[Any], named: Mapping[str, Any]) -> None:
     elif name == "replace":
         text, old, new = map(str, values[:3]) if len(arguments) > 2 else [str(values[0])] * 3
         budget.use(text.count(old) * len(new) if len(arguments) > 2 else math.prod(len(str(x)) + 1 for x in values))
-    if name in ("split", "rsplit", "splitlines", "list") and isinstance(arguments[0], str):
+    if name == "round":
+        budget.use(sum(1000 * abs(x) for x in values[1:] if isinstance(x, int)))  # a power of ten
+    if name in _LISTS.split() and isinstance(arguments[0], str):
         budget.use(50 * (arguments[0].count(str(values[1])) if len(values) > 1 and values[1] else len(arguments[0]) // 2))
 
 
@@ -272,12 +278,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         budget = _budget.get()
         budget.step()
-        if isinstance(left, int) and isinstance(right, int):
-            bits = left.bit_length(), right.bit_length()
-            grown = left.bit_length() * abs(right) if operator == "**" else sum(bits)
-            if max(*bits, grown) > _BITS:
-                raise OverflowError(f"its integers have more than {_BITS:,} bits")
-        elif operator == "%" and isinstance(left, str):
+        if operator == "**" and isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > 2 * _BITS:
+            raise OverflowError(f"its integers have more than {_BITS} bits")
+        if operator == "%" and isinstance(left, str):
             _pay_for_format(left, right)
         budget.use_for(left)
         budget.use_for(right)
