@@ -6,12 +6,16 @@ the signal, for the time of a call, can wait.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
 from typing import Any
 
-_set: Any = getattr(signal.signal, "__wrapped__", signal.signal)  # in C, so that nothing comes between a call and its effect
+# in C: nothing comes between a call and its effect, and a call takes less than a microsecond
+_set: Any = getattr(signal.signal, "__wrapped__", signal.signal)
+_get: Any = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_main = threading.main_thread().ident
 
 
 class Shield:
@@ -29,15 +33,15 @@ class Shield:
             self.is_open = True
 
     def deliver(self) -> None:
-        """Call the handler from before, if Ctrl-C was pressed."""
-        if self.is_pending:
-            self.is_pending = False
-            self.before(signal.SIGINT, None)
+        """Call the handler from before, since Ctrl-C was pressed."""
+        self.is_pending = False
+        self.before(signal.SIGINT, None)
 
     def compute(self, function: Callable[..., Any], *args: Any) -> None:
         """Call a function that Ctrl-C may end. The shield is closed when it returns or raises."""
         try:
-            self.deliver()
+            if self.is_pending:
+                self.deliver()
             self.is_open = True
             function(*args)
             self.is_open = False
@@ -48,15 +52,14 @@ class Shield:
 
 def shielded(function: Callable[..., Any], *args: Any) -> None:
     """Call ``function(shield, *args)``, which Ctrl-C ends only inside of ``shield.compute``."""
-    is_main = threading.get_ident() == threading.main_thread().ident
-    before = signal.getsignal(signal.SIGINT) if is_main else None
+    before = _get(signal.SIGINT) if threading.get_ident() == _main else None
     if isinstance(before, Shield):  # a call inside of a task
         was_open, before.is_open = before.is_open, False
         try:
             function(before, *args)
         finally:
             before.is_open = was_open
-            if was_open:
+            if was_open and before.is_pending:
                 before.deliver()
     elif callable(before):
         shield = Shield(before)
@@ -65,6 +68,17 @@ def shielded(function: Callable[..., Any], *args: Any) -> None:
             function(shield, *args)
         finally:
             _set(signal.SIGINT, before)
-            shield.deliver()
+            if shield.is_pending:
+                shield.deliver()
     else:  # only the main thread receives signals
         function(Shield(), *args)
+
+
+def _note_main_thread() -> None:
+    """Note the main thread of a forked process, which is the one that forked it."""
+    global _main
+    _main = threading.get_ident()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_main_thread)

@@ -39,8 +39,8 @@ def inside_a_task() -> bool:
 class TaskQueue:
     """One caller's tasks, as a context manager. Its exit waits for the tasks that have begun and raises the first exception.
 
-    Once a task has raised, no other task begins. It is entered twice, ``with queue, queue``: Ctrl-C may come before the first
-    exit has begun.
+    Once a task has raised, no other task begins. Outside of ``shielded`` it is entered twice, ``with queue, queue``: Ctrl-C may
+    come before the first exit has begun.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -106,10 +106,23 @@ class TaskQueue:
                 self._error = error
             self.waiting.clear()
 
+    def compute(self, shield: Shield, items: list[Any]) -> None:
+        """Compute a task for each item."""
+        try:
+            self._add(shield, items)
+            self._work_and_wait(shield, None)
+        finally:
+            self._close(shield)
+        self._raise()
+
     def __exit__(self, kind: object, *_: object) -> None:
         shielded(self._close)
+        if kind is None:
+            self._raise()
+
+    def _raise(self) -> None:
         error, self._error = self._error, None
-        if error is not None and kind is None:
+        if error is not None:
             try:
                 raise error
             finally:

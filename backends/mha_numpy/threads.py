@@ -31,10 +31,7 @@ def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
         for item in items:
             function(item)
         return
-    queue = TaskQueue(function)
-    with queue, queue:
-        queue.add(items)
-        queue.work()
+    shielded(TaskQueue(function).compute, list(items))
 
 
 def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
