@@ -93,6 +93,9 @@ def test_random_templates_end_in_a_text_or_in_words():
                 texts += 1
             except ModelError as error:
                 exceeded += "OverflowError: it" in str(error)
+            except Exception:
+                print(source)
+                raise
             peak = tracemalloc.get_traced_memory()[1] - before
             assert peak < 12 * chat_sandbox.MEMORY, f"{peak:,} bytes: {source}"
     finally:
