@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from . import blas
 from .cores import num_threads
+from .interrupts import Shield, shielded
 
 _NONE: Any = object()
 
@@ -38,7 +39,8 @@ def inside_a_task() -> bool:
 class TaskQueue:
     """One caller's tasks, as a context manager. Its exit waits for the tasks that have begun and raises the first exception.
 
-    Once a task has raised, no other task begins.
+    Once a task has raised, no other task begins. Outside of ``shielded`` it is entered twice, ``with queue, queue``: Ctrl-C may
+    come before the first exit has begun.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -49,30 +51,35 @@ class TaskQueue:
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
-        with _pool.lock:
-            _pool.queues.append(self)
         return self
 
     def add(self, items: Iterable[Any]) -> None:
         """Add a task for each item; tasks begin in this order."""
-        items = list(items)
+        shielded(self._add, list(items))
+
+    def _add(self, _: Shield, items: list[Any]) -> None:
         with _pool.lock:
+            if self not in _pool.queues:
+                _pool.queues.append(self)
             if self._error is None:
                 self.waiting.extend(items)
 
     def call_helpers(self) -> None:
         """Wake or start helpers for the waiting tasks, which the caller will not compute."""
-        _pool.call(len(self.waiting))
+        shielded(lambda _: _pool.call(len(self.waiting)))
 
     def work(self, until: Callable[[], bool] | None = None) -> None:
         """Compute tasks in the caller's thread until none is left to begin.
 
         With ``until``, stop once ``until()`` is true; if no task is left before that, wait for it.
         """
+        shielded(self._work_and_wait, until)
+
+    def _work_and_wait(self, shield: Shield, until: Callable[[], bool] | None) -> None:
         _pool.enter(len(self.waiting) - 1)
         _inside.task = True
         try:
-            self._work(until=until)
+            self._work(shield, until=until)
         finally:
             _inside.task = False
             _pool.leave()
@@ -85,7 +92,7 @@ class TaskQueue:
 
     def help(self) -> None:
         """Compute tasks in a helper's thread, in the caller's context."""
-        self._context.copy().run(self._work, helper=True)
+        self._context.copy().run(self._work, Shield(), helper=True)
 
     def left(self) -> None:
         """Record that a helper has left. The calling thread holds the pool's lock."""
@@ -99,7 +106,29 @@ class TaskQueue:
                 self._error = error
             self.waiting.clear()
 
+    def compute(self, shield: Shield, items: list[Any]) -> None:
+        """Compute a task for each item."""
+        try:
+            self._add(shield, items)
+            self._work_and_wait(shield, None)
+        finally:
+            self._close(shield)
+        self._raise()
+
     def __exit__(self, kind: object, *_: object) -> None:
+        shielded(self._close)
+        if kind is None:
+            self._raise()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it refers to this frame
+
+    def _close(self, _: Shield) -> None:
         with _pool.lock:
             self.waiting.clear()
             while self.helpers:
@@ -109,21 +138,15 @@ class TaskQueue:
                     self.fail(interrupt)
             if self in _pool.queues:  # a process forked meanwhile has removed it
                 _pool.queues.remove(self)
-        error, self._error = self._error, None
-        if error is not None and kind is None:
-            try:
-                raise error
-            finally:
-                del error  # it refers to this frame
 
-    def _work(self, *, until: Callable[[], bool] | None = None, helper: bool = False) -> None:
+    def _work(self, shield: Shield, *, until: Callable[[], bool] | None = None, helper: bool = False) -> None:
         with blas.one_thread:
             while until is None or not until():
                 item = self._next(helper)
                 if item is _NONE:
                     return
                 try:
-                    self._function(item)
+                    shield.compute(self._function, item)
                 except BaseException as error:  # raised in the caller
                     self.fail(error)
 

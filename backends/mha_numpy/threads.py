@@ -13,9 +13,10 @@ from typing import Any
 
 from .blas import can_hold, one_thread
 from .cores import num_threads
+from .interrupts import Shield, shielded
 from .pool import TaskQueue, inside_a_task
 
-__all__ = ["num_threads", "one_thread", "parallel", "run"]
+__all__ = ["num_threads", "parallel", "run", "run_in_turn"]
 
 _AHEAD = 4  # tasks per thread that begin before their results are requested
 
@@ -30,9 +31,7 @@ def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
         for item in items:
             function(item)
         return
-    with TaskQueue(function) as queue:
-        queue.add(items)
-        queue.work()
+    shielded(TaskQueue(function).compute, list(items))
 
 
 def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
@@ -51,7 +50,8 @@ def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
         at, item = numbered
         results[at] = function(item)
 
-    with TaskQueue(task) as queue:
+    queue = TaskQueue(task)
+    with queue, queue:
         queue.add(enumerate(first))
         begun, asked = len(first), 0
         while asked < begun:
@@ -64,6 +64,16 @@ def parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
                 queue.work(until=lambda: asked in results)  # noqa: B023  called before asked changes
             yield results.pop(asked)
             asked += 1
+
+
+def run_in_turn(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
+    """Call ``function(item)`` for all items, one after another in the caller's thread."""
+
+    def hold(shield: Shield) -> None:
+        with one_thread:
+            shield.compute(lambda: [function(item) for item in items])
+
+    shielded(hold)
 
 
 def _one_after_another() -> bool:

@@ -115,7 +115,7 @@ def traced(
         return result
 
     result = map_arrays(out, partial(_released, tape))
-    tape.use(arrays_in(result))
+    tape.use(map(plain_value, arrays_in(result)))
     return result, pullback
 
 

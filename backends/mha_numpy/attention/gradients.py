@@ -9,7 +9,7 @@ import numpy as np
 
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call, goes_by_sequence, heads_together, pieces
 
-from ..threads import one_thread, run
+from ..threads import run, run_in_turn
 from .bias_gradients import BiasGradient, DistanceGradient
 from .gradient_sums import Sums, of_sink
 from .gradient_tiles import HeadGradients
@@ -117,9 +117,7 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
     if len(tasks) > 1 and sum(task.cost for task in tasks) > _SERIAL:
         run(GradientTask.__call__, sorted(tasks, key=lambda task: -task.cost))
     else:
-        with one_thread:
-            for task in tasks:
-                task()
+        run_in_turn(GradientTask.__call__, tasks)
     with np.errstate(all="ignore"):
         return sums.gradients()._replace(sink=of_sink(p, state, d_out, d_lse) if "sink" in wanted else None)
 

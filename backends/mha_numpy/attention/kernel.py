@@ -9,7 +9,7 @@ import numpy as np
 
 from mha_core.plugin import AttentionProblem, AttentionState, Call, heads_together, pieces
 
-from ..threads import one_thread, run
+from ..threads import run, run_in_turn
 from .few_pairs import prepare
 from .masks_and_biases import Heads
 from .split import split
@@ -68,9 +68,7 @@ def attention(p: AttentionProblem) -> AttentionState:
     if len(tasks) > 1 and cost > _SERIAL:
         run(Task.__call__, sorted(tasks, key=lambda task: -task.cost))
     else:
-        with one_thread:
-            for task in tasks:
-                task()
+        run_in_turn(Task.__call__, tasks)
     return AttentionState(out, lse)
 
 

@@ -58,6 +58,8 @@ def test_a_recording_inside_another_that_does_not_meet_it():
         ONES
     )  # the inner function returns what only the outer records
     assert value == 3 and (gradient == 2).all()
+    value, gradient = GRADIENT(lambda a: np.sum(mha.vjp(lambda b: a * a, ONES)[0]))(ONES)
+    assert value == 3 and (gradient == 2).all()
     _, pullback = mha.vjp(lambda b: b * b, ONES)
     value, gradient = GRADIENT(lambda a: np.sum(pullback(a)[0]))(ONES)
     assert value == 6 and (gradient == 2).all()

@@ -108,6 +108,7 @@ LEFT_OUT = {
     "mha_numpy.bfloat16": "the namespace, which test_namespace judges",
     "mha_numpy.blas": "the number of threads of the library, and speed",
     "mha_numpy.cores": "the number of threads",
+    "mha_numpy.interrupts": "when Ctrl-C is raised, which test_interrupts judges",
     "mha_numpy.layer_gradients": "no kernel of a design: the suite compares it with formulas in test_layer_gradients",
     "mha_numpy.pool": "which thread computes what",
     "mha_numpy.shared": "names for other distributions",

@@ -15,6 +15,7 @@ from written_texts import TEXTS, write
 import mha_text as mt
 from mha_text.corpus import encode as encoding
 from mha_text.corpus import manifest as manifests
+from mha_text.corpus import parts
 from mha_text.corpus.stored import stored_vectors
 
 pytestmark = needs.installed("pyarrow")
@@ -214,6 +215,7 @@ PARTS = {
     "is damaged: its rows": lambda path: rewritten(path, lambda table: table.slice(1)),
     "its rows are not": lambda path: rewritten(path, lambda table: table.take([1, 0, 2, 3, 4])),
     "not those that were written": lambda path: rewritten(path, texts=6),
+    "those that were written": lambda path: rewritten(path, tokens=7),
     "or is damaged: its metadata are wrong": lambda path: rewritten(path, rejected=[["x"]]),
     "its metadata are wrong": lambda path: rewritten(path, texts="many"),
     "was written for another corpus, model or options": lambda path: rewritten(path, job="0"),
@@ -234,9 +236,48 @@ def test_a_part_that_is_damaged_is_refused_by_search_and_encoded_again(encode, t
     assert contents(tmp_path / "out") == whole
 
 
+def test_parts_that_were_exchanged_are_noticed(encode, tmp_path):
+    encode()
+    whole, paths = contents(tmp_path / "out"), [tmp_path / f"out/part-0000{at}.parquet" for at in (1, 2)]
+    for path, other in zip(paths, paths[::-1], strict=True):
+        path.write_bytes(whole[other.name])
+    refuses("part-00001.parquet is damaged: its rows are not those", read, folder=tmp_path / "out")
+    assert encode().reused == 23
+    assert contents(tmp_path / "out") == whole
+
+
+def test_ids_that_are_no_text_any_more(encode, tmp_path):
+    write(tmp_path / "a.jsonl", TEXTS, [f"id {at}" for at in range(23)])
+    encode(sources=tmp_path / "a.jsonl")
+    path = tmp_path / "out/part-00001.parquet"
+    path.write_bytes(path.read_bytes().replace(b"id 7", b"id \xb7"))
+    refuses(f"{path} is not a Parquet file, or is damaged: 'utf-8' codec can't decode", read, folder=tmp_path / "out")
+    assert encode(sources=tmp_path / "a.jsonl").reused == 18
+
+
+def test_the_dim_of_a_manifest_that_was_tampered_with(encode, tmp_path):
+    encode()
+    edit(tmp_path / "out/_manifest.json", dim=9)
+    refuses("was written for another", mt.semantic_search, queries=np.ones((1, 8), np.float32), corpus=tmp_path / "out")
+
+
+def test_long_values_of_a_manifest_are_shortened(encode, tmp_path):
+    encode()
+    manifest = json.loads((tmp_path / "out/_manifest.json").read_text())
+    manifest["model"]["\x1b"] = "A" * 5000
+    (tmp_path / "out/_manifest.json").write_bytes(manifests.as_bytes(manifest))
+    refuses(f"model: \\x1b was {'A' * 250}", encode)
+    with pytest.raises(mt.CorpusError) as error:
+        encode()
+    assert len(str(error.value)) < 1000
+
+
 def test_the_parts_have_as_many_rows_as_the_manifest_says(encode, tmp_path):
     encode()
-    rewritten(tmp_path / "out/part-00002.parquet", rejected=[["a.jsonl", 3, "because"]])
+    layout = parts.Layout("int64", "float32", 8, manifests.digest(manifests.read(tmp_path / "out")))
+    report, (ids, vectors) = parts.read_part(tmp_path / "out/part-00002.parquet", layout)
+    one_more = replace(report, rejected=(("a.jsonl", 3, "because"),))
+    parts.write_part(tmp_path / "out/part-00002.parquet", ids, vectors, one_more, layout)
     refuses(f"{tmp_path / 'out'} has parts of 34 rows; its manifest says 33", read, folder=tmp_path / "out")
 
 

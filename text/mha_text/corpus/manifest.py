@@ -124,7 +124,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str
         before, now = old[name], new[name]
         for key in {**before, **now}:
             if before.get(key) != now.get(key):
-                yield f"{name}: {key} was {before.get(key)}, now {now.get(key)}"
+                yield f"{name}: {shortened(str(key))} was {shortened(str(before.get(key)))}, now {now.get(key)}"
     yield from _other_sources(old["sources"], new["sources"])
     for key in ("rows", "dim", "parts"):
         if old[key] != new[key]:

@@ -78,7 +78,7 @@ def readable(path: Path) -> Iterator[None]:
     library = pyarrow()
     try:
         yield
-    except (library.ArrowException, OSError) as cause:
+    except (library.ArrowException, OSError, UnicodeDecodeError) as cause:
         if isinstance(cause, OSError) and cause.errno is not None:
             raise  # of the system; Arrow's own have no number
         reason = shortened(str(cause).partition("\n")[0])

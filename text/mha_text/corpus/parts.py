@@ -59,7 +59,7 @@ class Layout:
 
 
 class _Checksum:
-    """The sha256 of ids, numbers and scales, which come in blocks of any size."""
+    """The sha256 of ids, numbers and scales, which come in blocks of any size, and of a part's name and report."""
 
     def __init__(self) -> None:
         self._columns = [hashlib.sha256() for _ in range(3)]
@@ -70,9 +70,10 @@ class _Checksum:
         for column, data in zip(self._columns, ["".join(f"{id!r}\n" for id in ids).encode(), *numbers], strict=True):
             column.update(data)
 
-    def hex(self) -> str:
-        """Return the sum of all rows."""
-        return hashlib.sha256(b"".join(column.digest() for column in self._columns)).hexdigest()
+    def hex(self, name: str, report: Report) -> str:
+        """Return the sum of all rows, for the file of this name: parts may have been exchanged."""
+        about = json.dumps([name, asdict(report)]).encode()
+        return hashlib.sha256(b"".join([*(column.digest() for column in self._columns), about])).hexdigest()
 
 
 def write_part(path: Path, ids: Sequence[Any], vectors: Any, report: Report, layout: Layout) -> None:
@@ -86,7 +87,7 @@ def write_part(path: Path, ids: Sequence[Any], vectors: Any, report: Report, lay
         library.array(stored.reshape(-1), type=schema.field("vector").type.value_type), stored.shape[1]
     )
     columns = [library.array(ids, type=schema.field("id").type), vector, *([] if scale is None else [library.array(scale)])]
-    metadata = {_KEY: json.dumps({"job": layout.job, "sha256": checksum.hex(), **asdict(report)})}
+    metadata = {_KEY: json.dumps({"job": layout.job, "sha256": checksum.hex(path.name, report), **asdict(report)})}
     table = library.table(columns, schema=schema).replace_schema_metadata(metadata)
     with atomic_file(path) as file:
         # numbers of vectors are hardly ever equal: a dictionary and compression would cost time and save nothing
@@ -121,7 +122,7 @@ def read_part(path: Path, layout: Layout) -> Iterator[Report | tuple[Sequence[An
             checksum.add(ids, stored, scale)
             rows += batch.num_rows
             yield ids, precision.restore(stored, scale, layout.dim)
-    if rows != report.texts or checksum.hex() != sha256:
+    if rows != report.texts or checksum.hex(path.name, report) != sha256:
         raise CorpusError(f"{path} is damaged: its rows are not those that were written; run mha encode again")
 
 

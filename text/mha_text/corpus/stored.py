@@ -107,6 +107,8 @@ def _of_folder(folder: Path) -> StoredVectors:
     names = sorted(path for path in folder.glob("part-*.parquet"))
     if len(names) != manifest["parts"]:
         raise CorpusError(f"{folder} has {len(names)} parts; its manifest says {manifest['parts']}")
+    for path in names[:1]:
+        next(read_part(path, layout))  # checks that the manifest is that of the parts, before its numbers are used
 
     def blocks() -> Iterator[tuple[Sequence[Any], Any]]:
         rows = 0

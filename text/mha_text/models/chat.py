@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -44,7 +44,8 @@ class ChatTemplate:
             for role, text in [*chat, ("query", query), ("document", document)]
         ]
         try:
-            return str(_compiled(self.source).render(messages=messages, **self.variables))
+            with self._bounded(messages):
+                return str(_compiled(self.source).render(messages=messages, **self.variables))
         except Exception as cause:  # a template is a program
             raise self._error(cause) from cause
 
@@ -53,7 +54,8 @@ class ChatTemplate:
         from jinja2.meta import find_undeclared_variables
 
         try:
-            used = find_undeclared_variables(_environment().parse(self.source))
+            with self._bounded([]):
+                used = find_undeclared_variables(_environment().parse(self.source))
         except Exception as cause:  # jinja2 has errors of Python for some programs that are none
             raise self._error(cause) from cause
         if missing := sorted(name for name in used if name.endswith("_token") and name not in self.variables):
@@ -68,8 +70,15 @@ class ChatTemplate:
                 "it must show the messages with the roles 'query' and 'document'"
             )
 
+    def _bounded(self, messages: list[Any]) -> AbstractContextManager[None]:
+        _environment()  # checks the version of jinja2
+        from .chat_sandbox import bounded
+
+        return bounded([messages, self.variables])
+
     def _error(self, cause: Exception) -> ModelError:
-        return ModelError(f"{self.path}: the chat template cannot be used: {type(cause).__name__}: {cause}")
+        why = f"{type(cause).__name__}: {cause}"
+        return ModelError(f"{self.path}: the chat template cannot be used: {why[:1000]}")
 
 
 def read_chat(folder: Path, by_sentence_transformers: bool) -> ChatTemplate | None:
@@ -143,36 +152,11 @@ def _compiled(source: str) -> Any:
 
 @cache
 def _environment() -> Any:
-    """Return the environment of transformers: sandboxed, since a model may come from anywhere."""
-    from datetime import datetime
+    """Return the environment of templates: sandboxed, since a model may come from anywhere."""
     from importlib.metadata import version
-
-    import jinja2
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     if tuple(map(int, re.findall(r"\d+", version("jinja2"))[:3])) < _SAFE:
         raise ImportError("chat templates need a newer jinja2, whose sandbox is safe: pip install --upgrade 'jinja2>=3.1.6'")
+    from .chat_sandbox import ChatEnvironment
 
-    class Generation(Extension):
-        """The block {% generation %} is its contents: it tells what an assistant wrote, which matters for training only."""
-
-        tags = {"generation"}  # noqa: RUF012  as jinja2 declares it
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def raise_exception(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    def tojson(
-        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-    ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
+    return ChatEnvironment()
