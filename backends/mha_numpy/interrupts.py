@@ -67,7 +67,8 @@ def shielded(function: Callable[..., Any], *args: Any) -> None:
         try:
             function(shield, *args)
         finally:
-            _set(signal.SIGINT, before)
+            if _get(signal.SIGINT) is shield:  # the handler from before may have set another
+                _set(signal.SIGINT, before)
             if shield.is_pending:
                 shield.deliver()
     else:  # only the main thread receives signals

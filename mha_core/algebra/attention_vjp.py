@@ -216,7 +216,7 @@ def _by_batch_slices(
 
 
 def _with_wide_sink(p: AttentionProblem) -> AttentionProblem:
-    """Return the problem with its sink in the dtype of the scores, so that the gradients of pieces are summed before rounding."""
+    """Return the problem with a sink in the dtype of the scores: the gradients of pieces are summed before they are rounded."""
     return p if p.sink is None else replace(p, sink=upcast(p, p.sink))
 
 

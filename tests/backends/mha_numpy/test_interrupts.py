@@ -132,3 +132,14 @@ def test_a_task_is_ended_by_ctrl_c_and_handlers_of_users_are_called(blas_count, 
     assert collected(lambda n: (signal.raise_signal(signal.SIGINT), n)[1], [7]) == [7]
     assert heard == [True]
     assert_all_threads_work()
+
+
+def test_a_handler_that_a_handler_sets_stays(interrupts):
+    """Such as: the first Ctrl-C asks whether to stop, the second stops."""
+
+    def second(*_):
+        pass
+
+    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, second))
+    assert collected(lambda n: (signal.raise_signal(signal.SIGINT), n)[1], [7]) == [7]
+    assert signal.getsignal(signal.SIGINT) is second
