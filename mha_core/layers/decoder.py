@@ -8,7 +8,7 @@ from functools import partial
 from ..algebra.arrays import Array
 from ..algebra.expressions import Mask, as_mask
 from ..algebra.masks import causal
-from ..ops.multi_head import Ranks
+from ..ops.ranks import Ranks, heard_by_ranks
 from .attention import MultiHeadAttention
 from .cache import DecoderCache, KeyValueCache, unchanged_on_error
 from .feed_forward import FeedForward
@@ -41,6 +41,7 @@ class DecoderLayer(Block):
         ("norm_3", LayerNorm, "norm3."),
     )
 
+    @heard_by_ranks
     def __call__(
         self,
         y: Array,
@@ -86,6 +87,7 @@ class Decoder(Stack[DecoderLayer]):
 
     block = DecoderLayer
 
+    @heard_by_ranks
     def __call__(
         self,
         y: Array,

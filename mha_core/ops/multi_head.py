@@ -18,6 +18,7 @@ from .operation import Step
 from .options import NAMES as OPTION_NAMES
 from .options import Options, given_options, shows_options
 from .projections import HeadNorm, Projection, check_projections, heads
+from .ranks import Ranks, heard_by_ranks
 
 Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 """Function of heads and the position of the first query; returns the rotated heads."""
@@ -38,16 +39,8 @@ class Cache(Protocol):
     def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None: ...
 
 
-class Ranks(Protocol):
-    """The interface of sequences that are spread over ranks: ``mha_core.distributed.Sharding``."""
-
-    def attention(self, query: Array, key: Array, value: Array, **options: Any) -> Array: ...
-    def attention_to_cache(self, query: Array, key: Array, value: Array, **options: Any) -> Array: ...
-    def cached(self, x: Array, start: int) -> Array: ...
-    def rotated(self, rotary: Rotation, x: Array, offset: int | Array) -> Array: ...
-
-
 @shows_options
+@heard_by_ranks
 def multi_head_attention(
     x: Array,
     w_q: Array,
