@@ -1,4 +1,4 @@
-"""Attention over the ranks of MPI: judged with two and three processes, ranks that stall or die, the example.
+"""Attention over the ranks of MPI: judged with two to four processes, ranks that stall or die, the example.
 
 What ranks hear of each other's faults in layers, and within attention, is tested in tests/core/distributed.
 """
@@ -72,9 +72,9 @@ def mpi(size, program, *arguments):
     return finished([MPIEXEC, "-n", str(size), sys.executable, "-c", START + program, *arguments])
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_the_judge_of_engines_passes_mpi(size):
-    assert mpi(size, JUDGED) == "11 checks passed\n"
+    assert mpi(size, JUDGED) == "12 checks passed\n"
 
 
 def test_a_fault_of_one_rank_is_heard_by_the_others():
