@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..dispatch.errors import MhaError
 from .engine import Engine
 from .layout import Layout, Ranges, layout_of
 
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 
 class RanksDiffer(MhaError, ValueError):
@@ -48,6 +49,12 @@ class GatheredErrors:
         result = self.call(function, *arguments)
         return function(*arguments) if result is None else result
 
+    def alone(self, result: T | None) -> T:
+        """Return a result of ``call``. Raises this rank's error, of which the others do not hear."""
+        if self.error is not None:
+            raise self.error
+        return cast(T, result)
+
     def gather(self, value: Any = None) -> list[Any]:
         """Return the values of all ranks, by rank; JSON must be able to hold them.
 
@@ -64,11 +71,22 @@ class GatheredErrors:
                 raise
             raise self.error from lost
         if self.error is not None:
-            raise self.error
+            raise _heard(self.error)
         failed = [f"rank {rank}: {message}" for rank, (message, _) in enumerate(gathered) if message is not None]
         if failed:
-            raise RankFailed("; ".join(failed))
+            raise _heard(RankFailed("; ".join(failed)))
         return [value for _, value in gathered]
+
+
+def _heard(error: E) -> E:
+    """Mark an error of which all ranks have heard."""
+    vars(error)["is_heard"] = True
+    return error
+
+
+def is_heard(error: BaseException) -> bool:
+    """Return whether all ranks have heard of an error, and raise too."""
+    return isinstance(error, RanksDiffer) or "is_heard" in vars(error)
 
 
 def agree(engine: Engine, facts: Callable[[], tuple[Mapping[str, Any], Mapping[str, int]]]) -> dict[str, list[int]]:

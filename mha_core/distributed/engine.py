@@ -15,8 +15,8 @@ Shape = tuple[int, ...]
 class Engine(Protocol):
     """A group of ranks that compute together. Every rank makes the same calls in the same order.
 
-    Arrays may have any real dtype of their library, any size, also 0, and any strides. They arrive bit for bit, and what arrives
-    from another rank has memory of its own. Texts may have any length.
+    Arrays may have any real dtype of their library, any size, also 0, and any strides. They arrive bit for bit, and what
+    arrives from another rank has memory of its own. Texts may have any length.
     """
 
     rank: int | None

@@ -14,6 +14,7 @@ from ..ops.attention import attention_state
 from ..ops.differentiable import Arrays
 from ..ops.options import Options, shows_options
 from .agreement import GatheredErrors
+from .engine import Engine
 from .layout import Layout, Ranges, pieces_of, positions_of
 from .rehearsal import attention_over_ranks
 from .sequences import Sequences
@@ -42,6 +43,23 @@ class _Shards:
 
     heads: list[range]
     positions: tuple[Ranges, ...]
+    own: Positions
+    """The heads of this rank."""
+    length: int
+    """The number of positions of this rank."""
+
+    @classmethod
+    def of(cls, engine: Engine, heads: list[range], positions: tuple[Ranges, ...]) -> _Shards:
+        own = positions_of(engine, [[each] for each in heads])[0]
+        return cls(heads, positions, own, sum(map(len, positions_of(engine, positions))))
+
+
+def _shards(p: Sequences) -> tuple[_Shards, _Shards]:
+    """Return the shards of queries, and those of keys and values."""
+    if min(x.ndim for x in (p.query, p.key, p.value)) < 3:
+        raise ValueError("heads_attention: expected arrays of at least 3 axes, (..., heads, length, head_dim)")
+    queries, keys = _heads(p.query.shape[-3], p.key.shape[-3], p.engine.size)
+    return _Shards.of(p.engine, queries, p.queries), _Shards.of(p.engine, keys, p.keys)
 
 
 def _heads(num_heads: int, num_kv_heads: int, size: int) -> tuple[list[range], list[range]]:
@@ -63,10 +81,7 @@ class _Exchange:
 
     def attend(self, p: Sequences, errors: GatheredErrors) -> AttentionState | None:
         self.problem, self.errors = p, errors
-        if min(x.ndim for x in (p.query, p.key, p.value)) < 3:
-            raise ValueError("heads_attention: expected arrays of at least 3 axes, (..., heads, length, head_dim)")
-        query_heads, key_heads = _heads(p.query.shape[-3], p.key.shape[-3], p.engine.size)
-        self.queries, self.keys = _Shards(query_heads, p.queries), _Shards(key_heads, p.keys)
+        self.queries, self.keys = errors.call_again(_shards, p)
         shards = (self.queries, self.keys, self.keys)
         self.arrays: list[Any] = [self._by_heads(x, each) for x, each in zip((p.query, p.key, p.value), shards, strict=True)]
         self.state = errors.call(lambda: attention_state(*self.arrays, sink=self._sink, **self._options))
@@ -95,31 +110,27 @@ class _Exchange:
         d_sink = None if sink is None else errors.call(lambda: self._whole_sink(gradients.sink))
         return received | {"sink": d_sink}
 
-    def _rank_heads(self, shards: _Shards) -> Positions:
-        """Return the heads of this rank."""
-        return positions_of(self.problem.engine, [[each] for each in shards.heads])[0]
-
     @property
     def _options(self) -> dict[str, Any]:
         """The options of this rank's heads."""
         p = self.problem
         rows, cols = (range(sum(map(len, sum(ranges, ())))) for ranges in (p.queries, p.keys))
-        return p.options_of(Part(rows, cols, p.offset, self._rank_heads(self.queries), p.query.shape[-3]))
+        return p.options_of(Part(rows, cols, p.offset, self.queries.own, p.query.shape[-3]))
 
     @property
     def _sink(self) -> Array | None:
         p = self.problem
-        return None if p.sink is None else pick(p.backend.xp, p.sink, self._rank_heads(self.queries), -1)
+        return None if p.sink is None else pick(p.backend.xp, p.sink, self.queries.own, -1)
 
     def _whole_sink(self, d_sink: Any) -> Array:
         """Return the gradient of the whole sink: 0 in the heads of other ranks."""
-        heads, sink = self._rank_heads(self.queries), self.problem.sink
+        heads, sink = self.queries.own, self.problem.sink
         assert sink is not None and isinstance(heads, range)
         return placed(self.problem.backend.xp, d_sink, [slice(heads.start, heads.stop)], tuple(sink.shape))
 
     def _by_heads(self, x: Array, shards: _Shards) -> Array | None:
         """(..., heads, this rank's positions, d) -> (..., this rank's heads, positions, d)."""
-        p, count = self.problem, len(self._rank_heads(shards))
+        p, count = self.problem, len(shards.own)
         shapes = [(*x.shape[:-3], count, sum(map(len, each)), x.shape[-1]) for each in shards.positions]
         parts = p.engine.all_to_all([x[..., each.start : each.stop, :, :] for each in shards.heads], shapes)
         return self.errors.call(in_order, p.backend.xp, parts, shards.positions)
@@ -130,13 +141,12 @@ class _Exchange:
         ``x`` is None on a rank that failed; ``width`` is d.
         """
         p, xp, batch = self.problem, self.problem.backend.xp, self.problem.heads_shape[:-1]
-        heads, lengths = len(self._rank_heads(shards)), [sum(map(len, each)) for each in shards.positions]
+        heads, lengths = len(shards.own), [sum(map(len, each)) for each in shards.positions]
         sent = self.errors.call(lambda: [part_of(xp, x, each) for each in shards.positions])
         if sent is None:
             device = device_of(p.query)
             sent = [xp.zeros((*batch, heads, length, width), dtype=dtype, device=device) for length in lengths]
-        count = sum(map(len, positions_of(p.engine, shards.positions)))
-        received = p.engine.all_to_all(sent, [(*batch, len(each), count, width) for each in shards.heads])
+        received = p.engine.all_to_all(sent, [(*batch, len(each), shards.length, width) for each in shards.heads])
 
         def whole() -> Array:
             sums: dict[int, Array] = {}

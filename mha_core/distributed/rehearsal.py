@@ -77,9 +77,8 @@ def attention_over_ranks(
     def forward(plain: Arrays) -> AttentionState:
         def compute(errors: GatheredErrors) -> AttentionState | None:
             nonlocal problem
-            given = given_options(options)
             prepared = partial(Sequences, errors.engine, plain, layouts, given, lengths)
-            if all(map(is_described, given.values())):
+            if are_described:
                 problem = errors.call_again(prepared)
             else:  # options that ranks cannot compare may raise, or hide keys, on some of them only
                 problem = cast(Sequences, errors.call(prepared))
@@ -98,10 +97,13 @@ def attention_over_ranks(
         return run(f"{name}_vjp", plain, compute)
 
     call: Differentiable
+    given: dict[str, Any]
+    are_described: bool
 
     def facts() -> tuple[dict[str, Any], dict[str, int]]:
-        nonlocal call
+        nonlocal call, given, are_described
         given = given_options(options)
+        are_described = all(map(is_described, given.values()))
         call = Differentiable(name, inputs, None if gradients is None else pullback, given)
         shared, lengths = facts_of(call.plain, layouts[1], given)
         return shared | ({"gradients": "recorded"} if call.is_recorded else {}), lengths

@@ -18,7 +18,7 @@ from ..algebra.state import AttentionState
 from ..dispatch.selection import check_floating
 from ..ops.attend_vjp import attention_gradients
 from ..ops.attention import attention_state
-from .agreement import agreed_ranges
+from .agreement import agreed_ranges, check_same
 from .engine import Engine, Shape
 from .layout import Layout, Ranges, layout_json, places, positions_of
 
@@ -45,8 +45,11 @@ class Sequences:
         assert query is not None and key is not None and value is not None
         self.query, self.key, self.value, self.sink = query, key, value, sink
         self.backend = check_floating(query=query)
+        self.wide = compute_dtype(self.backend.xp, query.dtype)
+        """The dtype of sums."""
         self.keys = agreed_ranges("key", layout, lengths["key"])
         if query_layout is None:
+            check_same([{"the length of query": length} for length in lengths["query"]])
             self.queries: tuple[Ranges, ...] = tuple((range(length),) for length in lengths["query"])
         else:
             self.queries = agreed_ranges("query", query_layout, lengths["query"])
@@ -150,11 +153,6 @@ class Sequences:
         """Return the states of ranges as one for each; a range that is missing has seen no keys."""
         both = {rows: states.merge(self.backend.xp, a[rows], b[rows]) for rows in a.keys() & b.keys()}
         return {**a, **b, **both}
-
-    @property
-    def wide(self) -> Any:
-        """The dtype of sums."""
-        return compute_dtype(self.backend.xp, self.query.dtype)
 
     def finished(self, totals: dict[range, AttentionState], *, partial: bool = False) -> AttentionState:
         """Return the state of this rank's queries, in the dtype of the query; ``partial``: in that of lse, without the sink."""

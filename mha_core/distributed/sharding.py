@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from ..algebra.arrays import Array, device_of, move_axis, pick
@@ -11,7 +10,7 @@ from ..algebra.parts import Positions
 from ..dispatch.selection import check_floating
 from ..ops.multi_head import Rotation
 from ..ops.ranks import Ranks
-from .agreement import GatheredErrors, agree, agreed_ranges
+from .agreement import GatheredErrors, agree, agreed_ranges, is_heard
 from .attention import ring_attention, split_attention
 from .engine import engine_of
 from .layout import Layout, layout_json, places, positions_of
@@ -72,31 +71,20 @@ class Sharding:
         Raises the error of this rank, or RankFailed with those of the others, which all hear at their next exchange. It takes
         one small exchange at the end, however many layers the function calls.
         """
-        ranks, errors = _Together(self), GatheredErrors(self.engine)
-        result = errors.call(function, ranks)
-        if errors.error is not None and ranks.is_over:
+        errors = GatheredErrors(self.engine)
+        result = errors.call(function, _Together(self))
+        if errors.error is not None and is_heard(errors.error):
             raise errors.error
         errors.gather()
         return cast(T, result)
 
 
 class _Together:
-    """The group of a call that all ranks make together."""
+    """The group of a call that all ranks make together, for the layers in it."""
 
     def __init__(self, group: Sharding) -> None:
-        self.group, self.cached = group, group.cached
-        self.is_over = False
-        """Whether an exchange raised: either all ranks raise, or the engine failed."""
-        self.attention, self.attention_to_cache, self.rotated = (
-            partial(self._exchange, each) for each in (group.attention, group.attention_to_cache, group.rotated)
-        )
-
-    def _exchange(self, function: Callable[..., Array], *arguments: Any, **options: Any) -> Array:
-        try:
-            return function(*arguments, **options)
-        except BaseException:
-            self.is_over = True
-            raise
+        self.attention, self.attention_to_cache = group.attention, group.attention_to_cache
+        self.cached, self.rotated = group.cached, group.rotated
 
     def together(self, function: Callable[[Ranks], T]) -> T:
         return function(self)
