@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias, Unpack
+from typing import Any, NamedTuple, Self, TypeAlias, Unpack
 
 from ..algebra.arrays import Array, Namespace, move_axis
 from ..dispatch.context import dry
 from ..dispatch.selection import check_floating
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
+from .caches import Cache
 from .composite import composite
 from .elementary import Examined
 from .functional import linear
@@ -22,21 +23,6 @@ from .ranks import Ranks, heard_by_ranks
 
 Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 """Function of heads and the position of the first query; returns the rotated heads."""
-
-
-class Cache(Protocol):
-    """The interface of a cache of keys and values."""
-
-    key: Array | None
-    value: Array | None
-    context: Array | None
-    source: Mapping[str, Array | None]
-    whole: int | None
-
-    @property
-    def length(self) -> int: ...
-    def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]: ...
-    def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None: ...
 
 
 @shows_options

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..algebra.arrays import Array
+from .caches import unchanged_on_error
 
 if TYPE_CHECKING:
     from .multi_head import Rotation
@@ -31,6 +32,7 @@ def heard_by_ranks(function: F) -> F:
     def call(*arguments: Any, group: Any = None, **options: Any) -> Any:
         if not hasattr(group, "together"):
             return function(*arguments, group=group, **options)
-        return group.together(lambda ranks: function(*arguments, group=ranks, **options))
+        with unchanged_on_error(options.get("cache")):  # also if another rank failed
+            return group.together(lambda ranks: function(*arguments, group=ranks, **options))
 
     return call  # type: ignore[return-value]

@@ -19,6 +19,7 @@ from mha_core.distributed import (
     split_attention,
     unshard,
 )
+from mha_core.ops import multi_head
 from mha_core.plugin import Mask
 
 X = np.random.default_rng(0).normal(size=(1, 3, 4, 2))
@@ -164,6 +165,41 @@ def test_an_error_between_and_after_the_attention_of_layers_is_heard(monkeypatch
         return outcome(LAYERS[layer], Y, Sharding(group))
 
     assert run(2, on_rank)[0] == ["RankFailed: rank 1: MemoryError: no room", "MemoryError: no room"]
+
+
+@pytest.mark.parametrize("decode", ["attention", "decoder layer", "decoder"])
+def test_a_step_that_fails_on_one_rank_leaves_all_caches_unchanged(monkeypatch, decode):
+    """The other ranks had finished the step."""
+
+    def on_rank(group):
+        caches = {"decoder": mha.DecoderCache(), "attention": mha.KeyValueCache()}
+        cache = caches.get(decode, (mha.KeyValueCache(), mha.KeyValueCache()))
+        layer = {"decoder": DECODER, "attention": ENCODER.layers[0].attention}.get(decode, DECODER.layers[0])
+        memory = [] if decode == "attention" else [Y]
+
+        def step(start, stop):
+            return layer(Y[:, start:stop], *memory, mask=mha.causal(), cache=cache, group=Sharding(group))
+
+        first = step(0, 2)
+        owner, name = (multi_head, "linear") if decode == "attention" else (mha.LayerNorm, "__call__")
+        group.all_gather_text("")
+        if group.rank == 0:
+            failing.append(failing_in(monkeypatch, owner, name, MemoryError, {"attention": 1, "decoder": 6}.get(decode, 3)))
+        group.all_gather_text("")
+        failing[0](group)
+        failed = outcome(step, 2, 4)
+        group.all_gather_text("")
+        if group.rank == 0:
+            monkeypatch.undo()
+        group.all_gather_text("")
+        return failed, np.concatenate([first, step(2, 4)], axis=1)
+
+    failing = []
+    (failed, out), (own, same) = results(2, on_rank)
+    assert failed == "RankFailed: rank 1: MemoryError: no room" and own == "MemoryError: no room"
+    exact = {"decoder": lambda: DECODER(Y, Y), "attention": lambda: ENCODER.layers[0].attention(Y, mask=mha.causal())}
+    np.testing.assert_allclose(out, exact.get(decode, lambda: DECODER.layers[0](Y, Y))(), atol=1e-12)
+    np.testing.assert_array_equal(out, same)
 
 
 class OfOneRank(Mask):
