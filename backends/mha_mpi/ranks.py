@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -18,14 +19,16 @@ from mpi4py import MPI
 Shape = tuple[int, ...]
 LIBRARIES = ("numpy", "cupy")
 
-_abandoned: list[Any] = []  # messages that timed out, whose memory MPI may still read or write
+_BROKEN = MPI.Comm.Create_keyval()  # the attribute of a communicator that says why it cannot be used any more
+_unfinished: dict[int, list[tuple[Any, str, Any]]] = {}
+"""Messages of exchanges that have not ended, or never will: MPI may still read and write their memory."""
 
 
 class Ranks:
     """The ranks of an intracommunicator.
 
-    ``timeout`` is in seconds: a wait that takes longer raises TimeoutError, which names the ranks that were waited for. The
-    messages are then lost, and the communicator should not be used again.
+    ``timeout`` is in seconds: a wait that takes longer raises TimeoutError, which names the ranks that were waited for. If an
+    exchange ends with an error, its messages are lost, and the communicator is not used again: RuntimeError says why.
     """
 
     def __init__(self, comm: Any, timeout: float = 300.0) -> None:
@@ -37,8 +40,9 @@ class Ranks:
     def shift(self, arrays: Sequence[Any], like: Sequence[tuple[Shape, Any]]) -> Callable[[], list[Any]]:
         """Start to send arrays to the next rank; return a function that waits for those of the previous one."""
         following, previous = (self.rank + 1) % self.size, (self.rank - 1) % self.size
-        received = [_empty(shape, x) for shape, x in like]
-        return self._exchange([(x, following) for x in arrays], [(x, previous) for x in received], received)
+        with self._whole(arrays):
+            received = [_empty(shape, x) for shape, x in like]
+            return self._exchange([(x, following) for x in arrays], [(x, previous) for x in received], received)
 
     def all_gather(self, array: Any, shapes: Sequence[Shape]) -> list[Any]:
         """Return the array of each rank, whose lengths may differ."""
@@ -46,10 +50,11 @@ class Ranks:
 
     def all_to_all(self, arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Any]:
         """Send an array to each rank; return those that the ranks sent to this one."""
-        received = [_empty(shape, arrays[0]) for shape in shapes]
-        received[self.rank] = arrays[self.rank]
-        peers = [rank for rank in range(self.size) if rank != self.rank]
-        return self._exchange([(arrays[r], r) for r in peers], [(received[r], r) for r in peers], received)()
+        with self._whole(arrays):
+            received = [_empty(shape, arrays[0]) for shape in shapes]
+            received[self.rank] = arrays[self.rank]
+            peers = [rank for rank in range(self.size) if rank != self.rank]
+            return self._exchange([(arrays[r], r) for r in peers], [(received[r], r) for r in peers], received)()
 
     def all_gather_text(self, text: str) -> list[str]:
         """Return the text of each rank."""
@@ -58,6 +63,22 @@ class Ranks:
         gathered = self.all_gather(encoded, [(int(length[0]),) for length in lengths])
         return [each.tobytes().decode() for each in gathered]
 
+    @contextmanager
+    def _whole(self, arrays: Sequence[Any] = ()) -> Iterator[None]:
+        """Let nothing be sent after a part of an exchange that raised: other ranks would take it for what is missing."""
+        if (reason := self.comm.Get_attr(_BROKEN)) is not None:
+            raise RuntimeError(
+                f"the communicator cannot be used any more, since an exchange of rank {self.rank} ended with {reason}: "
+                "make another one on all ranks, such as MPI.COMM_WORLD.Dup()"
+            )
+        for x in arrays:
+            _library(x)
+        try:
+            yield
+        except BaseException as error:
+            self.comm.Set_attr(_BROKEN, f"{type(error).__name__}: {error}")
+            raise
+
     def _exchange(
         self, sent: Sequence[tuple[Any, int]], received: Sequence[tuple[Any, int]], results: list[Any]
     ) -> Callable[[], list[Any]]:
@@ -65,12 +86,18 @@ class Ranks:
 
         An array without elements is not sent.
         """
-        receives = [(self.comm.Irecv(_memory(x), rank), f"from rank {rank}", x) for x, rank in received if x.size]
-        sends = [(_contiguous(x), rank) for x, rank in sent if x.size]
-        open_ = receives + [(self.comm.Isend(_memory(x), rank), f"to rank {rank}", x) for x, rank in sends]
+        open_: list[tuple[Any, str, Any]] = []
+        _unfinished[id(open_)] = open_
+        for x, rank in received:
+            if x.size:
+                open_.append((self.comm.Irecv(_memory(x), rank), f"from rank {rank}", x))
+        for x, rank in ((_contiguous(x), rank) for x, rank in sent if x.size):
+            open_.append((self.comm.Isend(_memory(x), rank), f"to rank {rank}", x))
 
         def receive() -> list[Any]:
-            self._wait(open_)
+            with self._whole():
+                self._wait(open_)
+            _unfinished.pop(id(open_), None)
             return results
 
         return receive
@@ -81,7 +108,6 @@ class Ranks:
         while not MPI.Request.Testall([request for request, _, _ in messages]):
             if time.monotonic() - start > self.timeout:
                 late = ", ".join(dict.fromkeys(where for request, where, _ in messages if not request.Test()))
-                _abandoned.extend(messages)
                 raise TimeoutError(f"rank {self.rank} waited {self.timeout:g} s for messages {late}")
             time.sleep(pause)  # 0 lets another process have the processor; a longer wait takes none of it
             pause = min(pause + 1e-6, 1e-3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Unpack
 
 from ..algebra.arrays import Array
@@ -11,8 +11,7 @@ from ..algebra.attention_vjp import summed_over_rows
 from ..algebra.state import AttentionState
 from ..ops.differentiable import Arrays
 from ..ops.options import Options, shows_options
-from .agreement import GatheredErrors, with_gathered_errors
-from .engine import Engine
+from .agreement import GatheredErrors
 from .layout import Layout
 from .rehearsal import attention_over_ranks
 from .sequences import Sequences
@@ -55,53 +54,45 @@ def ring_attention(
     TypeError
         If gradients of a bias are recorded, which have no rule here.
     """
-    ring = _Ring(layout)
-    return attention_over_ranks("ring_attention", group, (query, key, value), options, ring.attend, ring.gradients)
+    return attention_over_ranks("ring_attention", group, (layout, layout), (query, key, value), options, _ring, _ring_gradients)
 
 
-class _Ring:
-    """A call of ``ring_attention``, and its gradients."""
+def _ring(problem: Sequences, errors: GatheredErrors) -> AttentionState | None:
+    errors.call_again(lambda: problem.reach)
+    states = dict[range, AttentionState]()
+    for step, held in problem.ring_steps([problem.key, problem.value]):
+        block = errors.call(problem.attend, *held, step) if held else None
+        states = errors.call(problem.merged, states, block or {}) or {}
+    return errors.call(problem.finished, states)
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
 
-    def attend(self, arrays: Arrays, options: Mapping[str, Any], engine: Engine) -> AttentionState:
-        self.problem = problem = Sequences(engine, arrays, self.layout, self.layout, options)
-        errors, states = GatheredErrors(engine), dict[range, AttentionState]()
-        for step, held in problem.ring_steps([problem.key, problem.value]):
-            block = errors.call(problem.attend, *held, step) if held else None
-            states = errors.call(problem.merged, states, block or {}) or {}
-        state = errors.call(problem.finished, states)
-        errors.gather()
-        assert state is not None
-        return state
+def _ring_gradients(problem: Sequences, errors: GatheredErrors, state: AttentionState, d: AttentionState) -> Arrays | None:
+    """Return the gradients of this rank's arrays: those of keys and values travel with them, lse and d stay.
 
-    def gradients(self, state: AttentionState, d: AttentionState, engine: Engine) -> Arrays:
-        """Return the gradients of this rank's arrays: those of keys and values travel with them, lse and d stay.
+    A block is as in Dao 2023, algorithm 2.
+    """
+    xp, engine = problem.backend.xp, problem.engine
+    d_query, like = (errors.call_again(problem.zeros, x) for x in ([problem.query], [problem.key, problem.value]))
+    d = AttentionState(errors.call(xp.zeros_like, state.out) if d.out is None else d.out, d.lse)
+    returns = dict[int, list[Array]]()
+    receive: Callable[[], list[Array]] = list  # nothing
+    for step, held in problem.ring_steps([problem.key, problem.value]):
+        block = errors.call(problem.gradients, *held, step, state, d) if held else []
+        received = receive()
+        added = errors.call(lambda x, y, z: (_sums(x, y[:1]), _sums(y[1:], z)), d_query, block, received)
+        # a rank that failed still sends: another one waits for arrays of this shape
+        d_query, sums = (d_query, problem.zeros(held)) if added is None else added
+        if held and not problem.sends_at(step):
+            returns[problem.source(step)], sums = sums, []
+        receive = engine.shift(sums, problem.received_at(step, like))
+    d_key, d_value = _returned(problem, returns, like)
 
-        A block is as in Dao 2023, algorithm 2.
-        """
-        self.problem.engine = engine
-        problem, xp = self.problem, self.problem.backend.xp
-        d = AttentionState(xp.zeros_like(state.out) if d.out is None else d.out, d.lse)
-        errors, returns = GatheredErrors(engine), dict[int, list[Array]]()
-        d_query, like = problem.zeros([problem.query]), problem.zeros([problem.key, problem.value])
-        receive: Callable[[], list[Array]] = list  # nothing
-        for step, held in problem.ring_steps([problem.key, problem.value]):
-            block = errors.call(problem.gradients, *held, step, state, d) if held else None
-            if block is None:
-                sums = problem.zeros(held)  # sent if this rank failed: another one waits for arrays of this shape
-            else:
-                d_query, sums = _sums(d_query, block[:1]), block[1:]
-            sums = _sums(sums, receive())
-            if held and not problem.sends_at(step):
-                returns[problem.source(step)], sums = sums, []
-            receive = engine.shift(sums, problem.received_at(step, like))
-        d_key, d_value = _returned(problem, returns, like)
-        d_sink = None if problem.sink is None else errors.call(_sink_gradient, problem, state, d)
-        errors.gather()
+    def finished() -> Arrays:
+        d_sink = None if problem.sink is None else _sink_gradient(problem, state, d)
         gradients = [xp.astype(x, problem.query.dtype, copy=False) for x in (*d_query, d_key, d_value)]
         return dict(zip(("query", "key", "value", "sink"), (*gradients, d_sink), strict=True))
+
+    return errors.call(finished)
 
 
 def _sums(a: list[Array], b: list[Array]) -> list[Array]:
@@ -150,16 +141,18 @@ def split_attention(
         ``out`` (..., H, L, E) and ``lse`` (..., H, L), the same on all ranks.
     """
 
-    def attend(arrays: Arrays, options: Mapping[str, Any], engine: Engine) -> AttentionState:
-        problem = Sequences(engine, arrays, None, layout, options)
-        state = with_gathered_errors(
-            engine, lambda: problem.finished(problem.attend(problem.key, problem.value, 0), partial=True)
-        )
-        outs, lses = (engine.all_gather(x, [tuple(x.shape)] * engine.size) for x in state)
-        (_, rows), *_ = problem.places(problem.queries)
-        states: dict[range, AttentionState] = {}
-        for each in map(AttentionState, outs, lses):
-            states = problem.merged(states, {rows: each})
-        return problem.finished(states)
+    def attend(problem: Sequences, errors: GatheredErrors) -> AttentionState | None:
+        own = errors.call(lambda: problem.finished(problem.attend(problem.key, problem.value, 0), partial=True))
+        own = problem.finished({}, partial=True) if own is None else own  # a rank that failed sends the state of no keys
+        outs, lses = (problem.engine.all_gather(x, [tuple(x.shape)] * problem.engine.size) for x in own)
 
-    return attention_over_ranks("split_attention", group, (query, key, value), options, attend)
+        def merged() -> AttentionState:
+            (_, rows), *_ = problem.places(problem.queries)
+            states: dict[range, AttentionState] = {}
+            for each in map(AttentionState, outs, lses):
+                states = problem.merged(states, {rows: each})
+            return problem.finished(states)
+
+        return errors.call(merged)
+
+    return attention_over_ranks("split_attention", group, (None, layout), (query, key, value), options, attend)

@@ -13,7 +13,11 @@ Shape = tuple[int, ...]
 
 
 class Engine(Protocol):
-    """A group of ranks that compute together. Every rank makes the same calls in the same order."""
+    """A group of ranks that compute together. Every rank makes the same calls in the same order.
+
+    Arrays may have any real dtype of their library, any size, also 0, and any strides. They arrive bit for bit, and what
+    arrives from another rank has memory of its own. Texts may have any length.
+    """
 
     rank: int | None
     """The number of this rank; None if all ranks run one compiled program, such as that of ``jax.shard_map``, which does not

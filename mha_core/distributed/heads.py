@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from ..algebra.arrays import Array, pick
+from ..algebra.arrays import Array, device_of, pick
 from ..algebra.parts import Part, Positions
 from ..algebra.scatter import placed
 from ..algebra.state import AttentionState
@@ -14,7 +13,7 @@ from ..ops.attend_vjp import attention_gradients
 from ..ops.attention import attention_state
 from ..ops.differentiable import Arrays
 from ..ops.options import Options, shows_options
-from .agreement import with_gathered_errors
+from .agreement import GatheredErrors
 from .engine import Engine
 from .layout import Layout, Ranges, pieces_of, positions_of
 from .rehearsal import attention_over_ranks
@@ -33,8 +32,9 @@ def heads_attention(
     Parameters, returns, errors: as ``ring_attention``, with arrays of at least 3 axes. ValueError too if there are fewer key
     heads than ranks, unless their number divides that of the ranks, which divides that of the query heads.
     """
-    exchange = _Exchange(layout)
-    return attention_over_ranks("heads_attention", group, (query, key, value), options, exchange.attend, exchange.gradients)
+    exchange = _Exchange()
+    attend, gradients = exchange.attend, exchange.gradients
+    return attention_over_ranks("heads_attention", group, (layout, layout), (query, key, value), options, attend, gradients)
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,23 @@ class _Shards:
 
     heads: list[range]
     positions: tuple[Ranges, ...]
+    own: Positions
+    """The heads of this rank."""
+    length: int
+    """The number of positions of this rank."""
+
+    @classmethod
+    def of(cls, engine: Engine, heads: list[range], positions: tuple[Ranges, ...]) -> _Shards:
+        own = positions_of(engine, [[each] for each in heads])[0]
+        return cls(heads, positions, own, sum(map(len, positions_of(engine, positions))))
+
+
+def _shards(p: Sequences) -> tuple[_Shards, _Shards]:
+    """Return the shards of queries, and those of keys and values."""
+    if min(x.ndim for x in (p.query, p.key, p.value)) < 3:
+        raise ValueError("heads_attention: expected arrays of at least 3 axes, (..., heads, length, head_dim)")
+    queries, keys = _heads(p.query.shape[-3], p.key.shape[-3], p.engine.size)
+    return _Shards.of(p.engine, queries, p.queries), _Shards.of(p.engine, keys, p.keys)
 
 
 def _heads(num_heads: int, num_kv_heads: int, size: int) -> tuple[list[range], list[range]]:
@@ -60,75 +77,81 @@ def _heads(num_heads: int, num_kv_heads: int, size: int) -> tuple[list[range], l
 
 
 class _Exchange:
-    """A call of ``heads_attention``, and its gradients."""
+    """A call of ``heads_attention``, and its gradients. A rank that failed sends zeros."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-
-    def attend(self, arrays: Arrays, options: Mapping[str, Any], engine: Engine) -> AttentionState:
-        self.problem = p = Sequences(engine, arrays, self.layout, self.layout, options)
-        if min(x.ndim for x in (p.query, p.key, p.value)) < 3:
-            raise ValueError("heads_attention: expected arrays of at least 3 axes, (..., heads, length, head_dim)")
-        query_heads, key_heads = _heads(p.query.shape[-3], p.key.shape[-3], engine.size)
-        self.queries, self.keys = _Shards(query_heads, p.queries), _Shards(key_heads, p.keys)
+    def attend(self, p: Sequences, errors: GatheredErrors) -> AttentionState | None:
+        self.problem, self.errors = p, errors
+        self.queries, self.keys = errors.call_again(_shards, p)
         shards = (self.queries, self.keys, self.keys)
-        self.arrays = [self._by_heads(x, each) for x, each in zip((p.query, p.key, p.value), shards, strict=True)]
-        self.state = with_gathered_errors(engine, lambda: attention_state(*self.arrays, sink=self._sink, **self._options))
-        out, lse = (self._by_positions(x, self.queries) for x in (self.state.out, self.state.lse[..., None]))
-        return AttentionState(out, lse[..., 0])
+        self.arrays: list[Any] = [self._by_heads(x, each) for x, each in zip((p.query, p.key, p.value), shards, strict=True)]
+        self.state = errors.call(lambda: attention_state(*self.arrays, sink=self._sink, **self._options))
+        lse = errors.call(lambda state: state.lse[..., None], self.state)
+        out = self._by_positions(None if self.state is None else self.state.out, self.queries, p.value.shape[-1], p.query.dtype)
+        lse = self._by_positions(lse, self.queries, 1, p.wide)
+        return errors.call(lambda: AttentionState(out, lse[..., 0]))  # type: ignore[index, arg-type]
 
-    def gradients(self, state: AttentionState, d: AttentionState, engine: Engine) -> Arrays:
+    def gradients(self, p: Sequences, errors: GatheredErrors, state: AttentionState, d: AttentionState) -> Arrays | None:
         """Return the gradients of this rank's arrays, by the same exchanges."""
-        self.problem.engine = engine
-        xp, sink = self.problem.backend.xp, self.problem.sink
-        d_out = self._by_heads(xp.zeros_like(state.out) if d.out is None else d.out, self.queries)
-        d_lse = None if d.lse is None else self._by_heads(d.lse[..., None], self.queries)[..., 0]
+        self.errors, xp, sink = errors, p.backend.xp, p.sink
+        d_out = self._by_heads(errors.call_again(xp.zeros_like, state.out) if d.out is None else d.out, self.queries)
+        d_lse = None if d.lse is None else self._by_heads(d.lse[..., None], self.queries)
         wanted = frozenset({"query", "key", "value"} | ({"sink"} if sink is not None else set()))
-        arrays = (*self.arrays, self._sink, *self.state, d_out, d_lse)
-        gradients = with_gathered_errors(engine, lambda: attention_gradients(*arrays, wanted=wanted, **self._options))
-        return {
-            "query": self._by_positions(gradients.query, self.queries),
-            "key": self._by_positions(gradients.key, self.keys),
-            "value": self._by_positions(gradients.value, self.keys),
-            "sink": None if sink is None else self._whole_sink(gradients.sink),
-        }
 
-    def _rank_heads(self, shards: _Shards) -> Positions:
-        """Return the heads of this rank."""
-        return positions_of(self.problem.engine, [[each] for each in shards.heads])[0]
+        def compute() -> Any:
+            assert self.state is not None
+            arrays = (*self.arrays, self._sink, *self.state, d_out, None if d_lse is None else d_lse[..., 0])
+            return attention_gradients(*arrays, wanted=wanted, **self._options)
+
+        gradients: Any = errors.call(compute)
+        named = zip(("query", "key", "value"), (p.query, p.key, p.value), (self.queries, self.keys, self.keys), strict=True)
+        received = {
+            name: self._by_positions(getattr(gradients, name, None), shards, x.shape[-1], x.dtype) for name, x, shards in named
+        }
+        d_sink = None if sink is None else errors.call(lambda: self._whole_sink(gradients.sink))
+        return received | {"sink": d_sink}
 
     @property
     def _options(self) -> dict[str, Any]:
         """The options of this rank's heads."""
         p = self.problem
         rows, cols = (range(sum(map(len, sum(ranges, ())))) for ranges in (p.queries, p.keys))
-        return p.options_of(Part(rows, cols, p.offset, self._rank_heads(self.queries), p.query.shape[-3]))
+        return p.options_of(Part(rows, cols, p.offset, self.queries.own, p.query.shape[-3]))
 
     @property
     def _sink(self) -> Array | None:
         p = self.problem
-        return None if p.sink is None else pick(p.backend.xp, p.sink, self._rank_heads(self.queries), -1)
+        return None if p.sink is None else pick(p.backend.xp, p.sink, self.queries.own, -1)
 
     def _whole_sink(self, d_sink: Any) -> Array:
         """Return the gradient of the whole sink: 0 in the heads of other ranks."""
-        heads, sink = self._rank_heads(self.queries), self.problem.sink
+        heads, sink = self.queries.own, self.problem.sink
         assert sink is not None and isinstance(heads, range)
         return placed(self.problem.backend.xp, d_sink, [slice(heads.start, heads.stop)], tuple(sink.shape))
 
-    def _by_heads(self, x: Array, shards: _Shards) -> Array:
+    def _by_heads(self, x: Array, shards: _Shards) -> Array | None:
         """(..., heads, this rank's positions, d) -> (..., this rank's heads, positions, d)."""
-        p, count = self.problem, len(self._rank_heads(shards))
+        p, count = self.problem, len(shards.own)
         shapes = [(*x.shape[:-3], count, sum(map(len, each)), x.shape[-1]) for each in shards.positions]
         parts = p.engine.all_to_all([x[..., each.start : each.stop, :, :] for each in shards.heads], shapes)
-        return in_order(p.backend.xp, parts, shards.positions)
+        return self.errors.call(in_order, p.backend.xp, parts, shards.positions)
 
-    def _by_positions(self, x: Any, shards: _Shards) -> Array:
-        """(..., this rank's heads, positions, d) -> (..., heads, this rank's positions, d), summed over copies of a head."""
-        p, xp = self.problem, self.problem.backend.xp
-        count = sum(map(len, positions_of(p.engine, shards.positions)))
-        shapes = [(*x.shape[:-3], len(each), count, x.shape[-1]) for each in shards.heads]
-        received = p.engine.all_to_all([part_of(xp, x, each) for each in shards.positions], shapes)
-        sums: dict[int, Array] = {}
-        for each, part in zip(shards.heads, received, strict=True):
-            sums[each.start] = sums[each.start] + part if each.start in sums else part
-        return xp.concat([sums[start] for start in sorted(sums)], axis=-3)
+    def _by_positions(self, x: Any, shards: _Shards, width: int, dtype: Any) -> Array | None:
+        """(..., this rank's heads, positions, d) -> (..., heads, this rank's positions, d), summed over copies of a head.
+
+        ``x`` is None on a rank that failed; ``width`` is d.
+        """
+        p, xp, batch = self.problem, self.problem.backend.xp, self.problem.heads_shape[:-1]
+        heads, lengths = len(shards.own), [sum(map(len, each)) for each in shards.positions]
+        sent = self.errors.call(lambda: [part_of(xp, x, each) for each in shards.positions])
+        if sent is None:
+            device = device_of(p.query)
+            sent = [xp.zeros((*batch, heads, length, width), dtype=dtype, device=device) for length in lengths]
+        received = p.engine.all_to_all(sent, [(*batch, len(each), shards.length, width) for each in shards.heads])
+
+        def whole() -> Array:
+            sums: dict[int, Array] = {}
+            for each, part in zip(shards.heads, received, strict=True):
+                sums[each.start] = sums[each.start] + part if each.start in sums else part
+            return xp.concat([sums[start] for start in sorted(sums)], axis=-3)
+
+        return self.errors.call(whole)

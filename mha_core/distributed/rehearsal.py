@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..algebra.arrays import Array, device_of
 from ..algebra.state import AttentionState
 from ..dispatch.context import dry, watcher
 from ..dispatch.kernels import Decision, describe
 from ..dispatch.selection import backend_of
-from ..ops.differentiable import Arrays, differentiable
+from ..ops.differentiable import Arrays, Differentiable
 from ..ops.operation import PendingCall
 from ..ops.options import given_options
+from .agreement import GatheredErrors, agree, check_same
 from .engine import Engine, Shape, engine_of
+from .layout import Layout
+from .sequences import Sequences, facts_of, is_described
 
 T = TypeVar("T")
 
@@ -45,28 +48,68 @@ class Rehearsal:
 def attention_over_ranks(
     name: str,
     group: Any,
+    layouts: tuple[Layout | None, Layout],
     arrays: tuple[Array, Array, Array],
     options: Mapping[str, Any],
-    attend: Callable[[Arrays, Mapping[str, Any], Engine], AttentionState],
-    gradients: Callable[[AttentionState, AttentionState, Engine], Arrays] | None = None,
+    attend: Callable[[Sequences, GatheredErrors], AttentionState | None],
+    gradients: Callable[[Sequences, GatheredErrors, AttentionState, AttentionState], Arrays | None] | None = None,
 ) -> AttentionState:
-    """Return ``attend`` of query, key, value and sink, the other options, and the engine of a group.
+    """Return ``attend`` of a problem whose queries and keys have these layouts; that of the queries may be None.
 
-    ``gradients``, of the state, its gradients and the engine, returns those of the arrays if they are recorded. ``explain``
-    sees both, with an engine that sends nothing.
+    ``gradients``, of the problem, the state and its gradients, returns those of the arrays if they are recorded. Both end
+    without a result on a rank that failed: whatever happens on one rank before the first exchange, or between the first and
+    the last, all raise. ``explain`` sees both, with an engine that sends nothing.
     """
     engine, (query, key, value) = engine_of(group), arrays
     inputs = {"query": query, "key": key, "value": value, "sink": options.get("sink")}
     options = {option: value for option, value in options.items() if option != "sink"}
+    problem: Sequences
+
+    def run(name: str, plain: Arrays, compute: Callable[[GatheredErrors], T | None]) -> T:
+        def on_engine(engine: Engine) -> T:
+            errors = GatheredErrors(engine)
+            result = compute(errors)
+            errors.gather()
+            return cast(T, result)
+
+        return _explained(name, engine, plain, options, on_engine)
 
     def forward(plain: Arrays) -> AttentionState:
-        return _explained(name, engine, plain, options, partial(attend, plain, options))
+        def compute(errors: GatheredErrors) -> AttentionState | None:
+            nonlocal problem
+            prepared = partial(Sequences, errors.engine, plain, layouts, given, lengths)
+            if are_described:
+                problem = errors.call_again(prepared)
+            else:  # options that ranks cannot compare may raise, or hide keys, on some of them only
+                problem = cast(Sequences, errors.call(prepared))
+                reach = errors.gather(errors.call(lambda: problem.reach))
+                check_same([{"the reach of the ranks' keys": each} for each in reach])
+            return attend(problem, errors)
+
+        return run(name, plain, compute)
 
     def pullback(plain: Arrays, state: AttentionState, d: AttentionState) -> Arrays:
-        assert gradients is not None
-        return _explained(f"{name}_vjp", engine, plain, options, partial(gradients, state, d))
+        def compute(errors: GatheredErrors) -> Arrays | None:
+            assert gradients is not None
+            problem.engine = errors.engine
+            return gradients(problem, errors, state, d)
 
-    return differentiable(name, inputs, forward, None if gradients is None else pullback, options)
+        return run(f"{name}_vjp", plain, compute)
+
+    call: Differentiable
+    given: dict[str, Any]
+    are_described: bool
+
+    def facts() -> tuple[dict[str, Any], dict[str, int]]:
+        nonlocal call, given, are_described
+        given = given_options(options)
+        are_described = all(map(is_described, given.values()))
+        call = Differentiable(name, inputs, None if gradients is None else pullback, given)
+        shared, lengths = facts_of(call.plain, layouts[1], given)
+        return shared | ({"gradients": "recorded"} if call.is_recorded else {}), lengths
+
+    lengths = agree(engine, facts)
+    return call(forward)
 
 
 def _explained(

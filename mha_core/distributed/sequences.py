@@ -18,8 +18,7 @@ from ..algebra.state import AttentionState
 from ..dispatch.selection import check_floating
 from ..ops.attend_vjp import attention_gradients
 from ..ops.attention import attention_state
-from ..ops.options import given_options
-from .agreement import agree, agreed_ranges
+from .agreement import agreed_ranges, check_same
 from .engine import Engine, Shape
 from .layout import Layout, Ranges, layout_json, places, positions_of
 
@@ -29,30 +28,28 @@ _BY_POSITION = ("mask", "bias", "query_offset", "weight_dropout", "sink")
 class Sequences:
     """Queries, keys and values of this rank, and the positions that each rank holds.
 
-    ``query_layout`` is None if every rank holds all queries.
+    ``layouts`` are those of queries and keys; that of the queries is None if every rank holds all of them. ``lengths`` are
+    what the ranks agreed on by ``facts_of``: nothing here differs from rank to rank but the numbers in the arrays.
     """
 
     def __init__(
         self,
         engine: Engine,
         arrays: Mapping[str, Array | None],
-        query_layout: Layout | None,
-        layout: Layout,
+        layouts: tuple[Layout | None, Layout],
         options: Mapping[str, Any],
+        lengths: Mapping[str, list[int]],
     ) -> None:
-        self.engine, self.options = engine, options
+        self.engine, self.options, (query_layout, layout) = engine, options, layouts
         query, key, value, sink = arrays.values()
-
-        def facts() -> tuple[dict[str, Any], dict[str, int]]:
-            self.options = given_options(options)
-            return _facts(arrays, layout, self.options)
-
-        lengths = agree(engine, facts)
         assert query is not None and key is not None and value is not None
         self.query, self.key, self.value, self.sink = query, key, value, sink
         self.backend = check_floating(query=query)
+        self.wide = compute_dtype(self.backend.xp, query.dtype)
+        """The dtype of sums."""
         self.keys = agreed_ranges("key", layout, lengths["key"])
         if query_layout is None:
+            check_same([{"the length of query": length} for length in lengths["query"]])
             self.queries: tuple[Ranges, ...] = tuple((range(length),) for length in lengths["query"])
         else:
             self.queries = agreed_ranges("query", query_layout, lengths["query"])
@@ -157,11 +154,6 @@ class Sequences:
         both = {rows: states.merge(self.backend.xp, a[rows], b[rows]) for rows in a.keys() & b.keys()}
         return {**a, **b, **both}
 
-    @property
-    def wide(self) -> Any:
-        """The dtype of sums."""
-        return compute_dtype(self.backend.xp, self.query.dtype)
-
     def finished(self, totals: dict[range, AttentionState], *, partial: bool = False) -> AttentionState:
         """Return the state of this rank's queries, in the dtype of the query; ``partial``: in that of lse, without the sink."""
         xp, sink, kept = self.backend.xp, None if partial else self.sink, []
@@ -215,21 +207,19 @@ def _added(xp: Any, total: Array, index: range, x: Array) -> Array:
     return xp.concat([before, inside + x, after], axis=-2)
 
 
-def _facts(
+def facts_of(
     arrays: Mapping[str, Array | None], layout: Layout, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Check this rank's arguments; return what must be the same on all ranks, and the lengths of query and key."""
     query, key, value, sink = arrays.values()
+    backend = check_floating(query=query, key=key, value=value)  # refuses None
     assert query is not None and key is not None and value is not None
-    backend = check_floating(query=query, key=key, value=value)
     scores_shape(query, key, value, sink)
     shared: dict[str, Any] = {"backend": backend.name, "layout": layout_json(layout)}
     for name, x in (("query", query), ("key", key), ("value", value)):
         shared |= {f"the dtype of {name}": str(x.dtype), f"the shape of {name}": [*x.shape[:-2], "length", x.shape[-1]]}
     shared |= {f"option {name}": _option_text(option) for name, option in options.items()}
     shared |= {} if sink is None else {"option sink": _option_text(sink)}
-    features = backend.features([query, key, value, sink])
-    shared |= {"gradients": "recorded"} if "gradient" in features else {}
     return shared, {"query": query.shape[-2], "key": key.shape[-2]}
 
 
@@ -241,3 +231,10 @@ def _option_text(option: Any) -> str:
     if is_array(option):
         return f"an array {tuple(option.shape)} of {option.dtype}"
     return repr(option) if option is None or isinstance(option, int | float | str | tuple) else type(option).__name__
+
+
+def is_described(option: Any) -> bool:
+    """Return whether the text of an option tells all on which its checks and relations depend: not that of a function."""
+    if is_dataclass(option):
+        return all(is_described(getattr(option, field.name)) for field in fields(option))
+    return option is None or is_array(option) or isinstance(option, int | float | str | tuple)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ..algebra.arrays import Array, device_of, move_axis, pick
 from ..algebra.parts import Positions
 from ..dispatch.selection import check_floating
 from ..ops.multi_head import Rotation
-from .agreement import agree, agreed_ranges
+from ..ops.ranks import Ranks
+from .agreement import GatheredErrors, agree, agreed_ranges, is_heard
 from .attention import ring_attention, split_attention
 from .engine import engine_of
 from .layout import Layout, layout_json, places, positions_of
 from .shards import shard, unshard
+
+T = TypeVar("T")
 
 
 class Sharding:
@@ -61,6 +64,30 @@ class Sharding:
         positions = positions_of(self.engine, agreed_ranges("x", self.layout, lengths))
         parts = [_rotated(xp, rotary, pick(xp, x, place, -2), each, offset) for each, place in places(positions)]
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-2)
+
+    def together(self, function: Callable[[Ranks], T]) -> T:
+        """Return ``function(ranks)``, once all ranks have computed theirs; ``ranks`` attends as this group.
+
+        Raises the error of this rank, or RankFailed with those of the others, which all hear at their next exchange. It takes
+        one small exchange at the end, however many layers the function calls.
+        """
+        errors = GatheredErrors(self.engine)
+        result = errors.call(function, _Together(self))
+        if errors.error is not None and is_heard(errors.error):
+            raise errors.error
+        errors.gather()
+        return cast(T, result)
+
+
+class _Together:
+    """The group of a call that all ranks make together, for the layers in it."""
+
+    def __init__(self, group: Sharding) -> None:
+        self.attention, self.attention_to_cache = group.attention, group.attention_to_cache
+        self.cached, self.rotated = group.cached, group.rotated
+
+    def together(self, function: Callable[[Ranks], T]) -> T:
+        return function(self)
 
 
 def _rotated(xp: Any, rotary: Rotation, x: Array, positions: Positions, offset: int | Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..algebra.arrays import Array, Namespace, device_of, pick
 from ..dispatch.selection import check_floating
-from .agreement import agree, agreed_ranges
+from .agreement import GatheredErrors, agree, agreed_ranges
 from .engine import engine_of
 from .layout import Layout, Ranges, layout_json, layout_of, places
 
@@ -40,9 +40,11 @@ def unshard(x: Array, layout: Layout = "contiguous", *, group: Any) -> Array:
         return shared, {"x": x.shape[-2]}
 
     lengths = agree(engine, facts)["x"]
-    ranges = agreed_ranges("x", layout, lengths)
+    errors = GatheredErrors(engine)
+    ranges = errors.call_again(agreed_ranges, "x", layout, lengths)
     parts = engine.all_gather(x, [(*x.shape[:-2], length, x.shape[-1]) for length in lengths])
-    return in_order(check_floating(x=x).xp, parts, ranges)
+    whole = errors.call(lambda: in_order(check_floating(x=x).xp, parts, ranges))
+    return errors.alone(whole)
 
 
 def part_of(xp: Namespace, x: Array, ranges: Ranges) -> Array:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
-from ..ops.multi_head import Ranks, multi_head_attention, multi_head_weights
+from ..ops.multi_head import multi_head_attention, multi_head_weights
 from ..ops.options import Options, shows_options
 from ..ops.projections import check_head_dim, check_heads
+from ..ops.ranks import Ranks, heard_by_ranks
 from .base import Layer
 from .cache import KeyValueCache
 from .from_torch import ATTENTION_SETTINGS, StateDict, reads_torch, thirds, transposed
@@ -122,6 +123,7 @@ class MultiHeadAttention(Layer):
             )
 
     @shows_options
+    @heard_by_ranks
     def __call__(
         self,
         x: Array,

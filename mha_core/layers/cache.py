@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..algebra.arrays import Array
 from ..dispatch.selection import backend_of
+from ..ops.caches import unchanged_on_error
 
 
 @dataclass(eq=False)
@@ -116,20 +117,8 @@ class DecoderCache:
         started = bool(self.layers)
         self.layers = self.layers or [(KeyValueCache(), KeyValueCache()) for _ in range(num_layers)]
         try:
-            with unchanged_on_error(*(cache for pair in self.layers for cache in pair)):
+            with unchanged_on_error(*self.layers):
                 yield self.layers
         except BaseException:
             self.layers = self.layers if started else []
             raise
-
-
-@contextmanager
-def unchanged_on_error(*caches: KeyValueCache) -> Iterator[None]:
-    """Restore the caches if the block raises."""
-    saved = [vars(cache).copy() for cache in caches]
-    try:
-        yield
-    except BaseException:
-        for cache, before in zip(caches, saved, strict=True):
-            vars(cache).update(before)
-        raise

@@ -8,9 +8,10 @@ from functools import partial
 from ..algebra.arrays import Array
 from ..algebra.expressions import Mask, as_mask
 from ..algebra.masks import causal
-from ..ops.multi_head import Ranks
+from ..ops.caches import unchanged_on_error
+from ..ops.ranks import Ranks, heard_by_ranks
 from .attention import MultiHeadAttention
-from .cache import DecoderCache, KeyValueCache, unchanged_on_error
+from .cache import DecoderCache, KeyValueCache
 from .feed_forward import FeedForward
 from .from_torch import LAYER_SETTINGS, reads_torch
 from .norm import LayerNorm, Norm
@@ -41,6 +42,7 @@ class DecoderLayer(Block):
         ("norm_3", LayerNorm, "norm3."),
     )
 
+    @heard_by_ranks
     def __call__(
         self,
         y: Array,
@@ -67,7 +69,7 @@ class DecoderLayer(Block):
         self_options["group"], memory_options["group"] = group, group if cache is None else None
         self_attention = partial(self.self_attention, mask=self_mask, cache=self_cache, **self_options)
         cross_attention = partial(self.cross_attention, context=memory, mask=memory_mask, cache=memory_cache, **memory_options)
-        with unchanged_on_error(*(cache or ())):
+        with unchanged_on_error(cache):
             y = residual("self_attention", y, self_attention, self.norm_1, self.norm_first, dropout)
             y = residual("cross_attention", y, cross_attention, self.norm_2, self.norm_first, dropout)
             return residual("feed_forward", y, self.feed_forward, self.norm_3, self.norm_first, dropout)
@@ -86,6 +88,7 @@ class Decoder(Stack[DecoderLayer]):
 
     block = DecoderLayer
 
+    @heard_by_ranks
     def __call__(
         self,
         y: Array,

@@ -11,8 +11,8 @@ from ..algebra.arrays import Array
 from ..dispatch.selection import check_floating
 from ..ops.composite import composite
 from ..ops.elementary import Examined
-from ..ops.multi_head import Ranks
 from ..ops.options import Options, given_options, shows_options
+from ..ops.ranks import Ranks, heard_by_ranks
 from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
 from .from_torch import LAYER_SETTINGS, reads_torch
@@ -49,6 +49,7 @@ class EncoderLayer(Block):
     )
 
     @shows_options
+    @heard_by_ranks
     def __call__(
         self, x: Array, *, dropout: Dropout | None = None, group: Ranks | None = None, **options: Unpack[Options]
     ) -> Array:
@@ -109,6 +110,7 @@ class Encoder(Stack[EncoderLayer]):
     block = EncoderLayer
 
     @shows_options
+    @heard_by_ranks
     def __call__(
         self, x: Array, *, dropout: Dropout | None = None, group: Ranks | None = None, **options: Unpack[Options]
     ) -> Array:

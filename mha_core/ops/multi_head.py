@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias, Unpack
+from typing import Any, NamedTuple, Self, TypeAlias, Unpack
 
 from ..algebra.arrays import Array, Namespace, move_axis
 from ..dispatch.context import dry
 from ..dispatch.selection import check_floating
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
+from .caches import Cache
 from .composite import composite
 from .elementary import Examined
 from .functional import linear
@@ -18,36 +19,14 @@ from .operation import Step
 from .options import NAMES as OPTION_NAMES
 from .options import Options, given_options, shows_options
 from .projections import HeadNorm, Projection, check_projections, heads
+from .ranks import Ranks, heard_by_ranks
 
 Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 """Function of heads and the position of the first query; returns the rotated heads."""
 
 
-class Cache(Protocol):
-    """The interface of a cache of keys and values."""
-
-    key: Array | None
-    value: Array | None
-    context: Array | None
-    source: Mapping[str, Array | None]
-    whole: int | None
-
-    @property
-    def length(self) -> int: ...
-    def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]: ...
-    def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None: ...
-
-
-class Ranks(Protocol):
-    """The interface of sequences that are spread over ranks: ``mha_core.distributed.Sharding``."""
-
-    def attention(self, query: Array, key: Array, value: Array, **options: Any) -> Array: ...
-    def attention_to_cache(self, query: Array, key: Array, value: Array, **options: Any) -> Array: ...
-    def cached(self, x: Array, start: int) -> Array: ...
-    def rotated(self, rotary: Rotation, x: Array, offset: int | Array) -> Array: ...
-
-
 @shows_options
+@heard_by_ranks
 def multi_head_attention(
     x: Array,
     w_q: Array,

@@ -43,10 +43,10 @@ class Threads:
     def all_gather(self, array, shapes):
         gathered = self._exchanged(array)
         assert [x.shape for x in gathered] == [tuple(shape) for shape in shapes]
-        return gathered
+        return [x.copy() for x in gathered]
 
     def all_to_all(self, arrays, shapes):
-        received = [sent[self.rank] for sent in self._exchanged(arrays)]
+        received = [sent[self.rank].copy() for sent in self._exchanged(arrays)]
         assert [x.shape for x in received] == [tuple(shape) for shape in shapes] and len({x.dtype for x in received}) == 1
         return received
 

@@ -1,12 +1,14 @@
-"""Attention over the ranks of MPI: judged with two and three processes, ranks that stall or die, the example.
+"""Attention over the ranks of MPI: judged with two to four processes, ranks that stall or die, the example.
 
-What ranks hear of each other's faults is tested in tests/core/distributed.
+What ranks hear of each other's faults in layers, and within attention, is tested in tests/core/distributed.
 """
 
+import json
 import sys
 
 import pytest
 from processes import ALONE, MPIEXEC, finished, run
+from rank_faults import assert_heard
 
 pytest.importorskip("mpi4py")
 pytestmark = [pytest.mark.full, pytest.mark.skipif(MPIEXEC is None, reason="mpiexec is not installed")]
@@ -27,6 +29,16 @@ from mha_conformance.ranks import judge
 passed = judge(comm, "numpy")
 if comm.rank == 0:
     print(len(passed), "checks passed")
+"""
+
+FAULTY = """
+import json
+from functools import partial
+from rank_faults import outcomes
+received = outcomes(partial(distributed.ring_attention, group=comm), np.ones((1, 4, 2)), comm.rank, 1)
+received = comm.gather(received)
+if comm.rank == 0:
+    print(json.dumps(received))
 """
 
 STALLS = """
@@ -60,9 +72,13 @@ def mpi(size, program, *arguments):
     return finished([MPIEXEC, "-n", str(size), sys.executable, "-c", START + program, *arguments])
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_the_judge_of_engines_passes_mpi(size):
-    assert mpi(size, JUDGED) == "11 checks passed\n"
+    assert mpi(size, JUDGED) == "12 checks passed\n"
+
+
+def test_a_fault_of_one_rank_is_heard_by_the_others():
+    assert_heard(json.loads(mpi(3, FAULTY)), 1)
 
 
 def test_a_rank_that_stalls_makes_the_others_raise_within_the_timeout():

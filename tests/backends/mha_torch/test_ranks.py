@@ -1,9 +1,11 @@
 """Attention over ranks that are processes of torch.distributed, with gloo: against one process, and a rank that dies."""
 
+import json
 import sys
 
 import pytest
 from processes import finished, together
+from rank_faults import assert_heard
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -70,6 +72,15 @@ del group
 dist.destroy_process_group()
 """
 
+FAULTY = """
+import json
+from functools import partial
+from rank_faults import outcomes
+print(json.dumps(outcomes(partial(distributed.ring_attention, group=group), torch.ones(1, 4, 2), rank, 1)))
+del group
+dist.destroy_process_group()
+"""
+
 DIES = """
 import threading
 x = torch.ones(1, 8, 4)
@@ -103,7 +114,11 @@ def test_gradients_over_processes_equal_those_of_one(tmp_path, size):
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_the_judge_of_engines_passes_torch(tmp_path, size):
-    assert ranks(tmp_path, size, JUDGED) == ["11 checks passed\n"] * size
+    assert ranks(tmp_path, size, JUDGED) == ["12 checks passed\n"] * size
+
+
+def test_a_fault_of_one_rank_is_heard_by_the_others(tmp_path):
+    assert_heard([json.loads(line) for line in ranks(tmp_path, 3, FAULTY)], 1)
 
 
 @pytest.mark.parametrize("how", ["dies before", "dies within", "stalls"])

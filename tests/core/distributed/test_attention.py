@@ -127,6 +127,12 @@ def test_ranks_that_differ_all_raise_and_say_how(fault):
     assert_refused(2, attend, distributed.RanksDiffer, message)
 
 
+def test_split_attention_refuses_queries_of_different_lengths():
+    message = "the length of query is not the same on all ranks: 4 on rank 0, 3 on rank 1"
+    split = lambda group: split_attention(X[:, : 4 - group.rank], X, X, group=group)  # noqa: E731
+    assert_refused(2, split, distributed.RanksDiffer, message)
+
+
 def test_an_invalid_call_on_one_rank_raises_on_the_others():
     def attend(group):
         return ring_attention(X, X, X[:, : 4 - group.rank], group=group)

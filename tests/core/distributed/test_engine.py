@@ -1,5 +1,7 @@
 """The judge of engines passes a right one, and finds each fault in wrong ones; groups that are no engine are refused."""
 
+import math
+
 import numpy as np
 import pytest
 import rank_threads
@@ -17,9 +19,39 @@ def judged(engine, size, monkeypatch):
     return run(size, lambda group: judge(engine(group.world, group.rank), "numpy"))[0]
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_right_engine_passes_every_check(size, monkeypatch):
-    assert judged(Threads, size, monkeypatch) == [list(CHECKS)] * size
+class Pieces(Threads):
+    """Sends arrays as pieces of 1000 bytes, each in a message of its own."""
+
+    def shift(self, arrays, like):
+        box = self.world.boxes[(self.rank + 1) % self.size]
+        for x in arrays:
+            data = x.tobytes()
+            for start in range(0, len(data), 1000):
+                box.put(data[start : start + 1000])
+
+        def received(shape, x):
+            size, data = math.prod(shape) * x.itemsize, b""
+            while len(data) < size:
+                data += self.world.boxes[self.rank].get(timeout=2)
+            return np.frombuffer(data, x.dtype).reshape(shape)
+
+        return lambda: [received(shape, x) for shape, x in like]
+
+
+class AllTakePart(Threads):
+    """Shifts by an exchange of all ranks; what it returns is in the order of Fortran, and may not be written."""
+
+    def shift(self, arrays, like):
+        received = [np.asfortranarray(x) for x in self._exchanged([x.copy() for x in arrays])[self.rank - 1]]
+        for x in received:
+            x.flags.writeable = False
+        return lambda: received
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("engine", [Threads, Pieces, AllTakePart])
+def test_a_right_engine_passes_every_check(engine, size, monkeypatch):
+    assert judged(engine, size, monkeypatch) == [list(CHECKS)] * size
 
 
 class Sends(Threads):
@@ -97,12 +129,75 @@ class FromItself(Threads):
         return [text] * self.size
 
 
+class ThroughFloats(Threads):
+    """Sends integers of 32 bits as floats, which have 24."""
+
+    def shift(self, arrays, like):
+        with np.errstate(invalid="ignore"):
+            return super().shift([x.astype(np.float32).astype(x.dtype) if x.dtype == np.int32 else x for x in arrays], like)
+
+
+class OneMessageEach(Threads):
+    """Sends no more than 4 MB of an array."""
+
+    def all_to_all(self, arrays, shapes):
+        return [self._cut(x) for x in super().all_to_all(arrays, shapes)]
+
+    def _cut(self, x):
+        x.reshape(-1).view(np.uint8)[2**22 :] = 0
+        return x
+
+
+class OneMessageOfElements(Threads):
+    """Sends no more than 2^20 elements of an array."""
+
+    def shift(self, arrays, like):
+        arrays = [x.copy() for x in arrays]
+        for x in arrays:
+            x.reshape(-1)[2**20 :] = 0
+        return super().shift(arrays, like)
+
+
+class MixesFarRanks(Threads):
+    """Exchanges what ranks 2 and 3 sent."""
+
+    def all_gather(self, array, shapes):
+        gathered = self._exchanged(array)
+        return [*gathered[:2], *gathered[2:][::-1]]
+
+
+class OneBuffer(Threads):
+    """Receives all arrays of one shape in the same memory."""
+
+    def all_gather(self, array, shapes):
+        self.buffers = vars(self).get("buffers", {})
+        gathered = super().all_gather(array, shapes)
+        for rank, x in enumerate(gathered):
+            gathered[rank] = self.buffers.setdefault((rank, x.shape, x.dtype), x)
+            gathered[rank][...] = x
+        return gathered
+
+
+class WithoutStrides(Threads):
+    """Gathers what lies in memory from an array's first element on."""
+
+    def all_gather(self, array, shapes):
+        base = array if array.base is None else array.base
+        return super().all_gather(base.reshape(-1)[: array.size].reshape(array.shape), shapes)
+
+
 WRONG = {
+    ThroughFloats: "shift",
+    OneMessageEach: "all_to_all",
+    OneMessageOfElements: "shift of any size",
+    MixesFarRanks: "all_gather",
+    OneBuffer: "memory of its own",
+    WithoutStrides: "views",
     Backwards: "shift",
     Shares: "memory of its own",
     AlwaysReceives: "shift by some ranks",
     LastFirst: "several shifts at once",
-    InMemoryOrder: "shift of views",
+    InMemoryOrder: "views",
     InFloat: "shift",
     Rotated: "all_gather",
     Transposed: "all_to_all",
@@ -113,7 +208,7 @@ WRONG = {
 
 @pytest.mark.parametrize("engine", WRONG)
 def test_the_judge_finds_the_fault_of_a_wrong_engine(engine, monkeypatch):
-    outcomes = judged(engine, 3, monkeypatch)
+    outcomes = judged(engine, 4 if engine is MixesFarRanks else 3, monkeypatch)
     assert any(isinstance(error, EngineFault) and f"{WRONG[engine]}: " in str(error) for error in outcomes), outcomes
 
 
