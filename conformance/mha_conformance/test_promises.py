@@ -105,6 +105,7 @@ def test_2_lse_is_a_natural_logarithm_in_float32_at_least(judge: Judge, xyz: Arr
 
 
 @pytest.mark.promise(7)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_7_nan_and_infinity_in_one_query_reach_no_other(judge: Judge, attention_by: ComputedBy) -> None:
     """Those in a key or value that some queries see may reach others: the weight of 0 times NaN is NaN in a product."""
     cases = product((6, 70, 300), {"causal", "array_mask", "sink"} & attention_by.handles, (np.nan, np.inf))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from processes import finished, together
-from rank_faults import assert_heard
+from ranks.faults import assert_heard
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -75,7 +75,7 @@ dist.destroy_process_group()
 FAULTY = """
 import json
 from functools import partial
-from rank_faults import outcomes
+from ranks.faults import outcomes
 print(json.dumps(outcomes(partial(distributed.ring_attention, group=group), torch.ones(1, 4, 2), rank, 1)))
 del group
 dist.destroy_process_group()

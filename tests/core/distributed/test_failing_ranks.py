@@ -4,12 +4,13 @@ import json
 import sys
 
 import pytest
-import rank_threads
 from processes import MPIEXEC, finished, together
-from rank_fuzz import fuzz
+from ranks.fuzz import fuzz
+
+from ranks import threads as rank_threads
 
 pytestmark = pytest.mark.full
-PROGRAM = "from rank_fuzz import main; main({!r}, {}, {})"
+PROGRAM = "from ranks.fuzz import main; main({!r}, {}, {})"
 
 
 def assert_none(lines):

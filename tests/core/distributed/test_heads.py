@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from rank_threads import assert_refused
+from ranks.threads import assert_refused
 from sequence_problems import L, S, compare
 
 import mha_core as mha

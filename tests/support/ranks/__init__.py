@@ -1,0 +1,1 @@
+"""Ranks in tests: as threads of one process, and ranks that fail."""
