@@ -147,6 +147,7 @@ KERNELS_OF: dict[str, tuple[str, ...]] = {
     "piece_vjp_kernel": VJPS,
     "piece_kernel": PIECES,
     "layer_kernel": LAYERS,
+    "update_kernel": ("adamw",),
 }
 """The operations whose kernels an argument of a test stands for."""
 OPERATIONS_BY: dict[str, tuple[str, ...]] = {

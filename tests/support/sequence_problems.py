@@ -3,7 +3,7 @@
 from functools import partial
 
 import numpy as np
-from ranks.threads import assert_parts, assert_state_parts, results, states
+from rank_tests.threads import assert_parts, assert_state_parts, results, states
 
 import mha_core as mha
 from mha_core.distributed import shard

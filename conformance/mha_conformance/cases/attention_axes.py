@@ -119,7 +119,7 @@ TRIPLES = (
 """Axes of which an implementation in tiles, groups or states treats triples in a way of their own."""
 
 
-def axes_of(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
+def axes_of(handles: Iterable[str], half: bool) -> dict[str, list[Any]]:
     """Return the axes of the problems that a kernel which declares these features must compute, with their values."""
     has = frozenset(handles)
 
@@ -176,7 +176,7 @@ def options_fit(row: Row, unequal: bool) -> bool:
     if row.get("bias") == "alibi" and isinstance(offset := smallest(row).get("offset"), int) and abs(offset) >= _FAR:
         return False  # in float32, the biases of all keys are nearly one number
     by_element = any(str(row.get(name)).startswith("array") for name in ("offset", "lengths"))
-    return not (by_element and row.get("batch") == "none")
+    return not (by_element and smallest(row).get("batch") in ("none", ((), (), ())))
 
 
 def resolved(row: Row) -> Row:

@@ -95,7 +95,7 @@ class AttentionGradientProblem(AttentionProblem):
         return named
 
 
-def axes_of_gradients(handles: Iterable[str], *, half: bool) -> dict[str, list[Any]]:
+def axes_of_gradients(handles: Iterable[str], half: bool) -> dict[str, list[Any]]:
     """Return the axes of the problems that a kernel of ``attention_vjp`` with these features must compute."""
     has = frozenset(handles)
     axes = attention_axes.axes_of(has - {"lse"}, half=half)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
 
-from ..cases import attention_axes, layer_axes, pieces
+from ..cases import attention_axes, layer_axes, pieces, updates
 from ..cases.attention_gradients import TRIPLES_OF_GRADIENTS, attention_gradient_problem, axes_of_gradients
 from ..cases.attention_problem import attention_problem
 from ..cases.covering import Covering, Row
 from ..cases.kinds import values_of
 from ..cases.layer_problem import layer_problem
-from ..cases.piece_gradients import axes_of_piece_gradients, piece_gradient_problem
+from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
 from ..report.evidence import COVERED, RUNS, evidence
 from .held import Judge, KernelJudge, noted
@@ -26,6 +28,43 @@ FLOOR = 30
 """The fewest problems that a kernel must compute, if it does not refuse them."""
 REUSED = 0.3
 """The share of problems whose numbers are put into arrays that were used before."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """The covering designs of an operation."""
+
+    axes: Callable[[Iterable[str], bool], dict[str, list[Any]]]
+    """Returns the axes with the kinds of their values, from the features of a kernel and whether it is in half precision."""
+    possible: Callable[[Row], bool]
+    """Returns whether a problem can have some values."""
+    problem: Callable[[Row, np.random.Generator, np.random.Generator], Problem]
+    """Returns a problem from a row of values, and the random numbers of all that is no array, and of arrays."""
+    triples: Sequence[tuple[str, ...]] | None = None
+    """The axes of which every triple is judged; None: all."""
+
+
+def _of_layer(op: str) -> Design:
+    def axes(features: Iterable[str], half: bool) -> dict[str, list[Any]]:
+        return layer_axes.axes_of_layer(op, features)
+
+    return Design(axes, layer_axes.possible, partial(layer_problem, op), layer_axes.TRIPLES)
+
+
+def _of_piece(axes: dict[str, list[Any]], problem: Callable[[Row, np.random.Generator], Problem]) -> Design:
+    return Design(lambda features, half: axes, pieces.possible, lambda row, structure, rng: problem(row, rng))
+
+
+DESIGNS = {
+    "attention": Design(attention_axes.axes_of, attention_axes.possible, attention_problem, attention_axes.TRIPLES),
+    "attention_vjp": Design(
+        axes_of_gradients, attention_axes.possible, attention_gradient_problem, (*attention_axes.TRIPLES, *TRIPLES_OF_GRADIENTS)
+    ),
+    **{op: _of_layer(op) for op in layer_axes.LAYERS},
+    **{op: _of_piece(pieces.axes_of_piece(op), partial(pieces.piece_problem, op)) for op in pieces.PIECES},
+    **{f"{op}_vjp": _of_piece(axes_of_piece_gradients(op), partial(piece_gradient_problem, op)) for op in DIFFERENTIABLE},
+    "adamw": _of_piece(updates.AXES, updates.update_problem),
+}
 
 
 def design_of(
@@ -42,30 +81,11 @@ def design_of(
     quick: only pairs; otherwise the triples of some axes too.
     more: further axes, or others in place of the same names.
     """
-    axes, triples = axes_of(op, features, dtype)
-    return Covering(
-        {**axes, **(more or {})}, rng, possible=possible_of(op), triples=() if quick else triples, plain=layer_axes.PLAIN
-    )
-
-
-def axes_of(op: str, features: Iterable[str], dtype: str) -> tuple[Mapping[str, Sequence[Any]], Iterable[tuple[str, ...]]]:
-    """Return the axes of an operation with the kinds of their values, and those of which every triple is judged."""
-    half = dtype in ("float16", "bfloat16")
-    if op == "attention":
-        return attention_axes.axes_of(features, half=half), attention_axes.TRIPLES
-    if op == "attention_vjp":
-        return axes_of_gradients(features, half=half), (*attention_axes.TRIPLES, *TRIPLES_OF_GRADIENTS)
-    if op in layer_axes.LAYERS:
-        return layer_axes.axes_of_layer(op, features), layer_axes.TRIPLES
-    axes = axes_of_piece_gradients(op.removesuffix("_vjp")) if op.endswith("_vjp") else pieces.axes_of_piece(op)
-    return axes, combinations(axes, 3)
-
-
-def possible_of(op: str) -> Callable[[Row], bool]:
-    """Return the function that says whether a problem of an operation can have some values."""
-    if op.startswith("attention"):
-        return attention_axes.possible
-    return layer_axes.possible if op in layer_axes.LAYERS else pieces.possible
+    design = DESIGNS[op]
+    axes = design.axes(features, dtype in ("float16", "bfloat16"))
+    triples = combinations(axes, 3) if design.triples is None else design.triples
+    given = {**axes, **(more or {})}
+    return Covering(given, rng, possible=design.possible, triples=() if quick else triples, plain=layer_axes.PLAIN)
 
 
 def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Problem:
@@ -73,16 +93,7 @@ def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Gene
 
     structure: draws these values and all that is no array, rng: the arrays.
     """
-    row = values_of(row, structure, possible_of(op))
-    if op == "attention":
-        return attention_problem(row, structure, rng)
-    if op == "attention_vjp":
-        return attention_gradient_problem(row, structure, rng)
-    if op.endswith("_vjp"):
-        return piece_gradient_problem(op.removesuffix("_vjp"), row, rng)
-    if op in layer_axes.LAYERS:
-        return layer_problem(op, row, structure, rng)
-    return pieces.piece_problem(op, row, rng)
+    return DESIGNS[op].problem(values_of(row, structure, DESIGNS[op].possible), structure, rng)
 
 
 def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str]) -> KernelJudge:

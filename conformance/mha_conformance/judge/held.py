@@ -106,7 +106,7 @@ class Judge(BackendUnderTest):
         for name, (exact, bound) in expected.items():
             of_result = tolerance.compute_dtype(dtype) if name in problem.wide_results else dtype
             self.assert_like(results[name], given, dtype=getattr(self.xp, of_result))
-            tolerance.assert_within(name, self.numpy(results[name]), exact, bound)
+            tolerance.assert_within(name, self.numpy(results[name]), exact, bound, tolerance.LARGEST[of_result])
 
 
 @dataclass(eq=False)

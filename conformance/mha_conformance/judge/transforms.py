@@ -20,7 +20,7 @@ import mha_core as mha
 from ..cases.problem import Problem
 from ..oracle import tolerance
 from ..report.evidence import COVERED, evidence
-from .designed import axes_of, counts_of, design_of, drawn
+from .designed import DESIGNS, counts_of, design_of, drawn
 from .held import Judge, KernelJudge, noted
 
 PROBLEMS, QUICK_PROBLEMS = 120, 12
@@ -30,6 +30,22 @@ _STEP = 2.0**-22
 _ROUNDINGS = 4.0
 """Roundings by which inputs are moved."""
 _SAFETY = 8.0
+_SMOOTH: dict[str, tuple[Any, ...]] = {
+    "room": ("small",),
+    "values": (1.0,),
+    "scores": ("plain", "wide", "tiny"),
+    "head_dim": (1, 4, 8, 33),
+    "value_dim": ("the same", 5, 16, 64),
+    "width": (4, 10, 16, 64, 65),
+    "spread": (1.0, 1e-3),
+    "infinite": (False,),
+    "mean": (0.0,),
+    **dict.fromkeys(("eps", "eps of norm_1", "eps of norm_2"), (1e-5, 0.5)),
+    "d_model": (20, 65),
+    "outputs": (1, 17),
+    "d_ff": (24,),
+}
+"""The values of some axes for which differences tell a derivative: a norm of two features, or huge scores, have steps."""
 _MAPPED = 3
 """The length of the axis that ``vmap`` maps over."""
 
@@ -44,12 +60,8 @@ def judge_transform(
     ``apply`` is the transform as ``Backend.transforms`` has it.
     """
     judged = {"gradient": _gradient, "forward_gradient": _forward_gradient, "vmap": _vmap}[transform]
-    more = {
-        "inputs": ("all", "first", "rest", "one"),
-        "values": (1.0,),
-        "room": ("small",),
-        **({"infinite": (False,)} if "infinite" in axes_of(op, features, judge.dtype)[0] else {}),
-    }
+    given = DESIGNS[op].axes(features, judge.dtype in ("float16", "bfloat16"))
+    more = {name: values for name, values in _SMOOTH.items() if name in given} | {"inputs": ("all", "first", "rest", "one")}
     design = design_of(op, features, judge.dtype, judge.rng, more=more)
     of_kernel = judge.of(op, kernel)
     most = math.ceil(judge.part * (QUICK_PROBLEMS if judge.quick else PROBLEMS))

@@ -36,7 +36,12 @@ NEGLIGIBLE = {"float32": 2.0**-99, "float64": 2.0**-899}
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
 """The smallest normal number of each dtype in which scores are computed: a smaller one may count as 0."""
-LARGEST = {"float16": 65504.0, "bfloat16": 3.3e38, "float32": 3.4e38, "float64": 1.7e308}
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float32": (2 - 2.0**-23) * 2.0**127,
+    "float64": float(np.finfo(np.float64).max),
+}
 
 
 def compute_dtype(dtype: str) -> str:
@@ -179,14 +184,18 @@ OPERATIONS = {
 """The operation of each named result. Other names begin with their operation, such as "gelu tanh"."""
 
 
-def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats) -> None:
+def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats, largest: float = np.inf) -> None:
     """Raise AssertionError, naming the worst element, if |got - exact| > bound anywhere or the shapes differ.
 
+    An element beyond the largest number of its dtype must be infinite; one that is within its bound of it may be.
     The greatest error over its bound is recorded as evidence for the report.
     """
     assert got.shape == exact.shape, f"{name} has shape {got.shape}; expected {exact.shape}"
     wide = got.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
+        near = np.abs(exact) + bound > largest
+        exact = np.where(np.abs(exact) - bound > largest, np.copysign(np.inf, exact), exact)
+        wide = np.where(near & np.isinf(wide) & (np.sign(wide) == np.sign(exact)), exact, wide)
         equal = (wide == exact) | (np.isnan(wide) & np.isnan(exact))  # inf - inf is not an error
         error = np.where(equal, 0.0, np.abs(wide - exact))
         excess = np.where(np.isnan(error), np.inf, error / np.maximum(bound, np.finfo(np.float64).tiny))

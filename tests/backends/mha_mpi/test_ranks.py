@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from processes import ALONE, MPIEXEC, finished, run
-from ranks.faults import assert_heard
+from rank_tests.faults import assert_heard
 
 pytest.importorskip("mpi4py")
 pytestmark = [pytest.mark.full, pytest.mark.skipif(MPIEXEC is None, reason="mpiexec is not installed")]
@@ -34,7 +34,7 @@ if comm.rank == 0:
 FAULTY = """
 import json
 from functools import partial
-from ranks.faults import outcomes
+from rank_tests.faults import outcomes
 received = outcomes(partial(distributed.ring_attention, group=comm), np.ones((1, 4, 2)), comm.rank, 1)
 received = comm.gather(received)
 if comm.rank == 0:

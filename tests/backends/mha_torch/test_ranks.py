@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from processes import finished, together
-from ranks.faults import assert_heard
+from rank_tests.faults import assert_heard
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -75,7 +75,7 @@ dist.destroy_process_group()
 FAULTY = """
 import json
 from functools import partial
-from ranks.faults import outcomes
+from rank_tests.faults import outcomes
 print(json.dumps(outcomes(partial(distributed.ring_attention, group=group), torch.ones(1, 4, 2), rank, 1)))
 del group
 dist.destroy_process_group()

@@ -16,7 +16,7 @@ from mha_conformance.find import find
 from mha_conformance.judge.designed import design_of, drawn
 from mha_conformance.judge.held import judge_of
 from mha_conformance.oracle.attention_gradients import attention_gradients
-from mha_conformance.oracle.tolerance import assert_within, exact_attention
+from mha_conformance.oracle.tolerance import LARGEST, assert_within, exact_attention
 
 PROBLEMS = 50
 """Problems of each size for each seed."""
@@ -134,3 +134,12 @@ def test_a_gradient_below_the_smallest_normal_number_is_flushed_and_others_not()
     assert gradient_of_bias(Flushing, 0.99 * 2.0**-126) > 0.1
     with pytest.raises(AssertionError, match="times the bound"):
         gradient_of_bias(type("Wrong", (Flushing,), {"flushed": staticmethod(partial(flushed, times=10))}), 9.9 * 2.0**-126)
+
+
+def test_a_result_beyond_the_largest_number_must_be_infinite_and_one_beside_it_may_be():
+    exact, bound = np.array([1e5, -1e5, 65500.0, 10.0]), np.full(4, 40.0)
+    for right in ([np.inf, -np.inf, np.inf, 10.0], [np.inf, -np.inf, 65504.0, 10.0]):
+        assert_within("out", np.array(right, dtype=np.float32), exact, bound, LARGEST["float16"])
+    for wrong in ([65504.0, -np.inf, 65504.0, 10.0], [np.inf, np.inf, 65504.0, 10.0], [np.inf, -np.inf, 65504.0, np.inf]):
+        with pytest.raises(AssertionError, match="out"):
+            assert_within("out", np.array(wrong, dtype=np.float32), exact, bound, LARGEST["float16"])

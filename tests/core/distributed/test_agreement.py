@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from ranks.faults import assert_heard, outcome, outcomes
-from ranks.threads import Threads, assert_refused, results, run
+from rank_tests.faults import assert_heard, outcome, outcomes
+from rank_tests.threads import Threads, assert_refused, results, run
 
 import mha_core as mha
 from mha_core.distributed import (

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from ranks.threads import assert_parts, assert_refused, results, run, states
+from rank_tests.threads import assert_parts, assert_refused, results, run, states
 from sequence_problems import L, S, biases, compare, masks, problem
 
 import mha_core as mha

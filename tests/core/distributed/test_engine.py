@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from ranks.threads import Threads, World, run
+from rank_tests import threads as rank_threads
+from rank_tests.threads import Threads, World, run
 from sample_kernels import registered
 
 import mha_core as mha
 from mha_conformance.ranks import CHECKS, EngineFault, judge
 from mha_core import distributed
 from mha_core.plugin import Collectives, hookimpl, register
-from ranks import threads as rank_threads
 
 
 def judged(engine, size, monkeypatch):

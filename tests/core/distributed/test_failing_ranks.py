@@ -5,12 +5,11 @@ import sys
 
 import pytest
 from processes import MPIEXEC, finished, together
-from ranks.fuzz import fuzz
-
-from ranks import threads as rank_threads
+from rank_tests import threads as rank_threads
+from rank_tests.fuzz import fuzz
 
 pytestmark = pytest.mark.full
-PROGRAM = "from ranks.fuzz import main; main({!r}, {}, {})"
+PROGRAM = "from rank_tests.fuzz import main; main({!r}, {}, {})"
 
 
 def assert_none(lines):

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from ranks.threads import assert_refused, results, run
+from rank_tests.threads import assert_refused, results, run
 from sequence_problems import compare
 
 import mha_core as mha

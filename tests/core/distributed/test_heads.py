@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks.threads import assert_refused
+from rank_tests.threads import assert_refused
 from sequence_problems import L, S, compare
 
 import mha_core as mha

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ranks.threads import assert_refused, results
+from rank_tests.threads import assert_refused, results
 
 import mha_core as mha
 from mha_core.distributed import Sharding, heads_attention, ring_attention, split_attention

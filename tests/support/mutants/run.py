@@ -63,7 +63,7 @@ def judged(selected: Sequence[Mutant], dtypes: Sequence[str], *, quick: bool, su
 def _check_unchanged(modules: Sequence[str]) -> None:
     """Exit unless the modules as they are pass: nothing would follow from a mutant that is found otherwise."""
     kernels: list[Judged] = list(dict.fromkeys(judged for module in modules for judged in TABLE[module]))
-    jobs = ((one, Child("", None, [(one, "float32")], 1.0)) for one in kernels)
+    jobs = ((one, Child("", None, [(one, "float32")], quick=True)) for one in kernels)
     for one, verdict in judged_all(jobs, 1):
         if verdict.killed not in ("", "refuses"):
             sys.exit(f"{' '.join(one)} fails without any change: {verdict.killed}: {verdict.message}")
