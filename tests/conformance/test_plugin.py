@@ -106,6 +106,8 @@ def test_the_kernel_for_dask_conforms_with_several_chunks(tmp_path):
         "--plugin",
         "chunked_dask",
         "--quick",
+        "--part",
+        "0.1",
         "-k",
         "blocks and (covering or promises) and not (test_3_ and (bias or product))",
     ]
