@@ -7,6 +7,7 @@ pytest does not read a conftest inside a package under ``--pyargs``, so this plu
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import zlib
 from collections.abc import Generator
@@ -53,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _part(text: str) -> float:
     part = float(text)
     if not 0 < part <= 1:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text} is not a part of a design; write a number above 0 and at most 1")
     return part
 
 

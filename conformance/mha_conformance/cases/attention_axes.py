@@ -159,14 +159,11 @@ def axes_of(handles: Iterable[str], half: bool) -> dict[str, list[Any]]:
     }
 
 
-def possible(row: Row, *, share: float = 1.0) -> bool:
-    """Return whether a problem can have all of these values; axes that have no value yet do not count.
-
-    share: of the size that is allowed.
-    """
+def possible(row: Row) -> bool:
+    """Return whether a problem can have all of these values; axes that have no value yet do not count."""
     if row.get("packed") == "many" and smallest(row).get("queries", 127) < 127:
         return False
-    return options_fit(row, row.get("keys", "the same") != "the same") and _size(resolved(smallest(row))) <= share
+    return options_fit(row, row.get("keys", "the same") != "the same") and _size(resolved(smallest(row))) <= 1
 
 
 def options_fit(row: Row, unequal: bool) -> bool:

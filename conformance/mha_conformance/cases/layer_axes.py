@@ -123,11 +123,8 @@ def keys_of(row: Row) -> int:
     return length
 
 
-def possible(row: Row, *, share: float = 1.0) -> bool:
-    """Return whether a call can have all of these values; axes that have no value yet do not count.
-
-    share: of the size that is allowed.
-    """
+def possible(row: Row) -> bool:
+    """Return whether a call can have all of these values; axes that have no value yet do not count."""
     context, least = row.get("context", "none") != "none", smallest(row)
     if context and row.get("rotary", "none") != "none":
         return False
@@ -137,7 +134,7 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
         return False  # positions that the tables lack, or heads without pairs of features
     if any(row.get(norm, "none") != "none" for norm in _HEAD_NORMS) and least.get("head_dim", 4) < 4:
         return False  # of one or two features, normalized, only signs are left
-    return options_fit(row, context) and _products(least) <= share
+    return options_fit(row, context) and _products(least) <= 1
 
 
 def _products(row: Row) -> float:

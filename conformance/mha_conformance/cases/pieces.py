@@ -77,11 +77,8 @@ def axes_of_piece(op: str) -> dict[str, list[Any]]:
     return axes | ({"approximate": ["none", "tanh"]} if op == "gelu" else {})
 
 
-def possible(row: Row, *, share: float = 1.0) -> bool:
-    """Return whether a call can have all of these values; axes that have no value yet do not count.
-
-    share: of the size that is allowed.
-    """
+def possible(row: Row) -> bool:
+    """Return whether a call can have all of these values; axes that have no value yet do not count."""
     row = smallest(row)
     width = row.get("width", 1)
     if "half" in row and row["half"] == "some" and row.get("width", 4) < 4:
@@ -89,7 +86,7 @@ def possible(row: Row, *, share: float = 1.0) -> bool:
     rows = max(1, math.prod(row.get("rows", (1,))))
     columns = max(row.get("outputs", 1), row.get("vocabulary", 1))
     room = ROOMS[row.get("room", "large")]
-    return max(rows * width, width * columns, rows * row.get("outputs", 1)) <= share * room
+    return max(rows * width, width * columns, rows * row.get("outputs", 1)) <= room
 
 
 @dataclass
