@@ -1,4 +1,4 @@
-"""Right kernels of attention: the dense kernel of ``wrong_plugins`` with one or two steps replaced, as in a wrong plugin."""
+"""Right kernels of attention. Each replaces one or two steps of the dense kernel of ``wrong_plugins`` by an equal formula."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
