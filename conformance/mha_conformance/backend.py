@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,8 +85,8 @@ class BackendUnderTest:
         return self.dtypes if every else self.dtypes[:1]
 
     def count(self, full: int) -> int:
-        """Return how many random problems to try: ``full``, or a tenth of it in a quick run."""
-        return max(1, full // 10) if self.quick else full
+        """Return how many random problems to try: ``part`` of ``full``, or of a tenth of it in a quick run."""
+        return math.ceil(self.part * (full // 10 if self.quick else full)) or 1
 
     def array(self, x: Any, dtype: str | None = None) -> Any:
         """Make an array of the library on the device. Floating numbers are rounded to ``dtype``, by default the first one."""

@@ -44,15 +44,15 @@ def test_a_piece_gives_the_same_bits(first: Judge, piece_by: ComputedBy) -> None
 
 
 def test_calls_of_one_shape_do_not_mix(judge: Judge, attention_by: ComputedBy) -> None:
-    """Calls of one shape with different arrays, in threads that switch as often as possible, for a while.
+    """Calls of one shape with different arrays, in threads that switch as often as possible.
 
-    About ten calls, in a tenth of a second, detected a kernel that keeps its scores in an array shared by all threads.
+    About ten calls detected a kernel that keeps its scores in an array shared by all threads.
     """
     problems = [[judge.array(judge.rng.normal(size=(2, 4, 32, 8))) for _ in range(3)] for _ in range(4)]
     works = [lambda arrays=arrays: judge.bits(mha.attention_state(*arrays)) for arrays in problems]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        assert_same_bits_together(works, seconds=0.3 if judge.quick else 1.0)
+        assert_same_bits_together(works, times=judge.count(500))
     finally:
         sys.setswitchinterval(before)

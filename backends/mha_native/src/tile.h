@@ -18,7 +18,7 @@
 
 namespace mha { namespace MHA_LEVEL {
 
-template <class T> constexpr T LAZY = sizeof(T) == 8 ? 256 : 32;  // 2^LAZY times a sum of values is finite, with few exceptions
+template <class T> constexpr T LAZY = 8;  // the difference of a score and its top is rounded, so a greater one costs accuracy
 
 template <class T, int PER, int N = VECTORS> struct Tile {
     const Problem& p;
@@ -100,7 +100,8 @@ template <class T, int PER, int N = VECTORS> struct Tile {
                 else
                     store(w, pair(first_of(load(w)) * factor, second_of(load(w)) * factor));
             }
-            for (ptrdiff_t e = 0; e < p.value_width; ++e) scale_by(o + e * ROWS<T, N> + at * LANES<T>, factor);
+            bool summed = any<T>(total[at] != broadcast((T)0));  // else o is 0, as in the first block
+            for (ptrdiff_t e = 0; summed && e < p.value_width; ++e) scale_by(o + e * ROWS<T, N> + at * LANES<T>, factor);
         }
     }
     static void scale_by(T* x, Vec<T> factor) { store(x, load(x) * factor); }

@@ -6,8 +6,9 @@ Few kinds keep a design small, and a value that nobody thought of occurs too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ _TRIES = 20
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of values: ``draw`` returns one of them, of which ``least`` makes the smallest problem."""
+    """A kind of values: ``draw`` returns one of them, of which ``least`` makes the smallest problem; ``all`` if they are few."""
 
     name: str
     draw: Callable[[np.random.Generator], Any] = field(compare=False, repr=False)
     least: Any = field(default=None, compare=False, repr=False)
+    all: tuple[Any, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -41,7 +43,7 @@ def between(low: int, high: int) -> Kind:
 
 def near(*edges: int) -> Kind:
     """The edges, the integers before them, and those after."""
-    return Kind(f"near {', '.join(map(str, edges))}", lambda rng: int(rng.choice(edges) + rng.integers(-1, 2)), edges[0] - 1)
+    return some(f"near {', '.join(map(str, edges))}", *(edge + step for edge in edges for step in (-1, 0, 1)))
 
 
 def real(low: float, high: float, *, sign: int = 1) -> Kind:
@@ -51,14 +53,37 @@ def real(low: float, high: float, *, sign: int = 1) -> Kind:
     )
 
 
+def below_one(low: float, high: float) -> Kind:
+    """Numbers below 1 by ``low`` to ``high``, near ones as often as far ones: of powers, only those of near ones last."""
+    distance = real(low, high)
+    return Kind(f"1 - {distance}", lambda rng: 1 - distance.draw(rng), 1 - high)
+
+
 def some(name: str, *values: Any) -> Kind:
     """One of some values, the first of which makes the smallest problem."""
-    return Kind(name, lambda rng: values[rng.integers(len(values))], values[0])
+    return Kind(name, lambda rng: values[rng.integers(len(values))], values[0], values)
 
 
 def smallest(row: Mapping[str, Any]) -> Row:
     """Return a row with the value of each kind that makes the smallest problem."""
     return {name: value.least if isinstance(value, Kind) else value for name, value in row.items()}
+
+
+def in_turn(rows: Iterable[Row], rng: np.random.Generator) -> Iterator[Row]:
+    """Yield rows in which a kind of few values takes each of them in turn, in random orders, so that no seed leaves one out."""
+    left: dict[tuple[str, Kind], list[Any]] = {}
+    for row in rows:
+        taken = dict(row)
+        for name, kind in row.items():
+            if isinstance(kind, Kind) and kind.all:
+                waiting = left.setdefault((name, kind), [])
+                waiting += [] if waiting else [kind.all[at] for at in rng.permutation(len(kind.all))]
+                taken[name] = replace(kind, draw=partial(_same, waiting.pop()))
+        yield taken
+
+
+def _same(value: Any, rng: np.random.Generator) -> Any:
+    return value
 
 
 def values_of(row: Mapping[str, Any], rng: np.random.Generator, possible: Callable[[Row], bool]) -> Row:

@@ -14,13 +14,13 @@ from ..oracle.updates import adamw_update
 from . import pieces
 from .attention_axes import LAYOUTS
 from .covering import Row
-from .kinds import between, real
+from .kinds import below_one, between, real
 from .problem import Bounded, Problem
 
 SETTINGS: dict[str, list[Any]] = {
     "learning_rate": [0.0, real(1e-6, 1e-2), real(1e-2, 1)],
-    "beta_1": [0.0, real(0.3, 0.99)],
-    "beta_2": [0.0, real(0.3, 0.9999)],
+    "beta_1": [0.0, below_one(0.01, 0.7)],
+    "beta_2": [0.0, below_one(1e-4, 0.7)],
     "eps": [real(1e-12, 1e-6), real(1e-6, 1)],
     "weight_decay": [0.0, real(1e-4, 0.5)],
     "step": [0, between(1, 100), between(101, 10**6)],

@@ -15,7 +15,7 @@ from ..cases import attention_axes, layer_axes, pieces, updates
 from ..cases.attention_gradients import TRIPLES_OF_GRADIENTS, attention_gradient_problem, axes_of_gradients
 from ..cases.attention_problem import attention_problem
 from ..cases.covering import Covering, Row
-from ..cases.kinds import values_of
+from ..cases.kinds import in_turn, values_of
 from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
@@ -104,7 +104,7 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str]) ->
     """
     of_kernel, dtype, rng = judge.of(op, kernel), judge.dtype, judge.rng
     design = design_of(op, features, dtype, rng, quick=judge.quick)
-    for row in rows_of(design, judge.part, lambda: of_kernel.computed >= FLOOR):
+    for row in in_turn(rows_of(design, judge.part, lambda: of_kernel.computed >= FLOOR), rng):
         if not of_kernel.computed and sum(of_kernel.refused.values()) >= REFUSALS:
             break
         seed = int(rng.integers(2**32))

@@ -5,8 +5,6 @@ A failure has a note with a smaller problem that fails too, and the command that
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import replace
 
 from ..cases.problems import Limits
@@ -14,8 +12,6 @@ from .held import Judge
 from .replay import DrawnProblem
 from .shrink import shrink
 
-QUICK_SECONDS = 0.5
-"""A quick run draws no more problems after this time: some libraries compile every operation again for every new shape."""
 _FEW = ((2, 2, 1, 5, 5, 4, 4), (2, 1, 2, 3, 6, 4, 2))
 _FEW_LONG = ((2, 1, 2, 33, 33, 64, 64),)
 
@@ -28,16 +24,13 @@ def judge_problems(
     kernel: str | None = None,
     limits: Limits = Limits(),  # noqa: B008
 ) -> None:
-    """Judge ``count`` random problems, or fewer and of few shapes in a quick run.
+    """Judge ``count`` random problems, or fewer and of few shapes in a quick run: some libraries compile for each new shape.
 
     kernel: the name of the kernel that is recorded meanwhile, for the command that tries a failure again.
     """
     if judge.quick and not limits.shapes:
         limits = replace(limits, shapes=_FEW_LONG if limits.longest > Limits.longest else _FEW)
-    end = time.monotonic() + QUICK_SECONDS if judge.quick else math.inf
     for seed in judge.rng.integers(2**32, size=judge.count(count)):
-        if time.monotonic() > end:
-            break
         drawn = DrawnProblem(check, judge.dtype, int(seed), limits)
         error = drawn.error(judge)
         if error is not None:

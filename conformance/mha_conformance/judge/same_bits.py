@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -22,19 +21,15 @@ def assert_same_bits(works: Mapping[str, Work]) -> None:
         assert work() == first[name], f"{name} returned different bits after other calls"
 
 
-def assert_same_bits_together(works: Sequence[Work], *, seconds: float = 0.0) -> None:
-    """Run each piece of work alone, then all at once, each on its own thread: five times, and until ``seconds`` are over."""
+def assert_same_bits_together(works: Sequence[Work], *, times: int = 5) -> None:
+    """Run each piece of work alone, then all at once, each ``times`` on its own thread."""
     alone = [work() for work in works]
     together = threading.Barrier(len(works))
 
     def repeat(at: int) -> int:
         """Return how often the bits were others."""
         together.wait(timeout=60)
-        wrong = sum(works[at]() != alone[at] for _ in range(5))
-        until = time.monotonic() + seconds
-        while not wrong and time.monotonic() < until:
-            wrong += works[at]() != alone[at]
-        return wrong
+        return sum(works[at]() != alone[at] for _ in range(times))
 
     contexts = [copy_context() for _ in works]  # use_kernel belongs to the context, and that of a new thread is empty
     with ThreadPoolExecutor(len(works)) as threads:
