@@ -113,8 +113,8 @@ class Judge(BackendUnderTest):
 class KernelJudge(Judge):
     """Judges the calls of one kernel.
 
-    It remembers the last call: later calls must not change its results, and made again, in another thread for every second one,
-    it must give the same bits.
+    It remembers the last call: later calls must not change its results. Every call is made a second time, at once, after the next
+    call or in another thread after the next call, in turn, and must give the same bits.
     """
 
     op: str = ""
@@ -159,7 +159,8 @@ class KernelJudge(Judge):
             bits = self.bits(results)
             assert not earlier or self.bits(earlier) == before, "a call with other numbers changed the result of the first"
             self.assert_right(results, arrays[problem.first], problem, floats)
-            assert self.bits(compute()) == bits, "a second, equal call gave other bits"
+            if self.computed % 3 == 0:
+                assert self.bits(compute()) == bits, "a second, equal call gave other bits"
             self._call_the_last_again()
         self.last = Called(problem, compute, results, bits)
         return True
@@ -197,7 +198,9 @@ class KernelJudge(Judge):
         if last is None:
             return
         assert self.bits(last.results) == last.bits, f"a later call changed the result of: {last.problem}"
-        if self.computed % 2:
+        if self.computed % 3 == 1:  # the last was made again at once
+            return
+        if self.computed % 3 == 2:
             again = last.compute()
         else:
             with ThreadPoolExecutor(1) as other_thread:
