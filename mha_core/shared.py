@@ -23,6 +23,7 @@ from .layers.atomic import atomic_file, lock, remove_left_over
 from .layers.base import Layer
 from .layers.norm import Norm
 from .ops import check
+from .ops.attend_vjp import attention_gradients
 from .ops.functional import ACTIVATIONS, activate
 from .ops.updates import adamw
 from .ops.vjp import traced

@@ -146,6 +146,7 @@ KERNELS_OF: dict[str, tuple[str, ...]] = {
     "weights_kernel": ("attention_weights",),
     "vjp_kernel": ("attention_vjp",),
     "piece_vjp_kernel": VJPS,
+    "layer_vjp_kernel": LAYER_VJPS,
     "piece_kernel": PIECES,
     "layer_kernel": LAYERS,
     "update_kernel": ("adamw",),
@@ -157,7 +158,6 @@ OPERATIONS_BY: dict[str, tuple[str, ...]] = {
     "vjp_by": ("attention_vjp",),
     "piece_by": PIECES,
     "update_by": ("adamw",),
-    "layer_vjp_by": LAYER_VJPS,
 }
 """The operations that an argument of a test stands for: ``probes.computed_by``."""
 

@@ -2,87 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mha_core as mha
+from mha_core.plugin import Kernel
+from mha_core.shared import ALGEBRA, FEATURES, LAYER_VJPS
 
-from .cases.covering import Row
 from .cases.layer_gradients import gradients_of
-from .cases.layer_problem import SMALL, plain_layer_problem, stack_problem
+from .cases.layer_problem import SMALL, stack_problem
 from .cases.piece_gradients import PieceGradientProblem
+from .judge.designed import judge_design
 from .judge.held import Judge
 from .oracle.attention_gradients import merge_gradients
 from .oracle.layers import Layers, bounded
 from .oracle.steps import Named
 from .oracle.tolerance import assert_within
-from .probes.computed_by import ComputedBy
 
 SECTION = "gradients"
 pytestmark = pytest.mark.promise(0, 9)
 NORM_FIRST = pytest.mark.parametrize("norm_first", [False, True], ids=["post-norm", "pre-norm"])
-OPTIONS: dict[str, Row] = {
-    "none": {},
-    "sink and bias": {"sink": "small", "bias": "heads"},
-    "context": {"context": "context", "keys": 7},
-    "both contexts": {"context": "both", "keys": 7},
-}
 
 
-def judge_gradients(judge: Judge, op: str, **axes: Any) -> None:
-    """Hold the result of a layer, and the gradients of all weights, inputs and floating options, to the oracle's."""
-    judge.judge_once(gradients_of(plain_layer_problem(op, judge.rng, **axes), judge.rng))
+@pytest.mark.promise(0, 12, 14)
+def test_a_kernel_of_a_layer_on_calls_of_a_covering_design(judge: Judge, layer_vjp_kernel: Kernel) -> None:
+    judge_design(judge, layer_vjp_kernel.op, layer_vjp_kernel.name, layer_vjp_kernel.handles).assert_computed()
 
 
-def chosen(judge: Judge, activation: str) -> str:
-    """Return an activation; in half precision no relu, whose slope may jump where the sign of a sum is not certain."""
-    return "gelu" if activation == "relu" and judge.dtype in ("float16", "bfloat16") else activation
-
-
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("options", OPTIONS)
-def test_multi_head_attention(judge: Judge, kv_heads: int, options: str) -> None:
-    """With grouped queries, masks, a bias that is shared by the batch, a sink, and contexts."""
-    if judge.quick and kv_heads != 2:
-        pytest.skip("quick runs judge one number of key heads")
-    heads = {"kv_heads": kv_heads, "groups": 4 // kv_heads, "kv_heads given": True}
-    judge_gradients(judge, "multi_head_attention", queries=5, array="scores", **heads, **OPTIONS[options])
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_rotary_attention(judge: Judge, interleaved: bool) -> None:
-    """The tables of the rotary embedding have no gradients."""
-    axes = {"kv_heads": 2, "groups": 2, "rotary": "interleaved" if interleaved else "halves"}
-    judge_gradients(judge, "multi_head_attention", queries=5, band="causal", offset=3, **axes)
-
-
-@NORM_FIRST
-def test_norms_of_heads_and_after_sublayers(judge: Judge, norm_first: bool) -> None:
-    norms = {"norm_q": "RMSNorm", "norm_k": "RMSNorm", "post_norm_1": "LayerNorm", "post_norm_2": "LayerNorm"}
-    judge_gradients(judge, "encoder_layer", band="causal", norm_first=norm_first, **norms)
-
-
-@pytest.mark.parametrize("gate", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
-def test_feed_forward(judge: Judge, activation: str, gate: bool) -> None:
-    if judge.quick and gate != (activation == "silu"):
-        pytest.skip("quick runs judge a gate with silu only")
-    gated = "w_g and b_g" if gate else "none"
-    judge_gradients(judge, "feed_forward", activation=chosen(judge, activation), gate=gated)
-
-
-@NORM_FIRST
-@pytest.mark.parametrize("norm", ["LayerNorm", "RMSNorm"])
-@pytest.mark.parametrize("dropout", [False, True])
-def test_encoder_layer(judge: Judge, norm_first: bool, norm: str, dropout: bool) -> None:
-    if judge.quick and dropout != norm_first:
-        pytest.skip("quick runs judge dropout with pre-norm only")
-    axes = {"activation": chosen(judge, "relu"), "norm_first": norm_first, "norm_1": norm, "norm_2": norm}
-    judge_gradients(judge, "encoder_layer", band="causal", dropout="both" if dropout else "none", **axes)
+@pytest.mark.promise(0, 12, 14)
+@pytest.mark.parametrize("op", LAYER_VJPS)
+def test_the_algebra_on_calls_of_a_covering_design(judge: Judge, op: str) -> None:
+    """A quick run judges a tenth: the gradients of the steps are judged too."""
+    judge_design(judge, op, ALGEBRA, FEATURES[op], part=0.1 if judge.quick else 1.0).assert_computed()
 
 
 @NORM_FIRST
@@ -101,30 +54,6 @@ def test_decoder(judge: Judge, norm_first: bool, layers: int) -> None:
     made = mha.DecoderLayer.init(**settings) if layers == 1 else mha.Decoder.init(**settings, num_layers=layers)
     op = "decoder_layer" if layers == 1 else "decoder"
     judge.judge_once(gradients_of(stack_problem(op, made, judge.rng, queries=5, memory=7), judge.rng))
-
-
-def test_kernels_of_whole_layers(judge: Judge, layer_vjp_by: ComputedBy) -> None:
-    """By each kernel that computes a layer together with its gradients."""
-    for case in WHOLE[layer_vjp_by.op]:
-        case(judge)
-
-
-WHOLE: dict[str, list[Callable[..., None]]] = {
-    "feed_forward_vjp": [
-        partial(test_feed_forward, activation=name, gate=name == "silu") for name in ("relu", "gelu", "gelu_tanh", "silu")
-    ],
-    "multi_head_attention_vjp": [partial(test_multi_head_attention, kv_heads=2, options=name) for name in OPTIONS],
-    "encoder_layer_vjp": [
-        *(
-            partial(test_encoder_layer, norm_first=first, norm=norm, dropout=first)
-            for first in (False, True)
-            for norm in ("LayerNorm", "RMSNorm")
-        ),
-        *(partial(test_encoder, norm_first=first) for first in (False, True)),
-        partial(test_norms_of_heads_and_after_sublayers, norm_first=True),
-    ],
-}
-"""Cases of each operation that is made of smaller ones together with its gradients."""
 
 
 def test_frozen_weights_have_no_gradients(wide: Judge) -> None:

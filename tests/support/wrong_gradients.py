@@ -157,6 +157,12 @@ CHANGES = {
     "the gradient of the sink is that of one element of the batch": ("of_sink", sink_of_one_element),
     "the gradient of the sink lacks d_lse": ("sink_terms", lambda call, terms: terms + call.sink_weights * call.d_lse),
     "the weight of the sink is 1": ("sink_weights", lambda call, weights: np.ones_like(weights)),
+    # a state of more keys
+    "the output is that of the given keys": ("out", lambda call, out: (call.weights * call.kept) @ call.value),
+    "delta is a sum over the given keys": (
+        "delta",
+        lambda call, delta: np.sum(call.weights * call.d_weights, axis=-1) - call.d_lse,
+    ),
     # masks
     "causal masks let one key more through": ("allowed", causal_off_by_one),
     "windows are a key narrower": ("allowed", narrower_window),

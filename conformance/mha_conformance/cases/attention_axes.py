@@ -82,10 +82,11 @@ _BANDS: dict[str | Kind, frozenset[str]] = {
     Kind("up to", lambda rng: (None, _length(rng)), (None, 33)): frozenset({"causal"}),
 }
 """Limits of key position - query position, with the features that they need."""
-_FAR = 2**16
+FAR = 2**16
+"""A position that float16 and bfloat16 cannot hold, and beyond all keys."""
 OFFSETS = (
-    *("none", 0, between(1, 70), Kind("-70 to -1", lambda rng: -int(rng.integers(1, 71)), -1)),
-    Kind("beyond 16 bits", lambda rng: int(rng.integers(_FAR, 2**20)), _FAR + 3),
+    *("none", 0, between(1, 70), Kind("-70 to -1", lambda rng: -int(np.exp(rng.uniform(0, np.log(71)))), -1)),
+    Kind("beyond 16 bits", lambda rng: int(rng.integers(FAR, 2**20)), FAR + 3),
     Kind("beyond 24 bits", lambda rng: int(rng.choice([-1, 1]) * rng.integers(2**24, 2**30)), 2**24 + 3),
     *("array", "array of one"),
 )
@@ -170,7 +171,7 @@ def options_fit(row: Row, unequal: bool) -> bool:
     """Return whether the options fit each other, the batch, and numbers of queries and keys that may be unequal."""
     if unequal and (row.get("packed", "none") != "none" or (row.get("offset") == "none" and depends_on_positions(row))):
         return False
-    if row.get("bias") == "alibi" and isinstance(offset := smallest(row).get("offset"), int) and abs(offset) >= _FAR:
+    if row.get("bias") == "alibi" and isinstance(offset := smallest(row).get("offset"), int) and abs(offset) >= FAR:
         return False  # in float32, the biases of all keys are nearly one number
     by_element = any(str(row.get(name)).startswith("array") for name in ("offset", "lengths"))
     return not (by_element and smallest(row).get("batch") in ("none", ((), (), ())))

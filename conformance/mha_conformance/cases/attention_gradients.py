@@ -1,4 +1,8 @@
-"""Gradients of attention as problems of a covering design: those of attention, with gradients of out, of lse, or of both."""
+"""Gradients of attention as problems of a covering design: those of attention, with gradients of out, of lse, or of both.
+
+Some problems are a part of a greater one, as on a ring of processes: the state is that of the part's keys and of more. In the
+oracle these are one more key, of zeros, so that it adds nothing to the gradient of the query.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ from typing import Any
 import numpy as np
 
 import mha_core as mha
+from mha_core.shared import attention_gradients as attention_gradients_of_state
 
-from ..oracle.attention import Floats
+from ..oracle.attention import Floats, attention
 from ..oracle.attention_gradients import Bounded, attention_gradients, by_bucket, summed_to
 from ..oracle.tolerance import compute_dtype
 from . import attention_axes
@@ -22,7 +27,12 @@ from .features import row_with
 from .kinds import some
 from .options import heads_of
 
-TRIPLES_OF_GRADIENTS = (("wanted", "towards", "groups"), ("wanted", "bias", "d_bias"), ("keys", "wanted", "d_sink"))
+TRIPLES_OF_GRADIENTS = (
+    ("wanted", "towards", "groups"),
+    ("wanted", "bias", "d_bias"),
+    ("keys", "wanted", "d_sink"),
+    ("state", "wanted", "keys"),
+)
 _WANTED = ("query, key, value", "query", "key, value", "value", "query, key", "no argument")
 """The arguments whose gradients are wanted; ``d_bias`` and ``d_sink`` of a row add the options."""
 
@@ -43,28 +53,59 @@ class AttentionGradientProblem(AttentionProblem):
         return frozenset(f"d_{name}" for name in self._wide_options())
 
     def _wide_options(self) -> frozenset[str]:
-        return frozenset({"table": "bias"}.get(name, name) for name in self.wide - {"d_lse"})
+        return frozenset({"table": "bias"}.get(name, name) for name in self.wide - {"d_lse", "lse"})
+
+    @property
+    def of_part(self) -> bool:
+        """Whether the state is that of more keys."""
+        return bool(self.row.get("state") == "of more keys")
+
+    def derived(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
+        if not self.of_part:
+            return {}
+        arguments, options = self._with_one_more_key(floats, self.settings.oracle(floats, "float64"))
+        return dict(zip(("out", "lse"), attention(*arguments, **options), strict=False))
+
+    def _with_one_more_key(self, floats: Mapping[str, Floats], options: dict[str, Any]) -> tuple[list[Floats], dict[str, Any]]:
+        """Return query, key and value, and the oracle's options, with a further key of zeros."""
+        query, key, value = (floats[name] for name in ARGUMENTS)
+        more = {"allowed": True, "bias": 0.0, "kept_weights": 1.0}
+        for name, filled in more.items():
+            if options.get(name) is not None:
+                options[name] = _appended(np.broadcast_to(options[name], self.scores_shape), filled, -1)
+        return [query, _appended(key, 0.0, -2), _appended(value, self.row["values"], -2)], options
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         given, options = [arrays[name] for name in ARGUMENTS], self.settings.make(arrays)
         towards, wanted = self.row["towards"], self.wanted
+        if self.of_part:
+            state = (arrays[name] for name in ("out", "lse"))
+            d = (arrays.get(name) for name in ("d_out", "d_lse"))
+            named = attention_gradients_of_state(*given, None, *state, *d, wanted=wanted, **options)._asdict()
+            return self._named(named)
         fixed = {name: options.pop(name) for name in ("bias", "sink") if name in options and name not in wanted}
         operation = partial(mha.scaled_dot_product_attention if towards == "out" else mha.attention_state, **fixed)
         _, pullback = mha.vjp(operation, *given, wrt=lambda name: name in wanted, **options)
         d_out, d_lse = (arrays.get(name) for name in ("d_out", "d_lse"))
         gradients = pullback(d_out if towards == "out" else mha.AttentionState(d_out, d_lse))  # type: ignore[arg-type]
         named = dict(zip(ARGUMENTS, gradients, strict=True)) | dict(gradients.options)
-        unwanted = sorted(name for name, x in named.items() if x is not None and name not in wanted)
-        assert not unwanted, f"gradients of {', '.join(unwanted)} were returned, but not wanted"
         if "bias" in wanted and "table" in self.floats:
             named["bias"] = named["bias"].table
-        return {f"d_{name}": named[name] for name in sorted(wanted)}
+        return self._named(named)
+
+    def _named(self, gradients: Mapping[str, Any]) -> dict[str, Any]:
+        unwanted = sorted(name for name, x in gradients.items() if x is not None and name not in self.wanted)
+        assert not unwanted, f"gradients of {', '.join(unwanted)} were returned, but not wanted"
+        return {f"d_{name}": gradients[name] for name in sorted(self.wanted)}
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         return {name: x for name, (x, _) in self.expected(floats, "float64", rounds_weights=False).items()}
 
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
-        query, key, value = (floats[name] for name in ARGUMENTS)
+        arguments, options = [floats[name] for name in ARGUMENTS], self.settings.oracle(floats, compute_dtype(dtype))
+        if self.of_part:
+            arguments, options = self._with_one_more_key(floats, options)
+        query, key, value = arguments
         named = attention_gradients(
             query,
             key,
@@ -75,11 +116,14 @@ class AttentionGradientProblem(AttentionProblem):
             rounds_weights=rounds_weights,
             of_bias=self._of_bias if self.floats.keys() & {"bias", "table"} else None,
             wide=self._wide_options(),
-            **self.settings.oracle(floats, compute_dtype(dtype)),
+            **options,
         )
+        if self.of_part:
+            named |= {name: (x[..., :-1, :], bound[..., :-1, :]) for name in ("key", "value") for x, bound in (named[name],)}
         return {f"d_{name}": named[name] for name in sorted(self.wanted)}
 
     def _of_bias(self, d_scores: Floats) -> Floats:
+        d_scores = d_scores[..., : self.scores_shape[-1]]
         if "bias" in self.floats:
             return summed_to(d_scores, self.floats["bias"].shape)
         return by_bucket(d_scores, self.settings.buckets, self.floats["table"].shape)
@@ -87,6 +131,8 @@ class AttentionGradientProblem(AttentionProblem):
     def with_poison(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return the arrays with NaN in what no query may see, and in the gradients of queries that see nothing."""
         named = super().with_poison(floats)
+        if self.of_part:  # every query has seen a key
+            return named
         blind = ~np.any(np.broadcast_to(self.settings.visible, self.scores_shape), axis=-1)
         for name in {"d_out", "d_lse"} & named.keys():
             if name == "d_out" or "sink" not in floats:  # with a sink, lse is that of the sink
@@ -106,7 +152,14 @@ def axes_of_gradients(handles: Iterable[str], half: bool) -> dict[str, list[Any]
         "wanted": list(_WANTED),
         "d_bias": [False, *([True] if "d_bias" in has else [])],
         "d_sink": [False, *([True] if "d_sink" in has else [])],
+        "state": ["its own", "of more keys"],
     }
+
+
+def possible(row: Row) -> bool:
+    """Return whether a problem can have all of these values; a state of more keys has the sink too, if there is one."""
+    part = row.get("state") == "of more keys"
+    return attention_axes.possible(row) and not (part and row.get("sink", "none") != "none")
 
 
 def plain_row(handles: Iterable[str], **changes: Any) -> Row:
@@ -122,7 +175,7 @@ def attention_gradient_problem(row: Row, structure: np.random.Generator, rng: np
     row = {**resolved(row), "lse": False}
     made = attention_problem(row, structure, rng)
     shape = (*batch_shape(row), heads_of(row), row["queries"], made.floats["value"].shape[-1])
-    problem = AttentionGradientProblem(row, made.floats, made.others, made.wide | {"d_lse"}, made.settings)
+    problem = AttentionGradientProblem(row, made.floats, made.others, made.wide | {"d_lse", "lse"}, made.settings)
     for name, size, given in (
         ("d_out", shape, row["towards"] != "lse"),
         ("d_lse", shape[:-1], row["towards"] in ("both", "lse")),
@@ -131,3 +184,10 @@ def attention_gradient_problem(row: Row, structure: np.random.Generator, rng: np
             problem.floats[name] = rng.normal(size=size)
             problem.floats[name] = repeated(problem.floats[name], problem.layout(name)[1])
     return problem
+
+
+def _appended(x: np.ndarray, filled: Any, axis: int) -> np.ndarray:
+    """Return an array with one place more along an axis."""
+    width = [(0, 0)] * x.ndim
+    width[axis] = (0, 1)
+    return np.pad(x, width, constant_values=filled)

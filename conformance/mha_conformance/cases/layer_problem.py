@@ -73,6 +73,8 @@ class LayerProblem(Problem):
         options: dict[str, Any] = {}
         if self.options is not None:
             options = self.options.oracle(floats, compute_dtype(layers.dtype))
+            if "table" in floats:
+                options["bias"] = layers.looked_up(options["bias"], floats["table"], np.asarray(self.options.buckets))
             options["offset"] = self.others.get("query_offset", self.options.offset)
         options |= {name: floats[name] for name in (*_WIDTHS, "memory") if name in floats}
         if self.dropped:

@@ -5,6 +5,7 @@ Each option is made twice: for a call on a backend, and as full arrays for the o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -19,7 +20,7 @@ from mha_core.shared import Bias
 
 from ..oracle.attention import Floats
 from . import masks
-from .attention_axes import batch_shape
+from .attention_axes import FAR, batch_shape
 from .covering import Row
 from .masks import WrittenMask
 
@@ -137,7 +138,10 @@ def heads_of(row: Row) -> int:
 def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random.Generator, rng: np.random.Generator) -> None:
     row, add = made.row, made.add_mask
     if row["band"] != "none":
-        add(masks.band(q, k, *((None, 0) if row["band"] == "causal" else row["band"])))
+        low, high = (None, 0) if row["band"] == "causal" else row["band"]
+        if structure.random() < 0.8:  # limits within the number of keys cut more often
+            low, high = (limit if limit is None else int(math.fmod(limit, max(1, row["keys"]))) for limit in (low, high))
+        add(masks.band(q, k, *_near_the_keys(low, high, made.offset)))
     if row["lengths"] != "none":
         add(masks.key_lengths(k, _lengths(row, structure, rng)))
     if row["packed"] != "none":
@@ -157,6 +161,12 @@ def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random
         add(masks.chunks(q, k, int(structure.integers(1, 80))))
     elif row["term"] == "segments":
         add(masks.segments(*(rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))))
+
+
+def _near_the_keys(low: int | None, high: int | None, offset: int | None) -> tuple[int | None, int | None]:
+    """Return the limits of a band; if all keys are far behind or ahead, that limit is moved to where they are."""
+    far = offset if offset is not None and abs(offset) >= FAR else 0
+    return None if low is None else low - max(far, 0), None if high is None else high - min(far, 0)
 
 
 def _lengths(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> int | np.ndarray:

@@ -46,6 +46,10 @@ class Problem:
         """Return the exact results with bounds on the errors of a computation in ``dtype``."""
         raise NotImplementedError
 
+    def derived(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Return further floating arrays, which depend on the others: on those that were rounded."""
+        return {}
+
     def with_poison(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         """Return the arrays with NaN and inf in all places that the result must not depend on."""
         return dict(floats)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..cases import attention_axes, layer_axes, pieces, updates
-from ..cases.attention_gradients import TRIPLES_OF_GRADIENTS, attention_gradient_problem, axes_of_gradients
+from ..cases import attention_gradients as gradients
 from ..cases.attention_problem import attention_problem
 from ..cases.covering import Covering, Row
 from ..cases.kinds import in_turn, values_of
+from ..cases.layer_gradients import TRIPLES, axes_of_layer_gradients, layer_gradient_problem
 from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
@@ -58,9 +59,18 @@ def _of_piece(axes: dict[str, list[Any]], problem: Callable[[Row, np.random.Gene
 DESIGNS = {
     "attention": Design(attention_axes.axes_of, attention_axes.possible, attention_problem, attention_axes.TRIPLES),
     "attention_vjp": Design(
-        axes_of_gradients, attention_axes.possible, attention_gradient_problem, (*attention_axes.TRIPLES, *TRIPLES_OF_GRADIENTS)
+        gradients.axes_of_gradients,
+        gradients.possible,
+        gradients.attention_gradient_problem,
+        (*attention_axes.TRIPLES, *gradients.TRIPLES_OF_GRADIENTS),
     ),
     **{op: _of_layer(op) for op in layer_axes.LAYERS},
+    **{
+        f"{op}_vjp": Design(
+            partial(axes_of_layer_gradients, op), layer_axes.possible, partial(layer_gradient_problem, op), TRIPLES
+        )
+        for op in layer_axes.LAYERS
+    },
     **{op: _of_piece(pieces.axes_of_piece(op), partial(pieces.piece_problem, op)) for op in pieces.PIECES},
     **{f"{op}_vjp": _of_piece(axes_of_piece_gradients(op), partial(piece_gradient_problem, op)) for op in DIFFERENTIABLE},
     "adamw": _of_piece(updates.AXES, updates.update_problem),
@@ -96,15 +106,15 @@ def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Gene
     return DESIGNS[op].problem(values_of(row, structure, DESIGNS[op].possible), structure, rng)
 
 
-def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str]) -> KernelJudge:
-    """Judge a kernel that declares these features, or the algebra, on the problems of a covering design.
+def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str], *, part: float = 1.0) -> KernelJudge:
+    """Judge a kernel that declares these features, or the algebra, on the problems of a covering design, or on a part of them.
 
     Random problems follow if the kernel has refused so many that it computed fewer than ``FLOOR``. It ends early when the first
     problems were all refused. A failure has a note that describes the problem.
     """
     of_kernel, dtype, rng = judge.of(op, kernel), judge.dtype, judge.rng
     design = design_of(op, features, dtype, rng, quick=judge.quick)
-    for row in in_turn(rows_of(design, judge.part, lambda: of_kernel.computed >= FLOOR), rng):
+    for row in in_turn(rows_of(design, part * judge.part, lambda: of_kernel.computed >= FLOOR), rng):
         if not of_kernel.computed and sum(of_kernel.refused.values()) >= REFUSALS:
             break
         seed = int(rng.integers(2**32))

@@ -85,6 +85,7 @@ class Judge(BackendUnderTest):
         poison: put NaN and inf where the results do not depend on them.
         """
         floats = {name: self.rounded(x, self.dtype_of(problem, name)) for name, x in problem.floats.items()}
+        floats |= {name: self.rounded(x, self.dtype_of(problem, name)) for name, x in problem.derived(floats).items()}
         numbers = problem.with_poison(floats) if poison else floats
         given = {name: self.array(x, self.dtype_of(problem, name)) for name, x in numbers.items()}
         given |= {name: self.array(x) for name, x in problem.others.items()}
@@ -113,8 +114,8 @@ class Judge(BackendUnderTest):
 class KernelJudge(Judge):
     """Judges the calls of one kernel.
 
-    It remembers the last call: later calls must not change its results. Every call is made a second time, at once, after the next
-    call or in another thread after the next call, in turn, and must give the same bits.
+    It remembers the last call, since later calls must not change its results. Every call is made a second time: at once, after
+    the next call, or then in another thread, in turn. It must give the same bits.
     """
 
     op: str = ""

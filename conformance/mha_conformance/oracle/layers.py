@@ -91,5 +91,5 @@ def bounded(
 ) -> dict[str, Bounded]:
     """Return the arrays that ``compute`` returns exactly, with bounds on the errors of a computation in ``dtype``."""
     exact = compute(Layers())
-    moved = [compute(Layers(dtype, rounds_weights, rng)) for _ in range(trials(dtype))]
+    moved = [compute(Layers(dtype, rounds_weights, rng, side=(-1) ** trial)) for trial in range(trials(dtype))]
     return {name: (x, bound_of(x, [each[name] for each in moved], dtype)) for name, x in exact.items()}

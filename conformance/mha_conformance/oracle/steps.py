@@ -20,10 +20,12 @@ import numpy as np
 
 from . import piece_gradients, reference, tolerance
 from .attention import Floats, attention
-from .attention_gradients import Bounded, attention_gradients, summed_to
+from .attention_gradients import Bounded, attention_gradients, by_bucket, summed_to
 
 Named = dict[str, Floats]
 SAFETY = 3.0
+_DOUBT = 32
+"""An argument of relu, in unit roundoffs of the greatest of its row, up to which its sign is not certain."""
 _STABLE = 0.15
 """A row that moves by a greater share of its largest feature may end anywhere: a few trials say too little about it."""
 
@@ -54,6 +56,8 @@ class Steps:
     dtype: str = "float64"
     rounds_weights: bool = False
     rng: np.random.Generator | None = None
+    side: int = 1
+    """To which side arguments of relu that may have either sign are moved where its slope is taken."""
     tape: list[Step] = field(default_factory=list)
 
     def gradients(self, result: Floats, d: Floats, of: Mapping[str, Floats]) -> Named:
@@ -125,7 +129,11 @@ class Steps:
         name = name.removesuffix("_tanh")
         y: Floats = getattr(reference, name)(x, **approximate)
         moved = self._moved(y, lambda u, wide: 2 * u * np.abs(y) + 4 * wide * np.abs(x))
-        return self._piece(partial(piece_gradients.GRADIENTS[name], **approximate), moved, x=x)
+        gradients = partial(piece_gradients.GRADIENTS[name], **approximate)
+        if name == "relu" and self.rng is not None:
+            doubt = _DOUBT * tolerance.UNIT_ROUNDOFF[self.dtype] * np.abs(x).max(axis=-1, keepdims=True, initial=0)
+            return self._piece(lambda d, x: gradients(d, x + self.side * doubt), moved, x=x)
+        return self._piece(gradients, moved, x=x)
 
     def product(self, x: Floats, y: Floats) -> Floats:
         def times(a: Floats, b: Floats) -> Floats:
@@ -155,6 +163,15 @@ class Steps:
         y = reference.rotary(x, **tables)
         moved = self._moved(y, lambda u, wide: 4 * u * np.abs(x).max(axis=-1, keepdims=True, initial=0))
         return self._piece(partial(piece_gradients.rotary, **tables), moved, x=x)
+
+    def looked_up(self, bias: Floats, table: Floats, buckets: Floats) -> Floats:
+        """Record that a bias (H, L, S) holds the numbers of a table (buckets, H)."""
+
+        def pull(d: Floats) -> Named:
+            exact, size = (by_bucket(x, buckets, table.shape) for x in (d, np.abs(d)))
+            return {"table": self._moved(exact, lambda u, wide: 4 * wide * size + u * np.abs(exact))}
+
+        return self._recorded(bias, pull, table=table)
 
     def attention(self, q: Floats, k: Floats, v: Floats, **options: Any) -> Floats:
         settings: dict[str, Any] = {"dtype": self.dtype, "rounds_weights": self.rounds_weights}

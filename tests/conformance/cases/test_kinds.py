@@ -45,7 +45,9 @@ def test_few_values_are_taken_in_turn_on_each_axis():
     rng = np.random.default_rng(0)
     rows = [values_of(row, rng, lambda values: True) for row in in_turn([kinds] * 18, rng)]
     for name in ("queries", "keys"):
-        assert sorted(row[name] for row in rows[:9]) == sorted(row[name] for row in rows[9:]) == sorted({*near(128, 256, 512).all})
+        assert (
+            sorted(row[name] for row in rows[:9]) == sorted(row[name] for row in rows[9:]) == sorted({*near(128, 256, 512).all})
+        )
     assert any(row["queries"] != row["keys"] for row in rows), "each axis has an order of its own"
     assert all(row == kinds for row in in_turn([kinds], rng)), "a design still knows the kinds"
 

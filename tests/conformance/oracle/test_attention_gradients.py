@@ -50,7 +50,7 @@ class Scalar:
 def problems(count, seed, **more):
     """Yield small problems of the covering design, with every option."""
     rng = np.random.default_rng(seed)
-    more = {"room": ("small",), "values": (1.0,), "wanted": ("query, key, value",), **more}
+    more = {"room": ("small",), "values": (1.0,), "wanted": ("query, key, value",), "state": ("its own",), **more}
     design = design_of(OP, FEATURES[OP], "float64", rng, more=more)
     for row in islice(chain(design, design.random()), count):
         yield drawn(OP, row, np.random.default_rng(rng.integers(2**32)), rng)

@@ -24,12 +24,16 @@ class TwoProducts(InFloat32):
         return self.weights * self.d_weights - self.weights * self.delta[..., None]
 
 
-class DeltaOfWeights(InFloat32):
-    """delta is a sum over keys, not over features."""
+class ScaledLast(InFloat32):
+    """The products are multiplied by the scale, not their factors."""
 
     @property
-    def delta(self):
-        return np.sum(self.weights * self.d_weights, axis=-1) - self.d_lse
+    def da(self):
+        return self.ds * self.slope
+
+    def product(self, x, y):
+        scaled = y is self.key or y is self.query
+        return (x @ y) * np.float32(self.scale) if scaled else x @ y
 
 
 class Backwards(InFloat32):
@@ -68,7 +72,7 @@ GRADIENTS = {
     "all is float32": InFloat32,
     "an exponential is a power of two": PowersOfTwo,
     "weights times gradients, less weights times delta": TwoProducts,
-    "delta is a sum over keys": DeltaOfWeights,
+    "products are scaled, not their factors": ScaledLast,
     "sums from the last": Backwards,
     "sums of one term at a time": OneByOne,
     "numbers below 2^-126 are flushed to 0": Flushing,
