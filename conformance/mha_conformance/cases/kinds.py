@@ -20,7 +20,7 @@ _TRIES = 20
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of values: ``draw`` returns one of them, of which ``least`` makes the smallest problem; ``all`` if they are few."""
+    """A kind of values: ``draw`` returns one of them, of which ``least`` makes the smallest problem; ``all``: if few."""
 
     name: str
     draw: Callable[[np.random.Generator], Any] = field(compare=False, repr=False)

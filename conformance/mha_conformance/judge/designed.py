@@ -19,6 +19,7 @@ from ..cases.kinds import in_turn, values_of
 from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
+from ..cases.weights import TRIPLES_OF_WEIGHTS, axes_of_weights, weights_problem
 from ..report.evidence import COVERED, RUNS, evidence
 from .held import Judge, KernelJudge, noted
 
@@ -59,6 +60,9 @@ DESIGNS = {
     "attention": Design(attention_axes.axes_of, attention_axes.possible, attention_problem, attention_axes.TRIPLES),
     "attention_vjp": Design(
         axes_of_gradients, attention_axes.possible, attention_gradient_problem, (*attention_axes.TRIPLES, *TRIPLES_OF_GRADIENTS)
+    ),
+    "attention_weights": Design(
+        axes_of_weights, attention_axes.possible, weights_problem, (*attention_axes.TRIPLES, *TRIPLES_OF_WEIGHTS)
     ),
     **{op: _of_layer(op) for op in layer_axes.LAYERS},
     **{op: _of_piece(pieces.axes_of_piece(op), partial(pieces.piece_problem, op)) for op in pieces.PIECES},

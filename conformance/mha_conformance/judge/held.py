@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
@@ -84,7 +84,8 @@ class Judge(BackendUnderTest):
 
         poison: put NaN and inf where the results do not depend on them.
         """
-        floats = {name: self.rounded(x, self.dtype_of(problem, name)) for name, x in problem.floats.items()}
+        rounded = {name: self.rounded(x, self.dtype_of(problem, name)) for name, x in problem.floats.items()}
+        floats = problem.completed(rounded)
         numbers = problem.with_poison(floats) if poison else floats
         given = {name: self.array(x, self.dtype_of(problem, name)) for name, x in numbers.items()}
         given |= {name: self.array(x) for name, x in problem.others.items()}
@@ -113,8 +114,8 @@ class Judge(BackendUnderTest):
 class KernelJudge(Judge):
     """Judges the calls of one kernel.
 
-    It remembers the last call: later calls must not change its results. Every call is made a second time, at once, after the next
-    call or in another thread after the next call, in turn, and must give the same bits.
+    It remembers the last call: later calls must not change its results. Every call is made a second time, at once, after the
+    next call or in another thread after the next call, in turn, and must give the same bits.
     """
 
     op: str = ""
@@ -143,7 +144,7 @@ class KernelJudge(Judge):
             before = self.bits(earlier)
             other = self._with_some_of(problem, other)
             fresh, floats = self.arrays(other)
-            if self._can_write(problem):
+            if self._can_write(problem, arrays):
                 self._write(fresh, into=arrays)
             else:
                 arrays = fresh
@@ -176,8 +177,8 @@ class KernelJudge(Judge):
             pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(self.refused))}")
         assert self.computed, "the kernel computed no problem"
 
-    def _can_write(self, problem: Problem) -> bool:
-        return self.writes and all(problem.layout(name)[0] in WRITABLE for name in (*problem.floats, *problem.others))
+    def _can_write(self, problem: Problem, names: Iterable[str]) -> bool:
+        return self.writes and all(problem.layout(name)[0] in WRITABLE for name in names)
 
     def _with_some_of(self, problem: Problem, other: Problem) -> Problem:
         """Return the other problem with some floating arrays of the first, but not with all."""
