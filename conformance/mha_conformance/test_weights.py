@@ -1,13 +1,12 @@
-"""Attention weights by what is chosen, by each kernel of ``attention_weights``, and by the algebra, against the oracle.
+"""Attention weights by each kernel of ``attention_weights``, and by the algebra, against the oracle.
 
-Random problems, each feature alone and several together, given or computed lse, and parts of the rows and columns; and the
-promises that concern weights.
+Problems of a covering design, with lse given or computed, and parts of the rows and columns; and the promises that concern
+weights, also by what is chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations, product
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,49 +14,38 @@ import pytest
 
 import mha_core as mha
 from mha_core.plugin import Kernel
+from mha_core.shared import ALGEBRA
 from mha_core.shared import FEATURES as EVERY
 
 from .backend import BackendUnderTest
-from .cases.attention_problem import AttentionProblem
-from .cases.features import FEATURES, go_together, problem_with
+from .cases.covering import Row
+from .cases.features import FEATURES, row_with
 from .cases.masked_rows import masked_rows
-from .cases.problems import Limits
-from .cases.weights import weights_of
-from .judge.held import Judge, noted
-from .judge.layouts import VIEWS
-from .judge.random_problems import judge_problems
-from .judge.same_bits import Work, assert_same_bits, assert_same_bits_together
+from .cases.weights import WeightsProblem, weights_problem
+from .judge.designed import judge_design
+from .judge.held import Judge
+from .judge.same_bits import assert_same_bits_together
 from .probes.computed_by import ComputedBy
-from .probes.recorder import assert_declares_known_features
+from .probes.recorder import assert_declares_known_features, recording_of
 
 SECTION = "kernels"
-pytestmark = pytest.mark.promise(0)
-OF_WEIGHTS = [name for name in FEATURES if name in EVERY["attention_weights"]]
-SHAPES = [(6, 8), (48, 64)]  # (length, width): a small one, and one for kernels that need round numbers
+OP = "attention_weights"
+OF_WEIGHTS = [name for name in FEATURES if name in EVERY[OP]]
+SHAPES: list[Row] = [{"queries": 6, "head_dim": 8}, {"queries": 48, "head_dim": 64}]
+"""A small shape, and one for kernels that need round numbers."""
 PARTS: dict[str, dict[str, Any]] = {
     "all": {},
     "slices": {"rows": slice(1, 5), "cols": slice(0, None, 2)},
     "indices": {"rows": [0, 5, 2], "cols": [3, -1, 3]},
-    "one row": {"rows": [4]},
-    "some columns": {"cols": slice(2, 4)},
     "none": {"rows": [], "cols": slice(0, 0)},
 }
-"""Rows and columns to select, in calls of at least six queries and keys."""
+"""Rows and columns of six."""
 
 
-def tried(weights_by: ComputedBy) -> Iterator[list[str]]:
-    """Yield no feature, each feature that the kernel declares, and all pairs that go together."""
-    declared = [name for name in OF_WEIGHTS if name in weights_by.handles]
-    yield from ([], *([name] for name in declared))
-    yield from (list(pair) for pair in combinations(declared, 2) if go_together(pair))
-
-
-def judge_call(judge: Judge, call: AttentionProblem, parts: Sequence[str] = tuple(PARTS)) -> None:
-    """Judge the weights of a call, with and without lse, all of them and some."""
-    call = call.map(lambda x: judge.rounded(x))
-    for name, lse in product(parts, (False, True)):
-        with noted(f"rows and cols: {name}; lse is {'given' if lse else 'not given'}"):
-            judge.judge_once(weights_of(call, PARTS[name], lse=lse))
+def problem_of(features: Iterable[str], judge: Judge, at: int = 0) -> WeightsProblem:
+    """Draw a problem that uses these features; every other one is given lse and is of the other shape."""
+    row = row_with(features, rows="all", cols="all", lse=bool(at % 2), **SHAPES[at % 2])
+    return weights_problem(row, judge.rng, judge.rng)
 
 
 @pytest.mark.promise(6)
@@ -65,25 +53,24 @@ def test_every_declared_feature_is_known(weights_kernel: Kernel) -> None:
     assert_declares_known_features(weights_kernel)
 
 
-def test_random_problems_equal_the_oracle(judge: Judge, weights_by: ComputedBy) -> None:
-    judge_problems(judge, 200, check="weights", limits=Limits(times=1))
+@pytest.mark.promise(0, 3, 6, 7, 8, 12, 14)
+def test_a_kernel_on_problems_of_a_covering_design(judge: Judge, weights_kernel: Kernel) -> None:
+    judge_design(judge, OP, weights_kernel.name, weights_kernel.handles).assert_computed()
 
 
-@pytest.mark.promise(0, 6)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_features_alone_and_in_pairs(judge: Judge, weights_by: ComputedBy, shape: tuple[int, int]) -> None:
-    """A call that uses a feature which the kernel does not declare must not reach it, which the recorder checks."""
-    chosen = list(tried(weights_by))
-    alone = [features for features in chosen if len(features) < 2]
-    pairs = chosen[len(alone) :]
-    judge.rng.shuffle(pairs)
-    few = judge.quick and weights_by.kernel is None  # some libraries compile every operation again for every new shape
-    for features in (*alone[:: 5 if few else 1], *pairs[: 1 if few else judge.count(len(pairs))]):
-        for scores in ("plain",) if judge.quick else ("plain", "wide"):
-            call = problem_with(features, judge.rng, *shape, scores=scores)
-            parts = tuple(PARTS) if len(features) < (1 if few else 2) and scores == "plain" else ("all", "indices")
-            with noted(f"the features: {' and '.join(features) or 'none'}; {scores} scores"):
-                judge_call(judge, call, parts)
+@pytest.mark.promise(0, 3, 6, 7, 8, 12, 14)
+def test_the_algebra_on_problems_of_a_covering_design(judge: Judge) -> None:
+    judge_design(judge, OP, ALGEBRA, EVERY[OP]).assert_computed()
+
+
+@pytest.mark.promise(6)
+@pytest.mark.parametrize("feature", OF_WEIGHTS)
+def test_an_undeclared_feature_is_refused(first: Judge, weights_kernel: Kernel, feature: str) -> None:
+    if feature in weights_kernel.handles:
+        pytest.skip(f"the kernel declares {feature}")
+    recording = recording_of(weights_kernel, lambda: first.judge_once(problem_of([feature], first)))
+    assert any(feature in call.features for call in recording.seen), f"core did not name {feature}"
+    assert not recording.runs, f"the kernel does not declare {feature}, but was called"
 
 
 @pytest.mark.promise(1)
@@ -158,27 +145,9 @@ def test_9_half_precision_accumulates_in_float32(backend: BackendUnderTest, weig
         assert (backend.numpy(mha.attention_weights(query, key)) == 0.25).all()
 
 
-@pytest.mark.promise(12)
-@pytest.mark.parametrize("view", VIEWS)
-def test_12_strides_do_not_matter(judge: Judge, weights_by: ComputedBy, view: str) -> None:
-    for shape, lse in product(SHAPES, (False, True)):
-        call = problem_with([], judge.rng, *shape, layout=view).map(lambda x: judge.rounded(x))
-        judge.judge_once(weights_of(call, lse=lse))
-
-
-def works(judge: Judge, weights_by: ComputedBy) -> Iterator[Work]:
-    """Yield calls without options, and with each feature that the kernel declares; every other one is given lse."""
-    for at, features in enumerate(features for features in tried(weights_by) if len(features) < 2):
-        call = problem_with(features, judge.rng, *SHAPES[at % 2]).map(lambda x: judge.rounded(x))
-        yield judge.work(weights_of(call, lse=bool(at % 2)))
-
-
-@pytest.mark.promise(14)
-def test_14_equal_calls_give_the_same_bits(judge: Judge, weights_by: ComputedBy) -> None:
-    assert_same_bits({f"call {at}": work for at, work in enumerate(works(judge, weights_by))})
-
-
 @pytest.mark.promise(14)
 def test_14_threads_give_the_same_bits(judge: Judge, weights_by: ComputedBy) -> None:
-    calls = list(works(judge, weights_by))
+    """The calls use no option, or one feature that the kernel declares; every other one is given lse."""
+    features = [[], *([name] for name in OF_WEIGHTS if name in weights_by.handles)]
+    calls = [judge.work(problem_of(some, judge, at)) for at, some in enumerate(features)]
     assert_same_bits_together([calls[at % len(calls)] for at in range(8)])

@@ -48,7 +48,7 @@ def _same_batch(name: str, axes: int) -> Kind:
     return Kind(name, draw, ((2,) * axes,) * 3)
 
 
-def _shared_batch(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
+def shared_batch(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
     """Draw up to three batch axes, of which each array lacks some, and has one element along others."""
     full = [int(n) for n in rng.integers(1, 4, size=rng.integers(1, 4))]
 
@@ -65,7 +65,7 @@ PLAIN_BATCHES = (
     some("one element", ((1,),) * 3),
     _same_batch("three", 3),
 )
-_SHARED_BATCH = Kind("shared", _shared_batch, ((2,), (1,), ()))
+_SHARED_BATCH = Kind("shared", shared_batch, ((2,), (1,), ()))
 
 
 def _length(rng: np.random.Generator) -> int:

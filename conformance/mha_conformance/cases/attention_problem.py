@@ -78,17 +78,22 @@ class AttentionProblem(Problem):
             *(floats[name] for name in ARGUMENTS),
             dtype=dtype,
             rounds_weights=rounds_weights,
-            equal_weights=self.row["scores"] == "tiny" or self.row["scale"] == 0 or self.key.ndim - 2 in self.layout("key")[1],
+            equal_weights=self.equal_weights,
             **self.settings.oracle(floats, tolerance.compute_dtype(dtype)),
         )
         out = {"out": (exact.out, exact.out_bound)}
         return out | {"lse": (exact.lse, exact.lse_bound)} if self.row["lse"] else out
 
     def with_poison(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
-        key_unseen, value_unseen = self.unseen()
-        key, value = floats["key"].copy(), floats["value"].copy()
-        key[key_unseen], value[value_unseen] = np.nan, np.inf
-        return {**floats, "key": key, "value": value}
+        named = dict(floats)
+        for name, unseen in self.unseen().items():
+            named[name] = np.where(unseen[..., None], np.nan if name == "key" else np.inf, floats[name])
+        return named
+
+    @property
+    def equal_weights(self) -> bool:
+        """Whether all weights of a row are nearly equal."""
+        return self.row["scores"] == "tiny" or self.row["scale"] == 0 or self.key.ndim - 2 in self.layout("key")[1]
 
     @property
     def steepness(self) -> float:  # type: ignore[override]
@@ -99,23 +104,22 @@ class AttentionProblem(Problem):
         return {"out": values, "lse": 1.0}
 
     def constant(self, floats: Mapping[str, Floats]) -> dict[str, np.ndarray]:
-        key_unseen, value_unseen = self.unseen()
         sees = np.any(np.broadcast_to(self.settings.visible, self.scores_shape), axis=-1)
-        return {"query": ~_reduced(sees, floats["query"].shape[:-1]), "key": key_unseen, "value": value_unseen}
+        return {"query": ~_reduced(sees, floats["query"].shape[:-1]), **self.unseen()}
 
     @property
     def scores_shape(self) -> tuple[int, ...]:
         """The shape of the scores (..., H, L, S); the batch of the values counts."""
-        query, key, value = (self.floats[name].shape for name in ARGUMENTS)
-        return (*np.broadcast_shapes(query[:-3], key[:-3], value[:-3]), *query[-3:-1], key[-2])
+        batches = (self.floats[name].shape[:-3] for name in ARGUMENTS if name in self.floats)
+        return (*np.broadcast_shapes(*batches), *self.query.shape[-3:-1], self.key.shape[-2])
 
-    def unseen(self) -> tuple[np.ndarray, np.ndarray]:
+    def unseen(self) -> dict[str, np.ndarray]:
         """Return which keys and which values no query may see, in the shapes of key and value without the last axis."""
         seen: np.ndarray = np.any(np.broadcast_to(self.settings.visible, self.scores_shape), axis=-2)
         kv_heads = self.key.shape[-3]
         seen = np.any(seen.reshape(*seen.shape[:-2], kv_heads, seen.shape[-2] // kv_heads, seen.shape[-1]), axis=-2)
-        of_key, of_value = (self._in_memory(name, _reduced(seen, self.floats[name].shape[:-1])) for name in ("key", "value"))
-        return ~of_key, ~of_value
+        shapes = {name: self.floats[name].shape[:-1] for name in ("key", "value") if name in self.floats}
+        return {name: ~self._in_memory(name, _reduced(seen, shape)) for name, shape in shapes.items()}
 
     def _in_memory(self, name: str, seen: np.ndarray, some: Any = np.any) -> np.ndarray:
         """Return which rows of an array are seen, where what is seen of one is memory of all along axes of stride 0."""

@@ -20,6 +20,7 @@ from ..cases.layer_gradients import TRIPLES, axes_of_layer_gradients, layer_grad
 from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
+from ..cases.weights import TRIPLES_OF_WEIGHTS, axes_of_weights, weights_problem
 from ..report.evidence import COVERED, RUNS, evidence
 from .held import Judge, KernelJudge, noted
 
@@ -63,6 +64,9 @@ DESIGNS = {
         gradients.possible,
         gradients.attention_gradient_problem,
         (*attention_axes.TRIPLES, *gradients.TRIPLES_OF_GRADIENTS),
+    ),
+    "attention_weights": Design(
+        axes_of_weights, attention_axes.possible, weights_problem, (*attention_axes.TRIPLES, *TRIPLES_OF_WEIGHTS)
     ),
     **{op: _of_layer(op) for op in layer_axes.LAYERS},
     **{

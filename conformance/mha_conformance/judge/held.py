@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
@@ -144,7 +144,7 @@ class KernelJudge(Judge):
             before = self.bits(earlier)
             other = self._with_some_of(problem, other)
             fresh, floats = self.arrays(other)
-            if self._can_write(problem):
+            if self._can_write(problem, arrays):
                 self._write(fresh, into=arrays)
             else:
                 arrays = fresh
@@ -177,8 +177,8 @@ class KernelJudge(Judge):
             pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(self.refused))}")
         assert self.computed, "the kernel computed no problem"
 
-    def _can_write(self, problem: Problem) -> bool:
-        return self.writes and all(problem.layout(name)[0] in WRITABLE for name in (*problem.floats, *problem.others))
+    def _can_write(self, problem: Problem, names: Iterable[str]) -> bool:
+        return self.writes and all(problem.layout(name)[0] in WRITABLE for name in names)
 
     def _with_some_of(self, problem: Problem, other: Problem) -> Problem:
         """Return the other problem with some floating arrays of the first, but not with all."""

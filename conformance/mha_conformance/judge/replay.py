@@ -24,14 +24,12 @@ from mha_core.shared import registry
 from ..backend import BackendUnderTest
 from ..cases.features import ALL_FEATURES
 from ..cases.problems import Limits, RandomProblem, random_problem
-from ..cases.weights import weights_of
 from ..find import find
 from ..probes.recorder import recorded
 from .held import Judge, judge_of
 
 CHECKS: dict[str, Callable[[Judge, RandomProblem], object]] = {
     "state": Judge.judge_once,
-    "weights": lambda judge, problem: judge.judge_once(weights_of(problem)),
     "poison": Judge.assert_poison_changes_no_bit,
 }
 

@@ -19,6 +19,7 @@ from mha_conformance.cases.covering import Covering
 from mha_conformance.cases.kinds import values_of
 from mha_conformance.cases.layer_axes import LAYERS
 from mha_conformance.cases.pieces import PIECES
+from mha_conformance.cases.weights import axes_of_weights
 from mha_conformance.find import find
 from mha_conformance.judge import designed as judged
 from mha_conformance.judge.held import judge_of
@@ -91,6 +92,7 @@ ALWAYS = {"attention=MultiHeadAttention", "feed_forward=FeedForward"}
     ("features", "axes_with"),
     [
         pytest.param(ATTENTION_FEATURES, partial(axes_of, half=True), id="attention"),
+        pytest.param(FEATURES["attention_weights"], partial(axes_of_weights, half=True), id="attention_weights"),
         *(pytest.param(FEATURES[op] - ALWAYS, partial(layer_axes.axes_of_layer, op), id=op) for op in LAYERS),
     ],
 )
@@ -106,6 +108,7 @@ def designs():
     """Yield the axes of each operation, which of their values are possible together, and the triples that must occur."""
     yield pytest.param(axes_of(ATTENTION_FEATURES, half=True), possible, TRIPLES, marks=pytest.mark.full, id="attention")
     yield pytest.param(axes_of((), half=True), possible, TRIPLES, id="attention without features")
+    yield pytest.param(axes_of_weights((), half=True), possible, TRIPLES, id="attention_weights")
     for op in PIECES:
         yield pytest.param(pieces.axes_of_piece(op), pieces.possible, (), id=op)
     for op in LAYERS:
@@ -147,8 +150,8 @@ def test_problems_of_the_design_are_what_they_say(rng):
             whole = p.settings.whole_bias(p.floats, "float64")
             np.testing.assert_allclose(np.broadcast_to(bias, shape), np.broadcast_to(whole, shape), rtol=1e-12)
         assert tuple(x.shape[:-3] for x in (query, key, value)) == batches_of(row)
-        for x, unseen in zip((key, value), p.unseen(), strict=True):
-            assert unseen.shape == x.shape[:-1]
+        for name, unseen in p.unseen().items():
+            assert unseen.shape == p.floats[name].shape[:-1]
             groups = np.any(np.broadcast_to(visible, shape), axis=-2).reshape(
                 *shape[:-3], row["kv_heads"], row["groups"], row["keys"]
             )

@@ -34,12 +34,12 @@ _BLOCKS = {
         ),
     ],
     "weights test_weights": [
-        ("off_by_a_ten_thousandth", 0, "test_features_alone_and_in_pairs and off_by", "weights are off by 0.01%"),
-        ("ignores_lse", 0, "test_features_alone_and_in_pairs and ignores_lse", "normalised over the chosen columns"),
-        ("sorts_rows", 0, "test_features_alone_and_in_pairs and sorts_rows", "the rows are in order"),
+        ("off_by_a_ten_thousandth", 0, "covering_design and off_by", "weights are off by 0.01%"),
+        ("ignores_lse", 0, "covering_design and ignores_lse", "normalised over the chosen columns"),
+        ("sorts_rows", 0, "covering_design and sorts_rows", "the rows are in order"),
         ("mean_of_masked", 1, "test_1 and mean_of_masked", "equal weights for a row that sees no key"),
-        ("drops_the_sink", 0, "test_features_alone_and_in_pairs and drops_the_sink", "the sink is ignored"),
-        ("changes", 14, "test_14_equal_calls and changes", "the last bit changes from call to call"),
+        ("drops_the_sink", 0, "covering_design and drops_the_sink", "the sink is ignored"),
+        ("changes", 14, "covering_design and changes", "the last bit changes from call to call"),
         ("right_weights", None, "", "none", {"section": "test_kernels test_weights test_promises"}),
     ],
     "backends test_namespace": [
