@@ -92,6 +92,7 @@ template <class T, int PER, int N = VECTORS> struct Tile {
             Vec<T> raised = select<T>(most[v] > top[at] + broadcast(LAZY<T>), higher, top[at]);
             Vec<T> factor = units.power(top[at] - raised);
             top[at] = raised;
+            bool summed = any<T>(total[at] != broadcast((T)0));  // else o is 0, as in the first block
             total[at] *= factor, block_total[at] *= factor;
             for (int k = 0; k < done / PER; ++k) {
                 T* w = known + k * ROWS<T, N> + v * LANES<T>;
@@ -100,7 +101,6 @@ template <class T, int PER, int N = VECTORS> struct Tile {
                 else
                     store(w, pair(first_of(load(w)) * factor, second_of(load(w)) * factor));
             }
-            bool summed = any<T>(total[at] != broadcast((T)0));  // else o is 0, as in the first block
             for (ptrdiff_t e = 0; summed && e < p.value_width; ++e) scale_by(o + e * ROWS<T, N> + at * LANES<T>, factor);
         }
     }
