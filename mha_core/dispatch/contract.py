@@ -219,13 +219,13 @@ class Kernel:
     """``"module:function"``, imported on first use.
 
     A kernel for ``"attention"`` receives an ``AttentionProblem`` and returns an ``AttentionState``. A kernel for any other
-    operation receives the arguments of the public function of that name. One for ``"attention_vjp"`` receives a problem, its
-    state or, as on a ring of processes, that of more keys, d_out, d_lse or None, and the names of the ``AttentionGradients``
-    that it returns. One for ``"linear_vjp"`` and its
-    like receives the arrays of ``linear``, d_out, and ``wanted=``, the names of the arrays whose gradients are wanted; it
-    returns a gradient for each array, None for the others. One for ``"encoder_layer_vjp"`` and its like receives the arguments
-    of ``encoder_layer``, and ``wanted=``; it returns the result, and a pullback from its gradient to those that are wanted, by
-    name. The pullback may be called several times.
+    operation receives the arguments of the public function of that name. One for ``"attention_vjp"`` receives a problem, a
+    state, d_out, d_lse or None, and the names of the ``AttentionGradients`` that it returns; the state may be that of more keys
+    than the problem has, as on a ring of processes. One for ``"linear_vjp"`` and its like receives the arrays of ``linear``,
+    d_out, and ``wanted=``, the names of the arrays whose gradients are wanted; it returns a gradient for each array, None for
+    the others. One for ``"encoder_layer_vjp"`` and its like receives the arguments of ``encoder_layer``, and ``wanted=``; it
+    returns the result, and a pullback from its gradient to those that are wanted, by name. The pullback may be called several
+    times.
     """
     priority: int = 0
     """Kernels are tried in descending order of priority."""

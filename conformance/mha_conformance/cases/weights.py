@@ -55,7 +55,7 @@ class WeightsProblem(AttentionProblem):
             floats["query"], floats["key"], _no_value(floats), dtype=dtype, equal_weights=self.equal_weights, **options
         )
         p, bound = exact.weights, exact.weights_bound
-        if "lse" in floats or self.row["cols"] != "all":  # e^(s - lse): lse is rounded once more, and so is the difference
+        if "lse" in floats:  # it is rounded once more, and so is its difference from a score
             size = 1 + np.abs(np.where(np.isfinite(exact.lse), exact.lse, 0))[..., None]
             log_p = np.log(np.maximum(p, np.finfo(float).tiny))
             bound = np.where(p > 0, bound + 4 * tolerance.UNIT_ROUNDOFF[wide] * p * (size - log_p), 0)
