@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,12 @@ def in_turn(rows: Iterable[Row], rng: np.random.Generator) -> Iterator[Row]:
             if isinstance(kind, Kind) and kind.all:
                 waiting = left.setdefault((name, kind), [])
                 waiting += [] if waiting else [kind.all[at] for at in rng.permutation(len(kind.all))]
-                taken[name] = replace(kind, draw=lambda rng, value=waiting.pop(): value)
+                taken[name] = replace(kind, draw=partial(_same, waiting.pop()))
         yield taken
+
+
+def _same(value: Any, rng: np.random.Generator) -> Any:
+    return value
 
 
 def values_of(row: Mapping[str, Any], rng: np.random.Generator, possible: Callable[[Row], bool]) -> Row:

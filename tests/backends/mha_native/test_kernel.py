@@ -250,3 +250,25 @@ def test_the_source_can_be_read():
     assert sum(len(lines) for name, lines in code.items() if name not in of_gradients_and_lines) <= 2000
     assert {name: len(lines) for name, lines in files.items() if len(lines) > 350} == {}
     assert [line for lines in files.values() for line in lines if len(line) > 128] == []
+
+
+# scores that rise along the keys
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_lse_is_exact_where_scores_rise_along_the_keys(dtype):
+    """The top of a row moves late; the difference from it is rounded, so that a top of 30 powers of two below shows in lse."""
+    query, key = np.ones((1, 16, 1), dtype), np.zeros((1, 320, 1), dtype)
+    steps = np.linspace(-20.46875, 0.1700439453125, 40).astype(dtype)
+    key[0, :, 0] = np.repeat(steps, 8)
+    exact = np.logaddexp.reduce(key[0, :, 0].astype(np.longdouble))
+    lse = mha.attention_state(query, key, key, scale=1.0).lse
+    assert np.abs(lse - exact).max() <= 6 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_much_greater_score_in_a_later_block_leaves_nothing_of_the_values_before(dtype):
+    query, key, value = np.ones((1, 16, 1), dtype), np.zeros((1, 320, 1), dtype), np.ones((1, 320, 5), dtype)
+    key[0, -1], value[0, -1] = 5000, 3
+    out = mha.scaled_dot_product_attention(query, key, value, scale=1.0)
+    assert (out == 3).all()
