@@ -14,7 +14,7 @@ from mha_conformance.cases.pieces import NAMES
 from mha_conformance.judge.designed import design_of, drawn
 from mha_conformance.oracle import piece_gradients, reference
 from mha_conformance.oracle.attention_gradients import merge_gradients
-from mha_conformance.oracle.layers import Layers
+from mha_conformance.oracle.layers import Layers, bounded
 from mha_core.layers.rotary import Rotary
 
 pytestmark = pytest.mark.full
@@ -200,3 +200,18 @@ def test_a_layer_with_contexts_a_bias_and_a_sink_equals_central_differences():
     shapes = {"x": (2, 5, 8), "context": (2, 6, 8), "value_context": (2, 6, 8), "bias": (4, 1, 6), "sink": (4,)}
     arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     assert_equal_central_differences(lambda layers, arrays: layers.multi_head(net=made, **arrays), arrays, rng)
+
+
+@pytest.mark.parametrize(("hidden", "is_uncertain"), [(2.0**-23, True), (2.0**-14, False)])
+def test_relu_may_have_either_slope_only_where_the_sign_is_a_matter_of_rounding(hidden, is_uncertain):
+    """A hidden feature beside one of 1, at a few roundings of it and beyond: without it, the gradient of x is another."""
+    net = mha.FeedForward(w_1=np.asarray([[1.0, hidden]]), b_1=None, w_2=np.ones((2, 1)), b_2=None, activation="relu")
+    x = np.ones((1, 1))
+
+    def gradients(layers):
+        y = layers.feed_forward(x, net)
+        return layers.gradients(y, np.ones((1, 1)), of={"w_1": net.w_1})
+
+    exact, bound = bounded(gradients, "float32", rounds_weights=False, rng=np.random.default_rng(0))["w_1"]
+    assert exact.tolist() == [[1, 1]]
+    assert (bound[0, 1] >= 1) == is_uncertain
