@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ class BackendUnderTest:
 
     def numpy(self, x: Any) -> np.ndarray:
         """Convert an array of the library to NumPy; half precision becomes float32, which is exact."""
-        if self.loaded.is_floating(x.dtype) and dtype_name(x) in ("float16", "bfloat16"):
+        if dtype_name(x) in ("float16", "bfloat16"):
             x = self.xp.astype(x, self.xp.float32)
         return np.asarray(self.loaded.to_numpy(x))
 
@@ -135,4 +135,9 @@ class BackendUnderTest:
 
 def dtype_name(x: Any) -> str:
     """Return ``float32`` for torch.float32, numpy.float32 and so on."""
-    return str(x.dtype).rpartition(".")[2]
+    return _name_of(x.dtype)
+
+
+@cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]

@@ -20,8 +20,8 @@ from mha_core.shared import FEATURES as EVERY
 
 from .cases.attention_gradients import AttentionGradientProblem, attention_gradient_problem, plain_row
 from .cases.attention_problem import ARGUMENTS
-from .cases.covering import Row
 from .cases.features import FEATURES
+from .cases.kinds import Row
 from .cases.masks import array
 from .cases.piece_gradients import DIFFERENTIABLE
 from .judge.designed import judge_design

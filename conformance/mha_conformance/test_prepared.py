@@ -16,8 +16,8 @@ import pytest
 from mha_core.plugin import Kernel
 
 from .cases.attention_problem import ARGUMENTS, AttentionProblem, attention_problem
-from .cases.covering import Row
 from .cases.features import FEATURES, go_together, row_with
+from .cases.kinds import Row
 from .judge.held import Judge, noted
 from .judge.layouts import VIEWS
 from .probes.recorder import recorded

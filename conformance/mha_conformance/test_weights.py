@@ -18,8 +18,8 @@ from mha_core.shared import ALGEBRA
 from mha_core.shared import FEATURES as EVERY
 
 from .backend import BackendUnderTest
-from .cases.covering import Row
 from .cases.features import FEATURES, row_with
+from .cases.kinds import Row
 from .cases.masked_rows import masked_rows
 from .cases.weights import WeightsProblem, weights_problem
 from .judge.designed import judge_design

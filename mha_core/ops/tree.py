@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeAlias
 
 from ..algebra.arrays import is_array
@@ -24,14 +25,20 @@ def children(value: Any) -> dict[Any, Any] | None:
         return dict(value)
     if isinstance(value, tuple | list):
         return dict(enumerate(value))
-    if is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-    return None
+    names = _fields_of(type(value))
+    return None if names is None else {name: getattr(value, name) for name in names}
 
 
-def with_children(value: Any, new: Mapping[Any, Any]) -> Any:
+@cache
+def _fields_of(kind: type) -> tuple[str, ...] | None:
+    """Return the fields that a frozen dataclass is made of; None for another type."""
+    if not is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return None
+    return tuple(field.name for field in fields(kind) if field.init)
+
+
+def _with_children(value: Any, old: Mapping[Any, Any], new: Mapping[Any, Any]) -> Any:
     """Return a value that holds others in place of its own, all of them; the same object if none differs."""
-    old = children(value) or {}
     changed = {key: each for key, each in new.items() if each is not old[key]}
     if not changed:
         return value
@@ -71,7 +78,7 @@ def map_placed(value: Any, function: Callable[[Path, Any], Any], path: Path = ()
         key: each if key in left_out else map_placed(each, function, (*path, key), learned=learned)
         for key, each in inside.items()
     }
-    return with_children(value, new)
+    return _with_children(value, inside, new)
 
 
 def placed_arrays(value: Any, *, learned: bool = False) -> dict[Path, Any]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from .covering import Row
-from .kinds import Kind, between, near, real, smallest, some
+from .kinds import Kind, Row, between, near, real, some
 
 LENGTHS = (
     *(0, 1, 2, between(3, 15), near(16, 32, 64), between(17, 300), near(128, 256, 512)),
@@ -161,20 +161,20 @@ def axes_of(handles: Iterable[str], half: bool) -> dict[str, list[Any]]:
 
 
 def possible(row: Row) -> bool:
-    """Return whether a problem can have all of these values; axes that have no value yet do not count."""
-    if row.get("packed") == "many" and smallest(row).get("queries", 127) < 127:
+    """Return whether a problem can have all of these values, kinds by their least; axes that have no value do not count."""
+    if row.get("packed") == "many" and row.get("queries", 127) < 127:
         return False
-    return options_fit(row, row.get("keys", "the same") != "the same") and _size(resolved(smallest(row))) <= 1
+    return options_fit(row, row.get("keys", "the same") != "the same") and _size(resolved(row)) <= 1
 
 
 def options_fit(row: Row, unequal: bool) -> bool:
     """Return whether the options fit each other, the batch, and numbers of queries and keys that may be unequal."""
     if unequal and (row.get("packed", "none") != "none" or (row.get("offset") == "none" and depends_on_positions(row))):
         return False
-    if row.get("bias") == "alibi" and isinstance(offset := smallest(row).get("offset"), int) and abs(offset) >= FAR:
+    if row.get("bias") == "alibi" and isinstance(offset := row.get("offset"), int) and abs(offset) >= FAR:
         return False  # in float32, the biases of all keys are nearly one number
     by_element = any(str(row.get(name)).startswith("array") for name in ("offset", "lengths"))
-    return not (by_element and smallest(row).get("batch") in ("none", ((), (), ())))
+    return not (by_element and row.get("batch") in ("none", ((), (), ())))
 
 
 def resolved(row: Row) -> Row:
@@ -196,7 +196,12 @@ def depends_on_positions(row: Row) -> bool:
 
 def batch_shape(row: Row) -> tuple[int, ...]:
     """Return the batch axes of the scores and the result."""
-    return np.broadcast_shapes(*batches_of(row))
+    return _broadcast(batches_of(row))
+
+
+@cache
+def _broadcast(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    return np.broadcast_shapes(*shapes)
 
 
 def batches_of(row: Row) -> tuple[tuple[int, ...], ...]:

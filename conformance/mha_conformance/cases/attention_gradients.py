@@ -22,9 +22,8 @@ from ..oracle.tolerance import compute_dtype
 from . import attention_axes
 from .attention_axes import LAYOUTS, batch_shape, resolved
 from .attention_problem import ARGUMENTS, AttentionProblem, attention_problem, repeated
-from .covering import Row
 from .features import row_with
-from .kinds import some
+from .kinds import Row, some
 from .options import heads_of
 
 TRIPLES_OF_GRADIENTS = (

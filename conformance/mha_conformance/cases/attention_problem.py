@@ -14,7 +14,7 @@ import mha_core as mha
 from ..oracle import tolerance
 from ..oracle.attention import Floats, attention
 from .attention_axes import LAYOUTS, batches_of, resolved
-from .covering import Row
+from .kinds import Row
 from .masks import Make
 from .options import Options, heads_of, options_of
 from .problem import Bounded, Problem

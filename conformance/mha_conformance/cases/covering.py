@@ -9,13 +9,14 @@ is given at once, so half of the rows give one option, or four, at most.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import combinations
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-Row: TypeAlias = dict[str, Any]
-"""A value for each axis."""
+from .kinds import Row, least_of
+
 _TRIES = 4
 """Orders of the axes that are tried before a combination counts as impossible."""
 
@@ -27,7 +28,7 @@ class Covering:
     ----------
     axes : the values of each axis
     rng : decides between values that add equally many
-    possible : function of some of a row's values; returns False if no row can contain them
+    possible : function of some of a row's values, kinds by their least; returns False if no row can contain them
     triples : axes of which every triple of values must occur
     plain : the value of some axes that means "not given"; a row gives few of them, or as many as add combinations
     """
@@ -42,6 +43,7 @@ class Covering:
         plain: Mapping[str, Any] | None = None,
     ) -> None:
         self._axes, self._rng, self._possible = axes, rng, possible
+        self._least = {name: [least_of(value) for value in values] for name, values in axes.items()}
         self._plain = {
             name: list(axes[name]).index(value) for name, value in (plain or {}).items() if value in axes.get(name, ())
         }
@@ -55,43 +57,42 @@ class Covering:
         self._triples = {group: self._all_possible(group) for group in groups}
         self._triples_of = {name: [group for group in groups if name in group] for name in axes}
         self._can_occur = [self._pairs.copy(), *(missing.copy() for missing in self._triples.values())]
-        self._counted = [np.zeros_like(missing) for missing in self._can_occur]
 
     @property
     def missing(self) -> int:
         """Number of combinations that have not occurred in a row yet."""
         return int(self._pairs.sum()) // 2 + sum(int(missing.sum()) for missing in self._triples.values())
 
-    def shares(self) -> dict[str, tuple[int, int]]:
-        """Return how many pairs, and triples, occurred in the rows that were counted, and how many can occur."""
-        found = [counted & can for counted, can in zip(self._counted, self._can_occur, strict=True)]
-        counts = ([int(x.sum()) for x in each] for each in (found, self._can_occur))
-        (pairs, *triples), (all_pairs, *all_triples) = counts
-        return {"pairs": (pairs // 2, all_pairs // 2), "triples": (sum(triples), sum(all_triples))}
-
-    def count(self, row: Row) -> None:
-        """Count the combinations of a row."""
-        at = {name: list(values).index(row[name]) for name, values in self._axes.items()}
-        for counted, places in zip(self._counted, self._at(at), strict=True):
-            counted[places] = True
+    def counted(self, axes: Mapping[str, Sequence[Any]] | None = None) -> Counted:
+        """Return counts of the combinations of these values of the axes, by default of all; no row has been counted yet."""
+        places = {name: {value: at for at, value in enumerate(values)} for name, values in self._axes.items()}
+        allowed = {
+            name: np.array([axes is None or value in axes[name] for value in values]) for name, values in self._axes.items()
+        }
+        can = [self._can_occur[0] & np.logical_and.outer(*[np.concatenate([*allowed.values()])] * 2)]
+        for group, triples in zip(self._triples, self._can_occur[1:], strict=True):
+            can.append(triples & reduce(np.logical_and.outer, [allowed[name] for name in group]))
+        return Counted(places, self._first, [*self._triples], can)
 
     def __iter__(self) -> Iterator[Row]:
         while (first := self._a_missing_one()) is not None:
             for _ in range(_TRIES):
-                chosen = self._completed(first)
+                chosen = self._completed(first, self._rng)
                 if chosen is not None:
                     break
             else:
                 self._leave_out(first)
                 continue
-            for missing, at in zip([self._pairs, *self._triples.values()], self._at(chosen), strict=True):
+            for missing, at in zip(
+                [self._pairs, *self._triples.values()], _at(chosen, self._first, self._triples), strict=True
+            ):
                 missing[at] = False
             yield self._row(chosen)
 
-    def random(self) -> Iterator[Row]:
+    def random(self, rng: np.random.Generator) -> Iterator[Row]:
         """Yield random rows without end."""
         while True:
-            chosen = self._completed({})
+            chosen = self._completed({}, rng)
             if chosen is None:
                 return
             yield self._row(chosen)
@@ -123,22 +124,23 @@ class Covering:
             group, at = tuple(combination), tuple(combination.values())
             self._triples[group][at] = self._can_occur[1 + [*self._triples].index(group)][at] = False
 
-    def _completed(self, first: dict[str, int]) -> dict[str, int] | None:
+    def _completed(self, first: dict[str, int], rng: np.random.Generator) -> dict[str, int] | None:
         """Return the indices of a whole row's values that contains those already chosen; None if none was found."""
-        chosen = dict(first)
+        chosen, row = dict(first), self._least_row(first)
         rest = [name for name in self._axes if name not in chosen]
-        self._rng.shuffle(rest)
-        most = self._rng.choice([1, 4, len(self._plain), len(self._plain)])
+        rng.shuffle(rest)
+        most = rng.choice([1, 4, len(self._plain), len(self._plain)])
         for name in rest:
-            gain = self._gain(chosen, name) + self._rng.random(len(self._axes[name]))  # values that gain equally in any order
+            gain = self._gain(chosen, name) + rng.random(len(self._axes[name]))  # values that gain equally in any order
             if name in self._plain and self._given(chosen) >= most:
                 gain[self._plain[name]] = np.inf
-            row = self._row(chosen)
-            ranked = (int(at) for at in np.argsort(-gain))
-            fitting = next((at for at in ranked if self._possible(row | {name: self._axes[name][at]})), None)
-            if fitting is None:
+            for at in np.argsort(-gain).tolist():
+                row[name] = self._least[name][at]
+                if self._possible(row):
+                    break
+            else:
                 return None
-            chosen[name] = fitting
+            chosen[name] = at
         return chosen
 
     def _given(self, chosen: Mapping[str, int]) -> int:
@@ -157,16 +159,48 @@ class Covering:
         """Return where the values of an axis are in ``_pairs``."""
         return slice(self._first[name], self._first[name] + len(self._axes[name]))
 
-    def _at(self, chosen: Mapping[str, int]) -> list[Any]:
-        """Return where the combinations of a row are in ``_pairs`` and in each of ``_triples``."""
-        places = [self._first[name] + at for name, at in chosen.items()]
-        return [np.ix_(places, places), *(tuple(chosen[name] for name in group) for group in self._triples)]
-
     def _all_possible(self, group: tuple[str, ...]) -> np.ndarray:
         """Return which combinations of the values of some axes can occur, as an array with an axis for each of them."""
         shape = tuple(len(self._axes[name]) for name in group)
-        fitting = [self._possible(self._row(dict(zip(group, at, strict=True)))) for at in np.ndindex(*shape)]
+        fitting = [self._possible(self._least_row(dict(zip(group, at, strict=True)))) for at in np.ndindex(*shape)]
         return np.asarray(fitting, dtype=bool).reshape(shape)
 
     def _row(self, chosen: Mapping[str, int]) -> Row:
         return {name: self._axes[name][at] for name, at in chosen.items()}
+
+    def _least_row(self, chosen: Mapping[str, int]) -> Row:
+        return {name: self._least[name][at] for name, at in chosen.items()}
+
+
+class Counted:
+    """The combinations that occurred in rows, of those that can occur."""
+
+    def __init__(
+        self,
+        places: Mapping[str, Mapping[Any, int]],
+        first: Mapping[str, int],
+        groups: Sequence[tuple[str, ...]],
+        can_occur: Sequence[np.ndarray],
+    ) -> None:
+        self._places, self._first, self._groups, self._can_occur = places, first, groups, can_occur
+        self._occurred = [np.zeros_like(can) for can in can_occur]
+
+    def add(self, row: Row) -> None:
+        """Count the combinations of a row; a value that the design does not have counts for nothing."""
+        chosen = {name: places[row[name]] for name, places in self._places.items() if row[name] in places}
+        for occurred, at in zip(self._occurred, _at(chosen, self._first, self._groups), strict=True):
+            occurred[at] = True
+
+    def shares(self) -> dict[str, tuple[int, int]]:
+        """Return how many pairs, and triples, occurred in the rows that were counted, and how many can occur."""
+        found = [occurred & can for occurred, can in zip(self._occurred, self._can_occur, strict=True)]
+        counts = ([int(x.sum()) for x in each] for each in (found, self._can_occur))
+        (pairs, *triples), (all_pairs, *all_triples) = counts
+        return {"pairs": (pairs // 2, all_pairs // 2), "triples": (sum(triples), sum(all_triples))}
+
+
+def _at(chosen: Mapping[str, int], first: Mapping[str, int], groups: Iterable[tuple[str, ...]]) -> list[Any]:
+    """Return where the combinations of some values are among all pairs, and among the triples of each group."""
+    places = [first[name] + at for name, at in chosen.items()]
+    whole = (tuple(chosen[name] for name in group) if all(name in chosen for name in group) else () for group in groups)
+    return [np.ix_(places, places), *(at or (slice(0),) for at in whole)]

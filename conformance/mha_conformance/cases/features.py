@@ -11,7 +11,7 @@ from mha_core.shared import STATE_FEATURES, contract
 
 from .attention_axes import PLAIN
 from .attention_problem import AttentionProblem, attention_problem
-from .covering import Row
+from .kinds import Row
 
 FEATURES: dict[str, Row] = {
     "causal": {"band": "causal"},

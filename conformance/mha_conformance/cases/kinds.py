@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from .covering import Row
-
+Row: TypeAlias = dict[str, Any]
+"""A value, or a kind of values, for each axis of a design."""
 _TRIES = 20
 
 
@@ -66,7 +66,12 @@ def some(name: str, *values: Any) -> Kind:
 
 def smallest(row: Mapping[str, Any]) -> Row:
     """Return a row with the value of each kind that makes the smallest problem."""
-    return {name: value.least if isinstance(value, Kind) else value for name, value in row.items()}
+    return {name: least_of(value) for name, value in row.items()}
+
+
+def least_of(value: Any) -> Any:
+    """Return the value of a kind that makes the smallest problem, or a value itself."""
+    return value.least if isinstance(value, Kind) else value
 
 
 def in_turn(rows: Iterable[Row], rng: np.random.Generator) -> Iterator[Row]:

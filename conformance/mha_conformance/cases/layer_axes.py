@@ -14,8 +14,7 @@ from mha_core.shared import contract
 
 from . import attention_axes
 from .attention_axes import LAYOUTS, PLAIN_BATCHES, batch_shape, options_fit
-from .covering import Row
-from .kinds import between, near, real, smallest, some
+from .kinds import Row, between, near, real, some
 
 LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
 """Operations of whole layers that a kernel may compute and the suite judges."""
@@ -124,17 +123,17 @@ def keys_of(row: Row) -> int:
 
 
 def possible(row: Row) -> bool:
-    """Return whether a call can have all of these values; axes that have no value yet do not count."""
-    context, least = row.get("context", "none") != "none", smallest(row)
+    """Return whether a call can have all of these values, kinds by their least; axes that have no value do not count."""
+    context = row.get("context", "none") != "none"
     if context and row.get("rotary", "none") != "none":
         return False
     if not context and "context" in row and row.get("context batch", "the same") != "the same":
         return False
-    if row.get("rotary", "none") != "none" and (_beyond_tables(row) or least.get("head_dim", 4) % 4):
+    if row.get("rotary", "none") != "none" and (_beyond_tables(row) or row.get("head_dim", 4) % 4):
         return False  # positions that the tables lack, or heads without pairs of features
-    if any(row.get(norm, "none") != "none" for norm in _HEAD_NORMS) and least.get("head_dim", 4) < 4:
+    if any(row.get(norm, "none") != "none" for norm in _HEAD_NORMS) and row.get("head_dim", 4) < 4:
         return False  # of one or two features, normalized, only signs are left
-    return options_fit(row, context) and _products(least) <= 1
+    return options_fit(row, context) and _products(row) <= 1
 
 
 def _products(row: Row) -> float:
@@ -149,5 +148,5 @@ def _products(row: Row) -> float:
 
 def _beyond_tables(row: Row) -> bool:
     """Return whether rotary tables of a few positions lack that of the first query."""
-    offset = smallest(row).get("offset", 0)
+    offset = row.get("offset", 0)
     return isinstance(offset, int) and not 0 <= offset <= 70

@@ -14,7 +14,7 @@ from ..oracle.attention import Floats
 from ..oracle.layers import Layers, bounded
 from ..oracle.steps import Named
 from .attention_axes import LAYOUTS
-from .covering import Row
+from .kinds import Row
 from .layer_axes import axes_of_layer
 from .layer_problem import LayerProblem, layer_problem
 from .problem import Bounded

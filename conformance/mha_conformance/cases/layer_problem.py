@@ -15,7 +15,7 @@ from ..oracle.attention import Floats
 from ..oracle.layers import Layers, bounded
 from ..oracle.tolerance import compute_dtype
 from .attention_axes import LAYOUTS, batch_shape
-from .covering import Row
+from .kinds import Row
 from .layer_axes import BIASES, PLAIN, keys_of
 from .options import Options, heads_of, options_of
 from .problem import Bounded, Problem

@@ -21,7 +21,7 @@ from mha_core.shared import Bias
 from ..oracle.attention import Floats
 from . import masks
 from .attention_axes import FAR, batch_shape
-from .covering import Row
+from .kinds import Row
 from .masks import WrittenMask
 
 Arrays = Mapping[str, Any]

@@ -14,8 +14,7 @@ from ..oracle.attention import Floats
 from ..oracle.attention_gradients import Bounded
 from .attention_axes import LAYOUTS
 from .attention_problem import repeated
-from .covering import Row
-from .kinds import between
+from .kinds import Row, between
 from .pieces import NAMES, PIECES, PieceProblem, axes_of_piece, piece_problem
 
 DIFFERENTIABLE = (*PIECES, "embedding")
@@ -30,7 +29,7 @@ class PieceGradientProblem(PieceProblem):
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         _, pullback = mha.vjp(getattr(mha, self.op), *self.arguments(arrays), **self.options)
         gradients = dict(zip(NAMES[self.op], pullback(arrays["d"]), strict=True))
-        wanted = {name.partition(" d_")[2] for name in self.exact(self.floats)}
+        wanted = self.floats.keys() - {"d", "cos", "sin"}
         more = sorted(name for name, x in gradients.items() if x is not None and name not in wanted)
         assert not more, f"{self.op} returned gradients of {', '.join(more)}, which have none"
         return {f"{self.op}_vjp d_{name}": x for name, x in gradients.items() if x is not None}
@@ -60,7 +59,7 @@ def piece_gradient_problem(op: str, row: Row, rng: np.random.Generator) -> Piece
     else:
         piece = piece_problem(op, row, rng)
         floats, others, options = piece.floats, {}, piece.options
-        shape = piece.exact(floats)[op].shape
+        shape = (*floats["x"].shape[:-1], floats["w"].shape[-1]) if op == "linear" else floats["x"].shape
     floats["d"] = rng.normal(size=shape) * row["towards"]
     problem = PieceGradientProblem(row, floats, others, op=op, options=options)
     floats["d"] = repeated(floats["d"], problem.layout("d")[1])

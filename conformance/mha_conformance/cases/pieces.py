@@ -22,8 +22,7 @@ from ..oracle.magnitudes import MAGNITUDES
 from ..oracle.tolerance import UNIT_ROUNDOFF, least
 from .attention_axes import LAYOUTS
 from .attention_problem import repeated
-from .covering import Row
-from .kinds import Kind, between, near, real, smallest, some
+from .kinds import Kind, Row, between, near, real, some
 from .problem import Bounded, Problem
 
 PIECES = ("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary")
@@ -78,8 +77,7 @@ def axes_of_piece(op: str) -> dict[str, list[Any]]:
 
 
 def possible(row: Row) -> bool:
-    """Return whether a call can have all of these values; axes that have no value yet do not count."""
-    row = smallest(row)
+    """Return whether a call can have all of these values, kinds by their least; axes that have no value do not count."""
     width = row.get("width", 1)
     if "half" in row and row["half"] == "some" and row.get("width", 4) < 4:
         return False

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..oracle.attention import Floats
-from .covering import Row
+from .kinds import Row
 
 Bounded = tuple[Floats, Floats]
 """An exact array, and a bound on the error of each element."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .attention_problem import ARGUMENTS, AttentionProblem
-from .covering import Row
+from .kinds import Row
 from .masks import WrittenMask, literal, random_mask
 from .options import Options
 

@@ -13,8 +13,7 @@ from ..oracle.attention import Floats
 from ..oracle.updates import adamw_update
 from . import pieces
 from .attention_axes import LAYOUTS
-from .covering import Row
-from .kinds import below_one, between, real
+from .kinds import Row, below_one, between, real
 from .problem import Bounded, Problem
 
 SETTINGS: dict[str, list[Any]] = {

@@ -15,8 +15,7 @@ from ..oracle.attention import Floats, attention
 from . import attention_axes
 from .attention_axes import PLAIN_BATCHES, resolved, shared_batch
 from .attention_problem import AttentionProblem, attention_problem
-from .covering import Row
-from .kinds import Kind, some
+from .kinds import Kind, Row, some
 from .problem import Bounded
 
 TRIPLES_OF_WEIGHTS = (("rows", "cols", "lse"), ("rows", "queries", "band"), ("cols", "keys", "band"), ("cols", "sink", "lse"))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import combinations, islice
+from functools import cache, partial
+from itertools import chain, combinations, islice
 from typing import Any
+from zlib import crc32
 
 import numpy as np
+
+from mha_core.shared import ALGEBRA, FEATURES, registry
 
 from ..cases import attention_axes, layer_axes, pieces, updates
 from ..cases import attention_gradients as gradients
 from ..cases.attention_problem import attention_problem
-from ..cases.covering import Covering, Row
-from ..cases.kinds import in_turn, values_of
+from ..cases.covering import Counted, Covering
+from ..cases.kinds import Row, in_turn, least_of, smallest, values_of
 from ..cases.layer_gradients import TRIPLES, axes_of_layer_gradients, layer_gradient_problem
 from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
@@ -24,10 +27,13 @@ from ..cases.weights import TRIPLES_OF_WEIGHTS, axes_of_weights, weights_problem
 from ..report.evidence import COVERED, RUNS, evidence
 from .held import Judge, KernelJudge, noted
 
+HALF = ("float16", "bfloat16")
 REFUSALS = 60
 """A kernel that refuses as many problems, and computes none, refuses all: it may be for another device."""
 FLOOR = 30
 """The fewest problems that a kernel must compute, if it does not refuse them."""
+BESIDE_KERNELS = 1 / 3
+"""The part of a design that a quick run judges the algebra on, where the backend has kernels, which compute most calls."""
 REUSED = 0.3
 """The share of problems whose numbers are put into arrays that were used before."""
 
@@ -96,10 +102,33 @@ def design_of(
     more: further axes, or others in place of the same names.
     """
     design = DESIGNS[op]
-    axes = design.axes(features, dtype in ("float16", "bfloat16"))
+    axes = design.axes(features, dtype in HALF)
     triples = combinations(axes, 3) if design.triples is None else design.triples
     given = {**axes, **(more or {})}
     return Covering(given, rng, possible=design.possible, triples=() if quick else triples, plain=layer_axes.PLAIN)
+
+
+@cache
+def whole_design(op: str, half: bool, quick: bool, seed: int) -> tuple[Covering, list[Row]]:
+    """Return the covering design of an operation with every feature, and its rows, which all kernels share."""
+    rng = np.random.default_rng([seed, crc32(op.encode())])
+    design = design_of(op, FEATURES.get(op, ()), "float16" if half else "float32", rng, quick=quick)
+    return design, [*in_turn(design, rng)]
+
+
+def within(row: Row, axes: Mapping[str, Sequence[Any]], possible: Callable[[Row], bool], at: int) -> Row:
+    """Return a row with values of these axes in place of others: of those that are possible, another for each ``at``.
+
+    A covering design stays one if this is done to all of its rows.
+    """
+    fitting = smallest(row)
+    kept = dict(row)
+    for name, values in axes.items():
+        if row[name] not in values:
+            in_order = (values[(at + step) % len(values)] for step in range(len(values)))
+            kept[name] = next((value for value in in_order if possible(fitting | {name: least_of(value)})), values[0])
+            fitting[name] = least_of(kept[name])
+    return kept
 
 
 def drawn(op: str, row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Problem:
@@ -114,39 +143,38 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str], *,
     """Judge a kernel that declares these features, or the algebra, on the problems of a covering design, or on a part of them.
 
     Random problems follow if the kernel has refused so many that it computed fewer than ``FLOOR``. It ends early when the first
-    problems were all refused. A failure has a note that describes the problem.
+    problems were all refused. A failure has a note that describes the problem. All kernels get the same problems, as far as
+    their features allow.
     """
-    of_kernel, dtype, rng = judge.of(op, kernel), judge.dtype, judge.rng
-    design = design_of(op, features, dtype, rng, quick=judge.quick)
-    for row in in_turn(rows_of(design, part * judge.part, lambda: of_kernel.computed >= FLOOR), rng):
+    of_kernel, half, possible = judge.of(op, kernel), judge.dtype in HALF, DESIGNS[op].possible
+    design, rows = whole_design(op, half, judge.quick, judge.seed)
+    if judge.quick and kernel == ALGEBRA and registry().kernels.get((judge.name, op)):
+        part = min(part, BESIDE_KERNELS)
+    rows, axes = rows[: math.ceil(part * judge.part * len(rows))], DESIGNS[op].axes(features, half)
+    counted, seed = design.counted(axes), [judge.seed, crc32(f"{op} {judge.dtype}".encode())]
+    for at, row in enumerate(chain(rows, islice(design.random(np.random.default_rng(seed)), len(rows)))):
+        if at >= len(rows) and of_kernel.computed >= FLOOR:
+            break
         if not of_kernel.computed and sum(of_kernel.refused.values()) >= REFUSALS:
             break
-        seed = int(rng.integers(2**32))
-        problem, *other = (drawn(op, row, np.random.default_rng(seed), rng) for _ in range(2 if rng.random() < REUSED else 1))
+        row, rng = within(row, axes, possible, at), np.random.default_rng([*seed, at])
+        structure = int(rng.integers(2**32))
+        problem, *other = (
+            drawn(op, row, np.random.default_rng(structure), rng) for _ in range(2 if rng.random() < REUSED else 1)
+        )
         with noted(f"the problem: {problem}"):
             if of_kernel.judge(problem, *other):
-                design.count(row)
-    evidence.add(COVERED, (f"{op} by {kernel}", dtype), counts_of(of_kernel, design))
+                counted.add(row)
+    evidence.add(COVERED, (f"{op} by {kernel}", judge.dtype), counts_of(of_kernel, counted))
     evidence.add(RUNS, (op, kernel), of_kernel.computed)
     return of_kernel
 
 
-def rows_of(design: Covering, part: float, enough: Callable[[], bool]) -> Iterator[Row]:
-    """Yield a part of the rows of a design, and then as many random ones at most, until there are enough."""
-    rows = [*design]
-    rows = rows[: math.ceil(part * len(rows))]
-    yield from rows
-    for row in islice(design.random(), len(rows)):
-        if enough():
-            return
-        yield row
-
-
-def counts_of(judge: KernelJudge, design: Covering) -> dict[str, int]:
+def counts_of(judge: KernelJudge, counted: Counted) -> dict[str, int]:
     """Return what a certificate says of a design: problems computed and refused, the floor, and pairs and triples, of all."""
     return {
         "problems": judge.computed,
         "refused": sum(judge.refused.values()),
         "floor": FLOOR,
-        **{f"{name}{of}": n for name, both in design.shares().items() for of, n in zip(("", "_of"), both, strict=True)},
+        **{f"{name}{of}": n for name, both in counted.shares().items() for of, n in zip(("", "_of"), both, strict=True)},
     }

@@ -63,6 +63,7 @@ def judge_transform(
     given = DESIGNS[op].axes(features, judge.dtype in ("float16", "bfloat16"))
     more = {name: values for name, values in _SMOOTH.items() if name in given} | {"inputs": ("all", "first", "rest", "one")}
     design = design_of(op, features, judge.dtype, judge.rng, more=more)
+    counted = design.counted()
     of_kernel = judge.of(op, kernel)
     most = math.ceil(judge.part * (QUICK_PROBLEMS if judge.quick else PROBLEMS))
     for row in islice(design, most):
@@ -73,10 +74,10 @@ def judge_transform(
             with noted(f"the problem: {problems[0]}"):
                 judged(of_kernel, apply, problems)
             of_kernel.computed += 1
-            design.count(row)
+            counted.add(row)
         except mha.KernelUnsupported as error:
             of_kernel.refuse(error)
-    evidence.add(COVERED, (f"{transform} of {op} by {kernel}", judge.dtype), counts_of(of_kernel, design))
+    evidence.add(COVERED, (f"{transform} of {op} by {kernel}", judge.dtype), counts_of(of_kernel, counted))
     return of_kernel
 
 

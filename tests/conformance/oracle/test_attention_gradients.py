@@ -52,7 +52,7 @@ def problems(count, seed, **more):
     rng = np.random.default_rng(seed)
     more = {"room": ("small",), "values": (1.0,), "wanted": ("query, key, value",), "state": ("its own",), **more}
     design = design_of(OP, FEATURES[OP], "float64", rng, more=more)
-    for row in islice(chain(design, design.random()), count):
+    for row in islice(chain(design, design.random(rng)), count):
         yield drawn(OP, row, np.random.default_rng(rng.integers(2**32)), rng)
 
 
@@ -117,7 +117,7 @@ def judged(cls, most):
     with registered(GradientPlugin(cls)):
         judge = judge_of(backend, "float32", rng).of(OP, NAME)
         design = design_of(OP, FEATURES[OP], "float32", rng, more={"room": ("small",)})
-        for count, row in enumerate(islice(chain(design, design.random()), most), 1):
+        for count, row in enumerate(islice(chain(design, design.random(rng)), most), 1):
             problem = drawn(OP, row, np.random.default_rng(int(rng.integers(2**32))), rng)
             try:
                 judge.judge(problem)

@@ -43,7 +43,7 @@ def complex_piece(op, arrays, options):
 def test_the_gradients_of_pieces_equal_complex_step_derivatives(op):
     rng = np.random.default_rng(6)
     design = design_of(f"{op}_vjp", (), "float64", rng, more={"room": ("small",)})
-    few = (row for row in chain(design, design.random()) if "many" not in str(row["rows"]))
+    few = (row for row in chain(design, design.random(rng)) if "many" not in str(row["rows"]))
     for row in islice(few, 40):
         problem = drawn(f"{op}_vjp", row, rng, rng)
         gradients = piece_gradients.GRADIENTS[op](

@@ -26,7 +26,7 @@ def problems(op, dtype, rng):
     """Yield problems of a kernel that declares every feature, small ones first."""
     for small in (True, False):
         design = design_of(op, HANDLES[op], dtype, rng, more={"room": ("small",)} if small else None)
-        for row in islice(chain(design, design.random()), PROBLEMS):
+        for row in islice(chain(design, design.random(rng)), PROBLEMS):
             yield drawn(op, row, np.random.default_rng(int(rng.integers(2**32))), rng)
 
 
