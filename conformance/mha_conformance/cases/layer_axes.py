@@ -18,9 +18,9 @@ from .kinds import Row, between, near, real, some
 
 LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
 """Operations of whole layers that a kernel may compute and the suite judges."""
-_HEAD_NORMS = ("norm_q", "norm_k")
-_POST_NORMS = ("post_norm_1", "post_norm_2")
-PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context", *_HEAD_NORMS, *_POST_NORMS), "none")
+HEAD_NORMS = ("norm_q", "norm_k")
+POST_NORMS = ("post_norm_1", "post_norm_2")
+PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context", *HEAD_NORMS, *POST_NORMS), "none")
 """The values of options that are not given."""
 TRIPLES = (
     *(("queries", "d_model", "d_ff"), ("activation", "gate", "b of network"), ("kv_heads", "groups", "head_dim")),
@@ -59,7 +59,8 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
         axes |= {"keys": [0, *_LENGTHS], "context": contexts, "d_out": list(_WIDTHS), "d_model": list(_WIDTHS)}
         axes["context batch"] = ["the same", "none"] if "context" in has else ["the same"]
         rotary = {"rotary"} <= has
-        axes |= {norm: ["none"] + ["RMSNorm", "LayerNorm"] * (norm in has) for norm in _HEAD_NORMS}
+        axes |= {norm: ["none"] + ["RMSNorm", "LayerNorm"] * (norm in has) for norm in HEAD_NORMS}
+        axes |= {f"eps of {norm}": list(_EPS) if norm in has else [1e-5] for norm in HEAD_NORMS}
         return axes | _heads(grouped="grouped_query" in has, biases=BIASES, rotary=rotary, interleaved=rotary)
     activations = _declared("feed_forward.activation", has)
     network = _network(activations, gate="feed_forward.w_g" in has, gate_bias="feed_forward.b_g" in has)
@@ -74,8 +75,10 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
         axes[norm] = _declared(norm, has)
         axes[f"parts of {norm}"] = ["both", "weight", "bias", "none"]
         axes[f"eps of {norm}"] = list(_EPS)
-    axes |= {norm: ["none", *_declared(f"attention.{norm}", has)] for norm in _HEAD_NORMS}
-    axes |= {norm: ["none", *_declared(norm, has)] for norm in _POST_NORMS}
+    axes |= {norm: ["none", *_declared(f"attention.{norm}", has)] for norm in HEAD_NORMS}
+    axes |= {norm: ["none", *_declared(norm, has)] for norm in POST_NORMS}
+    for norm in (*HEAD_NORMS, *POST_NORMS):
+        axes[f"eps of {norm}"] = list(_EPS) if len(axes[norm]) > 1 else [1e-5]
     axes["dropout"] = ["none", *(["attention", "feed_forward", "both"] if "dropout" in has else [])]
     axes["norm_first"] = [False, *([True] if "norm_first" in has else [])]
     # of two features, normalized, only signs are left, which rounding may turn
@@ -131,7 +134,7 @@ def possible(row: Row) -> bool:
         return False
     if row.get("rotary", "none") != "none" and (_beyond_tables(row) or row.get("head_dim", 4) % 4):
         return False  # positions that the tables lack, or heads without pairs of features
-    if any(row.get(norm, "none") != "none" for norm in _HEAD_NORMS) and row.get("head_dim", 4) < 4:
+    if any(row.get(norm, "none") != "none" for norm in HEAD_NORMS) and row.get("head_dim", 4) < 4:
         return False  # of one or two features, normalized, only signs are left
     return options_fit(row, context) and _products(row) <= 1
 

@@ -109,7 +109,7 @@ def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generato
     shape = {"array": batch_shape(row), "array of one": (1,) * len(batch_shape(row))}.get(row["offset"])
     made, offset = Options(row), row["offset"]
     if shape is not None:
-        furthest = row.get("furthest offset", (4, 70, 70_000)[structure.integers(3)])
+        furthest = row.get("furthest offset", (4, 4, 70, 70_000)[structure.integers(4)])
         offset = made.others["query_offset"] = rng.integers(row.get("lowest offset", -3), furthest, size=shape)
     elif offset != "none":
         made.offset = offset
@@ -148,6 +148,7 @@ def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random
         add(masks.packed(_packed(row, structure)))
     if row["array"] != "none":
         allowed = rng.random(_array_shape(row["array"], row)) < 0.6
+        allowed[(..., *(slice(0, 1),) * allowed.ndim)] = True  # of few pairs, else often none
         if row["array"] == "tiles":
             _clear_tiles(allowed)
         elif row["array"] == "without the first query":
@@ -158,9 +159,12 @@ def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random
     elif row["term"] == "not":
         add(~masks.band(q, k, -int(structure.integers(0, 40)), int(structure.integers(0, 40))))
     elif row["term"] == "chunks":
-        add(masks.chunks(q, k, int(structure.integers(1, 80))))
+        far = made.offset if made.offset is not None and made.offset >= FAR else 0  # as wide as the keys are far
+        add(masks.chunks(q, k, far + int(structure.integers(1, 80))))
     elif row["term"] == "segments":
-        add(masks.segments(*(rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))))
+        of_queries, of_keys = (rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))
+        of_keys[..., :1] = of_queries[..., :1] if row["queries"] else 0
+        add(masks.segments(of_queries, of_keys))
 
 
 def _near_the_keys(low: int | None, high: int | None, offset: int | None) -> tuple[int | None, int | None]:
@@ -176,7 +180,7 @@ def _lengths(row: Row, structure: np.random.Generator, rng: np.random.Generator)
     lengths = rng.integers(min(1, keys), keys + 1, size=(1,) * len(shape) if kind == "array of one" else shape)
     if kind != "array of one":
         lengths.flat[0] = keys
-    if kind == "array with 0":
+    if kind == "array with 0" and (lengths.size > 1 or structure.random() < 0.2):
         lengths.flat[-1] = 0
     return lengths
 

@@ -17,6 +17,7 @@ import numpy as np
 
 import mha_core as mha
 
+from ..cases.layer_axes import HEAD_NORMS, POST_NORMS
 from ..cases.problem import Problem
 from ..oracle import tolerance
 from ..report.evidence import COVERED, evidence
@@ -40,7 +41,7 @@ _SMOOTH: dict[str, tuple[Any, ...]] = {
     "spread": (1.0, 1e-3),
     "infinite": (False,),
     "mean": (0.0,),
-    **dict.fromkeys(("eps", "eps of norm_1", "eps of norm_2"), (1e-5, 0.5)),
+    **dict.fromkeys(("eps", *(f"eps of {name}" for name in ("norm_1", "norm_2", *HEAD_NORMS, *POST_NORMS))), (1e-5, 0.5)),
     "d_model": (20, 65),
     "outputs": (1, 17),
     "d_ff": (24,),

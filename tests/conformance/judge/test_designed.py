@@ -105,13 +105,23 @@ def _weights_of_an_earlier_call(layer, x, _kept={}, **options):  # noqa: B006
     return earlier(x, **options)
 
 
+def _with_eps(norm, other):
+    """Return a norm with the eps of another; itself if one of them has none."""
+    return replace(norm, eps=other.eps) if hasattr(norm, "eps") and hasattr(other, "eps") else norm
+
+
 def changed(change):
     """Return a kernel that computes another layer than it is given."""
     return lambda layer, x, **options: change(layer)(x, **options)
 
 
 WRONG_LAYERS = {
-    "eps of the first norm": changed(lambda layer: replace(layer, norm_2=replace(layer.norm_2, eps=layer.norm_1.eps))),
+    "eps of the first norm": changed(lambda layer: replace(layer, norm_2=_with_eps(layer.norm_2, layer.norm_1))),
+    "eps of the keys' norm": changed(
+        lambda layer: replace(
+            layer, attention=replace(layer.attention, norm_q=_with_eps(layer.attention.norm_q, layer.attention.norm_k))
+        )
+    ),
     "no bias of values": changed(lambda layer: replace(layer, attention=replace(layer.attention, b_v=None))),
     "no norm of queries": changed(lambda layer: replace(layer, attention=replace(layer.attention, norm_q=None))),
     "no norm after the network": changed(lambda layer: replace(layer, post_norm_2=None)),
