@@ -74,16 +74,23 @@ def least_of(value: Any) -> Any:
     return value.least if isinstance(value, Kind) else value
 
 
-def in_turn(rows: Iterable[Row], rng: np.random.Generator) -> Iterator[Row]:
-    """Yield rows in which a kind of few values takes each of them in turn, in random orders, so that no seed leaves one out."""
+def in_turn(rows: Iterable[Row], rng: np.random.Generator, possible: Callable[[Row], bool]) -> Iterator[Row]:
+    """Yield rows in which a kind of few values takes each of them in turn, in random orders, so that no seed leaves one out.
+
+    A value that is too large for a row waits for the next.
+    """
     left: dict[tuple[str, Kind], list[Any]] = {}
     for row in rows:
-        taken = dict(row)
+        taken, least = dict(row), smallest(row)
         for name, kind in row.items():
             if isinstance(kind, Kind) and kind.all:
                 waiting = left.setdefault((name, kind), [])
-                waiting += [] if waiting else [kind.all[at] for at in rng.permutation(len(kind.all))]
-                taken[name] = replace(kind, draw=partial(_same, waiting.pop()))
+                if len(waiting) < len(kind.all):
+                    waiting += [kind.all[at] for at in rng.permutation(len(kind.all))]
+                at = next((at for at, value in enumerate(waiting) if possible(least | {name: value})), None)
+                if at is not None:
+                    least[name] = value = waiting.pop(at)
+                    taken[name] = replace(kind, draw=partial(_same, value), least=value)
         yield taken
 
 

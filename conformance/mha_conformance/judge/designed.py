@@ -113,7 +113,7 @@ def whole_design(op: str, half: bool, quick: bool, seed: int) -> tuple[Covering,
     """Return the covering design of an operation with every feature, and its rows, which all kernels share."""
     rng = np.random.default_rng([seed, crc32(op.encode())])
     design = design_of(op, FEATURES.get(op, ()), "float16" if half else "float32", rng, quick=quick)
-    return design, [*in_turn(design, rng)]
+    return design, [*in_turn(design, rng, DESIGNS[op].possible)]
 
 
 def within(row: Row, axes: Mapping[str, Sequence[Any]], possible: Callable[[Row], bool], at: int) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -16,8 +16,14 @@ import mha_core as mha
 from ..backend import BackendUnderTest
 from ..cases.problem import Problem
 from ..oracle import tolerance
+from ..probes.watched import watched
 from ..report.sections import REFUSED_EVERY_CALL
 from .layouts import WRITABLE, laid_out
+
+WATCHED = 6
+"""The number of calls of each kernel in which the arguments are watched while they run."""
+SMALL = 2**14
+"""The bytes of all arguments of such a call, at most."""
 
 
 @contextmanager
@@ -123,6 +129,8 @@ class KernelJudge(Judge):
     refused: dict[str, int] = field(default_factory=dict)
     """Number of refused calls by the reason that the kernel gave."""
     computed: int = 0
+    watched: int = 0
+    """Number of calls in which arguments were watched while they ran."""
     last: Called | None = None
 
     def judge(self, problem: Problem, other: Problem | None = None) -> bool:
@@ -152,7 +160,8 @@ class KernelJudge(Judge):
             problem = other
         with self.unchanged(arrays):
             try:
-                results = compute()
+                with self._watching(arrays):
+                    results = compute()
             except mha.KernelUnsupported as error:
                 self.refuse(error)
                 return False
@@ -176,6 +185,14 @@ class KernelJudge(Judge):
         if self.refused and not self.computed:
             pytest.skip(f"{REFUSED_EVERY_CALL}: {'; '.join(sorted(self.refused))}")
         assert self.computed, "the kernel computed no problem"
+
+    def _watching(self, arrays: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Return a context in which the arguments of the first small calls are watched, where they are host memory."""
+        views = {name: self.loaded.to_numpy(x) for name, x in arrays.items()} if self.watched < WATCHED else {}
+        if not views or sum(x.nbytes for x in views.values()) > SMALL or self.on_host is not True:
+            return nullcontext()
+        self.watched += 1
+        return watched(views)
 
     def _can_write(self, problem: Problem, names: Iterable[str]) -> bool:
         return self.writes and all(problem.layout(name)[0] in WRITABLE for name in names)

@@ -43,13 +43,20 @@ def test_few_values_are_taken_in_turn_on_each_axis():
     """Drawn by chance, one of nine is missing from ten rows in nearly every design."""
     kinds = {"queries": near(128, 256, 512), "keys": near(128, 256, 512), "width": between(1, 3), "band": "none"}
     rng = np.random.default_rng(0)
-    rows = [values_of(row, rng, lambda values: True) for row in in_turn([kinds] * 18, rng)]
+    rows = [values_of(row, rng, lambda values: True) for row in in_turn([kinds] * 18, rng, lambda row: True)]
     for name in ("queries", "keys"):
         assert (
             sorted(row[name] for row in rows[:9]) == sorted(row[name] for row in rows[9:]) == sorted({*near(128, 256, 512).all})
         )
     assert any(row["queries"] != row["keys"] for row in rows), "each axis has an order of its own"
-    assert all(row == kinds for row in in_turn([kinds], rng)), "a design still knows the kinds"
+    assert all(row == kinds for row in in_turn([kinds], rng, lambda row: True)), "a design still knows the kinds"
+
+
+def test_a_value_that_is_too_large_for_a_row_waits_for_the_next():
+    rows = [{"keys": near(16, 64), "room": room} for room in (20, 100) * 6]
+    taken = [*in_turn(rows, np.random.default_rng(1), lambda row: row["keys"] <= row["room"])]
+    keys = [smallest(row)["keys"] for row in taken]
+    assert max(keys[::2]) <= 17 and {*keys} == {15, 16, 17, 63, 64, 65}
 
 
 def test_values_of_a_row_are_possible_together():

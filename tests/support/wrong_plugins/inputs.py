@@ -1,5 +1,7 @@
 """Kernels that write to their inputs, misread their memory layout, or return another kind of array."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from mha_core.algebra.attention import attention_state as right_strict
@@ -14,6 +16,16 @@ def writes_to_the_query(p):
     if p.query.flags.writeable:
         p.query[...] *= 1.0 + 2.0**-10
     return right(p)
+
+
+def scales_the_query_and_back(p):
+    """Scale the query in place, by 2, and restore it after the call."""
+    if not p.query.flags.writeable:
+        return right(p)
+    p.query[...] *= 2.0
+    result = right(replace(p, scale=p.scale / 2))
+    p.query[...] /= 2.0
+    return result
 
 
 @changed
