@@ -82,6 +82,15 @@ def device_of(x: Array) -> Any:
     return getattr(x, "device", None)
 
 
+def in_host_memory(x: Array) -> bool:
+    """Return whether an array is in host memory, by DLPack; False for one without memory, as on torch's meta device."""
+    ask = getattr(x, "__dlpack_device__", None)
+    try:
+        return ask is not None and int(ask()[0]) == 1  # kDLCPU
+    except (BufferError, ValueError):
+        return False
+
+
 def device_name(x: Array) -> str:
     """Return the name of an array's device; "" for one without."""
     device = device_of(x)

@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any
 
 from ..algebra import attention as algebra
-from ..algebra.arrays import Array, compute_dtype
+from ..algebra.arrays import Array, compute_dtype, in_host_memory
 from ..algebra.biases import Bias, as_bias
 from ..algebra.dropout import WeightDropout
 from ..algebra.expressions import Mask, as_mask
 from ..algebra.grid import check_aligned, check_integers
+from ..algebra.independence import has_nan, independent_rows
 from ..algebra.problem import AttentionProblem, scores_shape
 from ..algebra.state import AttentionState
 from ..algebra.structure import structure_of
@@ -25,7 +26,7 @@ from ..autodiff.recorded import Recorded
 from ..dispatch.advice import cast
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import NO_DEMANDS, Demands
-from ..dispatch.contract import Call
+from ..dispatch.contract import STATE_FEATURES, Call
 from ..dispatch.kernels import Decision, decide, describe
 from ..dispatch.selection import backend_of, check_floating, check_same_device
 from . import check
@@ -180,11 +181,17 @@ def _plan(
     fill: Callable[..., AttentionProblem]
     fill, unchanged = template(p, *arrays_with_head_axis) if kept else (lambda *_, **__: p, False)
     prepared = decision.prepared(p) if kept and decision.prepared is not None else None
-    by_algebra = shield(algebra.attention_state)
+    by_algebra = shield(algebra.attention_state if not hasattr(backend.xp, "errstate") else _without_warnings)
     run = by_algebra if decision.run is None else shield(decision.run)
     if prepared is not None:
         prepared = shield(prepared)
         run = partial(_run_prepared, prepared)
+    direct = prepared if unchanged else None
+    if _finds_nan(p):
+        again = partial(independent_rows, attend=by_algebra)
+        if direct is not None:
+            direct = _independent(backend, direct, lambda *arrays: again(fill(*arrays[:3], sink=arrays[3])))
+        run, by_algebra = (_independent(backend, function, again) for function in (run, by_algebra))
     without_heads = all(x.ndim == 2 for x in arrays_with_head_axis)
     placeholder = partial(_placeholder, backend)
     if without_heads:
@@ -206,7 +213,31 @@ def _plan(
             empty=partial(placeholder, p),
         )
 
-    return Plan(prepared if prepared is not None and unchanged else compute, bind)
+    return Plan(compute if direct is None else direct, bind)
+
+
+def _finds_nan(p: AttentionProblem) -> bool:
+    """Return whether NaN is looked for in the result: some queries see fewer keys than others, and reading it waits for nobody.
+
+    On a GPU it would wait for the device; in a traced function, and under vmap, there is nothing to read.
+    """
+    return bool(p.structure.features) and not p.asked & STATE_FEATURES - {"gradient"} and in_host_memory(p.query)
+
+
+def _without_warnings(p: AttentionProblem) -> AttentionState:
+    """NaN and infinity in, NaN and infinity out: NumPy would warn of inf - inf."""
+    with p.xp.errstate(all="ignore"):
+        return algebra.attention_state(p)
+
+
+def _independent(backend: LoadedBackend, run: Callable[..., Any], again: Callable[..., AttentionState]) -> Callable[..., Any]:
+    """Return a function that computes attention by ``run``, and if the result has NaN, once more by ``again``."""
+
+    def computed(*arguments: Any) -> Any:
+        state = run(*arguments)
+        return again(*arguments) if isinstance(state, AttentionState) and has_nan(backend.xp, state.out) else state
+
+    return computed
 
 
 def _run_prepared(prepared: Callable[..., AttentionState], p: AttentionProblem) -> AttentionState:

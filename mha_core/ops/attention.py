@@ -46,7 +46,8 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     -------
     array (..., H, L, E)
         Has the query's library, device and dtype; 0 for a query that sees no key. A key that no query may see does not affect
-        the result, whatever it contains. NaN in a value that some queries see may reach the others.
+        the result, whatever it contains. NaN and infinity reach only the queries that see them; on a GPU, and in a compiled or
+        mapped function, those in a value may reach others.
 
     Raises
     ------

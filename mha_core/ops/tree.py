@@ -25,7 +25,7 @@ def children(value: Any) -> dict[Any, Any] | None:
         return dict(value)
     if isinstance(value, tuple | list):
         return dict(enumerate(value))
-    names = _fields_of(type(value))
+    names = _fields_of(type(value))  # type: ignore[arg-type]
     return None if names is None else {name: getattr(value, name) for name in names}
 
 

@@ -1,0 +1,34 @@
+"""Rows of attention that are independent, also of NaN and infinity in values that other queries see.
+
+In the product of weights and values, a weight of 0 times NaN is NaN, which would reach queries that do not see the value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from .arrays import Array, Namespace
+from .problem import AttentionProblem
+from .state import AttentionState
+
+
+def has_nan(xp: Namespace, x: Array) -> bool:
+    """Return whether an array contains NaN."""
+    return 0 not in x.shape and math.isnan(float(xp.max(x)))
+
+
+def independent_rows(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:
+    """Return attention in which NaN and infinity in a value reach only the queries that give it a weight above 0.
+
+    ``attend`` computes attention with 0 in their place, and with two further values for each: 1 where it was +inf or NaN, and 1
+    where it was -inf or NaN. A query sees one if its result is above 0.
+    """
+    xp, width = p.xp, p.value.shape[-1]
+    nan = xp.isnan(p.value)
+    above, below = nan | (p.value == math.inf), nan | (p.value == -math.inf)
+    values = [xp.where(above | below, 0, p.value), *(xp.astype(x, p.value.dtype) for x in (above, below))]
+    out, lse = attend(p.with_arrays(p.query, p.key, xp.concat(values, axis=-1)))
+    up, down = (out[..., at * width : (at + 1) * width] > 0 for at in (1, 2))
+    out = xp.where(up, math.inf, out[..., :width])
+    return AttentionState(xp.where(down, xp.where(up, math.nan, xp.full_like(out, -math.inf)), out), lse)

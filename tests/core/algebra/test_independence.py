@@ -1,0 +1,48 @@
+"""NaN and infinity in what some queries see reach those and no others."""
+
+import numpy as np
+import pytest
+
+import mha_core as mha
+from mha_core.ops import attend
+
+BAD = pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+
+
+def arrays(rng, length):
+    return {name: rng.normal(size=(2, 3, length, 8)).astype(np.float32) for name in ("query", "key", "value")}
+
+
+@BAD
+@pytest.mark.parametrize("kernel", ["tiles", "algebra"])
+@pytest.mark.parametrize("where", ["key", "value"])
+def test_only_the_queries_that_see_it_are_reached(rng, bad, kernel, where):
+    """Also without a head axis, for lse, and where the key has a weight: a key of -inf may have none."""
+    given, at = arrays(rng, 40), 25
+    with mha.use_kernel("attention", kernel):
+        clean = mha.attention_state(**given, mask=mha.causal())
+        given[where][:, :, at, :4] = bad
+        out, lse = mha.attention_state(**given, mask=mha.causal())
+        flat = mha.scaled_dot_product_attention(**{name: x[0, 0] for name, x in given.items()}, mask=mha.causal())
+    np.testing.assert_allclose(out[..., :at, :], clean.out[..., :at, :], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(lse[..., :at], clean.lse[..., :at], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(flat, out[0, 0])
+    if where == "value":
+        np.testing.assert_array_equal(out[..., at:, :4], np.full_like(out[..., at:, :4], bad))
+        np.testing.assert_allclose(out[..., 4:], clean.out[..., 4:], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(lse, clean.lse, rtol=1e-5, atol=1e-6)
+
+
+def test_both_infinities_make_nan_for_a_query_that_sees_both(rng):
+    given = arrays(rng, 6)
+    given["value"][..., 1, 0], given["value"][..., 3, 0] = np.inf, -np.inf
+    out = mha.scaled_dot_product_attention(**given, mask=mha.causal())[..., 0]
+    assert np.isfinite(out[..., :1]).all() and np.isposinf(out[..., 1:3]).all() and np.isnan(out[..., 3:]).all()
+
+
+@pytest.mark.parametrize(("mask", "looks"), [(None, 0), (mha.causal(), 1), (mha.prefix(3), 0)])
+def test_nan_is_looked_for_only_where_some_queries_see_less(rng, monkeypatch, mask, looks):
+    seen = []
+    monkeypatch.setattr(attend, "has_nan", lambda xp, x: seen.append(x) or False)
+    mha.scaled_dot_product_attention(**arrays(rng, 7), mask=mask)
+    assert len(seen) == looks
