@@ -8,14 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from .arrays import Array, Namespace
 from .problem import AttentionProblem
 from .state import AttentionState
-
-
-def has_nan(xp: Namespace, x: Array) -> bool:
-    """Return whether an array contains NaN."""
-    return 0 not in x.shape and math.isnan(float(xp.max(x)))
 
 
 def independent_rows(p: AttentionProblem, attend: Callable[[AttentionProblem], AttentionState]) -> AttentionState:
@@ -30,5 +24,5 @@ def independent_rows(p: AttentionProblem, attend: Callable[[AttentionProblem], A
     values = [xp.where(above | below, 0, p.value), *(xp.astype(x, p.value.dtype) for x in (above, below))]
     out, lse = attend(p.with_arrays(p.query, p.key, xp.concat(values, axis=-1)))
     up, down = (out[..., at * width : (at + 1) * width] > 0 for at in (1, 2))
-    out = xp.where(up, math.inf, out[..., :width])
-    return AttentionState(xp.where(down, xp.where(up, math.nan, xp.full_like(out, -math.inf)), out), lse)
+    out = xp.where(down, -math.inf, xp.where(up, math.inf, out[..., :width]))
+    return AttentionState(xp.where(up & down, math.nan, out), lse)

@@ -282,3 +282,12 @@ def _qualified(cls: type) -> str:
 def _type_name(x: Any) -> str:
     cls = type(x)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def in_host_memory(x: Any) -> bool:
+    """Return whether an array is in host memory, by DLPack; False for one without memory, as on torch's meta device."""
+    ask = getattr(x, "__dlpack_device__", None)
+    try:
+        return ask is not None and int(ask()[0]) == 1  # kDLCPU
+    except (BufferError, ValueError):
+        return False

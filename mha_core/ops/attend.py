@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from ..algebra import attention as algebra
-from ..algebra.arrays import Array, compute_dtype, in_host_memory
+from ..algebra.arrays import Array, compute_dtype, has_nan
 from ..algebra.biases import Bias, as_bias
 from ..algebra.dropout import WeightDropout
 from ..algebra.expressions import Mask, as_mask
 from ..algebra.grid import check_aligned, check_integers
-from ..algebra.independence import has_nan, independent_rows
+from ..algebra.independence import independent_rows
 from ..algebra.problem import AttentionProblem, scores_shape
 from ..algebra.state import AttentionState
 from ..algebra.structure import structure_of
@@ -28,7 +28,7 @@ from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import NO_DEMANDS, Demands
 from ..dispatch.contract import STATE_FEATURES, Call
 from ..dispatch.kernels import Decision, decide, describe
-from ..dispatch.selection import backend_of, check_floating, check_same_device
+from ..dispatch.selection import backend_of, check_floating, check_same_device, in_host_memory
 from . import check
 from .operation import Operation, PendingCall, Plan, key_of
 from .options import unknown
@@ -181,7 +181,7 @@ def _plan(
     fill: Callable[..., AttentionProblem]
     fill, unchanged = template(p, *arrays_with_head_axis) if kept else (lambda *_, **__: p, False)
     prepared = decision.prepared(p) if kept and decision.prepared is not None else None
-    by_algebra = shield(algebra.attention_state if not hasattr(backend.xp, "errstate") else _without_warnings)
+    by_algebra = shield(_algebra(backend))
     run = by_algebra if decision.run is None else shield(decision.run)
     if prepared is not None:
         prepared = shield(prepared)
@@ -221,13 +221,22 @@ def _finds_nan(p: AttentionProblem) -> bool:
 
     On a GPU it would wait for the device; in a traced function, and under vmap, there is nothing to read.
     """
-    return bool(p.structure.features) and not p.asked & STATE_FEATURES - {"gradient"} and in_host_memory(p.query)
+    if not p.structure.features or p.asked & STATE_FEATURES - {"gradient"}:
+        return False
+    return all(x is None or in_host_memory(x) for x in (p.query, p.key, p.value, p.sink, *arrays_inside(p)))
 
 
-def _without_warnings(p: AttentionProblem) -> AttentionState:
-    """NaN and infinity in, NaN and infinity out: NumPy would warn of inf - inf."""
-    with p.xp.errstate(all="ignore"):
-        return algebra.attention_state(p)
+def _algebra(backend: LoadedBackend) -> Callable[[AttentionProblem], AttentionState]:
+    """Return the algebra, which gives infinity and NaN for infinity and NaN, where NumPy would also warn of inf - inf."""
+    errstate = getattr(backend.xp, "errstate", None)
+    if errstate is None:
+        return algebra.attention_state
+
+    def quiet(p: AttentionProblem) -> AttentionState:
+        with errstate(all="ignore"):
+            return algebra.attention_state(p)
+
+    return quiet
 
 
 def _independent(backend: LoadedBackend, run: Callable[..., Any], again: Callable[..., AttentionState]) -> Callable[..., Any]:

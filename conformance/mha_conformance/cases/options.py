@@ -148,7 +148,7 @@ def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random
         add(masks.packed(_packed(row, structure)))
     if row["array"] != "none":
         allowed = rng.random(_array_shape(row["array"], row)) < 0.6
-        allowed[(..., *(slice(0, 1),) * allowed.ndim)] = True  # of few pairs, else often none
+        allowed[tuple(slice(0, 1) for _ in allowed.shape)] = True  # of few pairs, else often none
         if row["array"] == "tiles":
             _clear_tiles(allowed)
         elif row["array"] == "without the first query":

@@ -100,6 +100,7 @@ ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, name
 
 
 LEFT_OUT = {
+    "mha_core.algebra.independence": "only calls whose result has NaN, which test_independence judges",
     "mha_core.algebra.losses": "no kernel: tests/core/algebra/test_losses.py compares it with torch and with differences",
     "mha_core.algebra.rounding": "bounds for verify, which no answer depends on",
     "mha_core.algebra.tiles": "integers alone, which test_tiles compares with a boolean matrix",

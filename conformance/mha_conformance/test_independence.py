@@ -1,0 +1,50 @@
+"""Promise 7: NaN and infinity reach only the results of the queries that see them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from .cases.features import problem_with
+from .judge.held import Judge
+from .oracle import tolerance
+from .probes.computed_by import ComputedBy
+
+SECTION = "promises"
+pytestmark = pytest.mark.promise(7)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+def test_7_nan_and_infinity_reach_only_the_queries_that_see_them(judge: Judge, attention_by: ComputedBy, where: str) -> None:
+    """In a query they reach its own results, in a key or value those of the queries that see it.
+
+    On a GPU, those in a value may reach others: the weight of 0 times NaN is NaN in a product, and looking for it would wait.
+    """
+    if where != "query" and judge.on_host is not True:
+        pytest.skip("the arrays are not in host memory")
+    features = {"query": {"causal", "sink"}, "key": {"causal", "array_mask"}, "value": {"causal", "array_mask"}}[where]
+    sizes, every = ((70,), (np.nan, np.inf)) if judge.quick else ((6, 70, 300), (np.nan, np.inf, -np.inf))
+    for length, feature, wrong in product(sizes, sorted(features & attention_by.handles), every):
+        problem = problem_with([feature, "lse"], judge.rng, length)
+        at = int(judge.rng.integers(1, length))
+        arrays, floats = judge.arrays(problem, poison=False)
+        expected = problem.expected(floats, judge.dtype, rounds_weights=judge.rounds_weights)
+        given = floats[where].copy()
+        given[..., at, : 1 if where == "value" else None] = wrong
+        got = problem.call({**arrays, where: judge.array(given)})
+        visible = np.broadcast_to(problem.settings.visible, problem.scores_shape)
+        reached = visible[..., at] if where != "query" else np.broadcast_to(np.arange(length) == at, visible.shape[:-1])
+        for name, (exact, bound) in expected.items():
+            y, of_name = judge.numpy(got[name]), reached
+            if name == "out":
+                of_name = np.broadcast_to(reached[..., None], exact.shape).copy()
+                of_name[..., 1 if where == "value" else exact.shape[-1] :] = False
+                assert where == "query" or not np.isnan(wrong) or np.isnan(y[of_name]).all(), (
+                    "NaN does not reach all that see it"
+                )
+            elif where == "value":
+                of_name = np.zeros_like(reached)
+            tolerance.assert_within(name, y[~of_name], exact[~of_name], bound[~of_name])
