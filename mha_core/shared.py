@@ -12,7 +12,7 @@ from .algebra.expressions import Mask
 from .algebra.masks import runs
 from .dispatch import contract
 from .dispatch.backend import LoadedBackend, load
-from .dispatch.context import ALGEBRA
+from .dispatch.context import ALGEBRA, demanding
 from .dispatch.contract import FEATURES, LAYER_VJPS, STATE_FEATURES, VJPS
 from .dispatch.errors import did_you_mean
 from .dispatch.kernels import imported

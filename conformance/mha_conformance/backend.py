@@ -15,7 +15,7 @@ from mha_core.shared import LoadedBackend, backend_of, device_of, registry
 
 from .oracle.tolerance import Exact, exact_attention
 
-EVERY_DTYPE = ("test_random_problems_equal_the_oracle", "test_longer_problems_equal_the_oracle")
+EVERY_DTYPE = ("test_each_option_alone", "test_options_together")
 """Tests that judge every dtype in a quick run too."""
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 

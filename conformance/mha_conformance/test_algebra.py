@@ -1,7 +1,4 @@
-"""Attention on random problems, by the kernel that is chosen or by the algebra, against a float64 oracle.
-
-Every mask with every option, grouped heads, broadcasting batches, empty axes; ordinary scores, and scores eight times as large.
-"""
+"""Attention by the kernel that is chosen or by the algebra: options alone and together, decoding, states that merge."""
 
 from __future__ import annotations
 
@@ -13,25 +10,13 @@ import pytest
 import mha_core as mha
 
 from .cases.features import FEATURES, go_together, problem_with
-from .cases.problems import Limits
 from .judge.attention import judge_large_batch
 from .judge.held import Judge
-from .judge.random_problems import judge_problems
 from .oracle import tolerance
 from .probes.computed_by import ComputedBy
 
 pytestmark = pytest.mark.promise(0)
 TIMES = pytest.mark.parametrize("times", [1, 8])
-
-
-@TIMES
-def test_random_problems_equal_the_oracle(judge: Judge, times: int) -> None:
-    judge_problems(judge, 500, limits=Limits(times=times))
-
-
-@TIMES
-def test_longer_problems_equal_the_oracle(judge: Judge, times: int) -> None:
-    judge_problems(judge, 100, limits=Limits(times=times, longest=40, widest=64))
 
 
 @pytest.mark.promise(0, 6)

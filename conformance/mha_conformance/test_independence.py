@@ -23,6 +23,8 @@ def test_7_nan_and_infinity_reach_only_the_queries_that_see_them(judge: Judge, a
 
     On a GPU, those in a value may reach others: the weight of 0 times NaN is NaN in a product, and looking for it would wait.
     """
+    if where != "query" and attention_by.kernel is not None:
+        pytest.skip("a kernel by itself need not look for NaN")
     if where != "query" and judge.on_host is not True:
         pytest.skip("the arrays are not in host memory")
     features = {"query": {"causal", "sink"}, "key": {"causal", "array_mask"}, "value": {"causal", "array_mask"}}[where]

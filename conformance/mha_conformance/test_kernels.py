@@ -19,15 +19,11 @@ from mha_core.plugin import Kernel
 from .cases.attention_problem import ARGUMENTS
 from .cases.features import ALL_FEATURES, FEATURES, go_together, problem_with
 from .cases.pieces import piece_problems
-from .cases.problems import Limits
 from .judge.held import Judge
-from .judge.random_problems import judge_problems
 from .oracle.attention_gradients import attention_gradients
 from .oracle.tolerance import assert_within
 from .probes.recorder import Recording, assert_declares_known_features, recorded, recording_of, skip_if_never_run
 
-LONG = ((1, 2, 2, 150, 150, 64, 64), (1, 1, 4, 1, 1100, 64, 64), (2, 1, 1, 20, 300, 128, 96), (1, 1, 1, 300, 40, 32, 40))
-"""Shapes as in ``Limits.shapes`` that span several tiles in any kernel: equal lengths, one query, more keys, more queries."""
 SHAPES = [(3, 8), (6, 8), (48, 64)]
 """(length, width): small ones, and one for kernels that need round numbers."""
 
@@ -103,19 +99,6 @@ def test_a_gradient_is_right_whoever_computes_it(wide: Judge, attention_kernel: 
     expected = attention_gradients(call.query, call.key, call.value, towards, **settings)
     for name, x in zip(ARGUMENTS, arrays, strict=True):
         assert_within(f"d_{name}", wide.numpy(x.grad), *expected[name])
-
-
-@pytest.mark.promise(0)
-@pytest.mark.parametrize(
-    ("count", "limits"), [(400, Limits(times=1)), (30, Limits(times=1, depth=1, shapes=LONG))], ids=["short", "long"]
-)
-def test_random_problems_equal_the_oracle(judge: Judge, attention_kernel: Kernel, count: int, limits: Limits) -> None:
-    """The kernel computes the problems that it accepts; for others, the next kernel or the algebra is chosen."""
-    if "lse" not in attention_kernel.handles:
-        pytest.skip("the kernel does not declare lse: other tests of this module judge its out")
-    with recorded(attention_kernel, ALL_FEATURES) as recording:
-        judge_problems(judge, count, kernel=attention_kernel.name, limits=limits)
-    skip_if_never_run([recording])
 
 
 @pytest.mark.promise(0)

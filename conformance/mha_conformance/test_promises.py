@@ -21,9 +21,9 @@ from .backend import BackendUnderTest
 from .cases.bad_inputs import SHAPES, UNBROADCASTABLE
 from .cases.features import problem_with
 from .cases.masked_rows import masked_rows
+from .cases.problems import FEW, Limits, random_problem
 from .judge.attention import state_of
 from .judge.held import Judge, judge_of
-from .judge.random_problems import judge_problems
 from .oracle import tolerance
 from .probes.computed_by import ComputedBy
 
@@ -212,7 +212,8 @@ def test_6_options_compose(judge: Judge, attention_by: ComputedBy) -> None:
 
 @pytest.mark.promise(7)
 def test_7_poison_changes_no_bit(judge: Judge, attention_by: ComputedBy) -> None:
-    judge_problems(judge, 300, check="poison")
+    for _ in range(judge.count(300)):
+        judge.assert_poison_changes_no_bit(random_problem(judge.rng, Limits(shapes=FEW if judge.quick else ())))
 
 
 @pytest.mark.promise(7)

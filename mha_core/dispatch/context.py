@@ -19,6 +19,8 @@ class Demands(NamedTuple):
     kernels: tuple[tuple[str, str], ...] = ()
     """Pairs (operation, kernel), the innermost ``use_kernel`` last."""
     algebra_only: bool = False
+    alone: bool = False
+    """Results of attention stay as its kernels give them, for their judges."""
 
 
 NO_DEMANDS = Demands()

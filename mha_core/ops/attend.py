@@ -25,7 +25,7 @@ from ..algebra.visibility import seen_keys, without_unseen_keys
 from ..autodiff.recorded import Recorded
 from ..dispatch.advice import cast
 from ..dispatch.backend import LoadedBackend
-from ..dispatch.context import NO_DEMANDS, Demands
+from ..dispatch.context import ALGEBRA, NO_DEMANDS, Demands, demands
 from ..dispatch.contract import STATE_FEATURES, Call
 from ..dispatch.kernels import Decision, decide, describe
 from ..dispatch.selection import backend_of, check_floating, check_same_device, in_host_memory
@@ -219,8 +219,12 @@ def _plan(
 def _finds_nan(p: AttentionProblem) -> bool:
     """Return whether NaN is looked for in the result: some queries see fewer keys than others, and reading it waits for nobody.
 
-    On a GPU it would wait for the device; in a traced function, and under vmap, there is nothing to read.
+    On a GPU it would wait for the device; in a traced function, and under vmap, there is nothing to read. A kernel that is
+    demanded by name computes alone.
     """
+    demand = demands.get()
+    if demand.alone or dict(demand.kernels).get("attention", ALGEBRA) != ALGEBRA:
+        return False
     if not p.structure.features or p.asked & STATE_FEATURES - {"gradient"}:
         return False
     return all(x is None or in_host_memory(x) for x in (p.query, p.key, p.value, p.sink, *arrays_inside(p)))

@@ -12,12 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from mha_core.shared import contract
+
 from .kinds import Kind, Row, between, near, real, some
 
+_EDGES = near(128, 256, 512)
 LENGTHS = (
-    *(0, 1, 2, between(3, 15), near(16, 32, 64), between(17, 300), near(128, 256, 512)),
+    *(0, 1, 2, between(3, 15), near(16, 32, 64), between(17, 300), _EDGES),
     *(near(1024, 2048, 4096), between(301, 4000), between(4001, 33_000)),
 )
+KEYS = tuple(
+    dict.fromkeys(each for length in LENGTHS for each in ([near(128), near(256), near(512)] if length == _EDGES else [length]))
+)
+"""Numbers of keys: beside each size of a tile, since that is where implementations end one."""
 WIDTHS = (1, between(2, 7), 8, between(9, 63), some("16, 32, 48", 16, 32, 48), 64, between(65, 127), 128, between(129, 256))
 LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
 """Layouts of any array in memory."""
@@ -128,12 +135,13 @@ def axes_of(handles: Iterable[str], half: bool) -> dict[str, list[Any]]:
         return list(values) if feature in has else []
 
     bands = [band for band, needed in _BANDS.items() if needed <= has]
+    expressions = ["expression"] if has >= contract.MASK_FEATURES else []
     biases = [*given("bias", *ARRAYS, "-inf"), *given("alibi", "alibi")]
     biases += [*given("relative_bias", "relative", "relative of one side"), *given("bias_term", "term")]
     return {
         "room": list(ROOMS),
         "queries": list(LENGTHS),
-        "keys": ["the same", *LENGTHS],
+        "keys": ["the same", *KEYS],
         "batch": [*PLAIN_BATCHES, *given("broadcast", _SHARED_BATCH)],
         "kv_heads": [1, between(2, 3), between(4, 7)],
         "groups": [1, *given("grouped_query", between(2, 4), between(5, 16))],
@@ -144,7 +152,7 @@ def axes_of(handles: Iterable[str], half: bool) -> dict[str, list[Any]]:
         "lengths": ["none", *given("key_lengths", "int", "array", "array with 0", "array of one")],
         "packed": ["none", *given("packed", "few", "with empty ones", "many")],
         "array": ["none", *given("array_mask", *ARRAYS, "tiles")],
-        "term": ["none", *given("mask", "or", "not", "chunks", "segments")],
+        "term": ["none", *given("mask", "or", "not", "chunks", "segments"), *expressions],
         "bias": ["none", *biases],
         "wide": [False, *([True] if half and has & {"bias", "sink"} else [])],
         "softcap": [None, *given("softcap", real(0.1, 2), real(2, 100))],
@@ -189,7 +197,7 @@ def depends_on_positions(row: Row) -> bool:
     """Return whether a mask or bias is a function of positions, so that unequal lengths need an offset."""
     return (
         row.get("band", "none") != "none"
-        or row.get("term") in ("or", "not", "chunks")
+        or row.get("term") in ("or", "not", "chunks", "expression")
         or row.get("bias", "none").startswith(("alibi", "relative"))
     )
 

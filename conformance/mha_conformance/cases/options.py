@@ -22,7 +22,7 @@ from ..oracle.attention import Floats
 from . import masks
 from .attention_axes import FAR, batch_shape
 from .kinds import Row
-from .masks import WrittenMask
+from .masks import AnyMask
 
 Arrays = Mapping[str, Any]
 """Arrays of a backend by name."""
@@ -60,7 +60,7 @@ class Options:
     """The share of weights that dropout drops."""
     offset: Any = None
 
-    def add_mask(self, mask: WrittenMask) -> None:
+    def add_mask(self, mask: AnyMask) -> None:
         """Combine a mask with those before by ``&``."""
         arrays, make = mask.by_name(f"array of mask {len(self.masks)},")
         self.others |= arrays
@@ -165,6 +165,8 @@ def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random
         of_queries, of_keys = (rng.integers(0, 3, size=(*batch_shape(row), row[name])) for name in ("queries", "keys"))
         of_keys[..., :1] = of_queries[..., :1] if row["queries"] else 0
         add(masks.segments(of_queries, of_keys))
+    elif row["term"] == "expression":
+        add(masks.random_mask(structure, q, k, batch_shape(row), heads_of(row)))
 
 
 def _near_the_keys(low: int | None, high: int | None, offset: int | None) -> tuple[int | None, int | None]:

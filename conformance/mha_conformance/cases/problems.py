@@ -1,4 +1,4 @@
-"""Random attention problems, each with its mask and bias also as full arrays for the oracle."""
+"""Random attention problems of any mask expression, each with its mask and bias also as full arrays for the oracle."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .attention_problem import ARGUMENTS, AttentionProblem
+from .attention_problem import AttentionProblem
 from .kinds import Row
-from .masks import WrittenMask, literal, random_mask
+from .masks import random_mask
 from .options import Options
+
+FEW = ((2, 2, 1, 5, 5, 4, 4), (2, 1, 2, 3, 6, 4, 2))
+"""Few shapes, as ``Limits.shapes`` has them."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +52,12 @@ class Limits:
 
 @dataclass
 class RandomProblem(AttentionProblem):
-    """An attention problem that is written as code."""
-
-    mask: WrittenMask | None = None
-
-    def __str__(self) -> str:
-        """Return the shapes and the options as code."""
-        shapes = (f"{name} {self.floats[name].shape}" for name in ARGUMENTS)
-        arrays = {name: literal(x) for name in ("bias", "sink") if (x := self.floats.get(name)) is not None}
-        options = {"mask": self.mask, **arrays, "softcap": self.row["softcap"], "query_offset": self.settings.offset}
-        return f"{', '.join(shapes)}; {', '.join(f'{name}={x}' for name, x in options.items() if x is not None)}"
+    """An attention problem with any mask expression."""
 
     @property
     def allowed(self) -> np.ndarray | None:
         """The mask as an array; None if there is none."""
-        return None if self.mask is None else self.settings.visible
+        return self.settings.visible if self.settings.masks else None
 
     @property
     def bias(self) -> np.ndarray | None:
@@ -81,10 +75,9 @@ def random_problem(rng: np.random.Generator, limits: Limits = Limits(), *, dtype
     heads, offset = key_heads * groups, int(rng.integers(-3, 4))
     row: Row = {"lse": True, "scale": None, "softcap": None, "scores": "plain", "layout": "contiguous"}
     settings = Options(row, offset=offset)
-    mask = None
     if rng.random() < limits.masked:
-        mask, _ = random_mask(rng, queries, keys, offset, batch, heads, depth=limits.depth)
-        settings.add_mask(mask)
+        q, k = np.arange(queries)[:, None] + offset, np.arange(keys)
+        settings.add_mask(random_mask(rng, q, k, (batch,), heads, depth=limits.depth))
     floats = {
         "query": rng.normal(size=(batch, heads, queries, width)) * limits.times,
         "key": rng.normal(size=(batch if rng.random() < 0.5 else 1, key_heads, keys, width)),
@@ -96,5 +89,5 @@ def random_problem(rng: np.random.Generator, limits: Limits = Limits(), *, dtype
         settings.floats["sink"] = rng.normal(size=heads)
     if rng.random() < limits.options:
         row["softcap"] = 2.0
-    problem = RandomProblem(row, floats | settings.floats, settings.others, settings=settings, mask=mask)
+    problem = RandomProblem(row, floats | settings.floats, settings.others, settings=settings)
     return problem.map(lambda x: x.astype(dtype))

@@ -25,7 +25,8 @@ from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, pie
 from ..cases.problem import Problem
 from ..cases.weights import TRIPLES_OF_WEIGHTS, axes_of_weights, weights_problem
 from ..report.evidence import COVERED, RUNS, evidence
-from .held import Judge, KernelJudge, noted
+from .held import Judge, KernelJudge
+from .smaller import described, smaller
 
 HALF = ("float16", "bfloat16")
 REFUSALS = 60
@@ -34,6 +35,8 @@ FLOOR = 30
 """The fewest problems that a kernel must compute, if it does not refuse them."""
 BESIDE_KERNELS = 1 / 3
 """The part of a design that a quick run judges the algebra on, where the backend has kernels, which compute most calls."""
+DRAWN_AGAIN = 3
+"""The number of problems that are drawn for a row in the search for a smaller failing one: not each shows the fault."""
 REUSED = 0.3
 """The share of problems whose numbers are put into arrays that were used before."""
 
@@ -162,12 +165,34 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str], *,
         problem, *other = (
             drawn(op, row, np.random.default_rng(structure), rng) for _ in range(2 if rng.random() < REUSED else 1)
         )
-        with noted(f"the problem: {problem}"):
+        try:
             if of_kernel.judge(problem, *other):
                 counted.add(row)
+        except Exception as error:
+            error.add_note(f"the problem: {problem}")
+            error.add_note(_smaller(judge, op, kernel, problem.row, axes, structure))
+            raise
     evidence.add(COVERED, (f"{op} by {kernel}", judge.dtype), counts_of(of_kernel, counted))
     evidence.add(RUNS, (op, kernel), of_kernel.computed)
     return of_kernel
+
+
+def _smaller(judge: Judge, op: str, kernel: str, row: Row, axes: Mapping[str, Sequence[Any]], seed: int) -> str:
+    """Return a description of a smaller problem that fails too, and its error."""
+
+    def error_of(row: Row) -> Exception | None:
+        for at in range(DRAWN_AGAIN):
+            problem = drawn(op, row, *(np.random.default_rng([seed, at]) for _ in range(2)))
+            try:
+                judge.of(op, kernel).judge(problem)
+            except Exception as error:  # a kernel that crashes has failed as well
+                return error
+        return None
+
+    row, error = smaller(row, axes, DESIGNS[op].possible, error_of)
+    if error is None:
+        return "a problem like it is computed right in a call by itself: it may fail only after others"
+    return f"a smaller problem that fails too: {described(row, axes)}\n{type(error).__name__}: {error}"
 
 
 def counts_of(judge: KernelJudge, counted: Counted) -> dict[str, int]:

@@ -18,7 +18,7 @@ import pytest
 import mha_core as mha
 from mha_core import AttentionState
 from mha_core.plugin import Call, Kernel
-from mha_core.shared import ALGEBRA, FEATURES, STATE_FEATURES, imported
+from mha_core.shared import ALGEBRA, FEATURES, STATE_FEATURES, demanding, imported
 from mha_core.shared import attention_algebra as algebra
 
 from ..backend import BackendUnderTest
@@ -66,7 +66,7 @@ class ComputedBy:
                 yield
             return
         kernel = with_lse(self.kernel) if self.op == "attention" else self.kernel
-        with recorded(kernel, FEATURES[self.op] | STATE_FEATURES | kernel.handles) as self._recording:
+        with demanding(alone=True), recorded(kernel, FEATURES[self.op] | STATE_FEATURES | kernel.handles) as self._recording:
             yield
         if self.seen:
             self._recording.assert_given_what_it_declares()

@@ -81,15 +81,15 @@ def test_random_problems_with_poison_hold_under_jit(rng):
 
 def test_every_leaf_of_a_mask_may_hold_tracers(rng):
     """One compilation returns the weights under each mask."""
-    leaves = leaf_masks(rng, 5, 5, 1, 2, 2)
+    leaves = leaf_masks(rng, np.arange(5)[:, None] + 1, np.arange(5), (2,), 2)
     x = normal(rng, 2, 2, 5, 3)
 
     def weights(query, key, value, masks):
         return [mha.attention_weights(query, key, mask=mask, query_offset=1) for mask in masks]
 
-    (got,) = traced(weights, [((x, x, x), lambda make: {"masks": [leaf(make) for leaf, _ in leaves]})])
-    for (_, allowed), actual in zip(leaves, got, strict=True):
-        close(actual, oracle.attention(x, x, x, allowed=allowed)[2])
+    (got,) = traced(weights, [((x, x, x), lambda make: {"masks": [leaf(make) for leaf in leaves]})])
+    for leaf, actual in zip(leaves, got, strict=True):
+        close(actual, oracle.attention(x, x, x, allowed=leaf.allowed)[2])
 
 
 def test_an_offset_for_each_element_may_be_traced(rng):

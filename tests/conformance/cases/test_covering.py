@@ -73,7 +73,7 @@ def test_seeds_give_other_rows_in_another_order():
 def test_a_kernel_that_declares_little_gets_problems_of_every_axis_that_is_left():
     axes = axes_of(frozenset(), half=False)
     assert axes["bias"] == axes["packed"] == axes["term"] == ["none"] and axes["groups"] == [1] and axes["lse"] == [False]
-    assert len(axes["queries"]) == len(axes["keys"]) - 1 == 10 and len(axes["head_dim"]) == 9 and len(axes["layout"]) == 9
+    assert len(axes["queries"]) == len(axes["keys"]) - 3 == 10 and len(axes["head_dim"]) == 9 and len(axes["layout"]) == 9
     assert [*map(str, axes["batch"])] == ["none", "one", "two", "one element", "three"]
 
 

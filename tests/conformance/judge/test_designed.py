@@ -15,9 +15,11 @@ from mha_conformance.cases.layer_axes import LAYERS
 from mha_conformance.cases.pieces import PIECES
 from mha_conformance.find import find
 from mha_conformance.judge import designed as judged
+from mha_conformance.judge import smaller
 from mha_conformance.judge.held import judge_of
+from mha_core.algebra.attention import attention_state
 from mha_core.dispatch.contract import FEATURES
-from mha_core.plugin import AttentionState, Kernel
+from mha_core.plugin import ATTENTION_FEATURES, AttentionState, Kernel
 
 
 @pytest.fixture
@@ -216,3 +218,47 @@ def test_a_quick_run_judges_the_algebra_on_less_where_the_backend_has_kernels(in
     quick = problems_of("attention_weights", quick=True).computed
     installed(Kernel("numpy", "attention_weights", "own", 1, "no_module:weights", -1, frozenset()))
     assert problems_of("attention_weights", quick=True).computed == -(-quick // 3)
+
+
+# smaller problems
+
+
+def test_a_failure_names_a_smaller_problem_that_fails_too(judge_kernel):
+    """The fault shows with a bias and more than 60 keys: nothing else is left of the problem."""
+
+    def attention(problem):
+        state = attention_state(problem)
+        return state._replace(out=state.out * 1.01) if problem.bias is not None and problem.key.shape[-2] > 60 else state
+
+    with pytest.raises(AssertionError, match="within") as caught:
+        judge_kernel("attention", attention, ATTENTION_FEATURES)
+    smaller, error = caught.value.__notes__[1].split("\n")
+    assert smaller == "a smaller problem that fails too: queries=1, keys=61, bias=scores"
+    assert error.startswith("AssertionError: out[0, 0, 0] is ")
+
+
+def test_a_failure_that_a_call_by_itself_does_not_show_says_so(judge_kernel):
+    calls = []
+
+    def relu(x):
+        calls.append(x)
+        return np.maximum(x, 0) + (len(calls) in (20, 40, 60))
+
+    with pytest.raises(AssertionError) as caught:
+        judge_kernel("relu", relu)
+    assert caught.value.__notes__[1] == "a problem like it is computed right in a call by itself: it may fail only after others"
+
+
+@pytest.mark.parametrize(
+    ("value", "values", "plainer"),
+    [
+        (257, ["the same", 0, 1, 127], ["the same", 0, 1, 127, 128, 256]),
+        (3, [1, 2, 4], [1, 2]),
+        ("mask", ["none", "bias", "mask", "all"], ["none", "bias"]),
+        (0.3, [None, 0.0, 0.5], [None, 0.0, 0.5]),
+        (True, [False, True], [False]),
+        (None, [None, 2], []),
+    ],
+)
+def test_plainer_values_are_smaller_numbers_and_those_before(value, values, plainer):
+    assert smaller._plainer(value, values) == plainer

@@ -1,5 +1,7 @@
 """NaN and infinity in what some queries see reach those and no others."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -14,12 +16,12 @@ def arrays(rng, length):
 
 
 @BAD
-@pytest.mark.parametrize("kernel", ["tiles", "algebra"])
+@pytest.mark.parametrize("kernel", ["chosen", "algebra"])
 @pytest.mark.parametrize("where", ["key", "value"])
 def test_only_the_queries_that_see_it_are_reached(rng, bad, kernel, where):
     """Also without a head axis, for lse, and where the key has a weight: a key of -inf may have none."""
     given, at = arrays(rng, 40), 25
-    with mha.use_kernel("attention", kernel):
+    with contextlib.nullcontext() if kernel == "chosen" else mha.use_kernel("attention", kernel):
         clean = mha.attention_state(**given, mask=mha.causal())
         given[where][:, :, at, :4] = bad
         out, lse = mha.attention_state(**given, mask=mha.causal())
@@ -31,6 +33,14 @@ def test_only_the_queries_that_see_it_are_reached(rng, bad, kernel, where):
         np.testing.assert_array_equal(out[..., at:, :4], np.full_like(out[..., at:, :4], bad))
         np.testing.assert_allclose(out[..., 4:], clean.out[..., 4:], rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(lse, clean.lse, rtol=1e-5, atol=1e-6)
+
+
+def test_a_kernel_that_is_demanded_by_name_computes_alone(rng, monkeypatch):
+    monkeypatch.setattr(attend, "independent_rows", None)
+    given = arrays(rng, 9)
+    given["value"][..., 5, :] = np.nan
+    with mha.use_kernel("attention", "tiles"):
+        assert np.isnan(mha.scaled_dot_product_attention(**given, mask=mha.causal())[..., 5:, :]).all()
 
 
 def test_both_infinities_make_nan_for_a_query_that_sees_both(rng):

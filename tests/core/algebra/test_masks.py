@@ -27,7 +27,8 @@ def relation(mask, rows, cols, offset=0):
 def test_a_block_and_its_relation_are_those_of_the_whole_mask(seed):
     rng = np.random.default_rng(seed)
     queries, keys, offset = int(rng.integers(1, 9)), int(rng.integers(1, 9)), int(rng.integers(-3, 4))
-    mask, allowed = random_mask(rng, queries, keys, offset, 2, 2)
+    mask = random_mask(rng, np.arange(queries)[:, None] + offset, np.arange(keys), (2,), 2)
+    allowed = mask.allowed
     rows, cols = (range(int(rng.integers(0, size)), size, int(rng.integers(1, 3))) for size in (queries, keys))
     got = np.broadcast_to(block(mask(make), rows, cols, offset), (2, 2, len(rows), len(cols)))
     expected = np.broadcast_to(allowed, (2, 2, queries, keys))[..., rows.start :: rows.step, cols.start :: cols.step]
@@ -152,7 +153,7 @@ def test_structure_and_mask_agree(rng):
     """The structure, evaluated for every pair, is the mask."""
     for _ in range(300):
         queries, keys, offset = (int(n) for n in (rng.integers(1, 8), rng.integers(1, 8), rng.integers(-3, 4)))
-        mask, allowed = random_mask(rng, queries, keys, offset, 2, 2)
+        mask = random_mask(rng, np.arange(queries)[:, None] + offset, np.arange(keys), (2,), 2)
         s = structure(mask(make), queries, keys, offset)
         q, k = np.arange(queries)[:, None], np.arange(len(s.keys))[None, :]
         low, high = s.band
@@ -165,12 +166,12 @@ def test_structure_and_mask_agree(rng):
             ids = np.repeat(np.arange(len(s.packed)), s.packed)
             whole &= ids[:, None] == ids[None, :]
         whole &= True if s.rest is None else block(s.rest, range(queries), s.keys, offset)
-        expected = np.broadcast_to(allowed, (2, 2, queries, keys))
+        expected = np.broadcast_to(mask.allowed, (2, 2, queries, keys))
         assert (whole == expected[..., s.keys.start : s.keys.stop]).all()
         outside = np.delete(expected, np.arange(s.keys.start, s.keys.stop), axis=-1)
         assert not outside.any()
 
 
 def test_random_masks_include_every_kind(rng):
-    kinds = {type(make_leaf(make)).__name__ for make_leaf, _ in leaf_masks(rng, 5, 5, 0, 2, 2)} - {"ndarray"}
+    kinds = {type(leaf(make)).__name__ for leaf in leaf_masks(rng, np.arange(5)[:, None], np.arange(5), (2,), 2)} - {"ndarray"}
     assert kinds == {"Band", "KeyLengths", "Chunks", "Segments", "ArrayMask", "Packed"}

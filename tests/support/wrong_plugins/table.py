@@ -28,7 +28,10 @@ _BLOCKS = {
     "scores test_kernels": [
         ("scale_off", 0, "plain", "the scale is 1% off"),
         ("last_key_dropped", 0, "plain", "the last key is left out"),
-        ("first_key_of_the_second_tile_dropped", 0, "random_problems and long", "the 65th key is left out"),
+        (
+            *("first_key_of_the_second_tile_dropped", 0, "a_kernel", "the 65th key is left out"),
+            {"section": "test_covering", "says": "a smaller problem that fails too: "},
+        ),
         ("merged_by_the_maximum", 0, "plain", "halves of the keys merged by their maxima, not by their sums"),
         ("rounded_values", 0, "plain", "values rounded to float16"),
     ],
@@ -68,7 +71,7 @@ _BLOCKS = {
             "the first query is used for the whole batch if the batch shares keys",
         ),
         ("values_as_wide_as_keys", 6, "declared_feature_works", "value_dim is assumed to equal head_dim"),
-        ("keys_in_pairs", 0, "random_problems", "an odd last key scores 0"),
+        ("keys_in_pairs", 0, "plain", "an odd last key scores 0"),
     ],
     "shapes test_promises": [
         ("no_width", 8, "test_8", "heads of width 0 divide by it"),
@@ -140,11 +143,11 @@ _BLOCKS = {
     ],
     "edges test_covering": [(name, 0, "a_kernel", fault) for name, fault in FAULTS.items()],
     "backends test_algebra": [
-        ("matmul_of_few_bits", 0, "random_problems", "matmul keeps ten bits"),
-        ("sum_in_half_precision", 0, "random_problems", "sum accumulates in float16"),
+        ("matmul_of_few_bits", 0, "option_alone", "matmul keeps ten bits"),
+        ("sum_in_half_precision", 0, "option_alone", "sum accumulates in float16"),
         ("one_buffer", 0, "each_option_alone", "from_numpy gives arrays of one shape the same memory", {"dtype": "float64"}),
         ("integers_float", 10, "test_10", "is_floating says yes to integers", {"section": "test_promises"}),
-        ("where_by_product", 7, "test_7", "where() multiplies by 0 and 1", {"section": "test_promises"}),
+        ("where_by_product", 7, "nobody_sees", "where() multiplies by 0 and 1", {"section": "test_gradients"}),
         ("strides_read_forwards", 12, "test_12", "from_numpy reads negative strides as positive", {"section": "test_inputs"}),
         ("numbers_through_float32", 0, "numbers_come_in", "from_numpy rounds float64 to float32", _WIDE_INPUTS),
     ],
@@ -167,6 +170,7 @@ def _right(module, section, name="right", **settings):
 
 RIGHT = [
     _right("scores", "test_kernels"),
+    _right("scores", "test_covering", select="a_kernel"),
     _right("masks", "test_promises"),
     _right("rows", "test_promises", **_HALF),
     _right("shapes", "test_kernels", **_HALF),
@@ -186,6 +190,7 @@ RIGHT = [
     _right("gradients", "test_transforms", select="of_attention", **{**_GRADIENT, "handles": HANDLES | STATES}),
     _right("imports", "test_imports", **_WRONG),
     _right("backends", "test_promises", **_WRONG),
+    _right("backends", "test_gradients", select="nobody_sees", **_WRONG),
     _right("backends", "test_namespace", "right_namespace", **_WRONG),
     _right("backends", "test_inputs", "right_numbers", dtype="float64", **_WRONG),
 ]
