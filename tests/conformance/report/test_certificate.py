@@ -134,13 +134,13 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
 
 
 def test_a_covering_design_is_reported_with_its_pairs_and_its_floor(tmp_path):
-    """All pairs are judged however busy the machine is, but those with what the kernel refuses."""
+    """All pairs are judged however busy the machine is, but those that are refused. NumPy has no kernel of the second operation."""
     chosen = ["-k", "covering and attention", "--quick", "--dtype", "float32"]
     done, found = report(tmp_path, chosen=chosen, status=0)
     shown = table(done.stdout, "covering design: ")
-    for kernel in ("attention by tiles", "attention by algebra"):
+    for kernel in ("attention by tiles", "multi_head_attention by algebra"):
         one = found["covering"][kernel]["float32"]
-        whole = kernel == "attention by algebra"
+        whole = kernel == "multi_head_attention by algebra"
         assert one["problems"] > one["floor"] and bool(one["refused"]) is not whole
         assert one["pairs"] == one["pairs_of"] if whole else 0 < one["pairs"] < one["pairs_of"]
         assert ([kernel, f"{100 * one['pairs'] // one['pairs_of']}%"] in shown) is not whole
