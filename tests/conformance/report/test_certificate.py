@@ -134,7 +134,7 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
 
 
 def test_a_covering_design_is_reported_with_its_pairs_and_its_floor(tmp_path):
-    """All pairs are judged however busy the machine is, but those that are refused. NumPy has no kernel of the second operation."""
+    """All pairs are judged however busy the machine is, but those that are refused. The second operation has no kernel."""
     chosen = ["-k", "covering and attention", "--quick", "--dtype", "float32"]
     done, found = report(tmp_path, chosen=chosen, status=0)
     shown = table(done.stdout, "covering design: ")
