@@ -46,8 +46,8 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     -------
     array (..., H, L, E)
         Has the query's library, device and dtype; 0 for a query that sees no key. A key that no query may see does not affect
-        the result, whatever it contains. NaN and infinity reach only the queries that see them; on a GPU, and in a compiled or
-        mapped function, those in a value may reach others.
+        the result, whatever it contains. NaN and infinity reach only the queries that see them. On a GPU, in a compiled or
+        mapped function, and by a kernel that ``use_kernel`` demands, those in a key or value may reach others.
 
     Raises
     ------

@@ -16,15 +16,11 @@ from mha_core.shared import contract
 
 from .kinds import Kind, Row, between, near, real, some
 
-_EDGES = near(128, 256, 512)
-LENGTHS = (
-    *(0, 1, 2, between(3, 15), near(16, 32, 64), between(17, 300), _EDGES),
-    *(near(1024, 2048, 4096), between(301, 4000), between(4001, 33_000)),
-)
-KEYS = tuple(
-    dict.fromkeys(each for length in LENGTHS for each in ([near(128), near(256), near(512)] if length == _EDGES else [length]))
-)
-"""Numbers of keys: beside each size of a tile, since that is where implementations end one."""
+_SHORT = (0, 1, 2, between(3, 15), near(16, 32, 64), between(17, 300))
+_LONG = (near(1024, 2048, 4096), between(301, 4000), between(4001, 33_000))
+LENGTHS = (*_SHORT, near(128, 256, 512), *_LONG)
+KEYS = (*_SHORT, near(128), near(256), near(512), *_LONG)
+"""Numbers of keys. Each size at which a tile often ends is a kind of its own."""
 WIDTHS = (1, between(2, 7), 8, between(9, 63), some("16, 32, 48", 16, 32, 48), 64, between(65, 127), 128, between(129, 256))
 LAYOUTS = ("contiguous", "transposed", "stepped", "sliced", "flipped", "read-only", "unaligned")
 """Layouts of any array in memory."""

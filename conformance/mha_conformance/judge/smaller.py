@@ -18,9 +18,9 @@ def smaller(
     possible: Callable[[Row], bool],
     error_of: Callable[[Row], Exception | None],
 ) -> tuple[Row, Exception | None]:
-    """Return the plainest row found whose problem fails, and its error; the row itself and None if it does not fail alone.
+    """Return a plainer row whose problem fails too, and its error; the row itself and None if it does not fail alone.
 
-    axes: the values of each axis, the plainest first; error_of: returns what the problem of a row raises, None if it is right
+    axes: the values of each axis, the plainest first. error_of: returns what the problem of a row raises, None if it is right.
     """
     error, end, last = error_of(row), time.monotonic() + SECONDS, None
     while error is not None and row != last:
@@ -28,9 +28,9 @@ def smaller(
         for name, values in axes.items():
             for value in _plainer(row[name], [least_of(each) for each in values]):
                 plainer = row | {name: value}
-                found = error_of(plainer) if possible(plainer) and time.monotonic() < end else None
-                if found is not None:
-                    row, error = plainer, found
+                failure = error_of(plainer) if possible(plainer) and time.monotonic() < end else None
+                if failure is not None:
+                    row, error = plainer, failure
                     break
     return row, error
 
@@ -42,7 +42,7 @@ def described(row: Row, axes: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _plainer(value: Any, values: Sequence[Any]) -> list[Any]:
-    """Return the plainer values of an axis than one, the plainest first: those before it, and of numbers the smaller ones."""
+    """Return the values of an axis that are plainer than one: those before it, and smaller numbers; the plainest first."""
     before = list(values[: values.index(value)] if value in values else values)
     if not _is_count(value):
         return before
