@@ -11,13 +11,12 @@ import numpy as np
 import mha_core as mha
 
 from ..oracle.attention import Floats
-from ..oracle.layers import Layers, bounded
+from ..oracle.layers import Layers
 from ..oracle.steps import Named
 from .attention_axes import LAYOUTS
 from .kinds import Row
 from .layer_axes import axes_of_layer
 from .layer_problem import LayerProblem, layer_problem
-from .problem import Bounded
 
 TRIPLES = (("frozen", "pulls", "queries"), ("queries", "d_model", "d_ff"), ("norm_1", "norm_2", "norm_first"))
 """Axes of which every triple of values is judged: fewer than of layers, since a problem takes longer."""
@@ -55,13 +54,10 @@ class LayerGradientProblem(LayerProblem):
         assert gradients.keys() == self.differentiated, f"gradients of {sorted(gradients.keys() ^ self.differentiated)}"
         return {_NAME + name: x for name, x in {"out": out, **gradients}.items()}
 
-    def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
-        def exact(layers: Layers) -> Named:
-            y = self.compute(layers, floats)
-            gradients = layers.gradients(y, floats["d_out"], of={name: floats[name] for name in self.differentiated})
-            return {_NAME + name: x for name, x in {"out": y, **gradients}.items()}
-
-        return bounded(exact, dtype, rounds_weights=rounds_weights, rng=np.random.default_rng(0))
+    def results(self, layers: Layers, floats: Mapping[str, Floats]) -> Named:
+        y = self.compute(layers, floats)
+        gradients = layers.gradients(y, floats["d_out"], of={name: floats[name] for name in self.differentiated})
+        return {_NAME + name: x for name, x in {"out": y, **gradients}.items()}
 
     def layout(self, name: str) -> tuple[str, tuple[int, ...]]:
         return (self.row["layout of d"], ()) if name == "d_out" and "layout of d" in self.row else super().layout(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -12,7 +12,8 @@ import numpy as np
 import mha_core as mha
 
 from ..oracle.attention import Floats
-from ..oracle.layers import Layers, bounded
+from ..oracle.layers import Layers, bounds
+from ..oracle.steps import Named
 from ..oracle.tolerance import compute_dtype
 from .attention_axes import LAYOUTS, batch_shape
 from .kinds import Row
@@ -75,6 +76,8 @@ class LayerProblem(Problem):
             options = self.options.oracle(floats, compute_dtype(layers.dtype))
             if "table" in floats:
                 options["bias"] = layers.looked_up(options["bias"], floats["table"], np.asarray(self.options.buckets))
+            elif "bias" in floats:
+                options["bias"] = layers.finite(options["bias"], floats["bias"])
             options["offset"] = self.others.get("query_offset", self.options.offset)
         options |= {name: floats[name] for name in (*_WIDTHS, "memory") if name in floats}
         if self.dropped:
@@ -84,11 +87,18 @@ class LayerProblem(Problem):
         return result
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
-        return {self.op: self.compute(Layers(), floats)}
+        return self.results(Layers(), floats)
+
+    def results(self, layers: Layers, floats: Mapping[str, Floats]) -> Named:
+        """Compute the results by name with the oracle."""
+        return {self.op: self.compute(layers, floats)}
+
+    def bounds(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> Iterator[dict[str, Bounded]]:
+        rng = np.random.default_rng(0)
+        return bounds(lambda layers: self.results(layers, floats), dtype, rounds_weights=rounds_weights, rng=rng)
 
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
-        rng = np.random.default_rng(0)
-        return bounded(lambda layers: {self.op: self.compute(layers, floats)}, dtype, rounds_weights=rounds_weights, rng=rng)
+        return [*self.bounds(floats, dtype, rounds_weights=rounds_weights)][-1]
 
     def layout(self, name: str) -> tuple[str, tuple[int, ...]]:
         layout = self.row["layout of w" if name in self.layer.arrays() else "layout"]

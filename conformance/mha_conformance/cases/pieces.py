@@ -47,6 +47,12 @@ ROWS = (
     Kind("three axes", lambda rng: tuple(int(n) for n in rng.integers(1, 6, size=3)), (2, 1, 3)),
 )  # fmt: skip
 """The axes before the last."""
+TRIPLES = (
+    *(("rows", "width", name) for name in ("outputs", "parts", "vocabulary", "state", "infinite", "approximate")),
+    *(("layout", "layout of w", "b"), ("layout", "layout of d", "towards"), ("rows", "tables", "layout")),
+    *(("width", "half", "interleaved"), ("width", "eps", "mean"), ("step", "beta_1", "beta_2"), ("step", "eps", "state")),
+)
+"""Axes of which every triple of values is judged, where an operation has them."""
 ROOMS = {"small": 2**13, "large": 2**18}
 """Numbers of x, of the weights and of the result, at most."""
 

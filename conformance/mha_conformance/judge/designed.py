@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, combinations, islice
+from itertools import chain, islice
 from typing import Any
 from zlib import crc32
 
@@ -24,17 +24,19 @@ from ..cases.layer_problem import layer_problem
 from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
 from ..cases.weights import TRIPLES_OF_WEIGHTS, axes_of_weights, weights_problem
+from ..oracle.tolerance import is_half
 from ..report.evidence import COVERED, RUNS, evidence
 from .held import Judge, KernelJudge
 from .smaller import described, smaller
 
-HALF = ("float16", "bfloat16")
 REFUSALS = 60
 """A kernel that refuses as many problems, and computes none, refuses all: it may be for another device."""
 FLOOR = 30
 """The fewest problems that a kernel must compute, if it does not refuse them."""
 BESIDE_KERNELS = 1 / 3
-"""The part of a design that a quick run judges the algebra on, where the backend has kernels, which compute most calls."""
+"""The part of a design that a quick run judges the algebra on, where the backend has kernels, which compute most calls.
+
+Otherwise the algebra is judged there on pairs, without triples."""
 DRAWN_AGAIN = 3
 """The number of problems that are drawn for a row in the search for a smaller failing one: not each shows the fault."""
 REUSED = 0.3
@@ -51,8 +53,8 @@ class Design:
     """Returns whether a problem can have some values."""
     problem: Callable[[Row, np.random.Generator, np.random.Generator], Problem]
     """Returns a problem from a row of values, and the random numbers of all that is no array, and of arrays."""
-    triples: Sequence[tuple[str, ...]] | None = None
-    """The axes of which every triple is judged; None: all."""
+    triples: Sequence[tuple[str, ...]]
+    """The axes of which every triple is judged."""
 
 
 def _of_layer(op: str) -> Design:
@@ -63,7 +65,7 @@ def _of_layer(op: str) -> Design:
 
 
 def _of_piece(axes: dict[str, list[Any]], problem: Callable[[Row, np.random.Generator], Problem]) -> Design:
-    return Design(lambda features, half: axes, pieces.possible, lambda row, structure, rng: problem(row, rng))
+    return Design(lambda features, half: axes, pieces.possible, lambda row, structure, rng: problem(row, rng), pieces.TRIPLES)
 
 
 DESIGNS = {
@@ -96,26 +98,25 @@ def design_of(
     dtype: str,
     rng: np.random.Generator,
     *,
-    quick: bool = True,
+    triples: bool = False,
     more: Mapping[str, Sequence[Any]] | None = None,
 ) -> Covering:
     """Return the covering design for a kernel of an operation that declares these features.
 
-    quick: only pairs; otherwise the triples of some axes too.
+    triples: of some axes every triple of values too, not only every pair.
     more: further axes, or others in place of the same names.
     """
     design = DESIGNS[op]
-    axes = design.axes(features, dtype in HALF)
-    triples = combinations(axes, 3) if design.triples is None else design.triples
-    given = {**axes, **(more or {})}
-    return Covering(given, rng, possible=design.possible, triples=() if quick else triples, plain=layer_axes.PLAIN)
+    axes = design.axes(features, is_half(dtype))
+    groups = design.triples if triples else ()
+    return Covering({**axes, **(more or {})}, rng, possible=design.possible, triples=groups, plain=layer_axes.PLAIN)
 
 
 @cache
-def whole_design(op: str, half: bool, quick: bool, seed: int) -> tuple[Covering, list[Row]]:
+def whole_design(op: str, half: bool, triples: bool, seed: int) -> tuple[Covering, list[Row]]:
     """Return the covering design of an operation with every feature, and its rows, which all kernels share."""
     rng = np.random.default_rng([seed, crc32(op.encode())])
-    design = design_of(op, FEATURES.get(op, ()), "float16" if half else "float32", rng, quick=quick)
+    design = design_of(op, FEATURES.get(op, ()), "float16" if half else "float32", rng, triples=triples)
     return design, [*in_turn(design, rng, DESIGNS[op].possible)]
 
 
@@ -149,10 +150,10 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str], *,
     problems were all refused. A failure has a note that describes the problem. All kernels get the same problems, as far as
     their features allow.
     """
-    of_kernel, half, possible = judge.of(op, kernel), judge.dtype in HALF, DESIGNS[op].possible
-    design, rows = whole_design(op, half, judge.quick, judge.seed)
-    if judge.quick and kernel == ALGEBRA and registry().kernels.get((judge.name, op)):
-        part = min(part, BESIDE_KERNELS)
+    of_kernel, half, possible = judge.of(op, kernel), is_half(judge.dtype), DESIGNS[op].possible
+    beside = kernel == ALGEBRA and bool(registry().kernels.get((judge.name, op)))
+    design, rows = whole_design(op, half, judge.triples and not beside, judge.seed)
+    part = min(part, BESIDE_KERNELS) if judge.quick and beside else part
     rows, axes = rows[: math.ceil(part * judge.part * len(rows))], DESIGNS[op].axes(features, half)
     counted, seed = design.counted(axes), [judge.seed, crc32(f"{op} {judge.dtype}".encode())]
     for at, row in enumerate(chain(rows, islice(design.random(np.random.default_rng(seed)), len(rows)))):

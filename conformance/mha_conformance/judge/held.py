@@ -16,6 +16,7 @@ import mha_core as mha
 from ..backend import BackendUnderTest
 from ..cases.problem import Problem
 from ..oracle import tolerance
+from ..oracle.tolerance import is_half
 from ..probes.watched import watched
 from ..report.sections import REFUSED_EVERY_CALL
 from .layouts import WRITABLE, laid_out
@@ -51,6 +52,8 @@ class Judge(BackendUnderTest):
     """A backend in one dtype, with random numbers, and the checks of calls."""
 
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    triples: bool = False
+    """Whether the designs of this dtype have triples: those of float32 and float16, or of the first dtype of each width."""
 
     def normal(self, shape: int | Sequence[int]) -> np.ndarray:
         """Return random numbers of the dtype."""
@@ -108,12 +111,17 @@ class Judge(BackendUnderTest):
 
     def assert_right(self, results: Mapping[str, Any], given: Any, problem: Problem, floats: Mapping[str, np.ndarray]) -> None:
         """Raise AssertionError if a result is wrong, or not of the kind of ``given``."""
-        dtype = self.dtype
-        expected = problem.expected(floats, dtype, rounds_weights=self.rounds_weights)
-        for name, (exact, bound) in expected.items():
-            of_result = tolerance.compute_dtype(dtype) if name in problem.wide_results else dtype
-            self.assert_like(results[name], given, dtype=getattr(self.xp, of_result))
-            tolerance.assert_within(name, self.numpy(results[name]), exact, bound, tolerance.LARGEST[of_result])
+        dtypes = {name: tolerance.compute_dtype(self.dtype) if name in problem.wide_results else self.dtype for name in results}
+        for name, x in results.items():
+            self.assert_like(x, given, dtype=getattr(self.xp, dtypes[name]))
+        numbers = {name: (self.numpy(x), tolerance.LARGEST[dtypes[name]]) for name, x in results.items()}
+        for expected in problem.bounds(floats, self.dtype, rounds_weights=self.rounds_weights):
+            assert expected.keys() == results.keys(), f"the results are {', '.join(results)}; expected {', '.join(expected)}"
+            compared = [tolerance.compared(name, x, *expected[name], largest) for name, (x, largest) in numbers.items()]
+            if not any(each.wrong.any() for each in compared):
+                break
+        for each in compared:
+            each.assert_within()
 
 
 @dataclass(eq=False)
@@ -228,7 +236,9 @@ class KernelJudge(Judge):
 
 def judge_of(backend: BackendUnderTest, dtype: str, rng: np.random.Generator | None = None) -> Judge:
     """Return the judge of a backend in one dtype."""
-    return Judge(**{**_fields(backend), "dtypes": (dtype,), "rng": rng or np.random.default_rng(0)})
+    alike = [name for name in backend.dtypes if is_half(name) == is_half(dtype)]
+    triples = not backend.quick and dtype in alike[:1]
+    return Judge(**{**_fields(backend), "dtypes": (dtype,), "rng": rng or np.random.default_rng(0), "triples": triples})
 
 
 def _fields(backend: BackendUnderTest) -> dict[str, Any]:

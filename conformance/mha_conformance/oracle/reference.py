@@ -45,10 +45,10 @@ def silu(x: Floats) -> Floats:
 
 
 def rotary(x: Floats, cos: Floats, sin: Floats, *, interleaved: bool) -> Floats:
-    half = cos.shape[-1]
-    y = x.copy()
-    for at in range(half):
-        first, second = (2 * at, 2 * at + 1) if interleaved else (at, at + half)
-        y[..., first] = x[..., first] * cos[..., at] - x[..., second] * sin[..., at]
-        y[..., second] = x[..., second] * cos[..., at] + x[..., first] * sin[..., at]
+    pairs = 2 * cos.shape[-1]
+    y, first, second = x.copy(), slice(0, pairs, 2), slice(1, pairs, 2)
+    if not interleaved:
+        first, second = slice(0, pairs // 2), slice(pairs // 2, pairs)
+    y[..., first] = x[..., first] * cos - x[..., second] * sin
+    y[..., second] = x[..., second] * cos + x[..., first] * sin
     return y

@@ -76,12 +76,14 @@ class Steps:
     def _moved(self, y: Floats, error: Callable[[float, float], Any]) -> Floats:
         """Return y moved by up to ``error``, a function of the unit roundoffs of the dtype and of the dtype of the scores.
 
-        A subnormal result may also be two roundings of half the smallest number away, or 0.
+        A subnormal result may also be two roundings of half the smallest number away, or 0. One beyond the largest number is
+        NaN, and so is what follows from it: how a computation goes on from infinity is not known.
         """
         if self.rng is None:
             return y
         u, wide = (tolerance.UNIT_ROUNDOFF[dtype] for dtype in (self.dtype, tolerance.compute_dtype(self.dtype)))
-        return y + (error(u, wide) + tolerance.least(self.dtype)) * self.rng.uniform(-1, 1, size=y.shape)
+        moved = y + (error(u, wide) + tolerance.least(self.dtype)) * self.rng.uniform(-1, 1, size=y.shape)
+        return np.where(np.abs(moved) > tolerance.LARGEST[self.dtype], np.nan, moved)
 
     def _recorded(self, result: Floats, pull: Callable[[Floats], Named], **inputs: Floats | None) -> Floats:
         self.tape.append(Step(result, pull, inputs))
@@ -164,6 +166,10 @@ class Steps:
         moved = self._moved(y, lambda u, wide: 4 * u * np.abs(x).max(axis=-1, keepdims=True, initial=0))
         return self._piece(partial(piece_gradients.rotary, **tables), moved, x=x)
 
+    def finite(self, bias: Floats, given: Floats) -> Floats:
+        """Record that a bias (..., H, L, S) holds the numbers of a given one, but where that is -inf."""
+        return self._recorded(bias, lambda d: {"given": d}, given=given)
+
     def looked_up(self, bias: Floats, table: Floats, buckets: Floats) -> Floats:
         """Record that a bias (H, L, S) holds the numbers of a table (buckets, H)."""
 
@@ -195,7 +201,7 @@ class Steps:
 
 
 def bound_of(exact: Floats, moved: Iterable[Floats], dtype: str) -> Floats:
-    """Return a bound on the error of each element, from what the result moved by in each trial."""
+    """Return a bound on the error of each element, from what the result moved by in each trial; NaN if that is not known."""
     furthest = np.zeros(exact.shape)
     for each in moved:
         furthest = np.maximum(furthest, np.abs(each - exact))

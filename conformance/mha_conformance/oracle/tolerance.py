@@ -49,6 +49,11 @@ def compute_dtype(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
+def is_half(dtype: str) -> bool:
+    """Return whether a dtype has half precision: narrower than that of the scores."""
+    return UNIT_ROUNDOFF[dtype] > UNIT_ROUNDOFF[compute_dtype(dtype)]
+
+
 def flushed(terms: Floats, count: Any, dtype: str) -> Floats:
     """Bound what a sum of ``count`` terms loses if inputs, factors, terms and partial sums may be flushed.
 
@@ -184,26 +189,51 @@ OPERATIONS = {
 """The operation of each named result. Other names begin with their operation, such as "gelu tanh"."""
 
 
-def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats, largest: float = np.inf) -> None:
-    """Raise AssertionError, naming the worst element, if |got - exact| > bound anywhere or the shapes differ.
+@dataclass(frozen=True)
+class Compared:
+    """A result beside the exact answer and the bounds on its errors."""
 
-    An element beyond the largest number of its dtype must be infinite; one that is within its bound of it may be.
-    The greatest error over its bound is recorded as evidence for the report.
+    name: str
+    got: np.ndarray
+    exact: Floats
+    bound: Floats
+    error: Floats
+    excess: Floats
+    """The error divided by the bound."""
+    wrong: np.ndarray
+    """Where the error exceeds the bound."""
+
+    def assert_within(self) -> None:
+        """Raise AssertionError, naming the worst element, if any is wrong. The greatest error over its bound is recorded."""
+        greatest = float(self.excess.max(initial=0.0))
+        evidence.error(OPERATIONS.get(self.name, self.name.partition(" ")[0]), self.got.dtype.name, greatest)
+        if self.wrong.any():
+            at = tuple(int(i) for i in np.unravel_index(int(np.argmax(self.excess)), self.excess.shape))
+            got, exact, bound, error, excess = (x[at] for x in (self.got, self.exact, self.bound, self.error, self.excess))
+            raise AssertionError(
+                f"{self.name}{list(at)} is {got:.9g}; expected {exact:.9g} within {bound:.3g}; the error is {error:.3g} "
+                f"({excess:.3g} times the bound); {int(self.wrong.sum())} of {self.wrong.size} elements exceed the bound"
+            )
+
+
+def compared(name: str, got: np.ndarray, exact: Floats, bound: Floats, largest: float = np.inf) -> Compared:
+    """Compare a result with the exact answer. Raise AssertionError if the shapes differ.
+
+    An element is wrong if |got - exact| > bound. One beyond the largest of its dtype must be infinite; one within its bound
+    of it may be. Where the bound is NaN, every result is right: a number on the way to it is beyond the largest.
     """
     assert got.shape == exact.shape, f"{name} has shape {got.shape}; expected {exact.shape}"
-    wide = got.astype(np.float64)
+    wide, unknown = got.astype(np.float64), np.isnan(bound)
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(exact) + bound > largest
         exact = np.where(np.abs(exact) - bound > largest, np.copysign(np.inf, exact), exact)
         wide = np.where(near & np.isinf(wide) & (np.sign(wide) == np.sign(exact)), exact, wide)
-        equal = (wide == exact) | (np.isnan(wide) & np.isnan(exact))  # inf - inf is not an error
+        equal = (wide == exact) | (np.isnan(wide) & np.isnan(exact)) | unknown  # inf - inf is not an error
         error = np.where(equal, 0.0, np.abs(wide - exact))
-        excess = np.where(np.isnan(error), np.inf, error / np.maximum(bound, np.finfo(np.float64).tiny))
-    evidence.error(OPERATIONS.get(name, name.partition(" ")[0]), got.dtype.name, float(excess.max(initial=0.0)))
-    wrong = ~(error <= bound)  # NaN is wrong too
-    if wrong.any():
-        at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
-        raise AssertionError(
-            f"{name}{list(at)} is {wide[at]:.9g}; expected {exact[at]:.9g} within {bound[at]:.3g}; the error is "
-            f"{error[at]:.3g} ({excess[at]:.3g} times the bound); {int(wrong.sum())} of {wrong.size} elements exceed the bound"
-        )
+        excess = np.where(np.isnan(error), np.inf, error / np.fmax(bound, np.finfo(np.float64).tiny))
+    return Compared(name, got, exact, bound, error, excess, ~((error <= bound) | unknown))  # an error of NaN is wrong too
+
+
+def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats, largest: float = np.inf) -> None:
+    """Raise AssertionError, naming the worst element, if any error exceeds its bound: see ``compared``."""
+    compared(name, got, exact, bound, largest).assert_within()

@@ -5,6 +5,8 @@ import pytest
 from sample_kernels import registered
 
 import mha_core as mha
+from mha_conformance.cases.layer_gradients import gradients_of
+from mha_conformance.cases.layer_problem import plain_layer_problem
 from mha_conformance.find import find
 from mha_conformance.judge.designed import judge_design
 from mha_conformance.judge.held import judge_of
@@ -90,3 +92,13 @@ def test_a_right_kernel_computes_every_problem():
 def test_a_wrong_kernel_is_found(fault):
     with pytest.raises(AssertionError, match=r"within|other bits"):
         judged(FAULTS[fault])
+
+
+def test_every_gradient_that_is_wanted_has_an_exact_value():
+    rng = np.random.default_rng(1)
+    problem = gradients_of(plain_layer_problem("encoder_layer", rng, bias="whole", sink="small"), rng)
+    problem.floats["bias"][..., 0] = -np.inf
+    exact = problem.exact(problem.floats)
+    assert {name.removeprefix("layers_vjp d_") for name in exact} == {*problem.differentiated, "out"} >= {"bias", "sink"}
+    d_bias = exact["layers_vjp d_bias"]
+    assert d_bias.shape == problem.floats["bias"].shape and (d_bias[..., 0] == 0).all() and (d_bias[..., 1:] != 0).all()

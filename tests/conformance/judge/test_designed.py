@@ -21,6 +21,9 @@ from mha_core.algebra.attention import attention_state
 from mha_core.dispatch.contract import FEATURES
 from mha_core.plugin import ATTENTION_FEATURES, AttentionState, Kernel
 
+OP = "attention_weights"
+"""An operation of which NumPy has no kernel."""
+
 
 @pytest.fixture
 def judge_kernel(installed, monkeypatch):
@@ -152,10 +155,20 @@ def problems_of(op, **settings):
 
 def test_the_number_of_problems_is_that_of_the_design():
     """Nothing but the settings decides it: not the time that a problem takes."""
-    quick, part, full = (problems_of("relu", **settings).computed for settings in ({"quick": True}, {"part": 0.25}, {}))
-    rows = {name: len(judged.whole_design("relu", False, name, 0)[1]) for name in (True, False)}
-    assert (quick, full) == (max(judged.FLOOR, -(-rows[True] // 3)), rows[False]) and full > 5 * quick
+    quick, part, full = (problems_of(OP, **settings).computed for settings in ({"quick": True}, {"part": 0.25}, {}))
+    pairs, triples = (len(judged.whole_design(OP, False, triples, 0)[1]) for triples in (False, True))
+    assert (quick, full) == (pairs, triples) and full > 3 * quick
     assert part == -(-full // 4)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "by_triples"),
+    [(None, {"float32", "float16"}), (["float64", "float32"], {"float64"}), (["bfloat16"], {"bfloat16"})],
+)
+def test_triples_are_judged_in_the_first_dtype_of_each_width(dtypes, by_triples):
+    backend = find("numpy", None, dtypes)
+    assert {dtype for dtype in backend.dtypes if judge_of(backend, dtype).triples} == by_triples
+    assert not any(judge_of(find("numpy", None, dtypes, quick=True), dtype).triples for dtype in backend.dtypes)
 
 
 def test_a_kernel_that_refuses_most_problems_gets_as_many_more_as_the_floor_needs(judge_kernel, monkeypatch):
@@ -168,7 +181,7 @@ def test_a_kernel_that_refuses_most_problems_gets_as_many_more_as_the_floor_need
 
     verdict = judge_kernel("relu", relu)
     refused = sum(verdict.refused.values())
-    rows = len(judged.whole_design("relu", False, False, 0)[1])
+    rows = len(judged.whole_design("relu", False, True, 0)[1])
     assert refused and verdict.computed + refused == 2 * rows, "as many random problems as rows, at most"
 
 
@@ -186,7 +199,7 @@ SOME = {
 def test_the_rows_of_a_kernel_of_few_features_contain_every_pair_of_values_that_it_has(op):
     design = judged.DESIGNS[op]
     axes = design.axes(SOME[op] | {"feed_forward.activation=silu"}, False)
-    whole, rows = judged.whole_design(op, False, True, 0)
+    whole, rows = judged.whole_design(op, False, False, 0)
     rows = [judged.within(row, axes, design.possible, at) for at, row in enumerate(rows)]
     assert all(row[name] in axes[name] for row in rows for name in axes)
     assert all(design.possible(smallest(row)) for row in rows)
@@ -210,14 +223,16 @@ def test_kernels_of_an_operation_get_the_same_problems(judge_kernel):
     seen.append([])
     judge_kernel("relu", relu)
     seen.append([])
-    judged.judge_design(judge_of(find("numpy", None, None), "float64", np.random.default_rng(7)), "relu", "under test", ())
+    backend = find("numpy", None, ["float64"])
+    judged.judge_design(judge_of(backend, "float64", np.random.default_rng(7)), "relu", "under test", ())
     assert seen[0] == seen[1]
 
 
-def test_a_quick_run_judges_the_algebra_on_less_where_the_backend_has_kernels(installed):
-    quick = problems_of("attention_weights", quick=True).computed
-    installed(Kernel("numpy", "attention_weights", "own", 1, "no_module:weights", -1, frozenset()))
-    assert problems_of("attention_weights", quick=True).computed == -(-quick // 3)
+def test_the_algebra_is_judged_on_less_where_the_backend_has_kernels(installed):
+    pairs = problems_of(OP, quick=True).computed
+    installed(Kernel("numpy", OP, "own", 1, "no_module:weights", -1, frozenset()))
+    assert problems_of(OP).computed == pairs
+    assert problems_of(OP, quick=True).computed == -(-pairs // 3)
 
 
 # smaller problems

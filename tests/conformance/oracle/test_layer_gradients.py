@@ -1,7 +1,7 @@
 """Conformance's oracles of the gradients of pieces and layers equal complex-step derivatives and central differences."""
 
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 
 import needs
 import numpy as np
@@ -9,12 +9,15 @@ import pytest
 from complex_step import assert_derivatives
 
 import mha_core as mha
+from mha_conformance.cases.layer_gradients import gradients_of
+from mha_conformance.cases.layer_problem import plain_layer_problem
 from mha_conformance.cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
 from mha_conformance.cases.pieces import NAMES
 from mha_conformance.judge.designed import design_of, drawn
 from mha_conformance.oracle import piece_gradients, reference
 from mha_conformance.oracle.attention_gradients import merge_gradients
 from mha_conformance.oracle.layers import Layers, bounded
+from mha_conformance.oracle.tolerance import LARGEST, compared
 from mha_core.layers.rotary import Rotary
 
 pytestmark = pytest.mark.full
@@ -215,3 +218,31 @@ def test_relu_may_have_either_slope_only_where_the_sign_is_a_matter_of_rounding(
     exact, bound = bounded(gradients, "float32", rounds_weights=False, rng=np.random.default_rng(0))["w_1"]
     assert exact.tolist() == [[1, 1]]
     assert (bound[0, 1] >= 1) == is_uncertain
+
+
+@pytest.mark.parametrize(("dtype", "stages"), [("float32", 2), ("float16", 4)])
+def test_each_bound_is_at_least_as_wide_as_the_one_before(dtype, stages):
+    problem = gradients_of(plain_layer_problem("encoder_layer", np.random.default_rng(12)), np.random.default_rng(13))
+    every = [*problem.bounds(problem.floats, dtype, rounds_weights=False)]
+    assert len(every) == stages
+    for before, after in pairwise(every):
+        for name, (x, bound) in after.items():
+            assert (before[name][0] == x).all() and (before[name][1] <= bound).all(), name
+    assert str(problem.expected(problem.floats, dtype, rounds_weights=False)) == str(every[-1])
+
+
+@pytest.mark.parametrize(("dtype", "is_known"), [("float32", True), ("float16", False)])
+def test_what_follows_from_a_number_beyond_the_largest_is_not_known(dtype, is_known):
+    """The gradient of a norm of 1e-4 is 1e4 times that of its result; a product with 1e-3 makes it small again."""
+    x, small, norm = np.asarray([[0.1, -0.2, 0.3]]), np.full((1, 3), 1e-3), mha.RMSNorm(None, 1e-12)
+
+    def gradients(layers):
+        y = layers.norm(layers.product(x, small), norm)
+        return layers.gradients(y, np.asarray([[16.0, 32.0, -64.0]]), of={"x": x}) | {"y": y}
+
+    found = bounded(gradients, dtype, rounds_weights=False, rng=np.random.default_rng(0))
+    assert np.isfinite(found["y"][1]).all(), "the result has no step beyond the largest"
+    assert np.isfinite(found["x"][1]).all() == is_known and (np.abs(found["x"][0]) < 1000).all()
+    for wrong in (np.nan, np.inf, 0.0):
+        got = compared("d_x", np.full((1, 3), wrong), *found["x"], LARGEST[dtype])
+        assert got.wrong.all() == is_known
