@@ -7,6 +7,7 @@ arguments. Keys that no query sees, and what is given for queries that see nothi
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -83,7 +84,7 @@ def recorded_problem(judge: Judge, kernel: Kernel, features: tuple[str, ...]) ->
     for name in ROWS:
         row |= ROWS[name] if name in features else {}
     made = problem(row, judge.rng)
-    return recording_of(kernel, lambda: judge.judge_once(made, poison=True))
+    return recording_of(kernel, partial(judge.judge_once, poison=True), [made])
 
 
 @pytest.mark.promise(6)

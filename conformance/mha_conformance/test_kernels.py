@@ -7,7 +7,6 @@ core names for it. A kernel whose ``supports`` refuses every call is skipped wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -28,15 +27,16 @@ SHAPES = [(3, 8), (6, 8), (48, 64)]
 """(length, width): small ones, and one for kernels that need round numbers."""
 
 
-def judge_with(judge: Judge, kernel: Kernel, features: Iterable[str], *shape: int, **row: Any) -> Recording:
+def judge_with(judge: Judge, kernel: Kernel, features: Iterable[str]) -> Recording:
     """Judge a call that uses these features, with this kernel preferred to all others; with lse if the kernel declares it."""
-    problem = problem_with({*features, *({"lse"} & kernel.handles)}, judge.rng, *shape, **row)
-    return recording_of(kernel, lambda: judge.judge_once(problem))
+    return recording_of(kernel, judge.judge_once, [problem_with({*features, *({"lse"} & kernel.handles)}, judge.rng)])
 
 
-def judge_in_shapes(judge: Judge, kernel: Kernel, features: Iterable[str]) -> None:
+def judge_in_shapes(judge: Judge, kernel: Kernel, *features: str) -> None:
+    given = {*features, *({"lse"} & kernel.handles)}
     every = product(SHAPES, ("plain", "wide"))
-    skip_if_never_run([judge_with(judge, kernel, features, *shape, scores=scores) for shape, scores in every])
+    problems = [problem_with(given, judge.rng, *shape, scores=scores) for shape, scores in every]
+    skip_if_never_run([recording_of(kernel, judge.judge_once, problems)])
 
 
 @pytest.mark.promise(6)
@@ -46,7 +46,7 @@ def test_every_declared_feature_is_known(attention_kernel: Kernel) -> None:
 
 @pytest.mark.promise(0)
 def test_plain_attention(judge: Judge, attention_kernel: Kernel) -> None:
-    judge_in_shapes(judge, attention_kernel, [])
+    judge_in_shapes(judge, attention_kernel)
 
 
 @pytest.mark.promise(6)
@@ -54,7 +54,7 @@ def test_plain_attention(judge: Judge, attention_kernel: Kernel) -> None:
 def test_a_declared_feature_works(judge: Judge, attention_kernel: Kernel, feature: str) -> None:
     if feature not in attention_kernel.handles:
         pytest.skip(f"the kernel does not declare {feature}")
-    judge_in_shapes(judge, attention_kernel, [feature])
+    judge_in_shapes(judge, attention_kernel, feature)
 
 
 @pytest.mark.promise(6)
@@ -103,5 +103,4 @@ def test_a_gradient_is_right_whoever_computes_it(wide: Judge, attention_kernel: 
 
 @pytest.mark.promise(0)
 def test_a_kernel_of_a_piece(judge: Judge, piece_kernel: Kernel) -> None:
-    problems = piece_problems(piece_kernel.op, judge.rng)
-    skip_if_never_run([recording_of(piece_kernel, partial(judge.judge_once, problem)) for problem in problems])
+    skip_if_never_run([recording_of(piece_kernel, judge.judge_once, piece_problems(piece_kernel.op, judge.rng))])

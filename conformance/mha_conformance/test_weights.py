@@ -68,7 +68,7 @@ def test_the_algebra_on_problems_of_a_covering_design(judge: Judge) -> None:
 def test_an_undeclared_feature_is_refused(first: Judge, weights_kernel: Kernel, feature: str) -> None:
     if feature in weights_kernel.handles:
         pytest.skip(f"the kernel declares {feature}")
-    recording = recording_of(weights_kernel, lambda: first.judge_once(problem_of([feature], first)))
+    recording = recording_of(weights_kernel, first.judge_once, [problem_of([feature], first)])
     assert any(feature in call.features for call in recording.seen), f"core did not name {feature}"
     assert not recording.runs, f"the kernel does not declare {feature}, but was called"
 

@@ -183,7 +183,7 @@ def _records(module: Any, name: str) -> tuple[list[Backend], list[Kernel], list[
 
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    expected = [name for name in dir(hookspecs) if manager.parse_hookspec_opts(hookspecs, name) is not None]
+    expected = [*vars(manager.hook)]
     manager.register(module, name=name)
     hooks = manager.get_hookcallers(module) or []
     for hook in hooks:

@@ -11,6 +11,13 @@ from typing import Any
 
 NOTHING_RUN = 5  # pytest's exit status if no test was run
 _SETTINGS = Path(__file__).parents[1] / "pytest.ini"
+_ENVIRONMENT = {
+    **{"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"},
+    **{"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**28)},
+}
+"""Variables of the process that judges, where the user has not set them: idle threads of OpenMP and OpenBLAS sleep, and glibc uses
+freed memory again. Memory from the system is cleared, which would hide a kernel that reads what it has not written.
+"""
 
 
 def conform(backend: str, options: Mapping[str, Any]) -> int:
@@ -25,5 +32,5 @@ def conform(backend: str, options: Mapping[str, Any]) -> int:
         arguments += [word for x in given for word in ([option] if x is True else [option, str(x)])]
     # ignore pytest.ini and conftest.py of the current folder and PYTEST_ADDOPTS, and leave no cache there
     isolated = ["-c", str(_SETTINGS), "--rootdir", str(Path.cwd()), "--noconftest", "-p", "no:cacheprovider"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    environment = _ENVIRONMENT | {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     return subprocess.run([sys.executable, "-m", "pytest", *arguments, *isolated], env=environment, check=False).returncode

@@ -33,7 +33,7 @@ REFUSALS = 60
 """A kernel that refuses as many problems, and computes none, refuses all: it may be for another device."""
 FLOOR = 30
 """The fewest problems that a kernel must compute, if it does not refuse them."""
-BESIDE_KERNELS = 1 / 3
+BESIDE_KERNELS = 1 / 4
 """The part of a design that a quick run judges the algebra on, where the backend has kernels, which compute most calls.
 
 Otherwise the algebra is judged there on pairs, without triples."""

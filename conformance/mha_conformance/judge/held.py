@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..probes.watched import watched
 from ..report.sections import REFUSED_EVERY_CALL
 from .layouts import WRITABLE, laid_out
 
-WATCHED = 6
+WATCHED = 4
 """The number of calls of each kernel in which the arguments are watched while they run."""
 SMALL = 2**14
 """The bytes of all arguments of such a call, at most."""
@@ -141,6 +142,10 @@ class KernelJudge(Judge):
     """Number of calls in which arguments were watched while they ran."""
     last: Called | None = None
 
+    @cached_property
+    def _other_thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1)
+
     def judge(self, problem: Problem, other: Problem | None = None) -> bool:
         """Raise AssertionError if a promise is broken; return whether the kernel computed the problem.
 
@@ -226,11 +231,7 @@ class KernelJudge(Judge):
         assert self.bits(last.results) == last.bits, f"a later call changed the result of: {last.problem}"
         if self.computed % 3 == 1:  # the last was made again at once
             return
-        if self.computed % 3 == 2:
-            again = last.compute()
-        else:
-            with ThreadPoolExecutor(1) as other_thread:
-                again = other_thread.submit(last.compute).result()
+        again = last.compute() if self.computed % 3 == 2 else self._other_thread.submit(last.compute).result()
         assert self.bits(again) == last.bits, f"after another call, other bits are the result of: {last.problem}"
 
 

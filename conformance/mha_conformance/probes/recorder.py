@@ -75,10 +75,11 @@ class Recording:
         assert self.asked or not self.runs, "the kernel was called for features that it does not declare"
 
 
-def recording_of(kernel: Kernel, call: Callable[[], object]) -> Recording:
-    """Prefer a kernel while ``call`` judges something, and assert that it was asked for what it declares, and nothing else."""
+def recording_of(kernel: Kernel, judge: Callable[[Any], object], problems: Iterable[Any]) -> Recording:
+    """Prefer a kernel while ``judge`` judges problems; assert that it was asked for what it declares, and nothing else."""
     with recorded(kernel, FEATURES[kernel.op] | STATE_FEATURES) as recording:
-        call()
+        for problem in problems:
+            judge(problem)
     recording.assert_given_what_it_declares()
     return recording
 
