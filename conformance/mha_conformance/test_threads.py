@@ -53,6 +53,6 @@ def test_calls_of_one_shape_do_not_mix(judge: Judge, attention_by: ComputedBy) -
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        assert_same_bits_together(works, times=judge.count(3000))
+        assert_same_bits_together(works, times=judge.count(1000))
     finally:
         sys.setswitchinterval(before)

@@ -200,8 +200,13 @@ class KernelJudge(Judge):
         assert self.computed, "the kernel computed no problem"
 
     def _watching(self, arrays: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Return a context in which the arguments of the first small calls are watched, where they are host memory."""
-        views = {name: self.loaded.to_numpy(x) for name, x in arrays.items()} if self.watched < WATCHED else {}
+        """Return a context in which the arguments of the first small calls are watched, where they are host memory.
+
+        Those in bfloat16 are not, since NumPy has no such dtype of its own.
+        """
+        if self.watched >= WATCHED or self.dtype == "bfloat16":
+            return nullcontext()
+        views = {name: self.loaded.to_numpy(x) for name, x in arrays.items()}
         if not views or sum(x.nbytes for x in views.values()) > SMALL or self.on_host is not True:
             return nullcontext()
         self.watched += 1
