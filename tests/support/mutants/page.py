@@ -35,7 +35,7 @@ design and by problems with one option at a time. A mutant that the suite finds 
 same answers, or shows what the suite lacks.
 
 `python -m mutants.page` writes this page. It judges a random sample of the mutants of each module. A mutant that lives for no
-known reason is judged again: in every dtype, for as long as in a user's run, and by all sections of `mha conform --quick`.
+known reason is judged again: in every dtype, by triples too, and by all sections of `mha conform --quick`.
 
 <!-- not run: it takes half an hour -->
 ```console
