@@ -12,11 +12,13 @@ from typing import Any
 NOTHING_RUN = 5  # pytest's exit status if no test was run
 _SETTINGS = Path(__file__).parents[1] / "pytest.ini"
 _ENVIRONMENT = {
-    **{"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"},
-    **{"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**28)},
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "OPENBLAS_THREAD_TIMEOUT": "4",
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**28),
 }
-"""Variables of the process that judges, where the user has not set them: idle threads of OpenMP and OpenBLAS sleep, and glibc uses
-freed memory again. Memory from the system is cleared, which would hide a kernel that reads what it has not written.
+"""Variables of the process that judges, where the user has not set them: idle threads of OpenMP and OpenBLAS sleep, and glibc
+uses freed memory again. Memory from the system is cleared, which would hide a kernel that reads what it has not written.
 """
 
 
