@@ -85,8 +85,11 @@ class AttentionGradientProblem(AttentionProblem):
         fixed = {name: options.pop(name) for name in ("bias", "sink") if name in options and name not in wanted}
         operation = partial(mha.scaled_dot_product_attention if towards == "out" else mha.attention_state, **fixed)
         _, pullback = mha.vjp(operation, *given, wrt=lambda name: name in wanted, **options)
-        d_out, d_lse = (arrays.get(name) for name in ("d_out", "d_lse"))
-        gradients = pullback(d_out if towards == "out" else mha.AttentionState(d_out, d_lse))  # type: ignore[arg-type]
+        d = [arrays.get(name) for name in ("d_out", "d_lse")]
+        if self.row.get("state") == "after another pullback":  # which must not change what the pullback keeps
+            another = [None if x is None else x * -2 for x in d]
+            pullback(another[0] if towards == "out" else mha.AttentionState(*another))
+        gradients = pullback(d[0] if towards == "out" else mha.AttentionState(*d))
         named = dict(zip(ARGUMENTS, gradients, strict=True)) | dict(gradients.options)
         if "bias" in wanted and "table" in self.floats:
             named["bias"] = named["bias"].table
@@ -151,7 +154,7 @@ def axes_of_gradients(handles: Iterable[str], half: bool) -> dict[str, list[Any]
         "wanted": list(_WANTED),
         "d_bias": [False, *([True] if "d_bias" in has else [])],
         "d_sink": [False, *([True] if "d_sink" in has else [])],
-        "state": ["its own", "of more keys"],
+        "state": ["its own", "after another pullback", "of more keys"],
     }
 
 

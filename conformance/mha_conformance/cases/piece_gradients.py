@@ -28,6 +28,8 @@ class PieceGradientProblem(PieceProblem):
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         _, pullback = mha.vjp(getattr(mha, self.op), *self.arguments(arrays), **self.options)
+        if self.row.get("pulls") == "after another":
+            pullback(arrays["d"] * -2)
         gradients = dict(zip(NAMES[self.op], pullback(arrays["d"]), strict=True))
         wanted = self.floats.keys() - {"d", "cos", "sin"}
         more = sorted(name for name, x in gradients.items() if x is not None and name not in wanted)
@@ -47,7 +49,7 @@ def axes_of_piece_gradients(op: str) -> dict[str, list[Any]]:
     axes = axes_of_piece("relu" if op == "embedding" else op)
     axes |= {"vocabulary": [1, 2, between(3, 40), between(41, 3000)]} if op == "embedding" else {}
     axes.pop("infinite", None)
-    return axes | {"towards": [1.0, 2.0**-8], "layout of d": [*LAYOUTS, -1]}
+    return axes | {"towards": [1.0, 2.0**-8], "layout of d": [*LAYOUTS, -1], "pulls": ["once", "after another"]}
 
 
 def piece_gradient_problem(op: str, row: Row, rng: np.random.Generator) -> PieceGradientProblem:
