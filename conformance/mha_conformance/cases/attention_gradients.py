@@ -77,17 +77,16 @@ class AttentionGradientProblem(AttentionProblem):
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         given, options = [arrays[name] for name in ARGUMENTS], self.settings.make(arrays)
         towards, wanted = self.row["towards"], self.wanted
+        d: list[Any] = [arrays.get(name) for name in ("d_out", "d_lse")]
         if self.of_part:
             state = (arrays[name] for name in ("out", "lse"))
-            d = (arrays.get(name) for name in ("d_out", "d_lse"))
             named = attention_gradients_of_state(*given, None, *state, *d, wanted=wanted, **options)._asdict()
             return self._named(named)
         fixed = {name: options.pop(name) for name in ("bias", "sink") if name in options and name not in wanted}
         operation = partial(mha.scaled_dot_product_attention if towards == "out" else mha.attention_state, **fixed)
         _, pullback = mha.vjp(operation, *given, wrt=lambda name: name in wanted, **options)
-        d = [arrays.get(name) for name in ("d_out", "d_lse")]
         if self.row.get("state") == "after another pullback":  # which must not change what the pullback keeps
-            another = [None if x is None else x * -2 for x in d]
+            another: list[Any] = [None if x is None else x * -2 for x in d]
             pullback(another[0] if towards == "out" else mha.AttentionState(*another))
         gradients = pullback(d[0] if towards == "out" else mha.AttentionState(*d))
         named = dict(zip(ARGUMENTS, gradients, strict=True)) | dict(gradients.options)
