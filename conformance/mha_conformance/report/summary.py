@@ -11,17 +11,17 @@ from .sections import OUTCOMES
 
 
 def lines(counts: Counts) -> Iterator[str]:
-    """Yield the lines: sections, promises that failed, covering designs that were refused in part, greatest errors."""
+    """Yield the lines: sections, promises that failed, covering designs that were judged in part, greatest errors."""
     yield from _aligned([("section", *OUTCOMES), *section_rows(counts.sections())])
     for name, count, reproduce in counts.failures():
         yield f"{name}: {count} {'test' if count == 1 else 'tests'} failed"
         if reproduce:
             yield f"    {reproduce}"
-    refused = share_rows(counts.records[COVERED], "covering design: pairs judged")
-    if len(refused) > 1:
+    partly = share_rows(counts.records[COVERED], "covering design: pairs judged")
+    if len(partly) > 1:
         yield ""
-        yield from _aligned(refused)
-        yield "The kernel refused problems with the other pairs. * fewer problems than the floor."
+        yield from _aligned(partly)
+        yield "The other pairs are of problems that the kernel refused, or that the run left out. * fewer problems than the floor."
     if errors := counts.records[ERRORS]:
         yield ""
         yield from _aligned(error_rows(nested(errors, float), "error / bound"))
@@ -40,7 +40,7 @@ def error_rows(errors: Mapping[str, Mapping[str, float | None]], corner: str) ->
 
 
 def share_rows(covered: Values, corner: str) -> list[tuple[str, ...]]:
-    """Return the share of pairs that were judged, by kernel and dtype, of designs that were refused in part."""
+    """Return the share of pairs that were judged, by kernel and dtype, of designs that were judged in part."""
     in_part = {key: counts for key, counts in covered.items() if 0 < counts["pairs"] < counts["pairs_of"]}
     return _by_dtype(nested(in_part, _share), corner)
 
