@@ -21,7 +21,7 @@ def lines(counts: Counts) -> Iterator[str]:
     if len(partly) > 1:
         yield ""
         yield from _aligned(partly)
-        yield "The other pairs are of problems that the kernel refused, or that the run left out. * fewer problems than the floor."
+        yield "The other pairs are of problems that the kernel refused or the run left out. * fewer problems than the floor."
     if errors := counts.records[ERRORS]:
         yield ""
         yield from _aligned(error_rows(nested(errors, float), "error / bound"))
