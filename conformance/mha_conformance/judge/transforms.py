@@ -61,7 +61,7 @@ def judge_transform(
     ``apply`` is the transform as ``Backend.transforms`` has it.
     """
     judged = {"gradient": _gradient, "forward_gradient": _forward_gradient, "vmap": _vmap}[transform]
-    given = DESIGNS[op].axes(features, judge.dtype in ("float16", "bfloat16"))
+    given = DESIGNS[op].axes(features, tolerance.is_half(judge.dtype))
     more = {name: values for name, values in _SMOOTH.items() if name in given} | {"inputs": ("all", "first", "rest", "one")}
     design = design_of(op, features, judge.dtype, judge.rng, more=more)
     counted = design.counted()

@@ -224,14 +224,15 @@ def compared(name: str, got: np.ndarray, exact: Floats, bound: Floats, largest: 
     """
     assert got.shape == exact.shape, f"{name} has shape {got.shape}; expected {exact.shape}"
     wide, unknown = got.astype(np.float64), np.isnan(bound)
+    bound = np.where(unknown, np.inf, bound)
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(exact) + bound > largest
         exact = np.where(np.abs(exact) - bound > largest, np.copysign(np.inf, exact), exact)
         wide = np.where(near & np.isinf(wide) & (np.sign(wide) == np.sign(exact)), exact, wide)
         equal = (wide == exact) | (np.isnan(wide) & np.isnan(exact)) | unknown  # inf - inf is not an error
         error = np.where(equal, 0.0, np.abs(wide - exact))
-        excess = np.where(np.isnan(error), np.inf, error / np.fmax(bound, np.finfo(np.float64).tiny))
-    return Compared(name, got, exact, bound, error, excess, ~((error <= bound) | unknown))  # an error of NaN is wrong too
+        excess = np.where(np.isnan(error), np.inf, error / np.maximum(bound, np.finfo(np.float64).tiny))
+    return Compared(name, got, exact, bound, error, excess, ~(error <= bound))  # an error of NaN is wrong too
 
 
 def assert_within(name: str, got: np.ndarray, exact: Floats, bound: Floats, largest: float = np.inf) -> None:
