@@ -48,7 +48,7 @@ def axes_of_piece_gradients(op: str) -> dict[str, list[Any]]:
     """Return the axes of the calls of an operation, with their values; ``towards`` is the size of d."""
     axes = axes_of_piece("relu" if op == "embedding" else op)
     axes |= {"vocabulary": [1, 2, between(3, 40), between(41, 3000)]} if op == "embedding" else {}
-    axes.pop("infinite", None)
+    axes = {name: values for name, values in axes.items() if name not in ("infinite", "NaN")}
     return axes | {"towards": [1.0, 2.0**-8], "layout of d": [*LAYOUTS, -1], "pulls": ["once", "after another"]}
 
 

@@ -65,6 +65,7 @@ def axes_of_piece(op: str) -> dict[str, list[Any]]:
         "spread": [real(0.3, 3), real(3, 100), real(1e-4, 0.1)],
     }
     axes["room"] = list(ROOMS)
+    axes["infinite" if op in ("gelu", "relu", "silu") else "NaN"] = [False, True]
     if op == "rotary":
         return axes | {
             "width": [2, 4, some("6, 10, …, 62", *range(6, 64, 4)), 64, some("66, 68, …, 254", *range(66, 256, 2)), 128, 256],
@@ -78,7 +79,6 @@ def axes_of_piece(op: str) -> dict[str, list[Any]]:
     if op in ("layer_norm", "rms_norm"):
         parts = ["none", "weight", "bias", "both"] if op == "layer_norm" else ["none", "weight"]
         return axes | {"parts": parts, "eps": [1e-5, real(1e-9, 1e-3), real(1e-3, 1.0)], "mean": [0.0, real(0.5, 8)]}
-    axes["infinite"] = [False, True]
     return axes | ({"approximate": ["none", "tanh"]} if op == "gelu" else {})
 
 
@@ -113,8 +113,8 @@ class PieceProblem(Problem):
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
         exact = self.exact(floats)[self.op]
         both = 2.0 if dtype == "float64" else 1.0  # the reference computes in float64 too, and rounds as well
-        size = np.where(np.isfinite(exact), np.abs(exact), 0)
-        return {self.op: (exact, both * UNIT_ROUNDOFF[dtype] * (self.magnitude(floats) + size) + least(dtype))}
+        size = np.where(np.isfinite(exact), self.magnitude(floats) + np.abs(exact), 0)
+        return {self.op: (exact, both * UNIT_ROUNDOFF[dtype] * size + least(dtype))}
 
     def magnitude(self, floats: Mapping[str, Floats]) -> Any:
         """Return the sum of the absolute terms of the result, times the number of roundings: the bound divided by u."""
@@ -158,6 +158,10 @@ def piece_problem(op: str, row: Row, rng: np.random.Generator) -> PieceProblem:
     if row.get("infinite"):
         each = max(1, floats["x"].size // 7)
         floats["x"].flat[::each] = np.resize([np.inf, np.nan, -3e4, 0.0, -0.0], len(floats["x"].flat[::each]))
+    if row.get("NaN"):  # in one number of some rows
+        x = floats["x"].reshape(-1, width)
+        some_rows = np.flatnonzero(rng.random(len(x)) < 0.3)
+        x[some_rows, rng.integers(width, size=len(some_rows))] = np.nan
     problem = PieceProblem(row, floats, op=op, options=options)
     floats["x"] = repeated(floats["x"], problem.layout("x")[1])
     return problem
@@ -171,7 +175,7 @@ _TRIED: dict[str, tuple[Any, ...]] = {
     "mean": (1.0,),
     "eps": (1e-5, 0.5),
     "half": ("all",),
-    "infinite": (False,),
+    **dict.fromkeys(("infinite", "NaN"), (False,)),
     **dict.fromkeys(("layout", "layout of w"), ("contiguous",)),
 }
 """The values of some axes that ``piece_problems`` tries; of the others it tries all."""

@@ -29,7 +29,7 @@ def norm_magnitude(x: Floats, weight: Floats | None = None, bias: Floats | None 
 
 
 def rotary_magnitude(x: Floats, cos: Floats, sin: Floats, *, interleaved: bool) -> Floats:
-    return 4 * np.abs(x).max(axis=-1, keepdims=True, initial=0) + 0 * x
+    return 4 * np.nan_to_num(np.abs(x)).max(axis=-1, keepdims=True, initial=0) + 0 * x
 
 
 def activation_magnitude(x: Floats, *, approximate: str = "none") -> Floats:

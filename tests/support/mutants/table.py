@@ -40,6 +40,8 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_numpy.linear": (*_pieces("numpy", "chunks", "linear", "linear_vjp"), *_pieces("numpy", "half", "linear")),
     "mha_numpy.activations": LAYERS[::-1],
     "mha_numpy.layers": LAYERS,
+    "mha_numpy.layer_gradients": _pieces("numpy", "chunks", "encoder_layer_vjp", "feed_forward_vjp"),
+    "mha_numpy.updates": _pieces("numpy", "chunks", "adamw"),
     "mha_numpy.scratch": (*TILES, *LAYERS[:1]),
     **{
         f"mha_numpy.attention.{module}": TILE_GRADIENTS if "gradient" in module else TILES
@@ -61,9 +63,12 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_core.algebra.norms": _pieces("numpy", ALGEBRA, "linear", "layer_norm", "rms_norm"),
     "mha_core.algebra.packed": BOTH,
     "mha_core.algebra.positions": _pieces("numpy", ALGEBRA, "rotary"),
+    "mha_core.algebra.independence": BY_ALGEBRA,
     "mha_core.algebra.problem": BOTH,
     "mha_core.algebra.state": BY_ALGEBRA,
     "mha_core.algebra.structure": BOTH,
+    "mha_core.algebra.tiles": TILES,
+    "mha_core.algebra.updates": _pieces("numpy", ALGEBRA, "adamw"),
     "mha_core.algebra.visibility": BOTH,
     "mha_torch.activations": (
         *_pieces("torch", "chunks", "gelu"),
@@ -73,12 +78,14 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_torch.functional": _pieces("torch", "functional", "linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"),
     "mha_torch.gradients": _pieces("torch", "fused", "layer_norm_vjp", "embedding_vjp"),
     "mha_torch.layers": TORCH_LAYER,
+    "mha_torch.onednn": (*_pieces("torch", "onednn", "linear", "linear_vjp"),),
     "mha_torch.parts": (*SDPA_VJP, *BLOCKS_VJP),
     "mha_torch.rotary": _pieces("torch", "inplace", "rotary"),
     "mha_torch.rows": (*SDPA_VJP, *BLOCKS_VJP),
     "mha_torch.sdpa": SDPA,
     "mha_torch.sdpa_vjp": SDPA_VJP,
     "mha_torch.shapes": (*SDPA, *SDPA_VJP),
+    "mha_torch.updates": _pieces("torch", "fused", "adamw"),
 }
 
 _ELSEWHERE = {
@@ -100,32 +107,25 @@ ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, name
 
 
 LEFT_OUT = {
-    "mha_core.algebra.independence": "only calls whose result has NaN, which test_independence judges",
     "mha_core.algebra.losses": "no kernel: tests/core/algebra/test_losses.py compares it with torch and with differences",
     "mha_core.algebra.rounding": "bounds for verify, which no answer depends on",
-    "mha_core.algebra.tiles": "integers alone, which test_tiles compares with a boolean matrix",
-    "mha_core.algebra.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
     "mha_core.algebra.parts": "no kernel: parts of a problem for many processes, which test_parts judges",
     "mha_numpy.bfloat16": "the namespace, which test_namespace judges",
     "mha_numpy.blas": "the number of threads of the library, and speed",
     "mha_numpy.cores": "the number of threads",
     "mha_numpy.interrupts": "when Ctrl-C is raised, which test_interrupts judges",
-    "mha_numpy.layer_gradients": "no kernel of a design: the suite compares it with formulas in test_layer_gradients",
     "mha_numpy.pool": "which thread computes what",
     "mha_numpy.shared": "names for other distributions",
     "mha_numpy.tasks": "which thread computes what",
-    "mha_numpy.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
     "mha_numpy.threads": "which thread computes what",
     "mha_numpy.version": "whether an array was written to, which test_tape judges",
     "mha_torch.compiled": "no kernel: how torch.compile records calls",
-    "mha_torch.onednn": "a choice by speed: the kernel is the library's product",
     "mha_torch.recompute": "records attention for the autograd of torch; other modules compute the numbers",
     "mha_torch.ranks": "processes send tensors, which test_distributed_torch judges",
     "mha_torch.second": "the error of second derivatives",
     "mha_torch.tensors": "how torch records gradients",
     "mha_torch.threads": "which thread computes what",
     "mha_torch.transforms": "no kernel",
-    "mha_torch.updates": "no kernel of a design: the suite compares it with the formula in test_updates",
     "mha_torch.varlen": "it needs a GPU",
 }
 """Modules of the algebra, of NumPy and of torch that are not mutated, and why."""

@@ -25,6 +25,10 @@ def layer_norm_ddof(x, weight, bias, *, eps):
     return (y if bias is None else y + bias).astype(x.dtype)
 
 
+def layer_norm_without_nan(x, weight, bias, *, eps):
+    return layer_norm(np.where(np.isnan(x), 0, x), weight, bias, eps=eps)
+
+
 def rms_norm_centred(x, weight, *, eps):
     return layer_norm(x, weight, None, eps=eps)
 

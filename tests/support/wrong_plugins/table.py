@@ -115,6 +115,10 @@ _BLOCKS = {
     "pieces test_kernels": [
         ("gelu_always_tanh", 0, "of_a_piece", "gelu always uses the tanh approximation", {"op": "gelu"}),
         ("layer_norm_ddof", 0, "of_a_piece", "layer_norm divides by n - 1", {"op": "layer_norm"}),
+        (
+            *("layer_norm_without_nan", 0, "a_kernel", "layer_norm takes NaN as 0"),
+            {"section": "test_covering", "op": "layer_norm", "says": "expected nan"},
+        ),
         ("rms_norm_centred", 0, "of_a_piece", "rms_norm subtracts the mean", {"op": "rms_norm"}),
         (
             "rotary_pairs_swapped",
