@@ -154,6 +154,7 @@ def axes_of(handles: Iterable[str], half: bool) -> dict[str, list[Any]]:
         "softcap": [None, *given("softcap", real(0.1, 2), real(2, 100))],
         "sink": ["none", *given("sink", "small", "large")],
         "weight_dropout": ["none", *given("weight_dropout", real(0.05, 0.9))],
+        "keep": ["array", *given("weight_dropout", "by a seed")],
         "integers": ["int64", "int32"],
         "scale": [None, 0.0, real(0.02, 2), real(0.02, 2, sign=-1)],
         "scores": ["plain", "wide", "huge", "tiny"],

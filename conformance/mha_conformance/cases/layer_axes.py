@@ -80,6 +80,7 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
     for norm in (*HEAD_NORMS, *POST_NORMS):
         axes[f"eps of {norm}"] = list(_EPS) if len(axes[norm]) > 1 else [1e-5]
     axes["dropout"] = ["none", *(["attention", "feed_forward", "both"] if "dropout" in has else [])]
+    axes["keep"] = ["array", *(["by a seed"] if "dropout" in has else [])]
     axes["norm_first"] = [False, *([True] if "norm_first" in has else [])]
     # of two features, normalized, only signs are left, which rounding may turn
     return axes | heads | network | {"d_model": [between(4, 31), between(32, 80)]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import mha_core as mha
 
 from ..oracle.attention import Floats
+from ..oracle.dropout import kept_by_seed
 from ..oracle.layers import Layers, bounds
 from ..oracle.steps import Named
 from ..oracle.tolerance import compute_dtype
@@ -48,6 +50,10 @@ class LayerProblem(Problem):
     options: Options | None = None
     dropped: tuple[str, ...] = ()
     """The sublayers with dropout."""
+    seed: int | None = None
+    """The seed of dropout where no array says what is kept."""
+    by_seed: tuple[str, ...] = ()
+    """The sublayers that follow the seed."""
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return {self.op: self.with_weights(arrays)(*self.arguments(arrays).values(), **self.options_of_call(arrays))}
@@ -61,7 +67,8 @@ class LayerProblem(Problem):
         options = {} if self.options is None else self.options.make(arrays)
         options |= {name: arrays[name] for name in _WIDTHS if name in arrays}
         if self.dropped:
-            options["dropout"] = mha.Dropout(_RATE, {name: arrays[f"keep of {name}"] for name in self.dropped})
+            keeps = {name: arrays[f"keep of {name}"] for name in self.dropped if name not in self.by_seed}
+            options["dropout"] = mha.Dropout(_RATE, keeps, self.seed)
         return options
 
     def with_weights(self, arrays: Mapping[str, Any]) -> Any:
@@ -122,15 +129,25 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
     d_keys = _WIDTHS["context"] if contexts else d_model
     d_values = _WIDTHS["value_context"] if len(contexts) == 2 else d_keys
     layer = _heads(row, (d_model, d_keys, d_values, d_out), rng)
-    dropped: tuple[str, ...] = ()
+    dropped, by_seed, seed = (), (), None
     if op == "encoder_layer":
         norms = {name: _norm(row, name, d_model, rng) for name in ("norm_1", "norm_2", "post_norm_1", "post_norm_2")}
         network = _network(row, d_model, d_out, rng)
         layer = mha.EncoderLayer(attention=layer, feed_forward=network, norm_first=row["norm_first"], **norms)
-        dropped = {"none": (), "both": ("attention", "feed_forward")}.get(row["dropout"], (row["dropout"],))
-    keeps = {f"keep of {name}": rng.random((*batch, row["queries"], d_model)) > _RATE for name in dropped}
+        both = ("attention", "feed_forward")
+        dropped = {"none": (), "both": both}.get(row["dropout"], (row["dropout"],))
+        if dropped and row.get("keep") == "by a seed":  # all others, or both
+            seed = int(structure.integers(2**32))
+            dropped, by_seed = both, tuple(name for name in both if dropped == both or name not in dropped)
+    shape = (*batch, row["queries"], d_model)
+    keeps = {
+        f"keep of {name}": kept_by_seed((math.prod(shape[:-1]), d_model), _RATE, seed, name).reshape(shape)
+        if name in by_seed
+        else rng.random(shape) > _RATE
+        for name in dropped
+    }
     arrays, others = floats | options.floats | layer.arrays(), options.others | keeps
-    return LayerProblem(row, arrays, others, op=op, layer=layer, options=options, dropped=dropped)
+    return LayerProblem(row, arrays, others, op=op, layer=layer, options=options, dropped=dropped, seed=seed, by_seed=by_seed)
 
 
 def plain_layer_problem(op: str, rng: np.random.Generator, **axes: Any) -> LayerProblem:

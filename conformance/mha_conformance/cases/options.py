@@ -19,6 +19,7 @@ from mha_core.plugin import Grid
 from mha_core.shared import Bias
 
 from ..oracle.attention import Floats
+from ..oracle.dropout import kept_by_seed
 from . import masks
 from .attention_axes import FAR, batch_shape
 from .kinds import Row
@@ -58,6 +59,8 @@ class Options:
     """The buckets of a relative bias, (L, S), or (..., 1, L, S) with an offset for each element of the batch."""
     dropped: float = 0.25
     """The share of weights that dropout drops."""
+    seed: int | None = None
+    """The seed of dropout; None: an array says which weights are kept."""
     offset: Any = None
 
     def add_mask(self, mask: AnyMask) -> None:
@@ -90,9 +93,13 @@ class Options:
             "softcap": self.row["softcap"],
             "scale": self.row["scale"],
             "query_offset": arrays.get("query_offset", self.offset),
-            "weight_dropout": mha.weight_dropout(self.dropped, keep=arrays["keep"]) if "keep" in arrays else None,
+            "weight_dropout": self._dropout(arrays) if "keep" in arrays else None,
         }
         return {name: option for name, option in every.items() if option is not None}
+
+    def _dropout(self, arrays: Arrays) -> Any:
+        keep = {"keep": arrays["keep"]} if self.seed is None else {"seed": self.seed}
+        return mha.weight_dropout(self.dropped, **keep)
 
     def oracle(self, floats: Mapping[str, Floats], wide: str) -> dict[str, Any]:
         """Return the same options as the oracle takes them. A bias of -inf masks, although what it masks may not hold NaN."""
@@ -120,8 +127,13 @@ def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generato
     _add_bias(made, q, k, structure, rng)
     if row.get("weight_dropout", "none") != "none":
         made.dropped = row["weight_dropout"]
-        kept = rng.random((*batch_shape(row), heads_of(row), row["queries"], row["keys"])) >= made.dropped
-        made.others["keep"] = kept
+        of_scores = _array_shape("whole", row)
+        if row.get("keep") == "by a seed":
+            made.seed = int(structure.integers(2**32))
+            places = (math.prod(of_scores[:-2]), *of_scores[-2:])
+            made.others["keep"] = kept_by_seed(places, made.dropped, made.seed).reshape(of_scores)
+        else:
+            made.others["keep"] = rng.random(of_scores) >= made.dropped
     for name, x in made.others.items():
         made.others[name] = x.astype(row.get("integers", "int64")) if x.dtype.kind == "i" else x
     if row["sink"] != "none":

@@ -43,6 +43,7 @@ _SMOOTH: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("infinite", "NaN"), (False,)),
     **dict.fromkeys(("eps", *(f"eps of {name}" for name in ("norm_1", "norm_2", *HEAD_NORMS, *POST_NORMS))), (1e-5, 0.5)),
     "d_model": (20, 65),
+    "keep": ("array",),
     "outputs": (1, 17),
     "d_ff": (24,),
 }

@@ -50,7 +50,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
             *("masks_and_biases", "split", "subproblem", "tiles"),
         )
     },
-    "mha_core.algebra.activations": _pieces("numpy", ALGEBRA, "gelu", "relu", "silu"),
+    "mha_core.algebra.activations": _pieces("numpy", ALGEBRA, "gelu", "relu", "silu", "gelu_vjp", "relu_vjp", "silu_vjp"),
     "mha_core.algebra.arrays": BOTH,
     "mha_core.algebra.attention_vjp": GRADIENTS_BY_ALGEBRA,
     "mha_core.algebra.bias_sums": BLOCKS_VJP,
@@ -58,11 +58,13 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_core.algebra.diagonals": (*GRADIENTS_BY_ALGEBRA, *BLOCKS_VJP),
     "mha_core.algebra.dropout": (*BY_ALGEBRA, *GRADIENTS_BY_ALGEBRA),
     "mha_core.algebra.scatter": _pieces("numpy", ALGEBRA, "embedding_vjp"),
-    "mha_core.algebra.attention": BY_ALGEBRA,
+    "mha_core.algebra.attention": (*BY_ALGEBRA, *_pieces("numpy", ALGEBRA, "attention_weights")),
     **{f"mha_core.algebra.{module}": BOTH for module in ("biases", "blocks", "expressions", "grid", "masks")},
-    "mha_core.algebra.norms": _pieces("numpy", ALGEBRA, "linear", "layer_norm", "rms_norm"),
+    "mha_core.algebra.norms": _pieces(
+        *("numpy", ALGEBRA), *("linear", "layer_norm", "rms_norm", "linear_vjp", "layer_norm_vjp", "rms_norm_vjp")
+    ),
     "mha_core.algebra.packed": BOTH,
-    "mha_core.algebra.positions": _pieces("numpy", ALGEBRA, "rotary"),
+    "mha_core.algebra.positions": _pieces("numpy", ALGEBRA, "rotary", "rotary_vjp"),
     "mha_core.algebra.independence": BY_ALGEBRA,
     "mha_core.algebra.problem": BOTH,
     "mha_core.algebra.state": BY_ALGEBRA,
@@ -78,7 +80,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_torch.functional": _pieces("torch", "functional", "linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"),
     "mha_torch.gradients": _pieces("torch", "fused", "layer_norm_vjp", "embedding_vjp"),
     "mha_torch.layers": TORCH_LAYER,
-    "mha_torch.onednn": (*_pieces("torch", "onednn", "linear", "linear_vjp"),),
+    "mha_torch.onednn": _pieces("torch", "onednn", "linear", "linear_vjp"),
     "mha_torch.parts": (*SDPA_VJP, *BLOCKS_VJP),
     "mha_torch.rotary": _pieces("torch", "inplace", "rotary"),
     "mha_torch.rows": (*SDPA_VJP, *BLOCKS_VJP),
@@ -89,7 +91,6 @@ TABLE: dict[str, tuple[Judged, ...]] = {
 }
 
 _ELSEWHERE = {
-    "attention": "attention_weights grouped_sink",
     "biases": """alibi relative_bias ArrayBias.check Alibi.check RelativeBias.check
         Bias.part ArrayBias.part RelativeBias.part""",
     "dropout": "weight_dropout checked_rate checked_seed kept_elements named_seed _mix mixed",

@@ -75,6 +75,8 @@ def weigh(p, s):
 def attend(p, s, value):
     """Return (out, lse); a row that sees no key is 0, whatever the values are."""
     weights, lse = weigh(p, s)
+    if p.dropout is not None:
+        weights = np.where(p.dropout.kept(grid_of(p), p.rows_shape), weights / np.asarray(1 - p.dropout.rate, s.dtype), 0)
     return np.where(np.isneginf(lse)[..., None], 0, weights @ value), lse
 
 

@@ -8,6 +8,7 @@ _PIECES = {"handles": frozenset()}
 _HALF_NORMS = {"section": "test_half_precision", "op": "rms_norm", **_HALF}
 _GRADIENT = {"backend": "torch", "handles": HANDLES | {"gradient"}}
 _HALF_QUERY = {"section": "test_promises", "dtype": "bfloat16"}
+_DROPOUT = {"handles": HANDLES | {"weight_dropout"}}
 _STATES = {"handles": HANDLES | STATES}
 _WIDE_INPUTS = {"section": "test_inputs", "dtype": "float64"}
 _WRONG = {"backend": "wrong"}
@@ -145,6 +146,7 @@ _BLOCKS = {
         ("one_value_for_all", 0, "of_attention and vmap", "vmap uses the values of the first element for all", _STATES),
         ("query_rounded_in_bfloat16", 9, "test_9", "the query rounded to bfloat16 after scaling", _HALF_QUERY),
     ],
+    "dropout test_covering": [("one_seed", 0, "a_kernel", "dropout takes every seed as 0")],
     "edges test_covering": [(name, 0, "a_kernel", fault) for name, fault in FAULTS.items()],
     "backends test_algebra": [
         ("matmul_of_few_bits", 0, "option_alone", "matmul keeps ten bits"),
@@ -165,7 +167,7 @@ _BLOCKS = {
         ),
     ],
 }
-TABLE = plugins(_BLOCKS, pieces=_PIECES, gradients=_GRADIENT, backends=_WRONG)
+TABLE = plugins(_BLOCKS, pieces=_PIECES, gradients=_GRADIENT, backends=_WRONG, dropout=_DROPOUT)
 
 
 def _right(module, section, name="right", **settings):
@@ -179,6 +181,7 @@ RIGHT = [
     _right("rows", "test_promises", **_HALF),
     _right("shapes", "test_kernels", **_HALF),
     _right("edges", "test_covering", select="a_kernel", kernel={"load": "wrong_plugins.dense:right", "priority": 9}),
+    _right("dropout", "test_covering", select="a_kernel", **_DROPOUT),
     _right("features", "test_algebra"),
     _right("inputs", "test_inputs"),
     _right("inputs", "test_covering", select="kernel_on_problems"),
