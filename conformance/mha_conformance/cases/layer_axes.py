@@ -137,7 +137,17 @@ def possible(row: Row) -> bool:
         return False  # positions that the tables lack, or heads without pairs of features
     if any(row.get(norm, "none") != "none" for norm in HEAD_NORMS) and row.get("head_dim", 4) < 4:
         return False  # of one or two features, normalized, only signs are left
+    if row.get("post_norm_1", "none") != "none" and _width_of_heads(row) == 1 and "b_o" not in row.get("b of heads", BIASES):
+        return False  # rows are multiples of one row, and of these, normalized, only signs are left too
+    if row.get("post_norm_2", "none") != "none" and row.get("d_ff") == 1 and row.get("b of network") in ("b_1", "none"):
+        return False
     return options_fit(row, context) and _products(row) <= 1
+
+
+def _width_of_heads(row: Row) -> int:
+    """Return the number of features of all heads together; 0 if it is not known yet."""
+    width = row.get("value_dim", 0)
+    return math.prod((row.get("head_dim", 0) if width == "the same" else width, row.get("kv_heads", 0), row.get("groups", 0)))
 
 
 def _products(row: Row) -> float:

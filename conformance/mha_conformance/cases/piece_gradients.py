@@ -47,15 +47,18 @@ class PieceGradientProblem(PieceProblem):
 def axes_of_piece_gradients(op: str) -> dict[str, list[Any]]:
     """Return the axes of the calls of an operation, with their values; ``towards`` is the size of d."""
     axes = axes_of_piece("relu" if op == "embedding" else op)
-    axes |= {"vocabulary": [1, 2, between(3, 40), between(41, 3000)]} if op == "embedding" else {}
-    axes = {name: values for name, values in axes.items() if name not in ("infinite", "NaN")}
+    axes.pop("NaN", None)
+    if op == "embedding":
+        del axes["infinite"]
+        axes |= {"vocabulary": [1, 2, between(3, 40), between(41, 3000)], "ids": ["from the start", "from both ends"]}
     return axes | {"towards": [1.0, 2.0**-8], "layout of d": [*LAYOUTS, -1], "pulls": ["once", "after another"]}
 
 
 def piece_gradient_problem(op: str, row: Row, rng: np.random.Generator) -> PieceGradientProblem:
     """Draw a call whose axes have the values of ``row``."""
     if op == "embedding":
-        ids = np.asarray(rng.integers(0, row["vocabulary"], size=row["rows"]))
+        least = -row["vocabulary"] if row["ids"] == "from both ends" else 0
+        ids = np.asarray(rng.integers(least, row["vocabulary"], size=row["rows"]))
         floats = {"table": rng.normal(size=(row["vocabulary"], row["width"]))}
         shape, others, options = (*ids.shape, row["width"]), {"ids": ids}, {}
     else:

@@ -140,8 +140,10 @@ def _judge_small_problems(backend: Any, kernel: Any, features: frozenset[str], d
 
 
 def _judge_by_suite(backend: str) -> None:
-    """Raise AssertionError if a test of the quick suite fails."""
+    """Raise AssertionError if a test of the quick suite, with two threads, fails."""
     import pytest
+
+    import mha_core as mha
 
     class FirstFailure:
         found = ""
@@ -153,6 +155,7 @@ def _judge_by_suite(backend: str) -> None:
     first, where = FirstFailure(), Path(__file__).parent
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "mha_conformance.plugin", "--pyargs", "mha_conformance"]
     _limit(SUITE)
+    mha.set_num_threads(2)
     status = pytest.main([*options, "--backend", backend, "--quick", "--rootdir", str(where)], plugins=[first])
     assert status == 0, first.found or f"pytest ended with status {int(status)}"
 

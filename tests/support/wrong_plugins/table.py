@@ -133,6 +133,10 @@ _BLOCKS = {
         ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer ignores norm_first", _ENCODER),
         ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer ignores the mask", _ENCODER),
     ],
+    "piece_gradients test_gradients": [
+        ("gradient_at_nan", 0, "of_a_piece", "the gradient of relu at NaN is that of its result", {"op": "relu_vjp"}),
+        ("negative_ids_left_out", 0, "of_a_piece", "embedding_vjp leaves ids below 0 out", {"op": "embedding_vjp"}),
+    ],
     "gradients test_kernels": [
         ("gradient_cut", 6, "gradient", "gradient declared and cut off"),
         ("gradient_of_the_key_cut", 6, "gradient", "no gradient for the key"),
@@ -167,7 +171,7 @@ _BLOCKS = {
         ),
     ],
 }
-TABLE = plugins(_BLOCKS, pieces=_PIECES, gradients=_GRADIENT, backends=_WRONG, dropout=_DROPOUT)
+TABLE = plugins(_BLOCKS, pieces=_PIECES, piece_gradients=_PIECES, gradients=_GRADIENT, backends=_WRONG, dropout=_DROPOUT)
 
 
 def _right(module, section, name="right", **settings):
@@ -193,6 +197,10 @@ RIGHT = [
         for op in ("gelu", "layer_norm", "rms_norm", "rotary", "linear")
     ),
     _right("pieces", name="encoder_layer", select="of_a_layer", **_ENCODER),
+    *(
+        _right("piece_gradients", "test_gradients", op, op=op, select="of_a_piece", **_PIECES)
+        for op in ("relu_vjp", "embedding_vjp")
+    ),
     _right("gradients", "test_kernels", select="gradient or plain", **_GRADIENT),
     _right("gradients", "test_transforms", select="of_attention", **{**_GRADIENT, "handles": HANDLES | STATES}),
     _right("imports", "test_imports", **_WRONG),
