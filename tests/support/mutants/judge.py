@@ -153,7 +153,17 @@ def _judge_by_suite(backend: str) -> None:
                 self.found = self.found or f"{report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}"
 
     first, where = FirstFailure(), Path(__file__).parent
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "mha_conformance.plugin", "--pyargs", "mha_conformance"]
+    options = [
+        "-x",
+        "-q",
+        "--noconftest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "mha_conformance.plugin",
+        "--pyargs",
+        "mha_conformance",
+    ]
     _limit(SUITE)
     mha.set_num_threads(2)
     status = pytest.main([*options, "--backend", backend, "--quick", "--rootdir", str(where)], plugins=[first])

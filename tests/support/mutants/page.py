@@ -1,4 +1,4 @@
-"""Judge a sample of the mutants, in half an hour, and write docs/mutants.md.
+"""Judge a sample of the mutants, in an hour, and write docs/mutants.md.
 
     PYTHONPATH=../../asv_benches python -m mutants.page [FILE]
 
@@ -37,7 +37,7 @@ same answers, or shows what the suite lacks.
 `python -m mutants.page` writes this page. It judges a random sample of the mutants of each module. A mutant that lives for no
 known reason is judged again: in every dtype, by triples too, and by all sections of `mha conform --quick`.
 
-<!-- not run: it takes half an hour -->
+<!-- not run: it takes an hour -->
 ```console
 $ cd tests/support
 {commands}
@@ -131,7 +131,7 @@ def judged() -> Path:
     file = ROOT / "build" / "mutants.json"
     file.parent.mkdir(exist_ok=True)
     for options in ("--quick --dtypes float32", "--suite --again"):
-        words = [*options.split(), "--cap", "12", "-j", "1", "--json", str(file)]
+        words = [*options.split(), "--cap", "12", "--json", str(file)]
         done = subprocess.run([sys.executable, "-m", "mutants.run", *words], check=False)
         if done.returncode not in (0, 1):  # 1: a mutant lives for no known reason
             sys.exit(done.returncode)

@@ -60,10 +60,11 @@ def judged(selected: Sequence[Mutant], dtypes: Sequence[str], *, quick: bool, su
         yield dict(zip(FIELDS, mutant.key, strict=True)) | {"line": mutant.line} | vars(verdict)
 
 
-def _check_unchanged(modules: Sequence[str]) -> None:
+def _check_unchanged(modules: Sequence[str], *, suite: bool) -> None:
     """Exit unless the modules as they are pass: nothing would follow from a mutant that is found otherwise."""
     kernels: list[Judged] = list(dict.fromkeys(judged for module in modules for judged in TABLE[module]))
-    jobs = ((one, Child("", None, [(one, "float32")], quick=True)) for one in kernels)
+    of_suite = list({one.backend: one for one in kernels}.values()) if suite else []
+    jobs = ((one, Child("", None, [(one, "float32")], quick=True, suite=one in of_suite)) for one in kernels)
     for one, verdict in judged_all(jobs, 1):
         if verdict.killed not in ("", "refuses"):
             sys.exit(f"{' '.join(one)} fails without any change: {verdict.killed}: {verdict.message}")
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results["commands"].append(options.command)
     if options.only:
         selected = [x for x in selected if options.only in f"{x.function} {x.change}"]
-    _check_unchanged(list(dict.fromkeys(mutant.module for mutant in selected)))
+    _check_unchanged(list(dict.fromkeys(mutant.module for mutant in selected)), suite=options.suite)
     records = _report(
         judged(selected, options.dtypes, quick=options.quick, suite=options.suite, at_a_time=options.at_a_time),
         len(selected),

@@ -44,14 +44,16 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_numpy.updates": _pieces("numpy", "chunks", "adamw"),
     "mha_numpy.scratch": (*TILES, *LAYERS[:1]),
     **{
-        f"mha_numpy.attention.{module}": TILE_GRADIENTS if "gradient" in module else TILES
-        for module in (
-            *("bias_gradients", "exponential", "few_pairs", "gradient_sums", "gradient_tiles", "gradients", "kernel"),
-            *("masks_and_biases", "split", "subproblem", "tiles"),
+        f"mha_numpy.attention.{module}": judged
+        for judged, modules in (
+            (TILES, ("exponential", "few_pairs", "kernel", "tiles")),
+            (TILES + TILE_GRADIENTS, ("masks_and_biases", "split", "subproblem")),
+            (TILE_GRADIENTS, ("bias_gradients", "gradient_sums", "gradient_tiles", "gradients")),
         )
+        for module in modules
     },
     "mha_core.algebra.activations": _pieces("numpy", ALGEBRA, "gelu", "relu", "silu", "gelu_vjp", "relu_vjp", "silu_vjp"),
-    "mha_core.algebra.arrays": BOTH,
+    "mha_core.algebra.arrays": BOTH + GRADIENTS_BY_ALGEBRA,
     "mha_core.algebra.attention_vjp": GRADIENTS_BY_ALGEBRA,
     "mha_core.algebra.bias_sums": BLOCKS_VJP,
     "mha_core.algebra.block_sum": GRADIENTS_BY_ALGEBRA,
@@ -59,7 +61,8 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_core.algebra.dropout": (*BY_ALGEBRA, *GRADIENTS_BY_ALGEBRA),
     "mha_core.algebra.scatter": _pieces("numpy", ALGEBRA, "embedding_vjp"),
     "mha_core.algebra.attention": (*BY_ALGEBRA, *_pieces("numpy", ALGEBRA, "attention_weights")),
-    **{f"mha_core.algebra.{module}": BOTH for module in ("biases", "blocks", "expressions", "grid", "masks")},
+    "mha_core.algebra.biases": BOTH + GRADIENTS_BY_ALGEBRA,
+    **{f"mha_core.algebra.{module}": BOTH for module in ("blocks", "expressions", "grid", "masks")},
     "mha_core.algebra.norms": _pieces(
         *("numpy", ALGEBRA), *("linear", "layer_norm", "rms_norm", "linear_vjp", "layer_norm_vjp", "rms_norm_vjp")
     ),
@@ -71,7 +74,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_core.algebra.structure": BOTH,
     "mha_core.algebra.tiles": TILES,
     "mha_core.algebra.updates": _pieces("numpy", ALGEBRA, "adamw"),
-    "mha_core.algebra.visibility": BOTH,
+    "mha_core.algebra.visibility": BOTH + GRADIENTS_BY_ALGEBRA,
     "mha_torch.activations": (
         *_pieces("torch", "chunks", "gelu"),
         *_pieces("torch", "fused", "gelu_vjp", "silu_vjp", "relu_vjp"),
