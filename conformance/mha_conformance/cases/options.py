@@ -201,7 +201,7 @@ def _lengths(row: Row, structure: np.random.Generator, rng: np.random.Generator)
 
 def _packed(row: Row, structure: np.random.Generator) -> list[int]:
     length = row["queries"]
-    count = {"few": 3, "with empty ones": 7, "many": 290}[row["packed"]]
+    count = {"few": int(structure.integers(2, 5)), "with empty ones": 7, "many": 290}[row["packed"]]
     few = row["packed"] == "few" and length > 2  # of several sequences, one so long that no window is as wide
     low, high = (1, length // 3 + 1) if few else (0, length)
     cuts = np.sort(structure.integers(low, high, endpoint=True, size=count - 1))
