@@ -43,16 +43,20 @@ _TERMS = {"float32": 12, "float64": len(_TAIL)}  # the first term left out is be
 
 def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
     """x Phi(x) (Hendrycks and Gimpel 2016, section 2), or its tanh form."""
-    wide = compute_dtype(xp, x.dtype)
-    y = xp.astype(x, wide, copy=False)
+    y = _wide(xp, x)
     if approximate == "tanh":
         y = xp.where(y == -math.inf, 0, y)  # the limit is 0; -inf times 0 would be NaN
         inner = math.sqrt(2 / math.pi) * (y + 0.044715 * (y * y * y))
         return xp.astype(0.5 * y * (1 + xp.tanh(inner)), x.dtype, copy=False)
     # |y| by selection, because no library has the right gradient of abs at 0. Beyond 40 the tail is 0, and 0 * inf would be NaN
     a = xp.minimum(xp.where(y > 0, y, -y), 40)
-    tail = _upper_tail(xp, a, _TERMS["float64" if wide == xp.float64 else "float32"])
+    tail = _upper_tail(xp, a, _TERMS["float64" if y.dtype == xp.float64 else "float32"])
     return xp.astype(xp.where(y > 0, y, 0) - a * tail, x.dtype, copy=False)
+
+
+def _wide(xp: Namespace, x: Array) -> Array:
+    """Return x in the dtype that it is computed in."""
+    return xp.astype(x, compute_dtype(xp, x.dtype), copy=False)
 
 
 def _upper_tail(xp: Namespace, a: Array, terms: int) -> Array:
@@ -67,12 +71,12 @@ def _upper_tail(xp: Namespace, a: Array, terms: int) -> Array:
 
 def relu(xp: Namespace, x: Array) -> Array:
     """max(x, 0); NaN stays NaN."""
-    return xp.where(x < 0, 0, x)
+    return xp.where(_wide(xp, x) < 0, 0, x)
 
 
 def silu(xp: Namespace, x: Array) -> Array:
     """x / (1 + exp(-x)) (Hendrycks and Gimpel 2016, section 4)."""
-    y = xp.astype(x, compute_dtype(xp, x.dtype), copy=False)
+    y = _wide(xp, x)
     y = xp.where(y == -math.inf, 0, y)  # the limit is 0; -inf times 0 would be NaN
     e = xp.exp(-xp.abs(y))  # never overflows
     return xp.astype(y * xp.where(y < 0, e, 1) / (1 + e), x.dtype, copy=False)
@@ -83,27 +87,25 @@ def silu(xp: Namespace, x: Array) -> Array:
 
 def gelu_vjp(xp: Namespace, x: Array, d: Array, *, wanted: Set[str], approximate: str = "none") -> tuple[Array]:
     """d (Phi(x) + x phi(x)), with phi the density of the normal distribution, or d times the slope of the tanh form."""
-    wide = compute_dtype(xp, x.dtype)
-    y = xp.clip(xp.astype(x, wide, copy=False), -40.0, 40.0)  # beyond, the slope is 0 or 1, and 0 * inf would be NaN
+    y = xp.clip(_wide(xp, x), -40.0, 40.0)  # beyond, the slope is 0 or 1, and 0 * inf would be NaN
     if approximate == "tanh":
         c = math.sqrt(2 / math.pi)
         t = xp.tanh(c * (y + 0.044715 * (y * y * y)))
         slope = 0.5 * (1 + t) + 0.5 * y * (1 - t * t) * (c * (1 + 3 * 0.044715 * (y * y)))
     else:
-        tail = _upper_tail(xp, xp.abs(y), _TERMS["float64" if wide == xp.float64 else "float32"])
+        tail = _upper_tail(xp, xp.abs(y), _TERMS["float64" if y.dtype == xp.float64 else "float32"])
         slope = xp.where(y > 0, 1 - tail, tail) + y * xp.exp(-0.5 * (y * y)) / math.sqrt(2 * math.pi)
-    return (xp.astype(slope * xp.astype(d, wide, copy=False), x.dtype, copy=False),)
+    return (xp.astype(slope * _wide(xp, d), x.dtype, copy=False),)
 
 
 def relu_vjp(xp: Namespace, x: Array, d: Array, *, wanted: Set[str]) -> tuple[Array]:
     """d where x > 0, and 0 at 0; NaN stays NaN."""
-    return (xp.where(x <= 0, 0, xp.where(xp.isnan(x), x, d)),)
+    return (xp.where(_wide(xp, x) <= 0, 0, xp.where(xp.isnan(x), x, d)),)
 
 
 def silu_vjp(xp: Namespace, x: Array, d: Array, *, wanted: Set[str]) -> tuple[Array]:
     """d s (1 + x (1 - s)), with s = 1 / (1 + exp(-x))."""
-    wide = compute_dtype(xp, x.dtype)
-    y = xp.clip(xp.astype(x, wide, copy=False), -1e4, 1e4)  # beyond, the slope is 0 or 1, and 0 * inf would be NaN
+    y = xp.clip(_wide(xp, x), -1e4, 1e4)  # beyond, the slope is 0 or 1, and 0 * inf would be NaN
     e = xp.exp(-xp.abs(y))  # never overflows
     s, opposite = xp.where(y < 0, e, 1) / (1 + e), xp.where(y < 0, 1, e) / (1 + e)
-    return (xp.astype(s * (1 + y * opposite) * xp.astype(d, wide, copy=False), x.dtype, copy=False),)
+    return (xp.astype(s * (1 + y * opposite) * _wide(xp, d), x.dtype, copy=False),)

@@ -6,9 +6,10 @@ oracle these are one more key, of zeros, so that it adds nothing to the gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import mha_core as mha
 from mha_core.shared import attention_gradients as attention_gradients_of_state
 
 from ..oracle.attention import Floats, attention
-from ..oracle.attention_gradients import Bounded, attention_gradients, by_bucket, summed_to
+from ..oracle.attention_gradients import Bounded, by_bucket, gradient_bounds, summed_to
 from ..oracle.tolerance import compute_dtype
 from . import attention_axes
 from .attention_axes import LAYOUTS, batch_shape, resolved
@@ -100,14 +101,21 @@ class AttentionGradientProblem(AttentionProblem):
         return {f"d_{name}": gradients[name] for name in sorted(self.wanted)}
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
-        return {name: x for name, (x, _) in self.expected(floats, "float64", rounds_weights=False).items()}
+        return {name: x for name, (x, _) in next(self._stages(floats, "float64", rounds_weights=False)).items()}
 
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
+        return [*self.bounds(floats, dtype, rounds_weights=rounds_weights)][-1]
+
+    def bounds(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> Iterator[dict[str, Bounded]]:
+        return islice(self._stages(floats, dtype, rounds_weights=rounds_weights), 1, None)
+
+    def _stages(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> Iterator[dict[str, Bounded]]:
+        """Yield the exact gradients with bounds of 0, and then what ``bounds`` yields."""
         arguments, options = [floats[name] for name in ARGUMENTS], self.settings.oracle(floats, compute_dtype(dtype))
         if self.of_part:
             arguments, options = self._with_one_more_key(floats, options)
         query, key, value = arguments
-        named = attention_gradients(
+        for named in gradient_bounds(
             query,
             key,
             value,
@@ -118,10 +126,12 @@ class AttentionGradientProblem(AttentionProblem):
             of_bias=self._of_bias if self.floats.keys() & {"bias", "table"} else None,
             wide=self._wide_options(),
             **options,
-        )
-        if self.of_part:
-            named |= {name: (x[..., :-1, :], bound[..., :-1, :]) for name in ("key", "value") for x, bound in (named[name],)}
-        return {f"d_{name}": named[name] for name in sorted(self.wanted)}
+        ):
+            if self.of_part:
+                named |= {
+                    name: (x[..., :-1, :], bound[..., :-1, :]) for name in ("key", "value") for x, bound in (named[name],)
+                }
+            yield {f"d_{name}": named[name] for name in sorted(self.wanted)}
 
     def _of_bias(self, d_scores: Floats) -> Floats:
         d_scores = d_scores[..., : self.scores_shape[-1]]

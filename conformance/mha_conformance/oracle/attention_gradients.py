@@ -23,7 +23,7 @@ exactly 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,12 @@ class _Factors:
         return gradients
 
 
-def attention_gradients(
+def attention_gradients(*arrays: Any, **options: Any) -> dict[str, Bounded]:
+    """Return the gradients by name with the last bounds of ``gradient_bounds``."""
+    return [*gradient_bounds(*arrays, **options)][-1]
+
+
+def gradient_bounds(
     query: Any,
     key: Any,
     value: Any,
@@ -80,8 +85,11 @@ def attention_gradients(
     softcap: float | None = None,
     sink: Any = None,
     wide: frozenset[str] = frozenset(),
-) -> dict[str, Bounded]:
-    """Return the gradients of query, key, value, bias and sink by name, for arrays that already hold numbers of ``dtype``.
+) -> Iterator[dict[str, Bounded]]:
+    """Yield the gradients of query, key, value, bias and sink by name, for arrays that already hold numbers of ``dtype``.
+
+    The first have bounds of 0. Then come bounds on rounding, which are enough for most results, and at last those with the
+    errors of tiny numbers too. In half precision, where the forward pass is rounded, the last ones follow at once.
 
     d_out, d_lse : gradients of the outputs; None is 0
     rounds_weights : allow weights to be rounded to ``dtype``, as fused half-precision kernels do
@@ -93,9 +101,10 @@ def attention_gradients(
     options = {"allowed": allowed, "bias": bias, "scale": scale, "softcap": softcap, "sink": sink}
     y, lse, p = attention(*arrays.values(), **options)
     q, k, v = (np.repeat(x, y.shape[-3] // max(1, x.shape[-3]), axis=-3) for x in arrays.values())
-    kept_weights = np.broadcast_to(1.0 if kept_weights is None else kept_weights, p.shape)
+    dropped = kept_weights is not None
+    kept_weights = np.broadcast_to(kept_weights if dropped else 1.0, p.shape)
     w = p * kept_weights
-    y = w @ v
+    y = w @ v if dropped else y
     d_y = np.zeros(y.shape) if d_out is None else np.broadcast_to(np.asarray(d_out, dtype=np.float64), y.shape)
     d_lse = np.zeros(lse.shape) if d_lse is None else np.broadcast_to(np.asarray(d_lse, dtype=np.float64), lse.shape)
     scale = (1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0) if scale is None else scale
@@ -107,9 +116,11 @@ def attention_gradients(
 
     d_p, delta = kept_weights * (d_y @ np.swapaxes(v, -1, -2)), (d_y * y).sum(axis=-1) - d_lse
     ds = p * (d_p - delta[..., None])
-    exact = _Factors(w, ds, scale * ds * slope, -p_sink * delta, q, k, d_y)
+    shapes = {name: x.shape for name, x in arrays.items()} | ({} if sink is None else {"sink": np.shape(sink)})
+    exact = _Factors(w, ds, scale * ds * slope, -p_sink * delta, q, k, d_y).sums(shapes, of_bias)
+    yield {name: (x, np.zeros(x.shape)) for name, x in exact.items()}
 
-    # the errors of the same factors, in units of 8 u log2(n), and those of half precision and of tiny numbers
+    # the errors of the same factors, in units of 8 u log2(n)
     size_a = abs(scale) * (np.abs(q) @ np.swapaxes(np.abs(k), -1, -2))
     s = a if softcap is None else softcap * np.tanh(a / softcap)
     s = np.where(seen, s if bias is None else s + bias, 0)
@@ -125,10 +136,25 @@ def attention_gradients(
     of_slope = 0.0 if softcap is None else p * terms * (1 + 2 / softcap * size_a * slope)
     absolute = np.abs(q), np.abs(k), np.abs(d_y)
     error_sink = p_sink * ((of_lse + own_sink) * size_delta + error_delta)
-    error = _Factors(w * r, error_ds, abs(scale) * (error_ds * slope + of_slope), error_sink, *absolute)
+    error = _Factors(w * r, error_ds, abs(scale) * (error_ds * slope + of_slope), error_sink, *absolute).sums(shapes, of_bias)
 
-    wide_dtype = compute_dtype(dtype)
+    wide_dtype, both = compute_dtype(dtype), 2.0 if dtype == "float64" else 1.0  # the oracle computes in float64 too
     u, u_out = UNIT_ROUNDOFF[wide_dtype], UNIT_ROUNDOFF[dtype]
+
+    def bounded(name: str, x: Floats, rest: Floats | float) -> Bounded:
+        its_dtype = wide_dtype if name in wide else dtype
+        length = 2 + v.shape[-1] + q.shape[-1] + max(p.shape[-2:]) + p.size / max(1, x.size)
+        bound = both * (8 * u * math.log2(length) * error[name] + rest + UNIT_ROUNDOFF[its_dtype] * np.abs(x))
+        rows = x.size / (x.shape[-1] if name in arrays and x.size else 1)
+        count = max(1.0, abs(scale)) * (1 + p.size / max(1, rows))
+        tiny = SMALLEST[its_dtype] + length * SMALLEST[wide_dtype] + flushed(error[name], count, dtype)
+        bound = np.where(np.abs(x) + bound < LARGEST[its_dtype], bound + tiny, np.inf)
+        return x, np.where(error[name] + rest > 0, bound, 0)
+
+    if u_out == u:
+        yield {name: bounded(name, x, 0.0) for name, x in exact.items()}
+
+    # those of half precision and of tiny numbers
     u_p = u_out if rounds_weights and u_out > u else 0.0
     half_y = u_out * np.abs(y) + SMALLEST[dtype] / 2 if u_out > u else 0.0
     lost = np.where(seen, NEGLIGIBLE[wide_dtype], 0)
@@ -143,22 +169,8 @@ def attention_gradients(
     rest_sink = rest_sink + flushed(p_sink * size_delta, 2, dtype)
     rest_da = abs(scale) * rest_ds + np.where(seen, SMALLEST[wide_dtype], 0)  # scaled before or after the sum
     rest_da = rest_da + flushed(abs(scale) * p * terms, 1, dtype)
-    rest = _Factors(rest_w, rest_ds, rest_da, rest_sink, *absolute)
-
-    shapes = {name: x.shape for name, x in arrays.items()} | ({} if sink is None else {"sink": np.shape(sink)})
-    sums = exact.sums(shapes, of_bias), error.sums(shapes, of_bias), rest.sums(shapes, of_bias)
-    both = 2.0 if dtype == "float64" else 1.0  # the oracle computes in float64 too
-    gradients = {}
-    for name, x in sums[0].items():
-        its_dtype = wide_dtype if name in wide else dtype
-        length = 2 + v.shape[-1] + q.shape[-1] + max(p.shape[-2:]) + p.size / max(1, x.size)
-        bound = both * (8 * u * math.log2(length) * sums[1][name] + sums[2][name] + UNIT_ROUNDOFF[its_dtype] * np.abs(x))
-        rows = x.size / (x.shape[-1] if name in arrays and x.size else 1)
-        count = max(1.0, abs(scale)) * (1 + p.size / max(1, rows))
-        tiny = SMALLEST[its_dtype] + length * SMALLEST[wide_dtype] + flushed(sums[1][name], count, dtype)
-        bound = np.where(np.abs(x) + bound < LARGEST[its_dtype], bound + tiny, np.inf)
-        gradients[name] = x, np.where(sums[1][name] + sums[2][name] > 0, bound, 0)
-    return gradients
+    rest = _Factors(rest_w, rest_ds, rest_da, rest_sink, *absolute).sums(shapes, of_bias)
+    yield {name: bounded(name, x, rest[name]) for name, x in exact.items()}
 
 
 def summed_to(x: Floats, shape: tuple[int, ...]) -> Floats:

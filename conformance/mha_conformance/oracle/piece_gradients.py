@@ -18,8 +18,8 @@ from .attention import Floats
 from .attention_gradients import Bounded
 from .tolerance import LARGEST, UNIT_ROUNDOFF, compute_dtype, least
 
-_STEEP = 3e4
-"""Slopes of activations are 0 or 1 beyond, in float64 too: their limits, which infinity has."""
+_FAR = 40.0
+"""An argument at which the slopes of activations are 0 or 1, their limits, to the last digit of float64."""
 Gradients = dict[str, Bounded]
 """Exact gradients and magnitudes by the name of the argument."""
 
@@ -80,7 +80,7 @@ def _norm(d: Floats, x: Floats, weight: Floats | None, eps: float, *, centred: b
 
 def gelu(d: Floats, x: Floats, *, approximate: str = "none") -> Gradients:
     """The normal distribution P(x) + x P'(x); or with t = tanh(z(x)): (1 + t) / 2 + x (1 - t^2) z'(x) / 2."""
-    x = np.clip(x, -_STEEP, _STEEP)
+    x = np.where(np.isinf(x), np.copysign(_FAR, x), x)
     if approximate == "tanh":
         t = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
         steep = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
@@ -97,7 +97,7 @@ def relu(d: Floats, x: Floats) -> Gradients:
 
 def silu(d: Floats, x: Floats) -> Gradients:
     """With p = 1 / (1 + e^-x): p (1 + x (1 - p)); 1 - p has an absolute error, which x multiplies."""
-    x = np.clip(x, -_STEEP, _STEEP)
+    x = np.where(np.isinf(x), np.copysign(_FAR, x), x)
     with np.errstate(over="ignore"):
         p, rest = 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(x))
     return _slope(d, p * (1 + x * rest), 1 + np.abs(x) * p)

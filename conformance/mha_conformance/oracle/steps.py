@@ -20,7 +20,7 @@ import numpy as np
 
 from . import piece_gradients, reference, tolerance
 from .attention import Floats, attention
-from .attention_gradients import Bounded, attention_gradients, by_bucket, summed_to
+from .attention_gradients import Bounded, by_bucket, gradient_bounds, summed_to
 
 Named = dict[str, Floats]
 SAFETY = 3.0
@@ -189,7 +189,8 @@ class Steps:
             return self._moved(exact, lambda u, wide: bound)
 
         def pull(d: Floats) -> Named:
-            gradients = attention_gradients(q, k, v, d, of_bias=of_bias, **settings, **options)
+            stages = gradient_bounds(q, k, v, d, of_bias=of_bias, **settings, **options)
+            gradients = next(stages) if self.rng is None else [*stages][-1]
             return {name: moved(*both) for name, both in gradients.items()}
 
         if self.rng is None:

@@ -40,6 +40,15 @@ def test_sums_beyond_the_range_of_float16_are_right(dtype, unit):
     np.testing.assert_allclose(y.astype(np.float64), expected, rtol=2 * unit)
 
 
+@half
+def test_relu_keeps_nan_without_a_warning(dtype, unit):
+    """Warnings are errors here, and NumPy warns of a comparison of NaN in bfloat16."""
+    x, d = np.asarray([np.nan, -2, 0, 3], dtype=dtype), np.asarray([5, 6, 7, 8], dtype=dtype)
+    out, pullback = mha.vjp(mha.relu, x)
+    np.testing.assert_array_equal(out.astype(float), [np.nan, 0, 0, 3])
+    np.testing.assert_array_equal(pullback(d)[0].astype(float), [np.nan, 0, 0, 8])
+
+
 def test_verify_judges_bfloat16(rng):
     x, w = normal(rng, 4, 8).astype(ml_dtypes.bfloat16), normal(rng, 8, 8).astype(ml_dtypes.bfloat16)
     with mha.verify() as done:

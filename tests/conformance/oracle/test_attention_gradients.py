@@ -1,6 +1,6 @@
 """The judge of gradients: its oracles equal complex-step derivatives, and it finds planted faults."""
 
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +15,7 @@ from mha_conformance.find import find
 from mha_conformance.judge.designed import design_of, drawn
 from mha_conformance.judge.held import judge_of
 from mha_conformance.oracle import attention
-from mha_conformance.oracle.attention_gradients import attention_gradients
+from mha_conformance.oracle.attention_gradients import attention_gradients, gradient_bounds
 from mha_core.dispatch.contract import FEATURES
 
 pytestmark = pytest.mark.full
@@ -106,6 +106,20 @@ def test_half_precision_adds_the_roundings_of_the_forward_pass():
     fused = attention_gradients(q, k, v, d, dtype="float16", rounds_weights=True)
     for name in ("query", "key", "value"):
         assert (wide[name][1] < narrow[name][1]).all() and (narrow[name][1] < fused[name][1]).all()
+
+
+@pytest.mark.parametrize(("dtype", "stages"), [("float64", 3), ("float32", 3), ("float16", 2)])
+def test_each_bound_is_at_least_as_wide_as_the_one_before(dtype, stages):
+    rng = np.random.default_rng(6)
+    arrays = [rng.normal(size=(2, 16, 8)) for _ in range(4)]
+    found = [*gradient_bounds(*arrays, dtype=dtype, sink=np.zeros(2), of_bias=lambda x: x)]
+    assert len(found) == stages and str(found[-1]) == str(
+        attention_gradients(*arrays, dtype=dtype, sink=np.zeros(2), of_bias=lambda x: x)
+    )
+    for name, (x, last) in found[-1].items():
+        for before, after in pairwise(found):
+            assert (before[name][0] == x).all() and (before[name][1] <= after[name][1]).all(), name
+        assert not found[0][name][1].any() and last.all()
 
 
 # planted faults

@@ -45,7 +45,7 @@ def complex_piece(op, arrays, options):
 @pytest.mark.parametrize("op", DIFFERENTIABLE)
 def test_the_gradients_of_pieces_equal_complex_step_derivatives(op):
     rng = np.random.default_rng(6)
-    design = design_of(f"{op}_vjp", (), "float64", rng, more={"room": ("small",)})
+    design = design_of(f"{op}_vjp", (), "float64", rng, more={"room": ("small",), "infinite": (False,)})
     few = (row for row in chain(design, design.random(rng)) if "many" not in str(row["rows"]))
     for row in islice(few, 40):
         problem = drawn(f"{op}_vjp", row, rng, rng)
@@ -62,6 +62,15 @@ def test_the_gradients_of_pieces_equal_complex_step_derivatives(op):
         bounded = piece_gradients.bounded(gradients, "float64")
         exact, bounds = ({name: both[at] for name, both in bounded.items()} for at in (0, 1))
         assert_derivatives(value, given, exact, rng, bounds)
+
+
+@pytest.mark.parametrize("op", ["gelu", "relu", "silu"])
+def test_the_slope_at_infinity_is_its_limit_and_nan_stays_nan(op):
+    x = np.asarray([np.inf, -np.inf, np.nan])
+    gradients = piece_gradients.GRADIENTS[op](np.full(3, 3.0), x, **({"approximate": "tanh"} if op == "gelu" else {}))
+    exact, bound = piece_gradients.bounded(gradients, "float32")["x"]
+    np.testing.assert_allclose(exact, [3, 0, np.nan], rtol=0, atol=1e-15)
+    assert (bound < 0.03).all() and bound[2] == 0
 
 
 @pytest.mark.parametrize("op", DIFFERENTIABLE)
