@@ -17,6 +17,8 @@ import numpy as np
 
 from .kinds import Row, least_of
 
+_SHARE_ALONE = 0.25
+"""The share of rows that give two axes alone, until all have been given so."""
 _TRIES = 4
 """Orders of the axes that are tried before a combination counts as impossible."""
 
@@ -31,6 +33,7 @@ class Covering:
     possible : function of some of a row's values, kinds by their least; returns False if no row can contain them
     triples : axes of which every triple of values must occur
     plain : the value of some axes that means "not given"; a row gives few of them, or as many as add combinations
+    alone : axes of ``plain`` of which every two are also given without the others, with values that are drawn
     """
 
     def __init__(
@@ -41,12 +44,16 @@ class Covering:
         possible: Callable[[Row], bool] = lambda row: True,
         triples: Iterable[tuple[str, ...]] = (),
         plain: Mapping[str, Any] | None = None,
+        alone: Iterable[str] = (),
     ) -> None:
         self._axes, self._rng, self._possible = axes, rng, possible
         self._least = {name: [least_of(value) for value in values] for name, values in axes.items()}
         self._plain = {
             name: list(axes[name]).index(value) for name, value in (plain or {}).items() if value in axes.get(name, ())
         }
+        may_be_given = [name for name in alone if name in self._plain and len(axes[name]) > 1]
+        self._alone = list(combinations(may_be_given, 2))
+        rng.shuffle(self._alone)
         groups = [group for group in triples if set(group) <= set(axes)]
         sizes = [len(values) for values in axes.values()]
         self._first = dict(zip(axes, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
@@ -75,13 +82,16 @@ class Covering:
         return Counted(places, self._first, [*self._triples], can)
 
     def __iter__(self) -> Iterator[Row]:
-        while (first := self._a_missing_one()) is not None:
+        while self._alone or self.missing:
+            two = self._alone.pop() if self._alone and (self._rng.random() < _SHARE_ALONE or not self.missing) else ()
             for _ in range(_TRIES):
-                chosen = self._completed(first, self._rng)
+                first = {name: self._a_given(name) for name in two} or self._a_missing_one()
+                chosen = self._completed(first, self._rng, most=len(two) or None)
                 if chosen is not None:
                     break
             else:
-                self._leave_out(first)
+                if not two:
+                    self._leave_out(first)
                 continue
             for missing, at in zip(
                 [self._pairs, *self._triples.values()], _at(chosen, self._first, self._triples), strict=True
@@ -97,13 +107,15 @@ class Covering:
                 return
             yield self._row(chosen)
 
-    def _a_missing_one(self) -> dict[str, int] | None:
-        """Return a combination that has not occurred: axes are drawn by the roots of how many they lack; None if all have."""
+    def _a_given(self, name: str) -> int:
+        """Return the index of a value of an axis that means "given"."""
+        return int(self._rng.choice([at for at in range(len(self._axes[name])) if at != self._plain[name]]))
+
+    def _a_missing_one(self) -> dict[str, int]:
+        """Return a missing combination: axes are drawn by the roots of how many they lack."""
         names, starts = [*self._axes], [*self._first.values()]
         of_pairs = np.triu(np.add.reduceat(np.add.reduceat(self._pairs, starts, axis=0, dtype=int), starts, axis=1))
         left = np.sqrt([*of_pairs.ravel(), *(missing.sum() for missing in self._triples.values())])
-        if not left.any():
-            return None
         at = int(self._rng.choice(len(left), p=left / left.sum()))
         if at >= of_pairs.size:
             group = [*self._triples][at - of_pairs.size]
@@ -124,12 +136,15 @@ class Covering:
             group, at = tuple(combination), tuple(combination.values())
             self._triples[group][at] = self._can_occur[1 + [*self._triples].index(group)][at] = False
 
-    def _completed(self, first: dict[str, int], rng: np.random.Generator) -> dict[str, int] | None:
-        """Return the indices of a whole row's values that contains those already chosen; None if none was found."""
+    def _completed(self, first: dict[str, int], rng: np.random.Generator, most: int | None = None) -> dict[str, int] | None:
+        """Return the indices of a whole row's values that contains those already chosen; None if none was found.
+
+        It gives no more than ``most`` of the axes that may be left out, if they may; None: a few or all.
+        """
         chosen, row = dict(first), self._least_row(first)
         rest = [name for name in self._axes if name not in chosen]
         rng.shuffle(rest)
-        most = rng.choice([1, 4, len(self._plain), len(self._plain)])
+        most = rng.choice([1, 4, *[len(self._plain)] * 3]) if most is None else most
         for name in rest:
             gain = self._gain(chosen, name) + rng.random(len(self._axes[name]))  # values that gain equally in any order
             if name in self._plain and self._given(chosen) >= most:

@@ -55,6 +55,8 @@ class Design:
     """Returns a problem from a row of values, and the random numbers of all that is no array, and of arrays."""
     triples: Sequence[tuple[str, ...]]
     """The axes of which every triple is judged."""
+    alone: Iterable[str] = ()
+    """The options of which every two are judged without the others."""
 
 
 def _of_layer(op: str) -> Design:
@@ -69,15 +71,19 @@ def _of_piece(axes: dict[str, list[Any]], problem: Callable[[Row, np.random.Gene
 
 
 DESIGNS = {
-    "attention": Design(attention_axes.axes_of, attention_axes.possible, attention_problem, attention_axes.TRIPLES),
+    "attention": Design(
+        *(attention_axes.axes_of, attention_axes.possible, attention_problem, attention_axes.TRIPLES), attention_axes.PLAIN
+    ),
     "attention_vjp": Design(
         gradients.axes_of_gradients,
         gradients.possible,
         gradients.attention_gradient_problem,
         (*attention_axes.TRIPLES, *gradients.TRIPLES_OF_GRADIENTS),
+        attention_axes.PLAIN,
     ),
     "attention_weights": Design(
-        axes_of_weights, attention_axes.possible, weights_problem, (*attention_axes.TRIPLES, *TRIPLES_OF_WEIGHTS)
+        *(axes_of_weights, attention_axes.possible, weights_problem, (*attention_axes.TRIPLES, *TRIPLES_OF_WEIGHTS)),
+        attention_axes.PLAIN,
     ),
     **{op: _of_layer(op) for op in layer_axes.LAYERS},
     **{
@@ -109,7 +115,10 @@ def design_of(
     design = DESIGNS[op]
     axes = design.axes(features, is_half(dtype))
     groups = design.triples if triples else ()
-    return Covering({**axes, **(more or {})}, rng, possible=design.possible, triples=groups, plain=layer_axes.PLAIN)
+    axes |= more or {}
+    return Covering(
+        axes, rng, possible=design.possible, triples=groups, plain=layer_axes.PLAIN, alone=() if more else design.alone
+    )
 
 
 @cache

@@ -67,6 +67,19 @@ def test_seeds_give_other_rows_in_another_order():
     assert first == again and first != other
 
 
+def test_every_two_options_are_given_without_the_others():
+    axes = {name: ["none", "some", "more"] for name in "abcdef"} | {"size": [1, 2]}
+    plain = dict.fromkeys("abcdef", "none")
+
+    def allowed(row):
+        return not (row.get("a", "none") != "none" and row.get("b", "none") != "none")
+
+    design = Covering(axes, np.random.default_rng(0), possible=allowed, plain=plain, alone="abcde")
+    given = {tuple(name for name in "abcdef" if row[name] != "none") for row in design}
+    assert {pair for pair in combinations("abcde", 2) if pair != ("a", "b")} < given
+    assert design.missing == 0
+
+
 # the axes of attention
 
 

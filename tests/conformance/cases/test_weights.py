@@ -41,7 +41,8 @@ def kernel(p, lse, rows, cols, num_keys):
         if p.sink is not None and fault != "the sink counts in a given lse only":
             lse = np.logaddexp(lse, p.sink.astype(float)[:, None])
     lse = lse.astype(float)[..., None]
-    every = np.where(lse == -np.inf, 0, np.exp(s - np.where(lse == -np.inf, 0, lse)))
+    with np.errstate(over="ignore"):  # of wrong scores, with the right lse
+        every = np.where(lse == -np.inf, 0, np.exp(s - np.where(lse == -np.inf, 0, lse)))
     if p.dropout is not None and fault != "no dropout":
         every = np.where(p.dropout.kept(grid, p.rows_shape), every / (1 - p.dropout.rate), 0)
     if fault == "rows beyond 256 are left out":

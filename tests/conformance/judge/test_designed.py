@@ -253,11 +253,12 @@ def test_a_failure_names_a_smaller_problem_that_fails_too(judge_kernel):
 
 
 def test_a_failure_that_a_call_by_itself_does_not_show_says_so(judge_kernel):
-    calls = []
+    right, wrong = [], []
 
     def relu(x):
-        calls.append(x)
-        return np.maximum(x, 0) + (len(calls) in (20, 40, 60))
+        now = len(right) > 20 and not wrong and np.isfinite(x).any()
+        (wrong if now else right).append(x)
+        return np.maximum(x, 0) + now
 
     with pytest.raises(AssertionError) as caught:
         judge_kernel("relu", relu)
