@@ -83,7 +83,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_torch.functional": _pieces("torch", "functional", "linear", "layer_norm", "rms_norm", "gelu", "silu", "relu"),
     "mha_torch.gradients": _pieces("torch", "fused", "layer_norm_vjp", "embedding_vjp"),
     "mha_torch.layers": TORCH_LAYER,
-    "mha_torch.onednn": _pieces("torch", "onednn", "linear", "linear_vjp"),
+    "mha_torch.onednn": (*_pieces("torch", "onednn", "linear", "linear_vjp"), *BLOCKS_VJP, *TORCH_LAYER),
     "mha_torch.parts": (*SDPA_VJP, *BLOCKS_VJP),
     "mha_torch.rotary": _pieces("torch", "inplace", "rotary"),
     "mha_torch.rows": (*SDPA_VJP, *BLOCKS_VJP),
@@ -105,6 +105,7 @@ _ELSEWHERE = {
     "positions": "sinusoidal_positions rotary_tables _table",
     "problem": "scores_shape",
     "state": "merge_states identity",
+    "updates": "sgd clip_scale _square_norm",
 }
 ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, names in _ELSEWHERE.items()}
 """Functions, or classes, that check arguments or that no problem of the design calls: tests of other sections judge them."""
