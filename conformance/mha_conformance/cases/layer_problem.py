@@ -129,20 +129,21 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
     d_keys = _WIDTHS["context"] if contexts else d_model
     d_values = _WIDTHS["value_context"] if len(contexts) == 2 else d_keys
     layer = _heads(row, (d_model, d_keys, d_values, d_out), rng)
-    dropped, by_seed, seed = (), (), None
+    dropped: tuple[str, ...] = ()
+    by_seed: tuple[str, ...] = ()
+    seed = int(structure.integers(2**32)) if row.get("keep") == "by a seed" else None
     if op == "encoder_layer":
         norms = {name: _norm(row, name, d_model, rng) for name in ("norm_1", "norm_2", "post_norm_1", "post_norm_2")}
         network = _network(row, d_model, d_out, rng)
         layer = mha.EncoderLayer(attention=layer, feed_forward=network, norm_first=row["norm_first"], **norms)
         both = ("attention", "feed_forward")
         dropped = {"none": (), "both": both}.get(row["dropout"], (row["dropout"],))
-        if dropped and row.get("keep") == "by a seed":  # all others, or both
-            seed = int(structure.integers(2**32))
+        if dropped and seed is not None:  # all others, or both
             dropped, by_seed = both, tuple(name for name in both if dropped == both or name not in dropped)
     shape = (*batch, row["queries"], d_model)
     keeps = {
         f"keep of {name}": kept_by_seed((math.prod(shape[:-1]), d_model), _RATE, seed, name).reshape(shape)
-        if name in by_seed
+        if name in by_seed and seed is not None
         else rng.random(shape) > _RATE
         for name in dropped
     }

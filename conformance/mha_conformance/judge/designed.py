@@ -115,9 +115,13 @@ def design_of(
     design = DESIGNS[op]
     axes = design.axes(features, is_half(dtype))
     groups = design.triples if triples else ()
-    axes |= more or {}
     return Covering(
-        axes, rng, possible=design.possible, triples=groups, plain=layer_axes.PLAIN, alone=() if more else design.alone
+        {**axes, **(more or {})},
+        rng,
+        possible=design.possible,
+        triples=groups,
+        plain=layer_axes.PLAIN,
+        alone=() if more else design.alone,
     )
 
 
