@@ -84,14 +84,15 @@ class Covering:
     def __iter__(self) -> Iterator[Row]:
         while self._alone or self.missing:
             two = self._alone.pop() if self._alone and (self._rng.random() < _SHARE_ALONE or not self.missing) else ()
+            lacking = {} if two else self._a_missing_one()
             for _ in range(_TRIES):
-                first = {name: self._a_given(name) for name in two} or self._a_missing_one()
+                first = lacking or {name: self._a_given(name) for name in two}
                 chosen = self._completed(first, self._rng, most=len(two) or None)
                 if chosen is not None:
                     break
             else:
-                if not two:
-                    self._leave_out(first)
+                if lacking:
+                    self._leave_out(lacking)
                 continue
             for missing, at in zip(
                 [self._pairs, *self._triples.values()], _at(chosen, self._first, self._triples), strict=True
