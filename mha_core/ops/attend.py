@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -232,25 +233,32 @@ def _finds_nan(p: AttentionProblem) -> bool:
 
 def _algebra(backend: LoadedBackend) -> Callable[[AttentionProblem], AttentionState]:
     """Return the algebra, which gives infinity and NaN for infinity and NaN, where NumPy would also warn of inf - inf."""
-    errstate = getattr(backend.xp, "errstate", None)
-    if errstate is None:
-        return algebra.attention_state
+    quiet = _quiet(backend)
 
-    def quiet(p: AttentionProblem) -> AttentionState:
-        with errstate(all="ignore"):
+    def computed(p: AttentionProblem) -> AttentionState:
+        with quiet():
             return algebra.attention_state(p)
 
-    return quiet
+    return computed
 
 
 def _independent(backend: LoadedBackend, run: Callable[..., Any], again: Callable[..., AttentionState]) -> Callable[..., Any]:
     """Return a function that computes attention by ``run``, and if the result has NaN, once more by ``again``."""
+    quiet = _quiet(backend)
 
     def computed(*arguments: Any) -> Any:
         state = run(*arguments)
-        return again(*arguments) if isinstance(state, AttentionState) and has_nan(backend.xp, state.out) else state
+        with quiet():
+            is_wrong = isinstance(state, AttentionState) and has_nan(backend.xp, state.out)
+        return again(*arguments) if is_wrong else state
 
     return computed
+
+
+def _quiet(backend: LoadedBackend) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what makes a context without warnings of overflow and inf - inf, which NumPy gives."""
+    errstate = getattr(backend.xp, "errstate", None)
+    return nullcontext if errstate is None else partial(errstate, all="ignore")
 
 
 def _run_prepared(prepared: Callable[..., AttentionState], p: AttentionProblem) -> AttentionState:

@@ -50,6 +50,16 @@ def test_both_infinities_make_nan_for_a_query_that_sees_both(rng):
     assert np.isfinite(out[..., :1]).all() and np.isposinf(out[..., 1:3]).all() and np.isnan(out[..., 3:]).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_results_whose_sum_overflows_are_computed_once_and_without_a_warning(rng, monkeypatch, dtype):
+    """Warnings are errors here."""
+    monkeypatch.setattr(attend, "independent_rows", lambda p, attend: pytest.fail("it is computed again"))
+    given = {name: x.astype(dtype) for name, x in arrays(rng, 9).items()}
+    given["value"][...] = np.finfo(dtype).max / 100
+    out = mha.scaled_dot_product_attention(**given, mask=mha.causal())
+    np.testing.assert_allclose(out.astype(float), given["value"].astype(float), rtol=0.01)
+
+
 @pytest.mark.parametrize(("mask", "looks"), [(None, 0), (mha.causal(), 1), (mha.prefix(3), 0)])
 def test_nan_is_looked_for_only_where_some_queries_see_less(rng, monkeypatch, mask, looks):
     seen = []
