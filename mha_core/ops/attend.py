@@ -249,8 +249,7 @@ def _independent(backend: LoadedBackend, run: Callable[..., Any], again: Callabl
     def computed(*arguments: Any) -> Any:
         state = run(*arguments)
         with quiet():
-            is_wrong = isinstance(state, AttentionState) and has_nan(backend.xp, state.out)
-        return again(*arguments) if is_wrong else state
+            return again(*arguments) if isinstance(state, AttentionState) and has_nan(backend.xp, state.out) else state
 
     return computed
 
