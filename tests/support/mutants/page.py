@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -120,10 +121,14 @@ def _modules(records: Sequence[Record], enumerated: Mapping[str, int]) -> str:
 def _living(left: Sequence[Record], living: Living) -> Iterable[str]:
     for module, group in groupby(left, key=lambda x: x["module"]):
         rows = (
-            (f"`{x['function'] or 'the module'}`", f"`{x['text']}`", f"`{x['change']}`", living.reason(x) or "**none yet**")
+            (f"`{x['function'] or 'the module'}`", f"`{x['text']}`", f"`{x['change']}`", living.reason(x) or _unknown(x))
             for x in group
         )
         yield f"### {module}\n\n{reports.table(('function', 'line', 'change', 'reason'), rows)}\n"
+
+
+def _unknown(record: Record) -> str:
+    return "**none yet**" if record["step"].startswith("suite") else "**none yet**, and not judged again yet"
 
 
 def judged() -> Path:
@@ -131,7 +136,7 @@ def judged() -> Path:
     file = ROOT / "build" / "mutants.json"
     file.parent.mkdir(exist_ok=True)
     for options in ("--quick --dtypes float32", "--suite --again"):
-        words = [*options.split(), "--cap", "12", "--json", str(file)]
+        words = [*options.split(), "--cap", "12", "--json", os.path.relpath(file)]
         done = subprocess.run([sys.executable, "-m", "mutants.run", *words], check=False)
         if done.returncode not in (0, 1):  # 1: a mutant lives for no known reason
             sys.exit(done.returncode)
