@@ -85,7 +85,7 @@ def device_of(x: Array) -> Any:
 def has_nan(xp: Namespace, x: Array) -> bool:
     """Return whether an array contains NaN, or both infinities.
 
-    The sum takes less time than a search on torch. The greatest number is no sign, for XLA's maximum on CPUs may leave NaN out.
+    A sum takes less time than a search in some libraries, and the maximum of some leaves NaN out.
     """
     total = xp.sum(x)
     return bool(total != total)

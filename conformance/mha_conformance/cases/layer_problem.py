@@ -26,6 +26,8 @@ from .problem import Bounded, Problem
 SMALL: dict[str, Any] = {"d_model": 16, "num_heads": 4, "d_ff": 24}
 """Sizes of small layers, as ``init`` takes them."""
 _RATE = 0.25
+_SUBLAYERS = ("attention", "feed_forward")
+"""The sublayers of an encoder layer, which may have dropout."""
 _WIDTHS = {"context": 12, "value_context": 7}
 
 
@@ -49,11 +51,9 @@ class LayerProblem(Problem):
     """The layer in NumPy."""
     options: Options | None = None
     dropped: tuple[str, ...] = ()
-    """The sublayers with dropout."""
+    """The sublayers with dropout by an array."""
     seed: int | None = None
-    """The seed of dropout where no array says what is kept."""
-    by_seed: tuple[str, ...] = ()
-    """The sublayers that follow the seed."""
+    """The seed that dropout of the other sublayers follows; None: they have none."""
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return {self.op: self.with_weights(arrays)(*self.arguments(arrays).values(), **self.options_of_call(arrays))}
@@ -66,8 +66,8 @@ class LayerProblem(Problem):
         """Return the options of the call, from arrays of a backend."""
         options = {} if self.options is None else self.options.make(arrays)
         options |= {name: arrays[name] for name in _WIDTHS if name in arrays}
-        if self.dropped:
-            keeps = {name: arrays[f"keep of {name}"] for name in self.dropped if name not in self.by_seed}
+        if self.dropped or self.seed is not None:
+            keeps = {name: arrays[f"keep of {name}"] for name in self.dropped}
             options["dropout"] = mha.Dropout(_RATE, keeps, self.seed)
         return options
 
@@ -87,11 +87,20 @@ class LayerProblem(Problem):
                 options["bias"] = layers.finite(options["bias"], floats["bias"])
             options["offset"] = self.others.get("query_offset", self.options.offset)
         options |= {name: floats[name] for name in (*_WIDTHS, "memory") if name in floats}
-        if self.dropped:
-            options["kept"] = {name: self.others[f"keep of {name}"] / (1 - _RATE) for name in self.dropped}
+        if kept := self.kept(floats["x"].shape):
+            options["kept"] = {name: x / (1 - _RATE) for name, x in kept.items()}
         method = "multi_head" if self.op == "multi_head_attention" else self.op
         result: Floats = getattr(layers, method)(floats["x"], self.with_weights(floats), **options)
         return result
+
+    def kept(self, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Return what dropout keeps of the results, (..., L, d), of the sublayers that have it."""
+        kept = {name: self.others[f"keep of {name}"] for name in self.dropped}
+        if self.seed is not None:
+            places = (math.prod(shape[:-1]), shape[-1])
+            by_seed = [name for name in _SUBLAYERS if name not in kept]
+            kept |= {name: kept_by_seed(places, _RATE, self.seed, name).reshape(shape) for name in by_seed}
+        return kept
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         return self.results(Layers(), floats)
@@ -130,25 +139,15 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
     d_values = _WIDTHS["value_context"] if len(contexts) == 2 else d_keys
     layer = _heads(row, (d_model, d_keys, d_values, d_out), rng)
     dropped: tuple[str, ...] = ()
-    by_seed: tuple[str, ...] = ()
     seed = int(structure.integers(2**32)) if row.get("keep") == "by a seed" else None
     if op == "encoder_layer":
         norms = {name: _norm(row, name, d_model, rng) for name in ("norm_1", "norm_2", "post_norm_1", "post_norm_2")}
         network = _network(row, d_model, d_out, rng)
         layer = mha.EncoderLayer(attention=layer, feed_forward=network, norm_first=row["norm_first"], **norms)
-        both = ("attention", "feed_forward")
-        dropped = {"none": (), "both": both}.get(row["dropout"], (row["dropout"],))
-        if dropped and seed is not None:  # all others, or both
-            dropped, by_seed = both, tuple(name for name in both if dropped == both or name not in dropped)
-    shape = (*batch, row["queries"], d_model)
-    keeps = {
-        f"keep of {name}": kept_by_seed((math.prod(shape[:-1]), d_model), _RATE, seed, name).reshape(shape)
-        if name in by_seed and seed is not None
-        else rng.random(shape) > _RATE
-        for name in dropped
-    }
+        dropped = {"none": (), "both": _SUBLAYERS}.get(row["dropout"], (row["dropout"],))
+    keeps = {f"keep of {name}": rng.random((*batch, row["queries"], d_model)) > _RATE for name in dropped}
     arrays, others = floats | options.floats | layer.arrays(), options.others | keeps
-    return LayerProblem(row, arrays, others, op=op, layer=layer, options=options, dropped=dropped, seed=seed, by_seed=by_seed)
+    return LayerProblem(row, arrays, others, op=op, layer=layer, options=options, dropped=dropped, seed=seed)
 
 
 def plain_layer_problem(op: str, rng: np.random.Generator, **axes: Any) -> LayerProblem:

@@ -44,6 +44,8 @@ $ cd tests/support
 {commands}
 ```
 
+Processor: {processor}. Versions: {versions}.
+
 Of {count} mutants, {killed} were killed: {share:.1%}.
 {others}
 What killed a mutant was a wrong answer or another failed check ({by_check}), an exception of its own ({by_error}), a crash or a
@@ -79,6 +81,8 @@ def markdown(results: Mapping[str, Any], living: Living) -> str:
     by_crash = by["crash"] + by["timeout"]
     text = TEXT.format(
         commands="\n".join(f"$ {command}" for command in results["commands"]),
+        processor=reports.described(results["processor"]),
+        versions=reports.listed(results["versions"]),
         count=len(records),
         killed=killed,
         share=killed / max(1, len(records)),

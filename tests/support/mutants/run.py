@@ -111,6 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept = [new.pop(key_of(record), record) for record in results["mutants"]]
         results["mutants"] = sorted([*kept, *new.values()], key=lambda x: (list(TABLE).index(x["module"]), x["line"]))
         results["enumerated"] = {module: len(every(module)) for module in TABLE}
+        from mha_conformance.bench import machine  # not before: mutants are made of modules that are not imported yet
+
+        results |= {"processor": machine.processor(), "versions": machine.versions()}
         options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 1 if any(not record["killed"] and living.reason(record) is None for record in records) else 0
 

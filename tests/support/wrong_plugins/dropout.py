@@ -1,4 +1,4 @@
-"""Kernels of attention with dropout of weights."""
+"""A kernel of attention that drops the same weights for every seed."""
 
 from dataclasses import replace
 
