@@ -218,7 +218,7 @@ _KERNELS: tuple[tuple[str, str, int, str, str, Set[str]], ...] = (
     ("relu_vjp", "fused", 0, "activations", "activations:supports", _PLAIN),
     ("rotary", "inplace", 0, "rotary", "activations:supports", _PLAIN),
     ("embedding_vjp", "fused", 0, "gradients", "", _PLAIN),
-    ("adamw", "fused", 0, "updates", "activations:supports", _PLAIN),
+    ("adamw", "fused", 0, "updates", "updates:supports", _PLAIN),
 )
 
 

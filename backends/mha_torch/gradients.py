@@ -30,5 +30,9 @@ def embedding_vjp(d_out: Tensor, ids: Tensor, *, num_rows: int) -> Tensor:
     """
     wide = d_out.dtype if d_out.dtype == torch.float64 else torch.float32
     ids = torch.where(ids < 0, ids + num_rows, ids)
-    sums: Tensor = torch.ops.aten.embedding_dense_backward(d_out.to(wide), ids, num_rows, -1, False)
-    return sums.to(d_out.dtype)
+    if d_out.is_cpu:
+        sums: Tensor = torch.ops.aten.embedding_dense_backward(d_out.to(wide), ids, num_rows, -1, False)
+        return sums.to(d_out.dtype)
+    # on CUDA the function above gives other bits in each call; this one sorts the ids
+    sums = torch.zeros((num_rows, d_out.shape[-1]), dtype=wide, device=d_out.device)
+    return sums.index_put_((ids,), d_out.to(wide), accumulate=True).to(d_out.dtype)

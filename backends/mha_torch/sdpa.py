@@ -234,7 +234,8 @@ def _fused(
         mask = mask_on_four_axes(mask, p.batch_shape)
     lse: Any = None
     if not _has_lse(p):
-        mask = mask if mask is None or query.is_cpu else mask.to(q.dtype)
+        if mask is not None and not query.is_cpu:  # kernels of other devices read each row of the mask in one piece
+            mask = contiguous_rows(mask.to(q.dtype).expand(*mask.shape[:-1], k.shape[-2]))
         grouped = k.shape[1] != q.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
         out = second.refused(out)

@@ -7,6 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mha_core.plugin import Call
+
+from .activations import supports as supports_plain
+
+
+def supports(call: Call) -> str | None:
+    if call.device.type == "cuda" and call.dtype == torch.float32:
+        return "rounds beta_2 to float32 on cuda before it subtracts it from 1, which changes v from the fifth digit on"
+    return supports_plain(call)
+
 
 def adamw(
     w: Tensor,
