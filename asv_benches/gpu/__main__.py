@@ -16,6 +16,7 @@ from rich.markup import escape
 
 import mha_core as mha
 import reports
+from mha_conformance.bench.machine import processor
 
 from . import report
 from .cases import CASES, REHEARSAL
@@ -61,7 +62,7 @@ def main(
 def _judge(name: str, device: str | None, folder: Path) -> bool:
     """Write the certificate of a backend; return True if it passes the conformance suite."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, "-m", "mha_core", "conform", name, "--report", str(folder)]
+    words = [sys.executable, "-m", "mha_core", "conform", name, "--report", str(folder), "--processes", str(processor()["cores"])]
     return subprocess.run([*words, *(["--device", device] if device else [])], check=False).returncode == 0
 
 

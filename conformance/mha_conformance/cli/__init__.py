@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,14 +33,18 @@ def conform_command(
         typer.Option("--part", metavar="S", min=0, max=1, help="Only this part of each covering design."),
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the random problems.")] = 0,
+    processes: Annotated[
+        int | None, typer.Option("--processes", metavar="N", min=1, help="Run tests in N processes; needs pytest-xdist.")
+    ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="DIR", help="Write a certificate to DIR: NAME[-DEVICE].json and .md.")
     ] = None,
 ) -> None:
     """Run the conformance suite on a backend and its kernels. Exit codes are pytest's."""
-    options = {"--device": device, "--dtype": dtype, "--plugin": plugin, "-k": expression}
+    options: dict[str, Any] = {"--device": device, "--dtype": dtype, "--plugin": plugin, "-k": expression}
     with failing_clearly():
-        status = conformance.conform(name, {**options, "--quick": quick, "--part": part, "--seed": seed, "--report": report})
+        options |= {"--quick": quick, "--part": part, "--seed": seed, "--report": report}
+        status = conformance.conform(name, options, processes=processes)
     if status == conformance.NOTHING_RUN:
         selected = "" if expression is None else f" that matches -k {expression!r}"
         typer.echo(f"error: nothing was tested: no test{selected} applies to backend {name!r}", err=True)

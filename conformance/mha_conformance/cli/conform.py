@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from mha_core import MhaError
 
 NOTHING_RUN = 5  # pytest's exit status if no test was run
 _SETTINGS = Path(__file__).parents[1] / "pytest.ini"
@@ -22,12 +25,18 @@ uses freed memory again. Memory from the system is cleared, which would hide a k
 """
 
 
-def conform(backend: str, options: Mapping[str, Any]) -> int:
+def conform(backend: str, options: Mapping[str, Any], *, processes: int | None = None) -> int:
     """Test a backend and return pytest's exit status, which is 0 only if tests were run and all of them passed.
 
     options: those of pytest and the suite's plugin. A list repeats its option, True gives it without a value, and None and
     False leave it out.
+
+    Raises MhaError if several processes are asked for and pytest-xdist is not installed.
     """
+    if processes is not None:
+        if find_spec("xdist") is None:
+            raise MhaError("--processes needs pytest-xdist: pip install pytest-xdist")
+        options = {**options, "-n": processes, "--dist": "worksteal"}
     arguments = ["-p", "mha_conformance.plugin", "--pyargs", "mha_conformance", "--backend", backend]
     for option, value in options.items():
         given = [x for x in (value if isinstance(value, list) else [value]) if x is not None and x is not False]
