@@ -62,8 +62,9 @@ def main(
 def _judge(name: str, device: str | None, folder: Path) -> bool:
     """Write the certificate of a backend; return True if it passes the conformance suite."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, "-m", "mha_core", "conform", name, "--report", str(folder), "--processes", str(processor()["cores"])]
-    return subprocess.run([*words, *(["--device", device] if device else [])], check=False).returncode == 0
+    words = ["conform", name, "--report", str(folder), "--processes", str(processor()["cores"])]
+    words += ["--device", device] if device else []
+    return subprocess.run([sys.executable, "-m", "mha_core", *words], check=False).returncode == 0
 
 
 def _head(target: Target) -> dict[str, Any]:

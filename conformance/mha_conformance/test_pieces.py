@@ -1,4 +1,4 @@
-"""The pieces of layers (linear, norms, activations, rotary, embedding, dropout, positions) against NumPy."""
+"""The pieces of layers (linear, norms, activations, rotary, embedding, dropout, positions) and cross-entropy against NumPy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-from mha_core.shared import kept_elements
+from mha_core.shared import ALGEBRA, kept_elements
 
 from .cases.pieces import PIECES, piece_problems
+from .judge.designed import judge_design
 from .judge.held import Judge
 from .oracle.tolerance import UNIT_ROUNDOFF
 
@@ -22,6 +23,11 @@ pytestmark = pytest.mark.promise(0)
 def test_a_piece_equals_numpy(judge: Judge, op: str) -> None:
     for problem in piece_problems(op, judge.rng):
         judge.judge_once(problem)
+
+
+@pytest.mark.promise(0, 12, 14)
+def test_cross_entropy_on_problems_of_a_covering_design(judge: Judge) -> None:
+    judge_design(judge, "cross_entropy", ALGEBRA, ()).assert_computed()
 
 
 def test_embedding_picks_rows_bit_for_bit(judge: Judge) -> None:

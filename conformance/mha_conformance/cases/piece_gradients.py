@@ -27,21 +27,19 @@ class PieceGradientProblem(PieceProblem):
     first = "d"
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        _, pullback = mha.vjp(getattr(mha, self.op), *self.arguments(arrays), **self.options)
+        out, pullback = mha.vjp(getattr(mha, self.op), *self.arguments(arrays), **self.options)
         if self.row.get("pulls") == "after another":
             pullback(arrays["d"] * -2)
         gradients = dict(zip(NAMES[self.op], pullback(arrays["d"]), strict=True))
         wanted = self.floats.keys() - {"d", "cos", "sin"}
         more = sorted(name for name, x in gradients.items() if x is not None and name not in wanted)
         assert not more, f"{self.op} returned gradients of {', '.join(more)}, which have none"
-        return {f"{self.op}_vjp d_{name}": x for name, x in gradients.items() if x is not None}
-
-    def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
-        return {name: x for name, (x, _) in self.expected(floats, "float64", rounds_weights=False).items()}
+        return {self.op: out, **{f"{self.op}_vjp d_{name}": x for name, x in gradients.items() if x is not None}}
 
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
-        gradients = piece_gradients.GRADIENTS[self.op](floats["d"], *self.arguments({**floats, **self.others}), **self.options)
-        return {f"{self.op}_vjp d_{name}": x for name, x in piece_gradients.bounded(gradients, dtype).items()}
+        gradients = piece_gradients.GRADIENTS[self.op](floats["d"], *self.arguments(floats), **self.options)
+        of_out = super().expected(floats, dtype, rounds_weights=rounds_weights)
+        return of_out | {f"{self.op}_vjp d_{name}": x for name, x in piece_gradients.bounded(gradients, dtype).items()}
 
 
 def axes_of_piece_gradients(op: str) -> dict[str, list[Any]]:

@@ -21,6 +21,7 @@ from ..cases.covering import Counted, Covering
 from ..cases.kinds import Row, in_turn, least_of, smallest, values_of
 from ..cases.layer_gradients import TRIPLES, axes_of_layer_gradients, layer_gradient_problem
 from ..cases.layer_problem import layer_problem
+from ..cases.losses import axes_of_cross_entropy, cross_entropy_problem
 from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
 from ..cases.weights import TRIPLES_OF_WEIGHTS, axes_of_weights, weights_problem
@@ -95,6 +96,7 @@ DESIGNS = {
     **{op: _of_piece(pieces.axes_of_piece(op), partial(pieces.piece_problem, op)) for op in pieces.PIECES},
     **{f"{op}_vjp": _of_piece(axes_of_piece_gradients(op), partial(piece_gradient_problem, op)) for op in DIFFERENTIABLE},
     "adamw": _of_piece(updates.AXES, updates.update_problem),
+    "cross_entropy": _of_piece(axes_of_cross_entropy(), cross_entropy_problem),
 }
 
 

@@ -140,7 +140,7 @@ def bounded(gradients: Gradients, dtype: str) -> dict[str, Bounded]:
     for name, (exact, magnitude) in gradients.items():
         bound = both * (u * magnitude + u_out * np.abs(exact)) + least(dtype)
         bound = np.where(np.abs(exact) + bound < LARGEST[dtype], bound, np.inf)
-        bounds[name] = exact, np.where(magnitude > 0, bound, 0)
+        bounds[name] = exact, np.where((magnitude > 0) & ~np.isinf(exact), bound, 0)
     return bounds
 
 

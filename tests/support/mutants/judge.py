@@ -95,7 +95,7 @@ def _judge_design(judged: Judged, dtype: str, *, quick: bool) -> bool:
     if dtype not in backend.dtypes:
         return True
     kernels = {kernel.name: kernel for kernel in registry().kernels.get((judged.backend, judged.op), ())}
-    features = FEATURES[judged.op] if judged.kernel == ALGEBRA else kernels[judged.kernel].handles
+    features = FEATURES.get(judged.op, ()) if judged.kernel == ALGEBRA else kernels[judged.kernel].handles
     if judged.op == "attention":
         _judge_small_problems(backend, kernels.get(judged.kernel), features, dtype)
     judge = judge_of(backend, dtype, np.random.default_rng(0))

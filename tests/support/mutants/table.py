@@ -69,6 +69,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_core.algebra.packed": BOTH,
     "mha_core.algebra.positions": _pieces("numpy", ALGEBRA, "rotary", "rotary_vjp"),
     "mha_core.algebra.independence": BY_ALGEBRA,
+    "mha_core.algebra.losses": _pieces("numpy", ALGEBRA, "cross_entropy"),
     "mha_core.algebra.problem": BOTH,
     "mha_core.algebra.state": BY_ALGEBRA,
     "mha_core.algebra.structure": BOTH,
@@ -112,7 +113,6 @@ ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, name
 
 
 LEFT_OUT = {
-    "mha_core.algebra.losses": "no kernel: tests/core/algebra/test_losses.py compares it with torch and with differences",
     "mha_core.algebra.rounding": "bounds for verify, which no answer depends on",
     "mha_core.algebra.parts": "no kernel: parts of a problem for many processes, which test_parts judges",
     "mha_numpy.bfloat16": "the namespace, which test_namespace judges",
