@@ -54,12 +54,12 @@ def cross_entropy_problem(row: Row, rng: np.random.Generator) -> CrossEntropyPro
     """Draw a call whose axes have the values of ``row``."""
     rows, classes = row["rows"], row["width"]
     labels = np.asarray(rng.integers(classes, size=rows))
-    floats = {"x": rng.normal(size=(*rows, classes)) * row["spread"], "d": np.asarray(row["towards"])}
+    floats: dict[str, Any] = {"x": rng.normal(size=(*rows, classes)) * row["spread"], "d": np.asarray(row["towards"])}
     floats["another d"] = -2 * floats["d"]
     options = {"ignore": IGNORED, "label_smoothing": row["label_smoothing"]}
     problem = CrossEntropyProblem(row, floats, {"labels": labels}, op="cross_entropy", options=options)
-    x, some = floats["x"].reshape(-1, classes), rng.random(rows).reshape(-1) < 0.4
-    flat, axis = labels.reshape(-1), np.arange(classes)
+    x, flat, axis = floats["x"].reshape(-1, classes), labels.reshape(-1), np.arange(classes)
+    some = rng.random(flat.size) < 0.4
     if row["logits"] == "some are -inf":
         x[(rng.random(x.shape) < 0.3) & (axis != flat[:, None])] = -np.inf
     if row["labels"] == "-inf" and classes > 1:
