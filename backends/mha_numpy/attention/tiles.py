@@ -140,12 +140,9 @@ class _Sums:
         if subproblem.softcap is not None:
             np.tanh(s, out=s)
             s *= subproblem.softcap / subproblem.base.ln
-        if subproblem.bias is not None:
-            bias = subproblem.bias.view(self.heads, tile.rows, tile.cols)
+        if subproblem.bias is not None:  # the base is e
             pairs = subproblem.pairs(s)
-            pairs += np.multiply(
-                bias, 1 / subproblem.base.ln, out=scratch("bias", bias.shape, subproblem.dtype), dtype=subproblem.dtype
-            )
+            pairs += subproblem.bias.view(self.heads, tile.rows, tile.cols)
         return s
 
     def _shift(self, s: np.ndarray, out: np.ndarray, total: np.ndarray, top: np.ndarray) -> None:
