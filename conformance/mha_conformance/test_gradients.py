@@ -25,6 +25,7 @@ from .cases.features import FEATURES
 from .cases.kinds import Row
 from .cases.masks import array
 from .cases.piece_gradients import DIFFERENTIABLE
+from .judge.attention import judge_large_gradients
 from .judge.designed import judge_design
 from .judge.held import Judge
 from .judge.layouts import VIEWS
@@ -71,6 +72,12 @@ def test_a_kernel_of_a_piece_on_calls_of_a_covering_design(judge: Judge, piece_v
 @pytest.mark.parametrize("op", ["attention", *DIFFERENTIABLE])
 def test_the_algebra_on_problems_of_a_covering_design(judge: Judge, op: str) -> None:
     judge_design(judge, f"{op}_vjp", ALGEBRA, EVERY[f"{op}_vjp"]).assert_computed()
+
+
+def test_more_scores_than_are_computed_at_once(wide: Judge, vjp_by: ComputedBy) -> None:
+    if wide.quick:
+        pytest.skip("quick runs judge small problems only")
+    judge_large_gradients(wide, vjp_by.handles)
 
 
 @pytest.mark.promise(6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import cycle
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import mha_core as mha
 
 from ..backend import BackendUnderTest
+from ..cases.attention_gradients import attention_gradient_problem, plain_row
 from .held import Judge
 
 
@@ -43,3 +44,14 @@ def judge_large_batch(judge: Judge) -> None:
         for at in (0, 700, count - 1):
             exact = judge.exact_attention(query[at], key_of[at], value[at], allowed=allowed(at))
             exact.assert_near(out[at], lse[at])
+
+
+def judge_large_gradients(judge: Judge, features: Iterable[str]) -> None:
+    """Judge gradients whose scores are too many to be computed at once, more than 4.2 million: of a batch, and of one head."""
+    has = {*features}
+    row = plain_row(has, kv_heads=1, groups=1, head_dim=4, value_dim=4)
+    batch = {"batch": ((600,), (600,), () if "broadcast" in has else (600,)), "queries": 65, "keys": 130}
+    head = {"queries": 2100, "keys": 2100, "band": "causal" if "causal" in has else "none"}
+    head |= {"bias": "heads"} if {"bias", "d_bias"} <= has else {}
+    for sizes in (batch, head):
+        judge.judge_once(attention_gradient_problem({**row, **sizes}, judge.rng, judge.rng))

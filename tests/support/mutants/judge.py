@@ -84,8 +84,10 @@ def _judge_design(judged: Judged, dtype: str, *, quick: bool) -> bool:
     """Judge a kernel; return whether it computed anything, or the backend lacks the dtype. Raise what the suite raises."""
     import numpy as np
 
+    import mha_core as mha
     from mha_conformance.find import find
     from mha_conformance.judge import designed
+    from mha_conformance.judge.attention import judge_large_gradients
     from mha_conformance.judge.held import judge_of
     from mha_core.dispatch.contract import FEATURES
     from mha_core.dispatch.registry import registry
@@ -102,6 +104,9 @@ def _judge_design(judged: Judged, dtype: str, *, quick: bool) -> bool:
     result = designed.judge_design(judge, judged.op, judged.kernel, features)
     if judged.op == "attention" and judged.kernel == ALGEBRA and dtype == DTYPES[0]:
         _judge_large_problems(backend, dtype)
+    if judged.op == "attention_vjp" and judged.kernel == ALGEBRA and dtype == DTYPES[0]:
+        with mha.use_kernel(judged.op, ALGEBRA):
+            judge_large_gradients(judge, features)
     return bool(result.computed)
 
 
