@@ -30,9 +30,14 @@ def embedding_vjp(d_out: Tensor, ids: Tensor, *, num_rows: int) -> Tensor:
     """
     wide = d_out.dtype if d_out.dtype == torch.float64 else torch.float32
     ids = torch.where(ids < 0, ids + num_rows, ids)
-    if d_out.is_cpu:
-        sums: Tensor = torch.ops.aten.embedding_dense_backward(d_out.to(wide), ids, num_rows, -1, False)
-        return sums.to(d_out.dtype)
-    # on CUDA the function above gives other bits in each call; this one sorts the ids
-    sums = torch.zeros((num_rows, d_out.shape[-1]), dtype=wide, device=d_out.device)
-    return sums.index_put_((ids,), d_out.to(wide), accumulate=True).to(d_out.dtype)
+    if not d_out.is_cpu:
+        return _sorted_sums(d_out.to(wide), ids, num_rows).to(d_out.dtype)
+    sums: Tensor = torch.ops.aten.embedding_dense_backward(d_out.to(wide), ids, num_rows, -1, False)
+    return sums.to(d_out.dtype)
+
+
+def _sorted_sums(rows: Tensor, ids: Tensor, count: int) -> Tensor:
+    """Return the sum of the rows with each id; on CUDA index_put_ sorts the ids, and embedding_dense_backward gave other bits
+    in each call (torch 2.11).
+    """
+    return rows.new_zeros((count, rows.shape[-1])).index_put_((ids,), rows, accumulate=True)

@@ -32,7 +32,7 @@ from mha_core.plugin import (
 
 from . import second
 from .parts import mask_of, toeplitz
-from .shapes import contiguous_rows, fits, four_axes, mask_on_four_axes, padded
+from .shapes import contiguous_rows, fits, four_axes, mask_on_four_axes, padded, with_whole_rows
 
 _MASK = 1 << 20  # elements in the mask of a block: 4 MB in float32
 _ROWS = 512  # queries in a block, at most: larger blocks would compute more scores outside a band
@@ -234,8 +234,8 @@ def _fused(
         mask = mask_on_four_axes(mask, p.batch_shape)
     lse: Any = None
     if not _has_lse(p):
-        if mask is not None and not query.is_cpu:  # kernels of other devices read each row of the mask in one piece
-            mask = contiguous_rows(mask.to(q.dtype).expand(*mask.shape[:-1], k.shape[-2]))
+        if mask is not None and not query.is_cpu:
+            mask = with_whole_rows(mask.to(q.dtype), k.shape[-2])
         grouped = k.shape[1] != q.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
         out = second.refused(out)

@@ -36,3 +36,8 @@ def four_axes(x: Tensor, batch: tuple[int, ...]) -> Tensor:
 def mask_on_four_axes(mask: Tensor, batch: tuple[int, ...]) -> Tensor:
     """Return (..., h, l, s) with up to any number of axes as (batch, h, l, s), where each may be 1."""
     return four_axes(mask.reshape((1,) * (3 - mask.ndim) + tuple(mask.shape)), batch if mask.ndim > 3 else ())
+
+
+def with_whole_rows(mask: Tensor, num_keys: int) -> Tensor:
+    """Return the mask with a number for each key, side by side in memory, as torch's kernel for CUDA reads it."""
+    return contiguous_rows(mask.expand(*mask.shape[:-1], num_keys))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,67 +10,96 @@ import numpy as np
 
 import mha_core as mha
 
-from ..oracle import piece_gradients
 from ..oracle.attention import Floats
 from ..oracle.losses import cross_entropy
+from ..oracle.piece_gradients import bounded
+from . import pieces
 from .attention_problem import repeated
-from .kinds import Row, real
-from .pieces import PieceProblem, axes_of_piece
+from .kinds import Row, below_one, real
 from .problem import Bounded
 
-IGNORED = -100
-"""The label that does not count, as in torch."""
+TRIPLES = (("labels", "logits", "ignore"), ("labels", "logits", "label_smoothing"), ("rows", "width", "labels"))
+_ALIKE = 100
+"""Rows whose losses are nearly equal, at most: with all terms of a longer sum equal, its rounding errors may have one sign."""
 
 
 def axes_of_cross_entropy() -> dict[str, list[Any]]:
     """Return the axes of a call, with their values; ``towards`` is the gradient of the loss."""
-    axes = axes_of_piece("relu")
+    axes = pieces.axes_of_piece("relu")
     del axes["infinite"]
+    axes["spread"] += [real(1e3, 1e4)]
     return axes | {
-        "logits": ["finite", "some are -inf", "NaN in rows that are ignored"],
+        "logits": ["finite", "some are -inf", "some rows are -inf", "some rows are NaN", "ignored rows are NaN"],
         "labels": ["classes", "-inf", "some are ignored", "all are ignored", "some are unknown"],
-        "label_smoothing": [0.0, real(0.001, 0.9)],
+        "ignore": [None, -100, -1, "a class"],
+        "integers": ["int64", "int32", "uint8"],
+        "label_smoothing": [0.0, real(0.001, 0.9), below_one(1e-4, 0.1)],
         "towards": [1.0, -2.0, real(0.001, 8)],
         "pulls": ["once", "after another"],
     }
 
 
-class CrossEntropyProblem(PieceProblem):
+def possible(row: Row) -> bool:
+    """Return whether a call can have all of these values, kinds by their least; axes that have no value do not count."""
+    ignores, ignore = "ignored" in row.get("labels", ""), row.get("ignore", "a class")
+    if ignores and ignore is None:
+        return False
+    if row.get("integers") == "uint8" and (row.get("width", 1) > 250 or (ignores and ignore != "a class")):
+        return False
+    repeats = isinstance(row.get("layout"), int)
+    if row.get("logits") == "ignored rows are NaN" and (repeats or not (ignores or "labels" not in row)):
+        return False
+    if (repeats or row.get("spread", 1) < 0.3) and math.prod(row.get("rows", ())) > _ALIKE:
+        return False
+    return pieces.possible(row)
+
+
+class CrossEntropyProblem(pieces.PieceProblem):
     """A call of ``mha.vjp`` with the cross-entropy, and its pullback of ``d``."""
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         loss, pullback = mha.vjp(mha.cross_entropy, arrays["x"], arrays["labels"], **self.options)
         if self.row["pulls"] == "after another":
             pullback(arrays["another d"])
-        d_logits, none = pullback(arrays["d"])
-        assert none is None, "labels have a gradient"
+        d_logits, d_labels = pullback(arrays["d"])
+        assert d_labels is None, "cross_entropy returned a gradient of labels, which have none"
         return {"cross_entropy": loss, "cross_entropy d_logits": d_logits}
 
+    def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
+        return {name: x for name, (x, _) in self.expected(floats, "float64", rounds_weights=False).items()}
+
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
-        exact = cross_entropy(floats["x"], self.others["labels"], floats["d"], **self.options)
-        return piece_gradients.bounded(exact, dtype)
+        return bounded(cross_entropy(floats["x"], self.others["labels"], floats["d"], dtype, **self.options), dtype)
 
 
 def cross_entropy_problem(row: Row, rng: np.random.Generator) -> CrossEntropyProblem:
     """Draw a call whose axes have the values of ``row``."""
-    rows, classes = row["rows"], row["width"]
-    labels = np.asarray(rng.integers(classes, size=rows))
-    floats: dict[str, Any] = {"x": rng.normal(size=(*rows, classes)) * row["spread"], "d": np.asarray(row["towards"])}
+    classes, integers, kind = row["width"], np.dtype(row["integers"]), row["logits"]
+    ignore = int(rng.integers(classes)) if row["ignore"] == "a class" else row["ignore"]
+    labels = np.asarray(rng.integers(classes, size=row["rows"]), dtype=integers)
+    floats = {"x": rng.normal(size=(*labels.shape, classes)) * row["spread"], "d": np.asarray(row["towards"])}
     floats["another d"] = -2 * floats["d"]
-    options = {"ignore": IGNORED, "label_smoothing": row["label_smoothing"]}
+    options = {"ignore": ignore, "label_smoothing": row["label_smoothing"]}
     problem = CrossEntropyProblem(row, floats, {"labels": labels}, op="cross_entropy", options=options)
-    x, flat, axis = floats["x"].reshape(-1, classes), labels.reshape(-1), np.arange(classes)
-    some = rng.random(flat.size) < 0.4
-    if row["logits"] == "some are -inf":
-        x[(rng.random(x.shape) < 0.3) & (axis != flat[:, None])] = -np.inf
-    if row["labels"] == "-inf" and classes > 1:
-        x[some, flat[some]] = -np.inf
-    elif row["labels"] == "some are unknown":
-        flat[some] = rng.choice([-1, classes, 2**31 - 1])
+    x, flat = floats["x"].reshape(-1, classes), labels.reshape(-1)
+
+    def some(share: float = 0.4) -> np.ndarray:
+        """Return which rows are chosen; one at least, if there are rows."""
+        return (rng.random(flat.size) < share) | (np.arange(flat.size) == rng.integers(max(1, flat.size)))
+
+    if row["labels"] == "some are unknown":
+        unknown = (classes, 255) if integers == np.uint8 else (-1, classes, 2**31 - 1)
+        chosen = some()
+        flat[chosen] = rng.choice(unknown, size=chosen.sum() if rng.random() < 0.5 else None)
     elif "ignored" in row["labels"]:
-        flat[some | (row["labels"] == "all are ignored")] = IGNORED
-    repeats = problem.layout("x")[1]
-    if row["logits"] == "NaN in rows that are ignored" and not repeats:
-        x[flat == IGNORED] = np.nan
-    floats["x"] = repeated(x.reshape(floats["x"].shape), repeats)
+        flat[some(1.0 if row["labels"] == "all are ignored" else 0.4)] = ignore
+    if kind == "some are -inf":
+        x[(rng.random(x.shape) < 0.3) & (np.arange(classes) != flat[:, None])] = -np.inf
+    elif kind == "ignored rows are NaN":
+        x[flat == ignore] = np.nan
+    elif kind != "finite":
+        x[some(0.2)] = np.nan if kind == "some rows are NaN" else -np.inf
+    if row["labels"] == "-inf":
+        x[chosen := some(), flat[chosen]] = -np.inf
+    floats["x"] = repeated(floats["x"], problem.layout("x")[1])
     return problem

@@ -34,12 +34,17 @@ class PieceGradientProblem(PieceProblem):
         wanted = self.floats.keys() - {"d", "cos", "sin"}
         more = sorted(name for name, x in gradients.items() if x is not None and name not in wanted)
         assert not more, f"{self.op} returned gradients of {', '.join(more)}, which have none"
-        return {self.op: out, **{f"{self.op}_vjp d_{name}": x for name, x in gradients.items() if x is not None}}
+        value = {self.op: out} if self.op in piece_gradients.VALUES else {}  # kernels of the others are judged by themselves
+        return value | {f"{self.op}_vjp d_{name}": x for name, x in gradients.items() if x is not None}
+
+    def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
+        return {name: x for name, (x, _) in self.expected(floats, "float64", rounds_weights=False).items()}
 
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
-        gradients = piece_gradients.GRADIENTS[self.op](floats["d"], *self.arguments(floats), **self.options)
-        of_out = super().expected(floats, dtype, rounds_weights=rounds_weights)
-        return of_out | {f"{self.op}_vjp d_{name}": x for name, x in piece_gradients.bounded(gradients, dtype).items()}
+        arguments, value = self.arguments(floats), piece_gradients.VALUES.get(self.op)
+        gradients = piece_gradients.GRADIENTS[self.op](floats["d"], *arguments, **self.options)
+        exact = {f"{self.op}_vjp d_{name}": x for name, x in gradients.items()}
+        return piece_gradients.bounded(exact | ({self.op: value(*arguments, **self.options)} if value else {}), dtype)
 
 
 def axes_of_piece_gradients(op: str) -> dict[str, list[Any]]:

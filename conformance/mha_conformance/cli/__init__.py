@@ -34,7 +34,13 @@ def conform_command(
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the random problems.")] = 0,
     processes: Annotated[
-        int | None, typer.Option("--processes", metavar="N", min=1, help="Run tests in N processes; needs pytest-xdist.")
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="N",
+            min=1,
+            help="Run the tests in N processes, which takes N times the memory; needs pytest-xdist.",
+        ),
     ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="DIR", help="Write a certificate to DIR: NAME[-DEVICE].json and .md.")

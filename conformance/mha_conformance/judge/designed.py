@@ -14,14 +14,13 @@ import numpy as np
 
 from mha_core.shared import ALGEBRA, FEATURES, registry
 
-from ..cases import attention_axes, layer_axes, pieces, updates
+from ..cases import attention_axes, layer_axes, losses, pieces, updates
 from ..cases import attention_gradients as gradients
 from ..cases.attention_problem import attention_problem
 from ..cases.covering import Counted, Covering
 from ..cases.kinds import Row, in_turn, least_of, smallest, values_of
 from ..cases.layer_gradients import TRIPLES, axes_of_layer_gradients, layer_gradient_problem
 from ..cases.layer_problem import layer_problem
-from ..cases.losses import axes_of_cross_entropy, cross_entropy_problem
 from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, piece_gradient_problem
 from ..cases.problem import Problem
 from ..cases.weights import TRIPLES_OF_WEIGHTS, axes_of_weights, weights_problem
@@ -67,8 +66,10 @@ def _of_layer(op: str) -> Design:
     return Design(axes, layer_axes.possible, partial(layer_problem, op), layer_axes.TRIPLES)
 
 
-def _of_piece(axes: dict[str, list[Any]], problem: Callable[[Row, np.random.Generator], Problem]) -> Design:
-    return Design(lambda features, half: axes, pieces.possible, lambda row, structure, rng: problem(row, rng), pieces.TRIPLES)
+def _of_piece(
+    axes: dict[str, list[Any]], problem: Callable[[Row, np.random.Generator], Problem], module: Any = pieces
+) -> Design:
+    return Design(lambda features, half: axes, module.possible, lambda row, structure, rng: problem(row, rng), module.TRIPLES)
 
 
 DESIGNS = {
@@ -96,7 +97,7 @@ DESIGNS = {
     **{op: _of_piece(pieces.axes_of_piece(op), partial(pieces.piece_problem, op)) for op in pieces.PIECES},
     **{f"{op}_vjp": _of_piece(axes_of_piece_gradients(op), partial(piece_gradient_problem, op)) for op in DIFFERENTIABLE},
     "adamw": _of_piece(updates.AXES, updates.update_problem),
-    "cross_entropy": _of_piece(axes_of_cross_entropy(), cross_entropy_problem),
+    "cross_entropy": _of_piece(losses.axes_of_cross_entropy(), losses.cross_entropy_problem, losses),
 }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mha_core as mha
-from mha_core.shared import FEATURES
+from mha_core.shared import ALGEBRA, FEATURES
 
 from ..backend import BackendUnderTest
 from ..cases.problem import Problem
@@ -154,6 +154,7 @@ class KernelJudge(Judge):
         what a kernel remembers about arrays must not outlive their numbers, and the result of the first call must not change.
         """
         arrays, floats = self.arrays(problem)
+        assert self.op in FEATURES or self.kernel == ALGEBRA, f"no kernel computes {self.op}"
 
         def compute() -> dict[str, Any]:
             with mha.use_kernel(self.op, self.kernel) if self.op in FEATURES else nullcontext():

@@ -41,7 +41,5 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("layer_norm", "rms_norm"), norm_magnitude),
     **dict.fromkeys(("gelu", "relu", "silu"), activation_magnitude),
     "rotary": rotary_magnitude,
-    "embedding": lambda ids, table: 0.0,
-    "dropout": lambda x, keep, *, rate: np.abs(x),
 }
 """The bound of each piece, by its name, from the same arguments."""

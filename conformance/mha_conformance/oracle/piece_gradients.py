@@ -147,3 +147,8 @@ def bounded(gradients: Gradients, dtype: str) -> dict[str, Bounded]:
 _PIECES = (linear, layer_norm, rms_norm, gelu, relu, silu, rotary, embedding, dropout)
 GRADIENTS: dict[str, Callable[..., Gradients]] = {piece.__name__: piece for piece in _PIECES}
 """The gradients of each piece, by its name."""
+VALUES: dict[str, Callable[..., Bounded]] = {
+    "embedding": lambda ids, table: (table[ids], np.zeros(np.shape(table[ids]))),
+    "dropout": lambda x, keep, *, rate: (y := np.where(keep, x / (1 - rate), 0), 2 * np.abs(y)),
+}
+"""The values of the pieces that no kernel computes, with their magnitudes, by the name of the piece."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -43,14 +42,6 @@ def silu(x: Floats) -> Floats:
     x = np.where(x == -np.inf, 0, x)  # the limit
     with np.errstate(over="ignore"):  # e^-x is inf, and the quotient 0
         return x / (1 + np.exp(-x))
-
-
-def embedding(ids: Any, table: Floats) -> Floats:
-    return table[ids]
-
-
-def dropout(x: Floats, keep: Any, *, rate: float) -> Floats:
-    return np.where(keep, x / (1 - rate), 0)
 
 
 def rotary(x: Floats, cos: Floats, sin: Floats, *, interleaved: bool) -> Floats:

@@ -7,7 +7,7 @@ u_out that of the output, and u_p that of probabilities which a fused kernel rou
     |error| <= sum(p ds |v|) + sum(p ds) (|y| + p |v|) + u (sqrt(S) + 3) p |v| + u_out |y| + u_p p |v| + e0 sum |v| + tiny
 
 A sum of n products has an error of u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
-and Mary 2019). Terms below u times the sum are an exception: they may be lost one after another (``_absorbed``). exp turns an
+and Mary 2019). Terms below u times the sum are an exception: they may be lost one after another (``absorbed``). exp turns an
 absolute error of its argument into a relative one of its result. Softcap and bias add their own roundings to ds; e0 is a
 probability that may count as 0; ``tiny`` is half the smallest subnormal of the output, and what is flushed. The oracle computes
 in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
@@ -111,8 +111,8 @@ def exact_attention(
     key, value = (np.repeat(np.asarray(x, dtype=np.float64), groups, axis=-3) for x in (key, value))
     ds, ds_sink = _score_errors(u, np.asarray(query, dtype=np.float64), key, lse, p, scale, **options)
     mean_ds = (p * ds).sum(axis=-1, keepdims=True) + ds_sink
-    of_sum = u * ((num_keys if equal_weights else np.sqrt(num_keys)) + 3) + _absorbed(u, p, 1.0).sum(axis=-1, keepdims=True)
-    of_terms = _absorbed(u, p, p.sum(axis=-1, keepdims=True))
+    of_sum = u * ((num_keys if equal_weights else np.sqrt(num_keys)) + 3) + absorbed(u, p, 1.0).sum(axis=-1, keepdims=True)
+    of_terms = absorbed(u, p, p.sum(axis=-1, keepdims=True))
     p, of_terms = (x if kept_weights is None else x * kept_weights for x in (p, of_terms))
     absolute = p @ np.abs(value)
     weights_bound = p * (ds + mean_ds + of_sum)
@@ -170,7 +170,7 @@ def _score_errors(
     return u * np.where(seen, ds + _of_exp(top, s), 0), u * p_sink * (np.abs(given) + _of_exp(top, given))
 
 
-def _absorbed(u: float, p: Floats, total: Any) -> Floats:
+def absorbed(u: float, p: Floats, total: Any) -> Floats:
     """Return the terms that vanish beside their sum, 0 for others. An addition loses no more than its smaller term."""
     return np.where(p < u * total, p, 0)
 

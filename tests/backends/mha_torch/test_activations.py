@@ -8,7 +8,9 @@ import torch
 
 import mha_core as mha
 from mha_core.ops.updates import adamw
-from mha_torch import activations, onednn
+from mha_core.plugin import Call
+from mha_torch import activations, onednn, updates
+from mha_torch.gradients import _sorted_sums
 
 CASES = {
     "gelu": (mha.gelu, "fused", [(700, 48)], {}),
@@ -79,6 +81,12 @@ def test_the_gradient_of_an_embedding(rng, dtype):
     np.testing.assert_array_equal(actual.double().numpy(), torch.asarray(exact).to(dtype).double().numpy())
 
 
+def test_the_sums_of_an_embedding_for_cuda_are_those_for_the_cpu(rng):
+    ids, rows = torch.asarray(rng.integers(0, 7, size=(5, 40))), torch.asarray(rng.integers(-3, 4, size=(5, 40, 3))).float()
+    torch.testing.assert_close(_sorted_sums(rows, ids, 7), mha.vjp(mha.embedding, ids, torch.zeros(7, 3))[1](rows)[1])
+    assert _sorted_sums(rows[:0], ids[:0], 7).shape == (7, 3)
+
+
 @pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch lacks oneDNN's linear map")
 @pytest.mark.parametrize("batch", [(300,), (3, 100), (2, 3, 50)], ids=str)
 def test_the_gradients_of_a_linear_map_by_onednn(rng, batch):
@@ -88,6 +96,14 @@ def test_the_gradients_of_a_linear_map_by_onednn(rng, batch):
     for a, b in zip(actual, exact, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     assert onednn.linear_vjp(x, w, None, d, wanted={"w"})[::2] == (None, None)
+
+
+def test_adamw_is_refused_where_torch_rounds_its_rates():
+    def supports(dtype, device):
+        return updates.supports(Call("adamw", (("w", (3,)),), dtype, torch.device(device)))
+
+    assert "rounds beta_2 to float32 on cuda" in supports(torch.float32, "cuda")
+    assert supports(torch.float64, "cuda") is supports(torch.float32, "cpu") is None
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, torch.tensor(0.5)], ids=["1", "number", "tensor"])

@@ -9,6 +9,7 @@ from torch_options import OPTIONS, B, H, L, S, tensor
 import mha_core as mha
 from mha_core.plugin import AttentionProblem
 from mha_torch import sdpa
+from mha_torch.shapes import with_whole_rows
 
 D = 8
 
@@ -200,3 +201,11 @@ def test_verify_accepts_weights_that_underflow_in_float16():
     with mha.verify() as done:
         mha.scaled_dot_product_attention(query.half(), key.half(), value.half(), scale=1.0)
     assert done.checked == {("attention", "sdpa"): 1}
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.arange(6.0).reshape(2, 3, 1), torch.arange(24.0).reshape(2, 4, 3).mT, torch.arange(24.0).reshape(2, 3, 4)]
+)
+def test_masks_for_cuda_have_a_number_for_each_key_side_by_side(mask):
+    whole = with_whole_rows(mask, 4)
+    assert whole.stride(-1) == 1 and torch.equal(whole, mask.expand(2, 3, 4))

@@ -1,13 +1,17 @@
-"""Cross-entropies of a covering design: the algebra's is right, and wrong ones are found."""
+"""Cross-entropies of a covering design: the algebra's and other right ones pass, and wrong ones are found."""
+
+import math
 
 import numpy as np
 import pytest
 
-from mha_conformance.cases.losses import IGNORED, axes_of_cross_entropy
+from mha_conformance.cases.losses import axes_of_cross_entropy, cross_entropy_problem
 from mha_conformance.find import find
 from mha_conformance.judge.designed import judge_design, whole_design
 from mha_conformance.judge.held import judge_of
 from mha_core.algebra import losses
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
 
 
 def judged(dtype="float32"):
@@ -15,45 +19,162 @@ def judged(dtype="float32"):
     return judge_design(judge_of(backend, dtype, np.random.default_rng(0)), "cross_entropy", "algebra", ())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def rows(dtype="float32"):
+    return whole_design("cross_entropy", dtype == "float16", dtype == "float32", 0)[1]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_the_right_one_computes_every_problem(dtype):
     verdict = judged(dtype)
-    rows = whole_design("cross_entropy", dtype == "float16", dtype == "float32", 0)[1]
-    assert verdict.computed == len(rows) and not verdict.refused
-    assert {row["labels"] for row in rows} == set(axes_of_cross_entropy()["labels"])
+    assert verdict.computed >= len(rows(dtype)) and not verdict.refused
 
 
-def counted(labels):
-    return max(1, (np.asarray(labels) != IGNORED).sum())
+def test_every_kind_of_logits_and_labels_occurs(rng):
+    axes = axes_of_cross_entropy()
+    for name in ("logits", "labels", "ignore", "integers"):
+        assert {row[name] for row in rows()} == set(axes[name])
+    for kind in ("some are -inf", "some rows are NaN", "ignored rows are NaN"):
+        row = {"rows": (3,), "width": 4, "logits": kind, "labels": "some are ignored", "ignore": -1, "integers": "int64"}
+        row |= {"layout": "contiguous", "spread": 1.0, "label_smoothing": 0.0, "towards": 1.0, "pulls": "once"}
+        for _ in range(20):
+            problem = cross_entropy_problem(row, rng)
+            x, ignored = problem.floats["x"], problem.others["labels"] == -1
+            assert ignored.any()
+            if kind == "ignored rows are NaN":
+                assert np.isnan(x[ignored]).all() and not np.isnan(x[~ignored]).any()
+            if kind == "some rows are NaN":
+                assert np.isnan(x).any()
+
+
+# other right ones
+
+
+def in_sequence(terms):
+    """The sum of rows, one term after another."""
+    return np.add.accumulate(terms, axis=-1, dtype=terms.dtype)[..., -1:] if terms.shape[-1] else terms.sum(-1, keepdims=True)
+
+
+def flushed(x):
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.float32(0), x)
+
+
+def by_two(bits):
+    """exp as a power of two, with as many bits of log2(e)."""
+    factor = np.float32(round(math.log2(math.e) * 2 ** (bits - 1)) / 2 ** (bits - 1))
+    return lambda t: np.exp2(t * factor)
+
+
+def pairwise(terms):
+    return terms.sum(axis=-1, keepdims=True)
+
+
+TWINS = {
+    "sums in sequence": (np.exp, in_sequence, lambda x: x),
+    "powers of two": (by_two(24), pairwise, lambda x: x),
+    "flushes": (np.exp, pairwise, flushed),
+    "all three": (by_two(24), in_sequence, flushed),
+}
+
+
+def twin(monkeypatch, exp, total, flush):
+    """Make the cross-entropy one in float32 that is written with these functions."""
+
+    def of_rows(logits, labels, ignore):
+        x, y = logits.reshape(-1, logits.shape[-1]).astype(np.float32), labels.reshape(-1, 1).astype(np.int64)
+        counted = np.ones(y.shape, dtype=bool) if ignore is None else y != ignore
+        known, x = (y >= 0) & (y < x.shape[1]), np.where(counted, x, np.float32(0))
+        largest = x.max(axis=-1, keepdims=True)
+        t = x - np.where(largest == -np.inf, np.float32(0), largest)
+        w = flush(exp(t))
+        sums = total(w)
+        at = np.arange(x.shape[1]) == np.where(known, y, 0)
+        there = t != -np.inf
+        kept = np.maximum(there.sum(-1, keepdims=True), 1).astype(np.float32)
+        scale = np.where(counted, np.where(known, np.float32(1) / np.float32(max(1, counted.sum())), np.float32(np.nan)), 0)
+        return t, w, np.where(sums == 0, np.float32(1), sums), at, there, kept, scale.astype(np.float32)
+
+    def loss(xp, x, y, *, ignore, label_smoothing):
+        t, _, sums, at, there, kept, scale = of_rows(x, y, ignore)
+        s, rest, log = np.float32(label_smoothing), np.float32(1 - label_smoothing), np.log(sums)
+        each = log - np.where(at, t, np.float32(0)).sum(-1, keepdims=True)
+        if s:
+            each = rest * each + s * (log - total(np.where(there, t, np.float32(0))) / kept)
+        each = np.where(scale == 0, np.float32(0), each * np.where(np.isnan(scale), scale, np.float32(1)))
+        whole = total(each.T)[0] / np.float32(max(1, (scale != 0).sum()))
+        return np.asarray(flush(whole).reshape(()), dtype=x.dtype)
+
+    def gradient(xp, x, y, d_out, *, ignore, label_smoothing):
+        _, w, sums, at, there, kept, scale = of_rows(x, y, ignore)
+        s, rest, p = np.float32(label_smoothing), np.float32(1 - label_smoothing), flush(w / sums)
+        d = np.where(at, p - rest, p) - np.where(there, s / kept, np.float32(0))
+        d = np.where(scale == 0, np.float32(0), d * (scale * np.float32(d_out)))
+        return flush(d).reshape(x.shape).astype(x.dtype)
+
+    monkeypatch.setattr(losses, "cross_entropy", loss)
+    monkeypatch.setattr(losses, "cross_entropy_vjp", gradient)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", TWINS)
+def test_another_right_one_passes(monkeypatch, name, dtype):
+    twin(monkeypatch, *TWINS[name])
+    assert judged(dtype).computed >= len(rows(dtype))
+
+
+WRONG_TWINS = {
+    "log2(e) has 20 bits": (by_two(20), pairwise, lambda x: x),
+    "numbers below 1e-30 are flushed": (np.exp, pairwise, lambda x: np.where(np.abs(x) < 1e-30, np.float32(0), x)),
+    "terms are summed in half precision": (np.exp, lambda x: pairwise(x.astype(np.float16)).astype(x.dtype), lambda x: x),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TWINS)
+def test_one_a_little_beyond_its_bound_is_found(monkeypatch, name):
+    twin(monkeypatch, *WRONG_TWINS[name])
+    with pytest.raises(AssertionError, match=r"^cross_entropy"):
+        judged()
+
+
+# wrong ones
+
+
+def counted(y, ignore):
+    return max(1, (np.asarray(y) != ignore).sum())
 
 
 FAULTS = {
-    "smoothing is left out": lambda loss, x, y, s: loss(x, y, 0.0),
-    "smoothing is a little less": lambda loss, x, y, s: loss(x, y, s * 0.99),
-    "labels that do not count are counted": lambda loss, x, y, s: loss(x, y, s) * counted(y) / max(1, y.size),
-    "it is a sum": lambda loss, x, y, s: loss(x, y, s) * counted(y),
-    "an unknown label is the first class": lambda loss, x, y, s: loss(x, np.where((y < x.shape[-1]) | (y == IGNORED), y, 0), s),
-    "labels below 0 count from the end": lambda loss, x, y, s: loss(x, np.where(y == -1, x.shape[-1] - 1, y), s),
-    "NaN that does not count is seen": lambda loss, x, y, s: loss(x, y, s) + 0 * np.sum(np.where(np.isnan(x), x, 0)),
-    "infinity is a large number": lambda loss, x, y, s: loss(np.maximum(x, -1e4), y, s),
-    "rows beyond 20,000 are left out": lambda loss, x, y, s: loss(x[:20_000], y[:20_000], s) if y.ndim else loss(x, y, s),
-    "it is computed in half precision": lambda loss, x, y, s: loss(x.astype(np.float16), y, s).astype(x.dtype),
-    "logits are not shifted": lambda loss, x, y, s: (
-        loss(x, y, s) if np.exp(x).max(initial=0) < np.inf else loss(x * np.inf, y, s)
+    "smoothing is left out": lambda loss, x, y, i, s: loss(x, y, i, 0.0),
+    "smoothing is a little less": lambda loss, x, y, i, s: loss(x, y, i, s * 0.99),
+    "labels that do not count are counted": lambda loss, x, y, i, s: loss(x, y, i, s) * counted(y, i) / max(1, y.size),
+    "it is a sum": lambda loss, x, y, i, s: loss(x, y, i, s) * (y.size if i is None else counted(y, i)),
+    "the label that does not count is -100": lambda loss, x, y, i, s: loss(x, y, -100, s),
+    "an unknown label is a class": lambda loss, x, y, i, s: loss(x, np.where((y < x.shape[-1]) | (y == i), y, 0), i, s),
+    "labels below 0 count from the end": lambda loss, x, y, i, s: loss(
+        x, np.where((y < 0) & (y != (0 if i is None else i)), x.shape[-1] + y.astype(int), y), i, s
+    ),
+    "NaN that does not count is seen": lambda loss, x, y, i, s: loss(x, y, i, s) + 0 * np.sum(np.where(np.isnan(x), x, 0)),
+    "NaN is a small number": lambda loss, x, y, i, s: loss(np.nan_to_num(x, posinf=np.inf, neginf=-np.inf), y, i, s),
+    "infinity is a large number": lambda loss, x, y, i, s: loss(np.maximum(x, -1e5), y, i, s),
+    "rows beyond 20,000 are left out": lambda loss, x, y, i, s: (
+        loss(x[:20_000], y[:20_000], i, s) if y.ndim else loss(x, y, i, s)
+    ),
+    "it is computed in half precision": lambda loss, x, y, i, s: loss(x.astype(np.float16), y, i, s),
+    "large logits are clipped": lambda loss, x, y, i, s: loss(np.where(np.isinf(x), x, np.clip(x, -500, 500)), y, i, s),
+    "a row without a class is NaN": lambda loss, x, y, i, s: (
+        loss(x, y, i, s) + (np.nan if x.size and (x == -np.inf).all(-1).any() else 0)
     ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
 def test_a_wrong_loss_is_found(monkeypatch, fault):
     right = losses.cross_entropy
 
     def wrong(xp, x, y, *, ignore, label_smoothing):
-        def loss(x, y, s):
-            return right(xp, x, y, ignore=ignore, label_smoothing=s)
+        def loss(x, y, ignore, smoothing):
+            return right(xp, x, y, ignore=ignore, label_smoothing=smoothing)
 
-        return np.asarray(FAULTS[fault](loss, x, y, label_smoothing), dtype=x.dtype)
+        return np.asarray(FAULTS[fault](loss, x, y, ignore, label_smoothing), dtype=x.dtype)
 
     monkeypatch.setattr(losses, "cross_entropy", wrong)
     with pytest.raises(AssertionError, match=r"^cross_entropy\[\] is "):
@@ -61,10 +182,10 @@ def test_a_wrong_loss_is_found(monkeypatch, fault):
 
 
 WRONG_GRADIENTS = {
-    "it is that of the sum": lambda xp, d, d_out, y: d * counted(y),
-    "d_out is left out": lambda xp, d, d_out, y: d / np.where(d_out == 0, 1, d_out),
-    "the last class has none": lambda xp, d, d_out, y: np.where(np.arange(d.shape[-1]) < max(1, d.shape[-1] - 1), d, 0),
-    "it is rounded to half precision": lambda xp, d, d_out, y: d.astype(np.float16),
+    "it is that of the sum": lambda d, d_out, y: d * max(1, y.size),
+    "d_out is left out": lambda d, d_out, y: d / np.where(d_out == 0, 1, d_out),
+    "the last class has none": lambda d, d_out, y: np.where(np.arange(d.shape[-1]) < max(1, d.shape[-1] - 1), d, 0),
+    "it is rounded to half precision": lambda d, d_out, y: d.astype(np.float16),
 }
 
 
@@ -73,7 +194,7 @@ def test_a_wrong_gradient_is_found(monkeypatch, fault):
     right = losses.cross_entropy_vjp
 
     def wrong(xp, x, y, d_out, **options):
-        return WRONG_GRADIENTS[fault](xp, right(xp, x, y, d_out, **options), d_out, y).astype(x.dtype)
+        return WRONG_GRADIENTS[fault](right(xp, x, y, d_out, **options), d_out, y).astype(x.dtype)
 
     monkeypatch.setattr(losses, "cross_entropy_vjp", wrong)
     with pytest.raises(AssertionError, match=r"^cross_entropy d_logits\["):
