@@ -23,8 +23,8 @@ def state_of(backend: BackendUnderTest, *arrays: np.ndarray, **options: Any) -> 
 
 def judge_large_batch(judge: Judge) -> None:
     """Judge a batch whose scores, 9.6 million, are too many to be computed at once; three of its elements are compared."""
-    count, length = 1040, 96
-    query, whole, value = (judge.normal((count, 1, length, 8)) for _ in range(3))
+    count, length = 520, 96
+    query, whole, value = (judge.normal((count, 2, length, 8)) for _ in range(3))
     offset, lengths = judge.rng.integers(-3, 4, size=count), judge.rng.integers(1, length + 1, size=count)
     by_element = {"query_offset": judge.array(offset)}
     at_most = mha.key_lengths(judge.array(lengths))
@@ -37,11 +37,11 @@ def judge_large_batch(judge: Judge) -> None:
         ({"mask": mha.chunks(5), **by_element}, lambda at: k // 5 == (q + offset[at]) // 5),
         ({"mask": judge.array(seen)}, lambda at: seen[at]),
     ]
-    keys = cycle((whole, whole[:1], whole[0]))  # an axis that broadcasts is not cut
+    keys = cycle((whole, whole[0], whole[:1]))  # an axis that broadcasts is not cut
     for (options, allowed), key in zip(cases, keys, strict=False):
         key_of = np.broadcast_to(key, query.shape)
         out, lse = state_of(judge, query, key, value, **options)
-        for at in (0, 700, count - 1):
+        for at in (0, 350, count - 1):
             exact = judge.exact_attention(query[at], key_of[at], value[at], allowed=allowed(at))
             exact.assert_near(out[at], lse[at])
 
