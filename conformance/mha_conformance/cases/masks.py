@@ -107,15 +107,22 @@ def leaf_masks(rng: np.random.Generator, q: np.ndarray, k: np.ndarray, batch: tu
 
 
 def random_mask(
-    rng: np.random.Generator, q: np.ndarray, k: np.ndarray, batch: tuple[int, ...], heads: int, *, depth: int = 3
+    structure: np.random.Generator,
+    rng: np.random.Generator,
+    q: np.ndarray,
+    k: np.ndarray,
+    batch: tuple[int, ...],
+    heads: int,
+    *,
+    depth: int = 3,
 ) -> AnyMask:
-    """Draw an expression of ``&``, ``|`` and ``~`` over every kind of mask."""
-    if depth == 0 or rng.random() < 0.3:
+    """Draw an expression of ``&``, ``|`` and ``~`` over every kind of mask; ``rng`` draws the arrays in it."""
+    if depth == 0 or structure.random() < 0.3:
         leaves = leaf_masks(rng, q, k, batch, heads)
-        leaf = leaves[rng.integers(len(leaves))]
+        leaf = leaves[structure.integers(len(leaves))]
         return AnyMask(lambda make: _as_mask(leaf(make)), leaf.allowed)
-    left, right = (random_mask(rng, q, k, batch, heads, depth=depth - 1) for _ in range(2))
-    choice = rng.random()
+    left, right = (random_mask(structure, rng, q, k, batch, heads, depth=depth - 1) for _ in range(2))
+    choice = structure.random()
     return left & right if choice < 0.5 else left | right if choice < 0.8 else ~left
 
 

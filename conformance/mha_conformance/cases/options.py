@@ -178,7 +178,7 @@ def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random
         of_keys[..., :1] = of_queries[..., :1] if row["queries"] else 0
         add(masks.segments(of_queries, of_keys))
     elif row["term"] == "expression":
-        add(masks.random_mask(structure, q, k, batch_shape(row), heads_of(row)))
+        add(masks.random_mask(structure, rng, q, k, batch_shape(row), heads_of(row)))
 
 
 def _near_the_keys(low: int | None, high: int | None, offset: int | None) -> tuple[int | None, int | None]:

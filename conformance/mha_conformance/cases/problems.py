@@ -77,7 +77,7 @@ def random_problem(rng: np.random.Generator, limits: Limits = Limits(), *, dtype
     settings = Options(row, offset=offset)
     if rng.random() < limits.masked:
         q, k = np.arange(queries)[:, None] + offset, np.arange(keys)
-        settings.add_mask(random_mask(rng, q, k, (batch,), heads, depth=limits.depth))
+        settings.add_mask(random_mask(rng, rng, q, k, (batch,), heads, depth=limits.depth))
     floats = {
         "query": rng.normal(size=(batch, heads, queries, width)) * limits.times,
         "key": rng.normal(size=(batch if rng.random() < 0.5 else 1, key_heads, keys, width)),

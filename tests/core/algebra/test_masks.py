@@ -27,7 +27,7 @@ def relation(mask, rows, cols, offset=0):
 def test_a_block_and_its_relation_are_those_of_the_whole_mask(seed):
     rng = np.random.default_rng(seed)
     queries, keys, offset = int(rng.integers(1, 9)), int(rng.integers(1, 9)), int(rng.integers(-3, 4))
-    mask = random_mask(rng, np.arange(queries)[:, None] + offset, np.arange(keys), (2,), 2)
+    mask = random_mask(rng, rng, np.arange(queries)[:, None] + offset, np.arange(keys), (2,), 2)
     allowed = mask.allowed
     rows, cols = (range(int(rng.integers(0, size)), size, int(rng.integers(1, 3))) for size in (queries, keys))
     got = np.broadcast_to(block(mask(make), rows, cols, offset), (2, 2, len(rows), len(cols)))
@@ -153,7 +153,7 @@ def test_structure_and_mask_agree(rng):
     """The structure, evaluated for every pair, is the mask."""
     for _ in range(300):
         queries, keys, offset = (int(n) for n in (rng.integers(1, 8), rng.integers(1, 8), rng.integers(-3, 4)))
-        mask = random_mask(rng, np.arange(queries)[:, None] + offset, np.arange(keys), (2,), 2)
+        mask = random_mask(rng, rng, np.arange(queries)[:, None] + offset, np.arange(keys), (2,), 2)
         s = structure(mask(make), queries, keys, offset)
         q, k = np.arange(queries)[:, None], np.arange(len(s.keys))[None, :]
         low, high = s.band
