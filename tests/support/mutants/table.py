@@ -97,7 +97,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
 _ELSEWHERE = {
     "biases": """alibi relative_bias ArrayBias.check Alibi.check RelativeBias.check
         Bias.part ArrayBias.part RelativeBias.part""",
-    "dropout": "weight_dropout checked_rate checked_seed kept_elements named_seed _mix mixed",
+    "dropout": "weight_dropout checked_rate checked_seed kept_elements named_seed _mix mixed _PartOfDropout",
     "scatter": "placed _spread",
     "grid": "Term check_aligned check_broadcast check_integers _key",
     "expressions": "Mask PartOfMask as_mask And.part Or.part Not.part ArrayMask.part",
@@ -108,7 +108,8 @@ _ELSEWHERE = {
     "state": "merge_states identity",
     "updates": "sgd clip_scale _square_norm",
 }
-ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, names in _ELSEWHERE.items()}
+_ON_GPUS = {"mha_torch.gradients": ("_sorted_sums",), "mha_torch.shapes": ("with_whole_rows",)}
+ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, names in _ELSEWHERE.items()} | _ON_GPUS
 """Functions, or classes, that check arguments or that no problem of the design calls: tests of other sections judge them."""
 
 
