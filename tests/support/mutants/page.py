@@ -102,7 +102,7 @@ def _living_sentence(left: int, explained: int) -> str:
     """Return a sentence on the mutants that live."""
     if left == explained:
         return f"For each of the {left} others there is a reason, given below."
-    return f"Of the {left} others, {explained} have a reason, given below, and {left - explained} have none yet."
+    return f"Of the {left} others, {explained} have a reason, given below; for {left - explained} none is known yet."
 
 
 def _operators(records: Sequence[Record]) -> str:
