@@ -103,6 +103,8 @@ PLAIN: dict[str, Any] = {
     **dict.fromkeys(("softcap", "scale")),
 }
 """The values of options that are not given; as many keys as queries are the usual case."""
+USUAL: dict[str, Any] = {"batch": "none", "groups": 1, "value_dim": "the same"}
+"""The values of other axes that calls have most often."""
 TRIPLES = (
     *(
         ("queries", "keys", "band"),

@@ -34,6 +34,7 @@ class Covering:
     triples : axes of which every triple of values must occur
     plain : the value of some axes that means "not given"; a row gives few of them, or as many as add combinations
     alone : axes of ``plain`` of which every two are also given without the others, with values that are drawn
+    usual : values of other axes, which half of these rows have: implementations often have a way of their own for them
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class Covering:
         triples: Iterable[tuple[str, ...]] = (),
         plain: Mapping[str, Any] | None = None,
         alone: Iterable[str] = (),
+        usual: Mapping[str, Any] | None = None,
     ) -> None:
         self._axes, self._rng, self._possible = axes, rng, possible
         self._least = {name: [least_of(value) for value in values] for name, values in axes.items()}
-        self._plain = {
-            name: list(axes[name]).index(value) for name, value in (plain or {}).items() if value in axes.get(name, ())
-        }
+        self._plain, self._usual = (
+            {name: list(axes[name]).index(value) for name, value in (values or {}).items() if value in axes.get(name, ())}
+            for values in (plain, usual)
+        )
         may_be_given = [name for name in alone if name in self._plain and len(axes[name]) > 1]
         self._alone = list(combinations(may_be_given, 2))
         rng.shuffle(self._alone)
@@ -86,7 +89,8 @@ class Covering:
             two = self._alone.pop() if self._alone and (self._rng.random() < _SHARE_ALONE or not self.missing) else ()
             lacking = {} if two else self._a_missing_one()
             for _ in range(_TRIES):
-                first = lacking or {name: self._a_given(name) for name in two}
+                usual = self._usual if two and self._rng.random() < 0.5 else {}
+                first = lacking or usual | {name: self._a_given(name) for name in two}
                 chosen = self._completed(first, self._rng, most=len(two) or None)
                 if chosen is not None:
                     break

@@ -125,6 +125,7 @@ def design_of(
         triples=groups,
         plain=layer_axes.PLAIN,
         alone=() if more else design.alone,
+        usual=attention_axes.USUAL,
     )
 
 

@@ -80,6 +80,17 @@ def test_every_two_options_are_given_without_the_others():
     assert design.missing == 0
 
 
+def test_half_of_the_rows_with_two_axes_alone_have_the_usual_values_of_others():
+    usual = {"width": "the same", "batch": "none"}
+    axes = {**dict.fromkeys("abcdefgh", ("none", 1, 2)), "width": ["the same", *range(9)], "batch": ["none", *range(4)]}
+    design = Covering(axes, np.random.default_rng(0), plain=dict.fromkeys("abcdefgh", "none"), alone="abcdefgh", usual=usual)
+    alone = [row for row in design if sum(row[name] != "none" for name in "abcdefgh") == 2]
+    assert set(combinations("abcdefgh", 2)) == {tuple(n for n in "abcdefgh" if row[n] != "none") for row in alone}
+    share = sum(usual.items() <= row.items() for row in alone) / len(alone)
+    assert 0.3 < share < 0.7
+    assert {row["width"] for row in alone} == {*axes["width"]}
+
+
 # the axes of attention
 
 
