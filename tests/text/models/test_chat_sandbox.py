@@ -63,6 +63,7 @@ HOSTILE = {
         "{{ ('b' * 10**6).join(range(90000) | map('string')) }}",
         "{{ ([[1]] * 90000) | sum(start=[]) }}",
         "{{ messages | tojson(indent=10**9) }}",
+        "{{ missing | tojson(indent=10**9) }}",
         "{{ [1, 2] | tojson(separators=('a' * 10**6, 'b')) }}",
         "{{ ('a' * 10**6).rfind('a' * 10**5 ~ 'b') }}{{ ('a' * 10**6).strip('b' * 10**6 ~ 'a') }}",
         "{% set x = 'a' * 10**6 %}{% for a in range(90000) %}{{ x[1:] | length }}{% endfor %}",

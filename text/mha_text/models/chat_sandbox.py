@@ -169,7 +169,8 @@ def _sum(environment: Any, values: Iterable[Any], attribute: Any = None, start: 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
     spaces = [indent if isinstance(indent, int) else len(indent or ""), *map(len, separators or ())]
-    _budget.get().use(10 * sum(spaces) * len(str(value)))  # items are nested: 50 deep at most, and few of them so deep
+    # items are nested: 50 deep at most, and few of them so deep; json makes the spaces of one level for any value
+    _budget.get().use(10 * sum(spaces) * (len(str(value)) + 1))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
