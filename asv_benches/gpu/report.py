@@ -17,7 +17,7 @@ _HEAD = """\
 `make gpu-check` runs the conformance suite on CuPy and on torch with CUDA, and writes their certificates. Then it times
 [the cases](../asv_benches/gpu/cases.py) on the same GPU, in turns, with CUDA events. Inputs are bfloat16; several sets of
 inputs take turns. Every answer is checked against float64 before it is timed. A ratio is the median of the ratios of the
-rounds, so it may differ from that of the two times.
+rounds, so it may differ from the ratio of the times below.
 """
 
 

@@ -37,7 +37,8 @@ def embedding_vjp(d_out: Tensor, ids: Tensor, *, num_rows: int) -> Tensor:
 
 
 def _sorted_sums(rows: Tensor, ids: Tensor, count: int) -> Tensor:
-    """Return the sum of the rows with each id; on CUDA index_put_ sorts the ids, and embedding_dense_backward gave other bits
-    in each call (torch 2.11).
+    """Return the sum of the rows with each id, (count, width), with the same bits in each call.
+
+    On CUDA, index_put_ sorts the ids first; embedding_dense_backward gave other bits in each call (torch 2.11, an H200).
     """
     return rows.new_zeros((count, rows.shape[-1])).index_put_((ids,), rows, accumulate=True)

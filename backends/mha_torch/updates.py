@@ -13,6 +13,7 @@ from .activations import supports as supports_plain
 
 
 def supports(call: Call) -> str | None:
+    """Return why an update is not supported, or None."""
     if call.device.type == "cuda" and call.dtype == torch.float32:
         return "rounds beta_2 to float32 on cuda before it subtracts it from 1, which changes v from the fifth digit on"
     return supports_plain(call)

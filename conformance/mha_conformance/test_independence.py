@@ -44,8 +44,8 @@ def test_7_nan_and_infinity_reach_only_the_queries_that_see_them(judge: Judge, a
                 if name == "out":
                     of_name = np.broadcast_to(reached[..., None], exact.shape).copy()
                     of_name[..., 1 if where == "value" else exact.shape[-1] :] = False
-                    reaches = np.isnan(y) if np.isnan(wrong) else (y == wrong) | (where == "key")
-                    assert where == "query" or reaches[of_name].all(), f"{wrong} does not reach all that see it"
+                    is_right = np.isnan(y) if np.isnan(wrong) else (y == wrong) | (where == "key")
+                    assert where == "query" or is_right[of_name].all(), f"{wrong} does not reach all queries that see it"
                 elif where == "value":
                     of_name = np.zeros_like(reached)
                 tolerance.assert_within(name, y[~of_name], exact[~of_name], bound[~of_name])

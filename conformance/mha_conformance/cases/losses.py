@@ -83,23 +83,23 @@ def cross_entropy_problem(row: Row, rng: np.random.Generator) -> CrossEntropyPro
     problem = CrossEntropyProblem(row, floats, {"labels": labels}, op="cross_entropy", options=options)
     x, flat = floats["x"].reshape(-1, classes), labels.reshape(-1)
 
-    def some(share: float = 0.4) -> np.ndarray:
+    def chosen_rows(share: float = 0.4) -> np.ndarray:
         """Return which rows are chosen; one at least, if there are rows."""
         return (rng.random(flat.size) < share) | (np.arange(flat.size) == rng.integers(max(1, flat.size)))
 
     if row["labels"] == "some are unknown":
         unknown = (classes, 255) if integers == np.uint8 else (-1, classes, 2**31 - 1)
-        chosen = some()
+        chosen = chosen_rows()
         flat[chosen] = rng.choice(unknown, size=chosen.sum() if rng.random() < 0.5 else None)
     elif "ignored" in row["labels"]:
-        flat[some(1.0 if row["labels"] == "all are ignored" else 0.4)] = ignore
+        flat[chosen_rows(1.0 if row["labels"] == "all are ignored" else 0.4)] = ignore
     if kind == "some are -inf":
         x[(rng.random(x.shape) < 0.3) & (np.arange(classes) != flat[:, None])] = -np.inf
     elif kind == "ignored rows are NaN":
         x[flat == ignore] = np.nan
     elif kind != "finite":
-        x[some(0.2)] = np.nan if kind == "some rows are NaN" else -np.inf
+        x[chosen_rows(0.2)] = np.nan if kind == "some rows are NaN" else -np.inf
     if row["labels"] == "-inf":
-        x[chosen := some(), flat[chosen]] = -np.inf
+        x[chosen := chosen_rows(), flat[chosen]] = -np.inf
     floats["x"] = repeated(floats["x"], problem.layout("x")[1])
     return problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, islice
 from typing import Any
@@ -66,10 +66,8 @@ def _of_layer(op: str) -> Design:
     return Design(axes, layer_axes.possible, partial(layer_problem, op), layer_axes.TRIPLES)
 
 
-def _of_piece(
-    axes: dict[str, list[Any]], problem: Callable[[Row, np.random.Generator], Problem], module: Any = pieces
-) -> Design:
-    return Design(lambda features, half: axes, module.possible, lambda row, structure, rng: problem(row, rng), module.TRIPLES)
+def _of_piece(axes: dict[str, list[Any]], problem: Callable[[Row, np.random.Generator], Problem]) -> Design:
+    return Design(lambda features, half: axes, pieces.possible, lambda row, structure, rng: problem(row, rng), pieces.TRIPLES)
 
 
 DESIGNS = {
@@ -97,7 +95,11 @@ DESIGNS = {
     **{op: _of_piece(pieces.axes_of_piece(op), partial(pieces.piece_problem, op)) for op in pieces.PIECES},
     **{f"{op}_vjp": _of_piece(axes_of_piece_gradients(op), partial(piece_gradient_problem, op)) for op in DIFFERENTIABLE},
     "adamw": _of_piece(updates.AXES, updates.update_problem),
-    "cross_entropy": _of_piece(losses.axes_of_cross_entropy(), losses.cross_entropy_problem, losses),
+    "cross_entropy": replace(
+        _of_piece(losses.axes_of_cross_entropy(), losses.cross_entropy_problem),
+        possible=losses.possible,
+        triples=losses.TRIPLES,
+    ),
 }
 
 

@@ -33,38 +33,43 @@ def cross_entropy(
     """
     classes, s = x.shape[-1], label_smoothing
     labels = np.asarray(labels, dtype=np.int64).reshape(-1, 1)
-    counted, known = labels != ignore, (labels >= 0) & (labels < classes)
-    if ignore is None:
-        counted[:] = True
-    t, there = _shifted(np.where(counted, x.reshape(-1, classes), 0))
-    weights, size, of_label = np.exp(t), np.where(there, np.abs(t), 0), (np.arange(len(t)), np.where(known, labels, 0)[:, 0])
-    kept, total = (np.where(n == 0, 1, n) for n in (y.sum(axis=-1, keepdims=True) for y in (there, weights)))
+    counted = np.ones(labels.shape, dtype=bool) if ignore is None else labels != ignore
+    known = (labels >= 0) & (labels < classes)
+    t, included = _shifted(np.where(counted, x.reshape(-1, classes), 0))
+    weights, size = np.exp(t), np.where(included, np.abs(t), 0)
+    label_index = np.arange(len(t)), np.where(known, labels, 0)[:, 0]
+    num_included, total = (np.where(n == 0, 1, n) for n in (y.sum(axis=-1, keepdims=True) for y in (included, weights)))
     p, count, root, u = weights / total, max(1, counted.sum()), math.sqrt(classes), UNIT_ROUNDOFF[compute_dtype(dtype)]
 
     # a sum of K terms, and of each the error of its exponential; that of a logarithm is relative to it, and absolute in its sum
-    of_log = ((_BASE_2 * size + _FUNCTION) * p + absorbed(u, p, 1.0) / u).sum(axis=-1, keepdims=True) + root
+    log_error = ((_BASE_2 * size + _FUNCTION) * p + absorbed(u, p, 1.0) / u).sum(axis=-1, keepdims=True) + root
     log_total = np.log(total)
-    of_log = of_log + _FUNCTION * log_total
-    mean_size = size.sum(axis=-1, keepdims=True) / kept
-    loss = log_total - t[of_label][:, None]
-    of_loss = of_log + 2 * (size[of_label][:, None] + log_total)  # the differences t, and of log_total and t
+    log_error = log_error + _FUNCTION * log_total
+    mean_size = size.sum(axis=-1, keepdims=True) / num_included
+    loss = log_total - t[label_index][:, None]
+    loss_error = log_error + 2 * (size[label_index][:, None] + log_total)  # the differences t, and of log_total and t
     if s:  # the mean of t; products with s and 1 - s, which are rounded too; and two sums
         loss = (1 - s) * loss + s * (log_total + mean_size)
-        of_loss = (1 - s) * of_loss + s * (of_log + (root + 2) * mean_size) + 4 * np.where(np.isfinite(loss), loss, 0)
+        loss_error = (1 - s) * loss_error + s * (log_error + (root + 2) * mean_size) + 4 * _finite(loss)
     loss = np.where(counted, np.where(known, loss, np.nan), 0)
-    terms = of_loss + (math.sqrt(len(labels)) + 3) * np.where(np.isfinite(loss), loss, 0)  # the sum, the count and the quotient
+    loss_error = loss_error + (math.sqrt(len(labels)) + 3) * _finite(loss)  # the sum, the count and the quotient
 
-    q = np.where(there, s / kept, 0.0)
-    q[of_label] += 1 - s
+    q = np.where(included, s / num_included, 0.0)
+    q[label_index] += 1 - s
     scale = np.where(counted, np.where(known, d / count, np.nan), 0)
-    of_p = p * (_BASE_2 * np.where(there, np.abs(t - log_total), 0) + of_log + size + _FUNCTION)
-    of_p = of_p + np.where(there, NORMAL[compute_dtype(dtype)] / u, 0)  # it may be flushed
-    of_gradient = of_p + 2 * q + 4 * np.abs(p - q)  # s / K and 1 - s, the differences, and the products with d / n
-    of_gradient = of_gradient * np.abs(np.where(counted, d / count, 0))
+    p_error = p * (_BASE_2 * np.where(included, np.abs(t - log_total), 0) + log_error + size + _FUNCTION)
+    p_error = p_error + np.where(included, NORMAL[compute_dtype(dtype)] / u, 0)  # it may be flushed
+    gradient_error = p_error + 2 * q + 4 * np.abs(p - q)  # s / K and 1 - s, the differences, and the products with d / n
+    gradient_error = gradient_error * np.abs(np.where(counted, d / count, 0))
     return {
-        "cross_entropy": (np.asarray(loss.sum() / count), np.asarray(terms[counted].sum() / count)),
-        "cross_entropy d_logits": (((p - q) * scale).reshape(x.shape), of_gradient.reshape(x.shape)),
+        "cross_entropy": (np.asarray(loss.sum() / count), np.asarray(loss_error[counted].sum() / count)),
+        "cross_entropy d_logits": (((p - q) * scale).reshape(x.shape), gradient_error.reshape(x.shape)),
     }
+
+
+def _finite(x: Floats) -> Floats:
+    """Return x with 0 in place of NaN and infinity."""
+    return np.where(np.isfinite(x), x, 0)
 
 
 def _shifted(x: Floats) -> tuple[Floats, Any]:

@@ -88,25 +88,25 @@ def twin(monkeypatch, exp, total, flush):
         w = flush(exp(t))
         sums = total(w)
         at = np.arange(x.shape[1]) == np.where(known, y, 0)
-        there = t != -np.inf
-        kept = np.maximum(there.sum(-1, keepdims=True), 1).astype(np.float32)
+        included = t != -np.inf
+        num_included = np.maximum(included.sum(-1, keepdims=True), 1).astype(np.float32)
         scale = np.where(counted, np.where(known, np.float32(1) / np.float32(max(1, counted.sum())), np.float32(np.nan)), 0)
-        return t, w, np.where(sums == 0, np.float32(1), sums), at, there, kept, scale.astype(np.float32)
+        return t, w, np.where(sums == 0, np.float32(1), sums), at, included, num_included, scale.astype(np.float32)
 
     def loss(xp, x, y, *, ignore, label_smoothing):
-        t, _, sums, at, there, kept, scale = of_rows(x, y, ignore)
+        t, _, sums, at, included, num_included, scale = of_rows(x, y, ignore)
         s, rest, log = np.float32(label_smoothing), np.float32(1 - label_smoothing), np.log(sums)
         each = log - np.where(at, t, np.float32(0)).sum(-1, keepdims=True)
         if s:
-            each = rest * each + s * (log - total(np.where(there, t, np.float32(0))) / kept)
+            each = rest * each + s * (log - total(np.where(included, t, np.float32(0))) / num_included)
         each = np.where(scale == 0, np.float32(0), each * np.where(np.isnan(scale), scale, np.float32(1)))
         whole = total(each.T)[0] / np.float32(max(1, (scale != 0).sum()))
         return np.asarray(flush(whole).reshape(()), dtype=x.dtype)
 
     def gradient(xp, x, y, d_out, *, ignore, label_smoothing):
-        _, w, sums, at, there, kept, scale = of_rows(x, y, ignore)
+        _, w, sums, at, included, num_included, scale = of_rows(x, y, ignore)
         s, rest, p = np.float32(label_smoothing), np.float32(1 - label_smoothing), flush(w / sums)
-        d = np.where(at, p - rest, p) - np.where(there, s / kept, np.float32(0))
+        d = np.where(at, p - rest, p) - np.where(included, s / num_included, np.float32(0))
         d = np.where(scale == 0, np.float32(0), d * (scale * np.float32(d_out)))
         return flush(d).reshape(x.shape).astype(x.dtype)
 

@@ -102,11 +102,12 @@ def _judge_design(judged: Judged, dtype: str, *, quick: bool) -> bool:
         _judge_small_problems(backend, kernels.get(judged.kernel), features, dtype)
     judge = judge_of(backend, dtype, np.random.default_rng(0))
     result = designed.judge_design(judge, judged.op, judged.kernel, features)
-    if judged.op == "attention" and judged.kernel == ALGEBRA and dtype == DTYPES[0]:
-        _judge_large_problems(backend, dtype)
-    if judged.op == "attention_vjp" and judged.kernel == ALGEBRA and dtype == DTYPES[0]:
-        with mha.use_kernel(judged.op, ALGEBRA):
-            judge_large_gradients(judge, features)
+    if judged.kernel == ALGEBRA and dtype == DTYPES[0]:
+        if judged.op == "attention":
+            _judge_large_problems(backend, dtype)
+        elif judged.op == "attention_vjp":
+            with mha.use_kernel(judged.op, ALGEBRA):
+                judge_large_gradients(judge, features)
     return bool(result.computed)
 
 

@@ -44,7 +44,7 @@ $ cd tests/support
 {commands}
 ```
 
-Processor: {processor}. Versions: {versions}.
+Processor: {processor}. Versions: {versions}. They are those of the last command.
 
 Of {count} mutants, {killed} were killed: {share:.1%}.
 {others}

@@ -1,4 +1,4 @@
-"""A kernel of attention that drops the same weights for every seed."""
+"""Attention with dropout by a seed: a right kernel, and a wrong one that ignores the seed."""
 
 from dataclasses import replace
 
