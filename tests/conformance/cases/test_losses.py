@@ -14,9 +14,19 @@ from mha_core.algebra import losses
 pytestmark = pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
 
 
+def judge(dtype="float32"):
+    return judge_of(find("numpy", None, [dtype]), dtype, np.random.default_rng(0))
+
+
 def judged(dtype="float32"):
-    backend = find("numpy", None, [dtype])
-    return judge_design(judge_of(backend, dtype, np.random.default_rng(0)), "cross_entropy", "algebra", ())
+    return judge_design(judge(dtype), "cross_entropy", "algebra", ())
+
+
+def row(**changes):
+    """Return the axes of a plain problem, with changes."""
+    plain = {"rows": (3,), "width": 4, "logits": "finite", "labels": "classes", "ignore": -1, "integers": "int64"}
+    plain |= {"layout": "contiguous", "spread": 1.0, "label_smoothing": 0.0, "towards": 1.0, "pulls": "once"}
+    return plain | changes
 
 
 def rows(dtype="float32"):
@@ -32,12 +42,10 @@ def test_the_right_one_computes_every_problem(dtype):
 def test_every_kind_of_logits_and_labels_occurs(rng):
     axes = axes_of_cross_entropy()
     for name in ("logits", "labels", "ignore", "integers"):
-        assert {row[name] for row in rows()} == set(axes[name])
+        assert {each[name] for each in rows()} == set(axes[name])
     for kind in ("some are -inf", "some rows are NaN", "ignored rows are NaN"):
-        row = {"rows": (3,), "width": 4, "logits": kind, "labels": "some are ignored", "ignore": -1, "integers": "int64"}
-        row |= {"layout": "contiguous", "spread": 1.0, "label_smoothing": 0.0, "towards": 1.0, "pulls": "once"}
         for _ in range(20):
-            problem = cross_entropy_problem(row, rng)
+            problem = cross_entropy_problem(row(logits=kind, labels="some are ignored"), rng)
             x, ignored = problem.floats["x"], problem.others["labels"] == -1
             assert ignored.any()
             if kind == "ignored rows are NaN":
@@ -104,8 +112,8 @@ def twin(monkeypatch, exp, total, flush):
         return np.asarray(flush(whole).reshape(()), dtype=x.dtype)
 
     def gradient(xp, x, y, d_out, *, ignore, label_smoothing):
-        _, w, sums, at, included, num_included, scale = of_rows(x, y, ignore)
-        s, rest, p = np.float32(label_smoothing), np.float32(1 - label_smoothing), flush(w / sums)
+        t, _, sums, at, included, num_included, scale = of_rows(x, y, ignore)
+        s, rest, p = np.float32(label_smoothing), np.float32(1 - label_smoothing), flush(exp(t - np.log(sums)))
         d = np.where(at, p - rest, p) - np.where(included, s / num_included, np.float32(0))
         d = np.where(scale == 0, np.float32(0), d * (scale * np.float32(d_out)))
         return flush(d).reshape(x.shape).astype(x.dtype)
@@ -119,6 +127,14 @@ def twin(monkeypatch, exp, total, flush):
 def test_another_right_one_passes(monkeypatch, name, dtype):
     twin(monkeypatch, *TWINS[name])
     assert judged(dtype).computed >= len(rows(dtype))
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_another_right_one_passes_where_probabilities_are_tiny(monkeypatch, rng, name):
+    """Some are subnormal, and the gradient of the loss multiplies what they lose."""
+    twin(monkeypatch, *TWINS[name])
+    for _ in range(20):
+        judge().judge_once(cross_entropy_problem(row(rows=(1,), width=4000, spread=30.0, towards=8.0), rng))
 
 
 WRONG_TWINS = {
