@@ -20,7 +20,7 @@ from .problem import Bounded
 
 TRIPLES = (("labels", "logits", "ignore"), ("labels", "logits", "label_smoothing"), ("rows", "width", "labels"))
 _ALIKE = 100
-"""Rows whose losses are nearly equal, at most: with all terms of a longer sum equal, its rounding errors may have one sign."""
+"""The most rows with nearly equal losses: if all terms of a longer sum are equal, its rounding errors may have one sign."""
 
 
 def axes_of_cross_entropy() -> dict[str, list[Any]]:
