@@ -80,7 +80,7 @@ def markdown(results: Mapping[str, Any], living: Living) -> str:
     killed = len(records) - len(left)
     by_crash = by["crash"] + by["timeout"]
     text = TEXT.format(
-        commands="\n".join(f"$ {command}" for command in results["commands"]),
+        commands="\n".join(f"$ {command}" for command in dict.fromkeys(results["commands"])),
         processor=reports.described(results["processor"]),
         versions=reports.listed(results["versions"]),
         count=len(records),
