@@ -32,15 +32,16 @@ coverage: $(DEV)/ready build/backends/ready $(NATIVE) # lines and branches that 
 	$(PYTEST) -m "not ($(SLOW))" --cov --cov-report=json:build/coverage.json $(ARGS)
 	$(DEV)/bin/python tests/support/package_coverage.py build/coverage.json
 
-# ARGS=--help says what each can do. Commits: bench-measure, -history, -gate BASE=REV, -check, -report; this checkout: bench-peers,
-# -ranks, -corpora, -gpu; bench-pictures ARGS=report. MACHINE=ci-2core for results to be committed.
-OPTIONS-gate    = $(or $(BASE),$(error say which commit to be as fast as: make bench-gate BASE=main~1))
+# ARGS=--help says what each can do. Commits: bench-measure, -count, -history, -gate BASE=REV, -find CASE=WORD BACKEND=NAME, -check,
+# -report; this checkout: bench-peers, -ranks, -corpora, -gpu; bench-pictures ARGS=report. MACHINE=ci-2core for times to be committed.
+OPTIONS-gate    = $(BASE)
+OPTIONS-find    = $(if $(and $(CASE),$(BACKEND)),"$(CASE)" $(BACKEND),$(error name both: make bench-find CASE=tiny BACKEND=numpy))
 OPTIONS-check   = --expect numpy --expect torch
 OPTIONS-peers   = --report build/peers
 OPTIONS-ranks   = --report docs/ranks
 OPTIONS-corpora = --report docs/corpora-measured
 bench-%: $(DEV)/ready
-	$(BENCH) $(if $(filter $*,measure history gate check report),tracking) $* $(OPTIONS-$*) $(ARGS)
+	$(BENCH) $(if $(filter $*,measure count history gate find check report),tracking) $* $(OPTIONS-$*) $(ARGS)
 bench: bench-measure # this commit on every backend that is ready
 	$(BENCH) tracking report
 gpu-check: bench-gpu # certificates, docs/gpu.md and asv's results of a CUDA card

@@ -65,7 +65,7 @@ class Installed(Environment):
 
     def install_project(self, conf: Any, repo: Any, commit_hash: str) -> None:
         """Install a commit into its own folder, so that switching between commits is free."""
-        folder = self._folder(commit_hash)
+        folder = self.folder(commit_hash)
         self._set_commit_hash(commit_hash)
         if folder.is_dir():
             return
@@ -84,11 +84,12 @@ class Installed(Environment):
         for name in tuning_variables(environment):
             del environment[name]
         commit = self._global_env_vars.get("ASV_COMMIT")
-        paths = [str(self._folder(commit)) if commit else "", environment.get("PYTHONPATH", "")]
+        paths = [str(self.folder(commit)) if commit else "", environment.get("PYTHONPATH", "")]
         path = os.pathsep.join(filter(None, paths))
         # asv removes entries that are only in PYTHONPATH from the benchmark's sys.path
         environment |= self._global_env_vars | MALLOC | {"PYTHONPATH": path, "ASV_PYTHONPATH": path}
         return util.check_output([*_in_place(), sys.executable, *args], env=environment, **options)
 
-    def _folder(self, commit_hash: str) -> Path:
+    def folder(self, commit_hash: str) -> Path:
+        """Return the folder that a commit is installed in."""
         return Path(self._path) / commit_hash

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from mha_conformance.bench.machine import processor, tuning_variables, versions
 
+NUMBERS = {"family": "family", "number": "model", "stepping": "stepping"}
 UNITS = (("y", 365.25 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3))
 
 
@@ -36,8 +37,10 @@ def measured_on(results: Mapping[str, Any], by: str) -> str:
 
 def described(processor: Mapping[str, Any]) -> str:
     """Return a processor in words."""
-    words = processor["model"], f"{processor['cores']} cores", " ".join(processor["flags"]), processor["system"]
-    return ", ".join(filter(None, words))
+    numbers = [f"{name} {processor[key]}" for key, name in NUMBERS.items() if key in processor]
+    caches = ", ".join(f"{name} {size}" for name, size in processor.get("caches", {}).items())
+    words = processor["model"], " ".join(numbers), f"{processor['cores']} cores", " ".join(processor["flags"]), caches
+    return ", ".join(filter(None, (*words, processor["system"])))
 
 
 def listed(versions: Mapping[str, str]) -> str:

@@ -16,10 +16,24 @@ from asv.util import UserError
 from rich.console import Console
 from rich.markup import escape
 
-from . import gate, measure, page, series
-from .project import HERE, MEASURING, ROOT, Refused, changed_code, full, keep, machines, uncommitted
+from mha_conformance.bench.instructions.cases import COUNTED
+from mha_conformance.bench.instructions.count import CannotCount
 
-BUILD = ROOT / "build" / "tracking"
+from . import changes, counting, find, gate, grown, measure, page, seconds, series
+from .project import (
+    BUILD,
+    HERE,
+    MEASURING,
+    Refused,
+    changed_between,
+    changed_code,
+    full,
+    git,
+    keep,
+    machines,
+    same_code,
+    uncommitted,
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 log = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -32,6 +46,7 @@ Benchmark = Annotated[
     str, typer.Option(metavar="WORD", help="Only benchmarks whose name contains WORD, such as one_thread.Time.")
 ]
 Case = Annotated[str, typer.Option(metavar="WORD", help="Only cases whose name contains WORD.")]
+CONFIG = HERE / "asv.conf.json"
 LOCAL = "local"
 """The machine name for results that are not committed."""
 
@@ -62,7 +77,7 @@ def main() -> None:
 def _failing_clearly() -> Iterator[None]:
     try:
         yield
-    except (series.NoHistory, Refused, UserError) as error:
+    except (series.NoHistory, Refused, CannotCount, UserError) as error:
         log.print("[red]error:[/red]", escape(str(error)))
         raise typer.Exit(3 if isinstance(error, series.NoHistory) else 1) from error
 
@@ -110,48 +125,126 @@ def measure_one(
 
 
 @app.command()
+def count(
+    revision: Annotated[str, typer.Argument(metavar="REVISION")] = "HEAD",
+    *,
+    backend: Backends = None,
+    keep: Annotated[bool, typer.Option(help="Keep the counts in asv's results.")] = True,
+) -> None:
+    """Count the instructions of every case at one commit, by callgrind, and keep the results."""
+    with _failing_clearly():
+        commit = _commit(revision, counting.MACHINE if keep else LOCAL)
+        table = counting.counted(commit, _choice(backend, "", "").backends)
+        if keep:
+            counting.keep(commit, table)
+    wrong = [
+        f"{name}, {case}: {one.wrong}"
+        for name, row in table.items()
+        for case, one in row.items()
+        if one.wrong and not one.skipped
+    ]
+    for line in wrong:
+        log.print("[red]error:[/red]", escape(line))
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
 def history(
     *,
-    machine: Machine = LOCAL,
     minutes: Annotated[float, typer.Option(envvar="MINUTES", help="Start no further commit after this many minutes.")] = 60.0,
-    commit: Annotated[bool, typer.Option("--commit", help="Commit the results of each measured commit.")] = False,
+    commit: Annotated[bool, typer.Option("--commit", help="Commit the results at the end.")] = False,
     backend: Backends = None,
 ) -> None:
-    """Measure the commits that changed code and have no results: the last, the first, then the middle of the widest gap."""
-    if commit and machine == LOCAL:
-        raise typer.BadParameter("results of local are not committed; give another --machine", param_hint="--commit")
+    """Count the instructions of commits that changed code and have no counts: the newest, then the widest gaps."""
     with _failing_clearly():
-        _commit("HEAD", machine)
+        _commit("HEAD", counting.MACHINE)
         backends = _choice(backend, "", "").backends
-        for revision, whole in measure.fill(machine, backends, minutes):
-            log.print(f"{revision[:8]}: {'measured' if whole else 'measured, with failures'}")
-            if commit:
-                keep(revision, machine)
+        for revision, seconds in counting.fill(backends, minutes):
+            log.print(f"{revision[:8]}: counted in {seconds:.0f} s")
+        if commit:
+            keep(counting.MACHINE, "Instructions of commits that had no counts")
         line = changed_code()
-        missing = set(line) - measure.measured(line, machine, backends)
-        log.print(f"commits without results: {len(missing) or 'none'}")
+        missing = len(line) - len(counting.having(line, backends))
+        log.print(f"commits without counts: {missing or 'none'} of {len(line)}")
 
 
 @app.command(name="gate")
 def gate_between(
-    base: Annotated[str, typer.Argument(metavar="BASE", help="The commit to compare with.")],
+    base: Annotated[
+        str | None, typer.Argument(metavar="BASE", help="The commit to compare with; by default the newest with counts.")
+    ] = None,
     *,
     head: Annotated[str, typer.Option(metavar="REVISION")] = "HEAD",
-    factor: Annotated[float, typer.Option(min=1.0, help="Least ratio of times that counts as slower.")] = gate.FACTOR,
     backend: Backends = None,
     case: Case = "",
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write what changed as Markdown, for a pull request.")
+    ] = None,
+    in_seconds: Annotated[bool, typer.Option("--seconds", help="Compare times, in alternating rounds.")] = False,
+    factor: Annotated[
+        float, typer.Option(min=1.0, help="Least ratio of times that counts as slower, with --seconds.")
+    ] = seconds.FACTOR,
 ) -> None:
     """Check whether HEAD is slower than BASE, by backend and case. Exit codes: 0 no, 1 yes, 3 not everything was measured."""
     with _failing_clearly():
-        choice = _choice(backend, gate.BENCHMARK, case)
-        before, after = full(base), _commit(head)
+        choice = _choice(backend, seconds.BENCHMARK, case)
+        after = _commit(head)
+        before = full(base) if base else counting.newest(changed_code(after), choice.backends)
         if before == after:
             raise typer.BadParameter(
-                f"{base!r} is commit {after[:8]} itself; give another commit to compare with", param_hint="BASE"
+                f"{base or before[:8]!r} is commit {after[:8]} itself; give another commit to compare with", param_hint="BASE"
             )
-        cells = gate.compare(before, after, choice, factor, BUILD / "gate")
-    gate.show(cells, choice, factor)
-    raise typer.Exit(gate.verdict(cells, choice, factor))
+        if in_seconds:
+            times = seconds.compare(before, after, choice, factor, BUILD / "gate")
+            seconds.show(times, choice, factor)
+            raise typer.Exit(seconds.verdict(times, choice, factor))
+        if not same_code(before, after):
+            table = gate.compare(before, after, choice.backends, _cases(case))
+            functions = gate.grown(before, after, table)
+        else:
+            log.print(f"no code changed between {before[:8]} and {after[:8]}")
+            raise typer.Exit(gate.Verdict.AS_FAST)
+    gate.show(table, functions)
+    if markdown:
+        markdown.write_text(gate.markdown(before, after, table, functions), encoding="utf-8")
+    raise typer.Exit(gate.verdict(table))
+
+
+@app.command(name="find")
+def find_commit(
+    case: Annotated[str, typer.Argument(metavar="CASE", help="A word of the case's name; only one case may contain it.")],
+    backend: Annotated[str, typer.Argument(metavar="BACKEND")],
+    *,
+    good: Annotated[
+        str | None,
+        typer.Option(metavar="REVISION", help="A commit before the change; by default the newest change in the history."),
+    ] = None,
+    bad: Annotated[str, typer.Option(metavar="REVISION", help="A commit after the change.")] = "HEAD",
+) -> None:
+    """Find the commit between two that changed the instructions of a case, and the functions whose counts changed."""
+    with _failing_clearly():
+        cases = _cases(case)
+        if len(cases) > 1:
+            raise typer.BadParameter(f"{case!r} is in the names of {len(cases)} cases: {'; '.join(cases)}", param_hint="CASE")
+        _choice([backend], "", "")
+        first, last = (full(good), _commit(bad)) if good else changes.newest(series.read(CONFIG), cases[0], backend)
+        line = changed_between(first, last)
+        found = find.find(
+            line, backend, cases[0], lambda commit, count: log.print(f"{commit[:8]}: {count:,} instructions", style="dim")
+        )
+        print(f"{found.before:,} to {found.after:,} instructions ({found.after / found.before - 1:+.2%}) with")
+        print(git("show", "--no-patch", "--format=%h %cs %s", found.bad))
+        for growth in grown.growths(found.good, found.bad, backend, cases)[cases[0]]:
+            print(f"  {growth}")
+
+
+def _cases(word: str) -> list[str]:
+    """Return the counted cases whose name contains a word, or the one that has this name."""
+    cases = [word] if word in COUNTED else [name for name in COUNTED if word.lower() in name.lower()]
+    if not cases:
+        raise typer.BadParameter(f"no case has {word!r} in its name; the cases are: {'; '.join(COUNTED)}")
+    return cases
 
 
 @app.command()
@@ -178,7 +271,7 @@ def check(
 def report(
     *,
     output: Annotated[Path, typer.Option(metavar="PATH", help="File to write the page to.")] = HERE / "report.html",
-    config: Annotated[Path, typer.Option(metavar="PATH", help="asv's configuration file.")] = HERE / "asv.conf.json",
+    config: Annotated[Path, typer.Option(metavar="PATH", help="asv's configuration file.")] = CONFIG,
 ) -> None:
     """Write one page that opens offline: newest figures, regressions, and plots by case with a line per backend."""
     with _failing_clearly():

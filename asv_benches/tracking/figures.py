@@ -13,7 +13,7 @@ from typing import Any
 from plotly.graph_objects import Scatter
 from plotly.subplots import make_subplots
 
-from .regressions import Regression
+from .changes import Change
 from .series import Machine, Series
 from .units import scale
 
@@ -28,6 +28,7 @@ LOGARITHMIC = 4.0
 TICKS, WIDE, ROW = 3, 310, 235  # labels along x; heights in pixels
 FEW = 3  # with at most this many powers of ten, a logarithmic axis is labelled between them too
 LINE, LINES = 52, 4  # characters per line and lines of a commit's subject in a hover text
+UNKNOWN = "processor unknown"
 Style = tuple[str, str]
 
 
@@ -41,12 +42,12 @@ def hovers(machine: Machine) -> list[str]:
     texts = []
     for commit, processor in zip(machine.commits, machine.processors, strict=True):
         lines = wrap(commit.subject, LINE, max_lines=LINES, placeholder=" ...")
-        parts = [f"{commit.short}, {commit.date}", *lines, *wrap(processor, LINE)]
+        parts = [f"{commit.short}, {commit.date}", *lines, *wrap(processor or UNKNOWN, LINE)]
         texts.append("<br>".join(_plain(part) for part in parts))
     return texts
 
 
-def figure(machine: Machine, case: str, styles: Mapping[str, Style], regressions: Sequence[Regression]) -> dict[str, Any]:
+def figure(machine: Machine, case: str, styles: Mapping[str, Style], changes: Sequence[Change]) -> dict[str, Any]:
     """Return the traces of a case and two layouts: `wide` with the benchmarks in a row, `narrow` with one below the other.
 
     The page adds the hover texts, which all figures share: `hovers`.
@@ -63,11 +64,13 @@ def figure(machine: Machine, case: str, styles: Mapping[str, Style], regressions
     named = set()
     for column, (panel, numbers, (unit, size)) in enumerate(zip(panels, values, scales, strict=True), 1):
         for each in panel:
-            steps = {machine.commits.index(step.bad) for step in regressions if step.series is each}
-            line = _line(each, styles[each.backend], unit, size, steps)
-            line.showlegend = each.backend not in named
-            named.add(each.backend)
-            wide.add_trace(line, 1, column)
+            steps = {machine.commits.index(step.bad) for step in changes if step.series is each and step.worse}
+            for processor in dict.fromkeys(machine.processors):
+                line = _line(each, machine.processors, processor, styles[each.backend], unit, size, steps)
+                if any(value is not None for value in line.y):
+                    line.showlegend = each.backend not in named
+                    named.add(each.backend)
+                    wide.add_trace(line, 1, column)
         axis = _y_axis([value / size for value in numbers])
         wide.update_yaxes(axis, row=1, col=column)
         narrow.update_yaxes(axis, row=column, col=1)
@@ -82,8 +85,12 @@ def figure(machine: Machine, case: str, styles: Mapping[str, Style], regressions
     }
 
 
-def _line(series: Series, style: Style, unit: str, size: float, steps: Set[int]) -> Scatter:
+def _line(
+    series: Series, processors: Sequence[str], processor: str, style: Style, unit: str, size: float, steps: Set[int]
+) -> Scatter:
+    """Return the values on one processor; a line joins no others, and none at all if the processor is not known."""
     colour, symbol = style
+    values = [value if here == processor else None for value, here in zip(series.values, processors, strict=True)]
     places = range(len(series.values))
     marker: dict[str, Any] = {"color": colour, "size": 6, "symbol": symbol}
     if steps:
@@ -93,10 +100,10 @@ def _line(series: Series, style: Style, unit: str, size: float, steps: Set[int])
     name = _plain(series.backend)
     return Scatter(
         x=list(places),
-        y=[None if value is None else value / size for value in series.values],
+        y=[None if value is None else value / size for value in values],
         name=name,
         legendgroup=name,
-        mode="lines+markers",
+        mode="lines+markers" if processor else "markers",
         line={"color": colour, "width": 2},
         marker=marker,
         hovertemplate=f"<b>{name}</b>  %{{y:.4~g}} {_plain(unit)}<br>%{{customdata}}<extra></extra>",

@@ -1,29 +1,26 @@
-"""Check whether one commit is slower than another, by backend and case, with ``asv continuous``."""
+"""Compare the instructions of two commits by backend and case; nothing is averaged over backends."""
 
 from __future__ import annotations
 
-import shutil
+import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from asv.commands.compare import _is_result_better as is_better
-from asv.commands.continuous import Continuous
-from asv.results import Results, iter_results_for_machine
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mha_conformance.bench.timing import duration
+import reports
+from mha_conformance.bench.instructions.cases import COUNTED
+from mha_conformance.bench.instructions.count import Count
 
-from .measure import Choice, gap
-from .project import MACHINES, configuration
-from .series import cells
+from .counting import counted
+from .grown import Growth, growths
+from .project import HERE, Refused, git
 
-MACHINE, BENCHMARK = "local", "one_thread.Time"
-FACTOR = 1.10
-ENOUGH = 7  # samples of each commit: with fewer, asv's test cannot find a difference
+ACCEPTED = HERE / "accepted.toml"
 
 
 class Verdict(IntEnum):
@@ -36,99 +33,140 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True)
 class Cell:
-    """The results of both commits, on one backend in one case."""
+    """The counts of both commits, on one backend in one case."""
 
     backend: str
     case: str
-    before: float | None
-    after: float | None
-    """Seconds per call; NaN if the benchmark was skipped, None if it failed."""
-    samples: int = 0
-    """Number of samples, of the commit with fewer."""
-    slower: bool = False
-    """True if asv's statistics call the second commit slower."""
+    before: Count
+    after: Count
+    accepted: str = ""
+    """Why a slowdown is on purpose."""
 
     @property
     def ratio(self) -> float | None:
-        """Time after divided by time before; None if either is missing."""
-        if gap(self.before) or gap(self.after) or not self.before or self.after is None:
+        """Instructions after divided by instructions before; None if either is missing."""
+        if not self.before.instructions or not self.after.instructions:
             return None
-        return self.after / self.before
+        return self.after.instructions / self.before.instructions
 
-    def undecided(self, factor: float) -> str:
-        """Return why there is no verdict; "" if there is one."""
-        if self.ratio is None:
-            sides = ((self.before, "before"), (self.after, "after"))
-            return ", ".join(f"{gap(seconds)} {when}" for seconds, when in sides if gap(seconds))
-        if not self.slower and self.ratio > factor and self.samples < ENOUGH:
-            return f"{self.ratio:.2f}x, with too few samples"
-        return ""
+    @property
+    def change(self) -> int:
+        """1 if a call runs more instructions than before, beyond the case's limit; -1 if fewer; otherwise 0."""
+        limit = COUNTED[self.case].limit
+        return 0 if self.ratio is None else (self.ratio > 1 + limit) - (self.ratio < 1 - limit)
 
+    @property
+    def slower(self) -> bool:
+        return self.change > 0 and not self.accepted
 
-def compare(base: str, head: str, choice: Choice, factor: float, results: Path) -> list[Cell]:
-    """Measure both commits in alternating rounds with new processes, and return the results with asv's verdicts."""
-    shutil.rmtree(results, ignore_errors=True)
-    Continuous.run(
-        configuration(results),
-        base=base,
-        branch=head,
-        factor=factor,
-        bench=[choice.pattern()],
-        show_stderr=True,
-        machine=MACHINE,
-        record_samples=True,
-        interleave_rounds=True,
-        _machine_file=str(MACHINES),
-    )
-    by_commit = {result.commit_hash: result for result in iter_results_for_machine(str(results), MACHINE)}
-    return judged(by_commit.get(base), by_commit.get(head), choice, factor)
+    @property
+    def undecided(self) -> str:
+        """Return why there is no verdict; "" if there is one, or if neither commit has the operation."""
+        if self.before.skipped and self.after.skipped:
+            return ""
+        sides = ((self.before, "before"), (self.after, "after"))
+        return "; ".join(f"{count.wrong} ({when})" for count, when in sides if count.wrong)
 
 
-def judged(base: Results | None, head: Results | None, choice: Choice, factor: float) -> list[Cell]:
-    """Return a cell for each chosen benchmark that either commit has."""
-    before, after = (
-        {cell[1:3]: cell for cell in (cells(results) if results else ()) if choice.takes(*cell[:3])} for results in (base, head)
-    )
-    table = []
-    for name in sorted(before.keys() | after.keys()):
-        both = [commit.get(name) for commit in (before, after)]
-        samples = min(len(each.samples or ()) if each else 0 for each in both)
-        cell = Cell(*name, *(each.value if each else None for each in both), samples)
-        if cell.ratio is not None:
-            stats = (each.samples and (each.stats, each.samples) for each in both if each)
-            cell = replace(cell, slower=is_better(cell.before, cell.after, *stats, factor))
-        table.append(cell)
-    return table
+def compare(base: str, head: str, backends: Sequence[str], cases: Sequence[str]) -> list[Cell]:
+    """Count both commits, and return the cells in order. Raises CannotCount, Refused, and asv's UserError."""
+    before, after = (counted(commit, backends, cases) for commit in (base, head))
+    reasons = accepted(base)
+    return [
+        Cell(backend, case, before[backend][case], after[backend][case], reasons.get((backend, case), ""))
+        for backend in backends
+        for case in cases
+    ]
 
 
-def verdict(table: Iterable[Cell], choice: Choice, factor: float = FACTOR) -> Verdict:
-    """Return SLOWER if any cell is slower; otherwise NOT_MEASURED if any cell has no verdict or a backend has no cell."""
+def accepted(base: str, path: Path = ACCEPTED) -> dict[tuple[str, str], str]:
+    """Return the reasons for slowdowns on purpose after a commit, by backend and case. Raises Refused.
+
+    An entry names the last commit before the slowdown, ``after``: with a later base, the base is slow already.
+    """
+    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("slower", []) if path.exists() else []
+    reasons = {}
+    for entry in entries:
+        if lacking := {"after", "backend", "case", "reason"} - entry.keys():
+            raise Refused(f"an entry of {path.name} lacks {', '.join(sorted(lacking))}")
+        after = git("rev-parse", "--verify", "--quiet", f"{entry['after']}^{{commit}}")
+        if git("merge-base", base, after) == base:
+            reasons[entry["backend"], entry["case"]] = entry["reason"]
+    return reasons
+
+
+def verdict(table: Iterable[Cell]) -> Verdict:
+    """Return SLOWER if any cell is slower; otherwise NOT_MEASURED if any has no verdict."""
     table = list(table)
     if any(cell.slower for cell in table):
         return Verdict.SLOWER
-    if not table or any(cell.undecided(factor) for cell in table) or {*choice.backends} - {cell.backend for cell in table}:
-        return Verdict.NOT_MEASURED
-    return Verdict.AS_FAST
+    return Verdict.NOT_MEASURED if not table or any(cell.undecided for cell in table) else Verdict.AS_FAST
 
 
-def show(table: Sequence[Cell], choice: Choice, factor: float) -> None:
-    """Print a row for each cell, and below the table those that are slower or not measured."""
-    console = Console(highlight=False)
-    shown = Table(title=f"time per call on one thread, before and after; slower means more than {factor:g}x")
-    for name, side in (("backend", "left"), ("case", "left"), ("before", "right"), ("after", "right"), ("ratio", "right")):
-        shown.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+def grown(base: str, head: str, table: Iterable[Cell]) -> dict[tuple[str, str], list[Growth]]:
+    """Return the functions whose counts changed, in each cell that changed."""
+    found: dict[tuple[str, str], list[Growth]] = {}
+    changed: dict[str, list[str]] = {}
     for cell in table:
-        style = "bold red" if cell.slower else "yellow" if cell.undecided(factor) else ""
-        times = (gap(seconds) or duration(seconds or 0.0) for seconds in (cell.before, cell.after))
-        shown.add_row(cell.backend, cell.case, *times, "" if cell.ratio is None else f"{cell.ratio:.2f}", style=style)
+        if cell.change:
+            changed.setdefault(cell.backend, []).append(cell.case)
+    for backend, cases in changed.items():
+        found |= {(backend, case): each for case, each in growths(base, head, backend, cases).items()}
+    return found
+
+
+WORDS = {Verdict.AS_FAST: "as fast", Verdict.SLOWER: "slower", Verdict.NOT_MEASURED: "not measured"}
+
+
+def lines(cell: Cell) -> list[str]:
+    """Return the cells of a table's row: case, instructions before and after, change, and change of the estimated cycles."""
+    figures = [f"{count.instructions:,}" if count.instructions else "none" for count in (cell.before, cell.after)]
+    cycles = (
+        f"{cell.after.cycles / cell.before.cycles - 1:+.2%}" if cell.ratio and cell.after.cycles and cell.before.cycles else ""
+    )
+    return [cell.case, *figures, "" if cell.ratio is None else f"{cell.ratio - 1:+.2%}", cycles]
+
+
+HEADING = ("case", "before", "after", "change", "cycles")
+
+
+def remarks(cell: Cell, functions: Sequence[Growth]) -> list[str]:
+    """Return what a reader should know of a cell."""
+    name = f"{cell.backend}, {cell.case}"
+    if cell.undecided:
+        return [f"not measured: {name}: {cell.undecided}"]
+    if not cell.change or cell.ratio is None:
+        return []
+    word = "slower on purpose" if cell.change > 0 and cell.accepted else "slower" if cell.change > 0 else "faster"
+    reason = f", because {cell.accepted}" if word == "slower on purpose" else ""
+    return [f"{word}: {name}: {cell.ratio - 1:+.2%}{reason}", *(f"  {each}" for each in functions)]
+
+
+def show(table: Sequence[Cell], functions: dict[tuple[str, str], list[Growth]]) -> None:
+    """Print a row for each cell, and below the table those that changed or were not measured, with their functions."""
+    console = Console(highlight=False, soft_wrap=True)
+    shown = Table(title="instructions of a call")
+    shown.add_column("backend")
+    for name in HEADING:
+        shown.add_column(name, justify="left" if name == "case" else "right", overflow="fold")
+    for cell in table:
+        style = "bold red" if cell.slower else "yellow" if cell.undecided else "green" if cell.change < 0 else ""
+        shown.add_row(cell.backend, *lines(cell), style=style)
     console.print(shown)
     for cell in table:
-        if cell.slower:
-            console.print(Text(f"slower: {cell.backend}, {cell.case}: {cell.ratio:.2f}x", style="bold red"))
-        elif why := cell.undecided(factor):
-            console.print(Text(f"not measured: {cell.backend}, {cell.case}: {why}", style="yellow"))
-    for name in choice.backends:
-        if name not in {cell.backend for cell in table}:
-            console.print(Text(f"not measured: {name}, in any case", style="yellow"))
-    words = {Verdict.AS_FAST: "as fast", Verdict.SLOWER: "slower", Verdict.NOT_MEASURED: "not measured"}
-    console.print(words[verdict(table, choice, factor)])
+        for line in remarks(cell, functions.get((cell.backend, cell.case), [])):
+            console.print(Text(line, style="" if line.startswith(" ") else "bold"))
+    console.print(WORDS[verdict(table)])
+
+
+def markdown(base: str, head: str, table: Sequence[Cell], functions: dict[tuple[str, str], list[Growth]]) -> str:
+    """Return what one posts under a pull request: for each backend what changed, and the functions."""
+    parts = [f"Instructions of a call at {head[:8]}, against {base[:8]}: **{WORDS[verdict(table)]}**."]
+    for backend in dict.fromkeys(cell.backend for cell in table):
+        here = [cell for cell in table if cell.backend == backend]
+        told = [cell for cell in here if cell.change or cell.undecided]
+        same = f"{len(here) - len(told)} of {len(here)} cases are within their limits."
+        rows = reports.table(HEADING, [lines(cell) for cell in told if not cell.undecided], left=1) if told else ""
+        said = [line for cell in told for line in remarks(cell, functions.get((backend, cell.case), []))]
+        parts += [f"### {backend}", same, rows, "\n".join(["```text", *said, "```"]) if said else ""]
+    return "\n\n".join(filter(None, parts)) + "\n"

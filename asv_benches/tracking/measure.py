@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,10 +15,13 @@ from typing import Any
 from asv.commands.run import Run
 from asv.results import iter_results_for_machine
 
+from mha_conformance.bench.limits import COPY, MATRIX, measured
 from mha_conformance.bench.machine import processor, versions
+from mha_conformance.bench.rounds import QUICK
+from mha_conformance.bench.worker import Worker
 from mha_core.cli.backends import report
 
-from .project import FACTS, MACHINES, Refused, changed_code, configuration, facts, next_missing
+from .project import MACHINES, Refused, configuration, write_facts
 from .series import cells
 
 
@@ -35,9 +36,9 @@ class Choice:
     """Word that the case must contain."""
 
     def pattern(self) -> str:
-        """Return the regular expression by which asv selects benchmarks."""
+        """Return the regular expression by which asv selects benchmarks; those of instructions are counted without asv."""
         names = "|".join(map(re.escape, self.backends))
-        return rf"(?i){re.escape(self.benchmark)}.*\('({names})', '.*{re.escape(self.case)}"
+        return rf"(?i)^(?!instructions\.).*{re.escape(self.benchmark)}.*\('({names})', '.*{re.escape(self.case)}"
 
     def takes(self, benchmark: str, backend: str, case: str) -> bool:
         """Return True if a benchmark is chosen."""
@@ -61,8 +62,15 @@ def measure(commit: str, machine: str, choice: Choice) -> bool:
         raise Refused(
             f"asv ran no benchmark of {commit[:8]}: none has these words in its name, or the commit cannot be installed"
         )
-    _write_facts(commit, machine, choice)
+    rates = measured(["numpy"], QUICK, {MATRIX, COPY}, Worker)["numpy"]  # operations, and bytes, per second
+    known = {"processor": processor(), "rates": rates, "versions": libraries(), "backends": ready()}
+    write_facts(commit, machine, known)
     return not status
+
+
+def libraries() -> dict[str, str]:
+    """Return the versions of Python and of the libraries, without those of this project."""
+    return {name: version for name, version in versions().items() if name not in ("commit", "mha-core")}
 
 
 def run(commit: str, machine: str, choice: Choice, *, quick: bool = False, results: Path | None = None) -> int:
@@ -77,24 +85,6 @@ def run(commit: str, machine: str, choice: Choice, *, quick: bool = False, resul
         _machine_file=str(MACHINES),
     )
     return int(status or 0)
-
-
-def fill(machine: str, backends: Sequence[str], minutes: float) -> Iterator[tuple[str, bool]]:
-    """Measure the commits without results, one after another; start none after this many minutes.
-
-    Yields each commit, and whether all of its benchmarks succeeded. Raises Refused.
-    """
-    history, end = changed_code(), time.monotonic() + 60 * minutes
-    while time.monotonic() < end:
-        commit = next_missing(history, measured(history, machine, backends))
-        if commit is None:
-            return
-        yield commit, measure(commit, machine, Choice(backends))
-
-
-def measured(history: Sequence[str], machine: str, backends: Sequence[str]) -> set[str]:
-    """Return the commits whose benchmarks were all run on these backends."""
-    return {commit for commit in history if set(backends) <= _whole(commit, machine)}
 
 
 def once(commit: str, choice: Choice, results: Path) -> list[str]:
@@ -116,17 +106,3 @@ def once(commit: str, choice: Choice, results: Path) -> list[str]:
 def gap(value: float | None) -> str:
     """Return why there is no value; empty if there is one."""
     return "failed" if value is None else "skipped" if math.isnan(value) else ""
-
-
-def _whole(commit: str, machine: str) -> set[str]:
-    """Return the backends on which every benchmark of a commit was run."""
-    return set(facts(commit, FACTS / machine).get("whole", []))
-
-
-def _write_facts(commit: str, machine: str, choice: Choice) -> None:
-    libraries = {name: version for name, version in versions().items() if name not in ("commit", "mha-core")}
-    whole = _whole(commit, machine) | ({*choice.backends} if not choice.benchmark and not choice.case else set())
-    known = {"processor": processor(), "versions": libraries, "backends": ready(), "whole": sorted(whole)}
-    path = FACTS / machine / f"{commit[:8]}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")

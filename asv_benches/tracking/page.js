@@ -53,6 +53,47 @@ function reserve(element) {
   element.style.minHeight = `${figureOf(element)[narrow.matches ? "narrow" : "wide"].height}px`;
 }
 
+// The lines that rose most since a date, each against its first value since then on the processor of its newest value.
+const WORST = 10;
+
+function worstSince(since, date) {
+  const { dates, processors, lines } = since;
+  const rises = lines.map(({ anchor, name, values, limit }) => {
+    const last = values.findLastIndex((value) => value !== null);
+    const first = values.findIndex((value, at) => value > 0 && dates[at] >= date && processors[at] === processors[last]);
+    return { anchor, name, limit, factor: processors[last] && first >= 0 ? values[last] / values[first] : 1 };
+  });
+  return rises.filter((rise) => rise.factor > 1 + rise.limit).sort((a, b) => b.factor - a.factor).slice(0, WORST);
+}
+
+function cell(row, text, kind = "td") {
+  const made = document.createElement(kind);
+  made.textContent = text;
+  row.append(made);
+  return made;
+}
+
+function showWorst(input) {
+  const rises = worstSince(data[input.dataset.section].since, input.value);
+  const table = document.createElement("table");
+  for (const rise of rises) {
+    const row = table.insertRow();
+    const link = document.createElement("a");
+    link.href = `#${rise.anchor}`;
+    link.textContent = rise.name[0];
+    cell(row, "", "th").append(link);
+    rise.name.slice(1).forEach((text) => cell(row, text));
+    cell(row, rise.factor.toFixed(rise.factor < 1.1 ? 3 : 2)).className = "number";
+  }
+  const place = document.getElementById(`${input.dataset.section}--since`);
+  place.replaceChildren(rises.length ? table : "No line rose by more than its limit.");
+}
+
+for (const input of document.querySelectorAll("input[type=date]")) {
+  input.addEventListener("input", () => showWorst(input));
+  showWorst(input);
+}
+
 const figures = [...document.querySelectorAll(".figure")];
 for (const element of figures) {
   reserve(element);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
@@ -12,8 +13,8 @@ from typing import Any
 from mha_core.shared import atomic_file
 from mha_text.cli.offline import render
 
+from .changes import Change, counts, judged, latest, rule
 from .figures import Style, figure, hovers, styles_of
-from .regressions import THRESHOLD, regressions
 from .series import Benchmark, History, Machine, Series
 from .units import shown
 
@@ -47,7 +48,6 @@ def rendered(history: History) -> str:
         history=history,
         sections=sections,
         styles=styles,
-        threshold=THRESHOLD,
         data={each["anchor"]: each["data"] for each in sections},
         shown=shown,
     )
@@ -55,19 +55,47 @@ def rendered(history: History) -> str:
 
 def _section(history: History, machine: Machine, anchor: str, styles: Mapping[str, Style]) -> dict[str, Any]:
     """Return what the template shows of a machine."""
-    steps = [each for series in machine.series for each in regressions(series, machine)]
-    worst_first = sorted(steps, key=lambda each: each.factor or float("inf"), reverse=True)
+    verdicts = [(series, judged(series, machine)) for series in machine.series]
+    changes = [change for _, verdict in verdicts for change in verdict.changes]
+    newest = [change for series in machine.series if (change := latest(series, machine))]
     here = [name for name in history.backends if any(each.backend == name for each in machine.series)]
     anchors = _anchors(machine.cases, f"{anchor}--")
-    figures = {anchors[case]: figure(machine, case, styles, steps) for case in machine.cases}
+    figures = {anchors[case]: figure(machine, case, styles, changes) for case in machine.cases}
     return {
         "anchor": anchor,
         "machine": machine,
         "tables": _tables(machine, here),
-        "regressions": {name: [each for each in worst_first if each.series.backend == name] for name in here},
+        "newest": sorted(filter(counts, newest), key=_size, reverse=True),
+        "compared": len(newest),
+        "worse": {name: _of(name, [each for each in changes if each.worse]) for name in here},
+        "better": {name: _of(name, [each for each in changes if not each.worse]) for name in here},
+        "unjudged": Counter(verdict.why_not for _, verdict in verdicts if verdict.why_not).most_common(),
         "anchors": anchors,
-        "data": {"hovers": hovers(machine), "figures": figures},
+        "data": {"hovers": hovers(machine), "figures": figures, "since": _since(machine, anchors)},
     }
+
+
+def _of(backend: str, changes: Sequence[Change]) -> list[Change]:
+    return sorted((each for each in changes if each.series.backend == backend), key=_size, reverse=True)
+
+
+def _size(change: Change) -> float:
+    """Return a factor above 1, the greater the change."""
+    return float("inf") if not change.factor or change.factor < 0 else max(change.factor, 1 / change.factor)
+
+
+def _since(machine: Machine, anchors: Mapping[str, str]) -> dict[str, Any]:
+    """Return the lines from which the page finds what became worse since a date."""
+    lines = [
+        {
+            "anchor": anchors[each.case],
+            "name": [each.case, each.backend, each.benchmark.title],
+            "values": each.values,
+            "limit": rule(each).limit,
+        }
+        for each in machine.series
+    ]
+    return {"dates": [commit.date for commit in machine.commits], "processors": machine.processors, "lines": lines}
 
 
 def _tables(machine: Machine, backends: Sequence[str]) -> list[dict[str, Any]]:

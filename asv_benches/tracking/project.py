@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ HERE = Path(__file__).parents[1]
 ROOT = HERE.parent
 MACHINES = HERE / "machines.json"
 FACTS = HERE / "facts"
+BUILD = ROOT / "build" / "tracking"
 
 
 class Refused(RuntimeError):
@@ -70,6 +71,13 @@ def facts(commit: str, folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
+def write_facts(commit: str, machine: str, known: Mapping[str, Any]) -> None:
+    """Write the facts of a commit."""
+    path = FACTS / machine / f"{commit[:8]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+
+
 MEASURING = ("asv_benches/benchmarks", "asv_benches/asv_environment.py", "conformance/mha_conformance")
 """The code that measures. It comes from the working tree, whichever commit is measured."""
 
@@ -91,26 +99,47 @@ UNMEASURED = ("mha_core/bench", "mha_core/conformance", "mha_core/cli", "text/mh
 """Code that no benchmark runs."""
 
 
-def line() -> list[str]:
-    """Return hashes from the first commit to HEAD, first parents only. Raises Refused."""
+def check_whole() -> None:
+    """Raise Refused if this clone lacks commits."""
     if git("rev-parse", "--is-shallow-repository") == "true":
         raise Refused("this clone is shallow and lacks most of the history; run git fetch --unshallow")
-    return git("rev-list", "--first-parent", "--reverse", "HEAD").split()
 
 
-def changed_code() -> list[str]:
-    """Return the hashes of the line's commits that changed code."""
-    paths = [*CODE, *(f":(exclude){path}" for path in UNMEASURED)]
-    touched = git("log", "--first-parent", "--diff-merges=first-parent", "--format=%H", "HEAD", "--", *paths).split()
-    return [commit for commit in line() if commit in set(touched)]
+def changed_code(head: str = "HEAD", root: Path = ROOT) -> list[str]:
+    """Return the hashes of the line's commits that changed code, from the first on."""
+    options = ("--first-parent", "--diff-merges=first-parent", "--reverse", "--format=%H")
+    return git("log", *options, head, "--", *_paths(), root=root).split()
+
+
+def changed_between(good: str, bad: str) -> list[str]:
+    """Return a commit, and those after it up to another that changed code. Raises Refused if it is no ancestor on the line."""
+    check_whole()
+    commits = git("rev-list", "--first-parent", "--reverse", bad).split()
+    if good not in commits:
+        raise Refused(f"{good[:8]} is not among the first parents of {bad[:8]}")
+    after = set(commits[commits.index(good) + 1 :])
+    return [good, *(commit for commit in changed_code(bad) if commit in after)]
+
+
+def same_code(before: str, after: str) -> bool:
+    """Return True if two commits have the same code."""
+    return not git("diff", "--name-only", before, after, "--", *_paths())
+
+
+def _paths() -> list[str]:
+    return [*CODE, *(f":(exclude){path}" for path in UNMEASURED)]
+
+
+RECENT = 50
+"""Number of the newest commits of the history that are measured first."""
 
 
 def next_missing(history: Sequence[str], measured: Collection[str]) -> str | None:
-    """Return the next commit to measure: the last, the first, then the middle of the widest gap; None if none is missing."""
+    """Return the next commit to measure: the newest of the recent ones, the first, then the middle of the widest gap."""
     known = [at for at, commit in enumerate(history) if commit in measured]
-    for at in (len(history) - 1, 0):
-        if history and at not in known:
-            return history[at]
+    recent = range(len(history) - 1, max(-1, len(history) - 1 - RECENT), -1)
+    if missing := [at for at in (*recent, *range(min(1, len(history)))) if at not in known]:
+        return history[missing[0]]
     gaps = [(after - before, after, before) for before, after in pairwise(known) if after - before > 1]
     if not gaps:
         return None
@@ -118,8 +147,9 @@ def next_missing(history: Sequence[str], measured: Collection[str]) -> str | Non
     return history[(before + after) // 2]
 
 
-def keep(commit: str, machine: str) -> None:
-    """Commit the results of one measured commit, and nothing else. Raises Refused."""
-    paths = [f"asv_benches/{folder}/{machine}" for folder in ("results", "facts")] + ["asv_benches/results/benchmarks.json"]
+def keep(machine: str, subject: str) -> None:
+    """Commit the results of a machine, and nothing else. Raises Refused."""
+    folders = [f"asv_benches/{folder}/{machine}" for folder in ("results", "facts")]
+    paths = [*folders, "asv_benches/results/benchmarks.json"]
     git("add", "--", *paths)
-    git("commit", "--quiet", "--message", f"Results of {commit[:8]} on {machine}", "--", *paths)
+    git("commit", "--quiet", "--message", subject, "--", *paths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, product, repeat
 from pathlib import Path
@@ -16,10 +16,10 @@ from asv.results import Results, iter_results_paths
 
 import reports
 
-from .project import Refused, facts, git
+from .project import Refused, changed_code, facts, git
 
-UNITS = ("seconds", "x", "bytes")
-"""Order of the benchmarks: time, then cost, then memory."""
+UNITS = ("instructions", "cycles", "seconds", "x", "bytes")
+"""Order of the benchmarks: counts, time, cost, memory."""
 
 MEASURE = "`make bench` measures this commit, `make bench-history` those before it"
 
@@ -82,9 +82,11 @@ class Machine:
     """Commits measured on this machine, oldest first."""
     series: tuple[Series, ...]
     processors: tuple[str, ...]
-    """Processor at each commit; empty if unknown."""
+    """The processor at each commit, in words that tell it from others; empty if it is not known so well."""
     versions: Mapping[str, str]
     """Library versions at the newest commit."""
+    ahead: int = 0
+    """Number of commits after the newest one that changed code."""
 
     @property
     def benchmarks(self) -> tuple[Benchmark, ...]:
@@ -142,7 +144,10 @@ def read(config: Path) -> History:
     named = [pair for words in params for pair in map(_named, product(*words))]
     backends, cases = (list(dict.fromkeys(pair[at] for pair in named)) for at in (0, 1))
     order = list(product(cases, benchmarks, backends))
-    machines = [_machine(name, by_machine[name], known, commits, order, root / "facts" / name) for name in sorted(by_machine)]
+    code = set(changed_code(root=root / conf.repo))
+    machines = [
+        _machine(name, by_machine[name], known, commits, order, root / "facts" / name, code) for name in sorted(by_machine)
+    ]
     measured = tuple(machine for machine in machines if machine.series)
     if not measured:
         raise NoHistory(f"no result in {conf.results_dir} belongs to a benchmark and a commit of this branch: {MEASURE}")
@@ -209,8 +214,12 @@ def _machine(
     commits: Mapping[str, Commit],
     order: Iterable[tuple[str, Benchmark, str]],
     folder: Path,
+    code: Collection[str],
 ) -> Machine:
-    """Return the series of a machine in this order of (case, benchmark, backend); ``folder`` has its facts."""
+    """Return the series of a machine in this order of (case, benchmark, backend).
+
+    ``folder`` has its facts, and ``code`` the commits that changed code.
+    """
     measured = sorted({commits[each.commit_hash] for each in results}, key=lambda commit: commit.place)
     position = {commit.hash: at for at, commit in enumerate(measured)}
     table: dict[tuple[str, str, str], dict[int, float | None]] = {}
@@ -226,8 +235,16 @@ def _machine(
             series.append(Series(benchmark, case, backend, tuple(map(values.get, range(len(measured)))), failed))
     known_facts = [facts(commit.hash, folder) for commit in measured]
     cpu = {each.commit_hash: each.params.get("cpu", "") for each in results}
-    processors = [
-        reports.described(each["processor"]) if "processor" in each else cpu[commit.hash]
-        for each, commit in zip(known_facts, measured, strict=True)
-    ]
-    return Machine(name, tuple(measured), tuple(series), tuple(processors), known_facts[-1].get("versions", {}))
+    processors = [_processor(each, cpu[commit.hash]) for each, commit in zip(known_facts, measured, strict=True)]
+    ahead = sum(commits[each].place > measured[-1].place for each in code if each in commits)
+    return Machine(name, tuple(measured), tuple(series), tuple(processors), known_facts[-1].get("versions", {}), ahead)
+
+
+def _processor(facts: Mapping[str, Any], cpu: str) -> str:
+    """Return a processor in words; "" if the facts lack its family, because the name alone fits several generations.
+
+    Without facts the machine has the processor that asv's own file names.
+    """
+    if "processor" not in facts:
+        return cpu
+    return reports.described(facts["processor"]) if "family" in facts["processor"] else ""

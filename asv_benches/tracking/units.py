@@ -7,6 +7,8 @@ from collections.abc import Iterable
 SCALES = {
     "seconds": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)),
     "us": (("µs", 1.0),),
+    "instructions": (("M", 1e6), ("k", 1e3), ("", 1.0)),
+    "cycles": (("M", 1e6), ("k", 1e3), ("", 1.0)),
     "bytes": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
 }
 

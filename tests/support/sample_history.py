@@ -128,6 +128,16 @@ def days(root, count=8):
     return project
 
 
+PROCESSOR = {
+    "model": "EPYC <1>",
+    "family": 25,
+    "number": 1,
+    "stepping": 2,
+    "caches": {"L2": "512K"},
+    "cores": 2,
+    "flags": ["avx2", "avx512f"],
+    "system": "Linux x86_64",
+}
 SUBJECTS = {
     5: "a long subject, " + "word " * 120 + "and its end",
     9: """slower: </script><script>document.title = "taken"</script> <b>bold</b> & 'quotes' {{ 1 }} %{y} $x$""",
@@ -167,6 +177,6 @@ def planted(root):
             del bytes_of["torch", "long"]
         for name, values in ((TIME, times), (COST, costs), (MEMORY, bytes_of)):
             project.measure(commit, name, values)
-    processor = {"model": "EPYC <1>", "cores": 2, "flags": ["avx2", "avx512f"], "system": "Linux x86_64"}
-    project.facts(project.hashes[LAST], {"processor": processor, "versions": {"python": "3.11.9", "numpy": "2.4.6"}})
+    for commit in project.hashes:
+        project.facts(commit, {"processor": PROCESSOR, "versions": {"python": "3.11.9", "numpy": "2.4.6"}})
     return project

@@ -12,19 +12,41 @@ from pathlib import Path
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")
 KERNELS = ("OPENBLAS_", "MKL_", "OMP_", "KMP_", "DNNL_", "ONEDNN_", "NPY_", "VECLIB_")
+NUMBERS = {"family": "cpu family", "number": "model", "stepping": "stepping"}
 LIBRARIES = ("mha-core", "numpy", "torch", "sentence-transformers", "transformers")
 
 
 def processor() -> dict[str, object]:
-    """Return the processor's model, the number of cores this process may use, which of FLAGS it has, and the system."""
+    """Return what tells this processor from others: its names and numbers, cores, caches, and which of FLAGS it has.
+
+    A virtual machine may give one model name to several generations of a processor; family, model and stepping are numbers of
+    the processor itself.
+    """
     cpu = _cpuinfo()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    numbers = {name: int(cpu[word]) for name, word in NUMBERS.items() if cpu.get(word, "").isdigit()}
     return {
         "model": cpu.get("model name") or platform.processor() or "unknown",
-        "cores": cores,
+        **numbers,
+        "caches": _caches(),
+        "cores": cores,  # that this process may use
         "flags": [flag for flag in FLAGS if flag in cpu.get("flags", "").split()],
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def _caches() -> dict[str, str]:
+    """Return the sizes of the first core's caches by level and type, such as ``{"L1 data": "32K"}``."""
+    sizes = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (_line(folder / name) for name in ("level", "type", "size"))
+        if level and size:
+            sizes[f"L{level} {kind.lower()}" if kind != "Unified" else f"L{level}"] = size
+    return sizes
+
+
+def _line(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def tuning_variables(environment: Mapping[str, str]) -> list[str]:

@@ -74,11 +74,21 @@ def bench_command(
     texts: Annotated[
         Path | None, typer.Option("--texts", metavar="FILE", help="File with one text per line for the text encoder.")
     ] = None,
+    instructions: Annotated[
+        bool,
+        typer.Option(
+            "--instructions", help="Count instructions by valgrind, on small cases of the same kinds, and time nothing."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time each backend against plain NumPy and the limits of this machine."""
     if (model is None) != (texts is None):
         raise typer.BadParameter("give both --model DIR and --texts FILE", param_hint="--model, --texts")
+    if instructions:
+        if quick or model:
+            raise typer.BadParameter("it takes only --backend, --case and --json", param_hint="--instructions")
+        raise typer.Exit(_count(backend or [], case or [], as_json=as_json))
     from ..bench.worker import WorkerFailed
     from . import bench as benching  # it imports NumPy, which no other command needs at startup
 
@@ -100,3 +110,23 @@ def bench_command(
             benching.show(results)
     if any(row.wrong for row in results.rows):
         raise typer.Exit(1)
+
+
+def _count(backends: list[str], words: list[str], *, as_json: bool) -> int:
+    """Print the instructions of each backend's calls, and return the exit status."""
+    from . import bench, instructions
+
+    with failing_clearly():
+        try:
+            cases, skipped = instructions.cases(words)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--case") from error
+        names, notes = bench.usable(backends)
+        found = instructions.run(names, cases, lambda line: typer.echo(line, err=True))
+    if as_json:
+        typer.echo(json.dumps(instructions.record(found), indent=2))
+    else:
+        instructions.show(found)
+        for line in (*notes, *skipped):
+            typer.echo(line)
+    return int(any(count.wrong and not count.skipped for row in found.values() for count in row.values()))

@@ -96,7 +96,7 @@ def run(
     rows: list[Row] = []
     done = 0
     try:
-        names, skipped = _usable(backends)
+        names, skipped = usable(backends)
         notes += skipped
         notes += [f"environment variable {name}={os.environ[name]} is set" for name in tuning_variables(os.environ)]
         effort = QUICK if quick else EFFORT
@@ -143,7 +143,7 @@ def _cases(words: Sequence[str], model: Path | None, texts: Path | None) -> tupl
     return cases, notes
 
 
-def _usable(asked: Sequence[str]) -> tuple[list[str], list[str]]:
+def usable(asked: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the requested backends, which must all work; or all that work, and a line for each that does not."""
     if asked:
         for name in asked:

@@ -67,7 +67,7 @@ def test_the_mouse_over_a_point_shows_its_commit_and_no_markup_in_a_subject_chan
     said = hovered(opened, points(short, 1)[STEP - 2])  # torch; two commits before were not measured
     assert "torch" in said and " ms" in said and WHEN in said
     assert "slower: </script><script>document.title" in said and "<b>bold</b> & 'quotes'" in said
-    assert "cpu of ci-2core" in said
+    assert "EPYC <1>, family 25 model 1" in said
     assert opened.title == "sample: performance over time"
     assert opened.execute_script("return document.scripts.length") == 3
 
@@ -99,8 +99,24 @@ def test_a_request_would_be_logged_and_blocked(opened):
     assert "Content Security Policy" in complaint(opened, IMAGE_FROM_ELSEWHERE)
 
 
+def worst(browser):
+    return [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#ci-2core--since tr")]
+
+
+def test_the_worst_since_a_date_are_those_of_the_date_that_the_reader_picks(opened):
+    """Nothing rose but torch in one case, and that before the second date."""
+    (row,) = worst(opened)
+    assert row.split() == ["short", "torch", "time,", "one", "thread", "1.40"]
+    dates = opened.find_element(By.CSS_SELECTOR, "input[type=date]")
+    script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))"
+    opened.execute_script(script, dates, "2026-01-12")
+    assert worst(opened) == []
+    assert opened.find_element(By.ID, "ci-2core--since").text == "No line rose by more than its limit."
+
+
 def test_links_of_the_table_lead_to_the_plots(opened):
     link = opened.find_element(By.CSS_SELECTOR, ".newest tbody th a")
+    opened.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", link)
     link.click()
     until(opened, lambda: lines(opened.find_element(By.CSS_SELECTOR, "article:target .figure")))
     assert opened.current_url.endswith("#ci-2core--short")

@@ -3,14 +3,15 @@
 import doctest
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from sample_history import LAST, STEP, SUBJECTS, TIME, UNMEASURED, line, measured, only
 
 from tracking import page, series, units
+from tracking.changes import judged
 from tracking.figures import COLOURS, figure, hovers, styles_of
-from tracking.regressions import regressions
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +149,8 @@ def test_an_axis_is_logarithmic_if_values_differ_widely(small):
     assert axis["type"] == "log" and axis["tickvals"] == [1, 2, 5, 10, 20, 50, 100, 200, 500]
 
 
-def test_a_regression_is_marked_where_it_happened(history, machine):
-    steps = [step for each in machine.series for step in regressions(each, machine)]
+def test_a_line_is_marked_where_it_became_worse(history, machine):
+    steps = [step for each in machine.series for step in judged(each, machine).changes]
     traces = figure(machine, "short", styles_of(history.backends), steps)["traces"]
     (marked,) = [trace for trace in traces if isinstance(trace["marker"]["symbol"], list)]
     places = [at for at, symbol in enumerate(marked["marker"]["symbol"]) if symbol == "triangle-up"]
@@ -158,14 +159,28 @@ def test_a_regression_is_marked_where_it_happened(history, machine):
 
 def test_a_hover_text_has_the_commit_and_the_processor(machine):
     texts = hovers(machine)
-    assert texts[0] == f"{machine.commits[0].short}, 2026-01-01<br>the change of day 1<br>cpu of ci-2core"
-    assert texts[-1].endswith("<br>EPYC &lt;1&gt;, 2 cores, avx2 avx512f, Linux x86_64")
+    processor = "EPYC &lt;1&gt;, family 25 model 1 stepping 2, 2 cores,<br>avx2 avx512f, L2 512K, Linux x86_64"
+    assert texts[0] == f"{machine.commits[0].short}, 2026-01-01<br>the change of day 1<br>{processor}"
+    unknown = replace(machine, processors=("",) * len(machine.commits))
+    assert hovers(unknown)[0].endswith("<br>processor unknown")
+
+
+def test_points_of_different_processors_are_not_joined_and_those_of_unknown_ones_not_at_all(history, machine):
+    count = len(machine.commits)
+    mixed = replace(machine, processors=("a", "b", "", "") * (count // 4))
+    traces = figure(mixed, "short", styles_of(history.backends), [])["traces"][:6]
+    assert [(trace["name"], trace["mode"]) for trace in traces] == [
+        (name, mode) for name in ("numpy", "torch") for mode in ("lines+markers", "lines+markers", "markers")
+    ]
+    for at, trace in enumerate(traces[:3]):
+        there = [place for place, value in enumerate(trace["y"]) if value is not None]
+        assert {mixed.processors[place] for place in there} == {("a", "b", "")[at]}
 
 
 def test_a_long_subject_is_cut_in_a_hover_text(machine):
     (text,) = [text for text in hovers(machine) if "a long subject" in text]
     lines = text.split("<br>")
-    assert len(lines) == 6 and max(map(len, lines)) < 60 and lines[4].endswith(" ...")
+    assert len(lines) == 7 and max(map(len, lines)) < 60 and lines[4].endswith(" ...")
 
 
 def test_a_subject_is_not_markup_in_a_hover_text(machine):
@@ -180,7 +195,7 @@ def test_a_subject_is_not_markup_in_a_hover_text(machine):
 def test_markup_in_a_subject_is_shown_as_text(text):
     elements = Elements(text)
     assert len(elements.scripts) == 3
-    assert [tag for tag, _ in elements.elements].count("b") == 1  # the factor of the regression
+    assert [tag for tag, _ in elements.elements].count("b") == 1  # the factor of what became worse
     assert SUBJECTS[STEP] in " ".join(elements.words)
     data = json.loads(elements.scripts[0])
     assert len(data["ci-2core"]["hovers"]) == LAST + 1 - len(UNMEASURED)
@@ -215,19 +230,36 @@ def test_cases_whose_names_differ_only_in_punctuation_have_separate_plots(small)
 
 def test_the_head_says_what_was_measured_where(text):
     words = Elements(text).text
-    for part in ("2026-01-14 the change of day 14", "12 commits since 2026-01-01", "EPYC <1>, 2 cores", "numpy\xa02.4.6"):
+    for part in (
+        "2026-01-14 the change of day 14",
+        "12 commits since 2026-01-01",
+        "EPYC <1>, family 25",
+        "numpy\xa02.4.6",
+        "no commits that changed",
+    ):
         assert part.replace("\xa0", " ") in words, part
 
 
 def test_each_backend_has_its_verdict(text):
     words = Elements(text).text
-    verdicts = words.partition("Regressions by backend")[2].partition("History by case")[0]
+    verdicts = words.partition("Lasting changes by backend")[2].partition("History by case")[0]
+    assert "4 lines cannot be judged: 3 values on one processor; at least 6 are needed." in verdicts
     numpy, torch = verdicts.index(" numpy "), verdicts.index(" torch ")
     late = verdicts.index(" late ", torch)
-    assert verdicts[numpy:torch].split() == ["numpy", "None", "found."]
-    assert verdicts[late:].split() == ["late", "None", "found."]
-    for word in ("short", "time, one thread", "20.0 ms", "28.0 ms", "1.40", "one of 2", "2026-01-10"):
+    assert verdicts[numpy:torch].split() == ["numpy", "Nothing", "became", "worse."]
+    assert verdicts[late:].split() == ["late", "Nothing", "became", "worse."]
+    for word in ("Worse:", "short", "time, one thread", "20.0 ms", "28.0 ms", "1.40", "one of 2", "2026-01-10"):
         assert word in verdicts[torch:late]
+
+
+def test_the_newest_commit_is_compared_with_the_one_before(small):
+    measured(small, [1.0, 1.0, 1.0])
+    assert "None of 1 lines changed by more than its limit." in Elements(page.rendered(series.read(small.config))).text
+    small.measure(small.hashes[3], TIME, {("numpy", "case"): 1.2})
+    words = Elements(page.rendered(series.read(small.config))).text
+    newest = words.partition("The newest commit against the one before")[2].partition("Worst since")[0]
+    for word in ("case", "numpy", "time, one thread", "1.00 s", "1.20 s", "1.20"):
+        assert word in newest
 
 
 def test_each_machine_has_its_section(small):
@@ -251,6 +283,6 @@ def test_a_backend_that_has_always_failed_is_listed_without_values(small):
     measured(small, [None, None, None])
     history = series.read(small.config)
     words = Elements(page.rendered(history)).text
-    assert "numpy None found." in words
+    assert "numpy Nothing became worse." in words
     (cell,) = cells(history, history.machines[0], "case")
     assert cell.text == "" and cell.note.startswith("failed at ")

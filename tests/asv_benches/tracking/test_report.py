@@ -1,7 +1,6 @@
 """The report of asv's measurements: its numbers, its verdicts, and its errors."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -28,7 +27,6 @@ from sample_history import (
 
 from tracking import page, series
 from tracking.__main__ import app
-from tracking.regressions import THRESHOLD, regressions
 
 # the numbers
 
@@ -110,53 +108,6 @@ def test_each_machine_has_its_own_history(small):
     measured(small, [3.0], machine="h200")
     history = series.read(small.config)
     assert [(each.name, len(each.commits)) for each in history.machines] == [("ci-2core", 2), ("h200", 1)]
-
-
-# regressions
-
-
-def test_a_regression_is_of_one_backend_in_one_case(machine, project):
-    (found,) = [step for each in machine.series for step in regressions(each, machine)]
-    assert found.series is line(machine, TIME, "short", "torch")
-    assert (found.good.hash, found.bad.hash, found.suspects) == (project.hashes[7], project.hashes[9], 2)
-    assert found.before == pytest.approx(0.020, rel=0.01) and found.after == pytest.approx(0.028, rel=0.01)
-    assert found.factor == pytest.approx(SLOWER, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("levels", "count"),
-    [
-        ([1, 1, 1, 1, 1, 1, 1, 1], 0),
-        ([2, 2, 2, 2, 1, 1, 1, 1], 0),
-        ([1, 1, 2, 2, 2, 1, 1, 1], 0),
-        ([1, 1, 1, 1, 1 + 0.8 * THRESHOLD, 1 + 0.8 * THRESHOLD, 1 + 0.8 * THRESHOLD, 1 + 0.8 * THRESHOLD], 0),
-        ([1, 1, 1, 1, 1 + 2 * THRESHOLD, 1 + 2 * THRESHOLD, 1 + 2 * THRESHOLD, 1 + 2 * THRESHOLD], 1),
-        ([1, 1, 1, None, None, 2, 2, 2], 1),
-    ],
-    ids=["level", "faster", "made good", "below the threshold", "above it", "across a gap"],
-)
-def test_a_step_counts_where_it_is_up_and_stays(small, levels, count):
-    measured(small, [level and level * steady(at) for at, level in enumerate(levels)])
-    machine = only(small)
-    assert len(regressions(machine.series[0], machine)) == count
-
-
-def test_a_change_of_processor_is_not_a_regression(small):
-    """Nor does it hide one: the values of each processor are judged separately."""
-    levels, processors = [1, 2, 1, 2, 1, 2, 1, 2], ("fast", "slow") * 4
-    measured(small, [level * steady(at) for at, level in enumerate(levels)])
-    machine = replace(only(small), processors=processors)
-    assert regressions(machine.series[0], machine) == []
-    values = tuple(value * (1.5 if at >= 4 and at % 2 == 0 else 1.0) for at, value in enumerate(machine.series[0].values))
-    (step,) = regressions(replace(machine.series[0], values=values), machine)
-    assert (step.good, step.bad) == (machine.commits[2], machine.commits[4])
-
-
-def test_a_regression_from_a_value_that_is_not_positive_has_no_factor(small):
-    measured(small, [-1.0, -1.01, -0.99, -1.0, 3.0, 3.01, 2.99, 3.0])
-    machine = only(small)
-    (step,) = regressions(machine.series[0], machine)
-    assert step.factor is None
 
 
 # the command

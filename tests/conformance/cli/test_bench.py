@@ -17,10 +17,12 @@ from command import run
 
 from mha_conformance.bench import limits, texts
 from mha_conformance.bench.attention import Attention
+from mha_conformance.bench.instructions import callgrind
+from mha_conformance.bench.instructions.count import Count
 from mha_conformance.bench.limits import COPY, MATRIX
 from mha_conformance.bench.rounds import QUICK
 from mha_conformance.bench.worker import Worker, WorkerFailed
-from mha_conformance.cli import bench
+from mha_conformance.cli import bench, instructions
 
 mha = partial(run, "bench")
 
@@ -100,6 +102,8 @@ def test_a_wrong_answer_exits_with_1(monkeypatch):
             "--model is given, but no chosen case uses it; choose the text encoder",
         ),
         (("--model", "somewhere", "--texts", "no-such-file", "--case", "text"), 1, "no-such-file"),
+        (("--instructions", "--quick"), 2, "it takes only --backend, --case and --json"),
+        (("--instructions", "--case", "no such case"), 2, "no case has 'no such case' in its name"),
         (
             ("--model", "somewhere", "--texts", os.devnull, "--case", "text"),
             1,
@@ -114,7 +118,7 @@ def test_bad_arguments_are_refused_with_a_reason(words, code, message):
 
 
 def test_skipped_backends_are_reported():
-    names, notes = bench._usable([])
+    names, notes = bench.usable([])
     assert {"numpy", "torch"} <= set(names)
     assert [note for note in notes if note.startswith("skipped cupy: ")]
 
@@ -183,7 +187,7 @@ def test_each_limit_is_measured():
 
 def test_what_is_measured_is_told_with_the_rows_so_far(monkeypatch):
     row = bench.Row("", "numpy", 1.0)
-    monkeypatch.setattr(bench, "_usable", lambda asked: (["numpy"], []))
+    monkeypatch.setattr(bench, "usable", lambda asked: (["numpy"], []))
     monkeypatch.setattr(bench, "_rows", lambda case, *_: [replace(row, case=case)])
     monkeypatch.setattr(bench, "measured", lambda names, effort, kinds, start: {"numpy": dict.fromkeys(kinds, 1e12)})
     told = []
@@ -201,7 +205,7 @@ def test_ctrl_c_ends_in_one_line_below_the_rows_so_far(monkeypatch):
             raise KeyboardInterrupt
         return [bench.Row(case, "numpy", 1.0)]
 
-    monkeypatch.setattr(bench, "_usable", lambda asked: (["numpy"], []))
+    monkeypatch.setattr(bench, "usable", lambda asked: (["numpy"], []))
     monkeypatch.setattr(bench, "_rows", rows)
     done = mha("--case", "tiny", "--case", "layer")
     assert done.exit_code == 130
@@ -234,3 +238,52 @@ def test_in_a_terminal_the_case_is_shown_and_ctrl_c_leaves_no_traceback():
     assert process.returncode == 130, text
     assert pressed and "32x12x128x32" in text and "Traceback" not in text, text
     assert text.rstrip().splitlines()[-1].startswith("interrupted after ")
+
+
+# instructions
+
+
+def counted(monkeypatch, counts):
+    """Let the command find these counts in place of callgrind's."""
+    monkeypatch.setattr(instructions, "counts", lambda backend, cases: dict.fromkeys(cases, counts))
+
+
+def test_instructions_are_shown_with_what_they_are_and_in_json_with_the_versions(monkeypatch):
+    counted(monkeypatch, Count(12_345, 23_456))
+    words = ("--instructions", "--backend", "numpy", "--case", "tiny")
+    done = mha(*words)
+    assert done.exit_code == 0 and "12,345 (23,456)" in done.stdout and "tiny call 1x1x8x8" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert (
+        "counted by callgrind on one thread" in said and "10 for each miss of the first cache, 100 for each of the last" in said
+    )
+    found = json.loads(mha(*words, "--json").stdout)
+    row = {
+        "case": "tiny call 1x1x8x8",
+        "backend": "numpy",
+        "instructions": 12_345,
+        "cycles": 23_456,
+        "wrong": "",
+        "skipped": False,
+    }
+    assert found["rows"] == [row] and "numpy" in found["versions"]
+
+
+def test_a_wrong_answer_is_an_error_and_a_missing_operation_is_not(monkeypatch):
+    words = ("--instructions", "--backend", "numpy", "--case", "tiny")
+    counted(monkeypatch, Count(wrong="AssertionError: off"))
+    done = mha(*words)
+    assert done.exit_code == 1 and "tiny call 1x1x8x8, numpy: AssertionError: off" in done.stdout
+    counted(monkeypatch, Count(wrong="no gelu", skipped=True))
+    done = mha(*words)
+    assert done.exit_code == 0 and "no gelu" not in done.stdout
+
+
+def test_what_cannot_be_counted_is_said(monkeypatch):
+    monkeypatch.setattr(callgrind, "missing", lambda: "valgrind is not installed")
+    done = mha("--instructions", "--backend", "numpy", "--case", "tiny")
+    assert done.exit_code == 1 and "error: valgrind is not installed" in done.stderr
+    monkeypatch.setattr(texts, "SENTENCES", Path("no checkout"))
+    names, notes = instructions.cases(["text encoder", "tiny"])
+    assert names == ["tiny call 1x1x8x8"]
+    assert len(notes) == 1 and notes[0].startswith("skipped text encoder of one layer") and "no checkout" in notes[0]

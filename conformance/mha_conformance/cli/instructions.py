@@ -1,0 +1,87 @@
+"""``mha bench --instructions``: the instructions and estimated cycles of a call on each backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.text import Text
+
+from mha_core import MhaError
+from mha_core.cli.tables import SafeConsole, table
+
+from ..bench.cases import chosen
+from ..bench.instructions.callgrind import L1_MISS, LAST_MISS
+from ..bench.instructions.cases import COUNTED
+from ..bench.instructions.count import CannotCount, Count, counts
+from ..bench.machine import versions
+from ..bench.texts import Texts
+
+Counts = Mapping[str, Mapping[str, Count]]
+"""Counts by backend and case."""
+
+
+def cases(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the chosen cases, and a line for each that cannot be counted. Raises ValueError for an unknown word."""
+    names, notes = [], []
+    for name, case in chosen(words, COUNTED).items():
+        try:
+            if isinstance(case.problem, Texts):
+                case.problem.check()
+        except (FileNotFoundError, ModuleNotFoundError) as error:
+            notes.append(f"skipped {name}: {error}")
+        else:
+            names.append(name)
+    return names, notes
+
+
+def run(backends: Sequence[str], cases: Sequence[str], watch: Callable[[str], None] = lambda _: None) -> Counts:
+    """Count cases on each backend, one after another. Raises MhaError."""
+    found = {}
+    for name in backends:
+        watch(f"counting {len(cases)} cases on {name}")
+        try:
+            found[name] = counts(name, cases)
+        except CannotCount as error:
+            raise MhaError(str(error)) from error
+    return found
+
+
+def record(found: Counts) -> dict[str, Any]:
+    """Return the counts for JSON, with the versions of the libraries."""
+    rows = [{"case": case, "backend": name, **asdict(count)} for name, row in found.items() for case, count in row.items()]
+    return {"rows": rows, "versions": versions()}
+
+
+def show(found: Counts) -> None:
+    """Print a table with a row for each case, and what its figures mean."""
+    console = SafeConsole(highlight=False)
+    cases = list(dict.fromkeys(case for row in found.values() for case in row))
+    rows = [[Text(case), *(_cell(row[case]) for row in found.values())] for case in cases]
+    console.print(table(console, ["case", *found], rows, title="instructions of a call (estimated cycles)", right=True))
+    for line in (*_explained(), *_wrong(found)):
+        console.print(line)
+
+
+def _cell(count: Count) -> Text:
+    if count.instructions is None:
+        return Text("" if count.skipped else "wrong", style="red")
+    return Text(f"{count.instructions:,} ({count.cycles:,})")
+
+
+def _explained() -> Iterator[Text]:
+    yield Text(
+        "counted by callgrind on one thread of a processor with AVX2, whatever this machine has; every answer was checked",
+        style="dim",
+    )
+    yield Text(
+        f"cycles: instructions, {L1_MISS} for each miss of the first cache, {LAST_MISS} for each of the last", style="dim"
+    )
+
+
+def _wrong(found: Counts) -> Iterator[Text]:
+    for name, row in found.items():
+        for case, count in row.items():
+            if count.wrong and not count.skipped:
+                yield Text(f"{case}, {name}: {count.wrong}", style="red")

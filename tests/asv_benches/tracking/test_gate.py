@@ -1,0 +1,127 @@
+"""The gate's verdict on the instructions of two commits, what it says, and slowdowns on purpose."""
+
+import pytest
+from project_clone import ATTEND, only_cases
+
+from mha_conformance.bench.instructions.count import Count
+from tracking import gate
+from tracking.gate import Cell, Verdict
+from tracking.grown import Growth
+from tracking.project import Refused
+
+MAIN, TINY = "attention 1x2x256x64", "tiny call 1x1x8x8"
+
+
+def cell(before, after, case=MAIN, backend="numpy", accepted=""):
+    counts = (Count(n, 2 * n) if isinstance(n, int) else n for n in (before, after))
+    return Cell(backend, case, *counts, accepted)
+
+
+WRONG, LACKING = Count(wrong="AssertionError: out is off"), Count(wrong="no gelu", skipped=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "verdict"),
+    [
+        (cell(10_000, 10_199), Verdict.AS_FAST),
+        (cell(10_000, 10_201), Verdict.SLOWER),
+        (cell(10_000, 10_099, TINY), Verdict.AS_FAST),
+        (cell(10_000, 10_101, TINY), Verdict.SLOWER),
+        (cell(10_000, 5_000), Verdict.AS_FAST),
+        (cell(10_000, 20_000, accepted="it is right now"), Verdict.AS_FAST),
+        (cell(10_000, WRONG), Verdict.NOT_MEASURED),
+        (cell(WRONG, 10_000), Verdict.NOT_MEASURED),
+        (cell(LACKING, LACKING), Verdict.AS_FAST),
+        (cell(LACKING, 10_000), Verdict.NOT_MEASURED),
+    ],
+)
+def test_a_cell_is_slower_beyond_the_limit_of_its_case(one, verdict):
+    assert gate.verdict([one]) == verdict
+
+
+def test_slower_comes_before_not_measured_and_nothing_is_not_measured():
+    assert gate.verdict([cell(1, WRONG), cell(1, 2)]) == Verdict.SLOWER == 1
+    assert gate.verdict([]) == Verdict.NOT_MEASURED == 3
+    assert gate.verdict([cell(1, 1), cell(1, WRONG)]) == Verdict.NOT_MEASURED
+
+
+def test_the_gate_names_what_changed_with_its_functions(capsys):
+    table = [cell(10_000, 10_500), cell(10_000, WRONG, TINY), cell(10_000, 9_000, backend="torch"), cell(9, 9, TINY, "torch")]
+    functions = {("numpy", MAIN): [Growth("libblas.so: sgemm", 100, 600, "instructions")]}
+    gate.show(table, functions)
+    printed = capsys.readouterr().out
+    assert "slower: numpy, attention 1x2x256x64: +5.00%\n  +500 instructions in libblas.so: sgemm (100 to 600)" in printed
+    assert "not measured: numpy, tiny call 1x1x8x8: AssertionError: out is off (after)" in printed
+    assert "faster: torch, attention 1x2x256x64: -10.00%" in printed
+    assert printed.splitlines()[-1] == "slower"
+
+
+def test_markdown_has_a_table_for_each_backend_with_what_changed():
+    table = [
+        cell(10_000, 10_500),
+        cell(10_000, 10_001, TINY),
+        cell(10_000, 10_000, backend="torch"),
+        cell(10_000, 20_000, TINY, "torch", accepted="the answer is right now"),
+    ]
+    functions = {("numpy", MAIN): [Growth("f", 1, 501, "instructions")]}
+    text = gate.markdown("a" * 40, "b" * 40, table, functions)
+    assert text.startswith("Instructions of a call at bbbbbbbb, against aaaaaaaa: **slower**.\n\n### numpy\n")
+    assert "| attention 1x2x256x64 | 10,000 | 10,500 | +5.00% | +5.00% |" in text
+    assert "1 of 2 cases is" not in text and "1 of 2 cases are within their limits." in text
+    assert "  +500 instructions in f (1 to 501)" in text
+    assert "slower on purpose: torch, tiny call 1x1x8x8: +100.00%, because the answer is right now" in text
+
+
+def test_a_slowdown_on_purpose_is_accepted_from_its_commit_on(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "git", lambda *words: small.git(*words))
+    path = tmp_path / "accepted.toml"
+    entry = 'after = "{after}"\nbackend = "numpy"\ncase = "a case"\nreason = "it is right now"\n'
+    path.write_text("[[slower]]\n" + entry.format(after=small.hashes[3]), encoding="utf-8")
+    for base, reasons in ((2, 1), (3, 1), (4, 0)):
+        assert len(gate.accepted(small.hashes[base], path)) == reasons
+    path.write_text('[[slower]]\nbackend = "numpy"\n', encoding="utf-8")
+    with pytest.raises(Refused, match=r"an entry of accepted\.toml lacks after, case, reason"):
+        gate.accepted(small.hashes[2], path)
+    assert gate.accepted(small.hashes[2], tmp_path / "none.toml") == {}
+
+
+def test_the_accepted_slowdowns_of_this_project_can_be_read():
+    gate.accepted(gate.git("rev-parse", "HEAD"))
+
+
+@pytest.mark.asv
+def test_one_more_call_in_dispatch_is_slower_and_a_comment_is_not(clone, tmp_path):
+    only_cases(clone, "dispatch of attention")
+    base = clone.git("rev-parse", "HEAD")
+    clone.change(ATTEND[0], ATTEND[1], "    # a comment\n" + ATTEND[1], "a comment")
+    done = clone.run("gate", base, "--backend", "numpy", status=Verdict.AS_FAST)
+    assert done.stdout.splitlines()[-1] == "as fast"
+    clone.change(ATTEND[0], ATTEND[1], "    _more()\n" + ATTEND[1], "a call")
+    clone.append(ATTEND[0], "\n\ndef _more():\n    return None\n")
+    clone.commit("and what it calls")
+    report = tmp_path / "report.md"
+    done = clone.run("gate", base, "--backend", "numpy", "--markdown", report, status=Verdict.SLOWER)
+    assert "slower: numpy, dispatch of attention: +" in done.stdout
+    assert "bytecode instructions in mha_core.ops.attention._more (0 to " in done.stdout
+    assert "**slower**" in report.read_text(encoding="utf-8")
+
+
+@pytest.mark.asv
+def test_without_a_base_the_newest_counted_commit_is_compared_with(clone):
+    only_cases(clone, "dispatch of gelu")
+    done = clone.run("gate", "--backend", "numpy", status=1)
+    assert "no commit was counted on numpy" in done.stderr
+    clone.run("history", "--commit", "--backend", "numpy", status=0)
+    (clone.root / "NOTES").write_text("a document\n", encoding="utf-8")
+    clone.commit("a document")
+    done = clone.run("gate", "--backend", "numpy", status=Verdict.AS_FAST)
+    assert "no code changed between" in done.stderr
+
+
+@pytest.mark.asv
+def test_a_commit_that_answers_wrongly_was_not_measured(clone):
+    only_cases(clone, "tiny")
+    base = clone.git("rev-parse", "HEAD")
+    clone.change(*ATTEND, ATTEND[1] + " * 2", "broken")
+    done = clone.run("gate", base, "--backend", "numpy", status=Verdict.NOT_MEASURED)
+    assert "not measured: numpy, tiny call 1x1x8x8: AssertionError" in done.stdout

@@ -1,0 +1,85 @@
+"""Instructions that callgrind counts: they repeat, they show a change, and no wrong answer has any."""
+
+import shutil
+
+import pytest
+from project import ROOT
+
+from mha_conformance.bench.instructions import callgrind, count
+from mha_conformance.bench.instructions.cases import COUNTED
+from mha_conformance.bench.instructions.count import CannotCount, counts, functions
+
+pytestmark = pytest.mark.asv
+TINY, ATTENTION, GELU, LINEAR = "tiny call 1x1x8x8", "dispatch of attention", "dispatch of gelu", "dispatch of linear"
+ATTEND = ("ops/attention.py", '    return _attention(query, key, value, options.pop("sink", None), **options).out')
+"""The file and the line of the public function in which tests plant a fault."""
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """Return a function that changes a copy of mha_core, and returns its folder for Python's path."""
+    shutil.copytree(ROOT / "mha_core", tmp_path / "source" / "mha_core", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def change(path, old, new):
+        file = tmp_path / "source" / "mha_core" / path
+        text = file.read_text(encoding="utf-8")
+        assert old in text
+        file.write_text(text.replace(old, new, 1), encoding="utf-8")
+        return tmp_path / "source"
+
+    return change
+
+
+def folder(tmp_path, name):
+    (tmp_path / name).mkdir()
+    return tmp_path / name
+
+
+def test_counts_repeat_and_one_more_call_in_dispatch_is_seen_and_named(changed, tmp_path):
+    before = changed("ops/attention.py", ATTEND[1], ATTEND[1])
+    first, second = (counts("numpy", [TINY, ATTENTION], [before]) for _ in range(2))
+    for case, found in first.items():
+        assert found.instructions is not None and found.cycles > found.instructions, found.wrong
+        assert second[case].instructions == pytest.approx(found.instructions, rel=0.003)
+    native = functions("numpy", [ATTENTION], [before], folder(tmp_path, "before"))[ATTENTION]
+    assert sum(native.native.values()) == pytest.approx(first[ATTENTION].instructions, rel=0.02)
+
+    changed(ATTEND[0], ATTEND[1], f"    _nothing(query)\n{ATTEND[1]}")
+    after = changed(ATTEND[0], "\ndef ", "\ndef _nothing(x):\n    return x\n\n\ndef ")
+    slower = counts("numpy", [ATTENTION], [after])[ATTENTION]
+    assert slower.instructions > first[ATTENTION].instructions * (1 + COUNTED[ATTENTION].limit)
+    python = functions("numpy", [ATTENTION], [after], folder(tmp_path, "after"))[ATTENTION].python
+    assert python["mha_core.ops.attention._nothing"] > 0 and "mha_core.ops.attention._nothing" not in native.python
+
+
+def test_a_wrong_answer_a_missing_operation_and_a_process_that_dies_have_no_counts(changed):
+    changed(ATTEND[0], ATTEND[1], ATTEND[1] + " * 2")
+    source = changed("__init__.py", "__version__ =", "del gelu\nlinear = lambda *_: __import__('os')._exit(3)\n__version__ =")
+    found = counts("numpy", [TINY, GELU, LINEAR], [source])
+    assert "times the bound" in found[TINY].wrong and not found[TINY].skipped
+    assert found[GELU].skipped and "gelu" in found[GELU].wrong
+    assert found[LINEAR].wrong == "its process died" and not found[LINEAR].skipped
+    assert all(each.instructions is each.cycles is None for each in found.values())
+
+
+def test_a_library_with_threads_is_counted_without_a_fork(tmp_path):
+    plugin = tmp_path / "threads_of_numpy.py"
+    plugin.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    real = count.libraries
+    try:
+        count.libraries = lambda backend: [*real(backend), plugin.stem]
+        found = counts("numpy", [GELU, LINEAR], [tmp_path])
+    finally:
+        count.libraries = real
+    assert all(each.instructions and not each.wrong for each in found.values())
+
+
+def test_where_callgrind_cannot_run_the_reason_is_given(monkeypatch):
+    monkeypatch.setattr(callgrind, "missing", lambda: "no valgrind here")
+    with pytest.raises(CannotCount, match="no valgrind here"):
+        counts("numpy", [TINY])
+
+
+def test_a_program_that_fails_is_an_error_with_its_words(tmp_path):
+    with pytest.raises(CannotCount, match="no_such_module"):
+        count._run("count", "numpy", [TINY], [], tmp_path, ["sh", "-c", "echo no_such_module >&2; exit 1"])
