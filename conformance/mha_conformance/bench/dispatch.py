@@ -7,15 +7,11 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .timing import Work, loaded
 
-if TYPE_CHECKING:
-    from mha_core.shared import LoadedBackend
-
 OPERATIONS = ("attention", "attention, causal", "attention, state", "gelu", "linear", "layer_norm")
-Call = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -38,29 +34,38 @@ class Dispatch:
         return check
 
     def ours(self, backend: str) -> Work:
-        """Return the call of the operation, for which the kernels are registered."""
+        """Return the call of the operation, during which the kernels are registered."""
         import mha_core as mha
 
-        with _registered(backend) as idle:
-            call, _ = _calls(self.operation, loaded(backend), idle)
+        call = self.call(backend)
+        with idle_kernels(backend):
             chosen = mha.explain(call).kernel == "idle"
-        return Work(call, lambda _: chosen, mode=lambda: _registered(backend))
+        return Work(call, lambda _: chosen, mode=lambda: idle_kernels(backend))
 
     def plain(self) -> Work:
         """Return a call of a function that does nothing."""
         return Work(lambda: True, lambda answer: answer)
 
+    def call(self, backend: str) -> Callable[[], Any]:
+        """Return a call of the operation on a backend."""
+        import mha_core as mha
+
+        xp = loaded(backend).xp
+        x, w = xp.ones((1, 1, 8, 8), dtype=xp.float32), xp.ones((8, 8), dtype=xp.float32)
+        calls: dict[str, Callable[[], Any]] = {
+            "attention": lambda: mha.scaled_dot_product_attention(x, x, x),
+            "attention, causal": lambda: mha.scaled_dot_product_attention(x, x, x, mask=mha.causal()),
+            "attention, state": lambda: mha.attention_state(x, x, x),
+            "gelu": lambda: mha.gelu(x),
+            "linear": lambda: mha.linear(x, w),
+            "layer_norm": lambda: mha.layer_norm(x),
+        }
+        return calls[self.operation]
+
 
 @contextmanager
-def calls(operation: str, backend: LoadedBackend) -> Iterator[tuple[Call, Call]]:
-    """Yield a call of the operation on small arrays, and one of its kernel with what it would receive."""
-    with _registered(backend.record.name) as idle:
-        yield _calls(operation, backend, idle)
-
-
-@contextmanager
-def _registered(backend: str) -> Iterator[Any]:
-    """Register a plugin with kernels that compute nothing, and yield their module."""
+def idle_kernels(backend: str) -> Iterator[Any]:
+    """Register a plugin with kernels that compute nothing, and yield the module of the kernels."""
     from mha_core.plugin import AttentionState, Kernel, hookimpl, register, unregister
 
     xp = loaded(backend).xp
@@ -84,28 +89,3 @@ def _registered(backend: str) -> Iterator[Any]:
         yield idle
     finally:
         unregister(plugin)
-
-
-def _calls(operation: str, backend: LoadedBackend, idle: Any) -> tuple[Call, Call]:
-    import mha_core as mha
-
-    try:
-        from mha_core.ops.attend import prepare
-    except ImportError:  # an earlier commit, which is measured by the same cases
-        from mha_core.ops.prepare import prepare  # type: ignore[import-not-found,no-redef]
-
-    xp = backend.xp
-    x, w = xp.ones((1, 1, 8, 8), dtype=xp.float32), xp.ones((8, 8), dtype=xp.float32)
-    _, problem = prepare(x, x, x)
-    pairs: dict[str, tuple[Call, Call]] = {
-        "attention": (lambda: mha.scaled_dot_product_attention(x, x, x), lambda: idle.attention(problem)),
-        "attention, causal": (
-            lambda: mha.scaled_dot_product_attention(x, x, x, mask=mha.causal()),
-            lambda: idle.attention(problem),
-        ),
-        "attention, state": (lambda: mha.attention_state(x, x, x), lambda: idle.attention(problem)),
-        "gelu": (lambda: mha.gelu(x), lambda: idle.first(x, approximate="none")),
-        "linear": (lambda: mha.linear(x, w), lambda: idle.first(x, w, None)),
-        "layer_norm": (lambda: mha.layer_norm(x), lambda: idle.first(x, None, None, eps=1e-5)),
-    }
-    return pairs[operation]
