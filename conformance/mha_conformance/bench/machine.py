@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -47,6 +48,24 @@ def _caches() -> dict[str, str]:
 
 def _line(path: Path) -> str:
     return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+
+
+def busy(seconds: float = 0.3) -> float:
+    """Return the share of the cores that processes use now, while this one waits; 0 on a system that does not say."""
+    path = Path("/proc/stat")
+    if not path.exists():
+        return 0.0
+    before = _processor_times(path)
+    time.sleep(seconds)
+    used, idle = (after - earlier for after, earlier in zip(_processor_times(path), before, strict=True))
+    return used / max(1, used + idle)
+
+
+def _processor_times(path: Path) -> tuple[int, int]:
+    """Return the time that all cores were used, and idle, since the system started."""
+    times = [int(word) for word in path.read_text(encoding="utf-8").splitlines()[0].split()[1:]]
+    idle = sum(times[3:5])  # idle, and idle while something waits for a disk
+    return sum(times[:8]) - idle, idle
 
 
 def tuning_variables(environment: Mapping[str, str]) -> list[str]:

@@ -23,7 +23,7 @@ from mha_core.shared import check_name, load
 from ..bench.cases import Problem, chosen
 from ..bench.compare import Contender, compare
 from ..bench.limits import COPY, MATRIX, measured
-from ..bench.machine import tuning_variables
+from ..bench.machine import busy, tuning_variables
 from ..bench.plain_numpy import PLAIN
 from ..bench.rounds import QUICK, Effort, ratio
 from ..bench.texts import Texts
@@ -31,6 +31,10 @@ from ..bench.timing import duration
 from ..bench.worker import Crew, Start, Worker
 
 _TITLE = "time per call, ratio to plain NumPy (share of the machine's limit)"
+SUPPORTED = 1.25
+"""Greatest ratio of the quartiles of a ratio that is printed as one number."""
+BUSY = 0.1
+"""Share of the cores that other processes may use without a note."""
 EFFORT = Effort(rounds=9, seconds=3.0, processes=1)
 
 
@@ -43,7 +47,10 @@ class Row:
     seconds: float | None = None
     """Median time per call; None if nothing was timed."""
     ratio: float | None = None
-    """Time relative to plain NumPy's."""
+    """Time relative to plain NumPy's: the median over the rounds."""
+    low: float | None = None
+    high: float | None = None
+    """Quartiles of the ratio over the rounds."""
     reached: float | None = None
     """Share of the machine's limit; None if no limit applies."""
     of: str | None = None
@@ -98,6 +105,10 @@ def run(
     try:
         names, skipped = usable(backends)
         notes += skipped
+        if (share := busy()) > BUSY:
+            notes.append(
+                f"other processes used {share:.0%} of the cores when this began: times are longer, and ratios less certain"
+            )
         notes += [f"environment variable {name}={os.environ[name]} is set" for name in tuning_variables(os.environ)]
         effort = QUICK if quick else EFFORT
         kinds = {problem.limit.kind for problem in cases.values() if problem.limit}
@@ -165,7 +176,8 @@ def _rows(case: str, problem: Problem, names: Sequence[str], effort: Effort, sta
         if name in wrong:
             yield Row(case, name, wrong=wrong[name])
             continue
-        yield Row(case, name, statistics.median(times[name]), ratio(times[name], times[PLAIN]).median)
+        relative = ratio(times[name], times[PLAIN])
+        yield Row(case, name, statistics.median(times[name]), relative.median, relative.low, relative.high)
 
 
 def _limited(row: Row, problem: Problem, limits: Mapping[str, Mapping[str, float]]) -> Row:
@@ -224,9 +236,14 @@ def _cell(row: Row, best: float | None) -> Text:
         return Text("wrong" if row.wrong else "", style="red")
     words = [duration(row.seconds)]
     if row.ratio is not None:
-        words.append(f"{row.ratio:5.2f}x")
+        words.append(_relative(row.ratio, row.low or row.ratio, row.high or row.ratio))
         words.append("     " if row.reached is None or row.reached < 0.005 else f"({row.reached:.0%})".rjust(5))
     return Text(" ".join(words), style="bold green" if row.seconds == best else "")
+
+
+def _relative(ratio: float, low: float, high: float) -> str:
+    """Format a ratio; a range if half of the rounds lie too far apart for one number."""
+    return f"{ratio:5.2f}x" if high <= SUPPORTED * low else f"{low:.2f}-{high:.2f}x"
 
 
 def _explained(limits: Mapping[str, Mapping[str, float]]) -> Iterable[str]:

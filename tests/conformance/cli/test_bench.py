@@ -15,7 +15,7 @@ import pytest
 import sample_contenders as sample
 from command import run
 
-from mha_conformance.bench import limits, texts
+from mha_conformance.bench import limits, machine, texts
 from mha_conformance.bench.attention import Attention
 from mha_conformance.bench.instructions import callgrind
 from mha_conformance.bench.instructions.count import Count
@@ -43,7 +43,7 @@ def test_the_table_has_a_line_for_each_case_and_a_column_for_each_backend(monkey
     results = bench.Results(
         [
             bench.Row("a case", bench.PLAIN, 0.02),
-            bench.Row("a case", "numpy", 0.01, 0.5, 0.25, MATRIX),
+            bench.Row("a case", "numpy", 0.01, 0.5, reached=0.25, of=MATRIX),
             bench.Row("a case", "other", wrong="out[0] is nan; expected 1"),
         ],
         {"numpy": {MATRIX: 2e11, COPY: 3e10}, "other": {MATRIX: 4e11, COPY: 3e10}},
@@ -56,6 +56,32 @@ def test_the_table_has_a_line_for_each_case_and_a_column_for_each_backend(monkey
     )
     assert "skipped third: no such device" in told
     assert "a case, other: out[0] is nan; expected 1" in told
+
+
+def test_a_ratio_is_a_range_if_its_rounds_do_not_support_one_number(monkeypatch, capsys):
+    rows = [bench.Row("a case", "numpy", 0.01, 0.5, 0.48, 0.6), bench.Row("a case", "torch", 0.01, 0.5, 0.4, 0.7)]
+    told = shown(bench.Results(rows, {}, []), monkeypatch, capsys)
+    assert "10 ms 0.50x" in told and "10 ms 0.40-0.70x" in told
+
+
+@pytest.mark.parametrize(("share", "notes"), [(0.5, 1), (0.05, 0)])
+def test_a_busy_machine_is_noted(monkeypatch, share, notes):
+    monkeypatch.setattr(bench, "busy", lambda: share)
+    monkeypatch.setattr(bench, "_rows", lambda case, *_: [bench.Row(case, "numpy", 1.0)])
+    monkeypatch.setattr(bench, "measured", lambda *_: {})
+    found = bench.run(["numpy"], ["tiny"], quick=True).notes
+    assert sum("other processes used 50% of the cores" in note for note in found) == notes
+
+
+def test_what_other_processes_use_is_read_from_the_system():
+    script = "import time; end = time.monotonic() + 20\nwhile time.monotonic() < end: pass"
+    loops = [subprocess.Popen([sys.executable, "-c", script]) for _ in os.sched_getaffinity(0)]
+    try:
+        assert max(machine.busy() for _ in range(5)) > 0.5
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def shown(results, monkeypatch, capsys):
