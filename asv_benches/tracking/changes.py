@@ -32,7 +32,7 @@ class Rule:
 
 RULES = {
     "instructions": Rule(0.01, 2),
-    "cycles": Rule(0.02, 2),
+    "cycles": Rule(0.03, 2),
     "bytes": Rule(0.10, 3, smallest=1e6),
 }
 TIMES = Rule(0.05, 6)
@@ -70,8 +70,8 @@ class Change:
 
     @property
     def suspects(self) -> int:
-        """Number of commits that may have caused it: `bad`, and the unmeasured ones before it."""
-        return self.bad.place - self.good.place
+        """Number of commits that may have caused it: `bad`, and those before it that changed code and were not measured."""
+        return max(1, self.bad.place - self.good.place)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, product, repeat
+from itertools import accumulate, chain, product, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class Commit:
     date: str
     subject: str
     place: int
-    """Position on the branch, counted from its first commit, measured or not."""
+    """Position on the branch, counted from 0 over commits that changed code, measured or not."""
 
     @property
     def short(self) -> str:
@@ -144,10 +144,7 @@ def read(config: Path) -> History:
     named = [pair for words in params for pair in map(_named, product(*words))]
     backends, cases = (list(dict.fromkeys(pair[at] for pair in named)) for at in (0, 1))
     order = list(product(cases, benchmarks, backends))
-    code = set(changed_code(root=root / conf.repo))
-    machines = [
-        _machine(name, by_machine[name], known, commits, order, root / "facts" / name, code) for name in sorted(by_machine)
-    ]
+    machines = [_machine(name, by_machine[name], known, commits, order, root / "facts" / name) for name in sorted(by_machine)]
     measured = tuple(machine for machine in machines if machine.series)
     if not measured:
         raise NoHistory(f"no result in {conf.results_dir} belongs to a benchmark and a commit of this branch: {MEASURE}")
@@ -156,12 +153,15 @@ def read(config: Path) -> History:
 
 
 def _commits(repo: Path) -> list[Commit]:
+    """Return HEAD's first parents, oldest first; if none of them changed code as this project has it, all count as such."""
     try:
         listed = git("log", "--first-parent", "--reverse", "--format=%H%x1f%cs%x1f%s", "HEAD", root=repo)
     except Refused as error:
         raise NoHistory(f"git cannot list the commits of {repo}: {error}") from error
     lines = [line.split("\x1f", 2) for line in listed.split("\n")]
-    return [Commit(*line, place) for place, line in enumerate(lines)]
+    code = set(changed_code(root=repo)) or {line[0] for line in lines}
+    _, *places = accumulate((line[0] in code for line in lines), initial=-1)
+    return [Commit(*line, place) for line, place in zip(lines, places, strict=True)]
 
 
 class Cell(NamedTuple):
@@ -214,13 +214,9 @@ def _machine(
     commits: Mapping[str, Commit],
     order: Iterable[tuple[str, Benchmark, str]],
     folder: Path,
-    code: Collection[str],
 ) -> Machine:
-    """Return the series of a machine in this order of (case, benchmark, backend).
-
-    ``folder`` has its facts, and ``code`` the commits that changed code.
-    """
-    measured = sorted({commits[each.commit_hash] for each in results}, key=lambda commit: commit.place)
+    """Return the series of a machine in this order of (case, benchmark, backend); ``folder`` has its facts."""
+    measured = sorted({commits[each.commit_hash] for each in results}, key=list(commits.values()).index)
     position = {commit.hash: at for at, commit in enumerate(measured)}
     table: dict[tuple[str, str, str], dict[int, float | None]] = {}
     runs = [(each.started_at[key] or 0, key, each) for each in results for key in each.get_result_keys(known)]
@@ -236,7 +232,7 @@ def _machine(
     known_facts = [facts(commit.hash, folder) for commit in measured]
     cpu = {each.commit_hash: each.params.get("cpu", "") for each in results}
     processors = [_processor(each, cpu[commit.hash]) for each, commit in zip(known_facts, measured, strict=True)]
-    ahead = sum(commits[each].place > measured[-1].place for each in code if each in commits)
+    ahead = max(commit.place for commit in commits.values()) - measured[-1].place
     return Machine(name, tuple(measured), tuple(series), tuple(processors), known_facts[-1].get("versions", {}), ahead)
 
 

@@ -47,8 +47,8 @@ class Clone(Repository):
         return processes.run([sys.executable, "-P", "-m", "tracking"], *words, status=status, **options)
 
 
-def only_cases(clone, *words):
-    """Leave only the counted cases whose name contains one of the words, and commit this."""
-    chosen = f"\n\nCOUNTED = {{name: one for name, one in COUNTED.items() if any(word in name for word in {words!r})}}\n"
+def only_cases(clone, *names):
+    """Leave only the counted cases with these names, and commit this."""
+    chosen = f"\n\nCOUNTED = {{name: COUNTED[name] for name in {names!r}}}\n"
     clone.append("conformance/mha_conformance/bench/instructions/cases.py", chosen)
     return clone.commit("fewer cases")

@@ -120,7 +120,7 @@ def test_without_a_base_the_newest_counted_commit_is_compared_with(clone):
 
 @pytest.mark.asv
 def test_a_commit_that_answers_wrongly_was_not_measured(clone):
-    only_cases(clone, "tiny")
+    only_cases(clone, TINY)
     base = clone.git("rev-parse", "HEAD")
     clone.change(*ATTEND, ATTEND[1] + " * 2", "broken")
     done = clone.run("gate", base, "--backend", "numpy", status=Verdict.NOT_MEASURED)
