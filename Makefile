@@ -34,8 +34,9 @@ coverage: $(DEV)/ready build/backends/ready $(NATIVE) # lines and branches that 
 
 # ARGS=--help says what each can do. Commits: bench-measure, -count, -history, -gate BASE=REV, -find CASE=WORD BACKEND=NAME, -check,
 # -report; this checkout: bench-peers, -ranks, -corpora, -gpu; bench-pictures ARGS=report. MACHINE=ci-2core for times to be committed.
-OPTIONS-gate    = $(BASE)
-OPTIONS-find    = $(if $(and $(CASE),$(BACKEND)),"$(CASE)" $(BACKEND),$(error name both: make bench-find CASE=tiny BACKEND=numpy))
+quoted          = '$(subst ','\'',$(1))'
+OPTIONS-gate    = $(if $(BASE),$(call quoted,$(BASE)))
+OPTIONS-find    = $(if $(and $(CASE),$(BACKEND)),$(call quoted,$(CASE)) $(call quoted,$(BACKEND)),$(error name both: make bench-find CASE=tiny BACKEND=numpy))
 OPTIONS-check   = --expect numpy --expect torch
 OPTIONS-peers   = --report build/peers
 OPTIONS-ranks   = --report docs/ranks

@@ -16,6 +16,7 @@ from asv.util import UserError
 from rich.console import Console
 from rich.markup import escape
 
+from mha_conformance.bench.cases import chosen
 from mha_conformance.bench.instructions.cases import COUNTED
 from mha_conformance.bench.instructions.count import CannotCount
 
@@ -89,7 +90,7 @@ def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Ch
             raise typer.BadParameter(f"{name!r} is not ready; expected one of {', '.join(there)}", param_hint="--backend")
     if not there:
         raise typer.BadParameter("no backend is ready; run mha backends to see why", param_hint="--backend")
-    return measure.Choice(backends or there, benchmark, case)
+    return measure.Choice(list(dict.fromkeys(backends or there)), benchmark, case)
 
 
 def _commit(revision: str, machine: str = LOCAL) -> str:
@@ -99,9 +100,7 @@ def _commit(revision: str, machine: str = LOCAL) -> str:
     """
     if uncommitted(*MEASURING):
         if machine != LOCAL:
-            raise typer.BadParameter(
-                f"the benchmarks have uncommitted changes; commit {', '.join(MEASURING)} first", param_hint="--machine"
-            )
+            raise typer.BadParameter(f"the benchmarks have uncommitted changes; commit {', '.join(MEASURING)} first")
         log.print("[yellow]warning:[/yellow] the benchmarks that measure have uncommitted changes")
     if revision == "HEAD" and uncommitted("mha_core", "backends", *(f":(exclude){path}" for path in MEASURING)):
         log.print("[yellow]warning:[/yellow] uncommitted changes are not measured: HEAD is")
@@ -129,14 +128,12 @@ def count(
     revision: Annotated[str, typer.Argument(metavar="REVISION")] = "HEAD",
     *,
     backend: Backends = None,
-    keep: Annotated[bool, typer.Option(help="Keep the counts in asv's results.")] = True,
 ) -> None:
     """Count the instructions of every case at one commit, by callgrind, and keep the results."""
     with _failing_clearly():
-        commit = _commit(revision, counting.MACHINE if keep else LOCAL)
+        commit = _commit(revision, counting.MACHINE)
         table = counting.counted(commit, _choice(backend, "", "").backends)
-        if keep:
-            counting.keep(commit, table)
+        counting.keep(commit, table)
     wrong = [
         f"{name}, {case}: {one.wrong}"
         for name, row in table.items()
@@ -160,8 +157,8 @@ def history(
     with _failing_clearly():
         _commit("HEAD", counting.MACHINE)
         backends = _choice(backend, "", "").backends
-        for revision, seconds in counting.fill(backends, minutes):
-            log.print(f"{revision[:8]}: counted in {seconds:.0f} s")
+        for revision, outcome in counting.fill(backends, minutes):
+            log.print(f"{revision[:8]}: {escape(outcome)}")
         if commit:
             keep(counting.MACHINE, "Instructions of commits that had no counts")
         line = changed_code()
@@ -189,8 +186,11 @@ def gate_between(
     """Check whether HEAD is slower than BASE, by backend and case. Exit codes: 0 no, 1 yes, 3 not everything was measured."""
     with _failing_clearly():
         choice = _choice(backend, seconds.BENCHMARK, case)
+        if in_seconds and markdown:
+            raise typer.BadParameter("it is written of instructions, not with --seconds", param_hint="--markdown")
         after = _commit(head)
-        before = full(base) if base else counting.newest(changed_code(after), choice.backends)
+        earlier = [commit for commit in changed_code(after) if commit != after]
+        before = full(base) if base else counting.newest(earlier, choice.backends)
         if before == after:
             raise typer.BadParameter(
                 f"{base or before[:8]!r} is commit {after[:8]} itself; give another commit to compare with", param_hint="BASE"
@@ -199,15 +199,18 @@ def gate_between(
             times = seconds.compare(before, after, choice, factor, BUILD / "gate")
             seconds.show(times, choice, factor)
             raise typer.Exit(seconds.verdict(times, choice, factor))
-        if not same_code(before, after):
-            table = gate.compare(before, after, choice.backends, _cases(case))
+        try:
+            table = [] if same_code(before, after) else gate.compare(before, after, choice.backends, _cases(case))
             functions = gate.grown(before, after, table)
-        else:
-            log.print(f"no code changed between {before[:8]} and {after[:8]}")
-            raise typer.Exit(gate.Verdict.AS_FAST)
-    gate.show(table, functions)
+        except CannotCount as error:
+            log.print("[red]error:[/red]", escape(str(error)))
+            raise typer.Exit(gate.Verdict.NOT_MEASURED) from error
     if markdown:
         markdown.write_text(gate.markdown(before, after, table, functions), encoding="utf-8")
+    if not table:
+        log.print(f"no code changed between {before[:8]} and {after[:8]}")
+        raise typer.Exit(gate.Verdict.AS_FAST)
+    gate.show(table, functions)
     raise typer.Exit(gate.verdict(table))
 
 
@@ -220,7 +223,7 @@ def find_commit(
         str | None,
         typer.Option(metavar="REVISION", help="A commit before the change; by default the newest change in the history."),
     ] = None,
-    bad: Annotated[str, typer.Option(metavar="REVISION", help="A commit after the change.")] = "HEAD",
+    bad: Annotated[str, typer.Option(metavar="REVISION", help="A commit after the change, with --good.")] = "HEAD",
 ) -> None:
     """Find the commit between two that changed the instructions of a case, and the functions whose counts changed."""
     with _failing_clearly():
@@ -228,6 +231,8 @@ def find_commit(
         if len(cases) > 1:
             raise typer.BadParameter(f"{case!r} is in the names of {len(cases)} cases: {'; '.join(cases)}", param_hint="CASE")
         _choice([backend], "", "")
+        if bad != "HEAD" and not good:
+            raise typer.BadParameter("give --good too", param_hint="--bad")
         first, last = (full(good), _commit(bad)) if good else changes.newest(series.read(CONFIG), cases[0], backend)
         line = changed_between(first, last)
         found = find.find(
@@ -241,10 +246,10 @@ def find_commit(
 
 def _cases(word: str) -> list[str]:
     """Return the counted cases whose name contains a word, or the one that has this name."""
-    cases = [word] if word in COUNTED else [name for name in COUNTED if word.lower() in name.lower()]
-    if not cases:
-        raise typer.BadParameter(f"no case has {word!r} in its name; the cases are: {'; '.join(COUNTED)}")
-    return cases
+    try:
+        return [word] if word in COUNTED else list(chosen([word], COUNTED))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 @app.command()

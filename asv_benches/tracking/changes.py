@@ -22,17 +22,19 @@ from .series import Commit, History, Machine, Series
 class Rule:
     """How the values of a unit are judged."""
 
-    limit: float
+    tolerance: float
     """Least change that counts, relative to the level before."""
     enough: int
     """Number of values on one processor from which a line is judged."""
     smallest: float = 0.0
     """Least change that counts, in the unit."""
+    noisy: bool = True
+    """False if every difference is real, so that the line's own noise is not estimated."""
 
 
 RULES = {
-    "instructions": Rule(0.01, 2),
-    "cycles": Rule(0.03, 2),
+    "instructions": Rule(0.01, 2, noisy=False),
+    "cycles": Rule(0.03, 2, noisy=False),
     "bytes": Rule(0.10, 3, smallest=1e6),
 }
 TIMES = Rule(0.05, 6)
@@ -71,7 +73,7 @@ class Change:
     @property
     def suspects(self) -> int:
         """Number of commits that may have caused it: `bad`, and those before it that changed code and were not measured."""
-        return max(1, self.bad.place - self.good.place)
+        return self.bad.place - self.good.place
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,9 @@ class Judged:
 
 def latest(series: Series, machine: Machine) -> Change | None:
     """Return the newest commit's value against the one before on the same processor; None if there are no such values."""
-    last = len(machine.commits) - 1
-    places = _values_on(series, machine, machine.processors[last])
-    if not machine.processors[last] or len(places) < 2 or places[-1] != last:
+    last, processor = len(machine.commits) - 1, machine.processors_of(series.benchmark)[-1]
+    places = _values_on(series, machine, processor)
+    if not processor or len(places) < 2 or places[-1] != last:
         return None
     before, after = (series.values[at] or 0.0 for at in places[-2:])
     return Change(series, machine.commits[places[-2]], machine.commits[last], before, after)
@@ -102,7 +104,7 @@ def newest(history: History, case: str, backend: str) -> tuple[str, str]:
     raise Refused(f"the history has no lasting change of {case!r} on {backend}; name a commit before the change by --good")
 
 
-def counts(change: Change) -> bool:
+def beyond_rule(change: Change) -> bool:
     """Return True if a change is beyond the rule of its line, whatever the line's noise."""
     return _differ(change.before, change.after, rule(change.series), 0.0)
 
@@ -114,7 +116,7 @@ def rule(series: Series) -> Rule:
 
 def judged(series: Series, machine: Machine) -> Judged:
     """Judge a line, each known processor by itself."""
-    known = {name for name in machine.processors if name}
+    known = {name for name in machine.processors_of(series.benchmark) if name}
     lines = [_values_on(series, machine, name) for name in sorted(known)]
     if not any(lines):
         return Judged(why_not="the processor is not known well enough")
@@ -129,22 +131,25 @@ def judged(series: Series, machine: Machine) -> Judged:
 
 def _values_on(series: Series, machine: Machine, processor: str) -> list[int]:
     """Return the indices of the values that were measured on a processor."""
-    pairs = zip(series.values, machine.processors, strict=True)
+    pairs = zip(series.values, machine.processors_of(series.benchmark), strict=True)
     return [at for at, (value, here) in enumerate(pairs) if value is not None and here == processor]
 
 
 def _changes(series: Series, machine: Machine, places: Sequence[int]) -> list[Change]:
     """Return the lasting changes among the values at these places."""
     values = [series.values[at] or 0.0 for at in places]
-    levels = _levels(values, rule(series))
-    found = []
+    noise = _noise(values) if rule(series).noisy else 0.0
+    levels = _levels(values, rule(series), noise)
+    found, base = [], levels[0].value
     for at, (old, new) in enumerate(pairwise(levels)):
         past, later = ([level.value for level in part] for part in (levels[: at + 1], levels[at + 1 :]))
-        # worse: above the level before for good; better: below all levels before for good, so a rise that is undone is neither
-        before, after = (old.value, min(later)) if new.value > old.value else (min(past), max(later))
-        if (after > before) == (new.value > old.value) and _differ(before, after, rule(series), _noise(values)):
+        # worse: above the best level since the last change, for good; better: below all levels before, for good
+        base = min(base, old.value)
+        before, after = (base, min(later)) if new.value > old.value else (min(past), max(later))
+        if (after > before) == (new.value > old.value) and _differ(before, after, rule(series), noise):
             good, bad = (machine.commits[places[index]] for index in (new.start - 1, new.start))
             found.append(Change(series, good, bad, before, after))
+            base = after
     return found
 
 
@@ -156,10 +161,10 @@ class _Level:
     value: float
 
 
-def _levels(values: Sequence[float], rule: Rule) -> list[_Level]:
+def _levels(values: Sequence[float], rule: Rule, noise: float) -> list[_Level]:
     """Return the levels of a line: its best piecewise constant approximation, on a logarithmic scale."""
     logarithms = np.log(np.maximum(values, 0.0) + (rule.smallest or 1e-30))
-    deviation = max(_noise(values), rule.limit / NOISES)
+    deviation = max(noise, rule.tolerance / NOISES)
     penalty = 2.0 * deviation**2 * math.log(max(2, len(values)))
     ends = ruptures.Pelt(model="l2", min_size=1, jump=1).fit(logarithms[:, None]).predict(pen=penalty)
     return [_Level(start, statistics.median(values[start:end])) for start, end in pairwise([0, *ends])]
@@ -172,5 +177,5 @@ def _noise(values: Sequence[float]) -> float:
 
 
 def _differ(before: float, after: float, rule: Rule, noise: float) -> bool:
-    least = max(rule.limit, NOISES * noise) * abs(before)
+    least = max(rule.tolerance, NOISES * noise) * abs(before)
     return abs(after - before) > max(least, rule.smallest)

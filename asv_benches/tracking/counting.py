@@ -1,8 +1,9 @@
-"""Count the instructions of commits, and keep them as asv's results of a machine that has the name of callgrind."""
+"""Count the instructions of commits, and store them as asv's results of a machine named callgrind."""
 
 from __future__ import annotations
 
 import ast
+import fcntl
 import math
 import os
 import random
@@ -21,11 +22,11 @@ from asv.environment import get_environments
 from asv.repo import get_repo
 from asv.results import Results, iter_results_for_machine
 from asv.runner import BenchmarkResult
-from asv.util import write_json
+from asv.util import ProcessError, write_json
 
 from mha_conformance.bench.instructions import callgrind
 from mha_conformance.bench.instructions.cases import COUNTED
-from mha_conformance.bench.instructions.count import Count, counts
+from mha_conformance.bench.instructions.count import CannotCount, Count, counts
 
 from .measure import libraries
 from .project import BUILD, Refused, changed_code, check_whole, configuration, next_missing, write_facts
@@ -46,8 +47,14 @@ Table = Mapping[str, Mapping[str, Count]]
 """Counts by backend and case."""
 
 
+class NotInstalled(CannotCount):
+    """A commit cannot be installed; the message says why."""
+
+
 def counted(commit: str, backends: Sequence[str], cases: Sequence[str] = tuple(COUNTED)) -> dict[str, dict[str, Count]]:
     """Count the instructions of cases at a commit, a backend on each core. Raises CannotCount and asv's UserError."""
+    if why := callgrind.missing():
+        raise CannotCount(why)
     source = installed(commit)
 
     def of(backend: str) -> dict[str, Count]:
@@ -65,19 +72,29 @@ def counted(commit: str, backends: Sequence[str], cases: Sequence[str] = tuple(C
 def workplace(backend: str, source: Path) -> Iterator[Path]:
     """Yield an empty folder, the same for every commit, with a link to the commit's packages.
 
-    A path of other letters has another hash, and so another place in a dictionary: up to 0.2% of a tiny call.
+    A path of other letters has another hash, and so another place in a dictionary: up to 0.2% of a tiny call. Another process
+    that counts on this backend is waited for.
     """
     folder = BUILD / "count" / backend
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "source").symlink_to(source)
-    yield folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "source").symlink_to(source)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def installed(commit: str) -> Path:
-    """Install a commit as asv does, and return its folder."""
+    """Install a commit as asv does, and return its folder. Raises NotInstalled."""
     conf, environment = configuration(), _environment()
-    environment.install_project(conf, get_repo(conf), commit)
+    try:
+        environment.install_project(conf, get_repo(conf), commit)
+    except ProcessError as error:
+        raise NotInstalled(f"{commit[:8]} cannot be installed: {error}") from error
     return environment.folder(commit).resolve()
 
 
@@ -87,27 +104,39 @@ def _environment() -> Any:
     return environment
 
 
-def fill(backends: Sequence[str], minutes: float) -> Iterator[tuple[str, float]]:
-    """Count the commits without counts, one after another; start none after this many minutes. Yield each and its seconds."""
+def fill(backends: Sequence[str], minutes: float) -> Iterator[tuple[str, str]]:
+    """Count the commits without counts, one after another; start none after this many minutes.
+
+    Yields each commit, and what came of it.
+    """
     check_whole()
     history, end = changed_code(), time.monotonic() + 60 * minutes
+    tried: set[str] = set()
     while (start := time.monotonic()) < end:
-        commit = next_missing(history, having(history, backends))
+        commit = next_missing(history, having(history, backends) | tried)
         if commit is None:
             return
-        keep(commit, counted(commit, backends))
-        yield commit, time.monotonic() - start
+        tried.add(commit)
+        try:
+            keep(commit, counted(commit, backends))
+        except NotInstalled as error:
+            yield commit, str(error)
+        else:
+            yield commit, f"counted in {time.monotonic() - start:.0f} s"
 
 
 def having(history: Sequence[str], backends: Sequence[str]) -> set[str]:
     """Return the commits that were counted on all of these backends."""
-    name = BENCHMARKS["instructions"]
-    found = set()
-    for results in iter_results_for_machine(configuration().results_dir, MACHINE):
-        if name in results.get_all_result_keys():
+    conf, name = configuration(), BENCHMARKS["instructions"]
+    if not (Path(conf.results_dir) / "benchmarks.json").exists():
+        return set()
+    known = Benchmarks.load(conf)
+    whole = set()
+    for results in iter_results_for_machine(conf.results_dir, MACHINE):
+        if name in results.get_result_keys(known):  # of today's version
             values = {cell.backend for cell in cells(results, name) if cell.value is None or not math.isnan(cell.value)}
-            found |= {results.commit_hash} if values >= set(backends) else set()
-    return found & set(history)
+            whole |= {results.commit_hash} if values >= set(backends) else set()
+    return whole & set(history)
 
 
 def newest(history: Sequence[str], backends: Sequence[str]) -> str:
@@ -130,14 +159,16 @@ def keep(commit: str, table: Table) -> None:
     results = before.get(commit) or Results(ABOUT | {"python": ""}, {}, commit, repo.get_date(commit), "", "installed", {})
     for figure, name in BENCHMARKS.items():
         backends, cases = ([ast.literal_eval(word) for word in words] for words in known[name]["params"])
-        old = {cell[1:3]: cell.value for cell in (cells(results, name) if name in results.get_all_result_keys() else ())}
+        backends += [backend for backend in table if backend not in backends]  # whose plugin this commit cannot load
+        benchmark = known[name] | {"params": [list(map(repr, words)) for words in (backends, cases)]}
+        old = {cell[1:3]: cell.value for cell in (cells(results, name) if name in results.get_result_keys(known) else ())}
         values = [
             _value(table[backend].get(case), figure) if backend in table else old.get((backend, case), math.nan)
             for backend, case in product(backends, cases)
         ]
         nothing = [None] * len(values)
         outcome = BenchmarkResult(values, nothing, nothing, 0, "", None)
-        results.add_result(known[name], outcome, started_at=datetime.now(UTC))
+        results.add_result(benchmark, outcome, started_at=datetime.now(UTC))
     results.save(folder)
     write_facts(commit, MACHINE, {"versions": libraries() | {"valgrind": callgrind.version()}})
 

@@ -65,8 +65,9 @@ def figure(machine: Machine, case: str, styles: Mapping[str, Style], changes: Se
     for column, (panel, numbers, (unit, size)) in enumerate(zip(panels, values, scales, strict=True), 1):
         for each in panel:
             steps = {machine.commits.index(step.bad) for step in changes if step.series is each and step.worse}
-            for processor in dict.fromkeys(machine.processors):
-                line = _line(each, machine.processors, processor, styles[each.backend], unit, size, steps)
+            processors = machine.processors_of(each.benchmark)
+            for processor in dict.fromkeys(processors):
+                line = _line(each, processors, processor, styles[each.backend], unit, size, steps)
                 if any(value is not None for value in line.y):
                     line.showlegend = each.backend not in named
                     named.add(each.backend)

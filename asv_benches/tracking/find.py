@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from mha_conformance.bench.instructions.cases import COUNTED
 
-from .counting import counted
+from .changes import RULES
+from .counting import NotInstalled, counted
 from .project import Refused
 
 
 @dataclass(frozen=True)
 class Found:
-    """Two neighbouring commits of the line, between which the count changed."""
+    """Two commits of the line, between which the count changed; those between them, if any, cannot be counted."""
 
     good: str
     bad: str
@@ -28,30 +29,41 @@ def find(line: Sequence[str], backend: str, case: str, watch: Callable[[str, int
 
     A commit belongs to the side whose count is nearer to its own. ``watch`` is called with each commit and its count.
 
-    Raises Refused if there is nothing to find: a side was not counted, or both are alike; CannotCount.
+    A commit between them that cannot be counted is left out.
+
+    Raises Refused if there is nothing to find: an end cannot be counted, or both are alike; CannotCount.
     """
-    counts: dict[int, int] = {}
+    counts: dict[str, int] = {}
 
-    def at(place: int) -> int:
-        if place not in counts:
-            count = counted(line[place], [backend], [case])[backend][case]
-            if count.instructions is None:
-                raise Refused(f"{line[place][:8]} cannot be counted on {backend} in {case!r}: {count.wrong}")
-            counts[place] = count.instructions
-            watch(line[place], count.instructions)
-        return counts[place]
+    def count(commit: str) -> str:
+        """Count a commit, and return why it cannot be counted; "" if it can."""
+        try:
+            one = counted(commit, [backend], [case])[backend][case]
+        except NotInstalled as error:
+            return str(error)
+        if one.instructions is not None:
+            counts[commit] = one.instructions
+            watch(commit, one.instructions)
+        return one.wrong
 
-    good, bad = 0, len(line) - 1
-    before, after = at(good), at(bad)
-    if abs(after / before - 1) <= COUNTED[case].limit:
+    left = list(line)
+    for end in (left[0], left[-1]):
+        if why := count(end):
+            raise Refused(f"{end[:8]} cannot be counted on {backend} in {case!r}: {why}")
+    before, after = counts[left[0]], counts[left[-1]]
+    tolerance = min(COUNTED[case].tolerance, RULES["instructions"].tolerance)  # the report names what is beyond its own
+    if abs(after / before - 1) <= tolerance:
         raise Refused(
-            f"{case!r} on {backend} runs {before:,} instructions at {line[good][:8]} and {after:,} at {line[bad][:8]}: "
-            f"no more than {COUNTED[case].limit:.1%} apart"
+            f"{case!r} on {backend} runs {before:,} instructions at {left[0][:8]} and {after:,} at {left[-1][:8]}: "
+            f"no more than {tolerance:.1%} apart"
         )
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if abs(at(middle) - before) < abs(at(middle) - after):
-            good = middle
+    while len(left) > 2:
+        middle = len(left) // 2
+        if count(left[middle]):
+            del left[middle]
+        elif abs(counts[left[middle]] - before) < abs(counts[left[middle]] - after):
+            left = left[middle:]
         else:
-            bad = middle
-    return Found(line[good], line[bad], counts[good], counts[bad], len(counts))
+            left = left[: middle + 1]
+    good, bad = left
+    return Found(good, bad, counts[good], counts[bad], len(counts))

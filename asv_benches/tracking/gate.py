@@ -18,7 +18,7 @@ from mha_conformance.bench.instructions.count import Count
 
 from .counting import counted
 from .grown import Growth, growths
-from .project import HERE, Refused, git
+from .project import HERE, Refused, full, git
 
 ACCEPTED = HERE / "accepted.toml"
 
@@ -39,8 +39,10 @@ class Cell:
     case: str
     before: Count
     after: Count
-    accepted: str = ""
-    """Why a slowdown is on purpose."""
+    reason: str = ""
+    """Why a slowdown is on purpose; "" if none is."""
+    accepted: float = 1.0
+    """Greatest ratio that is on purpose."""
 
     @property
     def ratio(self) -> float | None:
@@ -51,18 +53,18 @@ class Cell:
 
     @property
     def change(self) -> int:
-        """1 if a call runs more instructions than before, beyond the case's limit; -1 if fewer; otherwise 0."""
-        limit = COUNTED[self.case].limit
-        return 0 if self.ratio is None else (self.ratio > 1 + limit) - (self.ratio < 1 - limit)
+        """1 if a call runs more instructions than before, beyond the case's tolerance; -1 if fewer; otherwise 0."""
+        tolerance = COUNTED[self.case].tolerance
+        return 0 if self.ratio is None else (self.ratio > 1 + tolerance) - (self.ratio < 1 - tolerance)
 
     @property
     def slower(self) -> bool:
-        return self.change > 0 and not self.accepted
+        return self.change > 0 and self.ratio is not None and self.ratio > self.accepted
 
     @property
     def undecided(self) -> str:
-        """Return why there is no verdict; "" if there is one, or if neither commit has the operation."""
-        if self.before.skipped and self.after.skipped:
+        """Return why there is no verdict; "" if there is one, or if the first commit lacks the operation."""
+        if self.before.skipped:
             return ""
         sides = ((self.before, "before"), (self.after, "after"))
         return "; ".join(f"{count.wrong} ({when})" for count, when in sides if count.wrong)
@@ -70,28 +72,36 @@ class Cell:
 
 def compare(base: str, head: str, backends: Sequence[str], cases: Sequence[str]) -> list[Cell]:
     """Count both commits, and return the cells in order. Raises CannotCount, Refused, and asv's UserError."""
-    before, after = (counted(commit, backends, cases) for commit in (base, head))
     reasons = accepted(base)
+    before, after = (counted(commit, backends, cases) for commit in (base, head))
     return [
-        Cell(backend, case, before[backend][case], after[backend][case], reasons.get((backend, case), ""))
+        Cell(backend, case, before[backend][case], after[backend][case], *reasons.get((backend, case), ()))
         for backend in backends
         for case in cases
     ]
 
 
-def accepted(base: str, path: Path = ACCEPTED) -> dict[tuple[str, str], str]:
-    """Return the reasons for slowdowns on purpose after a commit, by backend and case. Raises Refused.
+def accepted(base: str, path: Path = ACCEPTED) -> dict[tuple[str, str], tuple[str, float]]:
+    """Return reason and greatest ratio of the slowdowns on purpose after a commit, by backend and case. Raises Refused.
 
     An entry names the last commit before the slowdown, ``after``: with a later base, the base is slow already.
     """
-    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("slower", []) if path.exists() else []
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("slower", []) if path.exists() else []
+    except tomllib.TOMLDecodeError as error:
+        raise Refused(f"{path.name}: {error}") from error
     reasons = {}
     for entry in entries:
-        if lacking := {"after", "backend", "case", "reason"} - entry.keys():
+        if lacking := {"after", "backend", "case", "to", "reason"} - entry.keys():
             raise Refused(f"an entry of {path.name} lacks {', '.join(sorted(lacking))}")
-        after = git("rev-parse", "--verify", "--quiet", f"{entry['after']}^{{commit}}")
+        if entry["case"] not in COUNTED:
+            raise Refused(f"{path.name}: no case is named {entry['case']!r}; the cases are: {'; '.join(COUNTED)}")
+        try:
+            after = full(entry["after"])
+        except Refused as error:
+            raise Refused(f"{path.name}: {error}") from error
         if git("merge-base", base, after) == base:
-            reasons[entry["backend"], entry["case"]] = entry["reason"]
+            reasons[entry["backend"], entry["case"]] = entry["reason"], float(entry["to"])
     return reasons
 
 
@@ -105,14 +115,14 @@ def verdict(table: Iterable[Cell]) -> Verdict:
 
 def grown(base: str, head: str, table: Iterable[Cell]) -> dict[tuple[str, str], list[Growth]]:
     """Return the functions whose counts changed, in each cell that changed."""
-    found: dict[tuple[str, str], list[Growth]] = {}
+    functions: dict[tuple[str, str], list[Growth]] = {}
     changed: dict[str, list[str]] = {}
     for cell in table:
         if cell.change:
             changed.setdefault(cell.backend, []).append(cell.case)
     for backend, cases in changed.items():
-        found |= {(backend, case): each for case, each in growths(base, head, backend, cases).items()}
-    return found
+        functions |= {(backend, case): each for case, each in growths(base, head, backend, cases).items()}
+    return functions
 
 
 WORDS = {Verdict.AS_FAST: "as fast", Verdict.SLOWER: "slower", Verdict.NOT_MEASURED: "not measured"}
@@ -137,8 +147,8 @@ def remarks(cell: Cell, functions: Sequence[Growth]) -> list[str]:
         return [f"not measured: {name}: {cell.undecided}"]
     if not cell.change or cell.ratio is None:
         return []
-    word = "slower on purpose" if cell.change > 0 and cell.accepted else "slower" if cell.change > 0 else "faster"
-    reason = f", because {cell.accepted}" if word == "slower on purpose" else ""
+    word = "slower" if cell.slower else "slower on purpose" if cell.change > 0 else "faster"
+    reason = f", because {cell.reason}" if word == "slower on purpose" else ""
     return [f"{word}: {name}: {cell.ratio - 1:+.2%}{reason}", *(f"  {each}" for each in functions)]
 
 
@@ -160,13 +170,16 @@ def show(table: Sequence[Cell], functions: dict[tuple[str, str], list[Growth]]) 
 
 
 def markdown(base: str, head: str, table: Sequence[Cell], functions: dict[tuple[str, str], list[Growth]]) -> str:
-    """Return what one posts under a pull request: for each backend what changed, and the functions."""
+    """Return a summary for a pull request: for each backend what changed, and the functions. No cells: no code changed."""
+    if not table:
+        return f"No code changed between {base[:8]} and {head[:8]}.\n"
     parts = [f"Instructions of a call at {head[:8]}, against {base[:8]}: **{WORDS[verdict(table)]}**."]
     for backend in dict.fromkeys(cell.backend for cell in table):
-        here = [cell for cell in table if cell.backend == backend]
-        told = [cell for cell in here if cell.change or cell.undecided]
-        same = f"{len(here) - len(told)} of {len(here)} cases are within their limits."
-        rows = reports.table(HEADING, [lines(cell) for cell in told if not cell.undecided], left=1) if told else ""
-        said = [line for cell in told for line in remarks(cell, functions.get((backend, cell.case), []))]
-        parts += [f"### {backend}", same, rows, "\n".join(["```text", *said, "```"]) if said else ""]
+        rows = [cell for cell in table if cell.backend == backend]
+        changed = [cell for cell in rows if cell.change or cell.undecided]
+        same = f"{len(rows) - len(changed)} of {len(rows)} cases are within their tolerance."
+        figures = [lines(cell) for cell in changed if not cell.undecided]
+        details = [line for cell in changed for line in remarks(cell, functions.get((backend, cell.case), []))]
+        parts += [f"### {backend}", same, reports.table(HEADING, figures, left=1) if figures else ""]
+        parts += ["\n".join(["```text", *details, "```"])] if details else []
     return "\n\n".join(filter(None, parts)) + "\n"

@@ -57,13 +57,16 @@ function reserve(element) {
 const WORST = 10;
 
 function worstSince(since, date) {
-  const { dates, processors, lines } = since;
-  const rises = lines.map(({ anchor, name, values, limit }) => {
+  const { dates, lines } = since;
+  const rises = lines.map(({ anchor, name, values, ...line }) => {
+    const processors = since.processors[line.processors];
     const last = values.findLastIndex((value) => value !== null);
-    const first = values.findIndex((value, at) => value > 0 && dates[at] >= date && processors[at] === processors[last]);
-    return { anchor, name, limit, factor: processors[last] && first >= 0 ? values[last] / values[first] : 1 };
+    const first = values.findIndex((value, at) => value !== null && dates[at] >= date && processors[at] === processors[last]);
+    const [before, after] = processors[last] && first >= 0 ? [values[first], values[last]] : [0, 0];
+    const rose = after - before > Math.max(line.smallest, line.tolerance * Math.abs(before));
+    return { anchor, name, rose, factor: before > 0 ? after / before : Infinity };
   });
-  return rises.filter((rise) => rise.factor > 1 + rise.limit).sort((a, b) => b.factor - a.factor).slice(0, WORST);
+  return rises.filter((rise) => rise.rose).sort((a, b) => b.factor - a.factor).slice(0, WORST);
 }
 
 function cell(row, text, kind = "td") {
@@ -83,10 +86,10 @@ function showWorst(input) {
     link.textContent = rise.name[0];
     cell(row, "", "th").append(link);
     rise.name.slice(1).forEach((text) => cell(row, text));
-    cell(row, rise.factor.toFixed(rise.factor < 1.1 ? 3 : 2)).className = "number";
+    cell(row, Number.isFinite(rise.factor) ? rise.factor.toFixed(rise.factor < 1.1 ? 3 : 2) : "–").className = "number";
   }
   const place = document.getElementById(`${input.dataset.section}--since`);
-  place.replaceChildren(rises.length ? table : "No line rose by more than its limit.");
+  place.replaceChildren(rises.length ? table : "No line rose by more than its tolerance.");
 }
 
 for (const input of document.querySelectorAll("input[type=date]")) {

@@ -13,7 +13,7 @@ from typing import Any
 from mha_core.shared import atomic_file
 from mha_text.cli.offline import render
 
-from .changes import Change, counts, judged, latest, rule
+from .changes import RULES, TIMES, Change, beyond_rule, judged, latest, rule
 from .figures import Style, figure, hovers, styles_of
 from .series import Benchmark, History, Machine, Series
 from .units import shown
@@ -50,6 +50,8 @@ def rendered(history: History) -> str:
         styles=styles,
         data={each["anchor"]: each["data"] for each in sections},
         shown=shown,
+        rules=RULES,
+        times=TIMES,
     )
 
 
@@ -65,7 +67,7 @@ def _section(history: History, machine: Machine, anchor: str, styles: Mapping[st
         "anchor": anchor,
         "machine": machine,
         "tables": _tables(machine, here),
-        "newest": sorted(filter(counts, newest), key=_size, reverse=True),
+        "newest": sorted(filter(beyond_rule, newest), key=_size, reverse=True),
         "compared": len(newest),
         "worse": {name: _of(name, [each for each in changes if each.worse]) for name in here},
         "better": {name: _of(name, [each for each in changes if not each.worse]) for name in here},
@@ -86,16 +88,19 @@ def _size(change: Change) -> float:
 
 def _since(machine: Machine, anchors: Mapping[str, str]) -> dict[str, Any]:
     """Return the lines from which the page finds what became worse since a date."""
+    names = list(dict.fromkeys(machine.processors_of(benchmark) for benchmark in machine.benchmarks))
     lines = [
         {
             "anchor": anchors[each.case],
             "name": [each.case, each.backend, each.benchmark.title],
             "values": each.values,
-            "limit": rule(each).limit,
+            "tolerance": rule(each).tolerance,
+            "smallest": rule(each).smallest,
+            "processors": names.index(machine.processors_of(each.benchmark)),
         }
         for each in machine.series
     ]
-    return {"dates": [commit.date for commit in machine.commits], "processors": machine.processors, "lines": lines}
+    return {"dates": [commit.date for commit in machine.commits], "processors": names, "lines": lines}
 
 
 def _tables(machine: Machine, backends: Sequence[str]) -> list[dict[str, Any]]:

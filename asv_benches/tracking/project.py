@@ -57,10 +57,10 @@ def git(*words: str, root: Path = ROOT) -> str:
     return done.stdout.strip()
 
 
-def full(revision: str) -> str:
+def full(revision: str, root: Path = ROOT) -> str:
     """Return the full hash of a revision. Raises Refused."""
     try:
-        return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+        return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", root=root)
     except Refused as error:
         raise Refused(f"no commit is named {revision!r}") from error
 
@@ -107,7 +107,7 @@ def check_whole() -> None:
 
 def changed_code(head: str = "HEAD", root: Path = ROOT) -> list[str]:
     """Return the hashes of the line's commits that changed code, from the first on."""
-    options = ("--first-parent", "--diff-merges=first-parent", "--reverse", "--format=%H")
+    options = ("--first-parent", "--no-patch", "--reverse", "--format=%H")
     return git("log", *options, head, "--", *_paths(), root=root).split()
 
 
@@ -136,10 +136,10 @@ RECENT = 50
 
 def next_missing(history: Sequence[str], measured: Collection[str]) -> str | None:
     """Return the next commit to measure: the newest of the recent ones, the first, then the middle of the widest gap."""
+    for commit in (*history[: -RECENT - 1 : -1], *history[:1]):
+        if commit not in measured:
+            return commit
     known = [at for at, commit in enumerate(history) if commit in measured]
-    recent = range(len(history) - 1, max(-1, len(history) - 1 - RECENT), -1)
-    if missing := [at for at in (*recent, *range(min(1, len(history)))) if at not in known]:
-        return history[missing[0]]
     gaps = [(after - before, after, before) for before, after in pairwise(known) if after - before > 1]
     if not gaps:
         return None
@@ -148,8 +148,10 @@ def next_missing(history: Sequence[str], measured: Collection[str]) -> str | Non
 
 
 def keep(machine: str, subject: str) -> None:
-    """Commit the results of a machine, and nothing else. Raises Refused."""
+    """Commit the results of a machine, if there are new ones, and nothing else. Raises Refused."""
     folders = [f"asv_benches/{folder}/{machine}" for folder in ("results", "facts")]
     paths = [*folders, "asv_benches/results/benchmarks.json"]
+    if not uncommitted(*paths):
+        return
     git("add", "--", *paths)
     git("commit", "--quiet", "--message", subject, "--", *paths)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from pathlib import Path
 
 from asv.commands.compare import _is_result_better as is_better
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from mha_conformance.bench.timing import duration
 
+from .gate import WORDS, Verdict
 from .measure import Choice, gap
 from .project import MACHINES, configuration
 from .series import cells
@@ -24,14 +24,6 @@ from .series import cells
 MACHINE, BENCHMARK = "local", "one_thread.Time"
 FACTOR = 1.10
 ENOUGH = 7  # samples of each commit: with fewer, asv's test cannot find a difference
-
-
-class Verdict(IntEnum):
-    """The exit status; 2 means a usage error."""
-
-    AS_FAST = 0
-    SLOWER = 1
-    NOT_MEASURED = 3
 
 
 @dataclass(frozen=True)
@@ -130,5 +122,4 @@ def show(table: Sequence[Cell], choice: Choice, factor: float) -> None:
     for name in choice.backends:
         if name not in {cell.backend for cell in table}:
             console.print(Text(f"not measured: {name}, in any case", style="yellow"))
-    words = {Verdict.AS_FAST: "as fast", Verdict.SLOWER: "slower", Verdict.NOT_MEASURED: "not measured"}
-    console.print(words[verdict(table, choice, factor)])
+    console.print(WORDS[verdict(table, choice, factor)])

@@ -21,6 +21,7 @@ from .project import Refused, changed_code, facts, git
 UNITS = ("instructions", "cycles", "seconds", "x", "bytes")
 """Order of the benchmarks: counts, time, cost, memory."""
 
+ANY = "any processor"
 MEASURE = "`make bench` measures this commit, `make bench-history` those before it"
 
 
@@ -35,6 +36,8 @@ class Commit:
     hash: str
     date: str
     subject: str
+    code: bool
+    """True if it changed code."""
     place: int
     """Position on the branch, counted from 0 over commits that changed code, measured or not."""
 
@@ -92,6 +95,10 @@ class Machine:
     def benchmarks(self) -> tuple[Benchmark, ...]:
         """Benchmarks in order of first appearance."""
         return tuple(dict.fromkeys(each.benchmark for each in self.series))
+
+    def processors_of(self, benchmark: Benchmark) -> tuple[str, ...]:
+        """Return the processor that the values of a benchmark depend on: those of memory depend on none."""
+        return (ANY,) * len(self.commits) if benchmark.unit == "bytes" else self.processors
 
     @property
     def cases(self) -> tuple[str, ...]:
@@ -161,7 +168,7 @@ def _commits(repo: Path) -> list[Commit]:
     lines = [line.split("\x1f", 2) for line in listed.split("\n")]
     code = set(changed_code(root=repo)) or {line[0] for line in lines}
     _, *places = accumulate((line[0] in code for line in lines), initial=-1)
-    return [Commit(*line, place) for line, place in zip(lines, places, strict=True)]
+    return [Commit(*line, line[0] in code, place) for line, place in zip(lines, places, strict=True)]
 
 
 class Cell(NamedTuple):
@@ -216,7 +223,8 @@ def _machine(
     folder: Path,
 ) -> Machine:
     """Return the series of a machine in this order of (case, benchmark, backend); ``folder`` has its facts."""
-    measured = sorted({commits[each.commit_hash] for each in results}, key=list(commits.values()).index)
+    hashes = {each.commit_hash for each in results}
+    measured = [commit for commit in commits.values() if commit.hash in hashes]
     position = {commit.hash: at for at, commit in enumerate(measured)}
     table: dict[tuple[str, str, str], dict[int, float | None]] = {}
     runs = [(each.started_at[key] or 0, key, each) for each in results for key in each.get_result_keys(known)]
@@ -239,8 +247,9 @@ def _machine(
 def _processor(facts: Mapping[str, Any], cpu: str) -> str:
     """Return a processor in words; "" if the facts lack its family, because the name alone fits several generations.
 
-    Without facts the machine has the processor that asv's own file names.
+    Without a processor in the facts it is the one that asv's file names, with other libraries another: their counts differ.
     """
     if "processor" not in facts:
-        return cpu
+        versions = {name: facts.get("versions", {}).get(name) for name in ("valgrind", "python", "numpy", "torch")}
+        return ", ".join(filter(None, (cpu, reports.listed({name: each for name, each in versions.items() if each}))))
     return reports.described(facts["processor"]) if "family" in facts["processor"] else ""

@@ -47,7 +47,10 @@ def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
         """
         assert backends.BACKENDS[:3] == ["numpy", "torch", "cupy"]
         assert "jax" in backends.BACKENDS[3:] and backends.BACKENDS[3:] == sorted(backends.BACKENDS[3:])
-        for one in (one_thread.Time, one_thread.Cost, all_cores.Time, memory.Memory, dispatch.Dispatch):
+        from benchmarks import instructions
+
+        timed = (one_thread.Time, one_thread.Cost, all_cores.Time, memory.Memory, dispatch.Dispatch)
+        for one in (*timed, instructions.Instructions):
             assert one.params[0] == backends.BACKENDS and one.param_names[0] == "backend" and one.version
         assert one_thread.Time.params[1] == list(CASES)
         assert set(all_cores.Time.params[1]) - set(CASES) == set(ALL_CORES)
@@ -58,6 +61,27 @@ def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
             one_thread.Time().setup("cupy", "tiny call 1x1x8x8")
         """,
         also=[INSTALLED],
+    )
+
+
+def test_instructions_are_counted_once_for_both_figures():
+    process(
+        """
+        from mha_conformance.bench.instructions import cases
+        from benchmarks import instructions
+
+        case = "dispatch of gelu"
+        instructions.COUNTED = {case: cases.COUNTED[case]}
+        instructions.BACKENDS = ["numpy", "cupy"]
+        one = instructions.Instructions()
+        figures = one.setup_cache()
+        assert list(figures) == ["numpy"]
+        one.setup(figures, "numpy", case)
+        count = one.track_instructions(figures, "numpy", case)
+        assert 5000 < count < one.track_cycles(figures, "numpy", case)
+        with pytest.raises(NotImplementedError, match="cupy does not have this"):
+            one.setup(figures, "cupy", case)
+        """
     )
 
 

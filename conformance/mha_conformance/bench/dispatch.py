@@ -19,11 +19,6 @@ class Dispatch:
     """An operation on arrays of 8 x 8, whose kernel returns its first argument, or a result that is made in advance."""
 
     operation: str
-    limit = None
-
-    def small(self) -> Dispatch:
-        """Return this problem: it is short already."""
-        return self
 
     def judge(self) -> Callable[[Any], None]:
         """Return a check of the answer, which is True if the kernel that computes nothing was chosen."""
@@ -41,10 +36,6 @@ class Dispatch:
         with idle_kernels(backend):
             chosen = mha.explain(call).kernel == "idle"
         return Work(call, lambda _: chosen, mode=lambda: idle_kernels(backend))
-
-    def plain(self) -> Work:
-        """Return a call of a function that does nothing."""
-        return Work(lambda: True, lambda answer: answer)
 
     def call(self, backend: str) -> Callable[[], Any]:
         """Return a call of the operation on a backend."""

@@ -124,7 +124,7 @@ def _count(backends: list[str], words: list[str], *, as_json: bool) -> int:
         names, notes = bench.usable(backends)
         found = instructions.run(names, cases, lambda line: typer.echo(line, err=True))
     if as_json:
-        typer.echo(json.dumps(instructions.record(found), indent=2))
+        typer.echo(json.dumps(instructions.record(found, [*notes, *skipped]), indent=2))
     else:
         instructions.show(found)
         for line in (*notes, *skipped):

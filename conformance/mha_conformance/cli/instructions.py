@@ -12,7 +12,7 @@ from mha_core import MhaError
 from mha_core.cli.tables import SafeConsole, table
 
 from ..bench.cases import chosen
-from ..bench.instructions.callgrind import L1_MISS, LAST_MISS
+from ..bench.instructions.callgrind import L1_MISS, LAST_MISS, missing
 from ..bench.instructions.cases import COUNTED
 from ..bench.instructions.count import CannotCount, Count, counts
 from ..bench.machine import versions
@@ -37,21 +37,23 @@ def cases(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def run(backends: Sequence[str], cases: Sequence[str], watch: Callable[[str], None] = lambda _: None) -> Counts:
-    """Count cases on each backend, one after another. Raises MhaError."""
+    """Count cases on each backend, one after another. Raises MhaError where nothing can be counted."""
+    if why := missing():
+        raise MhaError(why)
     found = {}
     for name in backends:
         watch(f"counting {len(cases)} cases on {name}")
         try:
             found[name] = counts(name, cases)
-        except CannotCount as error:
-            raise MhaError(str(error)) from error
+        except CannotCount as error:  # of this backend alone
+            found[name] = dict.fromkeys(cases, Count(wrong=str(error)))
     return found
 
 
-def record(found: Counts) -> dict[str, Any]:
-    """Return the counts for JSON, with the versions of the libraries."""
+def record(found: Counts, notes: Sequence[str]) -> dict[str, Any]:
+    """Return the counts for JSON, with what was skipped and the versions of the libraries."""
     rows = [{"case": case, "backend": name, **asdict(count)} for name, row in found.items() for case, count in row.items()]
-    return {"rows": rows, "versions": versions()}
+    return {"rows": rows, "notes": list(notes), "versions": versions()}
 
 
 def show(found: Counts) -> None:
@@ -72,8 +74,7 @@ def _cell(count: Count) -> Text:
 
 def _explained() -> Iterator[Text]:
     yield Text(
-        "counted by callgrind on one thread of a processor with AVX2, whatever this machine has; every answer was checked",
-        style="dim",
+        "counted by callgrind on one thread of valgrind's processor, which has AVX2; every answer was checked", style="dim"
     )
     yield Text(
         f"cycles: instructions, {L1_MISS} for each miss of the first cache, {LAST_MISS} for each of the last", style="dim"

@@ -111,7 +111,7 @@ def test_the_worst_since_a_date_are_those_of_the_date_that_the_reader_picks(open
     script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))"
     opened.execute_script(script, dates, "2026-01-12")
     assert worst(opened) == []
-    assert opened.find_element(By.ID, "ci-2core--since").text == "No line rose by more than its limit."
+    assert opened.find_element(By.ID, "ci-2core--since").text == "No line rose by more than its tolerance."
 
 
 def test_links_of_the_table_lead_to_the_plots(opened):

@@ -1,13 +1,15 @@
 """Lasting changes of a line: what counts as one, and when a line cannot be judged."""
 
+import json
 from dataclasses import replace
 
 import pytest
-from sample_history import COST, LAST, MEMORY, SLOWER, TIME, line, measured, only, steady
+from project import ROOT
+from sample_history import SLOWER, TIME, line, measured, only, steady
 
-from tracking.changes import RULES, TIMES, counts, judged, latest
+from tracking.changes import RULES, TIMES, beyond_rule, judged, latest
 
-LIMIT = TIMES.limit
+LIMIT = TIMES.tolerance
 
 
 def changes(series, machine):
@@ -93,6 +95,15 @@ def test_no_bytes_after_no_bytes_is_no_change(small):
     assert change.factor is None and change.worse
 
 
+def test_memory_is_compared_whatever_the_processor(small):
+    benchmark = replace(line_of(small, [1.0] * 4 + [2.0] * 4), unit="bytes")
+    machine = replace(only(small), processors=("a", "", "b", "", "", "c", "", "d"))
+    series = replace(machine.series[0], benchmark=benchmark, values=(15e6,) * 4 + (63e6,) * 4)
+    (change,) = changes(series, machine)
+    assert (change.bad, change.factor) == (machine.commits[4], pytest.approx(4.2))
+    assert latest(series, machine).factor == 1.0
+
+
 def line_of(project, values):
     """Write the values, and return the benchmark of their line."""
     measured(project, values)
@@ -110,12 +121,36 @@ def test_the_newest_commit_is_compared_with_the_value_before_on_its_processor(sm
     measured(small, [1.0, 3.0, 1.04])
     machine = replace(only(small), processors=("a", "b", "a"))
     change = latest(machine.series[0], machine)
-    assert (change.before, change.after, change.suspects) == (1.0, 1.04, 2) and not counts(change)
-    assert counts(replace(change, after=1.06))
+    assert (change.before, change.after, change.suspects) == (1.0, 1.04, 2) and not beyond_rule(change)
+    assert beyond_rule(replace(change, after=1.06))
     behind = replace(machine.series[0], values=(1.0, 3.0, None))
     assert latest(behind, machine) is None
 
 
-def test_rules_are_of_the_units_that_the_benchmarks_have(machine):
-    assert set(RULES) == {"instructions", "cycles", "bytes"}
-    assert {each.benchmark.name for each in machine.series} == {TIME, COST, MEMORY} and TIMES.enough < LAST
+@pytest.mark.parametrize(
+    ("values", "factors"),
+    [
+        ([1000.0, 1100.0, 1200.0, 1300.0, 1400.0, 1500.0], [1.1, 1.091, 1.083, 1.077, 1.071]),
+        ([1000.0 + 9 * at for at in range(8)], [1.018]),
+    ],
+    ids=["steps at every commit", "a slow rise"],
+)
+def test_every_step_of_counts_is_real_and_a_slow_rise_is_found(small, values, factors):
+    benchmark = replace(line_of(small, values), unit="instructions")
+    machine = only(small)
+    found = changes(replace(machine.series[0], benchmark=benchmark), machine)
+    assert [change.factor for change in found][: len(factors)] == pytest.approx(factors, abs=5e-3)
+
+
+def test_counts_with_other_libraries_are_not_compared(small):
+    for commit, version in zip(small.hashes, ("2.4.6", "2.5.0"), strict=False):
+        small.measure(commit, TIME, {("numpy", "case"): 1.0}, machine="callgrind")
+        small.facts(commit, {"versions": {"numpy": version, "valgrind": "3.19.0"}}, machine="callgrind")
+    machine = only(small)
+    assert machine.processors == tuple(f"cpu of callgrind, valgrind 3.19.0, numpy {version}" for version in ("2.4.6", "2.5.0"))
+    assert latest(machine.series[0], machine) is None
+
+
+def test_rules_are_of_the_units_that_the_benchmarks_have():
+    known = json.loads((ROOT / "asv_benches" / "results" / "benchmarks.json").read_text(encoding="utf-8"))
+    assert RULES.keys() <= {each["unit"] for each in known.values() if isinstance(each, dict)}

@@ -10,7 +10,7 @@ from project_clone import Clone, only_cases
 from tracking import counting, series
 from tracking.project import changed_code, next_missing
 
-GAPLESS = 20
+GAPLESS = 19
 """Number of commits up to the newest counted one that are all counted."""
 AHEAD = 15
 """Greatest number of commits that changed code since the newest counted one."""
@@ -71,6 +71,19 @@ def test_the_newest_commits_are_counted_first_and_then_the_widest_gaps(monkeypat
     assert order[:4] == ["j", "i", "a", "e"]
     assert sorted(order) == line
     assert next_missing([], set()) is None
+
+
+def test_a_merge_that_changes_code_is_one_commit_of_the_history(small):
+    small.git("checkout", "--quiet", "-b", "side")
+    for text in ("one\n", "two\n"):
+        (small.root / "mha_core").mkdir(exist_ok=True)
+        (small.root / "mha_core" / "a.py").write_text(text, encoding="utf-8")
+        small.git("add", "mha_core")
+        small.commit("aside")
+    small.git("checkout", "--quiet", "main")
+    small.commit("without code")
+    small.git("merge", "--quiet", "--no-ff", "--message=merge", "side", day=12)
+    assert changed_code(root=small.root) == [small.git("rev-parse", "HEAD")]
 
 
 def test_the_newest_counted_commit_is_near_head():

@@ -27,13 +27,17 @@ def test_the_commit_is_found_in_few_counts(monkeypatch, place):
 
 
 def test_a_line_whose_ends_are_alike_has_nothing_to_find(monkeypatch):
-    line = line_of(monkeypatch, [Count(1000, 0), Count(2000, 0), Count(1019, 0)])
-    with pytest.raises(Refused, match=r"runs 1,000 instructions at 00000000 and 1,019 at 00000002: no more than 2\.0% apart"):
+    line = line_of(monkeypatch, [Count(1000, 0), Count(2000, 0), Count(1009, 0)])
+    with pytest.raises(Refused, match=r"runs 1,000 instructions at 00000000 and 1,009 at 00000002: no more than 1\.0% apart"):
         find.find(line, "numpy", CASE)
 
 
-def test_a_commit_that_cannot_be_counted_is_named(monkeypatch):
-    line = line_of(monkeypatch, [Count(1000, 0), Count(wrong="its process died"), Count(1100, 0)])
+def test_a_commit_that_cannot_be_counted_is_left_out_and_an_end_is_named(monkeypatch):
+    died = Count(wrong="its process died")
+    line = line_of(monkeypatch, [Count(1000, 0), Count(1000, 0), died, died, Count(1100, 0), Count(1100, 0)])
+    found = find.find(line, "numpy", CASE)
+    assert (found.good, found.bad) == (line[1], line[4])
+    line = line_of(monkeypatch, [Count(1000, 0), died])
     with pytest.raises(Refused, match=f"00000001 cannot be counted on numpy in '{CASE}': its process died"):
         find.find(line, "numpy", CASE)
 

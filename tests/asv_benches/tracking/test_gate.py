@@ -7,14 +7,14 @@ from mha_conformance.bench.instructions.count import Count
 from tracking import gate
 from tracking.gate import Cell, Verdict
 from tracking.grown import Growth
-from tracking.project import Refused
+from tracking.project import Refused, full
 
 MAIN, TINY = "attention 1x2x256x64", "tiny call 1x1x8x8"
 
 
-def cell(before, after, case=MAIN, backend="numpy", accepted=""):
+def cell(before, after, case=MAIN, backend="numpy", reason="", accepted=1.0):
     counts = (Count(n, 2 * n) if isinstance(n, int) else n for n in (before, after))
-    return Cell(backend, case, *counts, accepted)
+    return Cell(backend, case, *counts, reason, accepted)
 
 
 WRONG, LACKING = Count(wrong="AssertionError: out is off"), Count(wrong="no gelu", skipped=True)
@@ -28,11 +28,13 @@ WRONG, LACKING = Count(wrong="AssertionError: out is off"), Count(wrong="no gelu
         (cell(10_000, 10_099, TINY), Verdict.AS_FAST),
         (cell(10_000, 10_101, TINY), Verdict.SLOWER),
         (cell(10_000, 5_000), Verdict.AS_FAST),
-        (cell(10_000, 20_000, accepted="it is right now"), Verdict.AS_FAST),
+        (cell(10_000, 11_000, reason="it is right now", accepted=1.1), Verdict.AS_FAST),
+        (cell(10_000, 11_001, reason="it is right now", accepted=1.1), Verdict.SLOWER),
         (cell(10_000, WRONG), Verdict.NOT_MEASURED),
         (cell(WRONG, 10_000), Verdict.NOT_MEASURED),
         (cell(LACKING, LACKING), Verdict.AS_FAST),
-        (cell(LACKING, 10_000), Verdict.NOT_MEASURED),
+        (cell(LACKING, 10_000), Verdict.AS_FAST),
+        (cell(10_000, LACKING), Verdict.NOT_MEASURED),
     ],
 )
 def test_a_cell_is_slower_beyond_the_limit_of_its_case(one, verdict):
@@ -61,26 +63,39 @@ def test_markdown_has_a_table_for_each_backend_with_what_changed():
         cell(10_000, 10_500),
         cell(10_000, 10_001, TINY),
         cell(10_000, 10_000, backend="torch"),
-        cell(10_000, 20_000, TINY, "torch", accepted="the answer is right now"),
+        cell(10_000, 20_000, TINY, "torch", reason="the answer is right now", accepted=2.5),
     ]
     functions = {("numpy", MAIN): [Growth("f", 1, 501, "instructions")]}
     text = gate.markdown("a" * 40, "b" * 40, table, functions)
     assert text.startswith("Instructions of a call at bbbbbbbb, against aaaaaaaa: **slower**.\n\n### numpy\n")
     assert "| attention 1x2x256x64 | 10,000 | 10,500 | +5.00% | +5.00% |" in text
-    assert "1 of 2 cases is" not in text and "1 of 2 cases are within their limits." in text
+    assert text.count("1 of 2 cases are within their tolerance.") == 2
     assert "  +500 instructions in f (1 to 501)" in text
     assert "slower on purpose: torch, tiny call 1x1x8x8: +100.00%, because the answer is right now" in text
+    assert gate.markdown("a" * 40, "b" * 40, [], {}) == "No code changed between aaaaaaaa and bbbbbbbb.\n"
 
 
 def test_a_slowdown_on_purpose_is_accepted_from_its_commit_on(small, tmp_path, monkeypatch):
     monkeypatch.setattr(gate, "git", lambda *words: small.git(*words))
+    monkeypatch.setattr(gate, "full", lambda revision: full(revision, small.root))
     path = tmp_path / "accepted.toml"
-    entry = 'after = "{after}"\nbackend = "numpy"\ncase = "a case"\nreason = "it is right now"\n'
-    path.write_text("[[slower]]\n" + entry.format(after=small.hashes[3]), encoding="utf-8")
-    for base, reasons in ((2, 1), (3, 1), (4, 0)):
-        assert len(gate.accepted(small.hashes[base], path)) == reasons
+
+    def accepted(base, entry):
+        path.write_text(f"[[slower]]\n{entry}", encoding="utf-8")
+        return gate.accepted(base, path)
+
+    entry = 'after = "{after}"\nbackend = "numpy"\ncase = "{case}"\nto = 1.05\nreason = "it is right now"\n'
+    for base, there in ((2, True), (3, True), (4, False)):
+        found = accepted(small.hashes[base], entry.format(after=small.hashes[3], case=TINY))
+        assert found == ({("numpy", TINY): ("it is right now", 1.05)} if there else {})
+    with pytest.raises(Refused, match=r"accepted\.toml: no case is named 'a case'; the cases are: import"):
+        accepted(small.hashes[2], entry.format(after=small.hashes[3], case="a case"))
+    with pytest.raises(Refused, match=r"accepted\.toml: no commit is named '0000'"):
+        accepted(small.hashes[2], entry.format(after="0000", case=TINY))
+    with pytest.raises(Refused, match=r"accepted\.toml: .*line 2"):
+        accepted(small.hashes[2], "after =\n")
     path.write_text('[[slower]]\nbackend = "numpy"\n', encoding="utf-8")
-    with pytest.raises(Refused, match=r"an entry of accepted\.toml lacks after, case, reason"):
+    with pytest.raises(Refused, match=r"an entry of accepted\.toml lacks after, case, reason, to"):
         gate.accepted(small.hashes[2], path)
     assert gate.accepted(small.hashes[2], tmp_path / "none.toml") == {}
 
@@ -107,15 +122,16 @@ def test_one_more_call_in_dispatch_is_slower_and_a_comment_is_not(clone, tmp_pat
 
 
 @pytest.mark.asv
-def test_without_a_base_the_newest_counted_commit_is_compared_with(clone):
+def test_without_a_base_the_newest_counted_commit_is_compared_with(clone, tmp_path):
     only_cases(clone, "dispatch of gelu")
     done = clone.run("gate", "--backend", "numpy", status=1)
     assert "no commit was counted on numpy" in done.stderr
     clone.run("history", "--commit", "--backend", "numpy", status=0)
     (clone.root / "NOTES").write_text("a document\n", encoding="utf-8")
     clone.commit("a document")
-    done = clone.run("gate", "--backend", "numpy", status=Verdict.AS_FAST)
-    assert "no code changed between" in done.stderr
+    report = tmp_path / "report.md"
+    done = clone.run("gate", "--backend", "numpy", "--markdown", report, status=Verdict.AS_FAST)
+    assert "no code changed between" in done.stderr and "No code changed" in report.read_text(encoding="utf-8")
 
 
 @pytest.mark.asv

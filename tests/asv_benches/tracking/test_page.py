@@ -254,7 +254,7 @@ def test_each_backend_has_its_verdict(text):
 
 def test_the_newest_commit_is_compared_with_the_one_before(small):
     measured(small, [1.0, 1.0, 1.0])
-    assert "None of 1 lines changed by more than its limit." in Elements(page.rendered(series.read(small.config))).text
+    assert "None of 1 lines changed by more than its tolerance." in Elements(page.rendered(series.read(small.config))).text
     small.measure(small.hashes[3], TIME, {("numpy", "case"): 1.2})
     words = Elements(page.rendered(series.read(small.config))).text
     newest = words.partition("The newest commit against the one before")[2].partition("Worst since")[0]

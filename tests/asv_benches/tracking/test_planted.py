@@ -1,4 +1,4 @@
-"""The gate on twenty commits in turn: ten are slower, and are found in the right case and backend; of the others none is."""
+"""The gate's verdict on twenty counted commits: ten are slower, and are found in the right case and backend; no other is."""
 
 import pytest
 from asv.results import iter_results_for_machine
@@ -80,6 +80,6 @@ def table(measured):
 
 def slower_than(before, after, name):
     backend, case = name
-    if before != before or after != after:  # cupy, which is not here
+    if backend == "cupy":  # not here
         return False
     return gate.Cell(backend, case, Count(int(before), 0), Count(int(after), 0)).slower

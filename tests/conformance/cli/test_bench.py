@@ -17,8 +17,7 @@ from command import run
 
 from mha_conformance.bench import limits, machine, texts
 from mha_conformance.bench.attention import Attention
-from mha_conformance.bench.instructions import callgrind
-from mha_conformance.bench.instructions.count import Count
+from mha_conformance.bench.instructions.count import CannotCount, Count
 from mha_conformance.bench.limits import COPY, MATRIX
 from mha_conformance.bench.rounds import QUICK
 from mha_conformance.bench.worker import Worker, WorkerFailed
@@ -292,7 +291,7 @@ def test_instructions_are_shown_with_what_they_are_and_in_json_with_the_versions
         "wrong": "",
         "skipped": False,
     }
-    assert found["rows"] == [row] and "numpy" in found["versions"]
+    assert found["rows"] == [row] and found["notes"] == [] and "numpy" in found["versions"]
 
 
 def test_a_wrong_answer_is_an_error_and_a_missing_operation_is_not(monkeypatch):
@@ -300,13 +299,20 @@ def test_a_wrong_answer_is_an_error_and_a_missing_operation_is_not(monkeypatch):
     counted(monkeypatch, Count(wrong="AssertionError: off"))
     done = mha(*words)
     assert done.exit_code == 1 and "tiny call 1x1x8x8, numpy: AssertionError: off" in done.stdout
+    monkeypatch.setattr(instructions, "counts", failing)
+    done = mha(*words)
+    assert done.exit_code == 1 and "tiny call 1x1x8x8, numpy: it ended with status 3" in done.stdout
     counted(monkeypatch, Count(wrong="no gelu", skipped=True))
     done = mha(*words)
     assert done.exit_code == 0 and "no gelu" not in done.stdout
 
 
+def failing(backend, cases):
+    raise CannotCount("it ended with status 3")
+
+
 def test_what_cannot_be_counted_is_said(monkeypatch):
-    monkeypatch.setattr(callgrind, "missing", lambda: "valgrind is not installed")
+    monkeypatch.setattr(instructions, "missing", lambda: "valgrind is not installed")
     done = mha("--instructions", "--backend", "numpy", "--case", "tiny")
     assert done.exit_code == 1 and "error: valgrind is not installed" in done.stderr
     monkeypatch.setattr(texts, "SENTENCES", Path("no checkout"))

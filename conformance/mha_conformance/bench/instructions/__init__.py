@@ -1,4 +1,4 @@
 """Instructions of a call, counted by callgrind: figures that neither a busy machine nor another processor changes.
 
-valgrind runs a program on a processor of its own making, which has AVX2 whatever the machine has.
+valgrind runs a program on a processor of its own making: the same on every machine that has AVX2.
 """

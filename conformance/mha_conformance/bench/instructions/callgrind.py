@@ -31,6 +31,9 @@ def missing() -> str:
     """Return why instructions cannot be counted here; "" if they can."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"instructions are counted on Linux on x86-64 only; this is {platform.system()} on {platform.machine()}"
+    cpu = Path("/proc/cpuinfo")
+    if cpu.exists() and "avx2" not in cpu.read_text(encoding="utf-8").split():
+        return "instructions are counted on a machine with AVX2, which this one lacks: its counts would be others"
     if not all(map(shutil.which, ("valgrind", "setarch"))):
         return "instructions are counted by valgrind, which is not installed; on Debian: apt install valgrind"
     return ""
@@ -92,7 +95,7 @@ def dumps(folder: Path) -> Iterator[tuple[str, Path]]:
 def figures(path: Path) -> tuple[int, int]:
     """Return the instructions and the estimated cycles of a dump that was made with caches.
 
-    The file's `totals` are not used: with caches they have each vector load and store wrong (valgrind 3.19).
+    `totals` is not used: with simulated caches it counts vector loads and stores wrongly (valgrind 3.19).
     """
     text = path.read_text(encoding="utf-8")
     names, numbers = (re.search(rf"^{word}: (.*)$", text, re.MULTILINE) for word in ("events", "summary"))

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..attention import Attention, Packed
-from ..cases import Problem
 from ..dispatch import OPERATIONS, Dispatch
 from ..gradients import AttentionStep
 from ..layer import Layer, MultiHead
@@ -24,19 +23,31 @@ from ..texts import Texts
 from ..timing import Work, loaded
 
 
+class Countable(Protocol):
+    """A problem of which instructions are counted."""
+
+    def judge(self) -> Callable[[Any], None]:
+        """Return a function that raises AssertionError for a wrong answer."""
+        ...
+
+    def ours(self, backend: str) -> Work:
+        """Return the computation by mha_core on a backend."""
+        ...
+
+
 @dataclass(frozen=True)
 class Counted:
     """A problem, and how many calls of it are made."""
 
-    problem: Problem
+    problem: Countable
     warm: int = 2
     """Number of calls before those that are counted. Python 3.11 specialises its bytecode in the first calls."""
     calls: int = 1
     """Number of calls that are counted."""
     processes: int = 1
-    """Number of processes, whose median counts: where objects lie in memory changes mere dispatch by 0.2%, rarely by 1%."""
-    limit: float = 0.02
-    """Greatest relative change of the instructions that is no change."""
+    """Number of processes; the median is used. Where objects lie in memory changes mere dispatch by 0.2%, rarely by 1%."""
+    tolerance: float = 0.02
+    """Greatest relative difference that counts as none."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +100,8 @@ class OneLayer(Texts):
 class FirstUse:
     """The import of mha_core and the first use of a backend, in a process that has imported the backend's library."""
 
-    limit = None
-
-    def small(self) -> FirstUse:
-        """Return this problem."""
-        return self
-
     def judge(self) -> Callable[[Any], None]:
-        """Return a check of the name of the backend that was loaded."""
+        """Return a check that the backend was loaded."""
 
         def check(answer: Any) -> None:
             assert answer is True, "the backend was not loaded"
@@ -113,10 +118,6 @@ class FirstUse:
 
         return Work(call, lambda answer: answer)
 
-    def plain(self) -> Work:
-        """Return the import of NumPy, which is there already."""
-        return Work(lambda: True, lambda answer: answer)
-
 
 LENGTHS = (8, 61, 16, 40, 24, 55, 32, 48)
 
@@ -129,13 +130,13 @@ COUNTED: Mapping[str, Counted] = {
     "grouped queries 1x8x128x32 of 2 heads, causal": Counted(Attention(1, 8, 128, 32, kv_heads=2, causal=True)),
     "packed, 8 lengths of 8 to 61, 4 heads x 64": Counted(Packed(LENGTHS, 4, 64)),
     "decode 1x8x1x64, 1024 keys": Counted(Attention(1, 8, 1, 64, keys=1024), warm=10, calls=2),
-    "tiny call 1x1x8x8": Counted(Attention(1, 1, 8, 8), warm=100, calls=20, processes=3, limit=0.01),
+    "tiny call 1x1x8x8": Counted(Attention(1, 1, 8, 8), warm=100, calls=20, processes=3, tolerance=0.01),
     "attention and gradients 1x2x128x64, causal": Counted(AttentionStep(1, 2, 128, 64, causal=True)),
     "multi-head 2x32x128": Counted(MultiHead(2, 32, 128, 8)),
     "encoder layer 2x32x128": Counted(SmallLayer(2, 32, 128)),
     "text encoder of one layer, 2 real sentences": Counted(OneLayer(), warm=1),
     **{
-        f"dispatch of {operation}": Counted(Dispatch(operation), warm=100, calls=100, processes=3, limit=0.006)
+        f"dispatch of {operation}": Counted(Dispatch(operation), warm=100, calls=100, processes=3, tolerance=0.006)
         for operation in OPERATIONS
     },
 }

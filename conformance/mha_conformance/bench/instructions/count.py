@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from . import callgrind
 from .cases import COUNTED
@@ -40,7 +41,7 @@ class Count:
     wrong: str = ""
     """Why there are no figures; the answer was wrong, or the call failed."""
     skipped: bool = False
-    """True if what is measured lacks the operation."""
+    """True if the measured mha_core lacks the operation."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def counts(
     Parameters
     ----------
     path
-        Folders that come first on Python's path: a commit, or plugins.
+        Folders that come before the others on Python's path, but for that of the cases: a commit, or plugins.
     folder
         An empty folder for callgrind's files; by default a temporary one.
     caches
@@ -88,15 +89,21 @@ def functions(backend: str, cases: Sequence[str], path: Iterable[Path], folder: 
     """
     found = counts(backend, cases, path, folder, caches=False)
     right = [case for case in cases if not found[case].wrong]
+    native: dict[str, Path] = {}
+    for name, file in callgrind.dumps(folder):
+        native.setdefault(name, file)  # of the first process, as at any other commit
+    for case in right:
+        (folder / answer_file(case)).unlink()
     _run("trace", backend, right, path, folder)
-    native = dict(callgrind.dumps(folder))
     shares = {}
     for case in right:
-        good, python = pickle.loads((folder / answer_file(case)).read_bytes())
+        good, python = _outcome(folder, case)
+        if not good:
+            raise CannotCount(f"the Python functions of {case} on {backend} cannot be traced: {python}")
         calls = COUNTED[case].calls
         nothing, counted = (callgrind.functions(native[f"{what} of {case}"]) for what in ("nothing", "calls"))
         once = {name: round(count / calls) for name, count in (counted - nothing).items()}
-        shares[case] = Functions(once, python if good else {})
+        shares[case] = Functions(once, python)
     return shares
 
 
@@ -104,7 +111,8 @@ def _run(what: str, backend: str, cases: Sequence[str], path: Iterable[Path], fo
     """Run the worker in a folder. Its name is not an argument: other letters have another hash, and another place in a dict."""
     asked = {"what": what, "backend": backend, "cases": list(cases), "libraries": libraries(backend)}
     environment = {name: os.environ[name] for name in KEPT if name in os.environ} | FIXED
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[3]), *map(str, path)])
+    folders = [str(Path(__file__).parents[3]), *map(str, path), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     program = [sys.executable, "-P", "-m", f"{__package__}.worker", json.dumps(asked)]
     done = subprocess.run([*prefix, *program], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -119,9 +127,14 @@ def libraries(backend: str) -> list[str]:
     return sorted({name.split(":")[0].split(".")[0] for name in types if isinstance(name, str)})
 
 
-def _count(case: str, figures: Mapping[str, Sequence[tuple[int, int]]], folder: Path) -> Count:
+def _outcome(folder: Path, case: str) -> tuple[bool | None, Any]:
+    """Return what the worker wrote of a case."""
     file = folder / answer_file(case)
-    good, words = pickle.loads(file.read_bytes()) if file.exists() else (False, "its process died")
+    return pickle.loads(file.read_bytes()) if file.exists() else (False, "its process died")
+
+
+def _count(case: str, figures: Mapping[str, Sequence[tuple[int, int]]], folder: Path) -> Count:
+    good, words = _outcome(folder, case)
     if not good:
         return Count(wrong=words, skipped=good is None)
     calls = COUNTED[case].calls

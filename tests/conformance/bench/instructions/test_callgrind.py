@@ -3,6 +3,7 @@
 import platform
 import shutil
 import sys
+from pathlib import Path
 
 from mha_conformance.bench.instructions import callgrind
 
@@ -70,6 +71,8 @@ def test_a_function_has_its_own_instructions_and_not_those_of_what_it_calls(tmp_
 def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "apt install valgrind" in callgrind.missing()
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: "flags : sse4_2 avx")
+    assert "on a machine with AVX2" in callgrind.missing()
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     assert "on Linux on x86-64 only" in callgrind.missing() and "arm64" in callgrind.missing()
 
