@@ -21,6 +21,7 @@ from mha_conformance.bench.instructions.cases import COUNTED
 from mha_conformance.bench.instructions.count import CannotCount
 
 from . import changes, counting, find, gate, grown, measure, page, seconds, series
+from .compiled import NATIVE
 from .project import (
     BUILD,
     HERE,
@@ -41,7 +42,11 @@ log = Console(stderr=True, soft_wrap=True, highlight=False)
 
 Backends = Annotated[
     list[str] | None,
-    typer.Option("--backend", metavar="NAME", help="Only this backend, instead of all that are ready; repeatable."),
+    typer.Option(
+        "--backend",
+        metavar="NAME",
+        help="Only this backend, instead of all that are ready; NAME+native counts with the compiled plugin; repeatable.",
+    ),
 ]
 Benchmark = Annotated[
     str, typer.Option(metavar="WORD", help="Only benchmarks whose name contains WORD, such as one_thread.Time.")
@@ -86,7 +91,7 @@ def _failing_clearly() -> Iterator[None]:
 def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Choice:
     there = list(measure.ready())
     for name in backends or []:
-        if name not in there:
+        if name.removesuffix(NATIVE) not in there:
             raise typer.BadParameter(f"{name!r} is not ready; expected one of {', '.join(there)}", param_hint="--backend")
     if not there:
         raise typer.BadParameter("no backend is ready; run mha backends to see why", param_hint="--backend")
@@ -186,6 +191,7 @@ def gate_between(
     """Check whether HEAD is slower than BASE, by backend and case. Exit codes: 0 no, 1 yes, 3 not everything was measured."""
     with _failing_clearly():
         choice = _choice(backend, seconds.BENCHMARK, case)
+        cases = [] if in_seconds else _cases(case)
         if in_seconds and markdown:
             raise typer.BadParameter("it is written of instructions, not with --seconds", param_hint="--markdown")
         after = _commit(head)
@@ -200,7 +206,7 @@ def gate_between(
             seconds.show(times, choice, factor)
             raise typer.Exit(seconds.verdict(times, choice, factor))
         try:
-            table = [] if same_code(before, after) else gate.compare(before, after, choice.backends, _cases(case))
+            table = [] if same_code(before, after) else gate.compare(before, after, choice.backends, cases)
             functions = gate.grown(before, after, table)
         except CannotCount as error:
             log.print("[red]error:[/red]", escape(str(error)))

@@ -28,6 +28,7 @@ from mha_conformance.bench.instructions import callgrind
 from mha_conformance.bench.instructions.cases import COUNTED
 from mha_conformance.bench.instructions.count import CannotCount, Count, counts
 
+from .compiled import NATIVE, NotInstalled, plugin
 from .measure import libraries
 from .project import BUILD, Refused, changed_code, check_whole, configuration, next_missing, write_facts
 from .series import cells
@@ -47,19 +48,21 @@ Table = Mapping[str, Mapping[str, Count]]
 """Counts by backend and case."""
 
 
-class NotInstalled(CannotCount):
-    """A commit cannot be installed; the message says why."""
-
-
 def counted(commit: str, backends: Sequence[str], cases: Sequence[str] = tuple(COUNTED)) -> dict[str, dict[str, Count]]:
-    """Count the instructions of cases at a commit, a backend on each core. Raises CannotCount and asv's UserError."""
+    """Count the instructions of cases at a commit, a backend on each core.
+
+    A backend whose name ends in NATIVE is counted with the compiled plugin. Raises CannotCount, and asv's UserError.
+    """
     if why := callgrind.missing():
         raise CannotCount(why)
     source = installed(commit)
+    native = plugin(commit) if any(name.endswith(NATIVE) for name in backends) else None
 
-    def of(backend: str) -> dict[str, Count]:
-        with workplace(backend, source) as folder:
-            return counts(backend, cases, [folder / "source"], folder)
+    def of(name: str) -> dict[str, Count]:
+        backend = name.removesuffix(NATIVE)
+        with workplace(name, source) as folder:
+            plugins = [native] if native is not None and name != backend else []
+            return counts(backend, cases, [folder / "source", *plugins], folder)
 
     # each thread keeps to one core, which the programs that it starts inherit
     cores = list(os.sched_getaffinity(0))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from mha_conformance.bench.instructions.cases import COUNTED
 
 from .changes import RULES
-from .counting import NotInstalled, counted
+from .compiled import NotInstalled
+from .counting import counted
 from .project import Refused
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mha_conformance.bench.instructions.count import Functions, functions
 
+from .compiled import NATIVE, plugin
 from .counting import installed, workplace
 
 MOST = 8
@@ -30,8 +31,9 @@ def growths(base: str, head: str, backend: str, cases: Sequence[str]) -> dict[st
     """Return the functions of each case with the greatest changes, compiled ones first. Raises CannotCount and UserError."""
     sides = []
     for commit in (base, head):
+        plugins = [plugin(commit)] if backend.endswith(NATIVE) else []
         with workplace(backend, installed(commit)) as folder:
-            sides.append(functions(backend, cases, [folder / "source"], folder))
+            sides.append(functions(backend.removesuffix(NATIVE), cases, [folder / "source", *plugins], folder))
     before, after = sides
     return {case: between(before[case], after[case]) for case in cases if case in before and case in after}
 

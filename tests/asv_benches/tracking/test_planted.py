@@ -14,14 +14,14 @@ PUBLIC, LAST_LINE = ATTEND
 OPERATION = ("mha_core/ops/operation.py", "        key = self.key(arguments, options)\n")
 RECORD = ("mha_core/ops/attend.py", "        return run(fill(query, key, value, sink=sink))\n")
 TILES = ("backends/mha_numpy/attention/kernel.py", "    few_pairs = prepare(p)\n")
-FEW = ("backends/mha_numpy/attention/few_pairs.py", "        s = _matmul(_multiply(query, scale).reshape(grouped), key.mT)\n")
+FEW = ("backends/mha_numpy/attention/few_pairs.py", "def prepare(p: AttentionProblem)")
 SDPA = ("backends/mha_torch/sdpa.py", "        if query.is_contiguous() and key.is_contiguous() and value.is_contiguous():\n")
 
 SLOWER = {
     "numpy: a product of 48 queries more": (*TILES, "    p.query[..., :48, :] @ p.key.mT\n", {("numpy", MAIN)}),
     "numpy: exponentials of the keys": (*TILES, "    np.exp(p.key), np.exp(p.key)\n", {("numpy", MAIN)}),
-    "numpy: a copy of the keys": (*FEW, "        key = key.copy()\n", {("numpy", DECODE)}),
-    "numpy: a copy of the values": (*FEW, "        value = value.copy()\n", {("numpy", DECODE)}),
+    "numpy: a copy of the keys": (*TILES, "    p.key.copy()\n", {("numpy", DECODE)}),
+    "numpy: a copy of the values": (*TILES, "    p.value.copy()\n", {("numpy", DECODE)}),
     "torch: a product of 48 queries more": (*SDPA, "        query[..., :48, :] @ key.mT\n", {("torch", MAIN)}),
     "torch: a copy of the keys": (*SDPA, "        key = key.clone()\n", {("torch", DECODE)}),
     "torch: a copy of both": (*SDPA, "        key, value = key.clone(), value.clone()\n", {("torch", DECODE)}),
@@ -29,14 +29,17 @@ SLOWER = {
     "one call more in every operation": (*OPERATION, "        (lambda: None)()\n", "dispatch"),
     "one call more before the kernel": (*RECORD, "        (lambda: None)()\n", "dispatch"),
 }
-"""Path, line, what is planted before it, and the cells that must be slower; "dispatch": that case on both backends."""
+"""Path, line, what is planted before it, and the cells that must be slower; "dispatch": that case on both backends.
+
+Other cases of the backend run the planted line too, and may be slower; those of the other backend must not be.
+"""
 
 AS_FAST = {
     "a comment in the public function": (PUBLIC, LAST_LINE, "    # as it is\n"),
     "a comment in every operation": (*OPERATION, "        # as it is\n"),
     "a comment before the kernel": (*RECORD, "        # as it is\n"),
     "a comment in NumPy's tiles": (*TILES, "    # as it is\n"),
-    "a comment in NumPy's few pairs": (*FEW, "        # as it is\n"),
+    "a comment in NumPy's few pairs": (*FEW, "# as it is\n"),
     "a comment in torch's kernel": (*SDPA, "        # as it is\n"),
     "a function that nobody calls": (PUBLIC, "\n@shows_options\ndef scaled", "\ndef _unused() -> None:\n    return None\n\n"),
     "a constant in torch's kernel": ("backends/mha_torch/sdpa.py", "\ndef supports(", "\n_UNUSED = 12345\n\n"),
@@ -60,7 +63,7 @@ def test_ten_slower_commits_are_found_and_no_other(clone):
     wrong = []
     for commit, (subject, cells_of) in expected.items():
         flagged = {name for name, after in counts[commit].items() if slower_than(counts[base][name], after, name)}
-        missed, extra = cells_of - flagged, flagged - cells_of - {(name, DISPATCH) for name, _ in cells_of}
+        missed, extra = cells_of - flagged, {cell for cell in flagged if cell[0] not in dict(cells_of)}
         wrong += [f"{subject}: missed {missed}, and also {extra}"] if missed or extra else []
     assert not wrong, "\n".join(wrong)
 

@@ -82,7 +82,10 @@ def test_a_fault_of_one_rank_is_heard_by_the_others():
 
 
 def test_a_rank_that_stalls_makes_the_others_raise_within_the_timeout():
-    assert mpi(2, STALLS) == "rank 1 waited 2 s for messages from rank 0\n"
+    done = run(
+        [MPIEXEC, "-n", "2", sys.executable, "-c", START + STALLS], **ALONE
+    )  # which may complain of ranks that just leave
+    assert done.stdout.startswith("rank 1 waited 2 s for messages from rank 0\n"), done
 
 
 @pytest.mark.parametrize("when", ["before", "within"])
