@@ -8,7 +8,7 @@ from mha_conformance.bench.instructions.count import Count
 from tracking import counting, gate
 from tracking.series import cells
 
-pytestmark = [pytest.mark.asv, pytest.mark.full]
+pytestmark = [pytest.mark.asv, pytest.mark.rotating]
 MAIN, DECODE, DISPATCH = "attention 1x2x256x64", "decode 1x8x1x64, 1024 keys", "dispatch of attention"
 PUBLIC, LAST_LINE = ATTEND
 OPERATION = ("mha_core/ops/operation.py", "        key = self.key(arguments, options)\n")
