@@ -89,13 +89,13 @@ def _failing_clearly() -> Iterator[None]:
 
 
 def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Choice:
-    there = list(measure.ready())
+    available = list(measure.ready())
     for name in backends or []:
-        if name.removesuffix(NATIVE) not in there:
-            raise typer.BadParameter(f"{name!r} is not ready; expected one of {', '.join(there)}", param_hint="--backend")
-    if not there:
+        if name.removesuffix(NATIVE) not in available:
+            raise typer.BadParameter(f"{name!r} is not ready; expected one of {', '.join(available)}", param_hint="--backend")
+    if not available:
         raise typer.BadParameter("no backend is ready; run mha backends to see why", param_hint="--backend")
-    return measure.Choice(list(dict.fromkeys(backends or there)), benchmark, case)
+    return measure.Choice(list(dict.fromkeys(backends or available)), benchmark, case)
 
 
 def _commit(revision: str, machine: str = LOCAL) -> str:
@@ -139,12 +139,7 @@ def count(
         commit = _commit(revision, counting.MACHINE)
         table = counting.counted(commit, _choice(backend, "", "").backends)
         counting.keep(commit, table)
-    wrong = [
-        f"{name}, {case}: {one.wrong}"
-        for name, row in table.items()
-        for case, one in row.items()
-        if one.wrong and not one.skipped
-    ]
+    wrong = [f"{name}, {case}: {one.wrong}" for name, row in table.items() for case, one in row.items() if one.failed]
     for line in wrong:
         log.print("[red]error:[/red]", escape(line))
     if wrong:
@@ -162,12 +157,12 @@ def history(
     with _failing_clearly():
         _commit("HEAD", counting.MACHINE)
         backends = _choice(backend, "", "").backends
-        for revision, outcome in counting.fill(backends, minutes):
+        for revision, outcome in counting.count_missing(backends, minutes):
             log.print(f"{revision[:8]}: {escape(outcome)}")
         if commit:
             keep(counting.MACHINE, "Instructions of commits that had no counts")
         line = changed_code()
-        missing = len(line) - len(counting.having(line, backends))
+        missing = len(line) - len(counting.counted_commits(line, backends))
         log.print(f"commits without counts: {missing or 'none'} of {len(line)}")
 
 
@@ -241,12 +236,12 @@ def find_commit(
             raise typer.BadParameter("give --good too", param_hint="--bad")
         first, last = (full(good), _commit(bad)) if good else changes.newest(series.read(CONFIG), cases[0], backend)
         line = changed_between(first, last)
-        found = find.find(
+        step = find.find(
             line, backend, cases[0], lambda commit, count: log.print(f"{commit[:8]}: {count:,} instructions", style="dim")
         )
-        print(f"{found.before:,} to {found.after:,} instructions ({found.after / found.before - 1:+.2%}) with")
-        print(git("show", "--no-patch", "--format=%h %cs %s", found.bad))
-        for growth in grown.growths(found.good, found.bad, backend, cases)[cases[0]]:
+        print(f"{step.before:,} to {step.after:,} instructions ({step.after / step.before - 1:+.2%}) with")
+        print(git("show", "--no-patch", "--format=%h %cs %s", step.bad))
+        for growth in grown.growths(step.good, step.bad, backend, cases)[cases[0]]:
             print(f"  {growth}")
 
 
@@ -284,7 +279,7 @@ def report(
     output: Annotated[Path, typer.Option(metavar="PATH", help="File to write the page to.")] = HERE / "report.html",
     config: Annotated[Path, typer.Option(metavar="PATH", help="asv's configuration file.")] = CONFIG,
 ) -> None:
-    """Write one page that opens offline: newest figures, regressions, and plots by case with a line per backend."""
+    """Write one page that opens offline: newest figures, lasting changes, and plots by case with a line per backend."""
     with _failing_clearly():
         measured = series.read(config)
     if measured.unrelated:

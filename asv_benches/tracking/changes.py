@@ -99,8 +99,8 @@ def newest(history: History, case: str, backend: str) -> tuple[str, str]:
     for machine in history.machines:
         for series in machine.series:
             wanted = (series.case, series.backend, series.benchmark.unit) == (case, backend, "instructions")
-            if wanted and (found := judged(series, machine).changes):
-                return found[-1].good.hash, found[-1].bad.hash
+            if wanted and (lasting := judged(series, machine).changes):
+                return lasting[-1].good.hash, lasting[-1].bad.hash
     raise Refused(f"the history has no lasting change of {case!r} on {backend}; name a commit before the change by --good")
 
 
@@ -125,14 +125,14 @@ def judged(series: Series, machine: Machine) -> Judged:
     if not judgeable:
         most = max(map(len, lines))
         return Judged(why_not=f"{most} value{'s' if most != 1 else ''} on one processor; at least {enough} are needed")
-    found = [change for line in judgeable for change in _changes(series, machine, line)]
-    return Judged(tuple(sorted(found, key=lambda each: each.bad.place)))
+    lasting = [change for line in judgeable for change in _changes(series, machine, line)]
+    return Judged(tuple(sorted(lasting, key=lambda each: each.bad.place)))
 
 
 def _values_on(series: Series, machine: Machine, processor: str) -> list[int]:
     """Return the indices of the values that were measured on a processor."""
     pairs = zip(series.values, machine.processors_of(series.benchmark), strict=True)
-    return [at for at, (value, here) in enumerate(pairs) if value is not None and here == processor]
+    return [at for at, (value, on) in enumerate(pairs) if value is not None and on == processor]
 
 
 def _changes(series: Series, machine: Machine, places: Sequence[int]) -> list[Change]:
@@ -140,7 +140,7 @@ def _changes(series: Series, machine: Machine, places: Sequence[int]) -> list[Ch
     values = [series.values[at] or 0.0 for at in places]
     noise = _noise(values) if rule(series).noisy else 0.0
     levels = _levels(values, rule(series), noise)
-    found, base = [], levels[0].value
+    lasting, base = [], levels[0].value
     for at, (old, new) in enumerate(pairwise(levels)):
         past, later = ([level.value for level in part] for part in (levels[: at + 1], levels[at + 1 :]))
         # worse: above the best level since the last change, for good; better: below all levels before, for good
@@ -148,9 +148,9 @@ def _changes(series: Series, machine: Machine, places: Sequence[int]) -> list[Ch
         before, after = (base, min(later)) if new.value > old.value else (min(past), max(later))
         if (after > before) == (new.value > old.value) and _differ(before, after, rule(series), noise):
             good, bad = (machine.commits[places[index]] for index in (new.start - 1, new.start))
-            found.append(Change(series, good, bad, before, after))
+            lasting.append(Change(series, good, bad, before, after))
             base = after
-    return found
+    return lasting
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def counted(commit: str, backends: Sequence[str], cases: Sequence[str] = tuple(C
     source = installed(commit)
     native = plugin(commit) if any(name.endswith(NATIVE) for name in backends) else None
 
-    def of(name: str) -> dict[str, Count]:
+    def count_one(name: str) -> dict[str, Count]:
         backend = name.removesuffix(NATIVE)
         with workplace(name, source) as folder:
             plugins = [native] if native is not None and name != backend else []
@@ -68,7 +68,7 @@ def counted(commit: str, backends: Sequence[str], cases: Sequence[str] = tuple(C
     cores = list(os.sched_getaffinity(0))
     random.shuffle(cores)  # for runs beside each other
     with ThreadPoolExecutor(len(cores), initializer=lambda: os.sched_setaffinity(0, {cores.pop()})) as pool:
-        return dict(zip(backends, pool.map(of, backends), strict=True))
+        return dict(zip(backends, pool.map(count_one, backends), strict=True))
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def _environment() -> Any:
     return environment
 
 
-def fill(backends: Sequence[str], minutes: float) -> Iterator[tuple[str, str]]:
+def count_missing(backends: Sequence[str], minutes: float) -> Iterator[tuple[str, str]]:
     """Count the commits without counts, one after another; start none after this many minutes.
 
     Yields each commit, and what came of it.
@@ -116,7 +116,7 @@ def fill(backends: Sequence[str], minutes: float) -> Iterator[tuple[str, str]]:
     history, end = changed_code(), time.monotonic() + 60 * minutes
     tried: set[str] = set()
     while (start := time.monotonic()) < end:
-        commit = next_missing(history, having(history, backends) | tried)
+        commit = next_missing(history, counted_commits(history, backends) | tried)
         if commit is None:
             return
         tried.add(commit)
@@ -128,7 +128,7 @@ def fill(backends: Sequence[str], minutes: float) -> Iterator[tuple[str, str]]:
             yield commit, f"counted in {time.monotonic() - start:.0f} s"
 
 
-def having(history: Sequence[str], backends: Sequence[str]) -> set[str]:
+def counted_commits(history: Sequence[str], backends: Sequence[str]) -> set[str]:
     """Return the commits that were counted on all of these backends."""
     conf, name = configuration(), BENCHMARKS["instructions"]
     if not (Path(conf.results_dir) / "benchmarks.json").exists():
@@ -144,10 +144,10 @@ def having(history: Sequence[str], backends: Sequence[str]) -> set[str]:
 
 def newest(history: Sequence[str], backends: Sequence[str]) -> str:
     """Return the newest commit of a history that was counted on all of these backends. Raises Refused if there is none."""
-    there = having(history, backends)
-    if not there:
+    counted_before = counted_commits(history, backends)
+    if not counted_before:
         raise Refused(f"no commit was counted on {', '.join(backends)}; run make bench-history first, or name a commit")
-    return next(commit for commit in reversed(history) if commit in there)
+    return next(commit for commit in reversed(history) if commit in counted_before)
 
 
 def keep(commit: str, table: Table) -> None:

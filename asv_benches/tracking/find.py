@@ -14,7 +14,7 @@ from .project import Refused
 
 
 @dataclass(frozen=True)
-class Found:
+class Step:
     """Two commits of the line, between which the count changed; those between them, if any, cannot be counted."""
 
     good: str
@@ -25,7 +25,7 @@ class Found:
     """Number of commits that were counted."""
 
 
-def find(line: Sequence[str], backend: str, case: str, watch: Callable[[str, int], None] = lambda *_: None) -> Found:
+def find(line: Sequence[str], backend: str, case: str, watch: Callable[[str, int], None] = lambda *_: None) -> Step:
     """Return where the instructions of a case changed between the first and the last commit of a line.
 
     A commit belongs to the side whose count is nearer to its own. ``watch`` is called with each commit and its count.
@@ -67,4 +67,4 @@ def find(line: Sequence[str], backend: str, case: str, watch: Callable[[str, int
         else:
             left = left[: middle + 1]
     good, bad = left
-    return Found(good, bad, counts[good], counts[bad], len(counts))
+    return Step(good, bad, counts[good], counts[bad], len(counts))

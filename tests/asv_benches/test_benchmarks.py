@@ -17,7 +17,7 @@ sys.argv = ["run", "folder", {benchmark!r}]
 import os, time
 import numpy, pytest  # as asv does before it imports the benchmarks
 import benchmarks
-from benchmarks import all_cores, backends, dispatch, memory, one_thread, timing
+from benchmarks import all_cores, backends, memory, one_thread, timing
 from dataclasses import dataclass, replace
 from mha_conformance.bench.attention import Attention
 from mha_conformance.bench.cases import ALL_CORES, CASES, LONG
@@ -49,7 +49,7 @@ def test_backends_are_the_known_ones_first_and_then_all_that_are_installed():
         assert "jax" in backends.BACKENDS[3:] and backends.BACKENDS[3:] == sorted(backends.BACKENDS[3:])
         from benchmarks import instructions
 
-        timed = (one_thread.Time, one_thread.Cost, all_cores.Time, memory.Memory, dispatch.Dispatch)
+        timed = (one_thread.Time, one_thread.Cost, all_cores.Time, memory.Memory)
         for one in (*timed, instructions.Instructions):
             assert one.params[0] == backends.BACKENDS and one.param_names[0] == "backend" and one.version
         assert one_thread.Time.params[1] == list(CASES)
@@ -173,16 +173,3 @@ def test_another_mha_core_than_that_of_the_commit_is_not_measured(monkeypatch):
             backends.ready("numpy")
         """
     )
-
-
-@pytest.mark.parametrize("operation", ["attention, causal", "layer_norm"])
-def test_dispatch_costs_microseconds(operation):
-    printed = process(
-        f"""
-        benchmark = dispatch.Dispatch()
-        dispatch.BATCHES, dispatch.CALLS = 5, 200
-        benchmark.setup("numpy", {operation!r})
-        print(benchmark.track_overhead("numpy", {operation!r}))
-        """
-    )
-    assert 0.0 < float(printed) < 1000.0

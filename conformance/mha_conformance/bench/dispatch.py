@@ -1,4 +1,4 @@
-"""What a public operation adds to its kernel: the operation and the kernel alone, with kernels that compute nothing."""
+"""What a public operation adds to its kernel: calls of operations whose kernels compute nothing."""
 
 from __future__ import annotations
 
@@ -32,15 +32,6 @@ class Dispatch:
         """Return the call of the operation, during which the kernels are registered."""
         import mha_core as mha
 
-        call = self.call(backend)
-        with idle_kernels(backend):
-            chosen = mha.explain(call).kernel == "idle"
-        return Work(call, lambda _: chosen, mode=lambda: idle_kernels(backend))
-
-    def call(self, backend: str) -> Callable[[], Any]:
-        """Return a call of the operation on a backend."""
-        import mha_core as mha
-
         xp = loaded(backend).xp
         x, w = xp.ones((1, 1, 8, 8), dtype=xp.float32), xp.ones((8, 8), dtype=xp.float32)
         calls: dict[str, Callable[[], Any]] = {
@@ -51,12 +42,15 @@ class Dispatch:
             "linear": lambda: mha.linear(x, w),
             "layer_norm": lambda: mha.layer_norm(x),
         }
-        return calls[self.operation]
+        call = calls[self.operation]
+        with idle_kernels(backend):
+            chosen = mha.explain(call).kernel == "idle"
+        return Work(call, lambda _: chosen, mode=lambda: idle_kernels(backend))
 
 
 @contextmanager
-def idle_kernels(backend: str) -> Iterator[Any]:
-    """Register a plugin with kernels that compute nothing, and yield the module of the kernels."""
+def idle_kernels(backend: str) -> Iterator[None]:
+    """Register a plugin with kernels that compute nothing."""
     from mha_core.plugin import AttentionState, Kernel, hookimpl, register, unregister
 
     xp = loaded(backend).xp
@@ -77,6 +71,6 @@ def idle_kernels(backend: str) -> Iterator[Any]:
     plugin = Plugin()
     register(plugin)
     try:
-        yield idle
+        yield
     finally:
         unregister(plugin)

@@ -122,11 +122,11 @@ def _count(backends: list[str], words: list[str], *, as_json: bool) -> int:
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--case") from error
         names, notes = bench.usable(backends)
-        found = instructions.run(names, cases, lambda line: typer.echo(line, err=True))
+        results = instructions.run(names, cases, lambda line: typer.echo(line, err=True))
     if as_json:
-        typer.echo(json.dumps(instructions.record(found, [*notes, *skipped]), indent=2))
+        typer.echo(json.dumps(instructions.record(results, [*notes, *skipped]), indent=2))
     else:
-        instructions.show(found)
+        instructions.show(results)
         for line in (*notes, *skipped):
             typer.echo(line)
-    return int(any(count.wrong and not count.skipped for row in found.values() for count in row.values()))
+    return int(any(count.failed for row in results.values() for count in row.values()))

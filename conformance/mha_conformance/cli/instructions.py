@@ -40,29 +40,29 @@ def run(backends: Sequence[str], cases: Sequence[str], watch: Callable[[str], No
     """Count cases on each backend, one after another. Raises MhaError where nothing can be counted."""
     if why := missing():
         raise MhaError(why)
-    found = {}
+    results = {}
     for name in backends:
         watch(f"counting {len(cases)} cases on {name}")
         try:
-            found[name] = counts(name, cases)
+            results[name] = counts(name, cases)
         except CannotCount as error:  # of this backend alone
-            found[name] = dict.fromkeys(cases, Count(wrong=str(error)))
-    return found
+            results[name] = dict.fromkeys(cases, Count(wrong=str(error)))
+    return results
 
 
-def record(found: Counts, notes: Sequence[str]) -> dict[str, Any]:
+def record(results: Counts, notes: Sequence[str]) -> dict[str, Any]:
     """Return the counts for JSON, with what was skipped and the versions of the libraries."""
-    rows = [{"case": case, "backend": name, **asdict(count)} for name, row in found.items() for case, count in row.items()]
+    rows = [{"case": case, "backend": name, **asdict(count)} for name, row in results.items() for case, count in row.items()]
     return {"rows": rows, "notes": list(notes), "versions": versions()}
 
 
-def show(found: Counts) -> None:
+def show(results: Counts) -> None:
     """Print a table with a row for each case, and what its figures mean."""
     console = SafeConsole(highlight=False)
-    cases = list(dict.fromkeys(case for row in found.values() for case in row))
-    rows = [[Text(case), *(_cell(row[case]) for row in found.values())] for case in cases]
-    console.print(table(console, ["case", *found], rows, title="instructions of a call (estimated cycles)", right=True))
-    for line in (*_explained(), *_wrong(found)):
+    cases = list(dict.fromkeys(case for row in results.values() for case in row))
+    rows = [[Text(case), *(_cell(row[case]) for row in results.values())] for case in cases]
+    console.print(table(console, ["case", *results], rows, title="instructions of a call (estimated cycles)", right=True))
+    for line in (*_explained(), *_failed(results)):
         console.print(line)
 
 
@@ -81,8 +81,8 @@ def _explained() -> Iterator[Text]:
     )
 
 
-def _wrong(found: Counts) -> Iterator[Text]:
-    for name, row in found.items():
+def _failed(results: Counts) -> Iterator[Text]:
+    for name, row in results.items():
         for case, count in row.items():
-            if count.wrong and not count.skipped:
+            if count.failed:
                 yield Text(f"{case}, {name}: {count.wrong}", style="red")

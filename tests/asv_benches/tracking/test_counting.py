@@ -93,7 +93,7 @@ def test_the_newest_counted_commit_is_near_head():
 
 
 def test_the_newest_commits_have_counts_without_gaps_and_all_are_small():
-    counted = counting.having(changed_code(), ["numpy", "torch"])
+    counted = counting.counted_commits(changed_code(), ["numpy", "torch"])
     line = changed_code()
     newest = max(at for at, commit in enumerate(line) if commit in counted)
     recent = line[newest + 1 - GAPLESS : newest + 1]

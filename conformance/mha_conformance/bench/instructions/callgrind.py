@@ -88,8 +88,8 @@ class Requests:
 def dumps(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the name and the file of each dump in a folder."""
     for path in sorted(folder.glob("*.out.*")):
-        if found := re.search(r"^desc: Trigger: Client Request: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
-            yield found[1], path
+        if match := re.search(r"^desc: Trigger: Client Request: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
+            yield match[1], path
 
 
 def figures(path: Path) -> tuple[int, int]:
@@ -116,8 +116,8 @@ def functions(path: Path) -> Counter[str]:
     where = {"ob": "", "fn": ""}
     inclusive = False
     for line in path.read_text(encoding="utf-8").splitlines():
-        if found := re.match(r"(ob|fn|cob|cfn|calls)=(?:(\(\d+\)) ?)?(.*)$", line):
-            kind, number, name = found.groups()
+        if match := re.match(r"(ob|fn|cob|cfn|calls)=(?:(\(\d+\)) ?)?(.*)$", line):
+            kind, number, name = match.groups()
             if kind == "calls":
                 inclusive = True
                 continue
@@ -126,8 +126,8 @@ def functions(path: Path) -> Counter[str]:
                 names[key] = name
             if not kind.startswith("c"):
                 where[kind] = names.get(key, name)
-        elif found := re.match(r"[+*-]?\d* (\d+)", line):
+        elif match := re.match(r"[+*-]?\d* (\d+)", line):
             if not inclusive:
-                counts[f"{Path(where['ob']).name}: {where['fn']}"] += int(found[1])
+                counts[f"{Path(where['ob']).name}: {where['fn']}"] += int(match[1])
             inclusive = False
     return counts

@@ -43,6 +43,11 @@ class Count:
     skipped: bool = False
     """True if the measured mha_core lacks the operation."""
 
+    @property
+    def failed(self) -> bool:
+        """True if there should be figures, and are none."""
+        return bool(self.wrong) and not self.skipped
+
 
 @dataclass(frozen=True)
 class Functions:
@@ -73,13 +78,13 @@ def counts(
     if why := callgrind.missing():
         raise CannotCount(why)
     with nullcontext(folder) if folder else TemporaryDirectory(prefix="mha-") as made:
-        here = Path(made)
-        _run("count", backend, cases, path, here, callgrind.command(caches=caches))
-        _run("check", backend, cases, path, here)
+        workplace = Path(made)
+        _run("count", backend, cases, path, workplace, callgrind.command(caches=caches))
+        _run("check", backend, cases, path, workplace)
         figures: dict[str, list[tuple[int, int]]] = {}
-        for name, file in callgrind.dumps(here):
+        for name, file in callgrind.dumps(workplace):
             figures.setdefault(name, []).append(callgrind.figures(file))
-        return {case: _count(case, figures, here) for case in cases}
+        return {case: _count(case, figures, workplace) for case in cases}
 
 
 def functions(backend: str, cases: Sequence[str], path: Iterable[Path], folder: Path) -> dict[str, Functions]:
@@ -87,8 +92,8 @@ def functions(backend: str, cases: Sequence[str], path: Iterable[Path], folder: 
 
     Raises CannotCount.
     """
-    found = counts(backend, cases, path, folder, caches=False)
-    right = [case for case in cases if not found[case].wrong]
+    checked = counts(backend, cases, path, folder, caches=False)
+    right = [case for case in cases if not checked[case].wrong]
     native: dict[str, Path] = {}
     for name, file in callgrind.dumps(folder):
         native.setdefault(name, file)  # of the first process, as at any other commit
