@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from project import ROOT
-from sample_history import SLOWER, TIME, line, measured, only, steady
+from sample_history import PROCESSOR, SLOWER, TIME, line, measured, only, steady
 
 from tracking.changes import RULES, TIMES, beyond_rule, judged, latest
 
@@ -77,6 +77,14 @@ def test_values_of_an_unknown_processor_are_never_compared(small):
     verdict = judged(machine.series[0], machine)
     assert verdict.changes == () and verdict.why_not == "the processor is not known well enough"
     assert latest(machine.series[0], machine) is None
+
+
+def test_a_processor_whose_family_was_not_recorded_is_unknown(small):
+    """Its name alone fits several generations."""
+    measured(small, [1.0, 1.0])
+    for commit, facts in zip(small.hashes, (PROCESSOR, {**PROCESSOR, "family": None}), strict=False):
+        small.facts(commit, {"processor": {name: fact for name, fact in facts.items() if fact is not None}})
+    assert [bool(each) for each in only(small).processors] == [True, False]
 
 
 def test_a_line_with_few_values_on_each_processor_is_not_judged(small):

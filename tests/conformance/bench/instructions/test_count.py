@@ -62,16 +62,17 @@ def test_a_wrong_answer_a_missing_operation_and_a_process_that_dies_have_no_coun
     assert all(each.instructions is each.cycles is None for each in found.values())
 
 
-def test_a_library_with_threads_is_counted_without_a_fork(tmp_path):
-    plugin = tmp_path / "threads_of_numpy.py"
-    plugin.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
-    real = count.libraries
-    try:
-        count.libraries = lambda backend: [*real(backend), plugin.stem]
-        found = counts("numpy", [GELU, LINEAR], [tmp_path])
-    finally:
-        count.libraries = real
-    assert all(each.instructions and not each.wrong for each in found.values())
+@pytest.mark.parametrize(("threads", "processes"), [(True, 1), (False, 6)])
+def test_a_library_with_threads_is_counted_in_one_process_others_by_forks(monkeypatch, tmp_path, threads, processes):
+    library = tmp_path / "threads_of_numpy.py"
+    library.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    if threads:
+        real = count.libraries
+        monkeypatch.setattr(count, "libraries", lambda backend: [*real(backend), library.stem])
+    workplace = folder(tmp_path, "workplace")
+    figures = counts("numpy", [GELU, LINEAR], [tmp_path], workplace)
+    assert all(each.instructions and not each.wrong for each in figures.values())
+    assert len({path.name.partition(".")[0] for _, path in callgrind.dumps(workplace)}) == processes
 
 
 def test_where_callgrind_cannot_run_the_reason_is_given(monkeypatch):
