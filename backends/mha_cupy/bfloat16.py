@@ -49,6 +49,11 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     return cupy.where(condition, _bits(x1), _bits(x2)).view(bfloat16)
 
 
+def argsort(x: Any, /, **options: Any) -> Any:
+    """``argsort`` of the standard. CuPy's does not support bfloat16; float32 has the same order."""
+    return compat.argsort(x.astype(cupy.float32) if _is_bfloat16(x.dtype) else x, **options)
+
+
 def _bits(x: Any) -> Any:
     if isinstance(x, cupy.ndarray):
         return x.view(cupy.uint16)

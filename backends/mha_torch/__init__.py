@@ -21,14 +21,15 @@ _own_types: frozenset[type] = frozenset({type(None)})
 
 def _namespace() -> Any:
     global _torch, _level, _transform, _is_autocast, _modes, _tracing, _own_types
-    import array_api_compat.torch
     import torch
+
+    from . import namespace
 
     _torch, _level, _transform = torch, torch.autograd.forward_ad, torch._C._functorch.peek_interpreter_stack
     _is_autocast = torch._C._is_any_autocast_enabled
     _modes, _tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
     _own_types = frozenset({type(None), torch.Tensor, torch.nn.Parameter})
-    return array_api_compat.torch
+    return namespace
 
 
 def _record_calls(calls: Sequence[Any]) -> None:

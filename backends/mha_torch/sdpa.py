@@ -32,7 +32,7 @@ from mha_core.plugin import (
 
 from . import second
 from .parts import mask_of, toeplitz
-from .shapes import contiguous_rows, fits, four_axes, mask_on_four_axes, padded, with_whole_rows
+from .shapes import contiguous_rows, fits, four_axes, mask_on_four_axes, padded, recorded_with_mask, with_whole_rows
 
 _MASK = 1 << 20  # elements in the mask of a block: 4 MB in float32
 _ROWS = 512  # queries in a block, at most: larger blocks would compute more scores outside a band
@@ -49,8 +49,8 @@ def supports(call: Call) -> str | None:
     on_cpu = call.device.type == "cpu"
     if call.dtype not in (torch.float32, *_HALF) and not (on_cpu and call.dtype == torch.float64):
         return f"does not support {call.dtype} on {call.device.type}"
-    if "causal" in call.features and not call.option("scale") > 0:
-        return "returns NaN for causal attention when scale <= 0"
+    if ("causal" in call.features or not on_cpu) and not call.option("scale") > 0:
+        return "may return NaN when scale <= 0"
     wants_lse = call.features & {"lse", "sink"}
     if wants_lse and "gradient" in call.features:
         return "does not return a log-sum-exp with a gradient"
@@ -236,6 +236,7 @@ def _fused(
     if not _has_lse(p):
         if mask is not None and not query.is_cpu:
             mask = with_whole_rows(mask.to(q.dtype), k.shape[-2])
+            q = recorded_with_mask(q, k, v, mask)
         grouped = k.shape[1] != q.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
         out = second.refused(out)

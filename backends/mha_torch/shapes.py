@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
@@ -41,3 +42,14 @@ def mask_on_four_axes(mask: Tensor, batch: tuple[int, ...]) -> Tensor:
 def with_whole_rows(mask: Tensor, num_keys: int) -> Tensor:
     """Return the mask with a number for each key, side by side in memory, as torch's kernel for CUDA reads it."""
     return contiguous_rows(mask.expand(*mask.shape[:-1], num_keys))
+
+
+def recorded_with_mask(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """Return the query; if of all four only the mask records a gradient, the query records one too, and adds 0 to that.
+
+    Otherwise torch's kernel for CUDA would keep no log-sum-exp, and its backward pass would fail or read memory out of bounds:
+    https://github.com/pytorch/pytorch/issues/148476.
+    """
+    if not mask.requires_grad or query.requires_grad or key.requires_grad or value.requires_grad:
+        return query
+    return torch.where(torch.zeros((), dtype=torch.bool, device=query.device), mask[(0,) * mask.ndim], query)

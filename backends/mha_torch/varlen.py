@@ -27,6 +27,8 @@ def supports(call: Call) -> str | None:
     assert query is not None
     if 0 in (size for _, shape in call.shapes for size in shape):
         return "does not support empty axes"
+    if not call.option("scale") > 0:
+        return "may return NaN when scale <= 0"
     if query[-1] % 8 or query[-1] > 256:
         return f"needs a head_dim that is a multiple of 8 up to 256, not {query[-1]}"
     return _length_reason(call.features, len(query)) or _torch_reason()

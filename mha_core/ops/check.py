@@ -98,7 +98,7 @@ def floating(backend: LoadedBackend, dtype: Any, default: str | None = "float32"
     dtype = default if dtype is None else dtype
     resolved = getattr(backend.xp, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is not None and (resolved is None or not _is_floating(backend, resolved)):
-        raise TypeError(f"dtype is {dtype!r}; expected float32, float64 or another floating dtype of {backend.xp.__name__}")
+        raise TypeError(f"dtype is {dtype!r}; expected float32, float64 or another floating dtype of {backend.name}")
     return resolved
 
 

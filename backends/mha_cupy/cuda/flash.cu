@@ -163,17 +163,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash(
             float base = largest[t][half] == NONE ? 0 : largest[t][half] * factor, keep = 1;
             if (at >= stack) continue;
             const int row = at / groups, group = at % groups;
-            const float extra = sink ? sink[k_head * groups + group] * LOG2E : NONE;
-            if (extra != NONE) {
-                const float top = sum == 0 ? extra : fmaxf(base, extra);
-                keep = sum == 0 ? 0 : exp2f(base - top);
-                sum = sum * keep + exp2f(extra - top);
-                base = top;
+            const float extra = sink ? sink[k_head * groups + group] : NONE;
+            float lse_of_row = extra, factor_of_sum = 0;
+            if (sum == 0) {  // no key is seen: weights of 0 would keep a value of NaN
+#pragma unroll
+                for (int n = 0; n < VALUE_DIM / 8; n++) sums[t][n][half * 2] = sums[t][n][half * 2 + 1] = 0;
+            } else {
+                if (extra != NONE) {
+                    const float top = fmaxf(base, extra * LOG2E);
+                    keep = exp2f(base - top);
+                    sum = sum * keep + exp2f(extra * LOG2E - top);
+                    base = top;
+                }
+                lse_of_row = (base + log2f(sum)) * LN2;
+                factor_of_sum = keep / (sum * weight_factor(DTYPE{}));
             }
-            const float factor_of_sum = sum == 0 ? 0 : keep / (sum * weight_factor(DTYPE{}));
             if (lse && lane % 4 == 0)
-                lse[(((long long)(split * batch + b) * heads + k_head) * groups + group) * rows + row] =
-                    sum == 0 ? NONE : (base + log2f(sum)) * LN2;
+                lse[(((long long)(split * batch + b) * heads + k_head) * groups + group) * rows + row] = lse_of_row;
             OUT* row_of_out = out + split * out_split + b * out_batch + k_head * out_head + group * out_group + row * out_row;
             store_row(sums[t], half, factor_of_sum, row_of_out, value_dim, lane);
         }

@@ -1,5 +1,6 @@
 """The torch kernel ``sdpa``: correct with every option, without masks where possible, and refused where it would be wrong."""
 
+import math
 from functools import partial
 
 import pytest
@@ -7,9 +8,9 @@ import torch
 from torch_options import OPTIONS, B, H, L, S, tensor
 
 import mha_core as mha
-from mha_core.plugin import AttentionProblem
+from mha_core.plugin import AttentionProblem, Call
 from mha_torch import sdpa
-from mha_torch.shapes import with_whole_rows
+from mha_torch.shapes import recorded_with_mask, with_whole_rows
 
 D = 8
 
@@ -203,9 +204,29 @@ def test_verify_accepts_weights_that_underflow_in_float16():
     assert done.checked == {("attention", "sdpa"): 1}
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_a_scale_that_is_not_positive_is_refused_on_cuda(scale):
+    """The maximum of the scores, which torch's kernels scale, is not the maximum of the scaled scores."""
+    call = partial(Call, "attention", (("query", (2, 4, 9, 16)),), torch.float16, options=(("scale", scale),))
+    assert sdpa.supports(call(device=torch.device("cuda"))) == "may return NaN when scale <= 0"
+    assert sdpa.supports(call(device=torch.device("cpu"))) is None
+
+
 @pytest.mark.parametrize(
     "mask", [torch.arange(6.0).reshape(2, 3, 1), torch.arange(24.0).reshape(2, 4, 3).mT, torch.arange(24.0).reshape(2, 3, 4)]
 )
 def test_masks_for_cuda_have_a_number_for_each_key_side_by_side(mask):
     whole = with_whole_rows(mask, 4)
     assert whole.stride(-1) == 1 and torch.equal(whole, mask.expand(2, 3, 4))
+
+
+def test_on_cuda_a_query_records_a_gradient_if_the_mask_alone_does():
+    """torch needs it; see the function. The query keeps its bits, and the mask's gradient is that of attention alone."""
+    query, mask = torch.tensor([1.5, math.inf, math.nan]), torch.tensor([[math.nan, 2.0]], requires_grad=True)
+    recorded = recorded_with_mask(query, query, query, mask)
+    assert recorded.requires_grad
+    torch.testing.assert_close(recorded, query, rtol=0, atol=0, equal_nan=True)
+    assert not torch.autograd.grad(recorded[0], mask)[0].any()
+    assert recorded_with_mask(query, query, query, mask.detach()) is query
+    alone = torch.func.grad(lambda mask: recorded_with_mask(query, query, query, mask)[0])(mask.detach())
+    assert not alone.any()

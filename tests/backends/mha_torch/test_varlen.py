@@ -30,6 +30,7 @@ def test_varlen_gives_the_shapes_of_attention_on_the_meta_device():
     assert (out.shape, out.dtype) == ((2, 4, 3, 16), torch.float16)
 
 
+SCALE = (("scale", 0.25),)
 REFUSED = {
     "needs either packed sequences or key lengths": (frozenset(), (2, 4, 9, 16)),
     "supports packed sequences without batch axes, not with 1": (frozenset({"packed"}), (2, 4, 9, 16)),
@@ -44,10 +45,25 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_refusal_reasons(reason):
     features, shape = REFUSED[reason]
-    assert varlen.supports(Call("attention", (("query", shape),), torch.float16, torch.device("cuda"), features)) == reason
+    assert (
+        varlen.supports(Call("attention", (("query", shape),), torch.float16, torch.device("cuda"), features, SCALE)) == reason
+    )
+
+
+def test_a_scale_that_is_not_positive_is_refused():
+    for scale in (0.0, -0.25):
+        call = Call(
+            "attention",
+            (("query", (4, 9, 16)),),
+            torch.float16,
+            torch.device("cuda"),
+            frozenset({"packed"}),
+            (("scale", scale),),
+        )
+        assert varlen.supports(call) == "may return NaN when scale <= 0"
 
 
 def test_supported_calls():
     for features, shape in ((("packed", "causal", "gradient"), (4, 9, 16)), (("key_lengths",), (2, 4, 9, 16))):
-        call = Call("attention", (("query", shape),), torch.bfloat16, torch.device("cuda"), frozenset(features))
+        call = Call("attention", (("query", shape),), torch.bfloat16, torch.device("cuda"), frozenset(features), SCALE)
         assert varlen.supports(call) is None

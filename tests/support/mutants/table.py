@@ -108,7 +108,7 @@ _ELSEWHERE = {
     "state": "merge_states identity",
     "updates": "sgd clip_scale _square_norm",
 }
-_ON_GPUS = {"mha_torch.gradients": ("_sorted_sums",), "mha_torch.shapes": ("with_whole_rows",)}
+_ON_GPUS = {"mha_torch.gradients": ("_sorted_sums",), "mha_torch.shapes": ("recorded_with_mask", "with_whole_rows")}
 ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, names in _ELSEWHERE.items()} | _ON_GPUS
 """Functions, or classes, that check arguments or that no problem of the design calls: tests of other sections judge them."""
 
@@ -126,6 +126,7 @@ LEFT_OUT = {
     "mha_numpy.threads": "which thread computes what",
     "mha_numpy.version": "whether an array was written to, which test_tape judges",
     "mha_torch.compiled": "no kernel: how torch.compile records calls",
+    "mha_torch.namespace": "one function, for GPUs",
     "mha_torch.recompute": "records attention for the autograd of torch; other modules compute the numbers",
     "mha_torch.ranks": "processes send tensors, which test_distributed_torch judges",
     "mha_torch.second": "the error of second derivatives",

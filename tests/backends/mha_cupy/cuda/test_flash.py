@@ -110,6 +110,18 @@ def test_splits_of_a_fully_masked_row(normal):
     assert not state.out[0].any() and state.lse[0, 0, 0] == -np.inf and np.isfinite(state.lse[1]).all()
 
 
+@each_dtype
+@pytest.mark.usefixtures("no_splits")
+def test_a_fully_masked_row_is_zero_beside_nan_and_its_lse_is_the_sink(normal, dtype):
+    """A weight of 0 times NaN would show, and so would a sink that was multiplied by log2(e) and back."""
+    query, key = normal(1, 64, 2, 16, dtype=dtype), normal(1, 64, 40, 16, dtype=dtype)
+    value, sink, seen = normal(1, 64, 40, 16, dtype=dtype), normal(64, dtype=dtype), np.zeros((2, 40), bool)
+    value[..., 5, :], seen[1, 5] = np.nan, True
+    out, lse = on_host(query, key, value, mask=seen, sink=sink)
+    assert not out[:, :, 0].any() and np.isnan(out[:, :, 1]).all()
+    np.testing.assert_array_equal(lse[0, :, 0], sink.astype(np.float32))
+
+
 @pytest.mark.usefixtures("no_splits")
 def test_many_small_weights_are_not_lost_in_float16():
     """Next to one weight of 1 there are 2000 of 2**-24, half of what float16 resolves there; together they matter."""

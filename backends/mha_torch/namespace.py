@@ -1,0 +1,15 @@
+"""torch as an array-API namespace: array-api-compat's, with gradients that are the same bits again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat.torch as compat
+from array_api_compat.torch import *  # noqa: F403
+
+
+def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
+    """``take`` of the standard. On CUDA, the gradient of ``torch.index_select`` adds in any order; that of an index sorts."""
+    if not x.is_cuda:
+        return compat.take(x, indices, axis=axis)
+    return x[(slice(None),) * ((axis or 0) % x.ndim) + (indices,)]
